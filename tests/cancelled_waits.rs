@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold_testkit::{MariaDbServer, MemcachedServer, PostgresServer, Reply};
 use leasehold_tests::{Store, settled};
 
@@ -21,7 +21,7 @@ const SMALL_CROWD: u32 = 50;
 const ENDLESS: u32 = 40;
 
 /// Drops acquisitions of all kinds at random points, a crowd at the same time, while others come through: how many.
-async fn cancel_at_random(clients: &[Leasehold], dropped: u32, crowd: u32) -> u32 {
+async fn cancel_at_random(clients: &[Client], dropped: u32, crowd: u32) -> u32 {
     let mut came_through = 0;
     for round in 0..dropped.div_ceil(crowd) {
         let tasks: Vec<_> = (0..crowd)
@@ -34,7 +34,7 @@ async fn cancel_at_random(clients: &[Leasehold], dropped: u32, crowd: u32) -> u3
     came_through
 }
 
-async fn one(locks: Leasehold, n: u32) -> bool {
+async fn one(locks: Client, n: u32) -> bool {
     let chance = getrandom::u32().unwrap();
     let name = format!("job/{}", chance % NAMES);
     // Some wait until they have it, so that whatever is dropped is also in somebody's way.
@@ -170,7 +170,7 @@ async fn on_memcached() {
 async fn leaves_nothing_when_it_is_closed(url: &str) {
     let dropped = std::env::var("LEASEHOLD_CANCELLED").map_or(500, |dropped| dropped.parse().unwrap());
     let (tasks, open) = (tokio::runtime::Handle::current().metrics().num_alive_tasks(), descriptors());
-    let client = async || Leasehold::open(url).await.unwrap();
+    let client = async || Client::open(url).await.unwrap();
     let clients = [client().await, client().await, client().await];
     let began = std::time::Instant::now();
     let came_through = cancel_at_random(&clients[..2], dropped, SMALL_CROWD).await;

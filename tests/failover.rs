@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold::{Fence, Leasehold};
+use leasehold::{Client, Fence};
 use leasehold_testkit::peers::Peer;
 use leasehold_testkit::{Proxy, Way};
 use leasehold_tests::{Campaign, Ensemble, campaign::NAME};
@@ -79,7 +79,7 @@ async fn a_client_is_cut_off(store: &str, campaign: &Campaign, rounds: usize) {
         proxies.push(Proxy::start(addr).await.unwrap());
     }
     let addrs: Vec<_> = proxies.iter().map(Proxy::addr).collect();
-    let locks = Leasehold::open(&campaign.ensemble.url_at(&addrs, TTL)).await.unwrap();
+    let locks = Client::open(&campaign.ensemble.url_at(&addrs, TTL)).await.unwrap();
     let mut told = Vec::new();
     for _ in 0..rounds {
         let guard = Arc::new(locks.mutex(NAME).ttl(TTL).lock().await.unwrap());

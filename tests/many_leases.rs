@@ -6,14 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Guard, Leasehold, State};
+use leasehold::{Client, Guard, State};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinSet;
 
 /// Acquires that are under way at the same time.
 const AT_ONCE: usize = 64;
 
-async fn hold_all(locks: &Leasehold, leases: usize, ttl: Duration) -> Vec<Guard> {
+async fn hold_all(locks: &Client, leases: usize, ttl: Duration) -> Vec<Guard> {
     let mut tasks = JoinSet::new();
     for first in 0..AT_ONCE {
         let locks = locks.clone();
@@ -35,11 +35,11 @@ async fn hundred_thousand_leases_need_few_renewals_and_one_wheel() {
         std::env::var("LEASEHOLD_LEASES").map_or(10_000, |number| number.parse().expect("a number"));
     // Ten thousand leases take a few seconds on a slow machine, ten times as many a minute, and as much longer to renew.
     let ttl = Duration::from_secs(if leases > 10_000 { 180 } else { 30 });
-    let locks = Leasehold::open(&server.url()).await.unwrap();
+    let locks = Client::open(&server.url()).await.unwrap();
     let begun = Instant::now();
     let guards = hold_all(&locks, leases, ttl).await;
     println!("{leases} leases taken in {:.1?}", begun.elapsed());
-    // What follows the acquires comes in their beat; after one round of renewals it is the keeper's own.
+    // What follows the acquires comes in their beat; after one round of renewals it is the renewer's own.
     tokio::time::sleep(ttl / 2).await;
     let alive = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let (before, begun) = (server.counts().await.unwrap(), Instant::now());
@@ -68,6 +68,6 @@ async fn hundred_thousand_leases_need_few_renewals_and_one_wheel() {
 
     drop(guards);
     assert!(locks.close(Duration::from_secs(120)).await, "not all leases were given back in time");
-    let left = Leasehold::open(&server.url()).await.unwrap().list("", None, 10).await.unwrap();
+    let left = Client::open(&server.url()).await.unwrap().list("", None, 10).await.unwrap();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Guard, Leasehold, State};
+use leasehold::{Client, Guard, State};
 use leasehold_testkit::RedisCluster;
 use tokio::task::JoinSet;
 
@@ -26,7 +26,7 @@ fn slot_of(key: &str) -> u16 {
     crc % 16_384
 }
 
-async fn hold(locks: &Leasehold, names: Vec<String>) -> Vec<Guard> {
+async fn hold(locks: &Client, names: Vec<String>) -> Vec<Guard> {
     let mut tasks = JoinSet::new();
     for some in names.chunks(names.len().div_ceil(32)) {
         let (locks, some) = (locks.clone(), some.to_vec());
@@ -52,7 +52,7 @@ async fn a_hung_primary_costs_the_locks_of_other_slots_nothing() {
     let last = 16_384 / 3;
     let (ill, well): (Vec<String>, Vec<String>) =
         (0..3 * WELL).map(|n| format!("job-{n}")).partition(|name| slot_of(&format!("lh:{name}")) < last);
-    let locks = Leasehold::open(&cluster.url()).await.unwrap();
+    let locks = Client::open(&cluster.url()).await.unwrap();
     let well = hold(&locks, well[..WELL].to_vec()).await;
     let ill = hold(&locks, ill[..ILL].to_vec()).await;
 

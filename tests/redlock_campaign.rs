@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold::fenced::FencedFileError;
 use leasehold_testkit::{Data, RedisQuorum, Way};
 use leasehold_tests::{Referee, add_one, arm, redlock};
@@ -59,7 +59,7 @@ struct Crowd {
 }
 
 /// One of the crowd; how often it waited for nothing.
-async fn contend(locks: Leasehold, crowd: Arc<Crowd>) -> u64 {
+async fn contend(locks: Client, crowd: Arc<Crowd>) -> u64 {
     let mutex = locks.mutex("job").ttl(TTL);
     let mut failed = 0;
     while !crowd.over.load(Ordering::SeqCst) {

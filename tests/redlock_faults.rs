@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::fenced::FenceGate;
-use leasehold::{ErrorKind, Grade, Leasehold, LossCause, Severity, Tuning};
+use leasehold::{Client, ErrorKind, FenceGrade, LossCause, Severity, Tuning};
 use leasehold_testkit::{Data, RedisQuorum, RedisServer, Reply};
 use leasehold_tests::{arm, quorum, redlock};
 
@@ -20,10 +20,10 @@ async fn servers(count: usize) -> Option<RedisQuorum> {
 }
 
 /// A client that does not put up with an outage for long.
-async fn impatient(servers: &RedisQuorum, options: &str) -> Leasehold {
+async fn impatient(servers: &RedisQuorum, options: &str) -> Client {
     let tuning = Tuning { outage: Duration::from_millis(200), ..Tuning::default() };
     let url = format!("redlock://{}{options}", servers.hosts());
-    Leasehold::builder().tuning(tuning).open(&url).await.unwrap()
+    Client::builder().tuning(tuning).open(&url).await.unwrap()
 }
 
 /// Whether the server has a lock of this resource.
@@ -103,11 +103,11 @@ async fn majority_data_loss_is_reported_and_blocks_until_rearmed() {
     let error = locks.mutex("job").lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("leasehold redlock rearm"), "{error}");
-    let findings = locks.examine(TTL).await;
+    let findings = locks.diagnose(TTL).await;
     assert!(findings.iter().any(|found| found.topic == "servers" && found.severity == Severity::Broken));
     let rearmed = arm(&locks).await;
     assert_eq!((rearmed.armed.len(), rearmed.missed.len()), (5, 0));
-    let next = locks.mutex("job").fenced(Grade::AcrossFailover).unwrap().lock().await.unwrap();
+    let next = locks.mutex("job").require_fencing(FenceGrade::AcrossFailover).unwrap().lock().await.unwrap();
     assert!(next.fence() > fence, "{:?} after {fence:?}", next.fence());
     assert_eq!(next.fence().unwrap().epoch, rearmed.epoch);
 }
@@ -194,7 +194,7 @@ async fn a_flushed_server_votes_for_nobody_while_a_lease_is_valid() {
 }
 
 /// When the server was first asked without a mark, by a client that takes another lock; not what it was `before`.
-async fn noted(locks: &Leasehold, server: &RedisServer, before: &Reply) -> Reply {
+async fn noted(locks: &Client, server: &RedisServer, before: &Reply) -> Reply {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         // The grant does not wait for this server.
@@ -244,13 +244,13 @@ async fn servers_that_evict_keys_or_have_two_names_are_refused() {
         return;
     }
     let servers = RedisQuorum::start_with(3, builder).await.unwrap();
-    let error = Leasehold::open(&format!("redlock://{}", servers.hosts())).await.unwrap_err();
+    let error = Client::open(&format!("redlock://{}", servers.hosts())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("noeviction"), "{error}");
     let servers = RedisQuorum::start(2).await.unwrap();
     let (one, two) = (servers.server(0).port(), servers.server(1).port());
     let url = format!("redlock://127.0.0.1:{one},localhost:{one},127.0.0.1:{two}");
-    let error = Leasehold::open(&url).await.unwrap_err();
+    let error = Client::open(&url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.to_string().contains("two votes"), "{error}");
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
 use leasehold::core::Backend;
-use leasehold::{ErrorKind, Leasehold};
+use leasehold::{Client, ErrorKind};
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_testkit::RedisQuorum;
 use leasehold_tests::{arm, redlock};
@@ -47,7 +47,7 @@ impl Subject for Five {
 #[test]
 fn taker() {
     leasehold_conformance::taker::serve_if_asked(async |url| {
-        let opened = Leasehold::open(url).await;
+        let opened = Client::open(url).await;
         opened
             .map(|locks| locks.backend().clone())
             .map_err(|error| leasehold::core::Failure::unavailable(error.to_string()))

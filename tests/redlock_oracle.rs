@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold::core::quorum::{Member, Memory, Stamp, Vote};
+use leasehold::core::quorum::{Member, MemberState, Stamp, Vote};
 use leasehold::core::{Claim, ClaimId, Fence, Note};
 use leasehold::{Resource, Share};
 use leasehold_redis::{RedisConfig, RedisNode};
@@ -30,7 +30,7 @@ struct Twins {
     node: Node,
     claims: Vec<Claim>,
     asked: Vec<Asked>,
-    heard: Vec<(Heard, Memory)>,
+    heard: Vec<(Heard, MemberState)>,
     asks: u32,
 }
 

@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Guard, Leasehold, LossCause};
+use leasehold::{Client, ErrorKind, Guard, LossCause};
 use leasehold_testkit::{Data, Proxy, RedisServer, Way};
 
 const TTL: Duration = Duration::from_millis(900);
 
-async fn hold(locks: &Leasehold, name: &str) -> Guard {
+async fn hold(locks: &Client, name: &str) -> Guard {
     locks.mutex(name).ttl(TTL).lock().await.unwrap()
 }
 
@@ -21,7 +21,7 @@ async fn lost_in_time(guard: &Guard) -> LossCause {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_hang_past_the_lease_loses_the_lock_and_then_recovers() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
-    let locks = Leasehold::open(&format!("{}?timeout=500ms", server.url())).await.unwrap();
+    let locks = Client::open(&format!("{}?timeout=500ms", server.url())).await.unwrap();
     let guard = hold(&locks, "job").await;
     let fence = guard.fence();
     server.stop().unwrap();
@@ -36,7 +36,7 @@ async fn server_hang_past_the_lease_loses_the_lock_and_then_recovers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_data_loss_is_noticed_at_the_next_renewal() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
-    let locks = Leasehold::open(&server.url()).await.unwrap();
+    let locks = Client::open(&server.url()).await.unwrap();
     let guard = hold(&locks, "job").await;
     let fence = guard.fence();
     server.restart(Data::Lose).await.unwrap();
@@ -49,7 +49,7 @@ async fn server_data_loss_is_noticed_at_the_next_renewal() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_restarted_with_its_data_keeps_the_lock() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
-    let locks = Leasehold::open(&server.url()).await.unwrap();
+    let locks = Client::open(&server.url()).await.unwrap();
     let guard = locks.mutex("job").ttl(Duration::from_secs(5)).lock().await.unwrap();
     server.restart(Data::Keep).await.unwrap();
     tokio::time::sleep(Duration::from_secs(6)).await;
@@ -60,8 +60,7 @@ async fn a_server_that_is_restarted_with_its_data_keeps_the_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_wait_survive_a_restart() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
-    let (one, two) =
-        (Leasehold::open(&server.url()).await.unwrap(), Leasehold::open(&server.url()).await.unwrap());
+    let (one, two) = (Client::open(&server.url()).await.unwrap(), Client::open(&server.url()).await.unwrap());
     let guard = hold(&one, "job").await;
     let waiter = tokio::spawn(async move { hold(&two, "job").await });
     while one.inspect("job").await.unwrap().waiting.is_empty() {
@@ -79,8 +78,8 @@ async fn partitioned_holder_sees_loss_first_and_spares_its_successor() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for way in [Way::Both, Way::ToServer, Way::ToClient] {
         let proxy = Proxy::start(server.addr()).await.unwrap();
-        let locks = Leasehold::open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await.unwrap();
-        let other = Leasehold::open(&server.url()).await.unwrap();
+        let locks = Client::open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await.unwrap();
+        let other = Client::open(&server.url()).await.unwrap();
         let guard = hold(&locks, "job").await;
         proxy.blackhole(way);
         let next = hold(&other, "job").await;
@@ -98,8 +97,8 @@ async fn partitioned_holder_sees_loss_first_and_spares_its_successor() {
 async fn answers_that_are_lost_leave_one_holder_and_no_residue() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
-    let locks = Leasehold::open(&format!("{}?timeout=300ms", server.url_at(proxy.addr()))).await.unwrap();
-    let other = Leasehold::open(&server.url()).await.unwrap();
+    let locks = Client::open(&format!("{}?timeout=300ms", server.url_at(proxy.addr()))).await.unwrap();
+    let other = Client::open(&server.url()).await.unwrap();
     for _ in 0..5 {
         proxy.drop_replies();
         let lock = tokio::spawn({
@@ -129,11 +128,11 @@ async fn answers_that_are_lost_leave_one_holder_and_no_residue() {
 async fn a_server_that_stays_away_is_reported_to_those_who_wait() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let tuning = leasehold::Tuning { outage: Duration::from_millis(500), ..Default::default() };
-    let locks = Leasehold::builder().tuning(tuning).open(&server.url()).await.unwrap();
+    let locks = Client::builder().tuning(tuning).open(&server.url()).await.unwrap();
     server.kill().unwrap();
     let error = locks.mutex("job").lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains(&server.port().to_string()), "it says which server: {error}");
-    let error = Leasehold::open(&server.url()).await.unwrap_err();
+    let error = Client::open(&server.url()).await.unwrap_err();
     assert_eq!((error.kind(), error.op()), (ErrorKind::Unavailable, "open"), "{error}");
 }

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Leasehold, Update, Versioned};
+use leasehold::{Client, ErrorKind, UpdateOutcome, Versioned};
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, Proxy, RedisCluster, RedisServer, Reply,
     ZooKeeperEnsemble,
@@ -15,7 +15,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| std::str::from_utf8(bytes).unwrap().parse().unwrap())
 }
 
-async fn add_one(value: &Versioned) -> leasehold::Result<Update> {
+async fn add_one(value: &Versioned) -> leasehold::Result<UpdateOutcome> {
     value.update(|old| Some((number(old) + 1).to_string().into_bytes())).await
 }
 
@@ -26,10 +26,10 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
 /// What holds of updates wherever they are made.
 async fn no_update_is_lost(url: &str) {
     // First of all, because a store in memory ends with its last client.
-    let locks = Leasehold::open(url).await.unwrap();
+    let locks = Client::open(url).await.unwrap();
     let mut tasks = Vec::new();
     for n in 0..CLIENTS {
-        let locks = Leasehold::open(url).await.unwrap();
+        let locks = Client::open(url).await.unwrap();
         tasks.push(tokio::spawn(async move {
             // The last one goes the pessimistic way, and is in the others' way all the same.
             let value = locks.versioned("stock/ü");
@@ -58,8 +58,8 @@ async fn no_update_is_lost(url: &str) {
 /// Updates while every answer is lost for a while: what succeeds in the end was made once.
 async fn lost_answers_are_found_out(server: SocketAddr, url_at: impl Fn(SocketAddr) -> String) {
     let proxy = Proxy::start(server).await.unwrap();
-    let through = Leasehold::open(&url_at(proxy.addr())).await.unwrap();
-    let beside = Leasehold::open(&url_at(server)).await.unwrap();
+    let through = Client::open(&url_at(proxy.addr())).await.unwrap();
+    let beside = Client::open(&url_at(server)).await.unwrap();
     let (value, other) = (through.versioned("stock"), beside.versioned("stock"));
     let (mut made, mut unknown) = (0, 0);
     for round in 0..LOST_ROUNDS {
@@ -104,7 +104,7 @@ async fn on_redis() {
     no_update_is_lost(&format!("{}?wait=poll&prefix=other", server.url())).await;
     lost_answers_are_found_out(server.addr(), |at| format!("{}?timeout=300ms", server.url_at(at))).await;
     // What another program put there is refused, and left.
-    let locks = Leasehold::open(&server.url()).await.unwrap();
+    let locks = Client::open(&server.url()).await.unwrap();
     for theirs in [&["SET", "{lh:theirs}:value", "text"][..], &["RPUSH", "{lh:list}:value", "text"]] {
         server.command(theirs).await.unwrap();
     }
@@ -161,7 +161,7 @@ async fn on_memcached() {
 #[tokio::test]
 async fn where_there_are_none_it_says_so_before_it_asks() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
-    let locks = Leasehold::open(&format!("{}?dialect=plain", server.url())).await.unwrap();
+    let locks = Client::open(&format!("{}?dialect=plain", server.url())).await.unwrap();
     let error = add_one(&locks.versioned("stock")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("keeps no values"), "{error}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::{Admission, Barrier, ErrorKind, Leasehold};
+use leasehold::{Barrier, Client, ErrorKind, LockSupport};
 
 use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
 use crate::player::Victim;
@@ -26,12 +26,12 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
     }],
 };
 
-fn barrier(locks: &Leasehold, name: &str, ttl: Duration) -> Barrier {
+fn barrier(locks: &Client, name: &str, ttl: Duration) -> Barrier {
     locks.barrier(name, 3).ttl(ttl)
 }
 
 fn is_carried_by(ground: &Ground) -> bool {
-    ground.keeps_values() && ground.admits(Admission::SharedExclusive)
+    ground.keeps_values() && ground.admits(LockSupport::SharedExclusive)
 }
 
 async fn somebody_dies(ground: &Ground, victim: Victim) {

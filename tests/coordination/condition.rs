@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
-use leasehold::{Admission, Leasehold};
+use leasehold::{Client, LockSupport};
 
 use crate::ground::{Ground, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
 use crate::player::{Stage, Victim};
@@ -21,7 +21,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
     }],
 };
 
-async fn wait(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result<()> {
+async fn wait(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()> {
     let condition = locks.condition(name).ttl(TTL);
     let guard = locks.mutex(name).ttl(TTL).lock().await?;
     stage.at("holds the lock").await;
@@ -31,7 +31,7 @@ async fn wait(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result
 }
 
 fn is_carried_by(ground: &Ground) -> bool {
-    ground.keeps_values() && ground.admits(Admission::SharedExclusive)
+    ground.keeps_values() && ground.admits(LockSupport::SharedExclusive)
 }
 
 async fn somebody_dies(ground: &Ground, victim: Victim) {
@@ -59,7 +59,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     one_waits_and_is_woken(ground, &name).await;
 }
 
-async fn notify(locks: &Leasehold, name: &str, all: bool) {
+async fn notify(locks: &Client, name: &str, all: bool) {
     let condition = locks.condition(name).ttl(LIVING);
     let guard = soon("to notify", locks.mutex(name).lock()).await.unwrap();
     match all {

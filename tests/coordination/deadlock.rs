@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use leasehold::{Admission, ErrorKind, Guard, Leasehold, Mutex, Note, Owner, Result};
+use leasehold::{Client, ErrorKind, Guard, LockSupport, Mutex, Note, Owner, Result};
 use tokio::sync::Barrier;
 
 use crate::ground::{Ground, LIMIT, Part, Primitive, TTL, assert_unsupported, soon};
@@ -26,7 +26,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
 /// After this a wait is looked at.
 const SOON: Duration = Duration::from_millis(200);
 
-fn mutex(locks: &Leasehold, name: &str, owner: &Owner) -> Mutex {
+fn mutex(locks: &Client, name: &str, owner: &Owner) -> Mutex {
     locks.mutex(name).owner(owner).detect_deadlocks(SOON)
 }
 
@@ -40,7 +40,7 @@ async fn insists(mutex: Mutex) -> Result<Guard> {
     }
 }
 
-async fn plays(stage: &Stage, locks: &Leasehold, name: &str) -> Result<()> {
+async fn plays(stage: &Stage, locks: &Client, name: &str) -> Result<()> {
     let me = Owner::new();
     let one = mutex(locks, &format!("{name}/one"), &me).ttl(TTL).lock().await?;
     stage.at("holds one").await;
@@ -92,7 +92,7 @@ async fn rules(ground: &Ground) {
 }
 
 /// Each takes one lock, and when all have theirs asks for the next one's.
-async fn one_of_a_circle_is_told(ground: &Ground, name: &str, clients: &[&Leasehold]) {
+async fn one_of_a_circle_is_told(ground: &Ground, name: &str, clients: &[&Client]) {
     let all_have_one = Arc::new(Barrier::new(clients.len()));
     let parties = clients.iter().enumerate().map(|(number, locks)| {
         let all_have_one = all_have_one.clone();
@@ -129,7 +129,7 @@ async fn one_of_a_circle_is_told(ground: &Ground, name: &str, clients: &[&Leaseh
 /// One waits for one who waits for one who does something else, for long enough that all have looked.
 async fn nobody_of_a_chain_is_told(ground: &Ground, name: &str) {
     let (ann, ben, cid) = (Owner::new(), Owner::new(), Owner::new());
-    let of = |locks: &Leasehold, number: u32, owner: &Owner| mutex(locks, &format!("{name}/{number}"), owner);
+    let of = |locks: &Client, number: u32, owner: &Owner| mutex(locks, &format!("{name}/{number}"), owner);
     let first = of(&ground.one, 1, &ann).lock().await.unwrap();
     let second = of(&ground.two, 2, &ben).lock().await.unwrap();
     let third = of(&ground.one, 3, &cid).lock().await.unwrap();
@@ -150,11 +150,11 @@ async fn nobody_of_a_chain_is_told(ground: &Ground, name: &str) {
 
 /// Of two permits one belongs to somebody who waits for the one who wants a permit, and the other to one who does not wait.
 async fn nobody_is_told_where_a_permit_comes_free(ground: &Ground, name: &str) {
-    if !ground.admits(Admission::Counted) {
+    if !ground.admits(LockSupport::Counted) {
         return;
     }
     let (ann, ben, cid) = (Owner::new(), Owner::new(), Owner::new());
-    let permits = |locks: &Leasehold, owner: &Owner| {
+    let permits = |locks: &Client, owner: &Owner| {
         locks.semaphore(&format!("{name}/permits"), 2).owner(owner).detect_deadlocks(SOON)
     };
     let other = format!("{name}/other");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::{Admission, Election, ErrorKind, Leader, Leasehold};
+use leasehold::{Client, Election, ErrorKind, Leader, LockSupport};
 
 use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
 use crate::player::Stage;
@@ -50,7 +50,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
     ],
 };
 
-fn election(locks: &Leasehold, name: &str, ttl: Duration) -> Election {
+fn election(locks: &Client, name: &str, ttl: Duration) -> Election {
     locks.election(name).ttl(ttl)
 }
 
@@ -58,7 +58,7 @@ fn value(leader: Option<Leader>) -> Option<String> {
     leader.map(|leader| leader.value)
 }
 
-async fn lead(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result<()> {
+async fn lead(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()> {
     let leadership = stage.during("campaigns", election(locks, name, TTL).campaign("dead/0")).await?;
     stage.at("leads").await;
     match stage.during("proclaims", leadership.proclaim("dead/1")).await {
@@ -117,7 +117,7 @@ async fn candidates_lead_one_after_the_other_and_all_see_who(ground: &Ground) {
 async fn proclaimed_value_is_seen_only_while_its_leader_leads(ground: &Ground) {
     let (ours, theirs) = (ground.one.election("election/2"), ground.two.election("election/2"));
     let leadership = soon("to lead", ours.campaign("at first")).await.unwrap();
-    if !ground.admits(Admission::SharedExclusive) {
+    if !ground.admits(LockSupport::SharedExclusive) {
         assert_unsupported(leadership.proclaim("second").await);
         assert_eq!(value(theirs.leader().await.unwrap()).as_deref(), Some("at first"));
         return leadership.resign().await.unwrap();
@@ -140,7 +140,7 @@ async fn an_observer_is_told_each_time_something_else_is_true(ground: &Ground) {
     assert!(tokio::time::timeout(Duration::from_millis(20), observer.next()).await.is_err());
     let leadership = soon("to lead", election.campaign("ann")).await.unwrap();
     assert_eq!(value(soon("ann", observer.next()).await.unwrap()).as_deref(), Some("ann"));
-    if ground.admits(Admission::SharedExclusive) {
+    if ground.admits(LockSupport::SharedExclusive) {
         leadership.proclaim("ann, again").await.unwrap();
         assert_eq!(value(soon("again", observer.next()).await.unwrap()).as_deref(), Some("ann, again"));
     }

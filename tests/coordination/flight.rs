@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::{Leasehold, LoadError, Loaded, Origin, SingleFlight};
+use leasehold::{Client, FlightOutcome, LoadError, SingleFlight, ValueSource};
 
 use crate::ground::{Ground, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
 use crate::player::Victim;
@@ -40,7 +40,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
 /// Longer than any test takes.
 const KEPT: Duration = Duration::from_secs(600);
 
-fn flight(locks: &Leasehold, name: &str, ttl: Duration) -> SingleFlight {
+fn flight(locks: &Client, name: &str, ttl: Duration) -> SingleFlight {
     // Nobody loads early here, so that loads can be counted.
     locks.single_flight(name).early(0.0).with(|turn| Ok(turn.ttl(ttl))).unwrap()
 }
@@ -54,7 +54,7 @@ async fn ask(
     flight: &SingleFlight,
     value: &'static [u8],
     loads: &Arc<AtomicU32>,
-) -> Result<Loaded, LoadError<leasehold::Error>> {
+) -> Result<FlightOutcome, LoadError<leasehold::Error>> {
     let loads = loads.clone();
     let load = move || async move {
         loads.fetch_add(1, Ordering::SeqCst);
@@ -97,7 +97,7 @@ async fn rules(ground: &Ground) {
         }
         assert_eq!(loads.load(Ordering::SeqCst), generation, "one load a generation");
         let kept = flights[1].get().await.unwrap().unwrap();
-        assert_eq!((kept.value.as_deref(), kept.origin), (Some(b"value".as_slice()), Origin::Kept));
+        assert_eq!((kept.value.as_deref(), kept.origin), (Some(b"value".as_slice()), ValueSource::Kept));
         flights[0].invalidate().await.unwrap();
         assert_eq!(flights[1].get().await.unwrap(), None);
     }

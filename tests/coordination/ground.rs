@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use leasehold::{Admission, ErrorKind, Grade, Leasehold};
+use leasehold::{Client, ErrorKind, FenceGrade, LockSupport};
 use tokio::sync::SemaphorePermit;
 
 use crate::player::{Stage, Victim};
@@ -30,15 +30,15 @@ pub(crate) struct Part {
     /// How many steps it has. Whoever is to be killed at the step after the last one comes through.
     pub(crate) steps: u32,
     /// Plays it, under a name.
-    pub(crate) play: for<'a> fn(&'a Stage, &'a Leasehold, &'a str) -> BoxFuture<'a, leasehold::Result<()>>,
+    pub(crate) play: for<'a> fn(&'a Stage, &'a Client, &'a str) -> BoxFuture<'a, leasehold::Result<()>>,
     /// Lets somebody die in it, and shows that the others come through.
     pub(crate) around: for<'a> fn(&'a Ground, Victim) -> BoxFuture<'a, ()>,
 }
 
 /// A store, and two clients of it as two processes would have them.
 pub(crate) struct Ground {
-    pub(crate) one: Leasehold,
-    pub(crate) two: Leasehold,
+    pub(crate) one: Client,
+    pub(crate) two: Client,
     url: String,
     is_shared: bool,
 }
@@ -46,8 +46,8 @@ pub(crate) struct Ground {
 impl Ground {
     pub(crate) async fn over(store: &Store) -> Ground {
         Ground {
-            one: Leasehold::open(&store.url).await.unwrap(),
-            two: Leasehold::open(&store.url).await.unwrap(),
+            one: Client::open(&store.url).await.unwrap(),
+            two: Client::open(&store.url).await.unwrap(),
             url: store.mortal.clone(),
             is_shared: store.is_shared,
         }
@@ -58,12 +58,12 @@ impl Ground {
         self.is_shared
     }
 
-    pub(crate) fn admits(&self, admission: Admission) -> bool {
+    pub(crate) fn admits(&self, admission: LockSupport) -> bool {
         self.one.profile().admission >= admission
     }
 
     pub(crate) fn has_fences(&self) -> bool {
-        self.one.profile().fencing > Grade::None
+        self.one.profile().fencing > FenceGrade::None
     }
 
     /// Whether it keeps values beside the locks.

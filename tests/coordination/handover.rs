@@ -2,7 +2,7 @@
 //! holds it, and the line goes on.
 
 use futures_util::FutureExt;
-use leasehold::{ErrorKind, Fence, Guard, Handover, Leasehold, LossCause};
+use leasehold::{Client, ErrorKind, Fence, Guard, LossCause, TransferToken};
 
 use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
 use crate::player::Victim;
@@ -18,7 +18,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 async move {
                     let mutex = locks.mutex(name).ttl(TTL);
                     let guard = stage.during("locks", mutex.lock()).await?;
-                    let handover = stage.during("hands off", guard.hand_off()).await?;
+                    let handover = stage.during("hands off", guard.transfer()).await?;
                     stage.during("leaves the token", leave(locks, name, &handover)).await
                 }
                 .boxed()
@@ -32,7 +32,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 async move {
                     let handover = stage.during("finds the token", found(locks, name)).await?;
                     let mutex = locks.mutex(name).ttl(TTL);
-                    let guard = stage.during("takes over", mutex.take_over(&handover)).await?;
+                    let guard = stage.during("takes over", mutex.accept_transfer(&handover)).await?;
                     stage.during("gives back", guard.release()).await
                 }
                 .boxed()
@@ -48,12 +48,12 @@ fn is_possible(ground: &Ground) -> bool {
 }
 
 /// The token lies where the other process looks for it.
-async fn leave(locks: &Leasehold, name: &str, handover: &Handover) -> leasehold::Result<()> {
+async fn leave(locks: &Client, name: &str, handover: &TransferToken) -> leasehold::Result<()> {
     let token = locks.versioned(name);
     token.update(|_| Some(handover.to_string().into_bytes())).await.map(drop)
 }
 
-async fn found(locks: &Leasehold, name: &str) -> leasehold::Result<Handover> {
+async fn found(locks: &Client, name: &str) -> leasehold::Result<TransferToken> {
     let token = locks.versioned(name);
     let mut seen = token.read().await?;
     while seen.value().is_none() {
@@ -75,7 +75,7 @@ async fn a_giver_dies(ground: &Ground, victim: Victim) {
     if left.value().is_some() {
         let handover = found(&ground.one, &name).await.unwrap();
         last = Some(handover.fence());
-        match mutex.take_over(&handover).await {
+        match mutex.accept_transfer(&handover).await {
             Ok(guard) => {
                 assert!(guard.fence() > last);
                 last = guard.fence();
@@ -96,10 +96,10 @@ async fn a_taker_dies(ground: &Ground, victim: Victim) {
     let (name, step) = (victim.name(), victim.step());
     let dying = tokio::spawn(victim.dies());
     let guard = ground.one.mutex(&name).ttl(LIVING).lock().await.unwrap();
-    let handover = guard.hand_off().await.unwrap();
+    let handover = guard.transfer().await.unwrap();
     leave(&ground.one, &name, &handover).await.unwrap();
     dying.await.unwrap();
-    match ground.two.mutex(&name).ttl(LIVING).take_over(&handover).await {
+    match ground.two.mutex(&name).ttl(LIVING).accept_transfer(&handover).await {
         Ok(guard) => {
             // Only where the dead one had not begun to.
             assert!(step < 2 && guard.fence() > Some(handover.fence()), "step {step}");
@@ -111,11 +111,11 @@ async fn a_taker_dies(ground: &Ground, victim: Victim) {
 }
 
 /// Whoever asks for it is refused, and so is whoever has a copy of the token.
-async fn nobody_else(ground: &Ground, name: &str, handover: &Handover) {
+async fn nobody_else(ground: &Ground, name: &str, handover: &TransferToken) {
     let mutex = ground.two.mutex(name).ttl(LIVING);
     assert!(mutex.try_lock().await.unwrap().is_none());
-    let again = mutex.take_over(handover).await.unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::Lost(LossCause::HandedOver), "{again}");
+    let again = mutex.accept_transfer(handover).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Lost(LossCause::Transferred), "{again}");
 }
 
 async fn the_line_goes_on(ground: &Ground, name: &str, last: Option<Fence>) {
@@ -130,7 +130,7 @@ async fn rules(ground: &Ground) {
     if !is_possible(ground) {
         assert_unsupported(mutex.clone().transferable());
         let guard = mutex.lock().await.unwrap();
-        assert_unsupported(guard.hand_off().await);
+        assert_unsupported(guard.transfer().await);
         // It is given back, as after every error.
         return ground.free(name).await;
     }
@@ -146,7 +146,8 @@ async fn rules(ground: &Ground) {
     // What is held is kept alive by whoever has it now, and no longer ended by those who had it.
     tokio::time::sleep(LIVING / 8).await;
     guards.check().unwrap();
-    guards = ground.one.mutex(name).ttl(LIVING).take_over(&guards.hand_off().await.unwrap()).await.unwrap();
+    guards =
+        ground.one.mutex(name).ttl(LIVING).accept_transfer(&guards.transfer().await.unwrap()).await.unwrap();
     guards.release().await.unwrap();
     let next = waiting.await.unwrap();
     assert!(next.fence() > last);
@@ -157,12 +158,12 @@ async fn rules(ground: &Ground) {
 async fn chain(ground: &Ground, name: &str, mut guard: Guard) -> Guard {
     for (round, locks) in [&ground.two, &ground.one, &ground.two].into_iter().enumerate() {
         let fence = guard.fence();
-        let handover = guard.hand_off().await.unwrap();
+        let handover = guard.transfer().await.unwrap();
         assert_eq!(Some(handover.fence()), fence);
-        guard = locks.mutex(name).ttl(LIVING).take_over(&handover).await.unwrap();
+        guard = locks.mutex(name).ttl(LIVING).accept_transfer(&handover).await.unwrap();
         assert!(guard.fence() > fence, "round {round}");
-        let again = ground.one.mutex(name).take_over(&handover).await.unwrap_err();
-        assert_eq!(again.kind(), ErrorKind::Lost(LossCause::HandedOver), "round {round}: {again}");
+        let again = ground.one.mutex(name).accept_transfer(&handover).await.unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Lost(LossCause::Transferred), "round {round}: {again}");
     }
     guard
 }

@@ -16,14 +16,14 @@ mod flight;
 mod ground;
 mod handover;
 mod latch;
+mod lock_delay;
 mod multi;
 mod player;
-mod quiet;
 mod rate;
 mod revocation;
 mod schedules;
-mod segmented;
 mod semaphore;
+mod striped;
 mod upgrade;
 mod versioned;
 
@@ -36,7 +36,7 @@ use tokio::task::JoinSet;
 
 const PRIMITIVES: &[Primitive] = &[
     multi::PRIMITIVE,
-    segmented::PRIMITIVE,
+    striped::PRIMITIVE,
     election::PRIMITIVE,
     versioned::PRIMITIVE,
     latch::PRIMITIVE,
@@ -46,7 +46,7 @@ const PRIMITIVES: &[Primitive] = &[
     flight::PRIMITIVE,
     semaphore::PRIMITIVE,
     upgrade::PRIMITIVE,
-    quiet::PRIMITIVE,
+    lock_delay::PRIMITIVE,
     handover::PRIMITIVE,
     revocation::PRIMITIVE,
     deadlock::PRIMITIVE,

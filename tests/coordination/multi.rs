@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::{Admission, ErrorKind, Leasehold, MultiLock};
+use leasehold::{Client, ErrorKind, LockSupport, MultiLock};
 
 use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
 use crate::player::Stage;
@@ -61,12 +61,12 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
     ],
 };
 
-fn both(locks: &Leasehold, name: &str, ttl: Duration) -> MultiLock {
+fn both(locks: &Client, name: &str, ttl: Duration) -> MultiLock {
     let part = |which: &str| locks.mutex(&format!("{name}/{which}")).ttl(ttl);
     MultiLock::new().and(part("b")).and(part("a"))
 }
 
-async fn hold(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result<()> {
+async fn hold(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()> {
     stage.at("holds nothing").await;
     let guard = stage.during("takes them", both(locks, name, TTL).lock()).await?;
     stage.at("holds both").await;
@@ -153,7 +153,7 @@ async fn those_who_take_overlapping_sets_never_wait_in_a_circle(ground: &Ground)
 }
 
 async fn locks_of_another_store_are_part_of_it(ground: &Ground) {
-    let memory = Leasehold::open("mem:").await.unwrap();
+    let memory = Client::open("mem:").await.unwrap();
     let all = MultiLock::new().and(memory.mutex("multi/4/b")).and(ground.one.mutex("multi/4/a"));
     let busy = memory.mutex("multi/4/b").lock().await.unwrap();
     assert!(all.try_lock().await.unwrap().is_none());
@@ -166,20 +166,20 @@ async fn locks_of_another_store_are_part_of_it(ground: &Ground) {
 
 async fn the_larger_share_of_two_is_taken(ground: &Ground) {
     let table = ground.one.rwlock("multi/5");
-    let all = MultiLock::new().and(table.reading()).and(table.writing()).and(table.reading());
-    if !ground.admits(Admission::SharedExclusive) {
-        return assert_unsupported(MultiLock::new().and(table.reading()).lock().await);
+    let all = MultiLock::new().and(table.read_request()).and(table.write_request()).and(table.read_request());
+    if !ground.admits(LockSupport::SharedExclusive) {
+        return assert_unsupported(MultiLock::new().and(table.read_request()).lock().await);
     }
     let guard = soon("to write", all.lock()).await.unwrap();
     assert_eq!(guard.guards().len(), 1);
     assert!(ground.two.rwlock("multi/5").try_read().await.unwrap().is_none(), "it is held to write");
     guard.release().await.unwrap();
-    if !ground.admits(Admission::Counted) {
+    if !ground.admits(LockSupport::Counted) {
         return assert_unsupported(ground.one.semaphore("multi/6", 3).try_acquire_many(2).await);
     }
     let mixed = MultiLock::new()
-        .and(ground.one.semaphore("multi/6", 3).taking(2))
-        .and(ground.one.rwlock("multi/6").reading());
+        .and(ground.one.semaphore("multi/6", 3).permits_request(2))
+        .and(ground.one.rwlock("multi/6").read_request());
     let refusal = mixed.lock().await.unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::Invalid, "{refusal}");
     ground.free("multi/6").await;

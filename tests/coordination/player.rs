@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold_testkit::peers::Peer;
 use tokio::sync::SemaphorePermit;
 
@@ -24,7 +24,7 @@ pub(crate) async fn play_if_asked(primitives: &[Primitive]) {
     let primitive = primitives.iter().find(|known| known.name == primitive).unwrap();
     let part = primitive.parts.iter().find(|known| known.name == part).unwrap();
     let stage = Stage { dies_at: dies_at.parse().unwrap(), reached: Arc::default() };
-    let locks = Leasehold::open(url).await.unwrap();
+    let locks = Client::open(url).await.unwrap();
     (part.play)(&stage, &locks, name).await.unwrap();
     locks.close(Duration::from_secs(10)).await;
     println!("\nplayer: came through {} steps", stage.reached.load(Ordering::SeqCst));

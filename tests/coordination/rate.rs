@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use leasehold::core::Liveness;
-use leasehold::{Admission, ErrorKind};
+use leasehold::{ErrorKind, LockSupport};
 
 use crate::ground::{Ground, Part, Primitive, assert_unsupported, not_before, soon};
 use crate::player::Victim;
@@ -34,7 +34,7 @@ const PERIOD: Duration = Duration::from_secs(3);
 
 fn is_carried_by(ground: &Ground) -> bool {
     let has_leases = matches!(ground.one.profile().liveness, Liveness::Lease { .. });
-    has_leases && ground.admits(Admission::Counted)
+    has_leases && ground.admits(LockSupport::Counted)
 }
 
 async fn somebody_dies(ground: &Ground, victim: Victim) {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Fence, Leasehold};
+use leasehold::{Client, Fence};
 
 const SCHEDULES: u64 = 1_000;
 /// Clients over one memory, as processes are over one server.
@@ -93,7 +93,7 @@ impl History {
 }
 
 /// Runs `task` in all schedules, for each task of each; how many events were judged.
-fn in_all_schedules<F>(task: impl Fn(Leasehold, String, History, Chance) -> F) -> usize
+fn in_all_schedules<F>(task: impl Fn(Client, String, History, Chance) -> F) -> usize
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -102,8 +102,8 @@ where
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let backend = Arc::new(leasehold::local::MemoryBackend::new());
-        let client = || Leasehold::builder().over(backend.clone()).unwrap();
-        let clients: Vec<Leasehold> = (0..CLIENTS).map(|_| client()).collect();
+        let client = || Client::builder().over(backend.clone()).unwrap();
+        let clients: Vec<Client> = (0..CLIENTS).map(|_| client()).collect();
         let mut events = 0;
         for schedule in 0..SCHEDULES {
             if only.is_some_and(|only| only != schedule) {
@@ -163,7 +163,7 @@ fn fifty_multi_locks_in_random_orders_come_to_an_end() {
         let mut tasks = Vec::new();
         for number in 0..50 {
             // Each is a client of its own, so all lines meet in the store.
-            let locks = Leasehold::builder().over(backend.clone()).unwrap();
+            let locks = Client::builder().over(backend.clone()).unwrap();
             tasks.push(tokio::spawn(async move {
                 let mut chance = Chance::of(u64::from(getrandom::u32().unwrap()), number);
                 for _ in 0..10 {
@@ -184,12 +184,12 @@ fn fifty_multi_locks_in_random_orders_come_to_an_end() {
 #[test]
 fn segments_have_one_holder_each() {
     let events = in_all_schedules(|locks, name, history, mut chance| async move {
-        let stock = locks.segmented(&name, 3);
+        let stock = locks.striped_mutex(&name, 3);
         for _ in 0..ROUNDS {
             chance.pause().await;
             let guards = match chance.below(5) {
-                0 => stock.try_any().await.unwrap().into_iter().collect(),
-                1 => vec![stock.of(chance.below(9).to_string()).lock().await.unwrap()],
+                0 => stock.try_lock_any().await.unwrap().into_iter().collect(),
+                1 => vec![stock.for_key(chance.below(9).to_string()).lock().await.unwrap()],
                 2 => {
                     let whole = stock.all().lock().await.unwrap();
                     for (number, guard) in whole.guards().iter().enumerate() {
@@ -200,7 +200,7 @@ fn segments_have_one_holder_each() {
                     drop(whole);
                     Vec::new()
                 }
-                _ => vec![stock.any().await.unwrap()],
+                _ => vec![stock.lock_any().await.unwrap()],
             };
             for guard in guards {
                 let number = guard.resource().as_str().rsplit_once('#').unwrap().1.parse().unwrap();

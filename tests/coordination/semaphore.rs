@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::{Admission, ErrorKind, Leasehold, Semaphore};
+use leasehold::{Client, ErrorKind, LockSupport, Semaphore};
 
 use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
 
@@ -27,7 +27,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             },
             around: |ground, victim| {
                 async move {
-                    if !ground.admits(Admission::Counted) {
+                    if !ground.admits(LockSupport::Counted) {
                         return;
                     }
                     let all = semaphore(&ground.one, &victim.name(), LIVING);
@@ -50,7 +50,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             },
             around: |ground, victim| {
                 async move {
-                    if !ground.admits(Admission::Counted) {
+                    if !ground.admits(LockSupport::Counted) {
                         return;
                     }
                     let (here, there) = (
@@ -77,17 +77,17 @@ const PERMITS: u32 = 3;
 /// A few seconds, on however busy a machine; half of what a place is kept in silence.
 const PASSED_OVER: Duration = Duration::from_secs(30);
 
-fn semaphore(locks: &Leasehold, name: &str, ttl: Duration) -> Semaphore {
+fn semaphore(locks: &Client, name: &str, ttl: Duration) -> Semaphore {
     locks.semaphore(name, PERMITS).ttl(ttl)
 }
 
 async fn rules(ground: &Ground) {
     let (ours, theirs) =
         (ground.one.semaphore("semaphore/1", PERMITS), ground.two.semaphore("semaphore/1", PERMITS));
-    if !ground.admits(Admission::Permits) {
+    if !ground.admits(LockSupport::Permits) {
         return assert_unsupported(ours.acquire().await);
     }
-    if !ground.admits(Admission::Counted) {
+    if !ground.admits(LockSupport::Counted) {
         assert_unsupported(ours.acquire_many(2).await);
         return one_by_one(&ours, &theirs).await;
     }

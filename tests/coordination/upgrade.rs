@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::{Admission, ErrorKind, Leasehold, RwLock, Upgradable};
+use leasehold::{Client, ErrorKind, LockSupport, RwLock, Upgradable};
 
 use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
 use crate::player::{Stage, Victim};
@@ -20,7 +20,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             play: |stage, locks, name| upgrade_and_back(stage, locks, name).boxed(),
             around: |ground, victim| {
                 async move {
-                    if !ground.admits(Admission::Counted) {
+                    if !ground.admits(LockSupport::Counted) {
                         return;
                     }
                     let name = victim.name();
@@ -47,11 +47,11 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
     ],
 };
 
-fn rwlock(locks: &Leasehold, name: &str, ttl: Duration) -> RwLock {
+fn rwlock(locks: &Client, name: &str, ttl: Duration) -> RwLock {
     locks.rwlock(name).ttl(ttl)
 }
 
-async fn upgrade_and_back(stage: &Stage, locks: &Leasehold, name: &str) -> leasehold::Result<()> {
+async fn upgrade_and_back(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()> {
     let mut guard = rwlock(locks, name, TTL).upgradable_read().await?;
     stage.at("reads").await;
     stage.during("becomes a writer", guard.upgrade()).await?;
@@ -62,7 +62,7 @@ async fn upgrade_and_back(stage: &Stage, locks: &Leasehold, name: &str) -> lease
 }
 
 async fn a_waiter_dies(ground: &Ground, victim: Victim) {
-    if !ground.admits(Admission::Counted) {
+    if !ground.admits(LockSupport::Counted) {
         return;
     }
     let name = victim.name();
@@ -94,7 +94,7 @@ async fn become_writer(guard: &mut Upgradable) {
 
 async fn rules(ground: &Ground) {
     let (ours, theirs) = (ground.one.rwlock("upgrade/1"), ground.two.rwlock("upgrade/1"));
-    if !ground.admits(Admission::Counted) {
+    if !ground.admits(LockSupport::Counted) {
         return assert_unsupported(ours.upgradable_read().await);
     }
     let mut guard = soon("to read", ours.upgradable_read()).await.unwrap();

@@ -38,7 +38,7 @@ fn plus_one(bytes: Option<&[u8]>) -> Vec<u8> {
     (number(bytes) + 1).to_string().into_bytes()
 }
 
-async fn add_one(value: &Versioned) -> leasehold::Update {
+async fn add_one(value: &Versioned) -> leasehold::UpdateOutcome {
     soon("to add one", value.update(|old| Some(plus_one(old)))).await.unwrap()
 }
 

@@ -130,8 +130,8 @@ pub(crate) async fn prepare(at: &At) {
     let row = format!("insert into stock values ({}, {})", db.place(1), db.place(2));
     db.change(&row, &[KEY, "5"]).await;
     let (stock, fences) = (db.stock(), db.fences());
-    db.change(&stock.add_column().text, &[]).await;
-    db.change(&fences.create_table().text, &[]).await;
+    db.change(&stock.add_column_sql().text, &[]).await;
+    db.change(&fences.create_table_sql().text, &[]).await;
 }
 
 /// A row that was opened with a fence.
@@ -145,9 +145,9 @@ impl Row {
         let mut db = Db::open(at).await;
         let column = db.stock();
         let text = column.value(fence).unwrap();
-        db.run(&column.raise(), &text, KEY).await;
-        let seen = db.look(&column.look(), KEY).await;
-        column.judge(fence, seen.as_deref()).map_err(|why| only_stale(&why))?;
+        db.run(&column.raise_sql(), &text, KEY).await;
+        let seen = db.look(&column.select_sql(), KEY).await;
+        column.check(fence, seen.as_deref()).map_err(|why| only_stale(&why))?;
         Ok(Row { db, fence: text })
     }
 }
@@ -160,14 +160,14 @@ fn only_stale(refusal: &RowRefusal) -> Refused {
 #[async_trait]
 impl Counter for Row {
     async fn read(&mut self) -> Result<u64, Refused> {
-        let (id, condition) = (self.db.place(1), self.db.stock().condition(2));
+        let (id, condition) = (self.db.place(1), self.db.stock().condition_sql(2));
         let text = format!("select pieces from stock where id = {id} and {condition}");
         let pieces = self.db.first(&text, &[KEY, &self.fence]).await.ok_or(Refused)?;
         Ok(pieces.parse().unwrap())
     }
 
     async fn write(&mut self, number: u64) -> Result<(), Refused> {
-        let (pieces, id, condition) = (self.db.place(1), self.db.place(2), self.db.stock().condition(3));
+        let (pieces, id, condition) = (self.db.place(1), self.db.place(2), self.db.stock().condition_sql(3));
         let text = format!("update stock set pieces = {pieces} where id = {id} and {condition}");
         match self.db.change(&text, &[&number.to_string(), KEY, &self.fence]).await {
             1 => Ok(()),
@@ -190,22 +190,22 @@ const RISING: [Fence; 6] = [
 async fn rise(at: &At) {
     let mut db = Db::open(at).await;
     let (stock, fences) = (db.stock(), db.fences());
-    for (column, raise) in [(&stock, stock.raise()), (&fences, fences.raise_or_insert())] {
+    for (column, raise) in [(&stock, stock.raise_sql()), (&fences, fences.raise_or_insert_sql())] {
         for (index, newer) in RISING.iter().enumerate() {
             // Twice, as whoever opens again after a lost answer does.
             db.run(&raise, &newer.to_string(), KEY).await;
             db.run(&raise, &newer.to_string(), KEY).await;
             for older in &RISING[..index] {
                 db.run(&raise, &older.to_string(), KEY).await;
-                let now = db.look(&column.look(), KEY).await;
-                assert!(matches!(column.judge(*older, now.as_deref()), Err(RowRefusal::Stale(_))), "{now:?}");
-                assert_eq!(column.judge(*newer, now.as_deref()), Ok(()));
+                let now = db.look(&column.select_sql(), KEY).await;
+                assert!(matches!(column.check(*older, now.as_deref()), Err(RowRefusal::Stale(_))), "{now:?}");
+                assert_eq!(column.check(*newer, now.as_deref()), Ok(()));
             }
         }
     }
-    db.run(&stock.raise(), &RISING[0].to_string(), "nothing").await;
-    let now = db.look(&stock.hold(), "nothing").await;
-    assert_eq!(stock.judge(RISING[0], now.as_deref()), Err(RowRefusal::NoRow));
+    db.run(&stock.raise_sql(), &RISING[0].to_string(), "nothing").await;
+    let now = db.look(&stock.select_for_update_sql(), "nothing").await;
+    assert_eq!(stock.check(RISING[0], now.as_deref()), Err(RowRefusal::NoRow));
 }
 
 /// That a transaction which holds the fence keeps newer holders waiting, who then see what it has written.
@@ -214,11 +214,11 @@ async fn hold(at: &At) {
     let column = ours.fences();
     let key = "whole";
     let (old, newer) = (Fence::new(2, 1, 0), Fence::new(2, 2, 0).to_string());
-    ours.run(&column.raise_or_insert(), &old.to_string(), key).await;
+    ours.run(&column.raise_or_insert_sql(), &old.to_string(), key).await;
     ours.change("begin", &[]).await;
-    let now = ours.look(&column.hold(), key).await;
-    assert_eq!(column.judge(old, now.as_deref()), Ok(()));
-    let raise = column.raise_or_insert();
+    let now = ours.look(&column.select_for_update_sql(), key).await;
+    assert_eq!(column.check(old, now.as_deref()), Ok(()));
+    let raise = column.raise_or_insert_sql();
     let mut opening = Box::pin(async {
         theirs.run(&raise, &newer, key).await;
         theirs.first("select pieces from stock", &[]).await
@@ -228,8 +228,8 @@ async fn hold(at: &At) {
     ours.change("update stock set pieces = '4'", &[]).await;
     ours.change("commit", &[]).await;
     assert_eq!(opening.await.as_deref(), Some("4"), "it reads what was written before it opened");
-    let now = ours.look(&column.hold(), key).await;
-    assert_eq!(column.judge(old, now.as_deref()).map_err(|why| only_stale(&why)), Err(Refused));
+    let now = ours.look(&column.select_for_update_sql(), key).await;
+    assert_eq!(column.check(old, now.as_deref()).map_err(|why| only_stale(&why)), Err(Refused));
 }
 
 #[tokio::test]

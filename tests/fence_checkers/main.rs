@@ -13,7 +13,7 @@ mod web;
 use std::process::Command;
 use std::time::Duration;
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold_testkit::peers::Peer;
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, PostgresServer, RedisServer, ZooKeeperEnsemble, require,
@@ -33,7 +33,7 @@ const NAME: &str = "ledger";
 async fn player() {
     let Ok(orders) = std::env::var(PLAYER) else { return };
     let (url, place) = orders.split_once(' ').unwrap();
-    let locks = Leasehold::open(url).await.unwrap();
+    let locks = Client::open(url).await.unwrap();
     let guard = locks.mutex(NAME).ttl(TTL).lock().await.unwrap();
     let mut resource = Place::parse(place).open(&guard).await.unwrap();
     let seen = resource.read().await.unwrap();
@@ -68,7 +68,7 @@ async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
         player
     });
     let mut player = player.await.unwrap();
-    let locks = Leasehold::open(url).await.unwrap();
+    let locks = Client::open(url).await.unwrap();
     let guard = locks.mutex(NAME).ttl(Duration::from_secs(30)).lock_timeout(Duration::from_secs(40)).await;
     let guard = guard.expect("what a stopped process held ends with its lease");
     let mut resource = place.open(&guard).await.unwrap();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use async_trait::async_trait;
-use leasehold::fenced::{FencedFile, FencedRedis, FencedRedisError, RedisEval, Tag};
+use leasehold::fenced::{FencedFile, FencedRedis, FencedRedisError, ObjectTag, RedisEval};
 use leasehold::{Fence, Guard, ZooKeeperProof};
 use leasehold_testkit::{RedisServer, require};
 
@@ -83,8 +83,10 @@ impl Place {
             Place::Etcd(addr) => Box::new(EtcdCounter::open(*addr, fence.unwrap())?),
             Place::ZooKeeper(addr) => Box::new(ZooKeeperCounter::open(*addr, guard)),
             Place::Http(addr) => Box::new(HttpCounter::open(*addr, fence).await?),
-            Place::Object(addr) => Box::new(ObjectCounter::open(*addr, Tag::Absent, fence).await?),
-            Place::Generation(addr) => Box::new(ObjectCounter::open(*addr, Tag::Generation(0), fence).await?),
+            Place::Object(addr) => Box::new(ObjectCounter::open(*addr, ObjectTag::Absent, fence).await?),
+            Place::Generation(addr) => {
+                Box::new(ObjectCounter::open(*addr, ObjectTag::Generation(0), fence).await?)
+            }
         })
     }
 }

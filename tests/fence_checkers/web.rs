@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use leasehold::Fence;
-use leasehold::fenced::{FenceGate, FencedObject, Look, ObjectPut, ObjectRefusal, Tag, header};
+use leasehold::fenced::{
+    ConditionalPut, FenceGate, FencedObject, ObjectRefusal, ObjectState, ObjectTag, header,
+};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -222,14 +224,14 @@ impl Counter for HttpCounter {
 pub(crate) struct ObjectCounter {
     addr: SocketAddr,
     /// Which kind of tags it goes by.
-    kind: Tag,
+    kind: ObjectTag,
     object: FencedObject,
 }
 
 impl ObjectCounter {
     pub(crate) async fn open(
         addr: SocketAddr,
-        kind: Tag,
+        kind: ObjectTag,
         fence: Option<Fence>,
     ) -> Result<ObjectCounter, Refused> {
         for _ in 0..10 {
@@ -247,19 +249,21 @@ fn only_stale(refusal: ObjectRefusal) -> Refused {
     Refused
 }
 
-fn tag(kind: &Tag, answer: &Message) -> Tag {
+fn tag(kind: &ObjectTag, answer: &Message) -> ObjectTag {
     match kind {
-        Tag::Generation(_) => Tag::Generation(answer.header("x-goog-generation").unwrap().parse().unwrap()),
-        _ => Tag::Entity(answer.header("etag").unwrap().to_owned()),
+        ObjectTag::Generation(_) => {
+            ObjectTag::Generation(answer.header("x-goog-generation").unwrap().parse().unwrap())
+        }
+        _ => ObjectTag::Entity(answer.header("etag").unwrap().to_owned()),
     }
 }
 
-async fn look(addr: SocketAddr, kind: &Tag) -> Look {
+async fn look(addr: SocketAddr, kind: &ObjectTag) -> ObjectState {
     let answer = get(addr, "/object", &[]).await;
-    Look::at(tag(kind, &answer), answer.body)
+    ObjectState::at(tag(kind, &answer), answer.body)
 }
 
-async fn put(addr: SocketAddr, kind: &Tag, put: &ObjectPut) -> Option<Tag> {
+async fn put(addr: SocketAddr, kind: &ObjectTag, put: &ConditionalPut) -> Option<ObjectTag> {
     let answer = ask(addr, "PUT /object", &[put.condition()], put.body()).await;
     match answer.status {
         200 => Some(tag(kind, &answer)),

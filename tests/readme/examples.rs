@@ -86,8 +86,8 @@ fn each_instance_of_a_service_leads_in_its_turn() {
 #[test]
 fn nothing_is_oversold() {
     let printed = run(vec![example("flash_sale")]).remove(0);
-    for segments in [1, 12, 120] {
-        let line = printed.lines().find(|line| line.trim_start().starts_with(&format!("{segments} ")));
+    for stripes in [1, 12, 120] {
+        let line = printed.lines().find(|line| line.trim_start().starts_with(&format!("{stripes} ")));
         let words: Vec<&str> = line.unwrap().split_whitespace().collect();
         assert_eq!(words[1..3], ["1200", "0"], "{printed}");
     }

@@ -6,7 +6,7 @@
 mod examples;
 
 use leasehold::core::{Liveness, Registers};
-use leasehold::{Grade, Leasehold, Profile, Safety, Waiting};
+use leasehold::{Client, Durability, FenceGrade, Profile, WaitMode};
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
 };
@@ -15,15 +15,15 @@ use leasehold_tests::Store;
 const BEGIN: &str = "<!-- profiles:begin";
 const END: &str = "<!-- profiles:end -->";
 
-fn row(url: &str, locks: &Leasehold) -> String {
+fn row(url: &str, locks: &Client) -> String {
     shown(url, locks.profile(), locks.backend().registers())
 }
 
 fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> String {
     let Profile { admission, order, .. } = profile;
     let waiting = match profile.waiting {
-        Waiting::Polls => "polling",
-        Waiting::Notifies => "notification",
+        WaitMode::Polls => "polling",
+        WaitMode::Notifies => "notification",
         _ => "blocking in the kernel or server",
     };
     let liveness = match profile.liveness {
@@ -33,8 +33,8 @@ fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> Str
         _ => "session".to_owned(),
     };
     let safety = match profile.safety {
-        Safety::Evictable => "memory pressure, or restart",
-        Safety::LostOnFailover => "failover, or restart without data",
+        Durability::Evictable => "memory pressure, or restart",
+        Durability::LostOnFailover => "failover, or restart without data",
         _ => "only if the store loses confirmed data",
     };
     let fence = profile.fencing;
@@ -59,33 +59,33 @@ async fn table() -> Option<String> {
     let ensemble = ZooKeeperEnsemble::start_or_skip(1).await?;
     let postgres = PostgresServer::builder().setting("fsync", "on").start_or_skip().await?;
     for (url, locks) in [
-        ("mem:", Leasehold::open("mem:").await.unwrap()),
+        ("mem:", Client::open("mem:").await.unwrap()),
         ("file:", file.client().await),
         (
             "sqlite:",
-            Leasehold::open(&format!("sqlite:{}", database.path().join("l.db").display())).await.unwrap(),
+            Client::open(&format!("sqlite:{}", database.path().join("l.db").display())).await.unwrap(),
         ),
         ("redis://", redis.client().await),
         (
             "redis://…?wait=poll&order=unordered",
-            Leasehold::open(&format!("{}?wait=poll&order=unordered", redis.url())).await.unwrap(),
+            Client::open(&format!("{}?wait=poll&order=unordered", redis.url())).await.unwrap(),
         ),
     ] {
         table += &row(url, &locks);
     }
-    table += &row("redis+cluster://", &Leasehold::open(&cluster.url()).await.unwrap());
+    table += &row("redis+cluster://", &Client::open(&cluster.url()).await.unwrap());
     let servers = RedisQuorum::start_or_skip(3).await?;
-    let redlock = Leasehold::open(&format!("redlock://{}", servers.hosts())).await.unwrap();
+    let redlock = Client::open(&format!("redlock://{}", servers.hosts())).await.unwrap();
     table += &row("redlock://", &redlock);
-    let etcd = Leasehold::open(&etcd.url()).await.unwrap();
+    let etcd = Client::open(&etcd.url()).await.unwrap();
     // Which server is installed decides these two promises; the text below the table says which keep them.
-    let sound = Profile { safety: Safety::Strict, fencing: Grade::Strict, ..etcd.profile().clone() };
+    let sound = Profile { safety: Durability::Strict, fencing: FenceGrade::Strict, ..etcd.profile().clone() };
     table += &shown("etcd://", &sound, etcd.backend().registers());
-    table += &row("zk://", &Leasehold::open(&ensemble.url()).await.unwrap());
+    table += &row("zk://", &Client::open(&ensemble.url()).await.unwrap());
     let memcached = MemcachedServer::start_or_skip().await?;
     for (name, options) in [("memcached://", ""), ("memcached://…?dialect=plain", "?dialect=plain")] {
         let url = format!("{}{options}", memcached.url());
-        table += &row(name, &Leasehold::open(&url).await.unwrap());
+        table += &row(name, &Client::open(&url).await.unwrap());
     }
     for (name, options) in [
         ("postgres://", ""),
@@ -94,7 +94,7 @@ async fn table() -> Option<String> {
         ("postgres://…?method=for-update", "?method=for-update"),
     ] {
         let url = format!("{}{options}", postgres.url());
-        table += &row(name, &Leasehold::open(&url).await.unwrap());
+        table += &row(name, &Client::open(&url).await.unwrap());
     }
     let mariadb = MariaDbServer::start_or_skip().await?;
     for (name, options) in [
@@ -104,7 +104,7 @@ async fn table() -> Option<String> {
         ("mysql://…?method=for-update", "?method=for-update"),
     ] {
         let url = format!("{}{options}", mariadb.url());
-        table += &row(name, &Leasehold::open(&url).await.unwrap());
+        table += &row(name, &Client::open(&url).await.unwrap());
     }
     Some(table)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold::local::FileConfig;
 use leasehold::mysql::MySqlConfig;
 use leasehold::postgres::PostgresConfig;
-use leasehold::{Leasehold, blocking};
+use leasehold::{Client, blocking};
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, RedisSentinel,
     RedisServer, ZooKeeperEnsemble, require,
@@ -41,14 +41,14 @@ pub(crate) async fn are_not_repeated(url: &str) {
 async fn of_a_server(url: &str, user: &str) {
     let mut texts = Written::default();
     // ZooKeeper takes any password: what the first login creates belongs to it.
-    let locks = Leasehold::open(&with(url, user, RIGHT)).await.unwrap();
+    let locks = Client::open(&with(url, user, RIGHT)).await.unwrap();
     let guard = locks.mutex("logins").lock().await.unwrap();
     texts.shown("a guard", &guard);
     guard.release().await.unwrap();
     let mut urls = attempts(url, user, RIGHT);
     urls.extend(attempts(url, user, &encoded(WRONG)));
     open_all(&mut texts, urls).await;
-    texts.shown("findings", &locks.examine(Duration::from_secs(30)).await);
+    texts.shown("findings", &locks.diagnose(Duration::from_secs(30)).await);
     texts.shown("a client that is logged in", &locks);
     texts.shown("its backend", locks.backend());
     ends(texts, url);
@@ -105,7 +105,7 @@ async fn open_all(texts: &mut Written, urls: Vec<String>) {
 async fn open(url: &str) -> Written {
     let mut texts = Written::default();
     // Some wait for a server that is away.
-    if let Ok(opened) = tokio::time::timeout(Duration::from_secs(5), Leasehold::open(url)).await {
+    if let Ok(opened) = tokio::time::timeout(Duration::from_secs(5), Client::open(url)).await {
         texts.came("a client", &opened);
         if let Ok(client) = opened {
             texts.shown("a backend", client.backend());
@@ -146,7 +146,7 @@ async fn redis_with_a_password() {
     let quorum = require::or_skip("redis", RedisQuorum::start_with(3, builder()).await).unwrap();
     let hosts = quorum.hosts();
     let url = without(&format!("redlock://{hosts}"));
-    let armed = Leasehold::open(&with(&url, "default", RIGHT)).await.unwrap();
+    let armed = Client::open(&with(&url, "default", RIGHT)).await.unwrap();
     leasehold_tests::arm(&armed).await;
     of_a_server(&url, "default").await;
 }
@@ -238,7 +238,7 @@ async fn what_stands_in_files_is_not_repeated() {
         open_all(&mut texts, urls).await;
     }
     let url = "redis://127.0.0.1:9".to_owned();
-    let threads = tokio::task::spawn_blocking(move || blocking::Leasehold::open(&with(&url, "me", RIGHT)));
+    let threads = tokio::task::spawn_blocking(move || blocking::Client::open(&with(&url, "me", RIGHT)));
     texts.came("a client of threads", &threads.await.unwrap());
     ends(texts, "files");
 }

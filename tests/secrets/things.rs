@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::core::ClaimId;
 use leasehold::layer::Fault;
-use leasehold::{Event, Leasehold, MultiLock, Note, Owner, Part, Witness, blocking};
+use leasehold::{Client, Event, EventSubscriber, LockRequest, MultiLock, Note, Owner, blocking};
 use leasehold_tests::stores::Store;
 
 use crate::written::{Secret, Written};
@@ -18,10 +18,10 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
 /// Takes down everything that there is, and fails where an id of a claim or a part of a token is in it.
 pub(crate) async fn show_no_id(store: &Store) {
-    let (witness, mut seen) = (Arc::new(Events::default()), Seen::default());
-    let builder = Leasehold::builder().witness(witness.clone()).note(Note::new("secrets").unwrap());
+    let (subscriber, mut seen) = (Arc::new(Events::default()), Seen::default());
+    let builder = Client::builder().subscriber(subscriber.clone()).note(Note::new("secrets").unwrap());
     seen.texts.shown("a builder", &builder);
-    let (one, two) = (builder.open(&store.url).await.unwrap(), Leasehold::open(&store.url).await.unwrap());
+    let (one, two) = (builder.open(&store.url).await.unwrap(), Client::open(&store.url).await.unwrap());
     words(&mut seen, &one);
     holders_and_waiters(&mut seen, &one, &two).await;
     built_on_locks(&mut seen, &one, &two).await;
@@ -29,12 +29,12 @@ pub(crate) async fn show_no_id(store: &Store) {
     trouble::comes(&mut seen, &one, &two).await;
     threads(&mut seen, &store.url, &one).await;
     seen.clients("at the end", &one, &two);
-    seen.texts.shown("findings", &one.examine(Duration::from_secs(30)).await);
+    seen.texts.shown("findings", &one.diagnose(Duration::from_secs(30)).await);
     seen.texts.came("deadlocks", &one.deadlocks().await);
     assert!(one.close(LIMIT).await && two.close(LIMIT).await);
     trouble::after_the_end(&mut seen, &one).await;
     seen.clients("when they are closed", &one, &two);
-    for text in witness.0.lock().unwrap().drain(..) {
+    for text in subscriber.0.lock().unwrap().drain(..) {
         seen.texts.said("an event", &text);
     }
     assert!(seen.ids.len() > 3, "on {}: hardly anybody was seen to hold", store.url);
@@ -55,7 +55,7 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// Keeps the ids of all claims that are there now, and takes down how they are shown.
-    pub(crate) async fn look(&mut self, when: &str, one: &Leasehold, two: &Leasehold) {
+    pub(crate) async fn look(&mut self, when: &str, one: &Client, two: &Client) {
         self.clients(when, one, two);
         let listed = two.list("", None, 1000).await;
         self.texts.came("a list", &listed);
@@ -68,7 +68,7 @@ impl Seen {
         }
     }
 
-    pub(crate) fn clients(&mut self, when: &str, one: &Leasehold, two: &Leasehold) {
+    pub(crate) fn clients(&mut self, when: &str, one: &Client, two: &Client) {
         for (which, client) in [("first", one), ("second", two)] {
             self.texts.shown(&format!("the {which} client, {when}"), client);
             self.texts.shown(&format!("the backend of the {which}, {when}"), client.backend());
@@ -85,8 +85,8 @@ impl Seen {
 #[derive(Debug, Default)]
 struct Events(std::sync::Mutex<Vec<String>>);
 
-impl Witness for Events {
-    fn witness(&self, event: &Event<'_>) {
+impl EventSubscriber for Events {
+    fn on_event(&self, event: &Event<'_>) {
         self.0.lock().unwrap().push(format!("{event:?}"));
     }
 }
@@ -102,19 +102,19 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn()
 }
 
 /// What nothing was asked of yet.
-fn words(seen: &mut Seen, locks: &Leasehold) {
+fn words(seen: &mut Seen, locks: &Client) {
     let (texts, owner) = (&mut seen.texts, Owner::new());
     let second = Duration::from_secs(1);
     texts.shown("an owner", &owner);
-    texts.shown("a mutex", &locks.mutex("m").owner(&owner).at_least(second).max_hold(second).priority(3));
+    texts.shown("a mutex", &locks.mutex("m").owner(&owner).min_hold(second).max_hold(second).priority(3));
     texts.shown("a lock of readers", &locks.rwlock("r").detect_deadlocks(second));
-    texts.shown("a semaphore", &locks.semaphore("s", 3).quiet(second));
-    texts.shown("a part", &Part::from(locks.mutex("m")));
-    texts.shown("several", &MultiLock::new().and(locks.mutex("m")).and(locks.rwlock("r").reading()));
-    let segmented = locks.segmented("g", 4);
-    texts.shown("segments", &segmented);
-    texts.shown("a segment", &segmented.of("x"));
-    texts.shown("their use", &segmented.report());
+    texts.shown("a semaphore", &locks.semaphore("s", 3).lock_delay(second));
+    texts.shown("a part", &LockRequest::from(locks.mutex("m")));
+    texts.shown("several", &MultiLock::new().and(locks.mutex("m")).and(locks.rwlock("r").read_request()));
+    let striped = locks.striped_mutex("g", 4);
+    texts.shown("stripes", &striped);
+    texts.shown("a stripe", &striped.for_key("x"));
+    texts.shown("their use", &striped.report());
     texts.shown("an election", &locks.election("e"));
     texts.shown("a rate limit", &locks.rate_limit("l", 3, second));
     texts.shown("a condition", &locks.condition("c"));
@@ -124,7 +124,7 @@ fn words(seen: &mut Seen, locks: &Leasehold) {
     texts.shown("a value", &locks.versioned("v"));
 }
 
-async fn holders_and_waiters(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+async fn holders_and_waiters(seen: &mut Seen, one: &Client, two: &Client) {
     let (name, owner) = ("secrets/line", Owner::new());
     let mutex = one.mutex(name).owner(&owner);
     let guard = mutex.lock().await.unwrap();
@@ -154,7 +154,7 @@ async fn holders_and_waiters(seen: &mut Seen, one: &Leasehold, two: &Leasehold) 
     seen.texts.came("a release", &next.unwrap().release().await);
 }
 
-async fn built_on_locks(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+async fn built_on_locks(seen: &mut Seen, one: &Client, two: &Client) {
     let leadership = one.election("secrets/election").campaign_timeout("me", LIMIT).await;
     seen.texts.came("a leadership", &leadership);
     seen.texts.came("a leader", &two.election("secrets/election").leader().await);
@@ -165,8 +165,8 @@ async fn built_on_locks(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
     seen.texts.came("a permit", &permit);
     let reader = one.rwlock("secrets/readers").upgradable_read_timeout(LIMIT).await;
     seen.texts.came("a reader", &reader);
-    let segment = one.segmented("secrets/segments", 2).any_timeout(LIMIT).await;
-    seen.texts.came("a segment that is held", &segment);
+    let stripe = one.striped_mutex("secrets/stripes", 2).lock_any_timeout(LIMIT).await;
+    seen.texts.came("a stripe that is held", &stripe);
     seen.texts
         .came("a rate limit", &one.rate_limit("secrets/rate", 2, Duration::from_secs(5)).try_acquire().await);
     let value = one.versioned("secrets/value");
@@ -190,11 +190,11 @@ async fn built_on_locks(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
 }
 
 /// The same for threads.
-async fn threads(seen: &mut Seen, url: &str, other: &Leasehold) {
+async fn threads(seen: &mut Seen, url: &str, other: &Client) {
     let url = url.to_owned();
     let (guards, mut texts) = tokio::task::spawn_blocking(move || {
         let mut texts = Written::default();
-        let locks = blocking::Leasehold::open(&url).unwrap();
+        let locks = blocking::Client::open(&url).unwrap();
         let (mutex, semaphore) = (locks.mutex("secrets/thread"), locks.semaphore("secrets/threads", 2));
         let interrupt = blocking::Interrupt::new();
         texts.shown("a client of threads", &locks);

@@ -1,14 +1,14 @@
 //! A token goes from one client to another, and is used as it must not be.
 
-use leasehold::{Handover, Leasehold};
+use leasehold::{Client, TransferToken};
 
 use crate::things::{LIMIT, Seen};
 
-pub(crate) async fn goes_over(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+pub(crate) async fn goes_over(seen: &mut Seen, one: &Client, two: &Client) {
     let name = "secrets/token";
     let guard = one.mutex(name).lock_timeout(LIMIT).await.unwrap();
     seen.look("before it is handed off", one, two).await;
-    let handover = match guard.hand_off().await {
+    let handover = match guard.transfer().await {
         Ok(handover) => handover,
         Err(error) => return seen.texts.failed("handing off", &error),
     };
@@ -18,22 +18,22 @@ pub(crate) async fn goes_over(seen: &mut Seen, one: &Leasehold, two: &Leasehold)
     seen.texts.shown("a token", &handover);
     seen.look("while it is on offer", one, two).await;
     // Of another lock, cut, with another number, and with another id.
-    let wrong = two.mutex("secrets/another").take_over(&handover).await;
+    let wrong = two.mutex("secrets/another").accept_transfer(&handover).await;
     seen.texts.failed("taking over another lock", &wrong.unwrap_err());
-    let cut = token[..token.len() - 1].parse::<Handover>();
+    let cut = token[..token.len() - 1].parse::<TransferToken>();
     seen.texts.failed("reading a token that was cut", &cut.unwrap_err());
     let forged = token.replacen(numbers[1], &numbers[1].chars().rev().collect::<String>(), 1);
-    let forged = two.mutex(name).take_over(&forged.parse().unwrap()).await;
+    let forged = two.mutex(name).accept_transfer(&forged.parse().unwrap()).await;
     seen.texts.failed("taking over with a wrong number", &forged.unwrap_err());
     let foreign = token.replacen(numbers[0], &numbers[0].chars().rev().collect::<String>(), 1);
-    let foreign = two.mutex(name).take_over(&foreign.parse().unwrap()).await;
+    let foreign = two.mutex(name).accept_transfer(&foreign.parse().unwrap()).await;
     seen.texts.failed("taking over with a wrong id", &foreign.unwrap_err());
-    let taken = two.mutex(name).take_over(&handover).await.unwrap();
+    let taken = two.mutex(name).accept_transfer(&handover).await.unwrap();
     seen.texts.shown("a guard that was taken over", &taken);
     seen.look("after a hand-over", one, two).await;
-    let again = one.mutex(name).take_over(&handover).await;
+    let again = one.mutex(name).accept_transfer(&handover).await;
     seen.texts.failed("taking over twice", &again.unwrap_err());
     taken.release().await.unwrap();
-    let late = one.mutex(name).take_over(&handover).await;
+    let late = one.mutex(name).accept_transfer(&handover).await;
     seen.texts.failed("taking over what was given back", &late.unwrap_err());
 }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use leasehold::core::Liveness;
 use leasehold::layer::{Fault, Mode};
-use leasehold::{Grade, Leasehold, Order, Owner, Safety};
+use leasehold::{Client, Durability, FenceGrade, Owner, QueueOrder};
 
 use crate::things::{LIMIT, Seen, until};
 
-pub(crate) async fn comes(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+pub(crate) async fn comes(seen: &mut Seen, one: &Client, two: &Client) {
     broken(seen, one, two).await;
     unanswered(seen, one, two).await;
     refused(seen, one).await;
 }
 
 /// Somebody ends the claim of a holder.
-async fn broken(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+async fn broken(seen: &mut Seen, one: &Client, two: &Client) {
     let name = "secrets/broken";
     let guard = one.mutex(name).ttl(Duration::from_secs(4)).lock_timeout(LIMIT).await.unwrap();
     let snapshot = two.inspect(name).await.unwrap();
@@ -38,9 +38,9 @@ async fn broken(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
 }
 
 /// The store answers nothing for a while, so a lease ends.
-async fn unanswered(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
+async fn unanswered(seen: &mut Seen, one: &Client, two: &Client) {
     let fault = std::sync::Arc::new(Fault::over(two.backend().clone()));
-    let locks = Leasehold::builder().over(fault.clone()).unwrap();
+    let locks = Client::builder().over(fault.clone()).unwrap();
     let guard = locks.mutex("secrets/expires").ttl(Duration::from_secs(4)).lock_timeout(LIMIT).await.unwrap();
     seen.look("before the store is away", one, &locks).await;
     for mode in [Mode::Refuse, Mode::LoseReply] {
@@ -63,16 +63,16 @@ async fn unanswered(seen: &mut Seen, one: &Leasehold, two: &Leasehold) {
 }
 
 /// What makes no sense, and what a store may not be able to do.
-async fn refused(seen: &mut Seen, one: &Leasehold) {
+async fn refused(seen: &mut Seen, one: &Client) {
     let mutex = || one.mutex("secrets/refused");
     seen.texts.came("an empty name", &one.mutex("").try_lock().await);
     seen.texts.came("a long name", &one.mutex(&"n".repeat(600)).try_lock().await);
     seen.texts.came("a short ttl", &mutex().ttl(Duration::from_nanos(1)).try_lock().await);
     seen.texts.came("no permits", &one.semaphore("secrets/none", 0).try_acquire().await);
     seen.texts.came("too many permits", &one.semaphore("secrets/few", 2).try_acquire_many(3).await);
-    seen.texts.came("a grade", &mutex().fenced(Grade::Strict));
-    seen.texts.came("an order", &mutex().require(Order::Fifo));
-    seen.texts.came("a safety", &mutex().kept(Safety::Strict));
+    seen.texts.came("a grade", &mutex().require_fencing(FenceGrade::Strict));
+    seen.texts.came("an order", &mutex().require_order(QueueOrder::Fifo));
+    seen.texts.came("a safety", &mutex().require_durability(Durability::Strict));
     seen.texts.came("revocable", &mutex().revocable());
     seen.texts.came("transferable", &mutex().transferable());
     let owner = Owner::new();
@@ -84,7 +84,7 @@ async fn refused(seen: &mut Seen, one: &Leasehold) {
 }
 
 /// What a client says that was closed.
-pub(crate) async fn after_the_end(seen: &mut Seen, one: &Leasehold) {
+pub(crate) async fn after_the_end(seen: &mut Seen, one: &Client) {
     seen.texts.came("a lock of a client that ended", &one.mutex("secrets/late").lock().await);
     seen.texts.came("a look of a client that ended", &one.inspect("secrets/late").await);
 }

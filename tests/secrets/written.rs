@@ -215,7 +215,7 @@ mod tests {
         let outer = std::io::Error::other(std::io::Error::other(inner));
         let secret = Secret::word("a word", WORD);
         assert!(finds(&secret, |written| written.failed("error", &outer)));
-        let failed: leasehold::Result<()> = leasehold::Leasehold::builder()
+        let failed: leasehold::Result<()> = leasehold::Client::builder()
             .over(std::sync::Arc::new(leasehold::local::MemoryBackend::new()))
             .map(drop);
         assert!(!finds(&secret, |written| written.came("a client", &failed)));

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use leasehold::fenced::{FencedFile, FencedFileError};
-use leasehold::{Fence, Leasehold};
+use leasehold::{Client, Fence};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A running `actor` program. Dropping it kills it.
@@ -94,7 +94,7 @@ impl Outcome {
 /// The actor's work: read, wait, write, behind the fence alone. It never looks whether the lock is still held:
 /// that is the point.
 pub async fn increment(url: &str, counter: &Path, rounds: u32, ttl: Duration) {
-    let locks = Leasehold::open(url).await.unwrap();
+    let locks = Client::open(url).await.unwrap();
     let mutex = locks.mutex("counter").ttl(ttl);
     let mut done = 0;
     while done < rounds {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::fenced::{FencedFile, FencedFileError};
-use leasehold::{Fence, Leasehold};
+use leasehold::{Client, Fence};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -46,7 +46,7 @@ impl Campaign {
         let url = campaign.ensemble.url(ttl);
         for _ in 0..CONTENDERS {
             let contender = Contender {
-                locks: Leasehold::open(&url).await.unwrap(),
+                locks: Client::open(&url).await.unwrap(),
                 referee: campaign.referee.clone(),
                 register: campaign.register(),
                 written: campaign.written.clone(),
@@ -56,7 +56,7 @@ impl Campaign {
             campaign.tasks.push(tokio::spawn(contender.contend()));
         }
         for n in 0..OTHERS {
-            let locks = Leasehold::open(&url).await.unwrap();
+            let locks = Client::open(&url).await.unwrap();
             let (stop, cycles) = (campaign.stop.clone(), campaign.cycles.clone());
             campaign.tasks.push(tokio::spawn(load(locks, format!("load/{n}"), ttl, stop, cycles)));
         }
@@ -105,7 +105,7 @@ impl Drop for Campaign {
 }
 
 struct Contender {
-    locks: Leasehold,
+    locks: Client,
     referee: Arc<Referee>,
     register: PathBuf,
     written: Arc<AtomicU64>,
@@ -157,7 +157,7 @@ pub fn add_one(register: &std::path::Path, fence: Fence) -> Result<(), FencedFil
     file.write((before + 1).to_string().as_bytes())
 }
 
-async fn load(locks: Leasehold, name: String, ttl: Duration, stop: Arc<AtomicBool>, cycles: Arc<AtomicU64>) {
+async fn load(locks: Client, name: String, ttl: Duration, stop: Arc<AtomicBool>, cycles: Arc<AtomicU64>) {
     let mutex = locks.mutex(&name).ttl(ttl);
     while !stop.load(Ordering::Relaxed) {
         match mutex.lock_timeout(ttl).await {

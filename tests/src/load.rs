@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use leasehold::{ErrorKind, Fence, Guard, Leasehold};
+use leasehold::{Client, ErrorKind, Fence, Guard};
 use tokio::task::JoinSet;
 
 /// The ttl of every lock of a load.
@@ -71,7 +71,7 @@ struct Holder {
 
 impl Load {
     /// Begins with so many tasks of each client, on the mutexes of these names.
-    pub fn begin(clients: &[Leasehold], tasks: usize, names: Vec<String>) -> Load {
+    pub fn begin(clients: &[Client], tasks: usize, names: Vec<String>) -> Load {
         let site = |name| Site { name, state: Mutex::default() };
         let shared = Arc::new(Shared {
             sites: names.into_iter().map(site).collect(),
@@ -104,7 +104,7 @@ impl Load {
 }
 
 /// Takes one mutex after the other, and holds most of them shortly and some over renewals.
-async fn work(shared: Arc<Shared>, client: Leasehold) {
+async fn work(shared: Arc<Shared>, client: Client) {
     while !shared.stopped.load(Ordering::SeqCst) {
         let chance = getrandom::u32().unwrap();
         let site = &shared.sites[chance as usize % shared.sites.len()];

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Guard, Leasehold};
+use leasehold::{Client, Guard};
 
 use crate::elected::Elected;
 use crate::load::{Load, TTL};
@@ -46,7 +46,7 @@ pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
     let url = format!("{}?timeout=2s{options}", group.url());
     let mut clients = Vec::new();
     for _ in 0..3 {
-        clients.push(Leasehold::open(&url).await.unwrap());
+        clients.push(Client::open(&url).await.unwrap());
     }
     let load = Load::begin(&clients, 16, group.names("load", 40).await);
     let (mut own, mut until_granted, mut told) = (Times::default(), Times::default(), 0);
@@ -104,7 +104,7 @@ const EXPOSED_TTL: Duration = Duration::from_secs(10);
 const EXPOSED: usize = 5;
 
 /// Takes locks that stay held over the failover.
-async fn watch(client: &Leasehold, names: Vec<String>) -> Vec<Guard> {
+async fn watch(client: &Client, names: Vec<String>) -> Vec<Guard> {
     let mut guards = Vec::new();
     for name in names {
         let mutex = client.mutex(&name).ttl(TTL);
@@ -118,7 +118,7 @@ async fn kill(
     group: &Elected,
     old: usize,
     missed: Missed,
-    client: &Leasehold,
+    client: &Client,
     names: &[String],
     exposed: &mut Exposed,
 ) -> Vec<Guard> {
@@ -143,7 +143,7 @@ async fn kill(
 }
 
 /// Wants a lock that is held. For how long two held it by their own checks, where they did; the fence of the second is greater.
-async fn rival(client: Leasehold, holder: Guard) -> Option<Duration> {
+async fn rival(client: Client, holder: Guard) -> Option<Duration> {
     let mutex = client.mutex(holder.resource().as_str()).ttl(TTL);
     let guard = loop {
         match mutex.lock_timeout(Duration::from_secs(20)).await {
@@ -172,7 +172,7 @@ async fn first_grant(load: &Load, epoch: u64) -> Instant {
 }
 
 /// Whoever believes to hold is known to the new primary, and whoever is not was told. How many were.
-async fn check_told(client: &Leasehold, watched: &[Guard]) -> usize {
+async fn check_told(client: &Client, watched: &[Guard]) -> usize {
     let begun = Instant::now();
     while !is_told(client, watched).await {
         assert!(begun.elapsed() < TTL, "somebody has lost its lock, and was not told");
@@ -181,7 +181,7 @@ async fn check_told(client: &Leasehold, watched: &[Guard]) -> usize {
     watched.iter().filter(|guard| guard.check().is_err()).count()
 }
 
-async fn is_told(client: &Leasehold, watched: &[Guard]) -> bool {
+async fn is_told(client: &Client, watched: &[Guard]) -> bool {
     for guard in watched {
         // A machine that is busy with other tests may fail over once more.
         let Ok(seen) = client.inspect(guard.resource().as_str()).await else { return false };

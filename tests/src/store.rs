@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold_testkit::{RedisQuorum, RedisServer};
 use tempfile::TempDir;
 
@@ -40,13 +40,13 @@ impl Store {
         }
     }
 
-    pub async fn client(&self) -> Leasehold {
-        Leasehold::open(&self.url()).await.unwrap()
+    pub async fn client(&self) -> Client {
+        Client::open(&self.url()).await.unwrap()
     }
 }
 
 /// Waits until nobody holds and nobody waits for any resource, or fails with what is left.
-pub async fn settled(locks: &Leasehold) {
+pub async fn settled(locks: &Client) {
     let mut left = Vec::new();
     for _ in 0..1000 {
         left = locks.list("", None, 100).await.unwrap();

@@ -68,7 +68,7 @@ pub async fn redis_cluster() -> Option<Stores> {
 pub async fn redlock() -> Option<Stores> {
     let servers = RedisQuorum::start_or_skip(3).await?;
     let url = format!("redlock://{}", servers.hosts());
-    arm(&leasehold::Leasehold::open(&url).await.unwrap()).await;
+    arm(&leasehold::Client::open(&url).await.unwrap()).await;
     Stores::of([url], servers)
 }
 

@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Backend, Claim, Effect, Failure, FailureKind, Finding, Grade, Liveness, Order, Patience,
-    Profile, RegisterPromise, Registers, Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Step,
-    Summary, Version, Waiting,
+    Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness, LockSupport,
+    Patience, Profile, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Share, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
 use crate::cluster::Cluster;
 use crate::config::EtcdConfig;
 use crate::core::Core;
+use crate::error::Refusal;
+use crate::layout::{Dialect, Layout, look_up};
 use crate::lease::length_for;
-use crate::refusal::Refusal;
-use crate::wire::{Dialect, Layout, look_up};
-use crate::{contending, ending, examining, looking, registers, renewing, roster, tending, version};
+use crate::{acquire, diagnose, inspect, lease_table, maintenance, registers, release, renew, version};
 
 /// Locks on one etcd cluster.
 ///
@@ -60,14 +60,14 @@ impl EtcdBackend {
         let versions: Vec<Option<String>> =
             states.into_iter().map(|state| state.map(|state| state.version)).collect();
         let (safety, fencing) = (version::safety(&versions), version::fencing(&versions));
-        if safety < Safety::Strict || fencing < Grade::Strict {
+        if safety < Durability::Strict || fencing < FenceGrade::Strict {
             tracing::warn!(
                 ?versions,
                 "this etcd can answer with old data, revoke leases that are held, or take revisions back: use 3.4.42, 3.5.28, 3.6.9 or later"
             );
         }
         let core = Arc::new(Core::new(cluster, layout, version::watches(&versions)));
-        tending::start(&core);
+        maintenance::start(&core);
         let (profile, registers) = (profile(safety, fencing, dialect), registers::promise(safety));
         Ok(EtcdBackend { profile, registers, dialect, core })
     }
@@ -91,7 +91,7 @@ impl Backend for EtcdBackend {
         &self.profile
     }
 
-    fn why_not(&self, share: Share) -> Option<&'static str> {
+    fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
         self.profile.admits(share).is_err().then_some(OTHERS)
     }
 
@@ -99,17 +99,17 @@ impl Backend for EtcdBackend {
         (self.dialect == Dialect::Native).then_some(self)
     }
 
-    fn adopts(&self) -> bool {
+    fn supports_transfer(&self) -> bool {
         self.dialect == Dialect::Native
     }
 
-    fn forgo(&self, claim: &Claim) {
-        self.core.roster().forgo(claim.id);
+    fn detach(&self, claim: &Claim) {
+        self.core.roster().detach(claim.id);
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.accept(claim)?;
-        contending::contend(&self.core, claim, patience).await
+        acquire::contend(&self.core, claim, patience).await
     }
 
     /// Claims of about the same ttl go together: a short one is not held back by what a long one has
@@ -119,20 +119,20 @@ impl Backend for EtcdBackend {
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        renewing::renew(&self.core, batch).await
+        renew::renew(&self.core, batch).await
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        ending::release(&self.core, batch).await
+        release::release(&self.core, batch).await
     }
 
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        looking::inspect(&self.core, resource, seen, patience).await
+        inspect::inspect(&self.core, resource, seen, patience).await
     }
 
     async fn list(
@@ -140,12 +140,12 @@ impl Backend for EtcdBackend {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
-        looking::list(&self.core, prefix, after, limit).await
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        inspect::list(&self.core, prefix, after, limit).await
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        examining::examine(&self.core, ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        diagnose::diagnose(&self.core, ttl).await
     }
 }
 
@@ -155,19 +155,19 @@ impl fmt::Debug for EtcdBackend {
     }
 }
 
-fn profile(safety: Safety, fencing: Grade, dialect: Dialect) -> Profile {
+fn profile(safety: Durability, fencing: FenceGrade, dialect: Dialect) -> Profile {
     Profile {
         name: "etcd",
         admission: match dialect {
-            Dialect::Native => Admission::Counted,
-            Dialect::Concurrency | Dialect::Etcd3 => Admission::Exclusive,
+            Dialect::Native => LockSupport::Counted,
+            Dialect::Concurrency | Dialect::Etcd3 => LockSupport::Exclusive,
         },
-        order: if dialect == Dialect::Etcd3 { Order::Unordered } else { Order::Fifo },
-        waiting: Waiting::Notifies,
+        order: if dialect == Dialect::Etcd3 { QueueOrder::Unordered } else { QueueOrder::Fifo },
+        waiting: WaitMode::Notifies,
         liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
         fencing,
         safety,
-        place_ttl: if dialect == Dialect::Etcd3 { Duration::ZERO } else { roster::KEPT_PLACE },
+        place_ttl: if dialect == Dialect::Etcd3 { Duration::ZERO } else { lease_table::KEPT_PLACE },
         // The server counts in whole seconds, but it is asked for more of them than the holder relies on.
         granularity: Duration::ZERO,
         overrun: OVERRUN,

@@ -20,10 +20,10 @@ use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::config::{EtcdConfig, Order};
+use crate::error::{Advice, Refusal, judge};
 use crate::member::{Line, Member, OTHER_CLUSTER};
 use crate::outage::{Outage, Probe};
 use crate::proto::{AuthenticateRequest, StatusResponse};
-use crate::refusal::{Advice, Refusal, judge};
 
 /// All servers.
 #[derive(Debug)]

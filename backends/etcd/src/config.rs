@@ -11,7 +11,7 @@ use leasehold_address::{
 };
 use leasehold_core::Failure;
 
-use crate::wire::Dialect;
+use crate::layout::Dialect;
 
 /// One etcd cluster, and how leasehold uses it.
 ///

@@ -15,22 +15,22 @@ use tokio::sync::Notify;
 use tonic::Status;
 
 use crate::cluster::{Answer, Cluster};
-use crate::gate::Gate;
+use crate::error::Refusal;
+use crate::key_slots::{KeyRef, Slot, Whose};
+use crate::layout::{Layout, look_up};
 use crate::lease::{Lease, Purpose, length_for};
-use crate::line::Entry;
+use crate::lease_table::{Access, LeaseChoice, LeaseTable};
+use crate::limiter::Gate;
+use crate::maintenance;
 use crate::member::{Kept, Line, term};
 use crate::proto::{
     DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, Request, Response,
     ResponseOp, TxnRequest, TxnResponse,
 };
-use crate::refusal::Refusal;
-use crate::roster::{Access, Room, Roster};
-use crate::slots::{Slot, Spot, Whose};
-use crate::tending;
+use crate::queue::Entry;
 use crate::txn::{Erase, created_at, into_range, op};
 use crate::version::Watches;
 use crate::watcher::Watcher;
-use crate::wire::{Layout, look_up};
 
 /// The state of one client.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Core {
     pub(crate) watches: Watches,
     /// Wakes the tender, when something is due earlier than it knows.
     pub(crate) nudge: Arc<Notify>,
-    roster: Mutex<Roster>,
+    roster: Mutex<LeaseTable>,
     /// The engine's clock; known from the first claim on, and before that there is nothing to count.
     clock: OnceLock<Arc<dyn Clock>>,
     /// A lease was opened, or was not.
@@ -101,7 +101,7 @@ impl Core {
     /// Notes that something is due at that moment. The task that tends to it is woken only where it
     /// would look too late.
     fn nudge_before(&self, due: Option<Moment>) {
-        if due.is_some_and(|due| due < self.now().after(tending::LONGEST)) {
+        if due.is_some_and(|due| due < self.now().after(maintenance::LONGEST)) {
             self.nudge.notify_one();
         }
     }
@@ -116,10 +116,10 @@ impl Core {
             let opened = self.opened.notified();
             let room = self.roster().room(purpose, self.now());
             match room {
-                Room::On(lease) => return Ok(lease),
-                Room::Open => return self.open_lease(purpose).await,
+                LeaseChoice::On(lease) => return Ok(lease),
+                LeaseChoice::Open => return self.open_lease(purpose).await,
                 // Bounded by the limit of the request that they wait for.
-                Room::Soon => tokio::select! {
+                LeaseChoice::Soon => tokio::select! {
                     () = opened => {}
                     () = tokio::time::sleep(GLANCE) => {}
                 },
@@ -244,14 +244,14 @@ impl Core {
     }
 
     /// Returns where a claim is; under its own key where this client knows nothing of it.
-    pub(crate) fn spot(&self, claim: &Claim) -> Spot {
+    pub(crate) fn spot(&self, claim: &Claim) -> KeyRef {
         let known = self.roster().spot(claim);
         known.unwrap_or_else(|| self.spot_in(claim, Slot::Own))
     }
 
-    pub(crate) fn spot_in(&self, claim: &Claim, slot: Slot) -> Spot {
+    pub(crate) fn spot_in(&self, claim: &Claim, slot: Slot) -> KeyRef {
         let whose = if self.layout.has_slots() { Whose::Ours } else { Whose::Nobodys };
-        Spot { slot, erase: self.layout.erase(claim, slot), whose }
+        KeyRef { slot, erase: self.layout.erase(claim, slot), whose }
     }
 
     /// Takes a claim out of a line in which this client has no seat for it: an operator's word, or a
@@ -381,14 +381,14 @@ impl Drop for Reservation<'_> {
 }
 
 /// A visit of a claim, which is counted; the claim ends with its last visit unless it was granted.
-pub(crate) struct Visit<'a> {
+pub(crate) struct WaitScope<'a> {
     core: &'a Core,
     claim: ClaimId,
 }
 
-impl<'a> Visit<'a> {
+impl<'a> WaitScope<'a> {
     /// Enters, and seats a claim that has no seat yet.
-    pub(crate) async fn enter(core: &'a Core, claim: &Claim) -> Result<Visit<'a>, Refusal> {
+    pub(crate) async fn enter(core: &'a Core, claim: &Claim) -> Result<WaitScope<'a>, Refusal> {
         let seated = core.roster().visit(claim.id);
         if !seated {
             let lease = core.lease_for(claim.ttl).await?;
@@ -401,7 +401,7 @@ impl<'a> Visit<'a> {
         }
         let kept_by = core.roster().kept_by(claim.id);
         core.nudge_before(kept_by);
-        Ok(Visit { core, claim: claim.id })
+        Ok(WaitScope { core, claim: claim.id })
     }
 
     /// Returns the lease of the claim; another one where it ended.
@@ -415,7 +415,7 @@ impl<'a> Visit<'a> {
     }
 }
 
-impl Drop for Visit<'_> {
+impl Drop for WaitScope<'_> {
     fn drop(&mut self) {
         let now = self.core.now();
         let end = self.core.roster().leave(self.claim, now);

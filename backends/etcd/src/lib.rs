@@ -3,32 +3,32 @@
 #![forbid(unsafe_code)]
 #![doc = include_str!("docs.md")]
 
+mod acquire;
 mod backend;
 mod cluster;
 mod config;
-mod contending;
 mod core;
-mod ending;
-mod examining;
-mod gate;
+mod diagnose;
+mod error;
+mod inspect;
+mod key_slots;
+mod layout;
 mod lease;
-mod line;
-mod looking;
+mod lease_table;
+mod limiter;
+mod maintenance;
 mod member;
 mod moving;
 mod outage;
 mod proof;
 mod proto;
-mod refusal;
+mod queue;
 mod registers;
-mod renewing;
-mod roster;
-mod slots;
-mod tending;
+mod release;
+mod renew;
 mod txn;
 mod version;
 mod watcher;
-mod wire;
 
 pub use backend::EtcdBackend;
 pub use config::EtcdConfig;

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, Moment};
 
-use crate::core::{Core, Visit};
+use crate::core::{Core, WaitScope};
+use crate::error::Refusal;
+use crate::key_slots::Slot;
 use crate::lease::{Lease, Purpose, is_worth_parking};
-use crate::line::Entry;
 use crate::member::term;
 use crate::proto::{Compare, PutRequest, Request, RequestOp, TxnRequest};
-use crate::refusal::Refusal;
-use crate::slots::Slot;
+use crate::queue::Entry;
 use crate::txn::{changed_at, op};
 
 /// Puts a key on a lease; what is kept under it and its place in line stay.
@@ -30,7 +30,7 @@ pub(crate) fn put_on(key: &[u8], lease: i64) -> RequestOp {
 /// it has to be looked at again.
 pub(crate) async fn hold(
     core: &Core,
-    visit: &Visit<'_>,
+    visit: &WaitScope<'_>,
     claim: &Claim,
     entry: &Entry,
 ) -> Result<Option<(i64, Moment)>, Refusal> {

@@ -18,7 +18,7 @@ use crate::txn::created_at;
 /// revision)`. Clients that are made from etcd's own `.proto` files decode [`EtcdProof::compare`].
 ///
 /// ```no_run
-/// # async fn example(locks: leasehold::Leasehold) -> leasehold::Result<()> {
+/// # async fn example(locks: leasehold::Client) -> leasehold::Result<()> {
 /// use leasehold_etcd::EtcdProof;
 ///
 /// let guard = locks.mutex("orders/42").lock().await?;
@@ -33,7 +33,7 @@ use crate::txn::created_at;
 /// Of two transactions that carry the conditions of two holders of a mutex, the later one in the
 /// cluster's order is the later holder's. Also of two tasks of one process: a guard whose proof was
 /// taken is not handed over under the same revision, neither to the next task of the process nor by
-/// `hand_off` to another one. Its release deletes the key, and no later grant has its revision.
+/// `transfer` to another one. Its release deletes the key, and no later grant has its revision.
 ///
 /// # Does not promise
 /// Anything about writes elsewhere. For those there is the fence, which is the same number.

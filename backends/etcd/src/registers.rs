@@ -11,26 +11,26 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety,
-    Stamp, Waiting,
+    Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
+    Resource, Stamp, WaitMode,
 };
 
 use crate::backend::EtcdBackend;
 use crate::cluster::Answer;
 use crate::core::Core;
+use crate::error::Refusal;
+use crate::layout::{Span, look_up};
 use crate::lease::length_for;
 use crate::proto::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest,
     RangeRequest, Request, RequestOp, TxnRequest, TxnResponse,
 };
-use crate::refusal::Refusal;
 use crate::txn::{changed_at, created_at, into_range, op, version_is};
 use crate::watcher::Target;
-use crate::wire::{Span, look_up};
 
 /// Returns what a cluster of this safety promises of its registers.
-pub(crate) fn promise(safety: Safety) -> RegisterPromise {
-    RegisterPromise { max_bytes: MAX_BYTES, waiting: Waiting::Notifies, safety, forgets: true }
+pub(crate) fn promise(safety: Durability) -> RegisterPromise {
+    RegisterPromise { max_bytes: MAX_BYTES, waiting: WaitMode::Notifies, safety, forgets: true }
 }
 
 #[async_trait::async_trait]

@@ -1,7 +1,7 @@
 //! The parts that transactions are made of.
 
+use crate::layout::Span;
 use crate::proto::{Compare, Operand, RangeResponse, Request, RequestOp, Response, ResponseOp, compare};
-use crate::wire::Span;
 
 /// A key that is to go, and what it has to be like for that.
 #[derive(Clone, Debug, PartialEq)]

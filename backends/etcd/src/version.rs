@@ -3,13 +3,13 @@
 //! Ground rules: the weakest server decides, since any of them may lead. One that does not say its
 //! version decides nothing: it is most likely down, and of the version of the others.
 
-use leasehold_core::{Grade, Safety, Severity};
+use leasehold_core::{Durability, FenceGrade, Severity};
 
 /// A fault of released servers that can cost a promise, and the first version of each line without it.
 ///
 /// Lines above the last that is named never had it.
 #[derive(Debug)]
-pub(crate) struct Flaw {
+pub(crate) struct KnownBug {
     /// The effect of the fault.
     pub(crate) what: &'static str,
     /// Its meaning for a lock.
@@ -21,7 +21,7 @@ pub(crate) struct Flaw {
 
 /// A leader that was paused for longer than a lease revokes it when it resumes, although its successor
 /// extended it: a claim can be taken from a holder that did everything right.
-pub(crate) const REVOKES_WRONGLY: Flaw = Flaw {
+pub(crate) const REVOKES_WRONGLY: KnownBug = KnownBug {
     what: "a leader that was paused for longer than a lease can revoke it when it goes on",
     meaning: "a lock can be taken from a holder that renewed it in time; the holder learns of it at its next renewal",
     severity: Severity::Risk,
@@ -30,7 +30,7 @@ pub(crate) const REVOKES_WRONGLY: Flaw = Flaw {
 
 /// If the last revision deleted something and is compacted away, a crash before the compaction is
 /// finished makes the server begin again at a lower revision.
-pub(crate) const REVISIONS_FALL: Flaw = Flaw {
+pub(crate) const REVISIONS_FALL: KnownBug = KnownBug {
     what: "a crash within a compaction can take the revision back",
     meaning: "a fence can be given twice, or be lower than the one before",
     severity: Severity::Risk,
@@ -38,7 +38,7 @@ pub(crate) const REVISIONS_FALL: Flaw = Flaw {
 };
 
 /// A watch that begins at the very revision of a compaction does not see what was deleted in it.
-pub(crate) const DELETES_UNSEEN: Flaw = Flaw {
+pub(crate) const DELETES_UNSEEN: KnownBug = KnownBug {
     what: "a watch can miss what was deleted at the revision of a compaction",
     meaning: "a waiter that was not told looks again after 3 s, 24 s and more; other clients of etcd may wait for ever",
     severity: Severity::Notice,
@@ -46,7 +46,7 @@ pub(crate) const DELETES_UNSEEN: Flaw = Flaw {
 };
 
 /// Changes that were applied while a server crashed may be missing on that server only.
-pub(crate) const DATA_DIVERGE: Flaw = Flaw {
+pub(crate) const DATA_DIVERGE: KnownBug = KnownBug {
     what: "a server that crashed under load can go on with other data than the rest of the cluster",
     meaning: "two servers can answer differently who holds a lock",
     severity: Severity::Risk,
@@ -55,7 +55,7 @@ pub(crate) const DATA_DIVERGE: Flaw = Flaw {
 
 /// A server that was paused over a change of leader can answer a read that needs a quorum with what was
 /// there before (etcd issue 20418, and the race between the index of a read and a change of leader).
-pub(crate) const READS_STALE: Flaw = Flaw {
+pub(crate) const READS_STALE: KnownBug = KnownBug {
     what: "a server that was paused while another leader was elected can answer with old data",
     meaning: "a renewal can be confirmed by an old answer: where a pause, an election and a late answer fall together, a lock can be granted beside a holder that still counts on it",
     severity: Severity::Risk,
@@ -63,7 +63,7 @@ pub(crate) const READS_STALE: Flaw = Flaw {
 };
 
 /// A keep-alive can be answered with yes although the lease was revoked (etcd issue 20590).
-pub(crate) const RENEWS_REVOKED: Flaw = Flaw {
+pub(crate) const RENEWS_REVOKED: KnownBug = KnownBug {
     what: "a lease that was revoked can be reported as renewed",
     meaning: "nothing for locks, whose keys are looked at beside each keep-alive; a waiter may learn later that it has to stand in line again",
     severity: Severity::Notice,
@@ -71,10 +71,10 @@ pub(crate) const RENEWS_REVOKED: Flaw = Flaw {
 };
 
 /// All of them, the worst first.
-pub(crate) const FLAWS: [&Flaw; 6] =
+pub(crate) const FLAWS: [&KnownBug; 6] =
     [&DATA_DIVERGE, &REVISIONS_FALL, &REVOKES_WRONGLY, &READS_STALE, &RENEWS_REVOKED, &DELETES_UNSEEN];
 
-impl Flaw {
+impl KnownBug {
     /// Returns `true` if a server of this version has it. One whose version cannot be read has every
     /// fault.
     pub(crate) fn is_in(&self, version: &str) -> bool {
@@ -106,9 +106,9 @@ impl Flaw {
 }
 
 /// Returns what can take a claim away on these servers; `None` means one that did not say its version.
-pub(crate) fn safety(versions: &[Option<String>]) -> Safety {
+pub(crate) fn safety(versions: &[Option<String>]) -> Durability {
     let weak = [&REVOKES_WRONGLY, &DATA_DIVERGE, &READS_STALE].iter().any(|flaw| flaw.is_among(versions));
-    if weak { Safety::LostOnFailover } else { Safety::Strict }
+    if weak { Durability::LostOnFailover } else { Durability::Strict }
 }
 
 /// The completeness of a watch.
@@ -125,9 +125,9 @@ pub(crate) fn watches(versions: &[Option<String>]) -> Watches {
 }
 
 /// Returns how far their fences, which are revisions, can be trusted.
-pub(crate) fn fencing(versions: &[Option<String>]) -> Grade {
+pub(crate) fn fencing(versions: &[Option<String>]) -> FenceGrade {
     let weak = REVISIONS_FALL.is_among(versions) || DATA_DIVERGE.is_among(versions);
-    if weak { Grade::BestEffort } else { Grade::Strict }
+    if weak { FenceGrade::BestEffort } else { FenceGrade::Strict }
 }
 
 #[cfg(test)]
@@ -141,9 +141,9 @@ mod tests {
     #[test]
     fn servers_with_known_losses_are_not_called_strict() {
         let of = |versions: &[&str]| (safety(&said(versions)), fencing(&said(versions)));
-        let sound = (Safety::Strict, Grade::Strict);
-        let stale = (Safety::LostOnFailover, Grade::Strict);
-        let weak = (Safety::LostOnFailover, Grade::BestEffort);
+        let sound = (Durability::Strict, FenceGrade::Strict);
+        let stale = (Durability::LostOnFailover, FenceGrade::Strict);
+        let weak = (Durability::LostOnFailover, FenceGrade::BestEffort);
         for version in ["3.4.42", "3.4.44", "3.5.28", "3.6.9", "3.7.0-alpha.0", "4.0.0"] {
             assert_eq!(of(&[version]), sound, "{version}");
         }

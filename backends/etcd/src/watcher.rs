@@ -22,11 +22,11 @@ use tokio::time::timeout;
 use tonic::Streaming;
 
 use crate::cluster::{Chosen, Cluster};
+use crate::error::{Advice, judge};
+use crate::layout::Span;
 use crate::member::Line;
 use crate::outage::Backoff;
 use crate::proto::{WatchCancelRequest, WatchCreateRequest, WatchOrder, WatchRequest, WatchResponse};
-use crate::refusal::{Advice, judge};
-use crate::wire::Span;
 
 /// The client's end of the stream.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Watcher {
     pub(crate) fn start(cluster: Arc<Cluster>) -> Watcher {
         let (orders, inbox) = mpsc::unbounded_channel();
         let backoff = Backoff::default();
-        let watchman = Watchman { cluster, inbox, watches: HashMap::new(), backoff };
+        let watchman = WatchTask { cluster, inbox, watches: HashMap::new(), backoff };
         drop(leasehold_machine::spawn(watchman.run()));
         Watcher { orders, last: AtomicI64::new(0) }
     }
@@ -138,7 +138,7 @@ impl Bell {
 }
 
 /// The task.
-struct Watchman {
+struct WatchTask {
     cluster: Arc<Cluster>,
     inbox: mpsc::UnboundedReceiver<Order>,
     watches: HashMap<i64, Watched>,
@@ -163,7 +163,7 @@ enum Left {
     Broken,
 }
 
-impl Watchman {
+impl WatchTask {
     async fn run(mut self) {
         loop {
             while self.watches.is_empty() {

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Backend, Effect, FailureKind, Patience, Release, Safety};
+use leasehold_core::{Backend, Durability, Effect, FailureKind, Patience, Release};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
 const SHORT: Duration = Duration::from_secs(4);
@@ -158,7 +158,7 @@ async fn a_leader_that_comes_back_extends_nothing() {
     assert!(!holder.is_lost() && !waiter.is_finished(), "a stopped leader cost a claim");
     cluster.resume(leader).unwrap();
     tokio::time::sleep(SHORT).await;
-    if first.profile().safety == Safety::Strict {
+    if first.profile().safety == Durability::Strict {
         assert!(!holder.is_lost() && !waiter.is_finished(), "a leader that came back cost a claim");
     }
     // Where the server is known to revoke leases wrongly, the fence tells the two apart, and the holder is told.

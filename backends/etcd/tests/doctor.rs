@@ -11,8 +11,8 @@ use leasehold_core::{Backend, Finding, Severity};
 use leasehold_etcd::EtcdBackend;
 use leasehold_testkit::EtcdCluster;
 
-async fn examine(backend: &EtcdBackend) -> Vec<Finding> {
-    backend.examine(Duration::from_secs(30)).await
+async fn diagnose(backend: &EtcdBackend) -> Vec<Finding> {
+    backend.diagnose(Duration::from_secs(30)).await
 }
 
 fn topic<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
@@ -28,7 +28,7 @@ async fn of_three_servers_that_lose_one_after_the_other() {
     let backend = connect(&format!("{}/?timeout=1s", cluster.url())).await;
     // The first claim brings the clock.
     freed_at_once(&backend).await;
-    let findings = examine(&backend).await;
+    let findings = diagnose(&backend).await;
     for good in ["servers", "quorum", "server-answers", "alarms", "space", "shortest-lease", "clock"] {
         assert_eq!(topic(&findings, good).severity, Severity::Good, "{:?}", topic(&findings, good));
     }
@@ -38,11 +38,11 @@ async fn of_three_servers_that_lose_one_after_the_other() {
     assert_eq!(cluster.etcdctl(&["lease", "list"]).unwrap().lines().count(), 2, "a lease was left behind");
 
     let part = connect(&cluster.url_at(&[cluster.addr(0)])).await;
-    assert_eq!(topic(&examine(part.as_ref()).await, "servers").severity, Severity::Notice);
+    assert_eq!(topic(&diagnose(part.as_ref()).await, "servers").severity, Severity::Notice);
 
     let lost = (cluster.leader().await.unwrap() + 1) % 3;
     cluster.kill(lost).unwrap();
-    let findings = examine(&backend).await;
+    let findings = diagnose(&backend).await;
     let servers = topic(&findings, "servers");
     assert_eq!(servers.severity, Severity::Risk);
     assert!(servers.found.contains(&cluster.addr(lost).to_string()), "{servers:?}");
@@ -50,7 +50,7 @@ async fn of_three_servers_that_lose_one_after_the_other() {
 
     cluster.kill((lost + 1) % 3).unwrap();
     let began = clock().now();
-    let findings = examine(&backend).await;
+    let findings = diagnose(&backend).await;
     assert!(clock().now().since(began) < Duration::from_secs(15), "it takes too long to say so");
     assert!(findings.iter().any(|finding| finding.severity >= Severity::Unknown), "{findings:?}");
     assert!(topic(&findings, "shortest-lease").severity >= Severity::Unknown, "{findings:?}");
@@ -73,7 +73,7 @@ async fn of_a_server_that_is_full() {
     let full =
         (0..30).map(|n| server.etcdctl(&["put", &format!("filler/{n}"), &value])).any(|put| put.is_err());
     assert!(full, "30 × 100 kB fit into 1 MiB");
-    let findings = examine(&backend).await;
+    let findings = diagnose(&backend).await;
     let alarms = topic(&findings, "alarms");
     assert_eq!(alarms.severity, Severity::Broken);
     assert!(alarms.found.contains("NOSPACE") && alarms.advice.contains("disarm"), "{alarms:?}");
@@ -102,7 +102,7 @@ async fn of_rights_that_reach_too_far() {
     let access = async |login: &str| {
         let url = server.url().replace("://", &format!("://{login}@"));
         let backend = connect(&url).await;
-        topic(&examine(&backend).await, "access").clone()
+        topic(&diagnose(&backend).await, "access").clone()
     };
     let narrow = access("narrow:n").await;
     assert_eq!(narrow.severity, Severity::Good, "{narrow:?}");

@@ -247,11 +247,11 @@ async fn a_newer_etcd_is_spoken_to_as_well() {
     freed(&native, &held).await;
     let (next, _) = waiter.await.unwrap().unwrap();
     assert!(next.fence > grant.fence);
-    let findings = native.examine(Duration::from_secs(30)).await;
+    let findings = native.diagnose(Duration::from_secs(30)).await;
     assert!(findings.iter().any(|finding| finding.found.contains("etcd 3.5.1")), "{findings:?}");
     assert_eq!(
         native.profile().fencing,
-        leasehold_core::Grade::BestEffort,
+        leasehold_core::FenceGrade::BestEffort,
         "3.5.1 is known to lose revisions"
     );
 }

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use common::*;
-use leasehold::{ErrorKind, Leasehold};
+use leasehold::{Client, ErrorKind};
 use leasehold_core::{Grant, Release, Share};
 use leasehold_etcd::EtcdProof;
 use leasehold_testkit::{EtcdCluster, require};
@@ -131,11 +131,11 @@ async fn a_condition_of_one_task_does_not_hold_for_the_next() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let endpoint = server.addr(0).to_string();
     let tuning = leasehold::Tuning {
-        handover_count: 1_000,
-        handover_time: 100 * LONG,
+        local_handoff_limit: 1_000,
+        local_handoff_time: 100 * LONG,
         ..leasehold::Tuning::default()
     };
-    let locks = Leasehold::builder().tuning(tuning).over(connect(&server.url()).await).unwrap();
+    let locks = Client::builder().tuning(tuning).over(connect(&server.url()).await).unwrap();
     let mutex = locks.mutex("ledger");
     let first = mutex.lock().await.unwrap();
     let of_first = first.proof().get::<EtcdProof>().unwrap().clone();
@@ -150,7 +150,7 @@ async fn a_condition_of_one_task_does_not_hold_for_the_next() {
     );
     assert_eq!(server.etcdctl(&["get", "ledger", "--print-value-only"]).unwrap().trim(), "second");
 
-    let refused = second.hand_off().await.unwrap_err();
+    let refused = second.transfer().await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(refused.to_string().contains("proof"), "{refused}");
 
@@ -161,7 +161,7 @@ async fn a_condition_of_one_task_does_not_hold_for_the_next() {
     drop(first);
     let second = next.await.unwrap();
     assert_eq!(second.fence().unwrap().sub, 1);
-    let third = mutex.take_over(&second.hand_off().await.unwrap()).await.unwrap();
+    let third = mutex.accept_transfer(&second.transfer().await.unwrap()).await.unwrap();
     assert!(write_by(&endpoint, third.proof().get().unwrap(), "third").await);
     third.release().await.unwrap();
 }

@@ -15,9 +15,9 @@ use tokio_rustls::TlsConnector;
 
 use crate::command::Command;
 use crate::config::MemcachedConfig;
+use crate::error;
 use crate::facts::Facts;
 use crate::link::{Duplex, Link};
-use crate::refusal;
 use crate::reply::{self, Reply};
 
 /// Makes connections to one server.
@@ -89,7 +89,7 @@ impl Dialer {
 
     async fn open(&self) -> Result<Box<dyn Duplex>, Failure> {
         let login = self.login()?;
-        let failed = |error| refusal::of_socket(error, &self.address());
+        let failed = |error| error::of_socket(error, &self.address());
         let stream = TcpStream::connect((self.host.name.as_str(), self.host.port)).await.map_err(failed)?;
         // Requests are small and waited for: holding them back to fill a packet only adds delay.
         stream.set_nodelay(true).map_err(failed)?;
@@ -102,7 +102,7 @@ impl Dialer {
                 })?;
                 let connector = TlsConnector::from(Arc::new(client_settings(files)?));
                 let secured = connector.connect(name, stream).await;
-                Box::new(secured.map_err(|error| refusal::of_tls(error, &self.address()))?)
+                Box::new(secured.map_err(|error| error::of_tls(error, &self.address()))?)
             }
         };
         if let Some(login) = login {
@@ -142,8 +142,8 @@ impl Dialer {
                     self.host
                 )));
             }
-            Reply::Refused(text) => return Err(refusal::of_text(&text, &self.address())),
-            _ => return Err(refusal::of_strange("it answers something else", &self.address())),
+            Reply::Refused(text) => return Err(error::of_text(&text, &self.address())),
+            _ => return Err(error::of_strange("it answers something else", &self.address())),
         }
         match self.exchange(stream, login).await? {
             Reply::Done { .. } => Ok(()),
@@ -152,17 +152,16 @@ impl Dialer {
                 Effect::None,
                 format!("{} refuses the login ({text}): check user and password", self.host),
             )),
-            Reply::Refused(text) => Err(refusal::of_text(&text, &self.address())),
-            _ => Err(refusal::of_strange("it does not know the login of the text protocol", &self.address())),
+            Reply::Refused(text) => Err(error::of_text(&text, &self.address())),
+            _ => Err(error::of_strange("it does not know the login of the text protocol", &self.address())),
         }
     }
 
     async fn facts(&self, stream: &mut dyn Duplex) -> Result<Facts, Failure> {
         let stats = self.stats(stream, "").await?;
         let settings = self.stats(stream, "settings").await?;
-        Facts::read(stats, settings).map_err(|missing| {
-            refusal::of_strange(&format!("it does not tell its {missing}"), &self.address())
-        })
+        Facts::read(stats, settings)
+            .map_err(|missing| error::of_strange(&format!("it does not tell its {missing}"), &self.address()))
     }
 
     async fn stats(
@@ -174,13 +173,13 @@ impl Dialer {
         Command::Stats { part }.write(0, &mut words);
         match self.exchange(stream, &words).await? {
             Reply::Stats(stats) => Ok(stats),
-            Reply::Refused(text) => Err(refusal::of_text(&text, &self.address())),
-            _ => Err(refusal::of_strange("it answers something else", &self.address())),
+            Reply::Refused(text) => Err(error::of_text(&text, &self.address())),
+            _ => Err(error::of_strange("it answers something else", &self.address())),
         }
     }
 
     async fn exchange(&self, stream: &mut dyn Duplex, words: &[u8]) -> Result<Reply, Failure> {
-        let broken = |error| refusal::of_greeting(error, &self.address());
+        let broken = |error| error::of_greeting(error, &self.address());
         stream.write_all(words).await.map_err(broken)?;
         stream.flush().await.map_err(broken)?;
         let mut buffer = Vec::new();
@@ -188,8 +187,8 @@ impl Dialer {
             match reply::read(&buffer) {
                 Ok(Some((reply, used))) if used == buffer.len() => return Ok(reply),
                 Ok(None) if !reply::is_overlong(buffer.len()) => {}
-                Err(garbled) => return Err(refusal::of_strange(&garbled.to_string(), &self.address())),
-                Ok(_) => return Err(refusal::of_strange("it says more than it was asked", &self.address())),
+                Err(garbled) => return Err(error::of_strange(&garbled.to_string(), &self.address())),
+                Ok(_) => return Err(error::of_strange("it says more than it was asked", &self.address())),
             }
             if stream.read_buf(&mut buffer).await.map_err(broken)? == 0 {
                 return Err(broken(std::io::ErrorKind::UnexpectedEof.into()));
@@ -201,7 +200,7 @@ impl Dialer {
         let mut parts = facts.version.split(['.', '-']).map(|part| part.parse::<u32>().unwrap_or(0));
         let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
         if version < (1, 6) {
-            return Err(refusal::of_strange(&format!("it is version {}", facts.version), &self.address()));
+            return Err(error::of_strange(&format!("it is version {}", facts.version), &self.address()));
         }
         if !facts.numbers_items {
             let text = format!(

@@ -11,8 +11,8 @@ use leasehold_core::{Failure, Resource};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
+use crate::protocol::{Node, Wire};
 use crate::reply::Reply;
-use crate::wire::{Node, Wire};
 
 /// Resources in the order of their names.
 pub(crate) struct Found {

@@ -6,20 +6,20 @@
 
 mod command;
 mod config;
+mod diagnose;
 mod dialer;
 mod dump;
-mod examine;
+mod error;
 mod facts;
+mod inspect;
 mod link;
 mod native;
-mod onlook;
 mod plain;
-mod refusal;
+mod protocol;
 mod registers;
 mod reply;
 mod ring;
 mod token;
-mod wire;
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub use config::MemcachedConfig;
 use config::Dialect;
 use native::Items;
 use plain::PlainBackend;
-use wire::Wire;
+use protocol::Wire;
 
 /// Connects to the servers, logs in, and asks what they are.
 ///

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{BATCH_MAX, Cell, Cells, MAX_TTL, PLACE_TTL, Put, Seized, Swap, Timekeeping};
+use leasehold_cell::{BATCH_MAX, Cell, CellStore, ClockSource, InsertOutcome, MAX_TTL, PLACE_TTL, Put, Swap};
 use leasehold_core::{
-    Admission, Claim, Effect, Failure, FailureKind, Fence, Finding, Grade, Ledger, Liveness, Order, Profile,
-    Registers, Resource, Safety, Waiting,
+    Claim, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Finding, Ledger, Liveness,
+    LockSupport, Profile, QueueOrder, Registers, Resource, WaitMode,
 };
 
 use crate::command::{Command, Key, Life};
+use crate::diagnose;
 use crate::dump::Found;
-use crate::examine;
 use crate::link::Link;
+use crate::protocol::Wire;
 use crate::reply::Reply;
-use crate::wire::Wire;
 
 /// The items of all servers.
 #[derive(Debug)]
@@ -30,20 +30,20 @@ pub(crate) struct Items {
 
 impl Items {
     pub(crate) fn new(wire: Wire) -> Items {
-        Items { wire, profile: profile(Admission::Counted, Order::Fifo, PLACE_TTL) }
+        Items { wire, profile: profile(LockSupport::Counted, QueueOrder::Fifo, PLACE_TTL) }
     }
 }
 
 /// Returns the promises of a server that may forget everything, no matter what is written down in it.
-pub(crate) fn profile(admission: Admission, order: Order, place_ttl: Duration) -> Profile {
+pub(crate) fn profile(admission: LockSupport, order: QueueOrder, place_ttl: Duration) -> Profile {
     Profile {
         name: "memcached",
         admission,
         order,
-        waiting: Waiting::Polls,
+        waiting: WaitMode::Polls,
         liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-        fencing: Grade::BestEffort,
-        safety: Safety::Evictable,
+        fencing: FenceGrade::BestEffort,
+        safety: Durability::Evictable,
         place_ttl,
         granularity: TICK,
         overrun: Duration::ZERO,
@@ -60,13 +60,13 @@ const TICK: Duration = Duration::from_secs(1);
 const MAX_TEXT: usize = 1_000_000;
 
 #[async_trait]
-impl Cells for Items {
+impl CellStore for Items {
     fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    fn timekeeping(&self) -> Timekeeping {
-        Timekeeping::Observer
+    fn timekeeping(&self) -> ClockSource {
+        ClockSource::Observer
     }
 
     fn max_text(&self) -> usize {
@@ -81,7 +81,7 @@ impl Cells for Items {
         self.wire.part(&claim.resource)
     }
 
-    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
         let (node, key) = (self.wire.node(at), self.wire.key(at)?);
         let link = node.link().await?;
         let add = Command::Add { key: &key, life: Life::of(put.keep), value: put.text.as_bytes() };
@@ -93,11 +93,13 @@ impl Cells for Items {
         };
         match (added, found) {
             (Reply::Done { .. }, Reply::Item { value, number, .. }) if value == put.text.as_bytes() => {
-                Ok(Seized::Taken { version: *number, fence: fence(&link, *number) })
+                Ok(InsertOutcome::Taken { version: *number, fence: fence(&link, *number) })
             }
             // Also where a server without memory refuses to add what there is already.
-            (_, Reply::Item { .. }) => Ok(Seized::Held(read_cell(&link, found, at)?)),
-            (Reply::Done { .. } | Reply::Differs { .. }, Reply::Missing { .. }) => Ok(Seized::Held(None)),
+            (_, Reply::Item { .. }) => Ok(InsertOutcome::Held(read_cell(&link, found, at)?)),
+            (Reply::Done { .. } | Reply::Differs { .. }, Reply::Missing { .. }) => {
+                Ok(InsertOutcome::Held(None))
+            }
             (refused, _) => Err(node.unexpected(refused)),
         }
     }
@@ -153,7 +155,7 @@ impl Cells for Items {
         let mut listed = Vec::new();
         for some in found.resources.chunks(BATCH_MAX) {
             let at: Vec<&Resource> = some.iter().collect();
-            for (resource, cell) in some.iter().zip(Cells::read(self, &at).await) {
+            for (resource, cell) in some.iter().zip(CellStore::read(self, &at).await) {
                 // What ended meanwhile, and what is not ours, is passed over.
                 if let Ok(Some(cell)) = cell {
                     listed.push((resource.clone(), cell));
@@ -167,8 +169,8 @@ impl Cells for Items {
         Ok(listed)
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        examine::all(&self.wire, ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        diagnose::all(&self.wire, ttl).await
     }
 }
 

@@ -11,18 +11,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_cell::{BATCH_MAX, Pollers, check, pause};
 use leasehold_core::{
-    Admission, Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Finding, Grant, Hint, Order,
-    Patience, Profile, Proof, Release, Renew, Renewal, Resource, Snapshot, Step, Summary, Version,
+    Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Finding, Grant, Hint, LockSupport,
+    Patience, Profile, Proof, QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Step,
 };
 
 use crate::command::{Command, Life};
+use crate::diagnose;
 use crate::dump::Found;
-use crate::examine;
 use crate::link::Link;
 use crate::native::{fence, profile};
+use crate::protocol::{Answer, Wire};
 use crate::reply::Reply;
 use crate::token::{Owner, Token};
-use crate::wire::{Answer, Wire};
 
 /// Plain locks on all servers.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl PlainBackend {
     pub(crate) fn new(wire: Wire) -> PlainBackend {
         PlainBackend {
             wire,
-            profile: profile(Admission::Exclusive, Order::Unordered, Duration::ZERO),
+            profile: profile(LockSupport::Exclusive, QueueOrder::Unordered, Duration::ZERO),
             pollers: Pollers::default(),
             numbers: Mutex::default(),
         }
@@ -338,7 +339,7 @@ impl Backend for PlainBackend {
     async fn inspect(
         &self,
         resource: &Resource,
-        _seen: Option<&Version>,
+        _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.look(resource).await
@@ -349,18 +350,18 @@ impl Backend for PlainBackend {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let name_in = |value: &[u8]| match Token::read(value) {
             Token::Ours(owner) => Some(owner.resource),
             Token::Foreign(_) => None,
         };
         let mut found = Found::in_all(&self.wire, prefix, after, name_in).await?.resources;
         found.truncate(limit);
-        Ok(found.into_iter().map(|resource| Summary { resource, holders: 1, waiting: 0 }).collect())
+        Ok(found.into_iter().map(|resource| ResourceSummary { resource, holders: 1, waiting: 0 }).collect())
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        examine::all(&self.wire, ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        diagnose::all(&self.wire, ttl).await
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety,
-    Stamp, Waiting,
+    Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
+    Resource, Stamp, WaitMode,
 };
 
 use crate::command::{Command, Key, Life};
@@ -21,8 +21,8 @@ use crate::reply::Reply;
 /// The promises of a server that may forget everything.
 const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,
-    waiting: Waiting::Polls,
-    safety: Safety::Evictable,
+    waiting: WaitMode::Polls,
+    safety: Durability::Evictable,
     forgets: true,
 };
 

@@ -18,7 +18,7 @@ async fn a_login_is_needed_where_the_server_asks_for_one() {
         let claim = mutex("job");
         hold(&*backend, &claim).await;
         assert!(freed(&*backend, &claim).await);
-        assert_eq!(severity(&backend.examine(Duration::from_secs(30)).await, "login"), Severity::Good);
+        assert_eq!(severity(&backend.diagnose(Duration::from_secs(30)).await, "login"), Severity::Good);
     }
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("password");
@@ -106,7 +106,7 @@ async fn what_is_not_ours_is_left_untouched() {
 async fn an_examination_names_what_hurts_locks() {
     let Some(server) = MemcachedServer::builder().memory_mb(8).start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
-    let findings = backend.examine(Duration::from_secs(2)).await;
+    let findings = backend.diagnose(Duration::from_secs(2)).await;
     for (topic, expected) in [
         ("durability", Severity::Risk),
         ("version", Severity::Good),
@@ -122,7 +122,7 @@ async fn an_examination_names_what_hurts_locks() {
         findings.iter().all(|finding| finding.severity < Severity::Unknown || !finding.advice.is_empty())
     );
     server.fill(80_000, 200).await.unwrap();
-    let findings = backend.examine(Duration::from_secs(30)).await;
+    let findings = backend.diagnose(Duration::from_secs(30)).await;
     assert_eq!(severity(&findings, "memory"), Severity::Risk, "{findings:?}");
     assert_eq!(severity(&findings, "ttl"), Severity::Good);
 
@@ -132,7 +132,7 @@ async fn an_examination_names_what_hurts_locks() {
     let hosts = [&careful, &refusing, &away].map(|server| server.addr().to_string());
     let backend = connect(&format!("memcached://{}", hosts.join(","))).await;
     away.kill().unwrap();
-    let findings = backend.examine(Duration::from_secs(30)).await;
+    let findings = backend.diagnose(Duration::from_secs(30)).await;
     assert_eq!(severity(&findings, "servers"), Severity::Notice);
     assert_eq!(severity(&findings, "server"), Severity::Broken);
     let evictions: Vec<Severity> = findings

@@ -281,7 +281,7 @@ async fn cancelled_waits_leave_nothing() {
         let Some(server) = MemcachedServer::start_or_skip().await else { return };
         let url = in_dialect(&server.url(), dialect);
         let store = connect(&url).await;
-        let locks = leasehold::Leasehold::builder().over(connect(&url).await).unwrap();
+        let locks = leasehold::Client::builder().over(connect(&url).await).unwrap();
         // Longer than the longest campaign.
         let mut held = mutex("job");
         held.ttl = Duration::from_secs(3_600);

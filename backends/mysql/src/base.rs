@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    ClaimId, Clock, Effect, Failure, FailureKind, Fence, Note, Resource, Share, Standing, Summary,
+    ClaimId, ClaimInfo, Clock, Effect, Failure, FailureKind, Fence, Note, Resource, ResourceSummary, Share,
 };
 use mysql_async::Row;
 
 use crate::config::{Create, Dialect, MySqlConfig};
 use crate::dial::{Flavour, Link, only, read};
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 use crate::schema;
 use crate::server::Server;
 use crate::session::Held;
@@ -90,7 +90,7 @@ impl Base {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let question = format!(
             "SELECT name FROM {held} WHERE name >= {prefix} AND name > {after} AND name < CONCAT({prefix}, X'FF') \
              AND {is_alive} ORDER BY name LIMIT {limit}",
@@ -102,7 +102,7 @@ impl Base {
         for row in &self.look(&question).await? {
             // What has no name of ours is not ours.
             let Ok(resource) = Resource::new(&read::<String>(row, 0)?) else { continue };
-            summaries.push(Summary { resource, holders: 1, waiting: 0 });
+            summaries.push(ResourceSummary { resource, holders: 1, waiting: 0 });
         }
         Ok(summaries)
     }
@@ -155,13 +155,13 @@ impl Base {
 
 /// Returns the holder of the resource, by a row of the claim, its note, its fence and its beginning, from
 /// the third column on.
-pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<Standing, Failure> {
+pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<ClaimInfo, Failure> {
     let unreadable = || {
         let text = format!("the table of holders has a row for {resource:?} that is not ours");
         Failure::new(FailureKind::Foreign, Effect::None, text)
     };
     let seq: u64 = read(row, 4)?;
-    Ok(Standing {
+    Ok(ClaimInfo {
         id: ClaimId::from_hex(&read::<String>(row, 2)?).ok_or_else(unreadable)?,
         share: Share::MUTEX,
         fence: has_fences.then_some(Fence::new(0, seq, 0)),

@@ -5,15 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{Amend, Basis, Call, Cell, Cells, Found, Put, Seized, Shelf, Swap, Timekeeping, Way};
+use leasehold_cell::{
+    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin, Put, Shelf, Swap,
+};
 use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource};
 use mysql_async::{Params, Row, Value};
 
 use crate::config::{Create, MySqlConfig};
+use crate::diagnose::diagnose;
 use crate::dial::{Done, lock_wait, read};
-use crate::examine::examine;
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 use crate::schema;
 use crate::server::Server;
 use crate::sql::Statements;
@@ -87,16 +89,16 @@ impl MySqlCells {
         }
     }
 
-    async fn amend_one(&self, amend: &Amend) -> Result<Option<Fence>, Failure> {
-        let Amend { at, seen, way, put } = amend;
+    async fn amend_one(&self, amend: &CellUpdate) -> Result<Option<Fence>, Failure> {
+        let CellUpdate { at, seen, way, put } = amend;
         let sql = match way {
-            Way::Retake => &self.statements.retake,
-            Way::Keep => &self.statements.keep,
+            AmendKind::Retake => &self.statements.retake,
+            AmendKind::Keep => &self.statements.keep,
         };
         Ok(amended(amend, &self.change(sql, own(at, *seen, put)).await?))
     }
 
-    async fn amend_many(&self, amends: &[&Amend]) -> Result<Vec<Option<Fence>>, Failure> {
+    async fn amend_many(&self, amends: &[&CellUpdate]) -> Result<Vec<Option<Fence>>, Failure> {
         let seconds = lock_wait(self.pool.config.sql.timeout);
         let done = match self.transact(&self.statements.amend_many(amends, seconds), amends.len()).await {
             // A dropped table is created anew by the next look, which follows a change that was not made.
@@ -112,7 +114,7 @@ impl MySqlCells {
 
     async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
         let Swap { at, seen, basis, put, .. } = swap;
-        let anew = *basis == Basis::Renewed;
+        let anew = *basis == Origin::Renewed;
         let done = if anew && put.call == Call::Nobody {
             self.change(&self.statements.keep, own(at, *seen, put)).await?
         } else {
@@ -177,13 +179,13 @@ impl MySqlCells {
 }
 
 #[async_trait]
-impl Cells for MySqlCells {
+impl CellStore for MySqlCells {
     fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    fn timekeeping(&self) -> Timekeeping {
-        Timekeeping::Store
+    fn timekeeping(&self) -> ClockSource {
+        ClockSource::Store
     }
 
     fn commits_at_once(&self) -> Option<usize> {
@@ -200,7 +202,7 @@ impl Cells for MySqlCells {
         self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
     }
 
-    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
         let (text, version, keep) = (put.text.as_str(), signed(put.version), micros(put.keep));
         let params = vec![
             at.as_str().into(),
@@ -211,10 +213,10 @@ impl Cells for MySqlCells {
             version.into(),
             keep.into(),
         ];
-        Ok(seized(put, &self.change(&self.statements.seize, params).await?))
+        Ok(seized(put, &self.change(&self.statements.try_insert, params).await?))
     }
 
-    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         if let [one] = amends {
             return vec![self.amend_one(one).await];
         }
@@ -284,8 +286,8 @@ impl Cells for MySqlCells {
         rows.iter().map(found).collect()
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        examine(self, ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        diagnose(self, ttl).await
     }
 }
 
@@ -296,19 +298,19 @@ fn own(at: &Resource, seen: u64, put: &Put) -> Vec<Value> {
 }
 
 /// Returns the outcome of one change, by its own answer.
-fn amended(amend: &Amend, done: &Done) -> Option<Fence> {
+fn amended(amend: &CellUpdate, done: &Done) -> Option<Fence> {
     let fence = match amend.way {
-        Way::Retake => Fence::new(0, done.number, 0),
-        Way::Keep => amend.put.fence,
+        AmendKind::Retake => Fence::new(0, done.number, 0),
+        AmendKind::Keep => amend.put.fence,
     };
     (done.changed == 1).then_some(fence)
 }
 
-fn seized(put: &Put, done: &Done) -> Seized {
+fn seized(put: &Put, done: &Done) -> InsertOutcome {
     match done.changed {
         // One row was inserted, or one was changed, which an insertion counts as two.
-        1 | 2 => Seized::Taken { version: put.version, fence: Fence::new(0, done.number, 0) },
-        _ => Seized::Held(None),
+        1 | 2 => InsertOutcome::Taken { version: put.version, fence: Fence::new(0, done.number, 0) },
+        _ => InsertOutcome::Held(None),
     }
 }
 
@@ -393,7 +395,7 @@ mod tests {
                 call: Call::Nobody,
             },
         };
-        let swaps = [10, 10, 80, 200, 1].map(|kilobytes| swap(kilobytes, Basis::Kept));
+        let swaps = [10, 10, 80, 200, 1].map(|kilobytes| swap(kilobytes, Origin::Kept));
         let sizes = |swaps: &[Swap], most| {
             let parts = parts(swaps, |swap| length(&swap.at, &swap.put), most);
             parts.iter().map(|part| part.len()).collect::<Vec<_>>()

@@ -45,7 +45,7 @@ pub(crate) use leasehold_address::Create;
 /// ```
 #[derive(Clone, Debug)]
 pub struct MySqlConfig {
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<Endpoint>,
     pub(crate) credentials: Credentials,
     pub(crate) database: String,
     pub(crate) tls: Tls,
@@ -58,7 +58,7 @@ pub struct MySqlConfig {
 
 /// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Endpoint {
     Tcp(Host),
     Unix(PathBuf),
 }
@@ -135,7 +135,7 @@ impl MySqlConfig {
             sql: SqlOptions::default(),
         };
         if !parts.is_without_host() {
-            config.places = parts.hosts(PORT)?.into_iter().map(Place::Tcp).collect();
+            config.places = parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp).collect();
         }
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
@@ -148,7 +148,7 @@ impl MySqlConfig {
 
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
-        let remote = |place: &Place| matches!(place, Place::Tcp(host) if !host.is_loopback());
+        let remote = |place: &Endpoint| matches!(place, Endpoint::Tcp(host) if !host.is_loopback());
         self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
     }
 
@@ -170,7 +170,9 @@ impl MySqlConfig {
             ("dialect", "dotnet") => self.dialect = Dialect::DotNet,
             ("ssl-mode", mode) => self.tls = read_tls(mode)?,
             ("password-file", path) => self.credentials.read_from(path),
-            ("socket", path) if path.starts_with('/') => self.places.push(Place::Unix(PathBuf::from(path))),
+            ("socket", path) if path.starts_with('/') => {
+                self.places.push(Endpoint::Unix(PathBuf::from(path)))
+            }
             ("table", name) => self.names.table = sql_name("table", name, MAX_TABLE)?,
             (known, _) if CHOICES.iter().any(|(name, _)| *name == known) => {
                 let choices = CHOICES.iter().find(|(name, _)| *name == known).map(|(_, choices)| *choices);
@@ -241,7 +243,7 @@ impl MySqlConfig {
         if self.tls == Tls::Off && self.tls_files != TlsFiles::default() {
             return Err(invalid("ca, cert and key are for TLS: add ssl-mode=verify-identity"));
         }
-        if self.tls == Tls::Verified && self.places.iter().any(|place| matches!(place, Place::Unix(_))) {
+        if self.tls == Tls::Verified && self.places.iter().any(|place| matches!(place, Endpoint::Unix(_))) {
             return Err(invalid("a unix socket has no TLS: take ssl-mode away"));
         }
         self.tls_files.check()?;
@@ -251,16 +253,16 @@ impl MySqlConfig {
 
 impl fmt::Display for MySqlConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places: Vec<String> = self.places.iter().map(Place::to_string).collect();
+        let places: Vec<String> = self.places.iter().map(Endpoint::to_string).collect();
         write!(f, "mysql://{}{}/{}", self.credentials.shown(), places.join(","), self.database)
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Tcp(host) => host.fmt(f),
-            Place::Unix(path) => path.display().fmt(f),
+            Endpoint::Tcp(host) => host.fmt(f),
+            Endpoint::Unix(path) => path.display().fmt(f),
         }
     }
 }
@@ -307,7 +309,7 @@ mod tests {
         assert_eq!(config.names.table(""), "`leasehold`");
 
         let config = MySqlConfig::parse("mysql://me@/d%60b?socket=/run/sock&table=Jobs&method=row").unwrap();
-        assert_eq!(config.places, [Place::Unix("/run/sock".into())]);
+        assert_eq!(config.places, [Endpoint::Unix("/run/sock".into())]);
         assert_eq!(config.names.table("_meta"), "`Jobs_meta`");
         assert_eq!(config.quoted_database(), "`d``b`");
         for (mode, tls) in [

@@ -11,8 +11,8 @@ use leasehold_core::{Effect, Failure, FailureKind};
 use mysql_async::prelude::{FromValue, Queryable};
 use mysql_async::{ClientIdentity, Conn, OptsBuilder, Params, Row, SslOpts};
 
-use crate::config::{MySqlConfig, Place, Tls};
-use crate::refusal::Refusal;
+use crate::config::{Endpoint, MySqlConfig, Tls};
+use crate::error::Refusal;
 
 /// One open connection. Closed when it is dropped.
 pub(crate) struct Link {
@@ -73,7 +73,7 @@ impl Link {
         Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
     }
 
-    async fn dial_one(config: &MySqlConfig, place: &Place) -> Result<Link, Failure> {
+    async fn dial_one(config: &MySqlConfig, place: &Endpoint) -> Result<Link, Failure> {
         let login = login(config, place)?;
         let opened = Conn::new(login).await;
         let connection = opened.map_err(|error| Refusal::of_login(error, &place.to_string()))?;
@@ -86,7 +86,7 @@ impl Link {
 
     /// Makes the session what the statements expect, and asks what the server is. A replica is refused,
     /// because what it decides is its own opinion.
-    async fn greet(&mut self, place: &Place) -> Result<(), Failure> {
+    async fn greet(&mut self, place: &Endpoint) -> Result<(), Failure> {
         let failed = |refusal: Refusal| refusal.into_failure();
         let row = only(self.exec(GREETING, Params::Empty).await.map_err(failed)?.rows)?;
         let (version, comment): (String, String) = (read(&row, 0)?, read(&row, 1)?);
@@ -245,7 +245,7 @@ impl fmt::Debug for Link {
     }
 }
 
-fn login(config: &MySqlConfig, place: &Place) -> Result<OptsBuilder, Failure> {
+fn login(config: &MySqlConfig, place: &Endpoint) -> Result<OptsBuilder, Failure> {
     let mut login = OptsBuilder::default()
         .user(config.credentials.user.clone())
         .db_name(Some(config.database.clone()))
@@ -260,8 +260,8 @@ fn login(config: &MySqlConfig, place: &Place) -> Result<OptsBuilder, Failure> {
         login = login.pass(Some(reveal(&password)));
     }
     login = match place {
-        Place::Tcp(host) => login.ip_or_hostname(host.name.clone()).tcp_port(host.port),
-        Place::Unix(path) => login.socket(Some(path.display().to_string())),
+        Endpoint::Tcp(host) => login.ip_or_hostname(host.name.clone()).tcp_port(host.port),
+        Endpoint::Unix(path) => login.socket(Some(path.display().to_string())),
     };
     if config.tls == Tls::Verified {
         let roots = trusted_authorities(&config.tls_files)?.into_iter().map(Into::into).collect();
@@ -277,7 +277,7 @@ fn login(config: &MySqlConfig, place: &Place) -> Result<OptsBuilder, Failure> {
 }
 
 /// Refuses older versions, which are no longer maintained.
-fn check_version(flavour: Flavour, version: &str, place: &Place) -> Result<(), Failure> {
+fn check_version(flavour: Flavour, version: &str, place: &Endpoint) -> Result<(), Failure> {
     // MariaDB may be called "5.5.5-10.11.6-MariaDB", for clients that know no other beginning.
     let plain = version.strip_prefix("5.5.5-").unwrap_or(version);
     let mut numbers = plain.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn old_versions_are_distinguished_from_compatibility_prefixes() {
-        let place = Place::Unix("/s".into());
+        let place = Endpoint::Unix("/s".into());
         for (flavour, version, fits) in [
             (Flavour::MariaDb, "10.11.19-MariaDB-0+deb12u1", true),
             (Flavour::MariaDb, "5.5.5-10.6.1-MariaDB", true),

@@ -12,14 +12,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{Claim, Clock, Failure, Fence, Finding, Profile, Resource, Standing, Summary, Waiting};
-use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions};
+use leasehold_core::{
+    Claim, ClaimInfo, Clock, Failure, Fence, Finding, Profile, Resource, ResourceSummary, WaitMode,
+};
+use leasehold_session::{Answer, Ask, Capacity, Session, Sessions, Sharing};
 use tokio::sync::Notify;
 
 use crate::base::{Base, standing};
 use crate::config::MySqlConfig;
 use crate::dial::{Flavour, only, read};
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 use crate::schema::{ROWS, ROWS_HELD};
 use crate::session::Held;
 use crate::sql::{NOW, literal, utf8};
@@ -34,7 +36,7 @@ pub(crate) struct ForUpdate {
 impl ForUpdate {
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<ForUpdate, Failure> {
         let base = Base::connect(config, clock, ROWS_HELD).await?;
-        let profile = base.server.session_profile(&base.pool.config, Waiting::Blocks);
+        let profile = base.server.session_profile(&base.pool.config, WaitMode::Blocks);
         Ok(ForUpdate { base: Arc::new(base), profile })
     }
 }
@@ -47,8 +49,8 @@ impl Sessions for ForUpdate {
         &self.profile
     }
 
-    fn room(&self) -> Room {
-        Room::One { sessions: self.base.pool.config.sql.transactions, option: "transactions=" }
+    fn room(&self) -> Capacity {
+        Capacity::One { sessions: self.base.pool.config.sql.transactions, option: "transactions=" }
     }
 
     fn key(&self, resource: &Resource) -> String {
@@ -66,7 +68,7 @@ impl Sessions for ForUpdate {
         Ok(RowSession { held, base: self.base.clone(), rows, word, turn, called_back })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
+    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         let question = format!(
             "SELECT 1, session, claim, note, seq, since FROM {} WHERE name = {} AND {IS_ALIVE}",
             self.base.held,
@@ -81,7 +83,7 @@ impl Sessions for ForUpdate {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.base.list(IS_ALIVE, prefix, after, limit).await
     }
 
@@ -99,8 +101,8 @@ impl Sessions for ForUpdate {
         Ok(is_ended.then(Vec::new))
     }
 
-    async fn examine(&self, _: Duration) -> Vec<Finding> {
-        let mut findings = crate::examine::of_sessions(&self.base).await;
+    async fn diagnose(&self, _: Duration) -> Vec<Finding> {
+        let mut findings = crate::diagnose::of_sessions(&self.base).await;
         findings.extend(self.room().cost(self.base.server.setting("max_connections").parse().ok()));
         findings
     }
@@ -254,7 +256,7 @@ impl Session for RowSession {
         }
     }
 
-    async fn unlock(&self, _: &Claim, _: Beside) -> Result<bool, Failure> {
+    async fn unlock(&self, _: &Claim, _: Sharing) -> Result<bool, Failure> {
         // The row of the table of holders counts no longer, since the word of this turn is gone.
         self.end().await
     }

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Claim, ClaimId, Clock, Failure, Fence, Finding, Note, Profile, Resource, Share, Standing, Summary,
-    Waiting,
+    Claim, ClaimId, ClaimInfo, Clock, Failure, Fence, Finding, Note, Profile, Resource, ResourceSummary,
+    Share, WaitMode,
 };
-use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions, of_a_stranger};
+use leasehold_session::{Answer, Ask, Capacity, Session, Sessions, Sharing, of_a_stranger};
 
 use crate::base::{Base, standing};
 use crate::config::{Dialect, MySqlConfig};
 use crate::dial::{Flavour, only, read};
 use crate::dotnet;
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 use crate::session::Held;
 use crate::sql::{NOW, literal, utf8};
 
@@ -32,7 +32,7 @@ pub(crate) struct GetLock {
 impl GetLock {
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<GetLock, Failure> {
         let base = Base::connect(config, clock, "_held").await?;
-        let profile = base.server.session_profile(&base.pool.config, Waiting::Polls);
+        let profile = base.server.session_profile(&base.pool.config, WaitMode::Polls);
         Ok(GetLock { base: Arc::new(base), profile })
     }
 }
@@ -45,8 +45,8 @@ impl Sessions for GetLock {
         &self.profile
     }
 
-    fn room(&self) -> Room {
-        Room::Many
+    fn room(&self) -> Capacity {
+        Capacity::Many
     }
 
     fn key(&self, resource: &Resource) -> String {
@@ -62,7 +62,7 @@ impl Sessions for GetLock {
         Ok(GetLockSession { held: self.base.open().await?, base: self.base.clone() })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
+    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         let lock_name = utf8(&self.base.lock_name(resource));
         let question = format!(
             "SELECT IS_USED_LOCK({lock_name}), h.session, h.claim, h.note, h.seq, h.since \
@@ -84,7 +84,7 @@ impl Sessions for GetLock {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.base.list(IS_ALIVE, prefix, after, limit).await
     }
 
@@ -110,8 +110,8 @@ impl Sessions for GetLock {
         Ok(is_ended.then(|| others.iter().filter_map(|name| Resource::new(name).ok()).collect()))
     }
 
-    async fn examine(&self, _: Duration) -> Vec<Finding> {
-        crate::examine::of_sessions(&self.base).await
+    async fn diagnose(&self, _: Duration) -> Vec<Finding> {
+        crate::diagnose::of_sessions(&self.base).await
     }
 }
 
@@ -254,7 +254,7 @@ impl Session for GetLockSession {
         Ok(Answer::Busy)
     }
 
-    async fn unlock(&self, claim: &Claim, _: Beside) -> Result<bool, Failure> {
+    async fn unlock(&self, claim: &Claim, _: Sharing) -> Result<bool, Failure> {
         self.give_back(claim).await.map_err(Refusal::into_failure)
     }
 
@@ -281,10 +281,10 @@ fn connection_of_stranger(id: ClaimId) -> Option<u64> {
     rest.iter().all(|byte| *byte == 0).then(|| u64::from_be_bytes(*connection))
 }
 
-fn stranger(connection: u64) -> Standing {
+fn stranger(connection: u64) -> ClaimInfo {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&connection.to_be_bytes());
-    Standing {
+    ClaimInfo {
         id: ClaimId::from_bytes(id),
         share: Share::MUTEX,
         fence: None,

@@ -7,14 +7,14 @@
 mod base;
 mod cells;
 mod config;
+mod diagnose;
 mod dial;
 mod dotnet;
-mod examine;
+mod error;
 mod for_update;
 mod get_lock;
 mod in_transaction;
 mod pool;
-mod refusal;
 mod schema;
 mod server;
 mod session;
@@ -36,7 +36,7 @@ use shedlock::ShedLock;
 pub use cells::MySqlCells;
 pub use config::MySqlConfig;
 pub use in_transaction::in_transaction_sql;
-pub use leasehold_cell::Swept;
+pub use leasehold_cell::SweepReport;
 pub use schema::{grants, schema};
 
 /// Removes claims that are over from the rows of locks that nobody has used for so long; see
@@ -48,7 +48,7 @@ pub async fn sweep(
     config: MySqlConfig,
     clock: Arc<dyn Clock>,
     unused_for: Duration,
-) -> Result<Swept, Failure> {
+) -> Result<SweepReport, Failure> {
     config.check_sweep()?;
     CellBackend::new(MySqlCells::connect(config, clock.clone()).await?, clock).sweep(unused_for).await
 }

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::MySqlConfig;
 use crate::dial::{Done, Link};
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 
 /// The connections of one client.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use leasehold_core::{Effect, Failure, FailureKind};
 
 use crate::config::{Create, Dialect, Method, MySqlConfig, Names};
 use crate::dial::read;
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 use crate::shedlock;
 
 /// The form of the tables that this client writes.
@@ -181,7 +181,7 @@ async fn oldest_client(pool: &Pool) -> Result<i32, Refusal> {
     match rows.first() {
         Some(row) => read(row, 0).map_err(Refusal::Failed),
         None => {
-            let text = format!("the table {meta} is empty: run what `leasehold schema --on` prints");
+            let text = format!("the table {meta} is empty: run what `leasehold schema --store` prints");
             Err(Refusal::NoTable(Failure::new(FailureKind::Unsupported, Effect::None, text)))
         }
     }

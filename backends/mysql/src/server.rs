@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
-use leasehold_core::{Admission, Failure, Grade, Liveness, Order, Profile, Safety, Waiting};
+use leasehold_core::{Durability, Failure, FenceGrade, Liveness, LockSupport, Profile, QueueOrder, WaitMode};
 use mysql_async::Row;
 
 use crate::config::{Dialect, MySqlConfig};
 use crate::dial::read;
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 
 /// The facts that the server reported when the connection was made: its settings and counters, as text.
 #[derive(Clone, Debug)]
@@ -38,13 +38,13 @@ impl Server {
     pub(crate) fn profile(&self, config: &MySqlConfig) -> Profile {
         Profile {
             name: "mysql",
-            admission: Admission::Counted,
+            admission: LockSupport::Counted,
             order: config.sql.order,
-            waiting: Waiting::Polls,
+            waiting: WaitMode::Polls,
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
             fencing: self.grade(),
             safety: self.safety(),
-            place_ttl: if config.sql.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
+            place_ttl: if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO },
             granularity: Duration::from_millis(1),
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
@@ -54,19 +54,19 @@ impl Server {
 
     /// Returns the promises of locks that a connection holds here. They are this server's alone, and known
     /// to no replica.
-    pub(crate) fn session_profile(&self, config: &MySqlConfig, waiting: Waiting) -> Profile {
+    pub(crate) fn session_profile(&self, config: &MySqlConfig, waiting: WaitMode) -> Profile {
         Profile {
             name: "mysql",
-            admission: Admission::Exclusive,
-            order: Order::Unordered,
+            admission: LockSupport::Exclusive,
+            order: QueueOrder::Unordered,
             waiting,
             liveness: Liveness::Heartbeat { valid: config.sql.silence },
             fencing: match config.dialect {
                 Dialect::Native => self.grade(),
                 // Those who do not use leasehold draw none.
-                Dialect::Tooz | Dialect::DotNet | Dialect::ShedLock => Grade::None,
+                Dialect::Tooz | Dialect::DotNet | Dialect::ShedLock => FenceGrade::None,
             },
-            safety: Safety::LostOnFailover,
+            safety: Durability::LostOnFailover,
             place_ttl: config.sql.patience_of_server(),
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
@@ -76,19 +76,19 @@ impl Server {
     }
 
     /// Returns what rows survive here, as far as this server says.
-    pub(crate) fn safety(&self) -> Safety {
+    pub(crate) fn safety(&self) -> Durability {
         match self.grade() {
-            Grade::Strict => Safety::Strict,
-            _ => Safety::LostOnFailover,
+            FenceGrade::Strict => Durability::Strict,
+            _ => Durability::LostOnFailover,
         }
     }
 
     /// Returns how far fences can be trusted: what is confirmed must be on a disk, and on any server that
     /// may take over.
-    pub(crate) fn grade(&self) -> Grade {
+    pub(crate) fn grade(&self) -> FenceGrade {
         match self.keeps_what_it_confirms() && (!self.is_followed() || self.waits_for_replicas()) {
-            true if !self.is_clustered() => Grade::Strict,
-            _ => Grade::BestEffort,
+            true if !self.is_clustered() => FenceGrade::Strict,
+            _ => FenceGrade::BestEffort,
         }
     }
 
@@ -235,21 +235,27 @@ mod tests {
             ]
         };
         for (settings, grade) in [
-            (&[flush][..], Grade::Strict),
-            (&[flush, log, sync], Grade::Strict),
-            (&[flush, log, ("sync_binlog", "0")], Grade::BestEffort),
-            (&[flush, log, sync, followed], Grade::BestEffort),
-            (&[flush, log, sync, ("slaves_connected", "1")], Grade::BestEffort),
-            (&semi("18446744073709551"), Grade::Strict),
-            (&semi("10000"), Grade::BestEffort),
-            (&[&semi("18446744073709551")[..], &[("slaves_connected", "2")]].concat(), Grade::BestEffort),
-            (&[&semi("18446744073709551")[..], &[("slaves_connected", "1")]].concat(), Grade::Strict),
-            (&[&semi("18446744073709551")[..], &[("com_register_slave", "2")]].concat(), Grade::BestEffort),
-            (&[&semi("18446744073709551")[..], &[both, two]].concat(), Grade::Strict),
-            (&[("innodb_flush_log_at_trx_commit", "2")], Grade::BestEffort),
-            (&[flush, ("wsrep_on", "ON")], Grade::BestEffort),
-            (&[flush, ("group_replication_group_name", "aaaa")], Grade::BestEffort),
-            (&[], Grade::BestEffort),
+            (&[flush][..], FenceGrade::Strict),
+            (&[flush, log, sync], FenceGrade::Strict),
+            (&[flush, log, ("sync_binlog", "0")], FenceGrade::BestEffort),
+            (&[flush, log, sync, followed], FenceGrade::BestEffort),
+            (&[flush, log, sync, ("slaves_connected", "1")], FenceGrade::BestEffort),
+            (&semi("18446744073709551"), FenceGrade::Strict),
+            (&semi("10000"), FenceGrade::BestEffort),
+            (
+                &[&semi("18446744073709551")[..], &[("slaves_connected", "2")]].concat(),
+                FenceGrade::BestEffort,
+            ),
+            (&[&semi("18446744073709551")[..], &[("slaves_connected", "1")]].concat(), FenceGrade::Strict),
+            (
+                &[&semi("18446744073709551")[..], &[("com_register_slave", "2")]].concat(),
+                FenceGrade::BestEffort,
+            ),
+            (&[&semi("18446744073709551")[..], &[both, two]].concat(), FenceGrade::Strict),
+            (&[("innodb_flush_log_at_trx_commit", "2")], FenceGrade::BestEffort),
+            (&[flush, ("wsrep_on", "ON")], FenceGrade::BestEffort),
+            (&[flush, ("group_replication_group_name", "aaaa")], FenceGrade::BestEffort),
+            (&[], FenceGrade::BestEffort),
         ] {
             assert_eq!(server(settings).grade(), grade, "{settings:?}");
         }

@@ -11,7 +11,7 @@ use mysql_async::{Params, Row};
 use tokio::sync::{Mutex, watch};
 
 use crate::dial::{Link, only, read};
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 
 /// A connection that is used by one statement after the other.
 pub(crate) struct Held {

@@ -15,10 +15,10 @@ use leasehold_cell::{End, Hold, Row, ShedTable, Taken, Widths, before_retry, clo
 use leasehold_core::{Clock, Failure, Finding, Profile};
 
 use crate::config::{Create, MySqlConfig};
+use crate::diagnose;
 use crate::dial::{only, read};
-use crate::examine;
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::sql::literal;
 use columns::Columns;
@@ -209,7 +209,7 @@ impl ShedTable for ShedLock {
         self.ask(&question).await?.iter().map(|found| row(found, 0)).collect()
     }
 
-    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+    async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
         let question = format!(
             "SELECT COUNT(*), CAST(@@session.time_zone AS CHAR), CAST(@@system_time_zone AS CHAR) FROM {} \
              WHERE locked_at > TIMESTAMPADD(SECOND, 1, {})",
@@ -218,8 +218,11 @@ impl ShedTable for ShedLock {
         );
         let row = self.pool.run(&question).await.map_err(Refusal::into_failure).and_then(only);
         let ahead = row.as_ref().map_err(Failure::clone).and_then(|row| read(row, 0));
-        let mut findings =
-            vec![examine::durability(&self.server), examine::replication(&self.server), clock_finding(ahead)];
+        let mut findings = vec![
+            diagnose::durability(&self.server),
+            diagnose::replication(&self.server),
+            clock_finding(ahead),
+        ];
         findings.push(self.columns.names());
         if let Ok((session, system)) =
             row.and_then(|row| Ok((read::<String>(&row, 1)?, read::<String>(&row, 2)?)))

@@ -8,7 +8,7 @@
 
 use std::fmt::Write;
 
-use leasehold_cell::{Amend, Basis, Swap, Way};
+use leasehold_cell::{AmendKind, CellUpdate, Origin, Swap};
 
 use crate::cells::{micros, signed};
 use crate::config::Names;
@@ -17,7 +17,7 @@ use crate::config::Names;
 #[derive(Debug)]
 pub(crate) struct Statements {
     table: String,
-    pub(crate) seize: String,
+    pub(crate) try_insert: String,
     pub(crate) retake: String,
     pub(crate) keep: String,
     pub(crate) read: String,
@@ -31,7 +31,7 @@ impl Statements {
     pub(crate) fn of(names: &Names, ending: &str) -> Statements {
         let table = names.table(ending);
         Statements {
-            seize: seize(&table),
+            try_insert: try_insert(&table),
             retake: retake(&table, &PARAMETERS),
             keep: keep(&table, &PARAMETERS),
             read: format!("SELECT {CELL} FROM {table} WHERE name = ?"),
@@ -60,17 +60,17 @@ impl Statements {
     /// last, in one transaction. Few are sent in this way; one statement for all of them, as for renewals,
     /// would have to ask afterwards what it did. A row that another client keeps locked is waited for as
     /// shortly as both servers can, and for `seconds` from then on.
-    pub(crate) fn amend_many(&self, amends: &[&Amend], seconds: f64) -> String {
+    pub(crate) fn amend_many(&self, amends: &[&CellUpdate], seconds: f64) -> String {
         let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
-        for Amend { at, seen, way, put } in amends {
+        for CellUpdate { at, seen, way, put } in amends {
             let (claims, name) = (literal(&put.text), literal(at.as_str()));
             let numbers = [signed(put.version), micros(put.keep), signed(*seen)];
             let [version, keep, seen] = numbers.map(|number| number.to_string());
             let put = Written { claims: &claims, version: &version, keep: &keep, name: &name, seen: &seen };
             statements += "; ";
             statements += &match way {
-                Way::Retake => retake(&self.table, &put),
-                Way::Keep => self::keep(&self.table, &put),
+                AmendKind::Retake => retake(&self.table, &put),
+                AmendKind::Keep => self::keep(&self.table, &put),
             };
         }
         statements + &format!("; COMMIT; {LOCK_WAIT} = {seconds}")
@@ -92,8 +92,8 @@ impl Statements {
         let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
         for Swap { at, seen, basis, put, .. } in swaps {
             let (origin, alive) = match basis {
-                Basis::Renewed => (NOW, format!(" AND lapses > {NOW}")),
-                Basis::Kept => ("origin", String::new()),
+                Origin::Renewed => (NOW, format!(" AND lapses > {NOW}")),
+                Origin::Kept => ("origin", String::new()),
             };
             // Writing into a String does not fail.
             let _ = write!(
@@ -115,7 +115,7 @@ impl Statements {
 
 /// Returns a counter never falls behind the server's clock, so that fences rise even after the loss of the
 /// table, and over a failover that lost the last writes.
-fn seize(table: &str) -> String {
+fn try_insert(table: &str) -> String {
     let dead = format!("lapses <= {NOW}");
     format!(
         "INSERT INTO {table} (name, claims, version, seq, origin, lapses) \

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::{faults, full_disk, isolation};
-use leasehold_core::{Effect, FailureKind, Grade, Patience, Proof, Release, Renew, Renewal};
+use leasehold_core::{Effect, FailureKind, FenceGrade, Patience, Proof, Release, Renew, Renewal};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, MariaDbServer, Proxy, Way};
 
@@ -33,7 +33,7 @@ async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same() {
 async fn replica_is_refused_until_failover_and_fences_continue_above() {
     let builder = MariaDbServer::builder().replicated().setting("sync-binlog", "1");
     let Some(primary) = builder.start_or_skip().await else { return };
-    assert_eq!(open(&primary.url()).await.profile().fencing, Grade::Strict);
+    assert_eq!(open(&primary.url()).await.profile().fencing, FenceGrade::Strict);
     let replica = primary.replica().await.unwrap();
     let url = format!("mysql://root@{},{}/locks?timeout=1s", primary.addr(), replica.addr());
     for read_only in ["ON", "OFF"] {
@@ -47,7 +47,7 @@ async fn replica_is_refused_until_failover_and_fences_continue_above() {
     }
 
     let backend = open(&url).await;
-    assert_eq!(backend.profile().fencing, Grade::BestEffort, "nothing waits for the replica");
+    assert_eq!(backend.profile().fencing, FenceGrade::BestEffort, "nothing waits for the replica");
     let known = claim("known", LONG);
     hold(&*backend, &known).await;
     replica.await_replication(&primary).await.unwrap();
@@ -393,7 +393,7 @@ async fn replicas_that_are_not_all_waited_for_are_not_strict() {
         .unwrap();
     one.sql("STOP SLAVE; START SLAVE").await.unwrap();
     comes_to(&primary, count, "2").await;
-    assert_eq!(open(&primary.url()).await.profile().fencing, Grade::Strict);
+    assert_eq!(open(&primary.url()).await.profile().fencing, FenceGrade::Strict);
     let two = MariaDbServer::builder().setting("server-id", "3").start().await.unwrap();
     let follow = format!(
         "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = {}, MASTER_USER = 'root'; START SLAVE",
@@ -401,6 +401,6 @@ async fn replicas_that_are_not_all_waited_for_are_not_strict() {
     );
     two.sql(&follow).await.unwrap();
     comes_to(&primary, count, "3").await;
-    assert_eq!(open(&primary.url()).await.profile().fencing, Grade::BestEffort);
+    assert_eq!(open(&primary.url()).await.profile().fencing, FenceGrade::BestEffort);
     drop((one, two));
 }

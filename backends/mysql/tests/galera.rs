@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use leasehold_conformance::faults;
-use leasehold_core::{FailureKind, Grade, Release, Renewal, Safety, Severity};
+use leasehold_core::{Durability, FailureKind, FenceGrade, Release, Renewal, Severity};
 use leasehold_mysql::{MySqlConfig, in_transaction_sql, schema};
 use leasehold_testkit::{GaleraCluster, MariaDbServer};
 use mysql_async::prelude::Queryable;
@@ -31,8 +31,8 @@ async fn galera_clients_exclude_each_other_and_retry_certification() {
     }
 
     let profile = clients[0].profile();
-    assert_eq!((profile.fencing, profile.safety), (Grade::BestEffort, Safety::LostOnFailover));
-    let findings = clients[0].examine(LONG).await;
+    assert_eq!((profile.fencing, profile.safety), (FenceGrade::BestEffort, Durability::LostOnFailover));
+    let findings = clients[0].diagnose(LONG).await;
     let found = findings.iter().find(|finding| finding.topic == "replication").unwrap();
     assert!(found.severity == Severity::Risk && found.found.contains("cluster"), "{found:?}");
     for method in ["get-lock", "for-update"] {

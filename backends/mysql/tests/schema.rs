@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{FailureKind, Grade, Patience, Release, Severity};
+use leasehold_core::{FailureKind, FenceGrade, Patience, Release, Severity};
 use leasehold_mysql::{MySqlConfig, grants, schema, sweep};
 use leasehold_testkit::MariaDbServer;
 
@@ -20,7 +20,7 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     server.sql("GRANT SELECT ON locks.other TO app@'%'").await.unwrap_err();
     server.sql("CREATE TABLE other (a int); GRANT SELECT ON locks.other TO app@'%'").await.unwrap();
     let failure = connect(&url).await.unwrap_err();
-    assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+    assert!(failure.detail().contains("leasehold schema --store"), "{failure}");
     let config = MySqlConfig::parse(&url).unwrap();
     let statements = schema(&config);
     server.sql(&statements).await.unwrap();
@@ -33,7 +33,7 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     hold(&*backend, &claim).await;
     assert!(matches!(release(&*backend, &claim).await, Release::Freed));
     assert_eq!(server.sql("SELECT name FROM jobs").await.unwrap().trim(), "job");
-    let findings = backend.examine(LONG).await;
+    let findings = backend.diagnose(LONG).await;
     let privileges = findings.iter().find(|finding| finding.topic == "privileges").unwrap();
     assert_eq!(privileges.severity, Severity::Good, "{privileges:?}");
 }
@@ -62,7 +62,7 @@ async fn user_without_create_rights_locks_rows_in_the_printed_schema() {
     assert!(hold(&*backend, &other).await.fence > first.fence);
     server.sql("DROP TABLE leasehold_rows_held").await.unwrap();
     let failure = connect(&url).await.unwrap_err();
-    assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+    assert!(failure.detail().contains("leasehold schema --store"), "{failure}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,9 +119,9 @@ async fn names_that_a_language_holds_for_equal_are_apart() {
 async fn the_grade_of_fences_follows_what_the_server_keeps() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
-    assert_eq!(backend.profile().fencing, Grade::Strict);
+    assert_eq!(backend.profile().fencing, FenceGrade::Strict);
     let severity = async |topic: &str| {
-        let findings = backend.examine(LONG).await;
+        let findings = backend.diagnose(LONG).await;
         let found = findings.iter().find(|finding| finding.topic == topic);
         found.map(|finding| (finding.severity, finding.advice.clone())).unwrap()
     };
@@ -142,7 +142,7 @@ async fn the_grade_of_fences_follows_what_the_server_keeps() {
     assert_eq!(severity("clock").await.0, Severity::Risk);
     server.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 2").await.unwrap();
     assert_eq!(severity("durability").await.0, Severity::Risk);
-    assert_eq!(open(&server.url()).await.profile().fencing, Grade::BestEffort);
+    assert_eq!(open(&server.url()).await.profile().fencing, FenceGrade::BestEffort);
     server.sql("SET GLOBAL tx_isolation = 'SERIALIZABLE'").await.unwrap();
     assert_eq!(severity("isolation").await.0, Severity::Notice);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::breaking::{self, Shared};
-use leasehold_core::{Backend, Broken, Claim, FailureKind, Grant, Patience, Release, Renewal};
+use leasehold_core::{Backend, BreakOutcome, Claim, FailureKind, Grant, Patience, Release, Renewal};
 use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Data, MariaDbServer, require};
 use mysql_async::prelude::Queryable;
@@ -89,16 +89,19 @@ async fn break_without_rights_ends_nothing_and_names_the_right() {
             async |name: &str| open(&format!("mysql://{name}@{}/shared?{method}", server.addr())).await;
         let (holder, operator) = (as_user("ann").await, as_user("bob").await);
         breaking::who_may_not_break_is_told_what_to_grant(&*holder, &*operator, "CONNECTION ADMIN").await;
-        let found = operator.examine(LONG).await.into_iter().find(|one| one.topic == "break").unwrap().found;
+        let found = operator.diagnose(LONG).await.into_iter().find(|one| one.topic == "break").unwrap().found;
         assert!(found.contains("its own connections only"), "{found}");
         server.sql("GRANT CONNECTION ADMIN ON *.* TO bob").await.unwrap();
         // Rights of this kind are those of the connection's beginning.
         let operator = as_user("bob").await;
-        let found = operator.examine(LONG).await.into_iter().find(|one| one.topic == "break").unwrap().found;
+        let found = operator.diagnose(LONG).await.into_iter().find(|one| one.topic == "break").unwrap().found;
         assert!(found.contains("the connections of others"), "{found}");
         let seen = operator.inspect(&resource("theirs"), None, &Patience::none(clock())).await.unwrap();
         let theirs = Claim { id: seen.holders[0].id, ..claim("theirs", LONG) };
-        assert_eq!(operator.break_claim(&theirs).await.unwrap(), Broken::Ended { beside: Vec::new() });
+        assert_eq!(
+            operator.break_claim(&theirs).await.unwrap(),
+            BreakOutcome::Ended { also_released: Vec::new() }
+        );
         hold(&*operator, &claim("theirs", LONG)).await;
         server.sql("REVOKE CONNECTION ADMIN ON *.* FROM bob").await.unwrap();
     }

@@ -6,8 +6,8 @@ use leasehold_cell::Call;
 use leasehold_core::{Failure, Resource};
 
 use crate::dial::{Sql, only, read};
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 
 /// Names the channel of the calls about one table of locks by its schema and its own name: a table that is
 /// restored from a backup keeps it.

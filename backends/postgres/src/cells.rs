@@ -6,23 +6,24 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_cell::{
-    Amend, Basis, Bells, Call, Cell, Cells, Found, Put, Seized, Shelf, Swap, Timekeeping, Way,
+    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Notifier, Origin, Put,
+    Shelf, Swap,
 };
-use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource, Waiting};
+use leasehold_core::{Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource, WaitMode};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::calls::{called, channel};
 use crate::config::{Create, PostgresConfig};
+use crate::diagnose::diagnose;
 use crate::dial::{Sql, read};
-use crate::examine::examine;
+use crate::error::Refusal;
 use crate::listener::Listener;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 use crate::schema;
 use crate::server::Server;
 use crate::sql::{Statements, Table};
-use crate::sweeping;
+use crate::sweep;
 
 /// The table of locks in one database.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl PostgresCells {
         let server = Server::ask(&pool).await?;
         let profile = server.profile(&pool.config);
         let channel = channel(&pool).await?;
-        let listens = profile.waiting == Waiting::Notifies;
+        let listens = profile.waiting == WaitMode::Notifies;
         let cells = |table, channel: String, shelf| PostgresCells {
             pool: pool.clone(),
             server: server.clone(),
@@ -83,8 +84,8 @@ impl PostgresCells {
         }
     }
 
-    async fn retake_one(&self, amend: &Amend) -> Result<Option<Fence>, Failure> {
-        let Amend { at, seen, put, .. } = amend;
+    async fn retake_one(&self, amend: &CellUpdate) -> Result<Option<Fence>, Failure> {
+        let CellUpdate { at, seen, put, .. } = amend;
         let (name, seen, version, keep) = (at.as_str(), signed(*seen), signed(put.version), micros(put.keep));
         let answer = self.ask(&self.statements.retake_one, &[&name, &seen, &put.text, &version, &keep]).await;
         rows_of(answer)?.first().map(|row| fence(row, 0)).transpose()
@@ -97,9 +98,9 @@ impl PostgresCells {
         Ok(!rows_of(answer)?.is_empty())
     }
 
-    async fn amend_many(&self, amends: &[&Amend]) -> Result<Vec<Option<Fence>>, Failure> {
+    async fn amend_many(&self, amends: &[&CellUpdate]) -> Result<Vec<Option<Fence>>, Failure> {
         let names: Vec<&str> = amends.iter().map(|amend| amend.at.as_str()).collect();
-        let retakes: Vec<bool> = amends.iter().map(|amend| amend.way == Way::Retake).collect();
+        let retakes: Vec<bool> = amends.iter().map(|amend| amend.way == AmendKind::Retake).collect();
         let seen: Vec<i64> = amends.iter().map(|amend| signed(amend.seen)).collect();
         let texts: Vec<&str> = amends.iter().map(|amend| amend.put.text.as_str()).collect();
         let versions: Vec<i64> = amends.iter().map(|amend| signed(amend.put.version)).collect();
@@ -148,7 +149,7 @@ impl PostgresCells {
         let (name, call) = (at.as_str(), called(at, &put.call));
         let (seen, within, version) = (signed(*seen), signed(*epoch), signed(put.version));
         let (epoch, seq, keep) = (signed(put.fence.epoch), signed(put.fence.seq), micros(put.keep));
-        let anew = *basis == Basis::Renewed;
+        let anew = *basis == Origin::Renewed;
         let answer = self
             .pool
             .ask(
@@ -177,7 +178,7 @@ impl PostgresCells {
             swaps.iter().map(|swap| signed(number(swap))).collect()
         };
         let (seen, within) = (numbers(|swap| swap.seen), numbers(|swap| swap.epoch));
-        let anew: Vec<bool> = swaps.iter().map(|swap| swap.basis == Basis::Renewed).collect();
+        let anew: Vec<bool> = swaps.iter().map(|swap| swap.basis == Origin::Renewed).collect();
         let texts: Vec<&str> = swaps.iter().map(|swap| swap.put.text.as_str()).collect();
         let (versions, epochs) = (numbers(|swap| swap.put.version), numbers(|swap| swap.put.fence.epoch));
         let seqs = numbers(|swap| swap.put.fence.seq);
@@ -207,13 +208,13 @@ impl PostgresCells {
 }
 
 #[async_trait]
-impl Cells for PostgresCells {
+impl CellStore for PostgresCells {
     fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    fn timekeeping(&self) -> Timekeeping {
-        Timekeeping::Store
+    fn timekeeping(&self) -> ClockSource {
+        ClockSource::Store
     }
 
     fn commits_at_once(&self) -> Option<usize> {
@@ -225,7 +226,7 @@ impl Cells for PostgresCells {
         MAX_TEXT
     }
 
-    fn bells(&self) -> Option<&Bells> {
+    fn bells(&self) -> Option<&Notifier> {
         self.listener.as_ref().map(Listener::bells)
     }
 
@@ -233,28 +234,28 @@ impl Cells for PostgresCells {
         self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
     }
 
-    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
         let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
         let answer = self
             .ask(
-                &self.statements.seize,
+                &self.statements.try_insert,
                 &[&name, &put.text, &version, &keep, &called(at, &put.call), &self.channel],
             )
             .await;
         let rows = rows_of(answer)?;
-        let Some(row) = rows.first() else { return Ok(Seized::Held(None)) };
+        let Some(row) = rows.first() else { return Ok(InsertOutcome::Held(None)) };
         if read::<bool>(row, 0)? {
             let fence = fence(row, 4)?;
-            return Ok(Seized::Taken { version: put.version, fence });
+            return Ok(InsertOutcome::Taken { version: put.version, fence });
         }
-        Ok(Seized::Held(Some(cell(row, 2)?)))
+        Ok(InsertOutcome::Held(Some(cell(row, 2)?)))
     }
 
-    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         match amends {
             [one] => vec![match one.way {
-                Way::Retake => self.retake_one(one).await,
-                Way::Keep => {
+                AmendKind::Retake => self.retake_one(one).await,
+                AmendKind::Keep => {
                     let kept = self.keep_one(&one.at, one.seen, &one.put).await;
                     kept.map(|is_done| is_done.then_some(one.put.fence))
                 }
@@ -315,22 +316,22 @@ impl Cells for PostgresCells {
     }
 
     async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
-        sweeping::all(self, after, limit).await
+        sweep::all(self, after, limit).await
     }
 
     async fn forget(&self, unused: &[&Found]) -> Result<Option<usize>, Failure> {
-        sweeping::forget(self, unused).await
+        sweep::forget(self, unused).await
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        examine(self, ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        diagnose(self, ttl).await
     }
 }
 
 /// Returns `true` if it is of a claim alone in its cell, so that epoch and counter stay and nobody is
 /// called.
 fn is_kept(swap: &Swap) -> bool {
-    swap.basis == Basis::Renewed && swap.put.call == Call::Nobody
+    swap.basis == Origin::Renewed && swap.put.call == Call::Nobody
 }
 
 /// Returns the rows of the answer to a change. One that lost a race to another has changed no row, and

@@ -48,7 +48,7 @@ pub(crate) use leasehold_address::Create;
 /// ```
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<Endpoint>,
     pub(crate) credentials: Credentials,
     pub(crate) database: Option<String>,
     pub(crate) tls: Tls,
@@ -62,7 +62,7 @@ pub struct PostgresConfig {
 
 /// The address of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Endpoint {
     Tcp(Host),
     /// The folder of the socket, and the port that its name ends in.
     Unix(PathBuf, u16),
@@ -155,7 +155,7 @@ impl PostgresConfig {
             sql: SqlOptions::default(),
         };
         if !parts.is_without_host() {
-            config.places = parts.hosts(PORT)?.into_iter().map(Place::Tcp).collect();
+            config.places = parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp).collect();
         }
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
@@ -168,7 +168,7 @@ impl PostgresConfig {
 
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
-        let remote = |place: &Place| matches!(place, Place::Tcp(host) if !host.is_loopback());
+        let remote = |place: &Endpoint| matches!(place, Endpoint::Tcp(host) if !host.is_loopback());
         self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
     }
 
@@ -198,7 +198,7 @@ impl PostgresConfig {
             }
             ("password-file", path) => self.credentials.read_from(path),
             ("host", folder) if folder.starts_with('/') => {
-                self.places.push(Place::Unix(PathBuf::from(folder), PORT));
+                self.places.push(Endpoint::Unix(PathBuf::from(folder), PORT));
             }
             ("port", port) => self.read_port(port)?,
             ("schema", name) => self.names.schema = Some(sql_name("schema", name, 63)?),
@@ -237,7 +237,7 @@ impl PostgresConfig {
         let number: Option<u16> = port.parse().ok().filter(|number| *number > 0);
         let number = number.ok_or_else(|| invalid("port: write a number from 1 to 65535"))?;
         match self.places.last_mut() {
-            Some(Place::Unix(_, port)) => *port = number,
+            Some(Endpoint::Unix(_, port)) => *port = number,
             _ => {
                 return Err(invalid(
                     "port belongs to host=/folder and comes behind it; others write host:port",
@@ -275,7 +275,7 @@ impl PostgresConfig {
         if self.tls == Tls::Off && self.tls_files != TlsFiles::default() {
             return Err(invalid("ca, cert and key are for TLS: add sslmode=verify-full"));
         }
-        if self.tls == Tls::Verified && self.places.iter().any(|place| matches!(place, Place::Unix(..))) {
+        if self.tls == Tls::Verified && self.places.iter().any(|place| matches!(place, Endpoint::Unix(..))) {
             return Err(invalid("a unix socket has no TLS: take sslmode away"));
         }
         self.tls_files.check()?;
@@ -285,7 +285,7 @@ impl PostgresConfig {
 
 impl fmt::Display for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places: Vec<String> = self.places.iter().map(Place::to_string).collect();
+        let places: Vec<String> = self.places.iter().map(Endpoint::to_string).collect();
         write!(f, "postgres://{}{}", self.credentials.shown(), places.join(","))?;
         match &self.database {
             Some(database) => write!(f, "/{database}"),
@@ -294,11 +294,11 @@ impl fmt::Display for PostgresConfig {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Tcp(host) => host.fmt(f),
-            Place::Unix(folder, port) => write!(f, "{}/.s.PGSQL.{port}", folder.display()),
+            Endpoint::Tcp(host) => host.fmt(f),
+            Endpoint::Unix(folder, port) => write!(f, "{}/.s.PGSQL.{port}", folder.display()),
         }
     }
 }
@@ -347,7 +347,7 @@ mod tests {
 
         let url = "postgres://me@/db?host=/run/pg&port=5433&schema=locks&table=Jobs&method=row";
         let config = PostgresConfig::parse(url).unwrap();
-        assert_eq!(config.places, [Place::Unix("/run/pg".into(), 5433)]);
+        assert_eq!(config.places, [Endpoint::Unix("/run/pg".into(), 5433)]);
         assert_eq!(config.names.table("_meta"), "\"locks\".\"Jobs_meta\"");
     }
 

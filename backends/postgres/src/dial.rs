@@ -16,10 +16,10 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
 
-use crate::config::{Place, PostgresConfig, Tls};
-use crate::refusal::Refusal;
+use crate::config::{Endpoint, PostgresConfig, Tls};
+use crate::error::Refusal;
+use crate::stream::{Transport, Unanswered};
 use crate::tls::{Secured, Securing};
-use crate::way::{Unanswered, Way};
 
 /// Messages that arrive without having been asked for.
 pub(crate) type Unasked = mpsc::Receiver<AsyncMessage>;
@@ -34,7 +34,7 @@ pub(crate) struct Link {
     pub(crate) version: i32,
     /// `true` if it speaks TLS, as a unix socket never does.
     is_secured: bool,
-    place: Place,
+    place: Endpoint,
     timeout: Duration,
     driver: JoinHandle<()>,
     /// Its other end is dropped with the driver.
@@ -78,11 +78,11 @@ impl Link {
         Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
     }
 
-    async fn dial_one(config: &PostgresConfig, place: &Place) -> Result<(Link, Unasked), Failure> {
+    async fn dial_one(config: &PostgresConfig, place: &Endpoint) -> Result<(Link, Unasked), Failure> {
         let refused = |error: std::io::Error| {
             Failure::unavailable(format!("{place} cannot be reached: {error}")).because(error)
         };
-        let way = Way::open(place).await.map_err(refused)?;
+        let way = Transport::open(place).await.map_err(refused)?;
         let port = way.local_port();
         let mut login = tokio_postgres::Config::new();
         login.application_name("leasehold");
@@ -97,11 +97,11 @@ impl Link {
         let (sender, unasked) = mpsc::channel(UNASKED_MAX);
         let (driving, driven) = watch::channel(());
         let (client, driver) = match (config.tls, place) {
-            (Tls::Verified, Place::Tcp(host)) => {
+            (Tls::Verified, Endpoint::Tcp(host)) => {
                 login.ssl_mode(SslMode::Require);
                 let securing = Securing::new(Arc::new(client_settings(&config.tls_files)?), &host.name)?;
                 let (client, connection) = login.connect_raw(way, securing).await.map_err(refused)?;
-                (client, drive::<Secured<Way>>(connection, sender, driving))
+                (client, drive::<Secured<Transport>>(connection, sender, driving))
             }
             _ => {
                 login.ssl_mode(SslMode::Disable);
@@ -226,9 +226,9 @@ impl Link {
     pub(crate) async fn cancel(&self, config: &PostgresConfig) {
         let token = self.client.cancel_token();
         let canceling = async {
-            let way = Unanswered::over(Way::open(&self.place).await.ok()?);
+            let way = Unanswered::over(Transport::open(&self.place).await.ok()?);
             match (config.tls, &self.place) {
-                (Tls::Verified, Place::Tcp(host)) => {
+                (Tls::Verified, Endpoint::Tcp(host)) => {
                     let settings = Arc::new(client_settings(&config.tls_files).ok()?);
                     token.cancel_query_raw(way, Securing::new(settings, &host.name).ok()?).await.ok()
                 }
@@ -272,7 +272,7 @@ impl fmt::Debug for Link {
 
 /// Carries what goes over the wire, in a task of its own.
 fn drive<T>(
-    mut connection: Connection<Way, T>,
+    mut connection: Connection<Transport, T>,
     unasked: mpsc::Sender<AsyncMessage>,
     driving: watch::Sender<()>,
 ) -> JoinHandle<()>

@@ -8,19 +8,19 @@
 mod calls;
 mod cells;
 mod config;
+mod diagnose;
 mod dial;
-mod examine;
+mod error;
 mod listener;
 mod pool;
-mod refusal;
 mod schema;
 mod server;
 mod session;
 mod shedlock;
 mod sql;
-mod sweeping;
+mod stream;
+mod sweep;
 mod tls;
-mod way;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ use session::{Advisory, ForUpdate};
 
 pub use cells::PostgresCells;
 pub use config::PostgresConfig;
-pub use leasehold_cell::Swept;
+pub use leasehold_cell::SweepReport;
 pub use schema::{grants, schema};
 pub use session::{in_transaction, in_transaction_sql};
 
@@ -50,7 +50,7 @@ pub async fn sweep(
     config: PostgresConfig,
     clock: Arc<dyn Clock>,
     unused_for: Duration,
-) -> Result<Swept, Failure> {
+) -> Result<SweepReport, Failure> {
     config.check_sweep()?;
     CellBackend::new(PostgresCells::connect(config).await?, clock).sweep(unused_for).await
 }

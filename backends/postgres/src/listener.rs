@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_cell::Bells;
+use leasehold_cell::Notifier;
 use leasehold_core::Failure;
 use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
@@ -15,23 +15,23 @@ use tokio_postgres::AsyncMessage;
 use crate::calls::read_call;
 use crate::config::PostgresConfig;
 use crate::dial::{Link, Unasked};
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 
 /// The ear of one client. It stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    bells: Bells,
+    bells: Notifier,
     task: JoinHandle<()>,
 }
 
 impl Listener {
     pub(crate) fn start(config: Arc<PostgresConfig>, channel: String) -> Listener {
-        let bells = Bells::new();
+        let bells = Notifier::new();
         let task = leasehold_machine::spawn(listen(config, channel, bells.clone()));
         Listener { bells, task }
     }
 
-    pub(crate) fn bells(&self) -> &Bells {
+    pub(crate) fn bells(&self) -> &Notifier {
         &self.bells
     }
 }
@@ -43,7 +43,7 @@ impl Drop for Listener {
 }
 
 /// Connects whenever a waiter listens, again and again.
-async fn listen(config: Arc<PostgresConfig>, channel: String, bells: Bells) {
+async fn listen(config: Arc<PostgresConfig>, channel: String, bells: Notifier) {
     let mut failures = 0u32;
     loop {
         bells.wanted().await;
@@ -74,7 +74,7 @@ async fn subscribe(config: &PostgresConfig, channel: &str) -> Result<(Link, Unas
 }
 
 /// Passes on what comes, until the connection ends or nobody has listened for a while.
-async fn hear(link: &Link, mut unasked: Unasked, bells: &Bells) {
+async fn hear(link: &Link, mut unasked: Unasked, bells: &Notifier) {
     // A dead connection shows by a question without an answer. Messages are read meanwhile: the answer comes
     // behind them.
     let mut dead = pin!(async {

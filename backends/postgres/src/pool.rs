@@ -13,7 +13,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::config::PostgresConfig;
 use crate::dial::{Link, Sql};
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 
 /// The connections of one client.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use leasehold_core::{Effect, Failure, FailureKind};
 
 use crate::config::{Create, Dialect, Method, Names, PostgresConfig};
 use crate::dial::{Sql, only, read};
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 use crate::shedlock;
 use crate::sql::NOW;
 
@@ -236,7 +236,7 @@ async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
         _ => Err(Refusal::NoTable(Failure::new(
             FailureKind::Unsupported,
             Effect::None,
-            "a table is missing; create what `leasehold schema --on` prints",
+            "a table is missing; create what `leasehold schema --store` prints",
         ))),
     }
 }

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use leasehold_cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
 use leasehold_core::{
-    Admission, Effect, Failure, FailureKind, Grade, Liveness, Order, Profile, Safety, Waiting,
+    Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Profile, QueueOrder,
+    WaitMode,
 };
 use tokio_postgres::AsyncMessage;
 
 use crate::config::{PostgresConfig, Wait};
 use crate::dial::{Link, Sql, Unasked, only, read};
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 
 /// The facts that the server reported when the connection was made.
 #[derive(Clone, Debug)]
@@ -70,13 +71,13 @@ impl Server {
         let listens = config.wait == Wait::Listen && self.sessions != Sessions::Shared;
         Profile {
             name: "postgres",
-            admission: Admission::Counted,
+            admission: LockSupport::Counted,
             order: config.sql.order,
-            waiting: if listens { Waiting::Notifies } else { Waiting::Polls },
+            waiting: if listens { WaitMode::Notifies } else { WaitMode::Polls },
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
             fencing: self.grade(),
             safety: self.safety(),
-            place_ttl: if config.sql.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
+            place_ttl: if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO },
             granularity: Duration::from_millis(1),
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
@@ -85,24 +86,24 @@ impl Server {
     }
 
     /// Returns what can take a grant away, no matter how it is written down.
-    pub(crate) fn safety(&self) -> Safety {
+    pub(crate) fn safety(&self) -> Durability {
         match self.grade() {
-            Grade::Strict => Safety::Strict,
-            _ => Safety::LostOnFailover,
+            FenceGrade::Strict => Durability::Strict,
+            _ => Durability::LostOnFailover,
         }
     }
 
     /// Returns the promises of locks that a connection holds here: while the timeline distinguishes one
     /// server from its successor, the locks are the first's alone.
-    pub(crate) fn session_profile(&self, config: &PostgresConfig, waiting: Waiting) -> Profile {
+    pub(crate) fn session_profile(&self, config: &PostgresConfig, waiting: WaitMode) -> Profile {
         Profile {
             name: "postgres",
-            admission: Admission::SharedExclusive,
-            order: Order::Unordered,
+            admission: LockSupport::SharedExclusive,
+            order: QueueOrder::Unordered,
             waiting,
             liveness: Liveness::Heartbeat { valid: config.sql.silence },
             fencing: self.grade(),
-            safety: Safety::LostOnFailover,
+            safety: Durability::LostOnFailover,
             place_ttl: config.sql.patience_of_server(),
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
@@ -113,15 +114,15 @@ impl Server {
 
     /// Returns how far fences can be trusted: what is confirmed must be on a disk, and on any server that
     /// may take over.
-    pub(crate) fn grade(&self) -> Grade {
+    pub(crate) fn grade(&self) -> FenceGrade {
         if !self.fsync || self.synchronous_commit == "off" {
-            return Grade::BestEffort;
+            return FenceGrade::BestEffort;
         }
         let is_alone = self.standbys == 0 && self.away == 0 && self.synchronous_standby_names.is_empty();
         match is_alone || self.waits_for_all() {
-            true => Grade::Strict,
+            true => FenceGrade::Strict,
             // What a standby did not get is forgotten by a failover; the timeline keeps fences rising.
-            false => Grade::AcrossFailover,
+            false => FenceGrade::AcrossFailover,
         }
     }
 
@@ -247,27 +248,27 @@ mod tests {
     #[test]
     fn only_what_is_known_to_last_is_called_strict() {
         for (server, grade) in [
-            (server(true, "on", "", 0), Grade::Strict),
-            (Server { away: 1, ..server(true, "on", "", 0) }, Grade::AcrossFailover),
-            (server(true, "on", "", 1), Grade::AcrossFailover),
-            (server(true, "on", "FIRST 2 (a, b)", 2), Grade::Strict),
-            (server(true, "remote_apply", "ANY 2 (a, b)", 2), Grade::Strict),
-            (server(true, "on", "a", 1), Grade::Strict),
+            (server(true, "on", "", 0), FenceGrade::Strict),
+            (Server { away: 1, ..server(true, "on", "", 0) }, FenceGrade::AcrossFailover),
+            (server(true, "on", "", 1), FenceGrade::AcrossFailover),
+            (server(true, "on", "FIRST 2 (a, b)", 2), FenceGrade::Strict),
+            (server(true, "remote_apply", "ANY 2 (a, b)", 2), FenceGrade::Strict),
+            (server(true, "on", "a", 1), FenceGrade::Strict),
             // Each of two that have one name is a candidate, and a commit waits for either one.
-            (server(true, "on", "ANY 1 (a)", 2), Grade::AcrossFailover),
-            (server(true, "on", "ANY 2 (a, b)", 3), Grade::AcrossFailover),
+            (server(true, "on", "ANY 1 (a)", 2), FenceGrade::AcrossFailover),
+            (server(true, "on", "ANY 2 (a, b)", 3), FenceGrade::AcrossFailover),
             // Who is away may be behind, and be promoted all the same.
-            (server(true, "on", "*", 2), Grade::AcrossFailover),
-            (server(true, "on", "*", 0), Grade::AcrossFailover),
-            (server(true, "on", "ANY 1 (a, b, c)", 3), Grade::AcrossFailover),
-            (server(true, "on", "a, b", 1), Grade::AcrossFailover),
-            (Server { unawaited: 1, ..server(true, "on", "a", 2) }, Grade::AcrossFailover),
-            (Server { away: 1, ..server(true, "on", "a", 1) }, Grade::AcrossFailover),
+            (server(true, "on", "*", 2), FenceGrade::AcrossFailover),
+            (server(true, "on", "*", 0), FenceGrade::AcrossFailover),
+            (server(true, "on", "ANY 1 (a, b, c)", 3), FenceGrade::AcrossFailover),
+            (server(true, "on", "a, b", 1), FenceGrade::AcrossFailover),
+            (Server { unawaited: 1, ..server(true, "on", "a", 2) }, FenceGrade::AcrossFailover),
+            (Server { away: 1, ..server(true, "on", "a", 1) }, FenceGrade::AcrossFailover),
             // It is in the memory of the standby only.
-            (server(true, "remote_write", "a", 1), Grade::AcrossFailover),
-            (server(true, "local", "a", 1), Grade::AcrossFailover),
-            (server(true, "off", "", 0), Grade::BestEffort),
-            (server(false, "on", "", 0), Grade::BestEffort),
+            (server(true, "remote_write", "a", 1), FenceGrade::AcrossFailover),
+            (server(true, "local", "a", 1), FenceGrade::AcrossFailover),
+            (server(true, "off", "", 0), FenceGrade::BestEffort),
+            (server(false, "on", "", 0), FenceGrade::BestEffort),
         ] {
             assert_eq!(server.grade(), grade, "{server:?}");
         }
@@ -296,8 +297,8 @@ mod tests {
     fn who_shares_sessions_polls() {
         let config = PostgresConfig::parse("postgres://me@h").unwrap();
         let mut server = server(true, "on", "", 0);
-        assert_eq!(server.profile(&config).waiting, Waiting::Notifies);
+        assert_eq!(server.profile(&config).waiting, WaitMode::Notifies);
         server.sessions = Sessions::Shared;
-        assert_eq!(server.profile(&config).waiting, Waiting::Polls);
+        assert_eq!(server.profile(&config).waiting, WaitMode::Polls);
     }
 }

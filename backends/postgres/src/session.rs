@@ -5,9 +5,9 @@
 
 mod advisory;
 mod for_update;
+mod holders;
 mod in_transaction;
 mod key;
-mod roll;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use leasehold_core::{Effect, Failure, FailureKind};
 
 use crate::config::{Create, PostgresConfig};
 use crate::dial::{Link, Sql, only, read};
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 use crate::schema;
 use crate::server::Server;
-use roll::Roll;
+use holders::HoldersTable;
 
 pub(crate) use advisory::Advisory;
 pub(crate) use for_update::ForUpdate;
@@ -33,7 +33,7 @@ pub(crate) struct Base {
     /// Connections for everything that needs no session of its own.
     pub(crate) pool: Pool,
     pub(crate) server: Server,
-    pub(crate) roll: Roll,
+    pub(crate) roll: HoldersTable,
 }
 
 impl Base {
@@ -42,7 +42,7 @@ impl Base {
         let pool = Pool::new(config.clone());
         schema::ensure(&pool).await?;
         let server = Server::ask(&pool).await?;
-        let roll = Roll::of(&config.names);
+        let roll = HoldersTable::of(&config.names);
         Ok(Base { config, pool, server, roll })
     }
 

@@ -15,10 +15,10 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::cells::{end_of, micros};
 use crate::config::{Create, PostgresConfig};
+use crate::diagnose;
 use crate::dial::{Sql, only, read};
-use crate::examine;
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 use crate::server::Server;
 
 /// The table `shedlock` of one database.
@@ -136,8 +136,8 @@ impl ShedTable for ShedLock {
         rows.iter().map(|found| row(found, 0)).collect()
     }
 
-    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
-        let mut findings = vec![examine::durability(&self.server)];
+    async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
+        let mut findings = vec![diagnose::durability(&self.server)];
         let text = format!(
             "SELECT count(*) FROM {} WHERE locked_at > {} + interval '1 second'",
             self.pool.config.names.table(""),

@@ -43,7 +43,7 @@ impl Table {
 /// The statements for one table.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) seize: Sql,
+    pub(crate) try_insert: Sql,
     pub(crate) retake_one: Sql,
     amend_few: Vec<Sql>,
     pub(crate) amend_many: Sql,
@@ -62,7 +62,7 @@ impl Statements {
         let (own, table, epoch) = (table, names.table(table.ending()), epoch(names));
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}");
         Statements {
-            seize: seize(own.name("seize", "seize_register"), &table, &epoch, &cell),
+            try_insert: try_insert(own.name("seize", "seize_register"), &table, &epoch, &cell),
             retake_one: retake_one(own.name("retake_one", "retake_register"), &table, &epoch),
             amend_few: amend_few(own, &table, &epoch),
             amend_many: amend_many(own.name("amend_many", "amend_registers"), &table, &epoch),
@@ -102,7 +102,7 @@ impl Statements {
 }
 
 // A new row's counter begins at the server's time, so that fences rise even after the loss of the table.
-fn seize(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
+fn try_insert(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
     sql(
         name,
         format!(

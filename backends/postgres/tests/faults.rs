@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::{faults, full_disk, isolation};
-use leasehold_core::{Effect, FailureKind, Patience, Proof, Release, Renew, Renewal, Severity, Waiting};
+use leasehold_core::{Effect, FailureKind, Patience, Proof, Release, Renew, Renewal, Severity, WaitMode};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy};
 
@@ -70,7 +70,7 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let backend = open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await;
-    assert_eq!(backend.profile().waiting, Waiting::Notifies, "a way that keeps sessions may listen");
+    assert_eq!(backend.profile().waiting, WaitMode::Notifies, "a way that keeps sessions may listen");
     let direct = open(&server.url()).await;
 
     let (lost, other) = (claim("a", LONG), claim("a", LONG));
@@ -285,14 +285,14 @@ async fn cancelled_waits_leave_no_row_and_no_connection() {
 async fn a_pooler_is_recognised_by_what_its_sessions_keep() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     for (mode, sessions, waiting) in [
-        (PoolMode::Session, 20, Waiting::Notifies),
-        (PoolMode::Transaction, 1, Waiting::Polls),
-        (PoolMode::Transaction, 5, Waiting::Polls),
+        (PoolMode::Session, 20, WaitMode::Notifies),
+        (PoolMode::Transaction, 1, WaitMode::Polls),
+        (PoolMode::Transaction, 5, WaitMode::Polls),
     ] {
         let Some(pooler) = PgBouncer::start_or_skip(&server, mode, sessions).await else { return };
         let backend = open(&server.url_at(pooler.addr())).await;
         assert_eq!(backend.profile().waiting, waiting, "{mode:?} of {sessions}");
-        let findings = backend.examine(LONG).await;
+        let findings = backend.diagnose(LONG).await;
         let found = findings.iter().find(|finding| finding.topic == "pooler").unwrap();
         let shared = mode == PoolMode::Transaction;
         assert_eq!(found.severity == Severity::Notice, shared, "{found:?}");
@@ -318,7 +318,7 @@ async fn a_busy_pooler_is_recognised_each_time() {
     });
     for round in 0..100 {
         let backend = open(&format!("{url}?timeout=2s")).await;
-        assert_eq!(backend.profile().waiting, Waiting::Polls, "round {round}");
+        assert_eq!(backend.profile().waiting, WaitMode::Polls, "round {round}");
     }
     assert!(!busy.is_finished());
     busy.abort();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::{
-    Backend, Claim, FailureKind, Fence, Grade, Note, Patience, Put, Release, Renewal, Resource, Severity,
+    Backend, Claim, FailureKind, Fence, FenceGrade, Note, Patience, Put, Release, Renewal, Resource, Severity,
 };
 use leasehold_postgres::{PostgresConfig, grants, schema, sweep};
 use leasehold_testkit::PostgresServer;
@@ -22,7 +22,7 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     let url = format!("postgres://app@{}/postgres?schema=locks&table=jobs&create=no", server.addr());
     let failure = connect(&url).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported);
-    assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+    assert!(failure.detail().contains("leasehold schema --store"), "{failure}");
     let config = PostgresConfig::parse(&url).unwrap();
     let statements = schema(&config);
     server.sql(&statements).await.unwrap();
@@ -249,7 +249,7 @@ async fn tables_of_an_older_client_get_the_registers_table_on_demand() {
     let careful = open(&format!("{}?create=no", server.url())).await;
     let failure = write_register(&*careful).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
-    assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+    assert!(failure.detail().contains("leasehold schema --store"), "{failure}");
     write_register(&*open(&server.url()).await).await.unwrap();
     assert!(matches!(release(&*backend, &lasting).await, Release::Freed), "the locks were not touched");
 }
@@ -319,9 +319,9 @@ async fn fences_rise_over_a_restore_in_another_cluster() {
 async fn the_grade_of_fences_follows_what_the_server_keeps() {
     let durable = PostgresServer::builder().setting("fsync", "on");
     let Some(server) = durable.start_or_skip().await else { return };
-    assert_eq!(open(&server.url()).await.profile().fencing, Grade::Strict);
+    assert_eq!(open(&server.url()).await.profile().fencing, FenceGrade::Strict);
     server.sql("ALTER DATABASE postgres SET synchronous_commit = off").await.unwrap();
-    assert_eq!(open(&server.url()).await.profile().fencing, Grade::BestEffort);
+    assert_eq!(open(&server.url()).await.profile().fencing, FenceGrade::BestEffort);
 }
 
 #[tokio::test]
@@ -360,7 +360,7 @@ async fn a_socket_of_this_machine_is_enough() {
     }
     // Nothing is between: a statement is prepared by name.
     let backend = open(&server.url_of_socket()).await;
-    let pooler = backend.examine(LONG).await.into_iter().find(|finding| finding.topic == "pooler").unwrap();
+    let pooler = backend.diagnose(LONG).await.into_iter().find(|finding| finding.topic == "pooler").unwrap();
     assert!(pooler.found.contains("nothing is between"), "{pooler:?}");
 }
 
@@ -369,7 +369,7 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let severity = async |topic: &str| {
-        let findings = backend.examine(LONG).await;
+        let findings = backend.diagnose(LONG).await;
         let found = findings.iter().find(|finding| finding.topic == topic);
         found.map(|finding| (finding.severity, finding.advice.clone())).unwrap()
     };
@@ -407,7 +407,7 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
     }
     assert!(bloat == Severity::Risk && advice.contains("VACUUM \"leasehold\""), "{bloat:?}: {advice}");
     server.sql("ALTER ROLE postgres SET default_transaction_isolation = 'serializable'").await.unwrap();
-    let findings = open(&server.url()).await.examine(LONG).await;
+    let findings = open(&server.url()).await.diagnose(LONG).await;
     let isolation = findings.iter().find(|finding| finding.topic == "isolation").unwrap();
     assert!(isolation.severity == Severity::Notice && isolation.advice.contains("read committed"));
 }
@@ -563,7 +563,7 @@ async fn only_standbys_that_are_all_waited_for_are_strict() {
         server.sql("SELECT pg_reload_conf()").await.unwrap();
     };
     // The server applies the setting a moment later.
-    let reaches = async |grade: Grade, states: &str| {
+    let reaches = async |grade: FenceGrade, states: &str| {
         let question = "SELECT string_agg(sync_state, ',' ORDER BY sync_state) FROM pg_stat_replication";
         for tries in 0.. {
             let seen = server.sql(question).await.unwrap();
@@ -578,35 +578,35 @@ async fn only_standbys_that_are_all_waited_for_are_strict() {
     };
     open(&server.url()).await;
     let one = server.standby().await.unwrap();
-    reaches(Grade::AcrossFailover, "async").await;
+    reaches(FenceGrade::AcrossFailover, "async").await;
     set("FIRST 1 (walreceiver)").await;
-    reaches(Grade::Strict, "sync").await;
+    reaches(FenceGrade::Strict, "sync").await;
     set("*").await;
-    reaches(Grade::AcrossFailover, "sync").await;
+    reaches(FenceGrade::AcrossFailover, "sync").await;
     set("FIRST 1 (walreceiver)").await;
     let two = server.standby().await.unwrap();
-    reaches(Grade::AcrossFailover, "potential,sync").await;
+    reaches(FenceGrade::AcrossFailover, "potential,sync").await;
     // Both are candidates of a quorum, and a commit waits for either one.
     set("ANY 1 (walreceiver)").await;
-    reaches(Grade::AcrossFailover, "quorum,quorum").await;
+    reaches(FenceGrade::AcrossFailover, "quorum,quorum").await;
     set("FIRST 1 (walreceiver)").await;
     // Who may not see whom commits wait for does not count on it.
     drop(two);
-    reaches(Grade::Strict, "sync").await;
+    reaches(FenceGrade::Strict, "sync").await;
     server.sql("CREATE ROLE app LOGIN").await.unwrap();
     let config = PostgresConfig::parse(&format!("postgres://app@{}/postgres", server.addr())).unwrap();
     server.sql(&grants(&config)).await.unwrap();
     let url = format!("postgres://app@{}/postgres", server.addr());
-    assert_eq!(open(&url).await.profile().fencing, Grade::AcrossFailover);
+    assert_eq!(open(&url).await.profile().fencing, FenceGrade::AcrossFailover);
     server.sql("GRANT pg_monitor TO app").await.unwrap();
-    assert_eq!(open(&url).await.profile().fencing, Grade::Strict);
+    assert_eq!(open(&url).await.profile().fencing, FenceGrade::Strict);
     // One that is away, and comes back.
     set("").await;
     drop(one);
     server.sql("SELECT pg_create_physical_replication_slot('away')").await.unwrap();
-    reaches(Grade::AcrossFailover, "").await;
+    reaches(FenceGrade::AcrossFailover, "").await;
     server.sql("SELECT pg_drop_replication_slot('away')").await.unwrap();
-    reaches(Grade::Strict, "").await;
+    reaches(FenceGrade::Strict, "").await;
 }
 
 /// Operators and functions of others, in a schema of the search path that they may create in.
@@ -651,7 +651,7 @@ async fn operators_of_others_in_the_search_path_are_not_called() {
             waiting.await.unwrap();
             assert!(matches!(release(&*two, &next).await, Release::Freed));
         }
-        for finding in one.examine(LONG).await {
+        for finding in one.diagnose(LONG).await {
             assert_ne!(finding.severity, Severity::Unknown, "{method}: {finding:?}");
         }
         if method.contains("row") {
@@ -662,7 +662,7 @@ async fn operators_of_others_in_the_search_path_are_not_called() {
         if method.contains("advisory") || method.contains("for-update") {
             let held = claim("broken", LONG);
             hold(&*one, &held).await;
-            assert!(matches!(two.break_claim(&held).await, Ok(leasehold_core::Broken::Ended { .. })));
+            assert!(matches!(two.break_claim(&held).await, Ok(leasehold_core::BreakOutcome::Ended { .. })));
         }
     }
     let view = "SET ROLE app; SELECT count(*) FROM r_locks";

@@ -11,8 +11,8 @@ use common::*;
 use leasehold_conformance::breaking::{self, Shared};
 use leasehold_conformance::room;
 use leasehold_core::{
-    Backend, Broken, Claim, FailureKind, Grade, LossCause, LossSignal, Patience, Release, Renewal, Share,
-    Step,
+    Backend, BreakOutcome, Claim, FailureKind, FenceGrade, LossCause, LossSignal, Patience, Release, Renewal,
+    Share, Step,
 };
 use leasehold_postgres::{PostgresConfig, grants, in_transaction, in_transaction_sql, schema};
 use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy, Way};
@@ -123,13 +123,16 @@ async fn break_without_rights_ends_nothing_and_names_the_right() {
         let (holder, operator) = (open(&url("ann")).await, open(&url("bob")).await);
         breaking::who_may_not_break_is_told_what_to_grant(&*holder, &*operator, "pg_signal_backend").await;
         let rights =
-            async || operator.examine(LONG).await.into_iter().find(|one| one.topic == "break").unwrap();
+            async || operator.diagnose(LONG).await.into_iter().find(|one| one.topic == "break").unwrap();
         assert!(rights().await.found.contains("its own connections only"));
         server.sql("GRANT pg_signal_backend TO bob").await.unwrap();
         assert!(rights().await.found.contains("the connections of others"));
         let seen = operator.inspect(&resource("theirs"), None, &Patience::none(clock())).await.unwrap();
         let theirs = Claim { id: seen.holders[0].id, ..claim("theirs", LONG) };
-        assert_eq!(operator.break_claim(&theirs).await.unwrap(), Broken::Ended { beside: Vec::new() });
+        assert_eq!(
+            operator.break_claim(&theirs).await.unwrap(),
+            BreakOutcome::Ended { also_released: Vec::new() }
+        );
         hold(&*operator, &claim("theirs", LONG)).await;
         server.sql("REVOKE pg_signal_backend FROM bob").await.unwrap();
     }
@@ -362,7 +365,7 @@ async fn a_pooler_that_takes_turns_is_found_out() {
         }
         let failure = connect(&format!("{url}?method=advisory")).await.map(drop).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unsupported, "{sessions}: {failure}");
-        assert_eq!(open(&url).await.profile().waiting, leasehold_core::Waiting::Polls, "{sessions}");
+        assert_eq!(open(&url).await.profile().waiting, leasehold_core::WaitMode::Polls, "{sessions}");
     }
 }
 
@@ -405,7 +408,7 @@ async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {
         let failure = connect(&format!("{url}&method=advisory")).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
         let backend = open(&url).await;
-        assert_eq!(backend.profile().waiting, leasehold_core::Waiting::Polls);
+        assert_eq!(backend.profile().waiting, leasehold_core::WaitMode::Polls);
         // What is set for a session would be another client's, too.
         let (stranger, connection) = tokio_postgres::Config::new()
             .host_path(url.split(['=', '&']).nth(1).unwrap())
@@ -698,7 +701,7 @@ async fn who_may_create_nothing_holds_by_what_was_printed_for_them() {
             server.addr()
         );
         let failure = connect(&url).await.unwrap_err();
-        assert!(failure.detail().contains("leasehold schema --on"), "{failure}");
+        assert!(failure.detail().contains("leasehold schema --store"), "{failure}");
         let config = PostgresConfig::parse(&url).unwrap();
         // Running it again, beside clients, changes nothing.
         for _ in 0..2 {
@@ -707,7 +710,7 @@ async fn who_may_create_nothing_holds_by_what_was_printed_for_them() {
         assert_eq!(connect(&url).await.unwrap_err().kind, FailureKind::Denied);
         server.sql(&grants(&config)).await.unwrap();
         let backend = open(&url).await;
-        assert_eq!(backend.profile().fencing, Grade::Strict);
+        assert_eq!(backend.profile().fencing, FenceGrade::Strict);
         let claim = claim("job", LONG);
         let first = hold(&*backend, &claim).await;
         server.sql(&schema(&config)).await.unwrap();

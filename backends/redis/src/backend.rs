@@ -8,28 +8,28 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_core::{
     Backend, Claim, Failure, Finding, Patience, Profile, RegisterPromise, Registers, Release, Renew, Renewal,
-    Resource, Snapshot, Step, Summary, Version,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use redis::Value;
 
 use crate::cluster::Cluster;
+use crate::command_conn::{Request, Wire};
 use crate::config::{Deployment, RedisConfig, Wait};
 use crate::connection::Dialer;
-use crate::ears::Reach;
-use crate::examining::examine;
+use crate::diagnose::diagnose;
+use crate::endpoint::{Fixed, Source};
 use crate::keys::Keys;
-use crate::lookout::Lookout;
 use crate::polling::Pollers;
+use crate::pubsub_conn::ChannelScope;
 use crate::registers;
 use crate::replicas::{Confirm, Unconfirmed};
 use crate::reply;
+use crate::router::{Servers, Subscribing};
 use crate::scripts;
 use crate::sentinel::Sentinels;
 use crate::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
-use crate::servers::{Listening, Servers};
 use crate::subscriber::Subscriber;
-use crate::target::{Fixed, Source};
-use crate::wire::{Request, Wire};
+use crate::wait_keepalive::WaitKeepalive;
 
 /// Locks on one Redis or Valkey server, or on a cluster of them.
 ///
@@ -43,10 +43,10 @@ use crate::wire::{Request, Wire};
 pub struct RedisBackend {
     pub(crate) config: RedisConfig,
     pub(crate) wire: Arc<Servers>,
-    pub(crate) listening: Listening,
+    pub(crate) listening: Subscribing,
     /// The distance that news of releases is carried.
-    pub(crate) reach: Reach,
-    pub(crate) lookout: Lookout,
+    pub(crate) reach: ChannelScope,
+    pub(crate) keepalive: WaitKeepalive,
     pub(crate) pollers: Pollers,
     server: Server,
     profile: Profile,
@@ -83,8 +83,8 @@ impl RedisBackend {
         let wire = Arc::new(Wire::new(dialer.clone()));
         let server = Server::ask(&wire, config.timeout).await?;
         server.refuse_cluster(&wire.address())?;
-        let listening = Listening::One(Subscriber::new(dialer, Reach::Everywhere));
-        Ok(RedisBackend::of(config, Servers::One(wire), listening, Reach::Everywhere, server))
+        let listening = Subscribing::One(Subscriber::new(dialer, ChannelScope::Everywhere));
+        Ok(RedisBackend::of(config, Servers::One(wire), listening, ChannelScope::Everywhere, server))
     }
 
     /// Connects to a cluster.
@@ -94,25 +94,25 @@ impl RedisBackend {
             .ok_or_else(|| Failure::unavailable("no server of the cluster serves any slot: assign them"))?;
         if server.has_shard_channels() {
             let servers = Arc::new(Servers::Cluster(cluster));
-            let listening = Listening::BySlot(servers.clone());
-            return Ok(RedisBackend::of(config, servers, listening, Reach::Slot, server));
+            let listening = Subscribing::BySlot(servers.clone());
+            return Ok(RedisBackend::of(config, servers, listening, ChannelScope::Slot, server));
         }
         let dialer = Arc::new(Dialer::new(config.clone(), cluster.any()));
-        let listening = Listening::One(Subscriber::new(dialer, Reach::Everywhere));
-        Ok(RedisBackend::of(config, Servers::Cluster(cluster), listening, Reach::Everywhere, server))
+        let listening = Subscribing::One(Subscriber::new(dialer, ChannelScope::Everywhere));
+        Ok(RedisBackend::of(config, Servers::Cluster(cluster), listening, ChannelScope::Everywhere, server))
     }
 
     fn of(
         config: RedisConfig,
         wire: impl Into<Arc<Servers>>,
-        listening: Listening,
-        reach: Reach,
+        listening: Subscribing,
+        reach: ChannelScope,
         server: Server,
     ) -> RedisBackend {
         let wire = wire.into();
         let profile = server.profile(&config);
         RedisBackend {
-            lookout: Lookout::new(wire.clone(), config.timeout),
+            keepalive: WaitKeepalive::new(wire.clone(), config.timeout),
             listening,
             reach,
             pollers: Pollers::default(),
@@ -241,7 +241,7 @@ impl fmt::Debug for RedisBackend {
         f.debug_struct("RedisBackend")
             .field("config", &format_args!("{}", self.config))
             .field("server", &self.server)
-            .field("lookout", &self.lookout)
+            .field("keepalive", &self.keepalive)
             .finish_non_exhaustive()
     }
 }
@@ -256,7 +256,7 @@ impl Backend for RedisBackend {
         Some(self)
     }
 
-    fn adopts(&self) -> bool {
+    fn supports_transfer(&self) -> bool {
         true
     }
 
@@ -282,7 +282,7 @@ impl Backend for RedisBackend {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.observe(resource, seen, patience).await
@@ -293,12 +293,12 @@ impl Backend for RedisBackend {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.summarize(prefix, after, limit).await
     }
 
-    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
-        examine(self).await
+    async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
+        diagnose(self).await
     }
 }
 

@@ -21,16 +21,16 @@ use redis::cmd;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
+use crate::command_conn::Wire;
 use crate::config::{Endpoint, RedisConfig};
 use crate::connection::Dialer;
-use crate::ears::Reach;
+use crate::endpoint::{Fixed, Source, Target};
+use crate::pubsub_conn::ChannelScope;
 use crate::reply;
 use crate::server::Server;
+use crate::slots::{Node, View, slot_of};
 use crate::subscriber::Subscriber;
-use crate::target::{Fixed, Source, Target};
 use crate::timer;
-use crate::view::{Node, View, slot_of};
-use crate::wire::Wire;
 
 /// A cluster.
 #[derive(Debug)]
@@ -230,7 +230,7 @@ impl Known {
             let changed = changes.subscribe();
             let source = Arc::new(Single { known: self.own.clone(), id: node.id.clone(), changed });
             let dialer = Arc::new(Dialer::new(self.config.clone(), source));
-            let subscriber = Subscriber::new(dialer.clone(), Reach::Slot);
+            let subscriber = Subscriber::new(dialer.clone(), ChannelScope::Slot);
             let wire = Arc::new(Wire::new(dialer));
             Arc::new(Member { id: node.id.clone(), wire, subscriber, changes })
         };

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold_address::{Credentials, Host, SecretString};
-use leasehold_core::{Failure, Order};
+use leasehold_core::{Failure, QueueOrder};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
@@ -66,7 +66,7 @@ pub struct RedisConfig {
     pub(crate) credentials: Credentials,
     pub(crate) db: i64,
     pub(crate) wait: Wait,
-    pub(crate) order: Order,
+    pub(crate) order: QueueOrder,
     pub(crate) prefix: String,
     pub(crate) timeout: Duration,
     pub(crate) dialect: Dialect,
@@ -106,7 +106,7 @@ impl RedisConfig {
             ),
             db: read_path_db(&url)?,
             wait: Wait::Pubsub,
-            order: Order::Fifo,
+            order: QueueOrder::Fifo,
             prefix: "lh".to_owned(),
             timeout: Duration::from_secs(5),
             dialect: Dialect::Native,
@@ -145,8 +145,8 @@ impl RedisConfig {
             }
             ("order", _) => {
                 self.order = match value {
-                    "fifo" => Order::Fifo,
-                    "unordered" => Order::Unordered,
+                    "fifo" => QueueOrder::Fifo,
+                    "unordered" => QueueOrder::Unordered,
                     _ => return Err(invalid(format!("order={value}: write order=fifo or order=unordered"))),
                 }
             }
@@ -461,7 +461,7 @@ mod tests {
     fn the_forms_of_a_url_are_read() {
         let config = RedisConfig::parse("redis://h").unwrap();
         assert_eq!(config.endpoint, Endpoint::Tcp { host: "h".into(), port: 6379 });
-        assert_eq!((config.db, config.wait, config.order), (0, Wait::Pubsub, Order::Fifo));
+        assert_eq!((config.db, config.wait, config.order), (0, Wait::Pubsub, QueueOrder::Fifo));
         assert_eq!((config.prefix.as_str(), config.timeout), ("lh", Duration::from_secs(5)));
 
         let config = RedisConfig::parse("redis://[::1]:7000/3?wait=poll&timeout=250ms&prefix=a.b").unwrap();
@@ -507,7 +507,7 @@ mod tests {
         let url = "rediss+sentinel://me:p%40ss@h1,[::1]:7,h3:9/m%C3%BC?db=4&ca=/c.pem&sentinel-user=watch&order=unordered";
         let config = RedisConfig::parse(url).unwrap();
         assert_eq!(config.to_string(), "rediss+sentinel://me:***@h1:26379,[::1]:7,h3:9/mü?db=4");
-        assert_eq!((config.db, config.order), (4, Order::Unordered));
+        assert_eq!((config.db, config.order), (4, QueueOrder::Unordered));
         let Deployment::Sentinel(group) = &config.deployment else { panic!("{config:?}") };
         let sentinel = config.for_sentinel(group, &group.sentinels[1]);
         assert_eq!((sentinel.db, sentinel.endpoint.to_string().as_str()), (0, "[::1]:7"));

@@ -20,11 +20,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal};
-use crate::ears::{Ears, Reach};
+use crate::endpoint::{Source, Target};
+use crate::error;
 use crate::login::{Login, Refused};
-use crate::refusal;
+use crate::pubsub_conn::{ChannelScope, PubSubConn};
 use crate::replicas::Barrier;
-use crate::target::{Source, Target};
 
 /// A maker of connections to the server that is the one to talk to.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Dialer {
                 .set_pipeline_buffer_size(QUEUE);
             let (connection, driver) = MultiplexedConnection::new_with_config(&logged_in(), stream, settings)
                 .await
-                .map_err(|error| refusal::of_request(&error, &target.endpoint.to_string()))?;
+                .map_err(|error| error::of_request(&error, &target.endpoint.to_string()))?;
             let link = Link::new(target.clone(), connection, driver);
             self.source.admit(link.connection(), &target).await?;
             Ok(link)
@@ -64,10 +64,10 @@ impl Dialer {
     }
 
     /// Opens a connection for subscriptions, ready to use, and returns where it leads.
-    pub(crate) async fn subscription(&self, reach: Reach) -> Result<(Ears, Target), Failure> {
+    pub(crate) async fn subscription(&self, reach: ChannelScope) -> Result<(PubSubConn, Target), Failure> {
         let target = self.source.target().await?;
         let stream = self.bounded(&target.endpoint, self.open(&target.endpoint)).await?;
-        Ok((Ears::new(stream, reach, self.config.timeout), target))
+        Ok((PubSubConn::new(stream, reach, self.config.timeout), target))
     }
 
     async fn bounded<T>(
@@ -107,8 +107,8 @@ impl Dialer {
         };
         match login.perform(&mut stream).await {
             Ok(()) => Ok(stream),
-            Err(Refused::Broken(error)) => Err(refusal::of_greeting(error, endpoint)),
-            Err(Refused::Answered(text)) => Err(refusal::of_login(&text, &endpoint.to_string())),
+            Err(Refused::Broken(error)) => Err(error::of_greeting(error, endpoint)),
+            Err(Refused::Answered(text)) => Err(error::of_login(&text, &endpoint.to_string())),
         }
     }
 }
@@ -118,7 +118,7 @@ async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
         Endpoint::Tcp { host, port } => Ok(Box::new(open_tcp(endpoint, host, *port).await?)),
         Endpoint::Unix { path } => {
             let stream = UnixStream::connect(path).await;
-            Ok(Box::new(stream.map_err(|error| refusal::of_socket(error, &endpoint.to_string()))?))
+            Ok(Box::new(stream.map_err(|error| error::of_socket(error, &endpoint.to_string()))?))
         }
         Endpoint::Tls { host, port, files } => {
             let name = ServerName::try_from(host.clone())
@@ -126,13 +126,13 @@ async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
             let connector = TlsConnector::from(Arc::new(tls_settings(files)?));
             let stream = open_tcp(endpoint, host, *port).await?;
             let secured = connector.connect(name, stream).await;
-            Ok(Box::new(secured.map_err(|error| refusal::of_tls(error, &endpoint.to_string()))?))
+            Ok(Box::new(secured.map_err(|error| error::of_tls(error, &endpoint.to_string()))?))
         }
     }
 }
 
 async fn open_tcp(endpoint: &Endpoint, host: &str, port: u16) -> Result<TcpStream, Failure> {
-    let failed = |error| refusal::of_socket(error, &endpoint.to_string());
+    let failed = |error| error::of_socket(error, &endpoint.to_string());
     let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
     // Requests are small and waited for: holding them back to fill a packet only adds delay.
     stream.set_nodelay(true).map_err(failed)?;

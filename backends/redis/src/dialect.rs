@@ -2,14 +2,14 @@
 //!
 //! Ground rules: the native form promises most, so nothing here lowers it. A dialect consists of names,
 //! scripts and a profile, in a file of its own; the code that speaks it over a connection is written
-//! once, in `speaker.rs`. A key that exists under a name and is not a lock of the dialect is reported
+//! once, in `script_backend.rs`. A key that exists under a name and is not a lock of the dialect is reported
 //! and left as it is.
 
 mod options;
 mod reading;
 mod redisson;
+mod script_backend;
 mod scripts;
-mod speaker;
 mod text;
 
 use std::fmt::Debug;
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use leasehold_core::{Backend, Claim, Failure, Profile, Resource};
 
 use crate::backend::RedisBackend;
+use crate::command_conn::Request;
 use crate::config::{RedisConfig, invalid};
-use crate::wire::Request;
 
 /// Opens what `config` names, in the dialect that it names.
 ///
@@ -38,13 +38,19 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
     let reach = native.reach;
     Ok(match dialect {
         Dialect::Native => Arc::new(native),
-        Dialect::Plain => Arc::new(speaker::Speaker::new(native, text::Text::plain(key_prefix), rules)),
-        Dialect::PythonRedisLock => {
-            Arc::new(speaker::Speaker::new(native, text::Text::python_redis_lock(key_prefix), rules))
+        Dialect::Plain => {
+            Arc::new(script_backend::ScriptBackend::new(native, text::Text::plain(key_prefix), rules))
         }
-        Dialect::Redisson => {
-            Arc::new(speaker::Speaker::new(native, redisson::Redisson::new(key_prefix, reach), rules))
-        }
+        Dialect::PythonRedisLock => Arc::new(script_backend::ScriptBackend::new(
+            native,
+            text::Text::python_redis_lock(key_prefix),
+            rules,
+        )),
+        Dialect::Redisson => Arc::new(script_backend::ScriptBackend::new(
+            native,
+            redisson::Redisson::new(key_prefix, reach),
+            rules,
+        )),
     })
 }
 
@@ -63,7 +69,7 @@ pub(crate) enum Dialect {
 }
 
 /// The part that differs from dialect to dialect.
-pub(crate) trait Tongue: Debug + Send + Sync + 'static {
+pub(crate) trait ScriptDialect: Debug + Send + Sync + 'static {
     /// Returns what the dialect promises over a connection of which the native form promises `native`.
     fn profile(&self, native: Profile) -> Profile;
 

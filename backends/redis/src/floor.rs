@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use crate::view::{SLOTS, crc16};
+use crate::slots::{SLOTS, crc16};
 
 /// Returns the floor's key of a slot under `prefix`.
 pub(crate) fn floor_key(prefix: &str, slot: u16) -> String {
@@ -52,7 +52,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::view::slot_of;
+    use crate::slots::slot_of;
 
     #[test]
     fn every_slot_has_a_key_of_its_own() {

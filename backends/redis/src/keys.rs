@@ -5,9 +5,9 @@
 
 use leasehold_core::Resource;
 
-use crate::ears::Reach;
 use crate::floor::floor_key;
-use crate::view::slot_of;
+use crate::pubsub_conn::ChannelScope;
+use crate::slots::slot_of;
 
 /// The longest escaped name that is written out; a longer one is hashed, and kept whole beside its fence.
 pub(crate) const MAX_NAME: usize = 160;
@@ -79,10 +79,10 @@ impl Keys {
 
     /// Returns the channel on which releases are announced. The scripts know by its end how far a
     /// channel reaches.
-    pub(crate) fn channel(&self, reach: Reach) -> String {
+    pub(crate) fn channel(&self, reach: ChannelScope) -> String {
         self.key(match reach {
-            Reach::Everywhere => "wake",
-            Reach::Slot => "swake",
+            ChannelScope::Everywhere => "wake",
+            ChannelScope::Slot => "swake",
         })
     }
 
@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn all_keys_share_the_tag() {
         let keys = Keys::of("lh", &Resource::new("a").unwrap());
-        assert_eq!(keys.channel(Reach::Everywhere), "{lh:a}:wake");
-        assert_eq!(keys.channel(Reach::Slot), "{lh:a}:swake");
+        assert_eq!(keys.channel(ChannelScope::Everywhere), "{lh:a}:wake");
+        assert_eq!(keys.channel(ChannelScope::Slot), "{lh:a}:swake");
         assert!(keys.all().iter().chain(&keys.line()).all(|key| key.starts_with("{lh:a}:")));
     }
 }

@@ -4,43 +4,43 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
+mod acl;
+mod acquire;
 mod backend;
 mod backoff;
 mod cluster;
+mod command_conn;
 mod config;
 mod connection;
+mod diagnose;
 mod dialect;
-mod ears;
-mod examining;
+mod endpoint;
+mod error;
 mod floor;
+mod inspect;
 mod keys;
 mod login;
-mod looking;
-mod lookout;
-mod node;
 mod polling;
+mod pubsub_conn;
 mod redlock;
-mod refusal;
+mod redlock_member;
 mod registers;
 mod replicas;
 mod reply;
-mod rights;
+mod router;
 mod scripts;
 mod sentinel;
 mod server;
-mod servers;
+mod slots;
 mod subscriber;
-mod sweeping;
-mod target;
+mod sweep;
 mod timer;
-mod view;
-mod waiting;
-mod wire;
+mod wait_keepalive;
 
 pub use backend::RedisBackend;
 pub use config::RedisConfig;
 pub use dialect::connect;
-pub use node::RedisNode;
 pub use redlock::RedlockConfig;
+pub use redlock_member::RedisNode;
 pub use server::Server;
-pub use sweeping::{Swept, sweep};
+pub use sweep::{SweepReport, sweep};

@@ -8,7 +8,7 @@ use leasehold_core::Failure;
 use leasehold_core::quorum::Member;
 
 use crate::config::{RedisConfig, invalid};
-use crate::node::RedisNode;
+use crate::redlock_member::RedisNode;
 use crate::server::{MAX_TTL, MIN_TTL};
 
 #[doc = include_str!("redlock.md")]

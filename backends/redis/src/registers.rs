@@ -10,17 +10,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine as _};
 use leasehold_core::{
-    Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Resource, Stamp, Waiting,
+    Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Resource, Stamp, WaitMode,
 };
 use redis::Value;
 
+use crate::acquire::ended;
 use crate::backend::RedisBackend;
+use crate::command_conn::Request;
 use crate::keys::Keys;
 use crate::polling::TICK;
 use crate::reply;
 use crate::scripts::{self, Script};
-use crate::waiting::ended;
-use crate::wire::Request;
 
 /// Returns what a server of this profile promises of its registers.
 pub(crate) fn promise(profile: &Profile) -> RegisterPromise {
@@ -64,7 +64,7 @@ impl Registers for RedisBackend {
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
         let channel = Keys::of(&self.config.prefix, at).channel(self.reach);
-        let polls = self.registers.waiting == Waiting::Polls;
+        let polls = self.registers.waiting == WaitMode::Polls;
         let mut heard = if polls { None } else { self.listening.overhear(&channel) };
         loop {
             let found = Registers::read(self, at).await?;

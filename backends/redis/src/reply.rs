@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, ClaimId, Effect, Failure, FailureKind, Fence, Note, Resource, Share, Snapshot, Standing, Version,
+    Claim, ClaimId, ClaimInfo, Effect, Failure, FailureKind, Fence, Note, Resource, Share, Snapshot,
+    SnapshotVersion,
 };
 use redis::Value;
 
@@ -89,7 +90,7 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
     holders.sort_by_key(|standing| standing.fence);
     Ok(Snapshot {
         resource: resource.clone(),
-        version: Version(read(version)?),
+        version: SnapshotVersion(read(version)?),
         holders,
         waiting: standings(waiting, now)?,
         fence: (seq > 0).then(|| Fence::new(epoch, seq, 0)),
@@ -101,7 +102,7 @@ pub(crate) fn read<T: redis::FromRedisValue>(answer: Value) -> Result<T, Failure
     redis::from_redis_value(answer).map_err(|error| not_understood().because(error))
 }
 
-fn standings(list: Value, now: u64) -> Result<Vec<Standing>, Failure> {
+fn standings(list: Value, now: u64) -> Result<Vec<ClaimInfo>, Failure> {
     let Value::Array(list) = list else { return Err(not_understood()) };
     let mut list = list.into_iter();
     let mut standings = Vec::with_capacity(list.len() / 3);
@@ -114,14 +115,14 @@ fn standings(list: Value, now: u64) -> Result<Vec<Standing>, Failure> {
     Ok(standings)
 }
 
-fn standing(member: &str, end: u64, written: &str, now: u64) -> Result<Standing, Failure> {
+fn standing(member: &str, end: u64, written: &str, now: u64) -> Result<ClaimInfo, Failure> {
     let (id, share) = parse_member(member).ok_or_else(|| foreign(member))?;
     // The text about a claim may be gone (evicted) although the claim holds.
     let mut parts = written.splitn(5, ':');
     let fence = parts.next().and_then(parse_fence).filter(|fence| fence.seq > 0);
     let since = parts.next().and_then(|since| since.parse().ok());
     let note = parts.nth(2).unwrap_or_default();
-    Ok(Standing {
+    Ok(ClaimInfo {
         id,
         share,
         fence,

@@ -23,12 +23,12 @@ use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use tokio::task::JoinHandle;
 
+use crate::command_conn::Wire;
 use crate::config::RedisConfig;
 use crate::connection::Dialer;
-use crate::refusal;
-use crate::target::{Fixed, Source, Target, Views};
+use crate::endpoint::{Fixed, Source, Target, Views};
+use crate::error;
 use crate::timer;
-use crate::wire::Wire;
 use verdict::{Answer, Named, Verdict};
 
 /// The Sentinels of one primary.
@@ -113,7 +113,7 @@ impl Source for Sentinels {
     async fn admit(&self, mut connection: MultiplexedConnection, target: &Target) -> Result<(), Failure> {
         let address = target.endpoint.to_string();
         let answer = connection.send_packed_command(&cmd("ROLE")).await.and_then(Value::extract_error);
-        let role = answer.map_err(|error| refusal::of_request(&error, &address))?;
+        let role = answer.map_err(|error| error::of_request(&error, &address))?;
         let parts: Vec<Value> = redis::from_redis_value(role).unwrap_or_default();
         let word =
             |part: Option<&Value>| part.and_then(|part| redis::from_redis_value_ref::<String>(part).ok());

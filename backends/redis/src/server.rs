@@ -6,12 +6,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_core::{
-    Admission, Effect, Failure, FailureKind, Grade, Liveness, Order, Profile, Safety, Waiting,
+    Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Profile, QueueOrder,
+    WaitMode,
 };
 use redis::{Cmd, Value, cmd};
 
+use crate::command_conn::Wire;
 use crate::config::{Deployment, RedisConfig, Wait};
-use crate::wire::Wire;
 
 /// The facts that are known of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,25 +109,29 @@ impl Server {
     pub(crate) fn profile(&self, config: &RedisConfig) -> Profile {
         Profile {
             name: "redis",
-            admission: Admission::Counted,
+            admission: LockSupport::Counted,
             order: config.order,
             waiting: match config.wait {
-                Wait::Pubsub => Waiting::Notifies,
-                Wait::Poll => Waiting::Polls,
+                Wait::Pubsub => WaitMode::Notifies,
+                Wait::Poll => WaitMode::Polls,
             },
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
             fencing: match config.deployment {
-                Deployment::Single if self.is_durable() => Grade::Strict,
+                Deployment::Single if self.is_durable() => FenceGrade::Strict,
                 // An epoch carries fences over failovers, as long as nothing evicts the counter.
-                Deployment::Sentinel(_) | Deployment::Cluster(_) if self.keeps_all() => Grade::AcrossFailover,
-                Deployment::Single | Deployment::Sentinel(_) | Deployment::Cluster(_) => Grade::BestEffort,
+                Deployment::Sentinel(_) | Deployment::Cluster(_) if self.keeps_all() => {
+                    FenceGrade::AcrossFailover
+                }
+                Deployment::Single | Deployment::Sentinel(_) | Deployment::Cluster(_) => {
+                    FenceGrade::BestEffort
+                }
             },
             safety: match config.deployment {
-                Deployment::Single if self.is_durable() => Safety::Strict,
-                _ if self.keeps_all() => Safety::LostOnFailover,
-                _ => Safety::Evictable,
+                Deployment::Single if self.is_durable() => Durability::Strict,
+                _ if self.keeps_all() => Durability::LostOnFailover,
+                _ => Durability::Evictable,
             },
-            place_ttl: if config.order == Order::Fifo { PLACE_TTL } else { Duration::ZERO },
+            place_ttl: if config.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO },
             granularity: Duration::from_millis(2),
             overrun: Duration::ZERO,
             renew_batch_max: RENEW_BATCH_MAX,
@@ -250,11 +255,11 @@ mod tests {
         server
     }
 
-    fn promises(info: &str, appendfsync: Option<&str>) -> (Grade, Safety) {
+    fn promises(info: &str, appendfsync: Option<&str>) -> (FenceGrade, Durability) {
         promises_at("redis://h", info, appendfsync)
     }
 
-    fn promises_at(url: &str, info: &str, appendfsync: Option<&str>) -> (Grade, Safety) {
+    fn promises_at(url: &str, info: &str, appendfsync: Option<&str>) -> (FenceGrade, Durability) {
         let profile = server(info, appendfsync).profile(&RedisConfig::parse(url).unwrap());
         (profile.fencing, profile.safety)
     }
@@ -280,10 +285,10 @@ mod tests {
             let profile = weakest.profile(&config);
             (profile.fencing, profile.safety, weakest.has_shard_channels())
         };
-        assert_eq!(promises(kept), (Grade::AcrossFailover, Safety::LostOnFailover, true));
+        assert_eq!(promises(kept), (FenceGrade::AcrossFailover, Durability::LostOnFailover, true));
         let evicting = kept.replace("noeviction", "volatile-lru").replace("7.2", "6.2");
-        assert_eq!(promises(&evicting), (Grade::BestEffort, Safety::Evictable, false));
-        assert_eq!(promises(""), (Grade::BestEffort, Safety::Evictable, false));
+        assert_eq!(promises(&evicting), (FenceGrade::BestEffort, Durability::Evictable, false));
+        assert_eq!(promises(""), (FenceGrade::BestEffort, Durability::Evictable, false));
         assert!(Server::weakest(Vec::new()).is_none());
         let refusal = server(kept, None).refuse_cluster("h:1").unwrap_err();
         assert!(refusal.detail().contains("redis+cluster://"));
@@ -292,14 +297,14 @@ mod tests {
     #[test]
     fn only_what_is_known_to_last_is_called_strict() {
         let kept = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:0\r\n";
-        assert_eq!(promises(kept, Some("always")), (Grade::Strict, Safety::Strict));
-        assert_eq!(promises(kept, Some("everysec")), (Grade::BestEffort, Safety::LostOnFailover));
-        assert_eq!(promises(kept, None), (Grade::BestEffort, Safety::LostOnFailover));
+        assert_eq!(promises(kept, Some("always")), (FenceGrade::Strict, Durability::Strict));
+        assert_eq!(promises(kept, Some("everysec")), (FenceGrade::BestEffort, Durability::LostOnFailover));
+        assert_eq!(promises(kept, None), (FenceGrade::BestEffort, Durability::LostOnFailover));
         let followed = kept.replace("slaves:0", "slaves:1");
-        assert_eq!(promises(&followed, Some("always")), (Grade::BestEffort, Safety::LostOnFailover));
+        assert_eq!(promises(&followed, Some("always")), (FenceGrade::BestEffort, Durability::LostOnFailover));
         let evicting = kept.replace("noeviction", "allkeys-lru");
-        assert_eq!(promises(&evicting, Some("always")), (Grade::BestEffort, Safety::Evictable));
-        assert_eq!(promises("", None), (Grade::BestEffort, Safety::Evictable));
+        assert_eq!(promises(&evicting, Some("always")), (FenceGrade::BestEffort, Durability::Evictable));
+        assert_eq!(promises("", None), (FenceGrade::BestEffort, Durability::Evictable));
     }
 
     #[test]
@@ -311,9 +316,9 @@ mod tests {
             server.read_settings(settings.map(|(name, value)| ((*name).into(), (*value).into())).collect());
             server.profile(&RedisConfig::parse("redis://h").unwrap()).safety
         };
-        assert_eq!(safety(&[("no-appendfsync-on-rewrite", "no")]), Safety::Strict);
-        assert_eq!(safety(&[("no-appendfsync-on-rewrite", "yes")]), Safety::LostOnFailover);
-        assert_eq!(safety(&[]), Safety::LostOnFailover, "what is not known is assumed to be the weaker");
+        assert_eq!(safety(&[("no-appendfsync-on-rewrite", "no")]), Durability::Strict);
+        assert_eq!(safety(&[("no-appendfsync-on-rewrite", "yes")]), Durability::LostOnFailover);
+        assert_eq!(safety(&[]), Durability::LostOnFailover, "what is not known is assumed to be the weaker");
     }
 
     #[test]
@@ -331,11 +336,14 @@ mod tests {
     fn elected_primary_is_never_strict_and_fences_survive_failover() {
         let of = |info, appendfsync| promises_at("redis+sentinel://a,b,c/jobs", info, appendfsync);
         let kept = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:0\r\n";
-        assert_eq!(of(kept, Some("always")), (Grade::AcrossFailover, Safety::LostOnFailover));
+        assert_eq!(of(kept, Some("always")), (FenceGrade::AcrossFailover, Durability::LostOnFailover));
         assert_eq!(
             of("maxmemory_policy:noeviction\r\n", None),
-            (Grade::AcrossFailover, Safety::LostOnFailover)
+            (FenceGrade::AcrossFailover, Durability::LostOnFailover)
         );
-        assert_eq!(of("maxmemory_policy:volatile-lru\r\n", None), (Grade::BestEffort, Safety::Evictable));
+        assert_eq!(
+            of("maxmemory_policy:volatile-lru\r\n", None),
+            (FenceGrade::BestEffort, Durability::Evictable)
+        );
     }
 }

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use crate::backoff::Backoff;
 use crate::connection::Dialer;
-use crate::ears::{Ears, End, Heard, Reach};
-use crate::refusal;
-use crate::target::Target;
+use crate::endpoint::Target;
+use crate::error;
+use crate::pubsub_conn::{ChannelScope, End, PubSubConn, PubSubEvent};
 use crate::timer;
 
 /// A listener on channels, on behalf of waiters.
@@ -55,7 +55,7 @@ pub(crate) struct Ear {
 
 impl Subscriber {
     /// Connects when the first listener comes.
-    pub(crate) fn new(dialer: Arc<Dialer>, reach: Reach) -> Subscriber {
+    pub(crate) fn new(dialer: Arc<Dialer>, reach: ChannelScope) -> Subscriber {
         let shared = Shared { dialer, reach, board: Mutex::default(), work: Notify::new() };
         Subscriber { shared: Arc::new(shared), task: Mutex::default() }
     }
@@ -186,7 +186,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Shared {
     dialer: Arc<Dialer>,
-    reach: Reach,
+    reach: ChannelScope,
     board: Mutex<Board>,
     work: Notify,
 }
@@ -357,7 +357,7 @@ enum Ended {
 }
 
 /// Serves one connection until it breaks or has no listeners any more.
-async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
+async fn serve(shared: &Shared, mut ears: PubSubConn, target: &Target) -> Ended {
     let mut subscribed = Subscribed::new();
     let mut sweep = tokio::time::interval_at(timer::after(SWEEP), SWEEP);
     let mut broken = Ended::Unheard;
@@ -371,7 +371,7 @@ async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
         let served = tokio::select! {
             heard = ears.hear() => {
                 let Some(heard) = heard else { return broken };
-                if !matches!(heard, Heard::Refused { .. }) {
+                if !matches!(heard, PubSubEvent::Refused { .. }) {
                     broken = Ended::Broken;
                 }
                 pass_on(shared, heard, &mut subscribed, target);
@@ -393,42 +393,42 @@ async fn serve(shared: &Shared, mut ears: Ears, target: &Target) -> Ended {
 }
 
 /// Passes what was heard on to the waiters that it concerns.
-fn pass_on(shared: &Shared, heard: Heard, subscribed: &mut Subscribed, target: &Target) {
+fn pass_on(shared: &Shared, heard: PubSubEvent, subscribed: &mut Subscribed, target: &Target) {
     match heard {
-        Heard::Message { channel, payload } => {
+        PubSubEvent::Message { channel, payload } => {
             if let Some(entry) = shared.board().channels.get(&channel) {
                 entry.tell(read(&payload));
             }
         }
-        Heard::Subscribed(channel) => {
+        PubSubEvent::Subscribed(channel) => {
             shared.set([&channel], &State::Hearing);
             subscribed.insert(channel, Stage::Confirmed);
         }
         // It may have been asked for again meanwhile.
-        Heard::Ended { by: End::Us, .. } => {}
-        Heard::Ended { channel, by: End::Server } => {
+        PubSubEvent::Ended { by: End::Us, .. } => {}
+        PubSubEvent::Ended { channel, by: End::Server } => {
             subscribed.remove(&channel);
             shared.dialer.source().doubt(target);
             shared.set([&channel], &State::Deaf);
         }
-        Heard::Refused { channels, reason } => {
+        PubSubEvent::Refused { channels, reason } => {
             for channel in &channels {
                 subscribed.remove(channel);
             }
-            let state = if refusal::is_of_another(&reason) {
+            let state = if error::is_of_another(&reason) {
                 shared.dialer.source().doubt(target);
                 State::Deaf
             } else {
-                State::Refused(refusal::of_answer(&reason, &target.endpoint.to_string()))
+                State::Refused(error::of_answer(&reason, &target.endpoint.to_string()))
             };
             shared.set(&channels, &state);
         }
-        Heard::Alive => {}
+        PubSubEvent::Alive => {}
     }
 }
 
 /// Subscribes what is wanted.
-async fn subscribe(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed) -> io::Result<()> {
+async fn subscribe(shared: &Shared, ears: &mut PubSubConn, subscribed: &mut Subscribed) -> io::Result<()> {
     loop {
         let wanted = shared.take_wanted(subscribed);
         if wanted.is_empty() {
@@ -441,7 +441,7 @@ async fn subscribe(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed
 
 /// Unsubscribes channels that have no listeners any more, and pings a silent connection: one that is
 /// cut off without a word would otherwise be listened to for ever.
-async fn tidy(shared: &Shared, ears: &mut Ears, subscribed: &mut Subscribed) -> io::Result<()> {
+async fn tidy(shared: &Shared, ears: &mut PubSubConn, subscribed: &mut Subscribed) -> io::Result<()> {
     ears.ping().await?;
     shared.forget_quiet();
     let quiet = shared.unknown(subscribed);
@@ -484,14 +484,15 @@ fn read(payload: &[u8]) -> News {
 mod tests {
     use super::*;
     use crate::config::RedisConfig;
-    use crate::target::{Fixed, Source};
+    use crate::endpoint::{Fixed, Source};
 
     #[tokio::test]
     async fn what_nobody_asked_for_alone_makes_a_server_doubtful() {
         let config = RedisConfig::parse("redis://h").unwrap();
         let source = Arc::new(Fixed::new(config.endpoint.clone()));
         let target = source.target().await.unwrap();
-        let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source.clone())), Reach::Everywhere);
+        let subscriber =
+            Subscriber::new(Arc::new(Dialer::new(config, source.clone())), ChannelScope::Everywhere);
         let shared = &subscriber.shared;
         let ear = {
             let mut board = shared.board();
@@ -502,8 +503,8 @@ mod tests {
         assert_eq!(shared.take_wanted(&subscribed), ["c"]);
         // It was unsubscribed and subscribed again before the server had answered the first.
         subscribed.insert("c".to_owned(), Stage::Asked);
-        pass_on(shared, Heard::Ended { channel: "c".into(), by: End::Us }, &mut subscribed, &target);
-        pass_on(shared, Heard::Subscribed("c".into()), &mut subscribed, &target);
+        pass_on(shared, PubSubEvent::Ended { channel: "c".into(), by: End::Us }, &mut subscribed, &target);
+        pass_on(shared, PubSubEvent::Subscribed("c".into()), &mut subscribed, &target);
         assert!(source.is_current(&target) && ear.is_hearing());
         assert_eq!(subscribed.get("c"), Some(&Stage::Confirmed));
         // A listener that comes after the answer hears at once.
@@ -514,7 +515,12 @@ mod tests {
             board.channels.entry("c".to_owned()).or_insert_with(Channel::new).listen(shared, "c")
         };
         assert!(shared.take_wanted(&subscribed).is_empty() && late.is_hearing());
-        pass_on(shared, Heard::Ended { channel: "c".into(), by: End::Server }, &mut subscribed, &target);
+        pass_on(
+            shared,
+            PubSubEvent::Ended { channel: "c".into(), by: End::Server },
+            &mut subscribed,
+            &target,
+        );
         assert!(!source.is_current(&target) && !late.is_hearing() && subscribed.is_empty());
     }
 
@@ -522,7 +528,7 @@ mod tests {
     fn what_nobody_knows_any_more_is_given_up() {
         let config = RedisConfig::parse("redis://h").unwrap();
         let source = Arc::new(Fixed::new(config.endpoint.clone()));
-        let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source)), Reach::Everywhere);
+        let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source)), ChannelScope::Everywhere);
         let subscribed = Subscribed::from([("c".to_owned(), Stage::Confirmed)]);
         assert_eq!(subscriber.shared.unknown(&subscribed), ["c"]);
         let ear = subscriber

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Backend, Effect, Failure, FailureKind, Grade, Order, Put, Safety};
+use leasehold_core::{Backend, Durability, Effect, Failure, FailureKind, FenceGrade, Put, QueueOrder};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Appendonly, Proxy, RedisServer, Tls, Way};
 
@@ -30,7 +30,7 @@ async fn works(url: &str) {
     assert!(fence.is_some() && try_take(&backend, &holder).await == fence);
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert!(renewed(&backend, &holder).await);
-    let in_line = usize::from(backend.profile().order == Order::Fifo);
+    let in_line = usize::from(backend.profile().order == QueueOrder::Fifo);
     let limit = patience(Duration::from_secs(5));
     let taking = take(&backend, &waiter, &limit);
     let releasing = async {
@@ -105,9 +105,9 @@ async fn without_the_right_to_ask_the_weaker_is_assumed() {
     let url = format!("redis://jobs:secret@{}", server.addr());
     works(&url).await;
     let profile = try_connect(&url).await.unwrap().profile().clone();
-    assert_eq!((profile.fencing, profile.safety), (Grade::BestEffort, Safety::Evictable));
+    assert_eq!((profile.fencing, profile.safety), (FenceGrade::BestEffort, Durability::Evictable));
     let profile = try_connect(&server.url()).await.unwrap().profile().clone();
-    assert_eq!((profile.fencing, profile.safety), (Grade::Strict, Safety::Strict));
+    assert_eq!((profile.fencing, profile.safety), (FenceGrade::Strict, Durability::Strict));
 }
 
 #[tokio::test]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::{Admission, Backend, FailureKind, Grade, Proof, Release, Renew, Renewal, Safety, Share};
+use leasehold_core::{
+    Backend, Durability, FailureKind, FenceGrade, LockSupport, Proof, Release, Renew, Renewal, Share,
+};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Counts, RedisCluster, RedisServer, SlotMove, Tls};
 use tokio::time::timeout;
@@ -48,8 +50,8 @@ async fn any_server_leads_to_all_and_each_decides_over_its_slots() {
     let nobody = "127.0.0.1:1".parse().unwrap();
     let backend = connect(&cluster.url_at(&[nobody, cluster.addr(4)])).await;
     let profile = backend.profile();
-    assert_eq!((profile.fencing, profile.safety), (Grade::AcrossFailover, Safety::LostOnFailover));
-    assert_eq!(profile.admission, Admission::Counted);
+    assert_eq!((profile.fencing, profile.safety), (FenceGrade::AcrossFailover, Durability::LostOnFailover));
+    assert_eq!(profile.admission, LockSupport::Counted);
     let before = counts(&cluster).await;
     let names: Vec<String> = (0..60).map(|n| format!("job {n:02}")).collect();
     for name in &names {
@@ -273,7 +275,7 @@ async fn tls_password_and_the_documented_rights_are_enough() {
     );
     let url = cluster.url().replace("default:all@", "jobs:s%3Ap%2Fw@") + &options;
     let (one, two) = (connect(&url).await, Arc::new(connect(&url).await));
-    assert_eq!(one.profile().fencing, Grade::AcrossFailover);
+    assert_eq!(one.profile().fencing, FenceGrade::AcrossFailover);
     for n in 0..8 {
         let name = format!("job {n}");
         let (first, second) = (mutex(&name), mutex(&name));

@@ -8,9 +8,9 @@ use leasehold_core::{Backend, Finding, Severity};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Appendonly, RedisCluster, RedisServer};
 
-async fn examine(url: &str) -> Vec<Finding> {
+async fn diagnose(url: &str) -> Vec<Finding> {
     let backend = RedisBackend::connect(RedisConfig::parse(url).unwrap()).await.unwrap();
-    backend.examine(Duration::from_secs(30)).await
+    backend.diagnose(Duration::from_secs(30)).await
 }
 
 fn severity(findings: &[Finding], topic: &str) -> Severity {
@@ -22,14 +22,14 @@ fn severity(findings: &[Finding], topic: &str) -> Severity {
 async fn a_durable_server_is_found_well_and_one_that_evicts_is_not() {
     let builder = RedisServer::builder().persistence(Appendonly::Always);
     let Some(server) = builder.start_or_skip().await else { return };
-    let found = examine(&server.url()).await;
+    let found = diagnose(&server.url()).await;
     for topic in ["version", "eviction", "persistence", "replicas", "clock", "rights", "pubsub"] {
         assert_eq!(severity(&found, topic), Severity::Good, "{topic}: {found:#?}");
     }
     assert_eq!(severity(&found, "access"), Severity::Notice, "nobody has to log in");
     server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await.unwrap();
     server.command(&["CONFIG", "SET", "appendfsync", "no"]).await.unwrap();
-    let found = examine(&format!("{}?wait=poll", server.url())).await;
+    let found = diagnose(&format!("{}?wait=poll", server.url())).await;
     assert_eq!(severity(&found, "eviction"), Severity::Risk);
     assert_eq!(severity(&found, "persistence"), Severity::Notice);
     assert_eq!(severity(&found, "pubsub"), Severity::Notice);
@@ -41,7 +41,7 @@ async fn a_login_with_few_rights_is_told_which_are_missing() {
         "resetkeys ~* resetchannels -@all +eval +evalsha +ping +hello +select +time +acl|whoami +auth";
     let builder = RedisServer::builder().password("root").acl_user("few", "secret", rules);
     let Some(server) = builder.start_or_skip().await else { return };
-    let found = examine(&format!("redis://few:secret@{}", server.addr())).await;
+    let found = diagnose(&format!("redis://few:secret@{}", server.addr())).await;
     assert_eq!(severity(&found, "server"), Severity::Unknown, "{found:#?}");
     assert_eq!(severity(&found, "pubsub"), Severity::Broken);
     let rights = found.iter().find(|finding| finding.topic == "rights").unwrap();
@@ -55,7 +55,7 @@ async fn a_login_with_few_rights_is_told_which_are_missing() {
 #[tokio::test]
 async fn each_server_of_a_cluster_is_looked_at() {
     let Some(cluster) = RedisCluster::start_or_skip().await else { return };
-    let found = examine(&cluster.url()).await;
+    let found = diagnose(&cluster.url()).await;
     assert_eq!(severity(&found, "cluster"), Severity::Good, "{found:#?}");
     assert_eq!(severity(&found, "pubsub"), Severity::Good, "{found:#?}");
     assert_eq!(found.iter().filter(|finding| finding.topic == "replicas").count(), 3, "one for each primary");

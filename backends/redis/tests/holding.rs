@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use leasehold_core::{Backend, Grade, Order, Safety, Share, Waiting};
+use leasehold_core::{Backend, Durability, FenceGrade, QueueOrder, Share, WaitMode};
 use leasehold_testkit::{RedisServer, Reply};
 
 #[tokio::test]
@@ -199,13 +199,16 @@ async fn the_profile_says_what_the_options_and_the_server_say() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     let profile = backend.profile();
-    assert_eq!((profile.name, profile.order, profile.waiting), ("redis", Order::Fifo, Waiting::Notifies));
-    assert_eq!((profile.fencing, profile.safety), (Grade::BestEffort, Safety::LostOnFailover));
+    assert_eq!(
+        (profile.name, profile.order, profile.waiting),
+        ("redis", QueueOrder::Fifo, WaitMode::Notifies)
+    );
+    assert_eq!((profile.fencing, profile.safety), (FenceGrade::BestEffort, Durability::LostOnFailover));
     assert_eq!(backend.server().run_id.as_deref().map(str::len), Some(40));
     assert!(backend.server().version.is_some());
     let backend = connect(&format!("{}?order=unordered&wait=poll", server.url())).await;
     let profile = backend.profile();
-    assert_eq!((profile.order, profile.waiting), (Order::Unordered, Waiting::Polls));
+    assert_eq!((profile.order, profile.waiting), (QueueOrder::Unordered, WaitMode::Polls));
     assert_eq!(profile.place_ttl, Duration::ZERO);
 }
 

@@ -174,7 +174,7 @@ async fn a_user_who_may_not_publish_is_refused_at_once() {
     let failure =
         backend.contend(&claim_of("job", Share::MUTEX, Duration::from_secs(10)), &no_patience()).await;
     assert!(failure.unwrap_err().detail().contains("PUBLISH"));
-    let findings = backend.examine(Duration::from_secs(10)).await;
+    let findings = backend.diagnose(Duration::from_secs(10)).await;
     assert!(
         findings.iter().any(|finding| finding.severity == leasehold_core::Severity::Broken),
         "{findings:?}"

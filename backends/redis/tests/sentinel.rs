@@ -7,7 +7,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_core::{Backend, Claim, Failure, FailureKind, Fence, Grade, Renewal, Safety, Share};
+use leasehold_core::{Backend, Claim, Durability, Failure, FailureKind, Fence, FenceGrade, Renewal, Share};
 use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Data, RedisSentinel, RedisServer, Way};
 
@@ -58,7 +58,7 @@ async fn the_primary_is_found_and_promises_what_it_can() {
     let backend = open(&group).await;
     assert_eq!(
         (backend.profile().fencing, backend.profile().safety),
-        (Grade::AcrossFailover, Safety::LostOnFailover)
+        (FenceGrade::AcrossFailover, Durability::LostOnFailover)
     );
     let (first, second) = (mutex("job"), mutex("job"));
     let fence = try_take(&backend, &first).await.unwrap();

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_core::{Backend, FailureKind, Fence};
-use leasehold_redis::{RedisBackend, RedisConfig, Swept};
+use leasehold_redis::{RedisBackend, RedisConfig, SweepReport};
 use leasehold_testkit::{RedisCluster, RedisSentinel, RedisServer};
 
-async fn sweep(url: &str, unused_for: Duration) -> Swept {
+async fn sweep(url: &str, unused_for: Duration) -> SweepReport {
     leasehold_redis::sweep(RedisConfig::parse(url).unwrap(), unused_for).await.unwrap()
 }
 
@@ -49,9 +49,9 @@ async fn what_is_unused_goes_and_what_is_in_use_stays() {
             server.command(&["SET", key, "not a number"]).await.unwrap();
         }
         let spared = sweep(&server.url(), Duration::from_secs(3_600)).await;
-        assert_eq!(spared, Swept { seen: 5, forgotten: 0 });
+        assert_eq!(spared, SweepReport { seen: 5, forgotten: 0 });
         let swept = sweep(&server.url(), Duration::ZERO).await;
-        assert_eq!(swept, Swept { seen: 5, forgotten: 3 });
+        assert_eq!(swept, SweepReport { seen: 5, forgotten: 3 });
         let left = keys(&server).await;
         let fences: Vec<_> = left.iter().filter(|key| key.ends_with(":fence")).collect();
         assert_eq!(fences, ["{lh:held}:fence", "{lh:mine}:fence", "{other:a}:fence"]);
@@ -132,8 +132,11 @@ async fn each_server_of_a_cluster_is_swept() {
     for name in &names {
         before.push(use_once(&backend, name).await);
     }
-    assert_eq!(sweep(&cluster.url(), Duration::from_secs(3_600)).await, Swept { seen: 60, forgotten: 0 });
-    assert_eq!(sweep(&cluster.url(), Duration::ZERO).await, Swept { seen: 60, forgotten: 60 });
+    assert_eq!(
+        sweep(&cluster.url(), Duration::from_secs(3_600)).await,
+        SweepReport { seen: 60, forgotten: 0 }
+    );
+    assert_eq!(sweep(&cluster.url(), Duration::ZERO).await, SweepReport { seen: 60, forgotten: 60 });
     // Another election, as after a failover, and one that is not known to the floor's server any more.
     let held = cluster.slot_of("lh:job%2000").await.unwrap();
     let primary = cluster.primary_of(held).await.unwrap();

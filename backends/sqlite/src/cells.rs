@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_cell::{
-    Amend, Basis, Cell, CellBackend, Cells, Found, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized, Shelf, Swap,
-    Swept, Timekeeping, Way,
+    AmendKind, Cell, CellBackend, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, MAX_TTL, MIN_TTL,
+    Origin, PLACE_TTL, Put, Shelf, Swap, SweepReport,
 };
 use leasehold_core::{
-    Admission, Backend, Clock, Effect, Failure, FailureKind, Fence, Finding, Liveness, Profile, Registers,
-    Resource, Safety, Severity, Waiting,
+    Backend, Clock, Durability, Effect, Failure, FailureKind, Fence, Finding, Liveness, LockSupport, Profile,
+    Registers, Resource, Severity, WaitMode,
 };
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
 
@@ -39,7 +39,7 @@ pub async fn sweep(
     config: SqliteConfig,
     clock: Arc<dyn Clock>,
     unused_for: Duration,
-) -> Result<Swept, Failure> {
+) -> Result<SweepReport, Failure> {
     CellBackend::new(SqliteCells::open(config).await?, clock).sweep(unused_for).await
 }
 
@@ -63,13 +63,13 @@ impl SqliteCells {
         let worker = Arc::new(Worker::start(config.clone()).await?);
         let profile = Profile {
             name: "sqlite",
-            admission: Admission::Counted,
+            admission: LockSupport::Counted,
             order: config.order,
-            waiting: Waiting::Polls,
+            waiting: WaitMode::Polls,
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
             fencing: config.synchronous.grade(),
             // All holders are processes of this machine: a loss of power ends them too.
-            safety: Safety::Strict,
+            safety: Durability::Strict,
             place_ttl: PLACE_TTL,
             granularity: Duration::from_millis(1),
             overrun: Duration::ZERO,
@@ -120,13 +120,13 @@ impl SqliteCells {
 }
 
 #[async_trait]
-impl Cells for SqliteCells {
+impl CellStore for SqliteCells {
     fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    fn timekeeping(&self) -> Timekeeping {
-        Timekeeping::Store
+    fn timekeeping(&self) -> ClockSource {
+        ClockSource::Store
     }
 
     fn commits_at_once(&self) -> Option<usize> {
@@ -142,16 +142,16 @@ impl Cells for SqliteCells {
         self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
     }
 
-    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
         let (name, put, statements) = (at.as_str().to_owned(), put.clone(), self.statements.clone());
         self.run(move |connection| {
             // The present is that of the attempt which succeeds, and not of one that found the database busy.
             let parameters = (&name, &put.text, signed(put.version), time::now(), micros(put.keep));
-            if let Some(seq) = change_one(connection, &statements.seize, parameters)? {
-                return Ok(Seized::Taken { version: put.version, fence: fence(seq) });
+            if let Some(seq) = change_one(connection, &statements.try_insert, parameters)? {
+                return Ok(InsertOutcome::Taken { version: put.version, fence: fence(seq) });
             }
             let mut read = connection.prepare_cached(&statements.read)?;
-            Ok(Seized::Held(read.query_row([&name], |row| cell(row, 0)).optional()?))
+            Ok(InsertOutcome::Held(read.query_row([&name], |row| cell(row, 0)).optional()?))
         })
         .await
     }
@@ -170,18 +170,18 @@ impl Cells for SqliteCells {
         }
     }
 
-    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         let many = amends.iter().map(|amend| (*amend).clone()).collect();
-        self.change_all(many, |connection, statements, amend: &Amend, now| {
-            let Amend { at, seen, way, put } = amend;
+        self.change_all(many, |connection, statements, amend: &CellUpdate, now| {
+            let CellUpdate { at, seen, way, put } = amend;
             match way {
-                Way::Retake => {
+                AmendKind::Retake => {
                     let (name, text, keep) = (at.as_str(), &put.text, micros(put.keep));
                     let parameters = (name, text, signed(put.version), now, keep, signed(*seen));
                     Ok(change_one(connection, &statements.retake, parameters)?.map(fence))
                 }
-                Way::Keep => {
-                    let is_done = swap_one(connection, statements, at, *seen, Basis::Renewed, put, now)?;
+                AmendKind::Keep => {
+                    let is_done = swap_one(connection, statements, at, *seen, Origin::Renewed, put, now)?;
                     Ok(is_done.then_some(put.fence))
                 }
             }
@@ -245,7 +245,7 @@ impl Cells for SqliteCells {
         rows.await?.into_iter().map(found).collect()
     }
 
-    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+    async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
         let facts = self.run(|connection| {
             let version: String = connection.query_row("SELECT sqlite_version()", [], |row| row.get(0))?;
             let health: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
@@ -309,7 +309,7 @@ fn swap_one(
     statements: &Statements,
     at: &Resource,
     seen: u64,
-    basis: Basis,
+    basis: Origin,
     put: &Put,
     now: i64,
 ) -> rusqlite::Result<bool> {
@@ -319,7 +319,7 @@ fn swap_one(
         &put.text,
         signed(put.version),
         signed(put.fence.seq),
-        basis == Basis::Renewed,
+        basis == Origin::Renewed,
         now,
         micros(put.keep),
     );

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_address::{duration_between, invalid};
-use leasehold_core::{Failure, Grade, Order};
+use leasehold_core::{Failure, FenceGrade, QueueOrder};
 use percent_encoding::percent_decode_str;
 
 /// One database file, and how leasehold uses it.
@@ -31,7 +31,7 @@ use percent_encoding::percent_decode_str;
 pub struct SqliteConfig {
     pub(crate) path: PathBuf,
     pub(crate) synchronous: Synchronous,
-    pub(crate) order: Order,
+    pub(crate) order: QueueOrder,
     pub(crate) table: String,
     pub(crate) timeout: Duration,
     pub(crate) create: Create,
@@ -59,10 +59,10 @@ impl Synchronous {
         }
     }
 
-    pub(crate) fn grade(self) -> Grade {
+    pub(crate) fn grade(self) -> FenceGrade {
         match self {
-            Synchronous::Full => Grade::Strict,
-            Synchronous::Normal => Grade::BestEffort,
+            Synchronous::Full => FenceGrade::Strict,
+            Synchronous::Normal => FenceGrade::BestEffort,
         }
     }
 }
@@ -95,7 +95,7 @@ impl SqliteConfig {
         let mut config = SqliteConfig {
             path: PathBuf::from(path.as_ref()),
             synchronous: Synchronous::Full,
-            order: Order::Fifo,
+            order: QueueOrder::Fifo,
             table: "leasehold".to_owned(),
             timeout: Duration::from_secs(5),
             create: Create::Yes,
@@ -128,8 +128,8 @@ impl SqliteConfig {
             }
             "order" => {
                 self.order = match value {
-                    "fifo" => Order::Fifo,
-                    "unordered" => Order::Unordered,
+                    "fifo" => QueueOrder::Fifo,
+                    "unordered" => QueueOrder::Unordered,
                     _ => return Err(invalid(format!("order={value}: write order=fifo or order=unordered"))),
                 }
             }

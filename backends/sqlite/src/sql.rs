@@ -3,7 +3,7 @@
 /// The statements for one table.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) seize: String,
+    pub(crate) try_insert: String,
     pub(crate) retake: String,
     pub(crate) read: String,
     pub(crate) swap: String,
@@ -16,7 +16,7 @@ impl Statements {
         Statements {
             // A new row's counter begins at the wall clock, so that fences rise even after the loss of the
             // file.
-            seize: format!(
+            try_insert: format!(
                 "INSERT INTO {table} AS c (name, claims, version, seq, origin, lapses) \
                  VALUES (?1, ?2, ?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?4, ?4 + ?5) \
                  ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
@@ -58,9 +58,9 @@ mod tests {
         let config = SqliteConfig::parse("sqlite:locks.db").unwrap();
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(&schema(&config)).unwrap();
-        let Statements { seize, retake, read, swap, list, all } = Statements::of(&config.table);
+        let Statements { try_insert, retake, read, swap, list, all } = Statements::of(&config.table);
         // An insertion finds its row by the key, which is not worth a line to SQLite.
-        for (sql, steps) in [(seize, 0), (retake, 1), (read, 1), (swap, 1), (list, 1), (all, 1)] {
+        for (sql, steps) in [(try_insert, 0), (retake, 1), (read, 1), (swap, 1), (list, 1), (all, 1)] {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let parameters = vec![None::<i64>; plan.parameter_count()];
             let plan = plan.query_map(rusqlite::params_from_iter(parameters), |row| row.get(3)).unwrap();

@@ -393,7 +393,7 @@ async fn a_sweep_empties_rows_and_keeps_them_for_their_fences() {
 async fn the_examination_tells_how_the_file_is() {
     let place = Place::new();
     let severity = async |options, topic: &str| {
-        let found = place.open(options).await.unwrap().examine(Duration::from_secs(30)).await;
+        let found = place.open(options).await.unwrap().diagnose(Duration::from_secs(30)).await;
         found.iter().find(|finding| finding.topic == topic).unwrap().severity
     };
     assert_eq!(severity("", "database").await, Severity::Good);

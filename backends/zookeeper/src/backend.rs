@@ -5,22 +5,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Backend, Claim, Failure, Finding, Grade, Liveness, Order, Patience, Profile, Registers,
-    Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Step, Summary, Version, Waiting,
+    Backend, Claim, Durability, Failure, FenceGrade, Finding, Liveness, LockSupport, Patience, Profile,
+    QueueOrder, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
+    SnapshotVersion, Step, WaitMode,
 };
 
 use crate::config::ZooKeeperConfig;
 use crate::dialect::Dialect;
-use crate::ending::{self, Leftovers};
-use crate::fleet::Fleet;
+use crate::four_letter;
 use crate::names::Names;
 use crate::places::Places;
-use crate::quiet::Quiet;
 use crate::recent::Recent;
-use crate::renewing::LOOKS_MAX;
+use crate::release::{self, Leftovers};
+use crate::renew::LOOKS_MAX;
 use crate::session::Sessions;
+use crate::session_pool::SessionPool;
+use crate::uncontended::Quiet;
 use crate::validity::Validity;
-use crate::words;
 
 /// Locks in one ZooKeeper ensemble.
 ///
@@ -50,7 +51,7 @@ pub(crate) struct Ensemble {
     /// The session for everything but claims.
     pub(crate) sessions: Sessions,
     /// Those that claims are in.
-    pub(crate) fleet: Fleet,
+    pub(crate) fleet: SessionPool,
     pub(crate) places: Places,
     pub(crate) quiet: Quiet,
     pub(crate) recent: Recent,
@@ -70,9 +71,9 @@ impl ZooKeeperBackend {
         }
         let names = Names::new(config.base(), config.dialect, config.user().is_some()).with(config.mutexes);
         let (sessions, first) = Sessions::start(config.clone()).await?;
-        let tick = words::tick(&sessions.addresses(&config), config.timeout).await;
+        let tick = four_letter::tick(&sessions.addresses(&config), config.timeout).await;
         let validity = Validity::of(first.timeout, tick)?;
-        let fleet = Fleet::new(config.clone(), first.timeout, sessions.clone());
+        let fleet = SessionPool::new(config.clone(), first.timeout, sessions.clone());
         let ensemble = Arc::new(Ensemble {
             config,
             fleet,
@@ -83,7 +84,7 @@ impl ZooKeeperBackend {
             recent: Recent::default(),
             leftovers: Leftovers::default(),
         });
-        leasehold_machine::spawn(ending::sweep(Arc::downgrade(&ensemble)));
+        leasehold_machine::spawn(release::sweep(Arc::downgrade(&ensemble)));
         let profile = profile(validity, ensemble.names.admission());
         Ok(ZooKeeperBackend { ensemble, validity, profile })
     }
@@ -101,8 +102,8 @@ impl Backend for ZooKeeperBackend {
         &self.profile
     }
 
-    fn why_not(&self, share: Share) -> Option<&'static str> {
-        self.ensemble.names.why_not(share)
+    fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
+        self.ensemble.names.unsupported_reason(share)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -134,7 +135,7 @@ impl Backend for ZooKeeperBackend {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.ensemble.observe(resource, seen, patience).await
@@ -145,24 +146,24 @@ impl Backend for ZooKeeperBackend {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.ensemble.summarize(prefix, after, limit).await
     }
 
-    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
-        self.ensemble.examine(self.validity).await
+    async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
+        self.ensemble.diagnose(self.validity).await
     }
 }
 
-fn profile(validity: Validity, admission: Admission) -> Profile {
+fn profile(validity: Validity, admission: LockSupport) -> Profile {
     Profile {
         name: "zk",
         admission,
-        order: Order::Fifo,
-        waiting: Waiting::Notifies,
+        order: QueueOrder::Fifo,
+        waiting: WaitMode::Notifies,
         liveness: Liveness::Heartbeat { valid: validity.valid },
-        fencing: Grade::Strict,
-        safety: Safety::Strict,
+        fencing: FenceGrade::Strict,
+        safety: Durability::Strict,
         place_ttl: validity.session,
         granularity: Duration::ZERO,
         overrun: Duration::ZERO,

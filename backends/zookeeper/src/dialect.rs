@@ -5,7 +5,7 @@
 //! whose making was not answered is recognised. Other libraries do the same for the same reason, with
 //! an id of their own.
 
-use leasehold_core::{Admission, ClaimId, Effect, Failure, FailureKind, Share};
+use leasehold_core::{ClaimId, Effect, Failure, FailureKind, LockSupport, Share};
 
 /// The library whose names are written and read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +53,16 @@ impl Dialect {
     }
 
     /// Returns what can be written down in it.
-    pub(crate) fn admission(self, mutexes: Mutexes) -> Admission {
+    pub(crate) fn admission(self, mutexes: Mutexes) -> LockSupport {
         match (self, mutexes) {
-            (Dialect::Native, _) => Admission::Counted,
-            (_, Mutexes::Locks) => Admission::Permits,
-            (_, Mutexes::Leases) => Admission::Exclusive,
+            (Dialect::Native, _) => LockSupport::Counted,
+            (_, Mutexes::Locks) => LockSupport::Permits,
+            (_, Mutexes::Leases) => LockSupport::Exclusive,
         }
     }
 
     /// Returns why a share cannot be written down; `None` where it can.
-    pub(crate) fn why_not(self, mutexes: Mutexes, share: Share) -> Option<&'static str> {
+    pub(crate) fn unsupported_reason(self, mutexes: Mutexes, share: Share) -> Option<&'static str> {
         match (self, mutexes) {
             (Dialect::Native, _) => None,
             (_, Mutexes::Leases) if share == Share::MUTEX => None,
@@ -80,7 +80,7 @@ impl Dialect {
     /// # Errors
     /// `Unsupported`; nothing was sent.
     pub(crate) fn check(self, mutexes: Mutexes, share: Share) -> Result<(), Failure> {
-        let Some(why) = self.why_not(mutexes, share) else { return Ok(()) };
+        let Some(why) = self.unsupported_reason(mutexes, share) else { return Ok(()) };
         let text = format!("the share {share} cannot be written in this dialect: {why}");
         Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
     }
@@ -261,7 +261,9 @@ mod tests {
         let refused = |dialect: Dialect, mutexes, share| {
             let failure = dialect.check(mutexes, share).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Unsupported);
-            assert!(dialect.why_not(mutexes, share).is_some_and(|why| failure.detail().ends_with(why)));
+            assert!(
+                dialect.unsupported_reason(mutexes, share).is_some_and(|why| failure.detail().ends_with(why))
+            );
             failure.to_string()
         };
         for dialect in [Dialect::Curator, Dialect::Kazoo] {

@@ -15,14 +15,14 @@ use futures_util::future::join;
 use leasehold_core::{Claim, Effect, Failure, FailureKind, Moment, Patience, Resource};
 use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult};
 
+use crate::acquire::{Look, cannot_look, cannot_stand};
 use crate::backend::Ensemble;
 use crate::dialect::{Dialect, looks_like_a_claim};
-use crate::names::Post;
+use crate::layout;
+use crate::names::NodeRole;
 use crate::places::{Own, Stage};
-use crate::scene;
+use crate::resource_view;
 use crate::session::Session;
-use crate::waiting::{Look, cannot_look, cannot_stand};
-use crate::wire;
 
 /// A semaphore, as seen by the claim that is the first in its line.
 struct Pool {
@@ -52,11 +52,11 @@ impl Ensemble {
         own: Option<Own>,
     ) -> Result<Look, Failure> {
         let (own, line) = match own {
-            Some(own) if own.post == Post::Leases => {
+            Some(own) if own.post == NodeRole::Leases => {
                 return self.still_leases(session, claim, own, patience).await;
             }
             Some(own) => {
-                let line = self.line_now(session, &claim.resource, Post::Locks).await;
+                let line = self.line_now(session, &claim.resource, NodeRole::Locks).await;
                 let Some((line, _)) = line.map_err(unsettled)? else {
                     self.places.forget(claim.id);
                     return Ok(Look::Gone);
@@ -133,7 +133,7 @@ impl Ensemble {
 
     /// Returns how much room is taken in a semaphore, besides the claims in its line. kazoo counts
     /// everything that is beside its leases.
-    fn occupied(&self, scene: &scene::Scene) -> usize {
+    fn occupied(&self, scene: &resource_view::ResourceView) -> usize {
         let beside = match self.names.dialect() {
             Dialect::Kazoo => scene.line.places().len(),
             _ => 0,
@@ -143,7 +143,7 @@ impl Ensemble {
 
     /// Returns the semaphore now; `None` where its node was missing and was made, or changed meanwhile.
     async fn pool(&self, session: &Session, claim: &Claim) -> Result<Option<Pool>, Failure> {
-        let node = self.names.node(&claim.resource, Post::Leases);
+        let node = self.names.node(&claim.resource, NodeRole::Leases);
         let agreed = match self.agreement(session, claim).await? {
             None => None,
             Some(Agreement::Fits(version)) => Some(version),
@@ -152,7 +152,7 @@ impl Ensemble {
                 let set = session.client.set_data(&node, capacity.as_bytes(), Some(version));
                 return match session.ask(self.config.timeout, set).await {
                     Ok(_) | Err(Error::BadVersion | Error::NoNode) => Ok(None),
-                    Err(error) => Err(wire::failure(error, "cannot write how many permits there are")),
+                    Err(error) => Err(layout::failure(error, "cannot write how many permits there are")),
                 };
             }
             Some(Agreement::Absent) => {
@@ -176,8 +176,8 @@ impl Ensemble {
     /// Returns how many leases these children of a semaphore's node are. kazoo counts all that it finds
     /// there; names that lead deeper hold nothing and are passed over.
     fn taken(&self, resource: &Resource, names: Vec<String>) -> Result<usize, Failure> {
-        let read = scene::leases(self.names.dialect(), names);
-        let (leases, others) = read.map_err(|why| wire::unreadable(resource, &why))?;
+        let read = resource_view::leases(self.names.dialect(), names);
+        let (leases, others) = read.map_err(|why| layout::unreadable(resource, &why))?;
         Ok(leases.len() + others.iter().filter(|name| looks_like_a_claim(name)).count())
     }
 
@@ -190,13 +190,13 @@ impl Ensemble {
         if self.names.dialect() != Dialect::Kazoo {
             return Ok(None);
         }
-        let node = self.names.node(&claim.resource, Post::Leases);
+        let node = self.names.node(&claim.resource, NodeRole::Leases);
         let (data, stat) = match session.ask(self.config.timeout, session.client.get_data(&node)).await {
             Ok(found) => found,
             Err(Error::NoNode) => return Ok(Some(Agreement::Absent)),
             Err(error) => return Err(cannot_look(error)),
         };
-        match wire::read_capacity(&data) {
+        match layout::read_capacity(&data) {
             Some(capacity) if capacity != claim.share.capacity() => {
                 let text = format!(
                     "{:?} is a semaphore of {capacity} permits, and one of {} was asked for: all who use it must ask \
@@ -221,9 +221,9 @@ impl Ensemble {
         pool: &Pool,
         patience: &Patience,
     ) -> Result<Look, Failure> {
-        let node = self.names.node(&claim.resource, Post::Leases);
+        let node = self.names.node(&claim.resource, NodeRole::Leases);
         let stem = self.names.dialect().lease(claim.id);
-        let data = wire::data(self.names.dialect(), Post::Leases, claim);
+        let data = layout::data(self.names.dialect(), NodeRole::Leases, claim);
         let mut multi = session.client.new_multi_writer();
         let added = multi
             .add_delete(&self.path(claim, &own), None)
@@ -285,7 +285,7 @@ impl Ensemble {
             return Err(Failure::unanswered("a lease was made for another session than this one"));
         }
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        let own = Own { post: Post::Leases, name, czxid: stat.czxid };
+        let own = Own { post: NodeRole::Leases, name, czxid: stat.czxid };
         Ok(Look::Admitted(self.grant(session, claim, own, asked_at)))
     }
 
@@ -296,7 +296,7 @@ impl Ensemble {
         claim: &Claim,
         patience: &Patience,
     ) -> Result<bool, Failure> {
-        let node = self.names.node(&claim.resource, Post::Leases);
+        let node = self.names.node(&claim.resource, NodeRole::Leases);
         let watcher = match session.watch_children(&node, self.config.timeout).await {
             Ok((names, _, _)) if self.taken(&claim.resource, names.clone())? < room(claim) => {
                 return Ok(false);

@@ -4,33 +4,33 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
+mod acquire;
 mod backend;
 mod config;
+mod create;
+mod diagnose;
 mod dialect;
-mod ending;
-mod examining;
-mod fleet;
+mod four_letter;
+mod inspect;
+mod layout;
 mod leases;
-mod line;
 mod listing;
-mod looking;
-mod making;
 mod names;
 mod places;
 mod proof;
-mod quiet;
+mod queue;
 mod recent;
 mod registers;
-mod renewing;
-mod scene;
+mod release;
+mod renew;
+mod resource_view;
 mod session;
+mod session_pool;
 mod shown;
 mod tunnel;
+mod uncontended;
 mod validity;
-mod waiting;
 mod watching;
-mod wire;
-mod words;
 
 pub use backend::ZooKeeperBackend;
 pub use config::ZooKeeperConfig;

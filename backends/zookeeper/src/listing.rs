@@ -1,13 +1,13 @@
 //! The listing of all resources that have claims, page by page. Looking changes nothing.
 
 use futures_util::future::join_all;
-use leasehold_core::{Effect, Failure, FailureKind, Resource, Summary};
+use leasehold_core::{Effect, Failure, FailureKind, Resource, ResourceSummary};
 use zookeeper_client::Error;
 
+use crate::acquire::cannot_look;
 use crate::backend::Ensemble;
 use crate::dialect::{Dialect, looks_like_a_claim};
 use crate::session::Session;
-use crate::waiting::cannot_look;
 
 impl Ensemble {
     /// Resources with claims, in the order of their names.
@@ -16,7 +16,7 @@ impl Ensemble {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         if limit == 0 {
             return Ok(Vec::new());
         }
@@ -119,7 +119,11 @@ impl Ensemble {
         }
     }
 
-    async fn summary(&self, session: &Session, resource: &Resource) -> Result<Option<Summary>, Failure> {
+    async fn summary(
+        &self,
+        session: &Session,
+        resource: &Resource,
+    ) -> Result<Option<ResourceSummary>, Failure> {
         let scene = match self.scene(session, resource).await {
             Ok(scene) if !scene.is_empty() => scene,
             Ok(_) => return Ok(None),
@@ -143,7 +147,11 @@ impl Ensemble {
             (holders, waiting) = (standings.holders.len(), standings.waiting.len());
         }
         let count = |claims: usize| u32::try_from(claims).unwrap_or(u32::MAX);
-        Ok(Some(Summary { resource: resource.clone(), holders: count(holders), waiting: count(waiting) }))
+        Ok(Some(ResourceSummary {
+            resource: resource.clone(),
+            holders: count(holders),
+            waiting: count(waiting),
+        }))
     }
 }
 

@@ -5,16 +5,16 @@
 //! name is a path, as their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both
 //! may be locks.
 
-use leasehold_core::{Admission, Failure, Resource, Share};
+use leasehold_core::{Failure, LockSupport, Resource, Share};
 use percent_encoding::percent_decode_str;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use crate::dialect::{Dialect, Mutexes, looks_like_a_claim};
-use crate::line::{Line, Unreadable};
+use crate::queue::{Line, Unreadable};
 
 /// The node of a resource that a claim is a child of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Post {
+pub(crate) enum NodeRole {
     /// The line of the resource.
     Line,
     /// The line of claims that want a lease of its semaphore, in other libraries' dialects.
@@ -74,40 +74,40 @@ impl Names {
     }
 
     /// Returns the node of a resource that such claims are the children of.
-    pub(crate) fn node(&self, resource: &Resource, post: Post) -> String {
+    pub(crate) fn node(&self, resource: &Resource, post: NodeRole) -> String {
         let container = self.container(resource);
         match (self.dialect, post) {
-            (Dialect::Curator, Post::Locks) => format!("{container}/{CURATORS_LOCKS}"),
-            (Dialect::Curator, Post::Leases) => format!("{container}/{CURATORS_LEASES}"),
-            (Dialect::Kazoo, Post::Locks) => format!("{container}{KAZOOS_LOCKS}"),
+            (Dialect::Curator, NodeRole::Locks) => format!("{container}/{CURATORS_LOCKS}"),
+            (Dialect::Curator, NodeRole::Leases) => format!("{container}/{CURATORS_LEASES}"),
+            (Dialect::Kazoo, NodeRole::Locks) => format!("{container}{KAZOOS_LOCKS}"),
             // kazoo keeps leases where its locks have their line.
-            (Dialect::Native, _) | (_, Post::Line) | (Dialect::Kazoo, Post::Leases) => container,
+            (Dialect::Native, _) | (_, NodeRole::Line) | (Dialect::Kazoo, NodeRole::Leases) => container,
         }
     }
 
     /// Returns the nodes of a resource that have children. A claim that wants a lease moves from the
     /// first to the last, so a reader in this order sees every claim.
-    pub(crate) fn posts(&self) -> &'static [Post] {
+    pub(crate) fn posts(&self) -> &'static [NodeRole] {
         match self.dialect {
-            Dialect::Native => &[Post::Line],
-            Dialect::Curator => &[Post::Line, Post::Locks, Post::Leases],
-            Dialect::Kazoo => &[Post::Locks, Post::Leases],
+            Dialect::Native => &[NodeRole::Line],
+            Dialect::Curator => &[NodeRole::Line, NodeRole::Locks, NodeRole::Leases],
+            Dialect::Kazoo => &[NodeRole::Locks, NodeRole::Leases],
         }
     }
 
     /// Returns where claims of a share wait until they hold.
-    pub(crate) fn line_of(&self, share: Share) -> Post {
-        if self.dialect.leases(self.mutexes, share) { Post::Locks } else { Post::Line }
+    pub(crate) fn line_of(&self, share: Share) -> NodeRole {
+        if self.dialect.leases(self.mutexes, share) { NodeRole::Locks } else { NodeRole::Line }
     }
 
     /// Returns what can be written down.
-    pub(crate) fn admission(&self) -> Admission {
+    pub(crate) fn admission(&self) -> LockSupport {
         self.dialect.admission(self.mutexes)
     }
 
-    /// As [`Dialect::why_not`].
-    pub(crate) fn why_not(&self, share: Share) -> Option<&'static str> {
-        self.dialect.why_not(self.mutexes, share)
+    /// As [`Dialect::unsupported_reason`].
+    pub(crate) fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
+        self.dialect.unsupported_reason(self.mutexes, share)
     }
 
     /// As [`Dialect::check`].
@@ -298,7 +298,8 @@ mod tests {
 
     #[test]
     fn semaphores_are_where_the_other_libraries_have_them() {
-        let (jobs, all) = (Resource::new("jobs/a").unwrap(), [Post::Line, Post::Locks, Post::Leases]);
+        let (jobs, all) =
+            (Resource::new("jobs/a").unwrap(), [NodeRole::Line, NodeRole::Locks, NodeRole::Leases]);
         let nodes = |dialect| all.map(|post| Names::new(String::new(), dialect, false).node(&jobs, post));
         assert_eq!(nodes(Dialect::Curator), ["/jobs/a", "/jobs/a/locks", "/jobs/a/leases"]);
         assert_eq!(nodes(Dialect::Kazoo), ["/jobs/a", "/jobs/a-__lock__", "/jobs/a"]);

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{Claim, ClaimId, Resource};
 
-use crate::names::Post;
+use crate::names::NodeRole;
 use crate::shown::Shown;
 
 /// The claims of one client.
@@ -52,7 +52,7 @@ pub(crate) enum Stage {
 /// The node of a claim.
 #[derive(Clone)]
 pub(crate) struct Own {
-    pub(crate) post: Post,
+    pub(crate) post: NodeRole,
     /// The child's name.
     pub(crate) name: String,
     /// The transaction that made it.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn own() -> Own {
-        Own { name: "n".to_owned(), czxid: 1, post: Post::Line }
+        Own { name: "n".to_owned(), czxid: 1, post: NodeRole::Line }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::shown::Shown;
 /// root, so the client that sends the multi has no chroot.
 ///
 /// ```no_run
-/// # async fn example(locks: leasehold::Leasehold) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(locks: leasehold::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// use leasehold_zookeeper::ZooKeeperProof;
 ///
 /// let guard = locks.mutex("orders/42").lock().await?;

@@ -8,21 +8,21 @@
 use async_trait::async_trait;
 use futures_util::future::join;
 use leasehold_core::{
-    Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety,
-    Stamp, Waiting,
+    Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
+    Resource, Stamp, WaitMode,
 };
 use zookeeper_client::{Error, Stat};
 
 use crate::backend::{Ensemble, ZooKeeperBackend};
+use crate::layout;
 use crate::session::Session;
 use crate::watching::Watching;
-use crate::wire;
 
 /// The promise of every ensemble.
 pub(crate) const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,
-    waiting: Waiting::Notifies,
-    safety: Safety::Strict,
+    waiting: WaitMode::Notifies,
+    safety: Durability::Strict,
     // Nodes that end by themselves are an extension that servers do not have unless it is enabled.
     forgets: false,
 };
@@ -74,7 +74,7 @@ impl Registers for ZooKeeperBackend {
                 Err(Failure::new(FailureKind::Foreign, Effect::Unknown, text))
             }
             Err(Error::BadVersion | Error::NoNode) => Ok(None),
-            Err(error) => Err(wire::failure(error, "cannot write a register")),
+            Err(error) => Err(layout::failure(error, "cannot write a register")),
         }
     }
 
@@ -121,7 +121,7 @@ impl Ensemble {
                         }
                     }
                 }
-                Err(error) => return Err(wire::failure(error, "cannot write a register")),
+                Err(error) => return Err(layout::failure(error, "cannot write a register")),
             }
         }
         Err(Failure::unavailable("what is above a register was removed while it was made; try again"))
@@ -196,7 +196,7 @@ fn read_stamp(stamp: &Stamp) -> Option<(i64, i32)> {
 }
 
 fn cannot_read(error: Error) -> Failure {
-    let failure = wire::failure(error, "cannot read a register");
+    let failure = layout::failure(error, "cannot read a register");
     Failure::new(failure.kind, Effect::None, failure.detail())
 }
 

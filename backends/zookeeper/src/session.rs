@@ -18,9 +18,9 @@ use tokio::sync::watch;
 use zookeeper_client::{Client, Error, SessionState};
 
 use crate::config::ZooKeeperConfig;
+use crate::layout;
 use crate::tunnel::Tunnel;
 use crate::watching::WatchRoom;
-use crate::wire;
 
 /// One session with the ensemble.
 pub(crate) struct Session {
@@ -109,7 +109,7 @@ impl Session {
                 Ok(connected) => connected,
                 Err(_) => connecting.await,
             };
-            match connected.map_err(|error| wire::failure(error, "")) {
+            match connected.map_err(|error| layout::failure(error, "")) {
                 // A server that refuses at once is reported at once.
                 Err(failure) if was_silent && failure.is_transient() => {}
                 connected => return connected,

@@ -11,8 +11,8 @@ use leasehold::core::{Backend, FailureKind, Finding, Liveness, Severity, Share};
 use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 
-async fn examine(backend: &ZooKeeperBackend) -> Vec<Finding> {
-    backend.examine(Duration::from_secs(30)).await
+async fn diagnose(backend: &ZooKeeperBackend) -> Vec<Finding> {
+    backend.diagnose(Duration::from_secs(30)).await
 }
 
 #[track_caller]
@@ -24,7 +24,7 @@ fn topic<'a>(findings: &'a [Finding], topic: &str) -> &'a Finding {
 async fn doctor_reports_three_server_roles_and_a_missing_server() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(3).await else { return };
     let ours = backend(&format!("{}?session=4s&timeout=1s", servers.url())).await;
-    let findings = examine(&ours).await;
+    let findings = diagnose(&ours).await;
     let good = |finding: &&Finding| finding.severity == Severity::Good;
     for good_one in ["servers", "quorum", "version", "session", "clock"] {
         assert!(good(&topic(&findings, good_one)), "{findings:#?}");
@@ -35,13 +35,13 @@ async fn doctor_reports_three_server_roles_and_a_missing_server() {
     assert!(findings.iter().all(|finding| finding.topic != "dialect"));
 
     let one = backend(&format!("zk://{}?session=4s&timeout=1s", servers.addr(0))).await;
-    let few = topic(&examine(&one).await, "servers").clone();
+    let few = topic(&diagnose(&one).await, "servers").clone();
     assert!(few.severity == Severity::Notice && few.found.contains("1 of 3"), "{few:?}");
 
     let leader = servers.leader().await.unwrap();
     servers.kill(leader).unwrap();
     let lost = async || {
-        let findings = examine(&ours).await;
+        let findings = diagnose(&ours).await;
         let gone = topic(&findings, "servers");
         // The others have elected a leader by the end.
         gone.severity == Severity::Risk
@@ -50,7 +50,7 @@ async fn doctor_reports_three_server_roles_and_a_missing_server() {
     };
     eventually(lost).await;
     servers.kill((leader + 1) % 3).unwrap();
-    eventually(async || topic(&examine(&ours).await, "quorum").severity == Severity::Risk).await;
+    eventually(async || topic(&diagnose(&ours).await, "quorum").severity == Severity::Risk).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,23 +58,23 @@ async fn who_may_touch_the_nodes_is_told() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let addr = servers.addr(0);
     let ann = backend(&format!("zk://ann:secret@{addr}/private?session=100s")).await;
-    let findings = examine(&ann).await;
+    let findings = diagnose(&ann).await;
     assert_eq!(topic(&findings, "access").severity, Severity::Good, "nothing is there yet");
     assert!(topic(&findings, "servers").found.contains("one server"));
     let session = topic(&findings, "session");
     assert!(session.severity == Severity::Notice && session.found.contains("60.0s"), "{session:?}");
     hold(&ann, &claim("job", Share::MUTEX)).await;
-    assert_eq!(topic(&examine(&ann).await, "access").severity, Severity::Good);
+    assert_eq!(topic(&diagnose(&ann).await, "access").severity, Severity::Good);
 
     let bob = backend(&format!("zk://bob:secret@{addr}/private?session=2s")).await;
-    assert_eq!(topic(&examine(&bob).await, "access").severity, Severity::Broken);
+    assert_eq!(topic(&diagnose(&bob).await, "access").severity, Severity::Broken);
     let nobody = backend(&format!("zk://{addr}/open?session=2s")).await;
     hold(&nobody, &claim("job", Share::MUTEX)).await;
     let late = backend(&format!("zk://ann:secret@{addr}/open?session=2s")).await;
-    let open = topic(&examine(&late).await, "access").clone();
+    let open = topic(&diagnose(&late).await, "access").clone();
     assert!(open.severity == Severity::Risk && !format!("{open:?}").contains("secret"), "{open:?}");
     let kazoo = backend(&format!("zk://{addr}?session=2s&dialect=kazoo")).await;
-    assert!(topic(&examine(&kazoo).await, "dialect").meaning.contains("stay"));
+    assert!(topic(&diagnose(&kazoo).await, "dialect").meaning.contains("stay"));
 }
 
 /// Where servers give sessions of less than two ticks, their leader may know of a session for less than half of it.
@@ -90,8 +90,8 @@ async fn short_sessions_are_counted_on_for_less_or_refused() {
     let millis = |valid| Liveness::Heartbeat { valid: Duration::from_millis(valid) };
     let (long, short) = (of("4s").await.unwrap(), of("3s").await.unwrap());
     assert_eq!((valid(&long), valid(&short)), (millis(2000), millis(1250)));
-    assert_eq!(topic(&examine(&long).await, "session").severity, Severity::Good);
-    let session = topic(&examine(&short).await, "session").clone();
+    assert_eq!(topic(&diagnose(&long).await, "session").severity, Severity::Good);
+    let session = topic(&diagnose(&short).await, "session").clone();
     assert!(session.severity == Severity::Notice, "{session:?}");
     assert!(session.advice.contains("4.0s"), "{session:?}");
     let failure = of("1500ms").await.unwrap_err();
@@ -103,7 +103,7 @@ async fn short_sessions_are_counted_on_for_less_or_refused() {
     let url = |session| format!("{}?session={session}", servers.url());
     let short = backend(&url("3s")).await;
     assert_eq!(valid(&short), millis(1250));
-    let session = topic(&examine(&short).await, "session").clone();
+    let session = topic(&diagnose(&short).await, "session").clone();
     assert!(session.advice.contains("conf"), "{session:?}");
     let config = ZooKeeperConfig::parse(&url("1500ms")).unwrap();
     let failure = ZooKeeperBackend::connect(config).await.unwrap_err();
@@ -118,7 +118,7 @@ async fn servers_that_speak_tls_are_asked_through_it() {
     let (ca, client) = (certificates.ca_path().display(), certificates.client());
     let (cert, key) = (client.certificate.display(), client.key.display());
     let url = format!("zks://ann:secret@{addr}?session=4s&timeout=20s&ca={ca}&cert={cert}&key={key}");
-    let findings = examine(&*backend(&url).await).await;
+    let findings = diagnose(&*backend(&url).await).await;
     assert!(topic(&findings, "quorum").found.contains("standalone"), "{findings:#?}");
     assert_eq!(topic(&findings, "access").severity, Severity::Good);
 }

@@ -14,7 +14,7 @@ use common::{
 use futures_util::future::join_all;
 use leasehold::State;
 use leasehold::core::{
-    Backend, Effect, LossCause, Put, Release, Renew, Renewal, Resource, Share, Standing, Step,
+    Backend, ClaimInfo, Effect, LossCause, Put, Release, Renew, Renewal, Resource, Share, Step,
 };
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::ZooKeeperBackend;
@@ -262,7 +262,7 @@ async fn a_lease_is_found_again_whichever_answer_was_lost() {
             proxy.heal().unwrap();
             let made = async || {
                 let seen = other.inspect(&unsure.resource, None, &no_patience()).await.unwrap();
-                let own = |standing: &&Standing| standing.id == unsure.id;
+                let own = |standing: &&ClaimInfo| standing.id == unsure.id;
                 let fences: Vec<_> = seen.holders.iter().filter(own).map(|holder| holder.fence).collect();
                 (fences, seen.waiting.iter().filter(own).count())
             };
@@ -383,7 +383,7 @@ async fn a_broken_claim_is_lost_to_its_holder_alone() {
     let spared = ours.mutex("b").lock().await.unwrap();
     let seen = theirs.inspect("a").await.unwrap();
     let told = theirs.break_claim("a", &seen.holders[0]).await.unwrap();
-    assert_eq!(told, leasehold::Broken::Ended { beside: Vec::new() });
+    assert_eq!(told, leasehold::BreakOutcome::Ended { also_released: Vec::new() });
     let cause = tokio::time::timeout(SESSION, broken.lost()).await;
     assert_eq!(cause, Ok(LossCause::Gone));
     let next = theirs.mutex("a").lock_timeout(SESSION * 4).await.unwrap();

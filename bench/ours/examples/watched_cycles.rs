@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold::layer::Metrics;
 use leasehold::local::MemoryBackend;
-use leasehold::{Clock, Event, Leasehold, Moment, Witness};
+use leasehold::{Client, Clock, Event, EventSubscriber, Moment};
 
 /// A microsecond later each time it is read.
 #[derive(Debug, Default)]
@@ -28,8 +28,8 @@ impl Clock for Counting {
 #[derive(Debug)]
 struct Idle;
 
-impl Witness for Idle {
-    fn witness(&self, event: &Event<'_>) {
+impl EventSubscriber for Idle {
+    fn on_event(&self, event: &Event<'_>) {
         std::hint::black_box(event);
     }
 }
@@ -39,11 +39,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [who, cycles] = words.as_slice() else { return Err(USAGE.into()) };
     let clock = Arc::new(Counting::default());
-    let builder = Leasehold::builder().clock(clock.clone());
+    let builder = Client::builder().clock(clock.clone());
     let builder = match who.as_str() {
         "nobody" => builder,
-        "idle" => builder.witness(Arc::new(Idle)),
-        "metrics" => builder.witness(Arc::new(Metrics::new())),
+        "idle" => builder.subscriber(Arc::new(Idle)),
+        "metrics" => builder.subscriber(Arc::new(Metrics::new())),
         _ => return Err(USAGE.into()),
     };
     let locks = builder.over(Arc::new(MemoryBackend::with_clock(clock.clone())))?;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold_testkit::RedisServer;
 use redis::Cmd;
 
@@ -32,7 +32,7 @@ pub(crate) struct Template {
 impl Spoken {
     /// Overhears some cycles of one lock.
     pub(crate) async fn on(server: &RedisServer) -> Outcome<Spoken> {
-        let locks = Leasehold::open(&server.url()).await?;
+        let locks = Client::open(&server.url()).await?;
         let mutex = locks.mutex(NAME);
         // The first cycle teaches the server the scripts.
         mutex.lock().await?.release().await?;
@@ -55,7 +55,7 @@ impl Spoken {
 impl Template {
     /// Overhears the renewal of a single lease, and makes it one that extends a lease to `to`.
     pub(crate) async fn of_renewal(server: &RedisServer, to: Duration) -> Outcome<Template> {
-        let locks = Leasehold::open(&server.url()).await?;
+        let locks = Client::open(&server.url()).await?;
         // Short, so that it is soon renewed.
         let ttl = Duration::from_millis(600);
         let guard = locks.mutex(NAME).ttl(ttl).lock().await?;
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(spoken.commands_per_cycle, 2.0);
         let id = "00000000000000000000000000000001";
         server.command(&spoken.acquire.words("other", id)).await.unwrap();
-        let locks = Leasehold::open(&server.url()).await.unwrap();
+        let locks = Client::open(&server.url()).await.unwrap();
         assert!(locks.mutex("other").try_lock().await.unwrap().is_none());
         let freed = server.command(&spoken.release.words("other", id)).await.unwrap();
         assert_eq!(freed, leasehold_testkit::Reply::Int(1));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Leasehold, Mutex};
+use leasehold::{Client, Mutex};
 use leasehold_testkit::RedisServer;
 
 use crate::Outcome;
@@ -39,7 +39,7 @@ pub(crate) struct Ours(Arc<Vec<Mutex>>);
 
 impl Ours {
     pub(crate) async fn open(url: &str, tasks: usize, name: impl Fn(usize) -> String) -> Outcome<Ours> {
-        let locks = Leasehold::open(url).await?;
+        let locks = Client::open(url).await?;
         Ok(Ours(Arc::new((0..tasks).map(|task| locks.mutex(&name(task))).collect())))
     }
 

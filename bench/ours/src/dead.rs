@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisServer, ZooKeeperEnsemble,
 };
@@ -61,12 +61,12 @@ async fn store(what: &'static str, url: &str, plan: &Plan, report: &mut Report) 
 
 /// Seconds.
 async fn round(url: &str) -> Outcome<f64> {
-    let (holder, last) = (Leasehold::open(url).await?, Leasehold::open(url).await?);
+    let (holder, last) = (Client::open(url).await?, Client::open(url).await?);
     let guard = holder.mutex(NAME).lock_timeout(LIMIT).await?;
     // The dead of the round before.
     waiting(&holder, 0).await?;
     let mut dead: Vec<Child> =
-        (0..DEAD).map(|_| spawn(Means::Leasehold, url, 0, u64::MAX)).collect::<Outcome<_>>()?;
+        (0..DEAD).map(|_| spawn(Means::Client, url, 0, u64::MAX)).collect::<Outcome<_>>()?;
     waiting(&holder, DEAD).await?;
     let mutex = last.mutex(NAME);
     let next = tokio::spawn(async move { (mutex.lock_timeout(LIMIT).await, Instant::now()) });
@@ -87,7 +87,7 @@ async fn round(url: &str) -> Outcome<f64> {
 }
 
 /// Waits until so many wait.
-async fn waiting(locks: &Leasehold, count: usize) -> Outcome<()> {
+async fn waiting(locks: &Client, count: usize) -> Outcome<()> {
     let looking = async {
         while locks.inspect(NAME).await?.waiting.len() != count {
             tokio::time::sleep(Duration::from_millis(20)).await;

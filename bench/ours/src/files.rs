@@ -102,7 +102,7 @@ impl Processes {
             Outcome::Ok(status.success())
         };
         let (ours_args, flock_args) =
-            (["run", "--on", &url, "command", "--", "true"], [file.as_str(), "true"]);
+            (["run", "--store", &url, "command", "--", "true"], [file.as_str(), "true"]);
         if !run(None, &ours, &ours_args)? {
             return Ok(Err("`leasehold run` failed".to_owned()));
         }

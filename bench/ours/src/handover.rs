@@ -25,10 +25,10 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     let (mut polled, mut files, mut flock) =
         (Latencies::default(), Latencies::default(), Latencies::default());
     for _ in 0..plan.handing_rounds {
-        redis.push(&line.run(Means::Leasehold, &server.url()).await?);
+        redis.push(&line.run(Means::Client, &server.url()).await?);
         token.push(&line.run(Means::Token, &server.url()).await?);
-        polled.push(&line.run(Means::Leasehold, &polling).await?);
-        files.push(&line.run(Means::Leasehold, &store).await?);
+        polled.push(&line.run(Means::Client, &polling).await?);
+        files.push(&line.run(Means::Client, &store).await?);
         flock.push(&line.run(Means::Flock, &plain).await?);
     }
     redis.tell(report, REDIS, "a token by RPUSH and BLPOP, crate redis", &token);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinSet;
 
@@ -57,7 +57,7 @@ struct Watched {
 /// Holds all locks by one client, lets a thousand tasks of another wait for them, and watches.
 async fn watch(locks: usize, options: &str, length: Duration) -> Outcome<Watched> {
     let server = RedisServer::start().await?;
-    let holder = Leasehold::open(&server.url()).await?;
+    let holder = Client::open(&server.url()).await?;
     let name = move |waiter: usize| format!("wanted/{}", waiter % locks);
     let mut guards = Vec::with_capacity(locks);
     for lock in 0..locks {
@@ -65,7 +65,7 @@ async fn watch(locks: usize, options: &str, length: Duration) -> Outcome<Watched
         guards.push(holder.mutex(&name(lock)).ttl(LONG).lock().await?);
     }
     let others = server.counts().await?.connections;
-    let waiting = Leasehold::open(&format!("{}{options}", server.url())).await?;
+    let waiting = Client::open(&format!("{}{options}", server.url())).await?;
     let mut tasks = JoinSet::new();
     for waiter in 0..WAITERS {
         let mutex = waiting.mutex(&name(waiter));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::{Guard, Leasehold, State};
+use leasehold::{Client, Guard, State};
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinSet;
 
@@ -18,7 +18,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     let server = RedisServer::start().await?;
     let singly = one_by_one(&server, plan.leases).await?;
     server.flushall().await?;
-    let locks = Leasehold::open(&server.url()).await?;
+    let locks = Client::open(&server.url()).await?;
     let guards = hold_all(&locks, plan.leases, plan.ttl).await?;
     // The first renewals follow the acquires, in whose beat they come. One round evens that out.
     tokio::time::sleep(plan.ttl / 2).await;
@@ -115,7 +115,7 @@ async fn one_by_one(server: &RedisServer, leases: usize) -> Outcome<Watched> {
     Err("not every lease was renewed one by one".into())
 }
 
-pub(crate) async fn hold_all(locks: &Leasehold, leases: usize, ttl: Duration) -> Outcome<Vec<Guard>> {
+pub(crate) async fn hold_all(locks: &Client, leases: usize, ttl: Duration) -> Outcome<Vec<Guard>> {
     let mut tasks = JoinSet::new();
     for first in 0..AT_ONCE {
         let locks = locks.clone();

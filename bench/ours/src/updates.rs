@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold::{Leasehold, Versioned};
+use leasehold::{Client, Versioned};
 use leasehold_testkit::{PostgresServer, RedisServer};
 
 use crate::Outcome;
@@ -26,12 +26,12 @@ async fn on(url: &str, rows: [Measure; 3], plan: &Plan, report: &mut Report) -> 
         (together, CLIENTS, |_| "together".to_owned()),
     ] {
         let writers = Writers::open(url, clients, name).await?;
-        writers.run(Way::Optimistic, plan).await?;
-        writers.run(Way::Pessimistic, plan).await?;
+        writers.run(AmendKind::Optimistic, plan).await?;
+        writers.run(AmendKind::Pessimistic, plan).await?;
         let (mut optimistic, mut pessimistic) = (Series::default(), Series::default());
         for _ in 0..plan.rounds {
-            optimistic.push(writers.run(Way::Optimistic, plan).await?);
-            pessimistic.push(writers.run(Way::Pessimistic, plan).await?);
+            optimistic.push(writers.run(AmendKind::Optimistic, plan).await?);
+            pessimistic.push(writers.run(AmendKind::Pessimistic, plan).await?);
         }
         report.compare(row, &optimistic, "the same behind a lock, escalate_after(0)", &pessimistic, None);
     }
@@ -39,7 +39,7 @@ async fn on(url: &str, rows: [Measure; 3], plan: &Plan, report: &mut Report) -> 
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+enum AmendKind {
     Optimistic,
     Pessimistic,
 }
@@ -51,19 +51,19 @@ impl Writers {
     async fn open(url: &str, clients: usize, name: fn(usize) -> String) -> Outcome<Writers> {
         let mut values = Vec::new();
         for client in 0..clients {
-            values.push(Leasehold::open(url).await?.versioned(&name(client)));
+            values.push(Client::open(url).await?.versioned(&name(client)));
         }
         Ok(Writers(Arc::new(values)))
     }
 
     /// Updates a second, of all of them.
-    async fn run(&self, way: Way, plan: &Plan) -> Outcome<f64> {
+    async fn run(&self, way: AmendKind, plan: &Plan) -> Outcome<f64> {
         let values = self.0.clone();
         let cycle = move |client: usize| {
             let value = values[client].clone();
             let value = match way {
-                Way::Optimistic => value,
-                Way::Pessimistic => value.escalate_after(0),
+                AmendKind::Optimistic => value,
+                AmendKind::Pessimistic => value.escalate_after(0),
             };
             async move {
                 value.update(|old| Some(counted(old))).await?;

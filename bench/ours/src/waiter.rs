@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use leasehold::Leasehold;
+use leasehold::Client;
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use rustix::fs::{FlockOperation, flock};
@@ -41,7 +41,7 @@ pub(crate) struct Waiter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Means {
     /// A mutex of leasehold, at a URL
-    Leasehold,
+    Client,
     /// A token in a list of Redis: who takes it holds, and pushes it back. The least that a server can
     /// do for this.
     Token,
@@ -73,7 +73,7 @@ impl Waiter {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let holds = runtime.block_on(async {
             match self.means {
-                Means::Leasehold => self.by_leasehold().await,
+                Means::Client => self.by_leasehold().await,
                 Means::Token => self.by_token().await,
                 Means::Flock => self.by_flock().await,
             }
@@ -85,7 +85,7 @@ impl Waiter {
     }
 
     async fn by_leasehold(&self) -> Outcome<Vec<Hold>> {
-        let locks = Leasehold::open(&self.at).await?;
+        let locks = Client::open(&self.at).await?;
         let mutex = locks.mutex(NAME);
         let mut holds = Vec::new();
         self.begin().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::layer::Metrics;
-use leasehold::{Event, Leasehold, Witness};
+use leasehold::{Client, Event, EventSubscriber};
 
 use crate::Outcome;
 use crate::load::Load;
@@ -12,7 +12,7 @@ use crate::plan::Plan;
 use crate::report::{Measure, Report, Series, Unit};
 
 pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
-    let alone = Leasehold::open("mem:").await?;
+    let alone = Client::open("mem:").await?;
     let idle = watched_by(Arc::new(Idle)).await?;
     let metrics = watched_by(Arc::new(Metrics::new())).await?;
     let (mut nobody, mut with_idle, mut with_metrics) =
@@ -30,14 +30,14 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-const GROUP: &str = "watched: memory, one task, with a witness that does nothing";
+const GROUP: &str = "watched: memory, one task, with an event subscriber that does nothing";
 
-async fn watched_by(witness: Arc<dyn Witness>) -> Outcome<Leasehold> {
-    Ok(Leasehold::builder().witness(witness).open("mem:").await?)
+async fn watched_by(subscriber: Arc<dyn EventSubscriber>) -> Outcome<Client> {
+    Ok(Client::builder().subscriber(subscriber).open("mem:").await?)
 }
 
 /// Microseconds of one acquire and its release.
-async fn cycle(locks: &Leasehold, round: Duration) -> Outcome<f64> {
+async fn cycle(locks: &Client, round: Duration) -> Outcome<f64> {
     let mutex = locks.mutex("watched");
     let load = Load::run(1, round / 3, move |_| {
         let mutex = mutex.clone();
@@ -53,8 +53,8 @@ async fn cycle(locks: &Leasehold, round: Duration) -> Outcome<f64> {
 #[derive(Debug)]
 struct Idle;
 
-impl Witness for Idle {
-    fn witness(&self, event: &Event<'_>) {
+impl EventSubscriber for Idle {
+    fn on_event(&self, event: &Event<'_>) {
         std::hint::black_box(event);
     }
 }

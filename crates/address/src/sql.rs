@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, FailureKind, Order};
+use leasehold_core::{Effect, Failure, FailureKind, QueueOrder};
 
 use crate::options::{duration_between, invalid, number_up_to};
 
@@ -12,7 +12,7 @@ pub struct SqlOptions {
     /// `create`: whether missing tables are made.
     pub create: Create,
     /// The `order` of the waiters for a lease.
-    pub order: Order,
+    pub order: QueueOrder,
     /// `silence`: for how long a connection that holds locks may be silent before they count as lost.
     pub silence: Duration,
     /// `transactions`: connections that may hold or wait for a lock of their own.
@@ -36,7 +36,7 @@ impl Default for SqlOptions {
     fn default() -> SqlOptions {
         SqlOptions {
             create: Create::Yes,
-            order: Order::Fifo,
+            order: QueueOrder::Fifo,
             silence: Duration::from_secs(10),
             transactions: 20,
             connections: 8,
@@ -59,8 +59,8 @@ impl SqlOptions {
             ("create", "yes") => self.create = Create::Yes,
             ("create", "no") => self.create = Create::No,
             ("create", _) => return Err(invalid("create: write create=yes or create=no")),
-            ("order", "fifo") => self.order = Order::Fifo,
-            ("order", "unordered") => self.order = Order::Unordered,
+            ("order", "fifo") => self.order = QueueOrder::Fifo,
+            ("order", "unordered") => self.order = QueueOrder::Unordered,
             ("order", _) => return Err(invalid("order: write order=fifo or order=unordered")),
             ("silence", value) => self.silence = duration_between(name, value, second, longest)?,
             ("transactions", number) => self.transactions = number_up_to(name, number, 1000)?,
@@ -153,7 +153,7 @@ mod tests {
         }
         let taken = SqlOptions {
             create: Create::No,
-            order: Order::Unordered,
+            order: QueueOrder::Unordered,
             silence: Duration::from_secs(3),
             transactions: 7,
             connections: 3,

@@ -6,17 +6,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{
     Backend, Claim, Clock, Failure, Finding, Patience, Profile, Registers, Release, Renew, Renewal, Resource,
-    Snapshot, Step, Summary, Version,
+    ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
-use crate::bells::Bells;
-use crate::cells::{Cell, Cells};
+use crate::cells::{Cell, CellStore};
+use crate::decoded::DecodedCell;
+use crate::empty_cells::EmptyCells;
 use crate::group_commit::GroupCommit;
-use crate::left::Left;
-use crate::mine::Mine;
-use crate::page::Page;
+use crate::notifier::Notifier;
+use crate::observed_claims::ObservedClaims;
+use crate::owned_cells::OwnedCells;
 use crate::pollers::Pollers;
-use crate::sightings::Sightings;
 use crate::turns::Turns;
 
 /// Locks in the cells of a store.
@@ -31,15 +31,15 @@ pub struct CellBackend<C> {
     pub(crate) cells: Arc<C>,
     pub(crate) commits: GroupCommit<C>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) mine: Mine,
-    pub(crate) left: Left,
+    pub(crate) mine: OwnedCells,
+    pub(crate) left: EmptyCells,
     pub(crate) pollers: Pollers,
     pub(crate) turns: Turns,
-    sightings: Sightings,
-    silent: Bells,
+    sightings: ObservedClaims,
+    silent: Notifier,
 }
 
-impl<C: Cells> CellBackend<C> {
+impl<C: CellStore> CellBackend<C> {
     /// Creates a backend over these cells. `clock` is the machine's own, and counts suspend.
     pub fn new(cells: C, clock: Arc<dyn Clock>) -> Self {
         let cells = Arc::new(cells);
@@ -47,12 +47,12 @@ impl<C: Cells> CellBackend<C> {
             commits: GroupCommit::new(cells.clone()),
             cells,
             clock,
-            mine: Mine::default(),
-            left: Left::default(),
+            mine: OwnedCells::default(),
+            left: EmptyCells::default(),
             pollers: Pollers::default(),
             turns: Turns::default(),
-            sightings: Sightings::default(),
-            silent: Bells::new(),
+            sightings: ObservedClaims::default(),
+            silent: Notifier::new(),
         }
     }
 
@@ -62,18 +62,18 @@ impl<C: Cells> CellBackend<C> {
     }
 
     /// Reads a cell that has just arrived.
-    pub(crate) fn open(&self, resource: &Resource, cell: &Cell) -> Result<Page, Failure> {
-        Page::open(resource, cell, self.cells.timekeeping(), &self.sightings, self.clock.now())
+    pub(crate) fn open(&self, resource: &Resource, cell: &Cell) -> Result<DecodedCell, Failure> {
+        DecodedCell::open(resource, cell, self.cells.timekeeping(), &self.sightings, self.clock.now())
     }
 
     /// Returns the bells of the store, or some that nobody ever rings.
-    pub(crate) fn bells(&self) -> &Bells {
+    pub(crate) fn bells(&self) -> &Notifier {
         self.cells.bells().unwrap_or(&self.silent)
     }
 }
 
 #[async_trait]
-impl<C: Cells> Backend for CellBackend<C> {
+impl<C: CellStore> Backend for CellBackend<C> {
     fn profile(&self) -> &Profile {
         self.cells.profile()
     }
@@ -82,7 +82,7 @@ impl<C: Cells> Backend for CellBackend<C> {
         self.cells.registers()
     }
 
-    fn adopts(&self) -> bool {
+    fn supports_transfer(&self) -> bool {
         true
     }
 
@@ -105,7 +105,7 @@ impl<C: Cells> Backend for CellBackend<C> {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.observe(resource, seen, patience).await
@@ -116,11 +116,11 @@ impl<C: Cells> Backend for CellBackend<C> {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.summarize(prefix, after, limit).await
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        self.cells.examine(ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.cells.diagnose(ttl).await
     }
 }

@@ -7,13 +7,13 @@
 use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
 
 use crate::backend::CellBackend;
-use crate::cells::{Basis, Cell, Cells, Swap};
-use crate::pace::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES, Tries};
+use crate::cells::{Cell, CellStore, Origin, Swap};
+use crate::timing::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES, Tries};
 
 /// A change to one claim in a ledger; `false` where the claim is gone.
 pub(crate) type Change = fn(&mut Ledger, &Claim, Moment) -> bool;
 
-impl<C: Cells> CellBackend<C> {
+impl<C: CellStore> CellBackend<C> {
     /// Does the change to each claim and answers in order. `is_alone` says that no other claim's answer
     /// waits for these: then a busy cell and a slow commit of another client get more tries.
     pub(crate) async fn change(
@@ -22,7 +22,8 @@ impl<C: Cells> CellBackend<C> {
         is_alone: bool,
         change: Change,
     ) -> Vec<Result<bool, Failure>> {
-        let mut answers: Vec<Result<bool, Failure>> = claims.iter().map(|_| Err(pace::too_busy())).collect();
+        let mut answers: Vec<Result<bool, Failure>> =
+            claims.iter().map(|_| Err(timing::too_busy())).collect();
         let most = self.cells.profile().renew_batch_max.clamp(1, BATCH_MAX);
         for some in grouped(claims).chunks(most) {
             let mut pending: Vec<Pending<'_>> = some.iter().map(Pending::of).collect();
@@ -34,7 +35,7 @@ impl<C: Cells> CellBackend<C> {
                 }
                 let Some(lost) = tries.next() else { break };
                 // Others wait for what is done here, so it is tried again sooner than they try.
-                pace::before_retry(lost / 2).await;
+                timing::before_retry(lost / 2).await;
             }
         }
         answers
@@ -81,7 +82,7 @@ impl<C: Cells> CellBackend<C> {
             match written {
                 Ok(true) => group.settle(answers, |n| Ok(done[n])),
                 Ok(false) if pending.unchanged >= locked_after => {
-                    group.settle(answers, |_| Err(pace::locked(group.resource)));
+                    group.settle(answers, |_| Err(timing::locked(group.resource)));
                 }
                 Ok(false) => lost.push(pending),
                 Err(failure) => group.settle(answers, |_| Err(failure.clone())),
@@ -110,7 +111,7 @@ impl<C: Cells> CellBackend<C> {
             at: group.resource.clone(),
             seen: page.version,
             epoch: page.floor.epoch,
-            basis: Basis::Kept,
+            basis: Origin::Kept,
             put: page.put(group.resource, &ledger)?,
         };
         Ok((done, Some(swap)))

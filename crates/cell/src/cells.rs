@@ -6,29 +6,29 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Registers, Resource};
 
-use crate::Bells;
-use crate::pace::draw_version;
-use crate::sweeping::{Found, nothing_to_sweep};
+use crate::Notifier;
+use crate::sweep::{Found, nothing_to_sweep};
+use crate::timing::draw_version;
 
 /// A store that keeps one small value per resource and changes it only if nobody else did.
 ///
 /// # Errors
 /// Every method fails with a [`Failure`] that says whether it may have taken effect. A deadlock, a
 /// serialization error or a lost race is not a failure: the store did nothing, and says so with `Ok(false)`
-/// or [`Seized::Held`].
+/// or [`InsertOutcome::Held`].
 #[async_trait]
-pub trait Cells: Debug + Send + Sync + 'static {
+pub trait CellStore: Debug + Send + Sync + 'static {
     /// Returns the promises of this store on this connection. Constant for its life.
     fn profile(&self) -> &Profile;
 
     /// Returns which clock ends claims. Constant for its life.
-    fn timekeeping(&self) -> Timekeeping;
+    fn timekeeping(&self) -> ClockSource;
 
     /// Returns the longest text that a cell can carry, in bytes.
     fn max_text(&self) -> usize;
 
     /// Returns the bells that the store rings when a client is called, where it can carry word.
-    fn bells(&self) -> Option<&Bells> {
+    fn bells(&self) -> Option<&Notifier> {
         None
     }
 
@@ -48,7 +48,7 @@ pub trait Cells: Debug + Send + Sync + 'static {
     ///
     /// The store itself makes the fence, above every fence that this cell ever had, and keeps it beside the
     /// text; the origin becomes the present. `put.fence` says nothing here.
-    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure>;
+    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure>;
 
     /// Returns the best number of commits to give the store at a time, if those that come meanwhile go
     /// together in the next one; `None` where each is best sent by itself, since the store gains nothing
@@ -60,19 +60,19 @@ pub trait Cells: Debug + Send + Sync + 'static {
     /// Makes each of these changes whose condition holds, and answers in order the fence of its claim, or
     /// `None` where it did not hold. Each cell occurs once, in the order of names. A store for which a
     /// commit is dear makes all of them in one: they are what several tasks want at once. Several changes
-    /// never wait for a transaction, as in [`Cells::swap_unlocked`]. Only under [`Timekeeping::Store`].
-    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+    /// never wait for a transaction, as in [`CellStore::swap_unlocked`]. Only under [`ClockSource::Store`].
+    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         let mut answers = Vec::with_capacity(amends.len());
-        for Amend { at, seen, way, put } in amends {
+        for CellUpdate { at, seen, way, put } in amends {
             answers.push(match way {
-                Way::Retake => self.seize(at, put).await.map(|seized| match seized {
-                    Seized::Taken { fence, .. } => Some(fence),
-                    Seized::Held(_) => None,
+                AmendKind::Retake => self.try_insert(at, put).await.map(|seized| match seized {
+                    InsertOutcome::Taken { fence, .. } => Some(fence),
+                    InsertOutcome::Held(_) => None,
                 }),
-                Way::Keep => {
+                AmendKind::Keep => {
                     let (at, seen, epoch, put) = (at.clone(), *seen, put.fence.epoch, put.clone());
                     let fence = put.fence;
-                    let swap = Swap { at, seen, epoch, basis: Basis::Renewed, put };
+                    let swap = Swap { at, seen, epoch, basis: Origin::Renewed, put };
                     let swapped = self.swap(&[swap]).await.pop();
                     let swapped = swapped
                         .unwrap_or_else(|| Err(Failure::unanswered("the store did not answer a write")));
@@ -90,7 +90,7 @@ pub trait Cells: Debug + Send + Sync + 'static {
     /// once.
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>>;
 
-    /// Changes cells as [`Cells::swap`] does, without waiting for any transaction: a cell that one keeps
+    /// Changes cells as [`CellStore::swap`] does, without waiting for any transaction: a cell that one keeps
     /// locked is left as one whose condition does not hold. So nobody who locks a cell delays what is done
     /// to others. A store whose cells cannot be locked has nothing to add.
     async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
@@ -122,8 +122,8 @@ pub trait Cells: Debug + Send + Sync + 'static {
     }
 
     /// Examines which settings of this store help or harm locks with leases of `ttl`. See
-    /// [`Backend::examine`](leasehold_core::Backend::examine).
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+    /// [`Backend::diagnose`](leasehold_core::Backend::diagnose).
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
         Vec::new()
     }
@@ -131,7 +131,7 @@ pub trait Cells: Debug + Send + Sync + 'static {
 
 /// The clock that ends claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timekeeping {
+pub enum ClockSource {
     /// The store's: every [`Cell`] says how old it is.
     Store,
     /// Each observer's own, over what does not change.
@@ -150,7 +150,7 @@ pub struct Cell {
     /// The fence above which the next one must be: `fence`, under the store's present epoch.
     pub floor: Fence,
     /// The time since the origin by the store's own clock, when the read was carried out; zero where that
-    /// clock went back. `None` under [`Timekeeping::Observer`].
+    /// clock went back. `None` under [`ClockSource::Observer`].
     pub age: Option<Duration>,
 }
 
@@ -197,9 +197,9 @@ pub enum Call {
     Everyone,
 }
 
-/// The answer to [`Cells::seize`].
+/// The answer to [`CellStore::try_insert`].
 #[derive(Clone, Debug)]
-pub enum Seized {
+pub enum InsertOutcome {
     /// The value is in place, in this state of the cell, and the claim in it holds under this fence.
     Taken {
         /// The version that the cell has now.
@@ -221,7 +221,7 @@ pub struct Swap {
     /// The epoch that the store must be in: that of [`Cell::floor`] when it was read.
     pub epoch: u64,
     /// Further conditions, and the origin.
-    pub basis: Basis,
+    pub basis: Origin,
     /// The new value.
     pub put: Put,
 }
@@ -229,13 +229,13 @@ pub struct Swap {
 /// A change of a cell that this client was the last to write. The origin becomes the present, and nobody is
 /// called.
 #[derive(Clone, Debug)]
-pub struct Amend {
+pub struct CellUpdate {
     /// Which cell.
     pub at: Resource,
     /// The version that it must have: the one that this client gave it.
     pub seen: u64,
     /// The outcome for its claim.
-    pub way: Way,
+    pub way: AmendKind,
     /// The new value, under the version that is to be the cell's. Where it is retaken, `put.fence` says
     /// nothing.
     pub put: Put,
@@ -243,21 +243,21 @@ pub struct Amend {
 
 /// The effect of a change of a client's own cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum AmendKind {
     /// The client left it empty, and puts a claim into it. The store makes the fence, as for
-    /// [`Cells::seize`].
+    /// [`CellStore::try_insert`].
     Retake,
-    /// A claim is alone in it, and continues or ends: as [`Basis::Renewed`] with nobody to call.
+    /// A claim is alone in it, and continues or ends: as [`Origin::Renewed`] with nobody to call.
     Keep,
 }
 
 /// The effect of a write on the origin of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Basis {
+pub enum Origin {
     /// The origin stays: the text was made from what was read.
     Kept,
     /// The origin becomes the present, on the condition that a claim still lives by the store's clock. Only
-    /// under [`Timekeeping::Store`]. With nobody to call, it is of a claim alone in its cell, which
+    /// under [`ClockSource::Store`]. With nobody to call, it is of a claim alone in its cell, which
     /// continues or ends: the fence is the present one, and since no new one is made, the epoch that the
     /// store is in does not matter.
     Renewed,

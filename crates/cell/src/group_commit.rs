@@ -22,7 +22,7 @@ use leasehold_machine::Unforked;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::cells::{Amend, Cells, Put, Way};
+use crate::cells::{AmendKind, CellStore, CellUpdate, Put};
 
 /// The outcome of a change: the fence of its claim, or `None` where its condition did not hold.
 pub(crate) type Amended = Result<Option<Fence>, Failure>;
@@ -41,7 +41,7 @@ struct Shared<C> {
 struct Queue {
     /// Commits at a time, as long as they are quick.
     most: usize,
-    waiting: VecDeque<Lot>,
+    waiting: VecDeque<Batch>,
     /// The cells that the waiting tasks want to change.
     cells_waiting: usize,
     /// Commits under way that are not slow, and the cells in them.
@@ -57,13 +57,13 @@ struct Queue {
 
 /// The changes that one task wants.
 #[derive(Debug)]
-struct Lot {
-    amends: Vec<Amend>,
+struct Batch {
+    amends: Vec<CellUpdate>,
     /// The receiver of the outcome; none, where it only cleans up.
     asker: Option<oneshot::Sender<Vec<Amended>>>,
 }
 
-impl<C: Cells> GroupCommit<C> {
+impl<C: CellStore> GroupCommit<C> {
     pub(crate) fn new(cells: Arc<C>) -> Self {
         let most = cells.commits_at_once().unwrap_or_default();
         let queue = Mutex::new(Queue { most, ..Queue::default() });
@@ -71,7 +71,7 @@ impl<C: Cells> GroupCommit<C> {
     }
 
     /// Makes one change, as [`GroupCommit::amend`] does.
-    pub(crate) async fn amend_one(&self, amend: Amend) -> Amended {
+    pub(crate) async fn amend_one(&self, amend: CellUpdate) -> Amended {
         self.amend(vec![amend]).await.pop().unwrap_or_else(|| Err(unanswered()))
     }
 
@@ -80,7 +80,7 @@ impl<C: Cells> GroupCommit<C> {
     /// # Cancel safety
     /// Dropped while it waits for others, nothing was sent. Dropped later, it may have been carried out; a
     /// cell that was taken together with others is released then.
-    pub(crate) async fn amend(&self, amends: Vec<Amend>) -> Vec<Amended> {
+    pub(crate) async fn amend(&self, amends: Vec<CellUpdate>) -> Vec<Amended> {
         let count = amends.len();
         if self.0.cells.commits_at_once().is_none() {
             return commit(&*self.0.cells, &[&amends]).await.pop().unwrap_or_default();
@@ -106,26 +106,26 @@ impl<C: Cells> GroupCommit<C> {
     }
 
     /// Begins a commit where none is under way, else joins the waiting tasks.
-    fn enter(&self, amends: Vec<Amend>) -> Entered<C> {
+    fn enter(&self, amends: Vec<CellUpdate>) -> Entered<C> {
         let mut queue = self.0.queue();
         if queue.commits == 0 && queue.coming == 0 && queue.waiting.is_empty() {
             let sent = Sent::begin(&self.0, &mut queue, amends.len());
             return Entered::Alone(amends, sent);
         }
         let (asker, answer) = oneshot::channel();
-        queue.push(Lot { amends, asker: Some(asker) });
+        queue.push(Batch { amends, asker: Some(asker) });
         self.0.go_on(queue, &Handle::current());
         Entered::Waits(answer)
     }
 }
 
-enum Entered<C: Cells> {
-    Alone(Vec<Amend>, Sent<C>),
+enum Entered<C: CellStore> {
+    Alone(Vec<CellUpdate>, Sent<C>),
     Waits(oneshot::Receiver<Vec<Amended>>),
 }
 
 impl Queue {
-    fn push(&mut self, lot: Lot) {
+    fn push(&mut self, lot: Batch) {
         self.cells_waiting += lot.amends.len();
         self.waiting.push_back(lot);
     }
@@ -138,7 +138,7 @@ impl Queue {
 
     /// Takes some of those that wait, in the order in which they came: so many that as much is left for
     /// each commit that may still go beside.
-    fn take(&mut self) -> Vec<Lot> {
+    fn take(&mut self) -> Vec<Batch> {
         let most = self.cells_waiting.div_ceil(self.most.saturating_sub(self.commits).max(1)).min(MAX_CELLS);
         let mut names: HashSet<Resource> = HashSet::new();
         let mut lots = Vec::new();
@@ -159,7 +159,7 @@ impl Queue {
     }
 }
 
-impl<C: Cells> Shared<C> {
+impl<C: CellStore> Shared<C> {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         // The counts are corrected by the tasks that count, on their way out of a panic, too.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -187,14 +187,14 @@ impl<C: Cells> Shared<C> {
 }
 
 /// A commit that is under way. With its end those may go who came meanwhile.
-struct Sent<C: Cells> {
+struct Sent<C: CellStore> {
     shared: Arc<Shared<C>>,
     runtime: Handle,
     era: u64,
     cells: usize,
 }
 
-impl<C: Cells> Sent<C> {
+impl<C: CellStore> Sent<C> {
     fn begin(shared: &Arc<Shared<C>>, queue: &mut Queue, cells: usize) -> Sent<C> {
         queue.all += 1;
         queue.commits += 1;
@@ -203,7 +203,7 @@ impl<C: Cells> Sent<C> {
     }
 }
 
-impl<C: Cells> Drop for Sent<C> {
+impl<C: CellStore> Drop for Sent<C> {
     fn drop(&mut self) {
         let mut queue = self.shared.queue();
         queue.all -= 1;
@@ -216,15 +216,15 @@ impl<C: Cells> Drop for Sent<C> {
 }
 
 /// Commits one after the other, for as long as it is time for one.
-struct Round<C: Cells> {
+struct Round<C: CellStore> {
     shared: Arc<Shared<C>>,
     is_coming: bool,
 }
 
-impl<C: Cells> Round<C> {
+impl<C: CellStore> Round<C> {
     async fn run(mut self) {
         while let Some((lots, sent)) = self.next() {
-            let wanted: Vec<&Vec<Amend>> = lots.iter().map(|lot| &lot.amends).collect();
+            let wanted: Vec<&Vec<CellUpdate>> = lots.iter().map(|lot| &lot.amends).collect();
             let answers = commit(&*self.shared.cells, &wanted).await;
             self.come_again();
             drop(sent);
@@ -239,7 +239,7 @@ impl<C: Cells> Round<C> {
         }
     }
 
-    fn next(&mut self) -> Option<(Vec<Lot>, Sent<C>)> {
+    fn next(&mut self) -> Option<(Vec<Batch>, Sent<C>)> {
         let mut queue = self.shared.queue();
         queue.coming -= 1;
         self.is_coming = false;
@@ -263,21 +263,21 @@ impl<C: Cells> Round<C> {
 
     /// Releases what was taken for a task that has left, of which nobody else knows: the task's own release
     /// may have come before it.
-    fn give_back(&self, amends: &[Amend], answers: &[Amended]) {
-        let taken = amends.iter().zip(answers).filter(|(amend, _)| amend.way == Way::Retake);
+    fn give_back(&self, amends: &[CellUpdate], answers: &[Amended]) {
+        let taken = amends.iter().zip(answers).filter(|(amend, _)| amend.way == AmendKind::Retake);
         let back = taken.filter_map(|(amend, answer)| {
             let fence = answer.as_ref().ok().copied().flatten()?;
             let put = Put::nothing(fence).ok()?;
-            Some(Amend { at: amend.at.clone(), seen: amend.put.version, way: Way::Keep, put })
+            Some(CellUpdate { at: amend.at.clone(), seen: amend.put.version, way: AmendKind::Keep, put })
         });
-        let amends: Vec<Amend> = back.collect();
+        let amends: Vec<CellUpdate> = back.collect();
         if !amends.is_empty() {
-            self.shared.queue().push(Lot { amends, asker: None });
+            self.shared.queue().push(Batch { amends, asker: None });
         }
     }
 }
 
-impl<C: Cells> Drop for Round<C> {
+impl<C: CellStore> Drop for Round<C> {
     fn drop(&mut self) {
         // The runtime has ended. Those that wait in another one end by themselves.
         if self.is_coming {
@@ -287,13 +287,13 @@ impl<C: Cells> Drop for Round<C> {
 }
 
 /// Makes all changes in one commit, and answers in the order in which they are given.
-async fn commit<C: Cells>(cells: &C, wanted: &[&Vec<Amend>]) -> Vec<Vec<Amended>> {
-    let mut amends: Vec<(&Amend, usize, usize)> = Vec::new();
+async fn commit<C: CellStore>(cells: &C, wanted: &[&Vec<CellUpdate>]) -> Vec<Vec<Amended>> {
+    let mut amends: Vec<(&CellUpdate, usize, usize)> = Vec::new();
     for (lot, some) in wanted.iter().enumerate() {
         amends.extend(some.iter().enumerate().map(|(at, amend)| (amend, lot, at)));
     }
     amends.sort_by(|(one, ..), (other, ..)| one.at.cmp(&other.at));
-    let sent: Vec<&Amend> = amends.iter().map(|(amend, ..)| *amend).collect();
+    let sent: Vec<&CellUpdate> = amends.iter().map(|(amend, ..)| *amend).collect();
     let mut told = cells.amend(&sent).await;
     if sent.len() > 1 && told.iter().all(is_refused) {
         // One of them may be what the store does not take, such as a note that it cannot write: the others

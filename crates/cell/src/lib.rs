@@ -8,19 +8,19 @@
 //!
 //! # What a store brings
 //!
-//! [`Cells`]: read many, swap many on a condition, and `seize`: put a value where no claim lives, in one
+//! [`CellStore`]: read many, swap many on a condition, and `try_insert`: put a value where no claim lives, in one
 //! step, so that an uncontended acquire is one round trip. A release is one round trip too: a client that
 //! holds a cell alone remembers its version, and swaps without reading. Where this client was the last to
-//! write, both are an [`Amend`]: what several tasks want at once goes to the store in one commit. A store
-//! that can carry a word from one client to another rings the [`Bells`]; all others are polled.
+//! write, both are an [`CellUpdate`]: what several tasks want at once goes to the store in one commit. A store
+//! that can carry a word from one client to another rings the [`Notifier`]; all others are polled.
 //!
 //! # Whose time
 //!
-//! [`Timekeeping::Store`]: the store says with every read how old the cell is by its own clock, taken when
+//! [`ClockSource::Store`]: the store says with every read how old the cell is by its own clock, taken when
 //! the statement runs; everything in a ledger is counted from the cell's origin, which the store stamps
 //! itself. No client's clock is ever compared with another's.
 //!
-//! [`Timekeeping::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates.
+//! [`ClockSource::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates.
 //! Each observer counts from when it first saw a claim in the state that it is in: one that gave no sign of
 //! life for its whole span is dead. Each renewal, each repeated grant and each adoption counts as a sign in
 //! the ledger, so that nobody has to have seen the claim before to be heard. A newcomer waits for one span
@@ -42,33 +42,35 @@
 
 #![forbid(unsafe_code)]
 
+mod acquire;
 mod backend;
 mod batch;
-mod bells;
 mod cells;
-mod contending;
-mod ending;
+mod decoded;
+mod empty_cells;
 mod group_commit;
-mod left;
+mod inspect;
 mod lifetime;
-mod looking;
-mod mine;
-mod pace;
-mod page;
+mod notifier;
+mod observed_claims;
+mod owned_cells;
 mod pollers;
-mod renewing;
+mod registers;
+mod release;
+mod renew;
 mod shed;
-mod shelf;
-mod sightings;
-mod sweeping;
+mod sweep;
+mod timing;
 mod turns;
 
 pub use backend::CellBackend;
-pub use bells::{Bells, address};
-pub use cells::{Amend, Basis, Call, Cell, Cells, Put, Seized, Swap, Timekeeping, Way};
-pub use pace::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, before_retry, check, ended};
+pub use cells::{
+    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, InsertOutcome, Origin, Put, Swap,
+};
+pub use notifier::{Notifier, address};
 pub use pollers::{Pollers, pause};
+pub use registers::Shelf;
 pub use shed::{End, Hold, Row, ShedBackend, ShedTable, Taken, Widths, clock_finding, shed_profile};
-pub use shelf::Shelf;
-pub use sweeping::{Found, Swept};
+pub use sweep::{Found, SweepReport};
+pub use timing::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, before_retry, check, ended};
 pub use turns::{Turn, Turns};

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use leasehold_core::{DamagedLedger, Entry, Ledger, Moment, Resource};
 
-use crate::cells::{Cell, Timekeeping};
-use crate::sightings::Sightings;
+use crate::cells::{Cell, ClockSource};
+use crate::observed_claims::ObservedClaims;
 
 mod observer_time;
 mod store_time;
@@ -32,7 +32,7 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
         at: &Resource,
         cell: &Cell,
         entries: &mut [Entry],
-        seen: &Sightings,
+        seen: &ObservedClaims,
         now: Moment,
     ) -> Moment;
 
@@ -51,12 +51,12 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
     fn alone(&self, lease: Duration, held_for: Duration) -> (Moment, Moment);
 }
 
-impl Timekeeping {
+impl ClockSource {
     /// Chooses the strategy of this kind.
     pub(crate) fn lifetime(self) -> &'static dyn Lifetime {
         match self {
-            Timekeeping::Store => &StoreTime,
-            Timekeeping::Observer => &ObserverTime,
+            ClockSource::Store => &StoreTime,
+            ClockSource::Observer => &ObserverTime,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId};
 
-use crate::pace::{FIRST_POLL, HEAD_POLL, LAST_POLL, TICK, jittered};
+use crate::timing::{FIRST_POLL, HEAD_POLL, LAST_POLL, TICK, jittered};
 
 /// Which claims of this client have asked how often, where they ask again and again.
 #[derive(Debug, Default)]

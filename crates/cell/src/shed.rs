@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Failure, Finding, Grade, Liveness, Order, Profile, Resource, Safety, Severity, Waiting,
+    Durability, Failure, FenceGrade, Finding, Liveness, LockSupport, Profile, QueueOrder, Resource, Severity,
+    WaitMode,
 };
 
-use crate::pace::{BATCH_MAX, MAX_TTL, MIN_TTL};
+use crate::timing::{BATCH_MAX, MAX_TTL, MIN_TTL};
 
 pub use backend::ShedBackend;
 
@@ -56,7 +57,7 @@ pub trait ShedTable: Debug + Send + Sync + 'static {
     async fn list(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<Row>, Failure>;
 
     /// Examines which settings of this database help or harm these locks.
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
         Vec::new()
     }
@@ -122,16 +123,16 @@ pub enum Taken {
 }
 
 /// Returns the promises of locks in ShedLock's table: one holder, the first that asks, and no fence.
-pub fn shed_profile(name: &'static str, safety: Safety) -> Profile {
+pub fn shed_profile(name: &'static str, safety: Durability) -> Profile {
     Profile {
         name,
-        admission: Admission::Exclusive,
-        order: Order::Unordered,
-        waiting: Waiting::Polls,
+        admission: LockSupport::Exclusive,
+        order: QueueOrder::Unordered,
+        waiting: WaitMode::Polls,
         liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
         // The other programs that write this table make none: a counter of ours would not change while they
         // hold.
-        fencing: Grade::None,
+        fencing: FenceGrade::None,
         safety,
         place_ttl: Duration::ZERO,
         granularity: Duration::from_millis(1),

@@ -5,16 +5,16 @@ mod store;
 
 use std::sync::Arc;
 
-use leasehold_cell::Timekeeping;
+use leasehold_cell::ClockSource;
 use leasehold_conformance::Subject;
-use leasehold_core::{Backend, Order, Waiting};
+use leasehold_core::{Backend, QueueOrder, WaitMode};
 
 use store::{Faults, Kind, Store};
 
 struct Subjected(Arc<Store>, Kind, Faults);
 
 impl Subjected {
-    fn new(timekeeping: Timekeeping, waiting: Waiting, order: Order, faults: Faults) -> Self {
+    fn new(timekeeping: ClockSource, waiting: WaitMode, order: QueueOrder, faults: Faults) -> Self {
         Subjected(Store::new(), Kind { timekeeping, waiting, order }, faults)
     }
 }
@@ -29,9 +29,9 @@ impl Subject for Subjected {
 mod by_the_store {
     use super::*;
     leasehold_conformance::suite!(Subjected::new(
-        Timekeeping::Store,
-        Waiting::Notifies,
-        Order::Fifo,
+        ClockSource::Store,
+        WaitMode::Notifies,
+        QueueOrder::Fifo,
         Faults::default()
     ));
 }
@@ -39,9 +39,9 @@ mod by_the_store {
 mod by_observers {
     use super::*;
     leasehold_conformance::suite!(Subjected::new(
-        Timekeeping::Observer,
-        Waiting::Polls,
-        Order::Fifo,
+        ClockSource::Observer,
+        WaitMode::Polls,
+        QueueOrder::Fifo,
         Faults::default()
     ));
 }
@@ -49,9 +49,9 @@ mod by_observers {
 mod losing_every_fifth_race {
     use super::*;
     leasehold_conformance::suite!(Subjected::new(
-        Timekeeping::Store,
-        Waiting::Polls,
-        Order::Unordered,
+        ClockSource::Store,
+        WaitMode::Polls,
+        QueueOrder::Unordered,
         Faults { lost_races: 200, ..Faults::default() },
     ));
 }

@@ -12,15 +12,15 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use leasehold::{Note, Resource};
 
-use crate::lessons;
+use crate::help_text;
 
 /// Hold a lock while a command runs.
 ///
 /// A lock has a name. Of all the commands that run under one name, on one machine or on many, one runs at a time (or
-/// up to N, or many readers). Without a server, the lock holds among the processes of this machine; with --on, among
+/// up to N, or many readers). Without a server, the lock holds among the processes of this machine; with --store, among
 /// all machines that name the same server.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold", version, after_help = lessons::EXAMPLES, after_long_help = lessons::EXAMPLES_LONG, styles = STYLES)]
+#[command(name = "leasehold", version, after_help = help_text::EXAMPLES, after_long_help = help_text::EXAMPLES_LONG, styles = STYLES)]
 #[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]
 pub(crate) struct Args {
     /// Log more on stderr: -v grants and releases, -vv what fails and is tried again, -vvv everything; warnings are shown without [env: LEASEHOLD_LOG]
@@ -35,11 +35,11 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Show who holds a lock and who waits for it
-    #[command(after_help = lessons::SHOW_EXAMPLES)]
+    #[command(after_help = help_text::SHOW_EXAMPLES)]
     Show(LookArgs),
     Ls(ListArgs),
     /// Print a line for every change of a lock, until interrupted
-    #[command(after_help = lessons::WATCH_EXAMPLES)]
+    #[command(after_help = help_text::WATCH_EXAMPLES)]
     Watch(LookArgs),
     Revoke(RevokeArgs),
     Break(BreakArgs),
@@ -81,13 +81,13 @@ pub(crate) struct StoreArgs {
     /// A password in a URL on the command line is seen by everyone on the machine.
     /// Put the URL into LEASEHOLD_URL, or name a file:
     ///   redis://host?password-file=/path
-    #[arg(long = "on", value_name = "URL", verbatim_doc_comment)]
-    pub(crate) on: Option<String>,
+    #[arg(long = "store", value_name = "URL", verbatim_doc_comment)]
+    pub(crate) url: Option<String>,
 }
 
 /// Hold a lock while a command runs
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::RUN_EXAMPLES, after_long_help = lessons::RUN_EXAMPLES_LONG)]
+#[command(after_help = help_text::RUN_EXAMPLES, after_long_help = help_text::RUN_EXAMPLES_LONG)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -143,7 +143,7 @@ pub(crate) struct RunArgs {
     ///
     /// For jobs that several machines start by the clock: the one that comes a little later must still find it taken.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) at_least: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
 
     /// What others see of this holder [default: host, user, process id and the program's name]
     #[arg(long, value_name = "TEXT", value_parser = note)]
@@ -175,7 +175,7 @@ pub(crate) struct LookArgs {
 
 /// List the locks that are held or waited for
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::LS_EXAMPLES)]
+#[command(after_help = help_text::LS_EXAMPLES)]
 pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -199,7 +199,7 @@ pub(crate) struct ListArgs {
 ///
 /// A holder that listens hears of it and decides for itself; the lock is not taken away. Who holds it later is not asked.
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::REVOKE_EXAMPLES)]
+#[command(after_help = help_text::REVOKE_EXAMPLES)]
 pub(crate) struct RevokeArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -219,7 +219,7 @@ pub(crate) struct RevokeArgs {
 
 /// Take a lock away from those who hold it
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::BREAK_EXAMPLES)]
+#[command(after_help = help_text::BREAK_EXAMPLES)]
 pub(crate) struct BreakArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -246,7 +246,7 @@ pub(crate) struct BreakArgs {
 /// It campaigns until it leads, and does then what it is told to. When it loses leadership it stops that and campaigns
 /// again; when it is told to end (TERM, INT, HUP, QUIT) it resigns.
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::ELECT_EXAMPLES)]
+#[command(after_help = help_text::ELECT_EXAMPLES)]
 #[command(override_usage = ELECT_USAGE)]
 #[command(group = clap::ArgGroup::new("duty").required(true).args(["command", "on_elected"]))]
 pub(crate) struct ElectArgs {
@@ -259,7 +259,7 @@ pub(crate) struct ElectArgs {
 
     /// A shell command to run each time it has stopped leading, whether it lost or resigned
     #[arg(long, value_name = "CMD")]
-    pub(crate) on_lost: Option<OsString>,
+    pub(crate) on_demoted: Option<OsString>,
 
     /// How long nobody leads when this machine dies or is cut off [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -287,7 +287,7 @@ pub(crate) struct ElectArgs {
 /// For those who may not let a program create tables: the statements, and what the user of the URL needs to be granted.
 /// They can be run again, also beside clients that are at work. Nothing is sent anywhere.
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::SCHEMA_EXAMPLES)]
+#[command(after_help = help_text::SCHEMA_EXAMPLES)]
 pub(crate) struct SchemaArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -300,7 +300,7 @@ pub(crate) struct SchemaArgs {
 /// PostgreSQL it deletes their rows, and needs the right to; on MySQL, MariaDB and SQLite rows stay and are emptied; on Redis it
 /// deletes their keys. What is held or waited for is not touched, and fences rise as ever.
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::SWEEP_EXAMPLES)]
+#[command(after_help = help_text::SWEEP_EXAMPLES)]
 pub(crate) struct SweepArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -319,7 +319,7 @@ pub(crate) struct SweepArgs {
 /// It takes and gives back the lock leasehold-doctor a few times, and asks the server what it is and how it is set up. It
 /// changes nothing.
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::DOCTOR_EXAMPLES)]
+#[command(after_help = help_text::DOCTOR_EXAMPLES)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -338,7 +338,7 @@ pub(crate) struct DoctorArgs {
 /// A server that starts without its data is not counted any more. As long as a majority remembers, it comes back by
 /// itself. When a majority has forgotten, nothing is granted until this is said; and new servers serve a little sooner.
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::REARM_EXAMPLES)]
+#[command(after_help = help_text::REARM_EXAMPLES)]
 pub(crate) struct RearmArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
@@ -350,7 +350,7 @@ pub(crate) struct RearmArgs {
 
 /// Print a completion script for a shell
 #[derive(Debug, clap::Args)]
-#[command(after_help = lessons::COMPLETIONS_EXAMPLES)]
+#[command(after_help = help_text::COMPLETIONS_EXAMPLES)]
 pub(crate) struct CompletionsArgs {
     pub(crate) shell: Shell,
 }

@@ -7,7 +7,7 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use leasehold::core::Liveness;
-use leasehold::{Broken, Leasehold, Note, Resource, Snapshot, Standing};
+use leasehold::{BreakOutcome, ClaimInfo, Client, Note, Resource, Snapshot};
 
 use crate::args::BreakArgs;
 use crate::describe::who;
@@ -15,9 +15,9 @@ use crate::exit::{Exit, Problem};
 use crate::json::{self, BrokenShape};
 use crate::paint::Paint;
 use crate::show::print;
+use crate::stderr::complain;
 use crate::store::Store;
 use crate::text::visible;
-use crate::voice::complain;
 
 /// # Errors
 /// Usage, where it would have to ask and cannot; the store failed; stdout cannot be written.
@@ -27,7 +27,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         let text = "there is no terminal to ask on: say --yes if you are sure";
         return Err(Problem::new(Exit::Usage, text));
     }
-    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let condemned = condemned(&snapshot, args.waiting);
     let name = visible(args.name.as_str());
@@ -67,7 +67,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<Standing> {
+fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<ClaimInfo> {
     // Waiters go first, last in line first: otherwise the end of a holder would let one of them in
     // before its own end comes.
     let waiting = snapshot.waiting.iter().rev().filter(|_| with_waiting);
@@ -76,10 +76,10 @@ fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<Standing> {
 
 /// Breaks all claims; returns the holders that were broken, and what ended with them.
 async fn break_all(
-    locks: &Leasehold,
+    locks: &Client,
     name: &str,
-    condemned: &[Standing],
-) -> Result<(Vec<Standing>, Vec<Resource>), Problem> {
+    condemned: &[ClaimInfo],
+) -> Result<(Vec<ClaimInfo>, Vec<Resource>), Problem> {
     let (mut broken, mut others) = (Vec::new(), Vec::new());
     for standing in condemned {
         let done = locks.break_claim(name, standing).await;
@@ -87,7 +87,7 @@ async fn break_all(
             let hint = format!("{} of {} were broken before", broken.len(), condemned.len());
             Problem::from(error).hint(hint)
         })?;
-        if let Broken::Ended { beside } = done {
+        if let BreakOutcome::Ended { also_released: beside } = done {
             broken.push(standing.clone());
             // Other readers of the same lock may be among them.
             others.extend(beside);
@@ -97,7 +97,7 @@ async fn break_all(
 }
 
 /// Returns what a person should know before it is done.
-fn consequences(locks: &Leasehold) -> &'static str {
+fn consequences(locks: &Client) -> &'static str {
     match locks.profile().liveness {
         Liveness::Heartbeat { .. } => OF_A_CONNECTION,
         _ => CONSEQUENCES,

@@ -2,7 +2,7 @@
 //!
 //! Ground rules: notes and names come from others and are made visible here, so that no caller can forget it.
 
-use leasehold::{Snapshot, Standing};
+use leasehold::{ClaimInfo, Snapshot};
 
 use crate::text::{ago, duration, timestamp, visible};
 
@@ -20,7 +20,7 @@ pub(crate) fn held_by(snapshot: &Snapshot) -> String {
 }
 
 /// Returns who it is, by the note.
-pub(crate) fn who(standing: &Standing) -> String {
+pub(crate) fn who(standing: &ClaimInfo) -> String {
     match standing.note.as_str() {
         "" => format!("somebody without a note (tag {})", &standing.id.tag()[..8]),
         note => visible(note),
@@ -28,13 +28,13 @@ pub(crate) fn who(standing: &Standing) -> String {
 }
 
 /// Returns since when, as a point in time and how long ago that is.
-pub(crate) fn since(standing: &Standing) -> Option<String> {
+pub(crate) fn since(standing: &ClaimInfo) -> Option<String> {
     let at = standing.since_unix_ms?;
     Some(format!("{} ({} ago)", timestamp(at), duration(ago(at))))
 }
 
 /// Returns how long it is held already.
-pub(crate) fn held_for(standing: &Standing) -> Option<String> {
+pub(crate) fn held_for(standing: &ClaimInfo) -> Option<String> {
     standing.since_unix_ms.map(|at| duration(ago(at)))
 }
 

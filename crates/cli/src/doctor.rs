@@ -14,9 +14,9 @@ use crate::text::visible;
 /// # Errors
 /// The store could not be opened; stdout cannot be written.
 pub(crate) async fn doctor(args: DoctorArgs) -> Result<Exit, Problem> {
-    let store = Store::named(args.store.on.as_deref())?;
+    let store = Store::named(args.store.url.as_deref())?;
     let locks = store.open(Note::default()).await?;
-    let findings = locks.examine(args.ttl).await;
+    let findings = locks.diagnose(args.ttl).await;
     let mut out = io::stdout().lock();
     match args.json {
         true => findings.iter().try_for_each(|finding| json::line(&mut out, &FindingShape::of(finding)))?,

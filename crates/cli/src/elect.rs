@@ -10,15 +10,15 @@ use crate::exit::{Exit, Problem};
 use crate::request::Request;
 use crate::run::{Ended, hold_and_run};
 use crate::signals::Signals;
+use crate::stderr::Stderr;
 use crate::text::{duration, visible};
-use crate::voice::Voice;
 
 /// # Errors
 /// Each of the table in `exit.rs`.
 pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {
     let request = Request::of_candidate(args)?;
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
-    let voice = Voice::start().map_err(cannot_start)?;
+    let voice = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
     let exit = terms(&request, &mut signals, &voice).await;
     voice.settle().await;
@@ -26,7 +26,7 @@ pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {
 }
 
 /// Runs one term after the other.
-async fn terms(request: &Request, signals: &mut Signals, voice: &Voice) -> Exit {
+async fn terms(request: &Request, signals: &mut Signals, voice: &Stderr) -> Exit {
     let mut is_first = true;
     loop {
         let ended = hold_and_run(request, signals, voice).await;

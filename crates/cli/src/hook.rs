@@ -1,4 +1,4 @@
-//! The hook of a candidate: what `elect --on-lost` runs once it leads no more.
+//! The hook of a candidate: what `elect --on-demoted` runs once it leads no more.
 //!
 //! Ground rules: it is started as a command is, with the environment of one, in a process group with a
 //! warden. It never lasts for ever: it has the time of a lease, or the grace from the first signal that
@@ -17,14 +17,14 @@ use crate::program::Program;
 use crate::reentry::Tags;
 use crate::request::Request;
 use crate::signals::{Heard, Signals, asks_to_end};
+use crate::stderr::Stderr;
 use crate::text::duration;
-use crate::voice::Voice;
 use crate::warden::Warden;
 
 /// Runs it to its end, and says where it failed.
-pub(crate) async fn run(request: &Request, program: &Program, signals: &mut Signals, voice: &Voice) {
+pub(crate) async fn run(request: &Request, program: &Program, signals: &mut Signals, voice: &Stderr) {
     if let Err(complaint) = attend(request, program, signals).await {
-        voice.say(&format!("--on-lost failed: {complaint}"));
+        voice.say(&format!("--on-demoted failed: {complaint}"));
     }
 }
 

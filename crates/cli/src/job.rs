@@ -17,9 +17,9 @@ use crate::exit::Exit;
 use crate::orphans;
 use crate::request::{Loss, Request};
 use crate::signals::{Heard, Signals};
+use crate::stderr::Stderr;
 use crate::terminal::{Terminal, is_interactive, is_shared};
 use crate::text::{duration, visible};
-use crate::voice::Voice;
 use crate::warden::{Warden, Word};
 
 /// A command that is about to run, or runs.
@@ -30,7 +30,7 @@ pub(crate) struct Job<'a> {
     guard: Option<&'a Guard>,
     warden: Warden,
     terminal: Option<Terminal>,
-    voice: &'a Voice,
+    voice: &'a Stderr,
     clock: SystemClock,
     lost: bool,
     /// `true` once it was reported that the lease is not renewed.
@@ -82,7 +82,7 @@ impl<'a> Job<'a> {
         request: &'a Request,
         guard: Option<&'a Guard>,
         warden: Warden,
-        voice: &'a Voice,
+        voice: &'a Stderr,
     ) -> Self {
         let mut terminal = Terminal::controlling();
         if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive() && !is_shared()) {

@@ -6,7 +6,9 @@
 
 use std::io::{self, Write};
 
-use leasehold::{Blocked, Deadlock, Finding, Resource, Snapshot, Standing, Summary, Swept};
+use leasehold::{
+    ClaimInfo, Deadlock, DeadlockedWait, Finding, Resource, ResourceSummary, Snapshot, SweepReport,
+};
 use serde::Serialize;
 
 use crate::text::{now, timestamp};
@@ -66,7 +68,7 @@ pub(crate) struct BlockedShape<'a> {
 
 impl<'a> DeadlockShape<'a> {
     pub(crate) fn of(deadlock: &'a Deadlock) -> Self {
-        let blocked = |wait: &'a Blocked| BlockedShape {
+        let blocked = |wait: &'a DeadlockedWait| BlockedShape {
             waits_for: wait.resource.as_str(),
             share: wait.share.to_string(),
             weight: wait.share.weight(),
@@ -96,7 +98,7 @@ pub(crate) struct SweptShape {
 }
 
 impl SweptShape {
-    pub(crate) fn of(swept: Swept) -> Self {
+    pub(crate) fn of(swept: SweepReport) -> Self {
         SweptShape { seen: swept.seen, emptied: swept.emptied, removed: swept.forgotten }
     }
 }
@@ -149,7 +151,7 @@ impl<'a> LockShape<'a> {
 }
 
 impl<'a> ClaimShape<'a> {
-    fn of(standing: &'a Standing) -> Self {
+    fn of(standing: &'a ClaimInfo) -> Self {
         ClaimShape {
             tag: standing.id.tag(),
             share: standing.share.to_string(),
@@ -165,20 +167,20 @@ impl<'a> ClaimShape<'a> {
 }
 
 impl<'a> SummaryShape<'a> {
-    pub(crate) fn of(summary: &'a Summary) -> Self {
+    pub(crate) fn of(summary: &'a ResourceSummary) -> Self {
         SummaryShape { name: summary.resource.as_str(), holders: summary.holders, waiting: summary.waiting }
     }
 }
 
 impl<'a> BrokenShape<'a> {
-    pub(crate) fn of(name: &'a Resource, broken: &'a [Standing], beside: &'a [Resource]) -> Self {
+    pub(crate) fn of(name: &'a Resource, broken: &'a [ClaimInfo], beside: &'a [Resource]) -> Self {
         let (broken, beside) = (broken.iter().map(ClaimShape::of), beside.iter().map(Resource::as_str));
         BrokenShape { name: name.as_str(), broken: broken.collect(), beside: beside.collect() }
     }
 }
 
 impl<'a> RevokedShape<'a> {
-    pub(crate) fn of(name: &'a Resource, asked: &'a [Standing]) -> Self {
+    pub(crate) fn of(name: &'a Resource, asked: &'a [ClaimInfo]) -> Self {
         RevokedShape { name: name.as_str(), asked: asked.iter().map(ClaimShape::of).collect() }
     }
 }
@@ -198,12 +200,12 @@ pub(crate) fn line(out: &mut impl Write, shape: &impl Serialize) -> io::Result<(
 mod tests {
     use super::*;
     use leasehold::core::ClaimId;
-    use leasehold::{Fence, Note, Severity, Share, Version};
+    use leasehold::{Fence, Note, Severity, Share, SnapshotVersion};
     use std::time::Duration;
 
     #[test]
     fn the_shapes_are_an_interface() {
-        let holder = Standing {
+        let holder = ClaimInfo {
             id: ClaimId::from_bytes([7; 16]),
             share: Share::permits(2, 3).unwrap(),
             fence: Some(Fence::new(0, 42, 0)),
@@ -211,7 +213,7 @@ mod tests {
             remaining: Some(Duration::from_millis(27_500)),
             note: Note::new("a \"note\"\u{1b}").unwrap(),
         };
-        let waiter = Standing {
+        let waiter = ClaimInfo {
             share: Share::READER,
             fence: None,
             since_unix_ms: None,
@@ -220,7 +222,7 @@ mod tests {
         };
         let snapshot = Snapshot {
             resource: Resource::new("n").unwrap(),
-            version: Version("1".to_owned()),
+            version: SnapshotVersion("1".to_owned()),
             holders: vec![holder.clone()],
             waiting: vec![waiter],
             fence: Some(Fence::new(0, 42, 0)),
@@ -237,9 +239,9 @@ mod tests {
         let beside = [snapshot.resource.clone()];
         line(&mut out, &BrokenShape::of(&snapshot.resource, &snapshot.holders, &beside)).unwrap();
         line(&mut out, &RevokedShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
-        let summary = Summary { resource: snapshot.resource.clone(), holders: 1, waiting: 2 };
+        let summary = ResourceSummary { resource: snapshot.resource.clone(), holders: 1, waiting: 2 };
         line(&mut out, &SummaryShape::of(&summary)).unwrap();
-        let blocked = Blocked {
+        let blocked = DeadlockedWait {
             id: holder.id,
             who: "ann".to_owned(),
             resource: snapshot.resource.clone(),

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, Write};
 
-use leasehold::{Leasehold, Note, Resource, Summary};
+use leasehold::{Client, Note, Resource, ResourceSummary};
 
 use crate::args::ListArgs;
 use crate::exit::{Exit, Problem};
@@ -14,7 +14,7 @@ use crate::text::visible;
 /// # Errors
 /// The store failed; stdout cannot be written.
 pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut pages = Pages { locks: &locks, prefix: &args.prefix, after: None, is_last: false };
     while let Some(page) = pages.next().await? {
@@ -29,14 +29,14 @@ pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
 
 /// One page after the other, so that a store with many locks needs neither much memory nor one long answer.
 struct Pages<'a> {
-    locks: &'a Leasehold,
+    locks: &'a Client,
     prefix: &'a str,
     after: Option<Resource>,
     is_last: bool,
 }
 
 impl Pages<'_> {
-    async fn next(&mut self) -> Result<Option<Vec<Summary>>, Problem> {
+    async fn next(&mut self) -> Result<Option<Vec<ResourceSummary>>, Problem> {
         if self.is_last {
             return Ok(None);
         }
@@ -48,7 +48,7 @@ impl Pages<'_> {
     }
 }
 
-fn table(page: &[Summary]) -> Table {
+fn table(page: &[ResourceSummary]) -> Table {
     let mut table = Table::default();
     for summary in page {
         let waiting =

@@ -13,7 +13,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::exit::{Exit, Problem};
-use crate::voice::Voice;
+use crate::stderr::Stderr;
 
 /// Begins to log: what `-v` said so often, else what the environment says.
 ///
@@ -60,7 +60,7 @@ impl<S: Subscriber> Layer<S> for Log {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = Line::default();
         event.record(&mut line);
-        if let Ok(voice) = Voice::start() {
+        if let Ok(voice) = Stderr::start() {
             voice.say(&line.text(*event.metadata().level()));
         }
     }

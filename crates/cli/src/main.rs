@@ -19,10 +19,10 @@ mod doctor;
 mod elect;
 mod environment;
 mod exit;
+mod help_text;
 mod hook;
 mod job;
 mod json;
-mod lessons;
 mod list;
 mod log;
 mod orphans;
@@ -38,12 +38,12 @@ mod run;
 mod schema;
 mod show;
 mod signals;
+mod stderr;
 mod store;
 mod sweep;
 mod table;
 mod terminal;
 mod text;
-mod voice;
 mod warden;
 mod watch;
 
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     };
     let exit = exit.unwrap_or_else(|problem| {
         if !problem.is_silent() {
-            voice::complain(&problem.to_string());
+            stderr::complain(&problem.to_string());
         }
         problem.exit
     });
@@ -103,7 +103,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Completions(args) => completions(&args),
         };
         // The lines of the log come before the complaint that ends the program.
-        if let Some(voice) = voice::Voice::started() {
+        if let Some(voice) = stderr::Stderr::started() {
             voice.settle().await;
         }
         exit

@@ -8,25 +8,25 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use leasehold::{Leasehold, Note, Resource, Snapshot};
+use leasehold::{Client, Note, Resource, Snapshot};
 use tokio::sync::watch;
 
 use crate::describe::{held_for, who};
+use crate::stderr::Stderr;
 use crate::terminal::Terminal;
 use crate::text::visible;
-use crate::voice::Voice;
 
 /// The line, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    voice: Voice,
+    voice: Stderr,
     /// Dropped, it ends the task.
     goes_on: Option<watch::Sender<()>>,
 }
 
 impl Progress {
     /// Shows the line from a moment later on, if there is a terminal to show it on.
-    pub(crate) fn start(voice: &Voice, locks: &Leasehold, name: &Resource, own: &Note) -> Progress {
+    pub(crate) fn start(voice: &Stderr, locks: &Client, name: &Resource, own: &Note) -> Progress {
         let goes_on = std::io::stderr().is_terminal().then(|| {
             let (sender, ends) = watch::channel(());
             let line = Line {
@@ -63,8 +63,8 @@ impl Drop for Progress {
 }
 
 struct Line {
-    voice: Voice,
-    locks: Leasehold,
+    voice: Stderr,
+    locks: Client,
     name: Resource,
     own: Note,
     ends: watch::Receiver<()>,
@@ -130,10 +130,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
     use leasehold::core::ClaimId;
-    use leasehold::{Share, Standing, Version};
+    use leasehold::{ClaimInfo, Share, SnapshotVersion};
 
-    fn standing(note: &str) -> Standing {
-        Standing {
+    fn standing(note: &str) -> ClaimInfo {
+        ClaimInfo {
             id: ClaimId::from_bytes([1; 16]),
             share: Share::MUTEX,
             fence: None,
@@ -147,7 +147,7 @@ mod tests {
         let name = Resource::new("job").unwrap();
         let snapshot = Snapshot {
             resource: name.clone(),
-            version: Version(String::new()),
+            version: SnapshotVersion(String::new()),
             holders: holders.iter().map(|note| standing(note)).collect(),
             waiting: waiting.iter().map(|note| standing(note)).collect(),
             fence: None,

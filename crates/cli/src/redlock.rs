@@ -11,8 +11,8 @@ use leasehold::layer::Quorum;
 
 use crate::args::RearmArgs;
 use crate::exit::{Exit, Problem};
+use crate::stderr::complain;
 use crate::store::Store;
-use crate::voice::complain;
 
 /// # Errors
 /// Usage, where it would have to ask and cannot, and for a store of another kind; as the servers fail;
@@ -23,12 +23,12 @@ pub(crate) async fn rearm(args: RearmArgs) -> Result<Exit, Problem> {
         let text = "there is no terminal to ask on: say --yes if you are sure";
         return Err(Problem::new(Exit::Usage, text));
     }
-    let store = Store::named(args.store.on.as_deref())?;
+    let store = Store::named(args.store.url.as_deref())?;
     let locks = store.open(Note::default()).await?;
     let backend: &dyn Any = &**locks.backend();
     let Some(quorum) = backend.downcast_ref::<Quorum>() else {
         let text =
-            format!("{} is no store of several servers: name one by --on redlock://a,b,c", store.shown());
+            format!("{} is no store of several servers: name one by --store redlock://a,b,c", store.shown());
         return Err(Problem::new(Exit::Usage, text));
     };
     if !args.yes && !is_confirmed()? {

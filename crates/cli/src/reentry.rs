@@ -4,7 +4,7 @@
 //! named there and is no longer among the holders counts for nothing, and the lock is then taken like
 //! any other.
 
-use leasehold::{Fence, Leasehold, Resource, Share};
+use leasehold::{Client, Fence, Resource, Share};
 
 use crate::exit::{Exit, Problem};
 
@@ -46,7 +46,7 @@ impl Tags {
     /// itself. The store failed.
     pub(crate) async fn find(
         &self,
-        locks: &Leasehold,
+        locks: &Client,
         name: &Resource,
         wanted: Share,
     ) -> Result<Option<Outer>, Problem> {

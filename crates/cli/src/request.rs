@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Guard, Leasehold, Lock, Note, Resource, Result, Share};
+use leasehold::{Client, Guard, Lock, Note, Resource, Result, Share};
 
 use rustix::process::Signal;
 
@@ -24,7 +24,7 @@ pub(crate) struct Request {
     /// The signal that the command is sent when the lock is revoked; `None` where revocations are
     /// ignored.
     pub(crate) on_revoke: Option<Signal>,
-    pub(crate) at_least: Duration,
+    pub(crate) min_hold: Duration,
     pub(crate) program: Program,
     pub(crate) after: After,
     /// The program that is run each time that the lock is held no more.
@@ -79,7 +79,7 @@ impl Request {
         let program = Program::new(args.command)
             .ok_or_else(|| Problem::new(Exit::Usage, "there is no command: write it after --"))?;
         Ok(Request {
-            store: Store::named(args.store.on.as_deref())?,
+            store: Store::named(args.store.url.as_deref())?,
             name: args.name,
             kind: match (args.shared, args.permits) {
                 (true, _) => Kind::Shared,
@@ -108,7 +108,7 @@ impl Request {
                 OnRevoke::Usr1 => Some(Signal::USR1),
                 OnRevoke::Usr2 => Some(Signal::USR2),
             },
-            at_least: args.at_least.unwrap_or_default(),
+            min_hold: args.min_hold.unwrap_or_default(),
             program,
             after: After::Release,
             hook: None,
@@ -127,7 +127,7 @@ impl Request {
         let program =
             program.ok_or_else(|| Problem::new(Exit::Usage, "there is no command: write it after --"))?;
         Ok(Request {
-            store: Store::named(args.store.on.as_deref())?,
+            store: Store::named(args.store.url.as_deref())?,
             name: args.name,
             kind: Kind::Exclusive,
             patience: Patience::Forever,
@@ -135,10 +135,10 @@ impl Request {
             note: args.value.unwrap_or_else(|| own_note(&program)),
             on_lost: Loss::Term(args.grace),
             on_revoke: None,
-            at_least: Duration::ZERO,
+            min_hold: Duration::ZERO,
             program,
             after,
-            hook: args.on_lost.map(Program::shell),
+            hook: args.on_demoted.map(Program::shell),
         })
     }
 
@@ -146,7 +146,7 @@ impl Request {
     ///
     /// # Errors
     /// As the library's locks.
-    pub(crate) async fn take(&self, locks: &Leasehold) -> Result<Option<Guard>> {
+    pub(crate) async fn take(&self, locks: &Client) -> Result<Option<Guard>> {
         let name = self.name.as_str();
         match (self.kind, self.patience) {
             (Kind::Exclusive, Patience::None) => self.with_terms(locks.mutex(name))?.try_lock().await,

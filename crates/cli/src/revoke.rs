@@ -8,14 +8,14 @@ use crate::args::RevokeArgs;
 use crate::describe::who;
 use crate::exit::{Exit, Problem};
 use crate::json::{self, RevokedShape};
+use crate::stderr::complain;
 use crate::store::Store;
 use crate::text::visible;
-use crate::voice::complain;
 
 /// # Errors
 /// The store failed; usage, for a reason that is too long; stdout cannot be written.
 pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
     let asked = locks.revoke(args.name.as_str(), &args.reason).await?;
     let name = visible(args.name.as_str());
     let mut out = io::stdout().lock();

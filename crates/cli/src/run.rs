@@ -6,8 +6,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use leasehold::local::Life;
-use leasehold::{Guard, Leasehold, SystemClock, core::Clock};
+use leasehold::local::LivenessHandle;
+use leasehold::{Client, Guard, SystemClock, core::Clock};
 use rustix::process::Signal;
 
 use crate::args::RunArgs;
@@ -21,8 +21,8 @@ use crate::progress::Progress;
 use crate::reentry::{Outer, Tags};
 use crate::request::{After, Loss, Patience, Request};
 use crate::signals::Signals;
+use crate::stderr::Stderr;
 use crate::text::{duration, visible};
-use crate::voice::Voice;
 use crate::warden::Warden;
 
 /// # Errors
@@ -30,7 +30,7 @@ use crate::warden::Warden;
 pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
     let request = Request::new(args)?;
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
-    let voice = Voice::start().map_err(cannot_start)?;
+    let voice = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
     let ended = hold_and_run(&request, &mut signals, &voice).await;
     if let Err(problem) = &ended {
@@ -61,7 +61,7 @@ impl Ended {
 pub(crate) async fn hold_and_run(
     request: &Request,
     signals: &mut Signals,
-    voice: &Voice,
+    voice: &Stderr,
 ) -> Result<Ended, Problem> {
     let file = request.program.find()?;
     let opened = tokio::select! {
@@ -103,13 +103,13 @@ async fn with_command(
     file: std::path::PathBuf,
     hold: Hold,
     signals: &mut Signals,
-    voice: &Voice,
+    voice: &Stderr,
 ) -> Result<Exit, Problem> {
     let began = SystemClock.now();
     let outcome = start(request, file, &hold, signals, voice).await;
     let interrupted = match &outcome {
         Ok(outcome) if request.after == After::Stay && outcome.is_success() => stay(&hold, signals).await,
-        Ok(outcome) => wait_at_least(request, &hold, began.after(request.at_least), signals, outcome).await,
+        Ok(outcome) => wait_min_hold(request, &hold, began.after(request.min_hold), signals, outcome).await,
         Err(_) => None,
     };
     let lost = matches!(&outcome, Ok(outcome) if outcome.lost);
@@ -126,10 +126,11 @@ async fn start(
     file: std::path::PathBuf,
     hold: &Hold,
     signals: &mut Signals,
-    voice: &Voice,
+    voice: &Stderr,
 ) -> Result<Outcome, Problem> {
     let refused = |error| request.program.refusal(&error);
-    let life = hold.guard().and_then(|guard| guard.proof().get::<Life>()).and_then(Life::copy);
+    let life =
+        hold.guard().and_then(|guard| guard.proof().get::<LivenessHandle>()).and_then(LivenessHandle::copy);
     let warden = Warden::start(life)
         .map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}")))?;
     let job = Job::new(request, hold.guard(), warden, voice);
@@ -144,8 +145,8 @@ async fn start(
     }
 }
 
-/// Holds the lock until `--at-least` is over. The signal that ended it before, where one did.
-async fn wait_at_least(
+/// Holds the lock until `--min-hold` is over. The signal that ended it before, where one did.
+async fn wait_min_hold(
     request: &Request,
     hold: &Hold,
     end: leasehold::Moment,
@@ -155,7 +156,7 @@ async fn wait_at_least(
     let guard = hold.guard()?;
     // A signal that has ended the command by way of this process is meant for this process, too.
     let is_asked = signals.ending(request.grace()).is_some();
-    if outcome.lost || request.at_least.is_zero() || is_asked {
+    if outcome.lost || request.min_hold.is_zero() || is_asked {
         return None;
     }
     tokio::select! {
@@ -206,9 +207,9 @@ enum Returned {
 impl Hold {
     async fn take(
         request: &Request,
-        locks: &Leasehold,
+        locks: &Client,
         signals: &mut Signals,
-        voice: &Voice,
+        voice: &Stderr,
     ) -> Result<Taken, Problem> {
         let tags = Tags::inherited();
         let outer = tokio::select! {
@@ -264,7 +265,7 @@ impl Hold {
     }
 
     /// Gives it back and waits for the answer, up to a limit.
-    async fn give_back(self, request: &Request, was_lost: bool, voice: &Voice) -> Returned {
+    async fn give_back(self, request: &Request, was_lost: bool, voice: &Stderr) -> Returned {
         let Hold::Own(guard, _) = self else { return Returned::Freed };
         let name = visible(request.name.as_str());
         match tokio::time::timeout(RELEASE_LIMIT, guard.release()).await {
@@ -286,7 +287,7 @@ impl Hold {
 }
 
 /// Builds the refusal of a busy lock, with its holder where that is known.
-async fn busy(request: &Request, locks: &Leasehold, how: &str) -> Problem {
+async fn busy(request: &Request, locks: &Client, how: &str) -> Problem {
     let name = visible(request.name.as_str());
     let looked = tokio::time::timeout(LOOK_LIMIT, locks.inspect(request.name.as_str())).await;
     let who = match looked {

@@ -9,7 +9,7 @@ use crate::store::Store;
 /// # Errors
 /// The URL names no database; stdout cannot be written.
 pub(crate) fn schema(args: &SchemaArgs) -> Result<Exit, Problem> {
-    let statements = Store::named(args.store.on.as_deref())?.schema()?;
+    let statements = Store::named(args.store.url.as_deref())?.schema()?;
     std::io::stdout().lock().write_all(statements.as_bytes())?;
     Ok(Exit::Done)
 }

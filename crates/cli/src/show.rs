@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use leasehold::{Note, Snapshot, Standing};
+use leasehold::{ClaimInfo, Note, Snapshot};
 
 use crate::args::LookArgs;
 use crate::describe::{held_by, since, waiting, who};
@@ -16,7 +16,7 @@ use crate::text::{duration, visible};
 /// # Errors
 /// The store failed; stdout cannot be written.
 pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let mut out = io::stdout().lock();
     match args.json {
@@ -62,7 +62,7 @@ pub(crate) fn summary(snapshot: &Snapshot) -> String {
     format!("{state}{}{}", fence.unwrap_or_default(), waiting.unwrap_or_default())
 }
 
-fn cells(role: String, standing: &Standing) -> [String; 6] {
+fn cells(role: String, standing: &ClaimInfo) -> [String; 6] {
     [
         role,
         standing.share.to_string(),

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Leasehold, Note, Swept};
+use leasehold::{Client, ErrorKind, Note, SweepReport};
 use url::Url;
 
 use crate::exit::{Exit, Problem};
@@ -32,7 +32,7 @@ enum Origin {
 }
 
 impl Store {
-    /// Returns `--on`, else `LEASEHOLD_URL`, else the files of this user.
+    /// Returns `--store`, else `LEASEHOLD_URL`, else the files of this user.
     ///
     /// # Errors
     /// Usage, for an environment that is not text; refused, for a store that could not exclude any
@@ -46,8 +46,7 @@ impl Store {
     fn choose(on: Option<&str>, inherited: Option<&OsStr>) -> Result<Store, Problem> {
         let (url, origin) = match (on, inherited) {
             (Some(url), _) if url.trim().is_empty() => {
-                let text =
-                    "--on is empty: name a store by its URL, or leave --on out for files on this machine";
+                let text = "--store is empty: name a store by its URL, or leave --store out for files on this machine";
                 return Err(Problem::new(Exit::Usage, text));
             }
             (Some(url), _) => (url.to_owned(), Origin::Flag),
@@ -86,9 +85,9 @@ impl Store {
     ///
     /// # Errors
     /// As the library's `open`, with what to check.
-    pub(crate) async fn open(&self, note: Note) -> Result<Leasehold, Problem> {
+    pub(crate) async fn open(&self, note: Note) -> Result<Client, Problem> {
         let url = if self.creates { self.url.clone() } else { without_creating(self.url.clone()) };
-        let opened = Leasehold::builder().note(note).open(&url).await;
+        let opened = Client::builder().note(note).open(&url).await;
         opened.map_err(|error| {
             let hint = match error.kind() {
                 ErrorKind::Denied if self.may_lack_password() => {
@@ -114,7 +113,7 @@ impl Store {
     ///
     /// # Errors
     /// As the library's `sweep`.
-    pub(crate) async fn sweep(&self, unused_for: Duration) -> Result<Swept, Problem> {
+    pub(crate) async fn sweep(&self, unused_for: Duration) -> Result<SweepReport, Problem> {
         leasehold::sweep(&self.url, unused_for).await.map_err(|error| {
             Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
         })
@@ -129,9 +128,9 @@ impl Store {
 
     fn origin(&self) -> &'static str {
         match self.origin {
-            Origin::Flag => "named by --on",
+            Origin::Flag => "named by --store",
             Origin::Environment => "named by LEASEHOLD_URL",
-            Origin::Default => "the default; name another by --on or LEASEHOLD_URL",
+            Origin::Default => "the default; name another by --store or LEASEHOLD_URL",
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::store::Store;
 /// # Errors
 /// The store failed, or has no rows; stdout cannot be written.
 pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
-    let swept = Store::named(args.store.on.as_deref())?.sweep(args.unused_for).await?;
+    let swept = Store::named(args.store.url.as_deref())?.sweep(args.unused_for).await?;
     let mut out = std::io::stdout().lock();
     match args.json {
         true => json::line(&mut out, &SweptShape::of(swept))?,

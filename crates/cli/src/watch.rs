@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use leasehold::{Leasehold, Note, Snapshot, SystemClock, Version, core::Clock};
+use leasehold::{Client, Note, Snapshot, SnapshotVersion, SystemClock, core::Clock};
 
 use crate::args::LookArgs;
 use crate::exit::{Exit, Problem};
@@ -17,7 +17,7 @@ use crate::text::now;
 /// # Errors
 /// The store failed for longer than is tolerated; stdout cannot be written.
 pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.on.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
     let mut snapshot = locks.inspect(args.name.as_str()).await?;
     loop {
         print(&snapshot, args.json)?;
@@ -26,7 +26,7 @@ pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
 }
 
 /// Waits for another version. Asks again while the store is away for a moment.
-async fn next(locks: &Leasehold, name: &str, seen: &Version) -> Result<Snapshot, Problem> {
+async fn next(locks: &Client, name: &str, seen: &SnapshotVersion) -> Result<Snapshot, Problem> {
     let mut failing_since = None;
     loop {
         match locks.changed(name, seen, LOOK).await {

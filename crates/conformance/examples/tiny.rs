@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::{Outcome, SteadyClock, Subject, laws};
 use leasehold_core::{
-    Admission, Ask, Backend, Claim, Clock, Effect, Entry, Failure, FailureKind, Grade, Grant, Hint, Ledger,
-    Liveness, Moment, Order, Patience, Profile, Proof, Release, Renew, Renewal, Resource, Safety, Snapshot,
-    Standing, Step, Summary, Verdict, Version, Wait, Waiting,
+    Ask, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, FenceGrade,
+    Grant, Hint, Ledger, Liveness, LockSupport, Moment, Patience, Profile, Proof, QueueOrder, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict, Wait, WaitMode,
 };
 
 /// A store, and at the same time every connection to it. Lines stay when they are empty, for their fences.
@@ -84,7 +84,7 @@ impl Backend for Tiny {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         loop {
@@ -101,13 +101,13 @@ impl Backend for Tiny {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let names: Vec<Resource> = self.lines().keys().cloned().collect();
         let asked =
             |name: &Resource| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
         let summary = |resource: Resource| {
             let Snapshot { holders, waiting, .. } = self.look(&resource);
-            Summary { resource, holders: holders.len() as u32, waiting: waiting.len() as u32 }
+            ResourceSummary { resource, holders: holders.len() as u32, waiting: waiting.len() as u32 }
         };
         let found = names.into_iter().filter(asked).map(summary);
         Ok(found.filter(|summary| summary.holders + summary.waiting > 0).take(limit).collect())
@@ -125,7 +125,7 @@ impl Tiny {
         let line = lines.get_mut(resource).unwrap_or(&mut none);
         line.expire(now);
         let state: Vec<_> = line.entries().iter().map(|entry| (entry.id, entry.granted)).collect();
-        let standing = |entry: &Entry| Standing {
+        let standing = |entry: &Entry| ClaimInfo {
             id: entry.id,
             share: entry.share,
             fence: entry.granted,
@@ -135,7 +135,8 @@ impl Tiny {
         };
         let (holders, waiting): (Vec<_>, Vec<_>) =
             line.entries().iter().map(standing).partition(|one| one.fence.is_some());
-        let (fence, version) = (line.last_fence(), Version(format!("{:?} {state:?}", line.last_fence())));
+        let (fence, version) =
+            (line.last_fence(), SnapshotVersion(format!("{:?} {state:?}", line.last_fence())));
         Snapshot { resource: resource.clone(), version, holders, waiting, fence: Some(fence) }
     }
 }
@@ -144,12 +145,12 @@ impl Default for Shared {
     fn default() -> Self {
         let profile = Profile {
             name: "tiny",
-            admission: Admission::Counted,
-            order: Order::Fifo,
-            waiting: Waiting::Polls,
+            admission: LockSupport::Counted,
+            order: QueueOrder::Fifo,
+            waiting: WaitMode::Polls,
             liveness: Liveness::Lease { min: Duration::from_millis(100), max: MAX_TTL },
-            fencing: Grade::Strict,
-            safety: Safety::Strict,
+            fencing: FenceGrade::Strict,
+            safety: Durability::Strict,
             place_ttl: PLACE,
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Backend, Broken, Claim, LossCause, Release, Renewal};
+use leasehold_core::{Backend, BreakOutcome, Claim, LossCause, Release, Renewal};
 
 use crate::chance;
 use crate::hand::{LONG, claim, hold, must, release, renew, take};
@@ -29,7 +29,7 @@ pub async fn what_is_broken_ends_and_nothing_else(
     let wrong_id = Claim { id: must(chance::id()), ..job.clone() };
     let wrong_name = Claim { resource: other.resource.clone(), ..job.clone() };
     for wrong in [&wrong_id, &wrong_name] {
-        assert_eq!(must(operator.break_claim(wrong).await), Broken::Gone, "{wrong:?}");
+        assert_eq!(must(operator.break_claim(wrong).await), BreakOutcome::Gone, "{wrong:?}");
     }
     for claim in [&job, &other] {
         assert!(
@@ -47,7 +47,7 @@ pub async fn what_is_broken_ends_and_nothing_else(
         Shared::Yes => vec![other.resource.clone()],
         Shared::No => Vec::new(),
     };
-    assert_eq!(must(operator.break_claim(&job).await), Broken::Ended { beside: lost });
+    assert_eq!(must(operator.break_claim(&job).await), BreakOutcome::Ended { also_released: lost });
     let told = tokio::time::timeout(told_within, signal.fired()).await;
     assert_eq!(must(told), LossCause::SessionEnded);
     must(waiting.await);
@@ -58,14 +58,14 @@ pub async fn what_is_broken_ends_and_nothing_else(
         assert!(matches!(renew(&*holder, &other).await, Renewal::Alive), "it has a connection of its own");
     }
     // The id is an old one by now.
-    assert_eq!(must(operator.break_claim(&job).await), Broken::Gone);
+    assert_eq!(must(operator.break_claim(&job).await), BreakOutcome::Gone);
     assert!(matches!(renew(&*next, &successor).await, Renewal::Alive), "the next holder was hit");
     // A client's own lock is released, and what is beside it stays.
     let (mine, stays) = (claim("mine", LONG), claim("stays", LONG));
     for claim in [&mine, &stays] {
         hold(&*operator, claim).await;
     }
-    let ended = Broken::Ended { beside: Vec::new() };
+    let ended = BreakOutcome::Ended { also_released: Vec::new() };
     assert_eq!(must(operator.break_claim(&mine).await), ended);
     assert!(matches!(renew(&*operator, &stays).await, Renewal::Alive));
 }

@@ -139,7 +139,7 @@ impl Client {
     /// Waits as [`Client::wait`] does, but believes a call whose patience ended meanwhile that the place is
     /// given up. Only one that polls is asked once more: it cannot know of the end.
     pub(crate) fn wait_only(&self, claim: Claim) -> Waiting {
-        let polls = self.backend.profile().waiting == leasehold_core::Waiting::Polls;
+        let polls = self.backend.profile().waiting == leasehold_core::WaitMode::Polls;
         let parting = if polls { Parting::WithALook } else { Parting::AtOnce };
         self.wait_and_part(claim, Patience::unlimited(self.clock.clone()), parting)
     }
@@ -153,7 +153,7 @@ impl Client {
     /// Queues and is released there, as by a client that breaks a claim that waits.
     pub(crate) async fn leave_by_release(&self, claim: &Claim, place: usize) -> Checked {
         let waiting = match self.backend.profile().waiting {
-            leasehold_core::Waiting::Polls => {
+            leasehold_core::WaitMode::Polls => {
                 let step = self.contend(claim, &Patience::unlimited(self.clock.clone())).await?;
                 ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
                 None
@@ -240,7 +240,7 @@ impl Client {
 
     /// Waits until as many claims are queued. Where the line is not visible, gives them time to come.
     pub(crate) async fn stand(&self, resource: &Resource, waiting: usize) -> Checked {
-        let fifo = self.backend.profile().order >= leasehold_core::Order::Fifo;
+        let fifo = self.backend.profile().order >= leasehold_core::QueueOrder::Fifo;
         let limit = if fifo { HANG } else { UNSEEN };
         let until = self.clock.now().after(limit);
         while self.look(resource).await?.waiting.len() < waiting {

@@ -12,7 +12,7 @@ use crate::hand::{LONG, claim, hold, look_once, release};
 /// # Panics
 /// If that is not so.
 pub async fn beyond_two_transactions_one_is_refused(backend: &dyn Backend) {
-    let findings = backend.examine(LONG).await;
+    let findings = backend.diagnose(LONG).await;
     let told = findings.iter().find(|finding| finding.topic == "connections");
     assert!(told.is_some_and(|told| told.found.contains("up to 2 of the server's")), "{findings:?}");
     assert!(told.is_some_and(|told| told.severity == Severity::Notice), "{findings:?}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, FailureKind, Finding, Grade, Note, Patience, Release, Renewal, Severity, Share, Step,
+    Backend, Claim, FailureKind, FenceGrade, Finding, Note, Patience, Release, Renewal, Severity, Share, Step,
 };
 
 use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take};
@@ -160,7 +160,7 @@ pub async fn each_of_a_batch_is_answered_for(backend: &dyn Backend, java: &impl 
 /// # Panics
 /// If that is not so.
 pub async fn what_it_cannot_promise_is_refused(backend: &dyn Backend) {
-    assert_eq!(backend.profile().fencing, Grade::None);
+    assert_eq!(backend.profile().fencing, FenceGrade::None);
     let shared = Claim { share: Share::READER, ..claim("a", LONG) };
     let refused = backend.contend(&shared, &Patience::none(clock())).await;
     assert!(matches!(&refused, Err(failure) if failure.kind == FailureKind::Unsupported), "{refused:?}");
@@ -171,7 +171,7 @@ pub async fn what_it_cannot_promise_is_refused(backend: &dyn Backend) {
 /// # Panics
 /// If it says nothing of it.
 pub async fn finding(backend: &dyn Backend, topic: &str) -> Finding {
-    let findings = backend.examine(LONG).await;
+    let findings = backend.diagnose(LONG).await;
     let found = findings.into_iter().find(|finding| finding.topic == topic);
     found.unwrap_or_else(|| panic!("nothing is said of {topic}"))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Admission, Claim, Clock, Liveness, Moment, Note, Order, Patience, Profile, Resource, Share,
+    Claim, Clock, Liveness, LockSupport, Moment, Note, Patience, Profile, QueueOrder, Resource, Share,
 };
 
 use crate::chance::{self, Chance};
@@ -92,11 +92,11 @@ impl Trial {
     }
 
     pub(crate) fn is_fifo(&self) -> bool {
-        self.profile.order >= Order::Fifo
+        self.profile.order >= QueueOrder::Fifo
     }
 
     pub(crate) fn polls(&self) -> bool {
-        self.profile.waiting == leasehold_core::Waiting::Polls
+        self.profile.waiting == leasehold_core::WaitMode::Polls
     }
 
     pub(crate) fn is_session(&self) -> bool {
@@ -114,7 +114,7 @@ impl Trial {
     }
 
     pub(crate) fn needs_fifo(&self) -> Checked {
-        Ok(self.profile.orders(Order::Fifo)?)
+        Ok(self.profile.orders(QueueOrder::Fifo)?)
     }
 
     pub(crate) fn needs_polling(&self) -> Checked {
@@ -158,7 +158,7 @@ impl Trial {
     /// Returns `true` if claims of these two shares affect each other on one name.
     pub(crate) fn meet(&self, one: Share, other: Share) -> bool {
         let kind = |share: Share| share.is_counted().then(|| share.capacity());
-        self.profile.admission != Admission::Permits || kind(one) == kind(other)
+        self.profile.admission != LockSupport::Permits || kind(one) == kind(other)
     }
 
     /// Returns the shares that, beside one claim of `share`, fill it until one of the second of these is

@@ -4,7 +4,7 @@
 mod model;
 
 use leasehold_conformance::{Outcome, laws, taker};
-use leasehold_core::{Profile, Waiting};
+use leasehold_core::{Profile, WaitMode};
 use model::{Defect, Models, polling, remote::Remote, session, single_permits, strong, weak};
 
 /// One fault in a model that promises as the profile says, and a law that must notice it.
@@ -21,7 +21,7 @@ fn notice(cases: &'static [Case]) {
         .map(|(defect, profile, name)| {
             let law = laws().iter().find(|law| law.name == *name).unwrap_or_else(|| panic!("no law {name}"));
             let models = match profile().waiting {
-                Waiting::Polls => Models::served(profile(), Some(*defect)),
+                WaitMode::Polls => Models::served(profile(), Some(*defect)),
                 _ => Models::new(profile(), Some(*defect)),
             };
             runtime.spawn(async move { law.check(&models).await })

@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Claim, Failure, Finding, Grant, Patience, Profile, Proof, Registers, Resource, Share, Snapshot, Summary,
-    Version,
+    Claim, Failure, Finding, Grant, Patience, Profile, Proof, Registers, Resource, ResourceSummary, Share,
+    Snapshot, SnapshotVersion,
 };
 
 /// One lock service, seen through four verbs and a look: contend, renew, release, inspect, list.
@@ -36,7 +36,7 @@ pub trait Backend: Any + Debug + Send + Sync {
 
     /// Explains why claims of this share are not admitted, where the profile alone does not say enough for
     /// a person.
-    fn why_not(&self, _share: Share) -> Option<&'static str> {
+    fn unsupported_reason(&self, _share: Share) -> Option<&'static str> {
         None
     }
 
@@ -50,16 +50,16 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// does not end the claim.
     ///
     /// Not where a connection or a process keeps what it holds.
-    fn adopts(&self) -> bool {
+    fn supports_transfer(&self) -> bool {
         false
     }
 
     /// Notes that this client has finished with a granted claim that another client may adopt. If none
     /// does, the claim ends with its lease; if one does, nothing of this client ends it.
     ///
-    /// Only for backends that [adopt](Backend::adopts), and only those have something to do here whose
+    /// Only for backends that [adopt](Backend::supports_transfer), and only those have something to do here whose
     /// client itself ends what it does not renew.
-    fn forgo(&self, _claim: &Claim) {}
+    fn detach(&self, _claim: &Claim) {}
 
     /// Takes one step towards holding the claim.
     ///
@@ -104,10 +104,10 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// # Errors
     /// `Denied` where the server does not let this user do it, `Unsupported` where nobody can by way of
     /// this store. Another [`Failure`] whose effect is `Unknown` may have ended it.
-    async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
         match self.release(&[claim]).await.pop() {
-            Some(Release::Freed) => Ok(Broken::Ended { beside: Vec::new() }),
-            Some(Release::Gone) => Ok(Broken::Gone),
+            Some(Release::Freed) => Ok(BreakOutcome::Ended { also_released: Vec::new() }),
+            Some(Release::Gone) => Ok(BreakOutcome::Gone),
             Some(Release::Unknown(failure)) => Err(failure),
             None => Err(Failure::unanswered("the store did not answer a release")),
         }
@@ -124,7 +124,7 @@ pub trait Backend: Any + Debug + Send + Sync {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure>;
 
@@ -138,7 +138,7 @@ pub trait Backend: Any + Debug + Send + Sync {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure>;
+    ) -> Result<Vec<ResourceSummary>, Failure>;
 
     /// Examines which settings of this store help or harm locks with leases of `ttl`, for a person to read.
     ///
@@ -146,7 +146,7 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// not answered, is a finding of its own. What can be found out over the seam, such as how long a round
     /// trip takes, is not looked for in here. Without anything of its own to say a backend leaves this as
     /// it is.
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
         Vec::new()
     }
@@ -205,12 +205,12 @@ pub enum Release {
 
 /// The outcome of taking a claim away.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum BreakOutcome {
     /// The claim existed and is ended.
     Ended {
         /// The other resources that were freed with it, as far as they are known: those that its connection
         /// held beside it.
-        beside: Vec<Resource>,
+        also_released: Vec<Resource>,
     },
     /// The claim no longer existed; nothing was ended.
     Gone,

@@ -18,12 +18,12 @@ use crate::{ClaimId, Resource, Share, Snapshot};
 pub struct Deadlock {
     /// The waits: first the one that is to give up, then each behind one that waits for it, as far as that
     /// goes.
-    pub waits: Vec<Blocked>,
+    pub waits: Vec<DeadlockedWait>,
 }
 
 /// One wait of a [`Deadlock`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blocked {
+pub struct DeadlockedWait {
     /// The claim by which the wait is announced. A client that has it can end that announcement, so it is
     /// not printed.
     pub id: ClaimId,
@@ -140,7 +140,7 @@ impl<'a> Graph<'a> {
 
     /// Returns these waits in the order in which they are reported: the one that is to give up, and each
     /// behind the one that it waits for.
-    fn told(&self, among: &HashSet<usize>) -> Vec<Blocked> {
+    fn told(&self, among: &HashSet<usize>) -> Vec<DeadlockedWait> {
         let mut left: Vec<usize> = among.iter().copied().collect();
         // The last that announced its wait; all clients that look see the same.
         left.sort_by_key(|wait| (self.waits[*wait].number, Tag::of(self.waits[*wait].id)));
@@ -155,14 +155,14 @@ impl<'a> Graph<'a> {
         told
     }
 
-    fn blocked(&self, wait: usize, among: &HashSet<usize>) -> Blocked {
+    fn blocked(&self, wait: usize, among: &HashSet<usize>) -> DeadlockedWait {
         let Announced { id, who, resource, share, holds, .. } = &self.waits[wait];
         let wanted: HashSet<&Resource> = among.iter().map(|one| &self.waits[*one].resource).collect();
         let held = |line: &&Snapshot| line.holders.iter().any(|holder| holds.contains(&Tag::of(holder.id)));
         let lines = wanted.into_iter().filter_map(|resource| self.lines.get(resource).copied());
         let mut holds: Vec<Resource> = lines.filter(held).map(|line| line.resource.clone()).collect();
         holds.sort();
-        Blocked { id: *id, who: who.clone(), resource: resource.clone(), share: *share, holds }
+        DeadlockedWait { id: *id, who: who.clone(), resource: resource.clone(), share: *share, holds }
     }
 }
 
@@ -194,7 +194,7 @@ impl fmt::Display for Deadlock {
         for (index, wait) in self.waits.iter().enumerate() {
             let holds: Vec<&str> = wait.holds.iter().map(Resource::as_str).collect();
             let comma = if index == 0 { "" } else { "; " };
-            let Blocked { who, resource, share, .. } = wait;
+            let DeadlockedWait { who, resource, share, .. } = wait;
             write!(f, "{comma}«{who}» holds {} and waits for {resource} ({share})", holds.join(", "))?;
         }
         Ok(())

@@ -122,10 +122,10 @@ pub struct ParseFenceError;
 
 /// The degree to which a fence can be trusted on a given connection, weakest first.
 ///
-/// A grade is demanded with `.fenced(grade)`; it is never lowered silently.
+/// A grade is demanded with `.require_fencing(grade)`; it is never lowered silently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Grade {
+pub enum FenceGrade {
     /// No fence.
     None,
     /// Rises while the server keeps its data; after a loss of data it rises by the server's wall clock at
@@ -137,13 +137,13 @@ pub enum Grade {
     Strict,
 }
 
-impl fmt::Display for Grade {
+impl fmt::Display for FenceGrade {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Grade::None => "none",
-            Grade::BestEffort => "best effort",
-            Grade::AcrossFailover => "across failover",
-            Grade::Strict => "strict",
+            FenceGrade::None => "none",
+            FenceGrade::BestEffort => "best effort",
+            FenceGrade::AcrossFailover => "across failover",
+            FenceGrade::Strict => "strict",
         })
     }
 }
@@ -190,7 +190,9 @@ mod tests {
 
     #[test]
     fn grades_are_ordered_weakest_first() {
-        assert!(Grade::None < Grade::BestEffort && Grade::BestEffort < Grade::AcrossFailover);
-        assert!(Grade::AcrossFailover < Grade::Strict);
+        assert!(
+            FenceGrade::None < FenceGrade::BestEffort && FenceGrade::BestEffort < FenceGrade::AcrossFailover
+        );
+        assert!(FenceGrade::AcrossFailover < FenceGrade::Strict);
     }
 }

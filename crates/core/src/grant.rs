@@ -41,7 +41,7 @@ pub enum LossCause {
     /// The process is a fork of the one that took the lock.
     Forked,
     /// The claim was handed over, and is now held by another.
-    HandedOver,
+    Transferred,
     /// Nothing renews it any more: the runtime that the client was opened in ended, or the task that renews
     /// failed.
     RenewalEnded,
@@ -56,7 +56,7 @@ impl fmt::Display for LossCause {
             LossCause::MaxHold => "it was held for as long as max_hold allows",
             LossCause::Closed => "the client was closed",
             LossCause::Forked => "this process is a fork of the one that took it",
-            LossCause::HandedOver => "it was handed over to another process",
+            LossCause::Transferred => "it was handed over to another process",
             LossCause::RenewalEnded => "what renews it in this process ended",
         })
     }
@@ -123,7 +123,7 @@ impl LossSignal {
     ///
     /// It is called by the code that finds the loss, and must neither block nor panic. No task waits
     /// meanwhile, so a claim that is held for a moment only costs nobody a change of tasks.
-    pub fn on_loss(&self, tell: impl FnOnce(LossCause) + Send + 'static) -> Listening {
+    pub fn on_loss(&self, tell: impl FnOnce(LossCause) + Send + 'static) -> LossSubscription {
         let mut listeners = self.0.listeners();
         // The cause is set before the listeners are called: a listener that finds none here is among those
         // that are called.
@@ -136,20 +136,20 @@ impl LossSignal {
             listeners.next += 1;
             listeners.waiting.insert(number, Box::new(tell));
         }
-        Listening { loss: Arc::downgrade(&self.0), number }
+        LossSubscription { loss: Arc::downgrade(&self.0), number }
     }
 }
 
 /// Somebody who is called when a claim is lost. Dropping it ends that.
 #[derive(Debug)]
 #[must_use = "nobody is called after it was dropped"]
-pub struct Listening {
+pub struct LossSubscription {
     /// The signal may go away before its listener, with all other listeners.
     loss: Weak<Loss>,
     number: u64,
 }
 
-impl Drop for Listening {
+impl Drop for LossSubscription {
     fn drop(&mut self) {
         if let Some(loss) = self.loss.upgrade() {
             let left = loss.listeners().waiting.remove(&self.number);

@@ -30,22 +30,22 @@ mod resource;
 mod share;
 mod snapshot;
 
-pub use backend::{Backend, Broken, Hint, Release, Renew, Renewal, Step};
+pub use backend::{Backend, BreakOutcome, Hint, Release, Renew, Renewal, Step};
 pub use calls::{CallWatch, stagger};
 pub use claim::{Claim, ClaimId};
 pub use clock::{Clock, ManualClock, Moment};
 pub use failure::{Effect, Failure, FailureKind};
-pub use fence::{Fence, Grade, ParseFenceError};
+pub use fence::{Fence, FenceGrade, ParseFenceError};
 pub use finding::{Finding, Severity};
-pub use grant::{Grant, Listening, LossCause, LossSignal, LossTrigger, Proof};
+pub use grant::{Grant, LossCause, LossSignal, LossSubscription, LossTrigger, Proof};
 pub use ledger::{
     Ask, CALL_GRACE, CHALLENGE_AFTER, DamagedLedger, Entry, Ledger, MAX_LINE, PROBE_AFTER, PROBED_PER_SILENT,
     SILENT_AFTER, Verdict, Wait,
 };
 pub use note::{Note, NoteTooLong};
 pub use patience::Patience;
-pub use profile::{Admission, Liveness, Order, Profile, Safety, Unmet, Waiting};
+pub use profile::{Durability, Liveness, LockSupport, Profile, QueueOrder, Unmet, WaitMode};
 pub use register::{Put, RegisterPromise, Registered, Registers, Stamp};
 pub use resource::{InvalidResource, Resource};
 pub use share::{InvalidShare, Share};
-pub use snapshot::{Snapshot, Standing, Summary, Version};
+pub use snapshot::{ClaimInfo, ResourceSummary, Snapshot, SnapshotVersion};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{Grade, Share};
+use crate::{FenceGrade, Share};
 
 /// The promises of a backend on this connection. All enums are ordered, weakest first, so that a demand is
 /// a comparison.
@@ -12,17 +12,17 @@ pub struct Profile {
     /// The backend's name, as its URL scheme says it.
     pub name: &'static str,
     /// Which shares it can admit.
-    pub admission: Admission,
+    pub admission: LockSupport,
     /// The order in which waiting claims are granted.
-    pub order: Order,
+    pub order: QueueOrder,
     /// The way in which a waiter learns that its turn has come.
-    pub waiting: Waiting,
+    pub waiting: WaitMode,
     /// The mechanism that keeps a granted claim alive.
     pub liveness: Liveness,
     /// The degree to which its fences can be trusted.
-    pub fencing: Grade,
+    pub fencing: FenceGrade,
     /// The events that can take a granted claim away.
-    pub safety: Safety,
+    pub safety: Durability,
     /// The time for which the place of a silent waiter stays in the line, or the ttl of its claim where
     /// that is longer; zero where the server knows at once, or where there is no line.
     pub place_ttl: Duration,
@@ -40,7 +40,7 @@ pub struct Profile {
 /// Which shares a backend can admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Admission {
+pub enum LockSupport {
     /// One holder.
     Exclusive,
     /// One writer or many readers.
@@ -54,13 +54,13 @@ pub enum Admission {
     Counted,
 }
 
-impl fmt::Display for Admission {
+impl fmt::Display for LockSupport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Admission::Exclusive => "mutex",
-            Admission::SharedExclusive => "mutex, rwlock",
-            Admission::Permits => "mutex, rwlock, single permits",
-            Admission::Counted => "mutex, rwlock, semaphore",
+            LockSupport::Exclusive => "mutex",
+            LockSupport::SharedExclusive => "mutex, rwlock",
+            LockSupport::Permits => "mutex, rwlock, single permits",
+            LockSupport::Counted => "mutex, rwlock, semaphore",
         })
     }
 }
@@ -68,18 +68,18 @@ impl fmt::Display for Admission {
 /// The order in which waiting claims are granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Order {
+pub enum QueueOrder {
     /// The first that asks after a release.
     Unordered,
     /// First come, first served, over all processes.
     Fifo,
 }
 
-impl fmt::Display for Order {
+impl fmt::Display for QueueOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Order::Unordered => "any",
-            Order::Fifo => "first come, first served",
+            QueueOrder::Unordered => "any",
+            QueueOrder::Fifo => "first come, first served",
         })
     }
 }
@@ -87,7 +87,7 @@ impl fmt::Display for Order {
 /// The way in which a waiter learns that its turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Waiting {
+pub enum WaitMode {
     /// The client asks again and again, with growing pauses.
     Polls,
     /// The server, or another client through it, sends word.
@@ -133,7 +133,7 @@ impl Liveness {
 /// The events that can take a granted claim away although its holder does everything right, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
-pub enum Safety {
+pub enum Durability {
     /// Memory pressure in the server is enough.
     Evictable,
     /// A failover or a restart without data.
@@ -142,12 +142,12 @@ pub enum Safety {
     Strict,
 }
 
-impl fmt::Display for Safety {
+impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Safety::Evictable => "lost under memory pressure",
-            Safety::LostOnFailover => "lost on failover",
-            Safety::Strict => "strict",
+            Durability::Evictable => "lost under memory pressure",
+            Durability::LostOnFailover => "lost on failover",
+            Durability::Strict => "strict",
         })
     }
 }
@@ -159,10 +159,10 @@ impl Profile {
     /// [`Unmet`] says what was asked and what there is.
     pub fn admits(&self, share: Share) -> Result<(), Unmet> {
         let needed = match share {
-            Share::MUTEX => Admission::Exclusive,
-            Share::READER | Share::WRITER => Admission::SharedExclusive,
-            _ if share.weight() == 1 => Admission::Permits,
-            _ => Admission::Counted,
+            Share::MUTEX => LockSupport::Exclusive,
+            Share::READER | Share::WRITER => LockSupport::SharedExclusive,
+            _ if share.weight() == 1 => LockSupport::Permits,
+            _ => LockSupport::Counted,
         };
         self.demand("admission", needed, self.admission)
     }
@@ -171,7 +171,7 @@ impl Profile {
     ///
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
-    pub fn orders(&self, order: Order) -> Result<(), Unmet> {
+    pub fn orders(&self, order: QueueOrder) -> Result<(), Unmet> {
         self.demand("order", order, self.order)
     }
 
@@ -179,7 +179,7 @@ impl Profile {
     ///
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
-    pub fn fences(&self, grade: Grade) -> Result<(), Unmet> {
+    pub fn fences(&self, grade: FenceGrade) -> Result<(), Unmet> {
         self.demand("fencing", grade, self.fencing)
     }
 
@@ -187,7 +187,7 @@ impl Profile {
     ///
     /// # Errors
     /// [`Unmet`] says what was asked and what there is.
-    pub fn keeps(&self, safety: Safety) -> Result<(), Unmet> {
+    pub fn keeps(&self, safety: Durability) -> Result<(), Unmet> {
         self.demand("safety", safety, self.safety)
     }
 
@@ -233,12 +233,12 @@ mod tests {
     fn weak() -> Profile {
         Profile {
             name: "weak",
-            admission: Admission::SharedExclusive,
-            order: Order::Unordered,
-            waiting: Waiting::Polls,
+            admission: LockSupport::SharedExclusive,
+            order: QueueOrder::Unordered,
+            waiting: WaitMode::Polls,
             liveness: Liveness::Session,
-            fencing: Grade::BestEffort,
-            safety: Safety::LostOnFailover,
+            fencing: FenceGrade::BestEffort,
+            safety: Durability::LostOnFailover,
             place_ttl: Duration::ZERO,
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
@@ -266,14 +266,14 @@ mod tests {
             weak().admits(permits(2, 2)).is_err(),
             "all permits exclude single ones, which it cannot admit"
         );
-        let single = Profile { admission: Admission::Permits, ..weak() };
+        let single = Profile { admission: LockSupport::Permits, ..weak() };
         assert!(single.admits(permits(1, 2)).is_ok() && single.admits(Share::WRITER).is_ok());
         assert!(single.admits(permits(2, 3)).is_err() && single.admits(permits(2, 2)).is_err());
-        assert!(weak().orders(Order::Fifo).is_err());
-        assert!(weak().fences(Grade::BestEffort).is_ok());
-        assert!(weak().keeps(Safety::Strict).is_err());
+        assert!(weak().orders(QueueOrder::Fifo).is_err());
+        assert!(weak().fences(FenceGrade::BestEffort).is_ok());
+        assert!(weak().keeps(Durability::Strict).is_err());
         assert!(weak().shows(100).is_ok() && weak().shows(101).is_err());
-        let error = weak().fences(Grade::Strict).unwrap_err().to_string();
+        let error = weak().fences(FenceGrade::Strict).unwrap_err().to_string();
         assert_eq!(
             error,
             "the weak backend cannot give fencing «strict»: on this connection it is «best effort»"

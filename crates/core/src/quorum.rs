@@ -5,7 +5,7 @@
 //! the server under which the mark was written. A member whose mark is of its present run is *armed*: it
 //! has forgotten nothing since, so a resource without a record of that epoch has had no fence in it.
 //!
-//! Members know nothing of each other. Which answers are enough is decided by a [`Ballot`].
+//! Members know nothing of each other. Which answers are enough is decided by a [`VoteTally`].
 
 mod ballot;
 
@@ -16,7 +16,7 @@ use async_trait::async_trait;
 
 use crate::{Claim, ClaimId, Failure, Fence, Note, Resource};
 
-pub use ballot::{Ballot, Counting, Verdict, common_kind, majority};
+pub use ballot::{Counting, Verdict, VoteTally, common_kind, majority};
 
 /// One server of several. Each call is carried out by the server in one step, and has a time limit of the
 /// member's own.
@@ -29,14 +29,14 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// It cannot be reached, or may not be used.
-    async fn recall(&self) -> Result<Memory, Failure>;
+    async fn recall(&self) -> Result<MemberState, Failure>;
 
     /// Writes a mark of `epoch` under the run that was heard, if both that run and the mark are still what
     /// was heard and the epoch is greater than the mark's. Whether it did.
     ///
     /// # Errors
     /// As [`Member::recall`]; one of unknown effect may have written it.
-    async fn mark(&self, heard: &Memory, epoch: u64) -> Result<bool, Failure>;
+    async fn mark(&self, heard: &MemberState, epoch: u64) -> Result<bool, Failure>;
 
     /// Asks in the first round: locks the resource if it is free or the claim's own already, for at least
     /// the claim's ttl, and gives the lock the value `stamp`.
@@ -57,7 +57,7 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`Member::recall`].
-    async fn renew(&self, batch: &[Stay<'_>]) -> Result<Vec<Kept>, Failure>;
+    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<Kept>, Failure>;
 
     /// Locks a free resource for a claim that is known to hold. The lock gets a value that no second round
     /// names.
@@ -73,7 +73,7 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`Member::recall`].
-    async fn look(&self, resource: &Resource) -> Result<Sight, Failure>;
+    async fn look(&self, resource: &Resource) -> Result<MemberView, Failure>;
 
     /// Returns the resources that are locked and whose names begin with `prefix`, with their holders.
     ///
@@ -136,7 +136,7 @@ impl Debug for Stamp {
 
 /// The memory that a member has of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemberState {
     /// Names the running server; another one after each restart.
     pub run: String,
     /// Its mark, of any run.
@@ -157,7 +157,7 @@ pub struct Mark {
     pub run: String,
 }
 
-impl Memory {
+impl MemberState {
     /// Returns the epoch of a member that is armed.
     pub fn armed(&self) -> Option<u64> {
         self.mark.as_ref().filter(|mark| mark.run == self.run).map(|mark| mark.epoch)
@@ -185,7 +185,7 @@ impl Memory {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The memory that the member has of itself.
-    pub memory: Memory,
+    pub memory: MemberState,
     /// The owner of the lock now.
     pub vote: Vote,
 }
@@ -216,7 +216,7 @@ pub const NO_FENCE: Fence = Fence::new(0, 0, 0);
 
 /// One claim to be kept.
 #[derive(Clone, Copy, Debug)]
-pub struct Stay<'a> {
+pub struct KeepAlive<'a> {
     /// The claim.
     pub claim: &'a Claim,
     /// Its fence, where the caller knows that it was granted.
@@ -236,7 +236,7 @@ pub enum Kept {
 
 /// The view that a member has of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct MemberView {
     /// The greatest fence in its record; [`NO_FENCE`] without one.
     pub last: Fence,
     /// The holder of the lock.
@@ -276,7 +276,8 @@ mod tests {
     #[test]
     fn a_mark_of_another_run_does_not_arm() {
         let mark = |run: &str| Some(Mark { epoch: 4, run: run.to_owned() });
-        let memory = |mark| Memory { run: "new".to_owned(), mark, unarmed_since: None, unix_us: 0 }.armed();
+        let memory =
+            |mark| MemberState { run: "new".to_owned(), mark, unarmed_since: None, unix_us: 0 }.armed();
         assert_eq!(memory(mark("new")), Some(4));
         assert_eq!(memory(mark("old")), None);
         assert_eq!(memory(None), None);
@@ -284,8 +285,12 @@ mod tests {
 
     #[test]
     fn time_without_a_mark_counts_from_when_it_was_seen() {
-        let memory =
-            |unarmed_since| Memory { run: "a".to_owned(), mark: None, unarmed_since, unix_us: 9_000_000 };
+        let memory = |unarmed_since| MemberState {
+            run: "a".to_owned(),
+            mark: None,
+            unarmed_since,
+            unix_us: 9_000_000,
+        };
         assert_eq!(memory(None).unarmed_for(), Duration::ZERO);
         assert_eq!(memory(Some(2_000_000)).unarmed_for(), Duration::from_secs(7));
         assert_eq!(memory(Some(10_000_000)).unarmed_for(), Duration::ZERO, "its clock was set back");

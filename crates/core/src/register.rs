@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::{Effect, Failure, FailureKind, Patience, Resource, Safety, Waiting};
+use crate::{Durability, Effect, Failure, FailureKind, Patience, Resource, WaitMode};
 
 /// Small values in the store of a backend, one for each name.
 ///
@@ -49,7 +49,7 @@ pub trait Registers: Debug + Send + Sync {
 
     /// Returns the state of the register as soon as it is not the one that was seen, or when patience ends.
     ///
-    /// A store that promises [`Waiting::Polls`] answers at once, and its caller asks again after a pause.
+    /// A store that promises [`WaitMode::Polls`] answers at once, and its caller asks again after a pause.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -62,9 +62,9 @@ pub struct RegisterPromise {
     /// The longest value, in bytes: 4,096 at least.
     pub max_bytes: usize,
     /// The way in which a client learns of a change.
-    pub waiting: Waiting,
+    pub waiting: WaitMode,
     /// The events that can take a written value away, or bring an old one back.
-    pub safety: Safety,
+    pub safety: Durability,
     /// `true` if values can be written that the store itself forgets after a while.
     pub forgets: bool,
 }

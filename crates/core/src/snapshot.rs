@@ -10,18 +10,18 @@ pub struct Snapshot {
     /// The resource that was looked at.
     pub resource: Resource,
     /// Names this state; another state has another version.
-    pub version: Version,
+    pub version: SnapshotVersion,
     /// The holders, in the order of grants.
-    pub holders: Vec<Standing>,
+    pub holders: Vec<ClaimInfo>,
     /// The waiters, first in line first.
-    pub waiting: Vec<Standing>,
+    pub waiting: Vec<ClaimInfo>,
     /// The last fence that was granted, where the backend keeps one.
     pub fence: Option<Fence>,
 }
 
 /// One claim as others see it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Standing {
+pub struct ClaimInfo {
     /// The claim. Any client that has it can end the claim: this is what makes `break` possible, and why it
     /// is not printed.
     pub id: ClaimId,
@@ -41,7 +41,7 @@ pub struct Standing {
 
 /// One line of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct ResourceSummary {
     /// The resource.
     pub resource: Resource,
     /// The number of claims that hold it.
@@ -52,4 +52,4 @@ pub struct Summary {
 
 /// Names one state of a resource; only equality means anything.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Version(pub String);
+pub struct SnapshotVersion(pub String);

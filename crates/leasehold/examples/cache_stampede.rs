@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::layer::{Fault, Mode};
-use leasehold::{Leasehold, LoadError, SingleFlight};
+use leasehold::{Client, LoadError, SingleFlight};
 
 const CLIENTS: u32 = 8;
 const CALLERS: u32 = 100;
@@ -48,7 +48,7 @@ async fn main() -> Result<(), LoadError<String>> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "mem:stampede".to_owned());
     let mut fleet = Vec::new();
     for _ in 0..CLIENTS {
-        fleet.push(Leasehold::open(&url).await?);
+        fleet.push(Client::open(&url).await?);
     }
     let flights: Vec<SingleFlight> = fleet.iter().map(flight).collect::<leasehold::Result<_>>()?;
     flights[0].invalidate().await?;
@@ -74,7 +74,7 @@ async fn main() -> Result<(), LoadError<String>> {
     Ok(())
 }
 
-fn flight(locks: &Leasehold) -> leasehold::Result<SingleFlight> {
+fn flight(locks: &Client) -> leasehold::Result<SingleFlight> {
     let flight = locks.single_flight("page/42").stale_for(Duration::from_secs(60));
     flight.with(|turn| Ok(turn.ttl(TTL)))
 }
@@ -117,9 +117,9 @@ async fn rush(
 }
 
 /// A client begins to load and is never heard of again: what it holds ends by itself.
-async fn dies(locks: &Leasehold, source: &Source) -> leasehold::Result<()> {
+async fn dies(locks: &Client, source: &Source) -> leasehold::Result<()> {
     let wire = Arc::new(Fault::over(locks.backend().clone()));
-    let flight = flight(&Leasehold::builder().over(wire.clone())?)?;
+    let flight = flight(&Client::builder().over(wire.clone())?)?;
     let loading = source.clone();
     let caller = tokio::spawn(async move { flight.get_or_load(FRESH, move || loading.page()).await });
     while source.0.load(Ordering::SeqCst) == 0 {

@@ -10,22 +10,22 @@
 
 use std::time::Duration;
 
-use leasehold::{Election, ErrorKind, Leasehold};
+use leasehold::{Client, Election, ErrorKind};
 
 #[tokio::main]
 async fn main() -> leasehold::Result<()> {
     let mut args = std::env::args().skip(1);
     if let (Some(url), Some(address)) = (args.next(), args.next()) {
-        let locks = Leasehold::open(&url).await?;
+        let locks = Client::open(&url).await?;
         return instance(locks, address, u32::MAX).await;
     }
     // One store, three clients of it, as three machines would have them.
     let mut instances = Vec::new();
     for number in 1..=3 {
-        let locks = Leasehold::open("mem:example").await?;
+        let locks = Client::open("mem:example").await?;
         instances.push(tokio::spawn(instance(locks, format!("10.0.0.{number}:80"), 2)));
     }
-    let watched = Leasehold::open("mem:example").await?.election("queue");
+    let watched = Client::open("mem:example").await?.election("queue");
     tokio::select! {
         seen = watch(&watched) => seen?,
         () = tokio::time::sleep(Duration::from_millis(200)) => {}
@@ -39,7 +39,7 @@ async fn main() -> leasehold::Result<()> {
 
 /// Campaigns, leads, and campaigns again where leadership was lost. After `terms` pieces of work it resigns, so that a
 /// new version of the service can be rolled out without a gap.
-async fn instance(locks: Leasehold, address: String, terms: u32) -> leasehold::Result<()> {
+async fn instance(locks: Client, address: String, terms: u32) -> leasehold::Result<()> {
     let election = locks.election("queue").ttl(Duration::from_secs(10));
     loop {
         let leadership = election.campaign(&address).await?;

@@ -9,8 +9,8 @@
 //! ```
 
 use leasehold::fenced::{FenceColumn, SqlDialect};
-use leasehold::{Grade, Leasehold};
-use tokio_postgres::{Client, NoTls};
+use leasehold::{Client, FenceGrade};
+use tokio_postgres::{Client as Database, NoTls};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,8 +23,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     prepare(&db, &column).await?;
 
     // The lock may be anywhere; here it is in the same database.
-    let locks = Leasehold::open(&url).await?;
-    let mutex = locks.mutex("stock/42").fenced(Grade::BestEffort)?;
+    let locks = Client::open(&url).await?;
+    let mutex = locks.mutex("stock/42").require_fencing(FenceGrade::BestEffort)?;
 
     let old = mutex.lock().await?;
     open(&db, &column, old.fence()).await?;
@@ -52,45 +52,47 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// A table as a program has it, and the column that is added to it.
-async fn prepare(db: &Client, column: &FenceColumn) -> Result<(), tokio_postgres::Error> {
+async fn prepare(db: &Database, column: &FenceColumn) -> Result<(), tokio_postgres::Error> {
     db.batch_execute(
         "drop table if exists leasehold_example_stock;
          create table leasehold_example_stock (id bigint primary key, pieces bigint not null);
          insert into leasehold_example_stock values (42, 10)",
     )
     .await?;
-    db.batch_execute(&column.add_column().text).await
+    db.batch_execute(&column.add_column_sql().text).await
 }
 
 /// Raises the fence of the row before anything is read from it.
 async fn open(
-    db: &Client,
+    db: &Database,
     column: &FenceColumn,
     fence: Option<leasehold::Fence>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     // The parameters are those that `raise().parameters` names: the fence, then the key.
-    db.execute(&column.raise().text, &[&column.value(fence)?, &ID]).await?;
-    let row = db.query_opt(&column.look().text, &[&ID]).await?;
+    db.execute(&column.raise_sql().text, &[&column.value(fence)?, &ID]).await?;
+    let row = db.query_opt(&column.select_sql().text, &[&ID]).await?;
     let seen: Option<String> = row.map(|row| row.get(0));
-    column.judge(fence, seen.as_deref())?;
+    column.check(fence, seen.as_deref())?;
     Ok(())
 }
 
-async fn pieces(db: &Client, column: &FenceColumn, fence: &str) -> Result<i64, tokio_postgres::Error> {
+async fn pieces(db: &Database, column: &FenceColumn, fence: &str) -> Result<i64, tokio_postgres::Error> {
     let text =
-        format!("select pieces from leasehold_example_stock where id = $2 and {}", column.condition(1));
+        format!("select pieces from leasehold_example_stock where id = $2 and {}", column.condition_sql(1));
     Ok(db.query_one(&text, &[&fence, &ID]).await?.get(0))
 }
 
 /// So many rows were changed: one, or none where a newer holder has opened the row.
 async fn sell(
-    db: &Client,
+    db: &Database,
     column: &FenceColumn,
     fence: &str,
     left: i64,
 ) -> Result<u64, tokio_postgres::Error> {
-    let text =
-        format!("update leasehold_example_stock set pieces = $3 where id = $2 and {}", column.condition(1));
+    let text = format!(
+        "update leasehold_example_stock set pieces = $3 where id = $2 and {}",
+        column.condition_sql(1)
+    );
     db.execute(&text, &[&fence, &ID, &left]).await
 }
 

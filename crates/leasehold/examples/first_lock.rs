@@ -6,13 +6,14 @@
 
 use std::time::Duration;
 
-use leasehold::{Fence, Grade, Leasehold};
+use leasehold::{Client, Fence, FenceGrade};
 
 #[tokio::main]
 async fn main() -> leasehold::Result<()> {
     // Files of this machine. "redis://127.0.0.1", "etcd://…", "postgres://…" work the same way.
-    let locks = Leasehold::open("file:").await?;
-    let lock = locks.mutex("nightly-report").ttl(Duration::from_secs(30)).fenced(Grade::BestEffort)?;
+    let locks = Client::open("file:").await?;
+    let lock =
+        locks.mutex("nightly-report").ttl(Duration::from_secs(30)).require_fencing(FenceGrade::BestEffort)?;
 
     let guard = lock.lock().await?; // queued in order of arrival, renewed in the background
     guard.run(write_report(guard.fence())).await?; // cancelled if the lock is lost

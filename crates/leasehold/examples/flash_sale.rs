@@ -1,7 +1,7 @@
 //! A flash sale: more buyers than pieces, all at once, and nothing may be sold twice.
 //!
-//! The stock is split over the segments of one lock. An order locks a segment, reads what is left of it, takes its time, and
-//! writes one less: without the lock, pieces would be sold twice at once. With one segment orders are served one at a time; with
+//! The stock is split over the stripes of one lock. An order locks a stripe, reads what is left of it, takes its time, and
+//! writes one less: without the lock, pieces would be sold twice at once. With one stripe orders are served one at a time; with
 //! twelve, twelve at a time.
 //!
 //! ```console
@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold::{Leasehold, Segmented};
+use leasehold::{Client, StripedMutex};
 
 const PIECES: u32 = 1_200;
 const BUYERS: u32 = 2_000;
-/// What an order takes while it has its segment locked: a payment, a row in a database.
+/// What an order takes while it has its stripe locked: a payment, a row in a database.
 const ORDER: Duration = Duration::from_millis(2);
 
 /// What one sale came to.
 struct Sale {
-    segments: u32,
+    stripes: u32,
     sold: u32,
     left: u32,
     took: Duration,
@@ -33,17 +33,17 @@ struct Sale {
 #[tokio::main]
 async fn main() -> leasehold::Result<()> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "mem:".to_owned());
-    let locks = Leasehold::open(&url).await?;
+    let locks = Client::open(&url).await?;
     let mut sales = Vec::new();
-    for segments in [1, 12, 120] {
-        sales.push(sell(&locks, segments).await?);
+    for stripes in [1, 12, 120] {
+        sales.push(sell(&locks, stripes).await?);
     }
     print!("{}", table(&sales));
     print!("\n{}", plot(&sales));
     if let Some(sale) = sales.iter().find(|sale| sale.sold != PIECES || sale.left != 0) {
         eprintln!(
-            "{} segments: {} pieces were sold of {PIECES}, {} are left",
-            sale.segments, sale.sold, sale.left
+            "{} stripes: {} pieces were sold of {PIECES}, {} are left",
+            sale.stripes, sale.sold, sale.left
         );
         std::process::exit(1);
     }
@@ -51,10 +51,10 @@ async fn main() -> leasehold::Result<()> {
 }
 
 /// Sells the whole stock to more buyers than there are pieces.
-async fn sell(locks: &Leasehold, segments: u32) -> leasehold::Result<Sale> {
-    let lock = locks.segmented(&format!("flash-sale/{segments}"), segments);
+async fn sell(locks: &Client, stripes: u32) -> leasehold::Result<Sale> {
+    let lock = locks.striped_mutex(&format!("flash-sale/{stripes}"), stripes);
     let stock: Arc<Vec<AtomicU32>> =
-        Arc::new((0..segments).map(|_| AtomicU32::new(PIECES / segments)).collect());
+        Arc::new((0..stripes).map(|_| AtomicU32::new(PIECES / stripes)).collect());
     let began = Instant::now();
     let mut buyers = Vec::new();
     for buyer in 0..BUYERS {
@@ -67,7 +67,7 @@ async fn sell(locks: &Leasehold, segments: u32) -> leasehold::Result<Sale> {
     }
     let report = lock.report();
     Ok(Sale {
-        segments,
+        stripes,
         sold,
         left: stock.iter().map(|pieces| pieces.load(Ordering::SeqCst)).sum(),
         took: began.elapsed(),
@@ -76,17 +76,17 @@ async fn sell(locks: &Leasehold, segments: u32) -> leasehold::Result<Sale> {
     })
 }
 
-/// Buys one piece: from the buyer's own segment, or from the next one that has any.
-async fn buy(lock: Segmented, stock: Arc<Vec<AtomicU32>>, buyer: u32) -> leasehold::Result<bool> {
-    let first = lock.of(format!("buyer/{buyer}")).number();
+/// Buys one piece: from the buyer's own stripe, or from the next one that has any.
+async fn buy(lock: StripedMutex, stock: Arc<Vec<AtomicU32>>, buyer: u32) -> leasehold::Result<bool> {
+    let first = lock.for_key(format!("buyer/{buyer}")).number();
     for step in 0..lock.count() {
-        let segment = lock.segment(first + step);
-        let pieces = &stock[segment.number() as usize];
+        let stripe = lock.stripe(first + step);
+        let pieces = &stock[stripe.number() as usize];
         // A look before the lock is only a look: it saves a wait for what is gone, and decides nothing.
         if pieces.load(Ordering::SeqCst) == 0 {
             continue;
         }
-        let guard = segment.lock().await?;
+        let guard = stripe.lock().await?;
         let left = pieces.load(Ordering::SeqCst);
         if left > 0 {
             tokio::time::sleep(ORDER).await;
@@ -106,12 +106,12 @@ fn rate(sale: &Sale) -> f64 {
 }
 
 fn table(sales: &[Sale]) -> String {
-    let mut table = "segments    sold  left  seconds  orders/s  found taken  would do for 5 %\n".to_owned();
+    let mut table = "stripes    sold  left  seconds  orders/s  found taken  would do for 5 %\n".to_owned();
     for sale in sales {
         let recommended = sale.recommended.map_or_else(|| "-".to_owned(), |count| count.to_string());
         table += &format!(
             "{:>8}  {:>6}  {:>4}  {:>7.2}  {:>8.0}  {:>9.1} %  {recommended:>16}\n",
-            sale.segments,
+            sale.stripes,
             sale.sold,
             sale.left,
             sale.took.as_secs_f64(),
@@ -129,7 +129,7 @@ fn plot(sales: &[Sale]) -> String {
         let width = (60.0 * rate(sale) / most).round().max(1.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and 60")]
         let width = width as usize;
-        format!("{:>8} |{} {:.0}/s\n", sale.segments, "#".repeat(width), rate(sale))
+        format!("{:>8} |{} {:.0}/s\n", sale.stripes, "#".repeat(width), rate(sale))
     };
     sales.iter().map(bar).collect()
 }

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 
@@ -21,7 +21,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(url), Some(rounds)) = (args.next(), args.next()) else {
         return Err("usage: migration_new 'redis://HOST?dialect=dual:plain' ROUNDS".into());
     };
-    let locks = Leasehold::open(&url).await?;
+    let locks = Client::open(&url).await?;
     let mutex = locks.mutex("nightly").ttl(Duration::from_secs(30));
     // What is counted is on the same server, and reached without the options of the lock.
     let server = url.split_once('?').map_or(url.as_str(), |(server, _)| server);

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold::fenced::FencedFile;
-use leasehold::{Grade, Leasehold};
+use leasehold::{Client, FenceGrade};
 
 /// The most by which the clocks of the machines differ. An hour would do no harm to a job that runs once a day.
 const SKEW: Duration = Duration::from_secs(3);
@@ -24,9 +24,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::temp_dir().join("leasehold-nightly");
     std::fs::create_dir_all(&folder)?;
     let store = format!("file:{}", folder.join("locks").display());
-    let locks = Leasehold::open(&std::env::args().nth(1).unwrap_or(store)).await?;
+    let locks = Client::open(&std::env::args().nth(1).unwrap_or(store)).await?;
 
-    let nightly = locks.mutex("nightly-report").at_least(SKEW).fenced(Grade::BestEffort)?;
+    let nightly = locks.mutex("nightly-report").min_hold(SKEW).require_fencing(FenceGrade::BestEffort)?;
     let Some(guard) = nightly.try_lock().await? else {
         println!("somebody else writes the report tonight");
         return Ok(());

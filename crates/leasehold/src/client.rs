@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use leasehold_core::deadlock::Deadlock;
 use leasehold_core::{
-    Backend, Broken, Claim, Clock, Finding, Note, Profile, Resource, Snapshot, Standing, Summary, Version,
+    Backend, BreakOutcome, Claim, ClaimInfo, Clock, Finding, Note, Profile, Resource, ResourceSummary,
+    Snapshot, SnapshotVersion,
 };
 
 use crate::clock::{Bridged, LeaseClock};
 use crate::coord::{
-    Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, Segmented, SingleFlight, Versioned,
+    Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, SingleFlight, StripedMutex, Versioned,
 };
 use crate::engine::{Engine, Tuning};
 use crate::error::{Error, Result};
+use crate::events::{EventSink, EventSubscriber};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, ask_back, kind};
 use crate::open::open_backend;
-use crate::witness::{Telling, Witness};
 
 /// A client of one lock store. Clones share one engine: one connection, one watchdog, one queue per resource.
 ///
@@ -33,7 +34,7 @@ use crate::witness::{Telling, Witness};
 /// progress. [`Guard::check`], [`Guard::lost`] and [`Guard::run`](crate::Guard::run) report a loss by
 /// the clock all the same.
 ///
-/// A panic of a witness, of a `tracing` subscriber, of the clock or of the backend ends only the call
+/// A panic of an event subscriber, of a `tracing` subscriber, of the clock or of the backend ends only the call
 /// in which it happens. If the task that renews leases ends all the same, everything held is lost, with
 /// [`LossCause::RenewalEnded`](crate::LossCause::RenewalEnded), and the client is closed.
 ///
@@ -46,17 +47,17 @@ use crate::witness::{Telling, Witness};
 ///
 /// # Does not promise
 /// Dropping the client does not wait for anything. Pending releases continue in the background as long
-/// as the runtime lives; use [`Leasehold::close`] to wait for them.
+/// as the runtime lives; use [`Client::close`] to wait for them.
 ///
 /// [`Guard::check`]: crate::Guard::check
 /// [`Guard::lost`]: crate::Guard::lost
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// use leasehold::Leasehold;
+/// use leasehold::Client;
 /// use std::time::Duration;
 ///
-/// let locks = Leasehold::open("mem:").await?;
+/// let locks = Client::open("mem:").await?;
 /// let guard = locks.mutex("orders/42").lock().await?;
 /// let seen = locks.inspect("orders/42").await?;
 /// assert_eq!(seen.holders[0].fence, guard.fence());
@@ -66,7 +67,7 @@ use crate::witness::{Telling, Witness};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Leasehold {
+pub struct Client {
     engine: Arc<Engine>,
     note: Note,
     flights: Arc<Flights>,
@@ -77,24 +78,24 @@ pub struct Leasehold {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// use leasehold::{Leasehold, Note, Tuning};
+/// use leasehold::{Client, Note, Tuning};
 ///
-/// let tuning = Tuning { handover_count: 1, ..Tuning::default() }; // other processes after each task
-/// let locks = Leasehold::builder().tuning(tuning).note(Note::new("billing, blue")?).open("mem:").await?;
+/// let tuning = Tuning { local_handoff_limit: 1, ..Tuning::default() }; // other processes after each task
+/// let locks = Client::builder().tuning(tuning).note(Note::new("billing, blue")?).open("mem:").await?;
 /// let _guard = locks.mutex("orders/42").lock().await?;
 /// assert_eq!(locks.inspect("orders/42").await?.holders[0].note.as_str(), "billing, blue");
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Default)]
-pub struct Builder {
+pub struct ClientBuilder {
     tuning: Tuning,
     note: Option<Note>,
     clock: Option<Arc<dyn Clock>>,
-    witness: Option<Arc<dyn Witness>>,
+    subscriber: Option<Arc<dyn EventSubscriber>>,
 }
 
-impl Leasehold {
+impl Client {
     /// Opens the store that `url` names.
     ///
     /// | URL | store |
@@ -115,13 +116,13 @@ impl Leasehold {
     /// # Errors
     /// `Invalid` if the URL cannot be parsed, `Unavailable` if the server does not answer, `Denied` if
     /// it refuses the credentials. Passwords are never part of the text.
-    pub async fn open(url: &str) -> Result<Leasehold> {
-        Leasehold::builder().open(url).await
+    pub async fn open(url: &str) -> Result<Client> {
+        Client::builder().open(url).await
     }
 
     /// Returns the default settings of a client, to be changed before it is opened.
-    pub fn builder() -> Builder {
-        Builder::default()
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
     }
 
     /// Returns the promises of this connection.
@@ -137,7 +138,7 @@ impl Leasehold {
     /// Returns everything that the backend reports about its server.
     pub(crate) async fn findings(&self, ttl: Duration) -> Result<Vec<Finding>> {
         let backend = self.backend().clone();
-        let found = self.engine.peek(async move { Ok(backend.examine(ttl).await) }).await;
+        let found = self.engine.peek(async move { Ok(backend.diagnose(ttl).await) }).await;
         found.map_err(|failure| Error::failed("examine", failure))
     }
 
@@ -174,9 +175,9 @@ impl Leasehold {
         names.into_iter().fold(MultiLock::new(), |all, name| all.and(self.mutex(name.as_ref())))
     }
 
-    /// Returns a lock that is divided into `count` segments, 1 to 65,536.
-    pub fn segmented(&self, name: &str, count: u32) -> Segmented {
-        Segmented::new(name, count, |segment| self.mutex(segment))
+    /// Returns a lock that is divided into `count` stripes, 1 to 65,536.
+    pub fn striped_mutex(&self, name: &str, count: u32) -> StripedMutex {
+        StripedMutex::new(name, count, |stripe| self.mutex(stripe))
     }
 
     /// Returns an election: one of many candidates leads, and all can see which one.
@@ -236,8 +237,8 @@ impl Leasehold {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Leasehold::inspect`].
-    pub async fn changed(&self, name: &str, seen: &Version, limit: Duration) -> Result<Snapshot> {
+    /// As [`Client::inspect`].
+    pub async fn changed(&self, name: &str, seen: &SnapshotVersion, limit: Duration) -> Result<Snapshot> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
         self.engine.look(&resource, Some(seen), limit).await
     }
@@ -247,7 +248,12 @@ impl Leasehold {
     ///
     /// # Errors
     /// The failure of the server.
-    pub async fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<Summary>> {
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>> {
         let (backend, prefix, after) = (self.backend().clone(), prefix.to_owned(), after.cloned());
         let listed =
             self.engine.peek(async move { backend.list(&prefix, after.as_ref(), limit).await }).await;
@@ -286,7 +292,7 @@ impl Leasehold {
     /// # Errors
     /// `Denied` if this user may not do it, `Unsupported` if this store offers no way to do it.
     /// Otherwise the failure of the server; the error says if the claim may have ended.
-    pub async fn break_claim(&self, name: &str, standing: &Standing) -> Result<Broken> {
+    pub async fn break_claim(&self, name: &str, standing: &ClaimInfo) -> Result<BreakOutcome> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("break"))?;
         let claim = Claim {
             id: standing.id,
@@ -304,7 +310,7 @@ impl Leasehold {
     /// holders that were asked: none if the lock is free.
     ///
     /// A holder that [listens](crate::Guard::revoked) sees the request, and decides what to do. To end
-    /// a claim by force see [`Leasehold::break_claim`].
+    /// a claim by force see [`Client::break_claim`].
     ///
     /// # Promises
     /// When the call returns, the request is stored: a holder sees it even if the caller is gone. The
@@ -312,7 +318,7 @@ impl Leasehold {
     /// make a second request.
     ///
     /// # Does not promise
-    /// That any holder listens, or releases the lock. Watch the lock with [`Leasehold::changed`], or
+    /// That any holder listens, or releases the lock. Watch the lock with [`Client::changed`], or
     /// just wait for it.
     ///
     /// # Cancel safety
@@ -322,7 +328,7 @@ impl Leasehold {
     /// `Unsupported` if the store keeps no values beside its locks, `Invalid` if the reason or
     /// the name is too long, or if there are more holders than the store can note at once.
     /// Otherwise the failure of the server.
-    pub async fn revoke(&self, name: &str, reason: &str) -> Result<Vec<Standing>> {
+    pub async fn revoke(&self, name: &str, reason: &str) -> Result<Vec<ClaimInfo>> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("revoke"))?;
         ask_back(&self.engine, &resource, reason).await
     }
@@ -342,7 +348,7 @@ impl Leasehold {
     }
 }
 
-impl Builder {
+impl ClientBuilder {
     /// Sets the note that inspectors see on every claim of this client, unless a lock sets its own.
     ///
     /// Default: the host name, the process id and the name of the program.
@@ -370,21 +376,21 @@ impl Builder {
         self
     }
 
-    /// Reports to `witness` what happens to the locks of this client: times, losses, waits.
+    /// Reports to `subscriber` what happens to the locks of this client: times, losses, waits.
     ///
-    /// Without a witness nothing is measured. [`layer::Metrics`](crate::layer) is a witness for the
+    /// Without an event subscriber nothing is measured. [`layer::Metrics`](crate::layer) is an event subscriber for the
     /// facade of the `metrics` crate.
     #[must_use]
-    pub fn witness(mut self, witness: Arc<dyn Witness>) -> Self {
-        self.witness = Some(witness);
+    pub fn subscriber(mut self, subscriber: Arc<dyn EventSubscriber>) -> Self {
+        self.subscriber = Some(subscriber);
         self
     }
 
     /// Opens the store that `url` names.
     ///
     /// # Errors
-    /// As [`Leasehold::open`].
-    pub async fn open(self, url: &str) -> Result<Leasehold> {
+    /// As [`Client::open`].
+    pub async fn open(self, url: &str) -> Result<Client> {
         let backend = open_backend(url).await?;
         self.over(backend)
     }
@@ -393,14 +399,14 @@ impl Builder {
     ///
     /// # Errors
     /// `Invalid` if a setting is out of its range, outside a runtime, or in a runtime without timers.
-    pub fn over(self, backend: Arc<dyn Backend>) -> Result<Leasehold> {
+    pub fn over(self, backend: Arc<dyn Backend>) -> Result<Client> {
         let clock: Arc<dyn Clock> = match self.clock {
             Some(clock) => Arc::new(Bridged::over(clock)),
             None => Arc::new(LeaseClock::new()),
         };
-        let engine = Engine::start(backend, clock, self.tuning, Telling::to(self.witness))?;
+        let engine = Engine::start(backend, clock, self.tuning, EventSink::to(self.subscriber))?;
         let note = self.note.unwrap_or_else(own_note);
-        Ok(Leasehold { engine, note, flights: Arc::default() })
+        Ok(Client { engine, note, flights: Arc::default() })
     }
 }
 

@@ -56,19 +56,19 @@ impl Clock for Bridged {
 ///
 /// Under `#[tokio::test(start_paused = true)]` time stops while a task runs, and jumps to the next
 /// timer when all tasks wait. A client needs no clock of its own there: unless
-/// [`Builder::clock`](crate::Builder::clock) sets one, its leases follow the clock that is ahead, that
+/// [`ClientBuilder::clock`](crate::ClientBuilder::clock) sets one, its leases follow the clock that is ahead, that
 /// of the runtime or of the machine. Give this clock to a
 /// [`MemoryBackend`](crate::local::MemoryBackend::with_clock), and the leases of a holder that is gone
 /// end in the same time too.
 ///
 /// ```
-/// use leasehold::{Leasehold, TokioClock, local::MemoryBackend};
+/// use leasehold::{Client, TokioClock, local::MemoryBackend};
 /// use std::{sync::Arc, time::Duration};
 ///
 /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
 /// # runtime.block_on(async {
 /// let store = Arc::new(MemoryBackend::with_clock(Arc::new(TokioClock::new())));
-/// let locks = Leasehold::builder().clock(Arc::new(TokioClock::new())).over(store)?;
+/// let locks = Client::builder().clock(Arc::new(TokioClock::new())).over(store)?;
 /// let guard = locks.mutex("job").max_hold(Duration::from_secs(3600)).lock().await?;
 /// guard.lost().await; // an hour later, by the clock of the runtime
 /// # Ok::<(), leasehold::Error>(())

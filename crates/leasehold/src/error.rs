@@ -20,10 +20,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// use leasehold::{ErrorKind, Leasehold};
+/// use leasehold::{ErrorKind, Client};
 /// use std::time::Duration;
 ///
-/// let locks = Leasehold::open("mem:").await?;
+/// let locks = Client::open("mem:").await?;
 /// let held = locks.mutex("orders/42").lock().await?;
 /// match locks.mutex("orders/42").lock_timeout(Duration::from_millis(10)).await {
 ///     Ok(guard) => guard.release().await?,

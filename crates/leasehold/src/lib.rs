@@ -1,12 +1,12 @@
 //! Distributed locks that report their real state.
 //!
 //! ```
-//! use leasehold::Leasehold;
+//! use leasehold::Client;
 //! use std::time::Duration;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> leasehold::Result<()> {
-//! let locks = Leasehold::open("mem:").await?;
+//! let locks = Client::open("mem:").await?;
 //! let mutex = locks.mutex("orders/42").ttl(Duration::from_secs(30));
 //! let guard = mutex.lock().await?; // waits in the queue; renewed in the background
 //! let done = guard.run(async { 2 + 2 }).await?; // stopped when the lock is lost
@@ -22,7 +22,7 @@
 //! protected resource can refuse a holder that has not noticed the loss yet. Exclusion is a promise about
 //! timing; fencing is the promise about safety. [`fenced`] has resources that check fences.
 //!
-//! A URL names the store that a client uses, see [`Leasehold::open`]. The promises of that store are
+//! A URL names the store that a client uses, see [`Client::open`]. The promises of that store are
 //! its [`Profile`]; requirements of the caller are compared with it before anything is sent.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -33,9 +33,10 @@ pub mod blocking;
 mod client;
 mod clock;
 mod coord;
+mod diagnose;
 mod engine;
 mod error;
-mod examine;
+mod events;
 pub mod fenced;
 pub mod layer;
 pub mod local;
@@ -47,18 +48,21 @@ mod panics;
 pub mod probe;
 mod random;
 mod watch;
-mod witness;
 
-pub use client::{Builder, Leasehold};
+pub use client::{Client, ClientBuilder};
 pub use clock::{SystemClock, TokioClock};
 pub use coord::{
-    Barrier, Cache, CacheError, Cached, Condition, Election, Latch, Leader, Leadership, LoadError, Loaded,
-    Loss, MultiGuard, MultiLock, Observer, Origin, Passage, RateLimit, Segment, SegmentReport, SegmentUse,
-    Segmented, SingleFlight, Update, Versioned, VersionedValue, WaitOutcome,
+    Barrier, BarrierWaitResult, Cache, CacheError, Cached, Condition, Election, FlightOutcome, Latch, Leader,
+    Leadership, LoadError, Loss, MultiGuard, MultiLock, Observer, RateLimit, SingleFlight, Stripe,
+    StripeReport, StripeUse, StripedMutex, UpdateOutcome, ValueSource, Versioned, VersionedValue,
+    WaitOutcome,
 };
 pub use engine::{Owner, State, Tuning};
 pub use error::{Error, ErrorKind, Result};
-pub use lock::{Guard, Handover, Lock, Mutex, Part, Revocation, RwLock, Semaphore, Upgradable, kind};
+pub use events::{AcquireFailure, AcquireSource, Event, EventSubscriber};
+pub use lock::{
+    Guard, Lock, LockRequest, Mutex, Revocation, RwLock, Semaphore, TransferToken, Upgradable, kind,
+};
 #[cfg(feature = "etcd")]
 pub use open::EtcdProof;
 #[cfg(feature = "zookeeper")]
@@ -67,13 +71,13 @@ pub use open::ZooKeeperProof;
 pub use open::mysql;
 #[cfg(feature = "postgres")]
 pub use open::postgres;
-pub use open::{Swept, schema, sweep};
-pub use witness::{Event, Miss, Way, Witness};
+pub use open::{SweepReport, schema, sweep};
 
-pub use leasehold_core::deadlock::{Blocked, Deadlock};
+pub use leasehold_core::deadlock::{Deadlock, DeadlockedWait};
 pub use leasehold_core::{
-    Admission, Backend, Broken, Clock, Fence, Finding, Grade, LossCause, Moment, Note, Order, Profile,
-    Resource, Safety, Severity, Share, Snapshot, Standing, Summary, Version, Waiting,
+    Backend, BreakOutcome, ClaimInfo, Clock, Durability, Fence, FenceGrade, Finding, LockSupport, LossCause,
+    Moment, Note, Profile, QueueOrder, Resource, ResourceSummary, Severity, Share, Snapshot, SnapshotVersion,
+    WaitMode,
 };
 
 /// The contract between the engine and the backends, for authors of backends.

@@ -7,7 +7,7 @@ use leasehold_core::Backend;
 
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "redis")]
-use crate::layer::{Dual, Quorum, Terms};
+use crate::layer::{Dual, Quorum, QuorumConfig};
 use crate::local::{FileBackend, FileConfig, MemoryBackend};
 
 #[cfg(feature = "etcd")]
@@ -21,7 +21,7 @@ pub use leasehold_zookeeper::ZooKeeperProof;
 /// use leasehold::{Resource, postgres::{PostgresConfig, in_transaction}};
 ///
 /// # async fn example(mut client: tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// // The same URL as that of those who hold it by `Leasehold::open`.
+/// // The same URL as that of those who hold it by `Client::open`.
 /// let config = PostgresConfig::parse("postgres://app@db/app?method=for-update")?;
 /// let transaction = client.transaction().await?;
 /// in_transaction(&transaction, &config, &Resource::new("orders/42")?).await?;
@@ -40,7 +40,7 @@ pub mod postgres {
 /// use leasehold::mysql::{MySqlConfig, in_transaction_sql};
 ///
 /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// // The same URL as that of those who hold it by `Leasehold::open`.
+/// // The same URL as that of those who hold it by `Client::open`.
 /// let config = MySqlConfig::parse("mysql://app@db/app?method=for-update")?;
 /// // To be sent in a transaction, by any client, with the name of the resource as its one parameter.
 /// let sql = in_transaction_sql(&config);
@@ -130,7 +130,7 @@ fn schema_of(url: &str) -> Result<String> {
 
 /// The report of a [`sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct SweepReport {
     /// The number of rows, or keys of fences, that were read.
     pub seen: u64,
     /// The number of rows whose claims had ended, and were removed. The row stays, for its fence.
@@ -158,45 +158,45 @@ pub struct Swept {
 /// # Errors
 /// [`ErrorKind::Invalid`] if the URL cannot be parsed, [`ErrorKind::Unsupported`] if the store keeps
 /// nothing that can be swept, [`ErrorKind::Denied`] without the right to delete, and as
-/// [`Leasehold::open`](crate::Leasehold::open).
-pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<Swept> {
+/// [`Client::open`](crate::Client::open).
+pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<SweepReport> {
     sweep_any(url, unused_for).await.map_err(|error| discreet(url, error))
 }
 
-async fn sweep_any(url: &str, unused_for: std::time::Duration) -> Result<Swept> {
+async fn sweep_any(url: &str, unused_for: std::time::Duration) -> Result<SweepReport> {
     match url.split(':').next().unwrap_or_default() {
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => {
             let failed = |failure| Error::failed("sweep", failure);
             let config = leasehold_postgres::PostgresConfig::parse(url).map_err(failed)?;
             let swept = leasehold_postgres::sweep(config, Arc::new(crate::SystemClock), unused_for).await;
-            let leasehold_postgres::Swept { seen, emptied, forgotten } = swept.map_err(failed)?;
-            Ok(Swept { seen, emptied, forgotten })
+            let leasehold_postgres::SweepReport { seen, emptied, forgotten } = swept.map_err(failed)?;
+            Ok(SweepReport { seen, emptied, forgotten })
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => {
             let failed = |failure| Error::failed("sweep", failure);
             let config = leasehold_mysql::MySqlConfig::parse(url).map_err(failed)?;
             let swept = leasehold_mysql::sweep(config, Arc::new(crate::SystemClock), unused_for).await;
-            let leasehold_mysql::Swept { seen, emptied, forgotten } = swept.map_err(failed)?;
-            Ok(Swept { seen, emptied, forgotten })
+            let leasehold_mysql::SweepReport { seen, emptied, forgotten } = swept.map_err(failed)?;
+            Ok(SweepReport { seen, emptied, forgotten })
         }
         #[cfg(feature = "sqlite")]
         "sqlite" => {
             let failed = |failure| Error::failed("sweep", failure);
             let config = leasehold_sqlite::SqliteConfig::parse(url).map_err(failed)?;
             let swept = leasehold_sqlite::sweep(config, Arc::new(crate::SystemClock), unused_for).await;
-            let leasehold_sqlite::Swept { seen, emptied, forgotten } = swept.map_err(failed)?;
-            Ok(Swept { seen, emptied, forgotten })
+            let leasehold_sqlite::SweepReport { seen, emptied, forgotten } = swept.map_err(failed)?;
+            Ok(SweepReport { seen, emptied, forgotten })
         }
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
         | "rediss+cluster" => {
             let failed = |failure| Error::failed("sweep", failure);
             let config = leasehold_redis::RedisConfig::parse(url).map_err(failed)?;
-            let leasehold_redis::Swept { seen, forgotten } =
+            let leasehold_redis::SweepReport { seen, forgotten } =
                 leasehold_redis::sweep(config, unused_for).await.map_err(failed)?;
-            Ok(Swept { seen, emptied: 0, forgotten })
+            Ok(SweepReport { seen, emptied: 0, forgotten })
         }
         scheme if is_known(scheme) => {
             _ = unused_for;
@@ -237,7 +237,7 @@ async fn open_redis(url: &str) -> Result<Arc<dyn Backend>> {
 async fn open_redlock(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_redis::RedlockConfig::parse(url).map_err(failed)?;
-    let terms = Terms { min_ttl: config.min_ttl(), max_ttl: config.max_ttl() };
+    let terms = QuorumConfig { min_ttl: config.min_ttl(), max_ttl: config.max_ttl() };
     Ok(Arc::new(Quorum::over("redlock", config.members(), terms).await.map_err(failed)?))
 }
 

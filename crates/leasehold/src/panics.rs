@@ -1,7 +1,7 @@
 //! Panics of code that is not ours, caught where it is called.
 //!
 //! Ground rules: the tasks of the engine serve all locks of a client, so nothing foreign that they call
-//! may end them: a witness, a subscriber of `tracing`, a clock, a backend. A panic there ends that one
+//! may end them: an event subscriber, a `tracing` subscriber of `tracing`, a clock, a backend. A panic there ends that one
 //! call. The panic hook has reported it by then.
 
 use std::any::Any;

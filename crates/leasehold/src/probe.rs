@@ -6,7 +6,7 @@ use std::future::Future;
 use leasehold_core::{ClaimId, LossCause, Moment, Resource, Share};
 
 use crate::engine::State;
-use crate::{Guard, Leasehold};
+use crate::{Client, Guard};
 
 /// Draws everything random from `seed` from now on, on this thread, and puts back the defect of this
 /// name; none if it is empty.
@@ -45,7 +45,7 @@ pub fn ending(guard: &Guard) -> impl Future<Output = Option<LossCause>> + Send +
 }
 
 /// Returns the number of resources that the engine of a client remembers, for waiters or holders.
-pub fn lines(client: &Leasehold) -> usize {
+pub fn lines(client: &Client) -> usize {
     client.engine().lines()
 }
 
@@ -63,7 +63,7 @@ pub struct Head {
 }
 
 /// Returns the first task in the local queue of a resource.
-pub fn head(client: &Leasehold, resource: &Resource) -> Option<Head> {
+pub fn head(client: &Client, resource: &Resource) -> Option<Head> {
     let (number, share, came_first, asks) = client.engine().head(resource)?;
     Some(Head { number, share, came_first, asks })
 }

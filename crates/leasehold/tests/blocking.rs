@@ -7,16 +7,16 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::blocking::{Interrupt, Leasehold};
+use leasehold::blocking::{Client, Interrupt};
 use leasehold::{ErrorKind, LoadError, LossCause, Owner};
 
 const SOON: Duration = Duration::from_secs(20);
 
-fn memory() -> Leasehold {
-    Leasehold::open("mem:").unwrap()
+fn memory() -> Client {
+    Client::open("mem:").unwrap()
 }
 
-fn eventually_free(locks: &Leasehold, name: &str) {
+fn eventually_free(locks: &Client, name: &str) {
     let began = Instant::now();
     while !locks.inspect(name).unwrap().holders.is_empty() {
         assert!(began.elapsed() < SOON, "{name} stays held");
@@ -92,8 +92,8 @@ fn an_explicit_owner_goes_from_thread_to_thread() {
 #[test]
 fn waits_end_in_time_or_by_an_interrupt_and_leave_nothing() {
     let name = format!("mem:interrupted-{}", std::process::id());
-    let holder = Leasehold::open(&name).unwrap();
-    let locks = Leasehold::open(&name).unwrap();
+    let holder = Client::open(&name).unwrap();
+    let locks = Client::open(&name).unwrap();
     let guard = holder.semaphore("s", 2).acquire_many(2).unwrap();
     assert!(locks.semaphore("s", 2).try_acquire().unwrap().is_none());
     let refusal = locks.semaphore("s", 2).acquire_timeout(Duration::from_millis(20)).unwrap_err();
@@ -167,12 +167,12 @@ fn a_thread_goes_on_with_what_another_has_handed_off() {
     let locks = memory();
     let guard = locks.mutex("job").transferable().unwrap().lock().unwrap();
     let fence = guard.fence();
-    let handover = guard.hand_off().unwrap();
+    let handover = guard.transfer().unwrap();
     assert!(locks.mutex("job").try_lock().unwrap().is_none());
-    let guard = thread::scope(|scope| scope.spawn(|| locks.mutex("job").take_over(&handover)).join());
+    let guard = thread::scope(|scope| scope.spawn(|| locks.mutex("job").accept_transfer(&handover)).join());
     let guard = guard.unwrap().unwrap();
     assert!(guard.fence() > fence);
-    assert!(locks.mutex("job").take_over(&handover).unwrap_err().is_lost());
+    assert!(locks.mutex("job").accept_transfer(&handover).unwrap_err().is_lost());
     guard.release().unwrap();
 }
 
@@ -194,8 +194,8 @@ fn it_works_inside_runtimes_of_both_kinds_and_panics_in_none() {
 #[test]
 fn a_dropped_guard_is_given_back_after_its_client() {
     let name = format!("mem:blocking-{}", std::process::id());
-    let onlooker = Leasehold::open(&name).unwrap();
-    let locks = Leasehold::open(&name).unwrap();
+    let onlooker = Client::open(&name).unwrap();
+    let locks = Client::open(&name).unwrap();
     let guard = locks.mutex("job").lock().unwrap();
     drop(locks);
     assert!(onlooker.mutex("job").try_lock().unwrap().is_none());
@@ -347,9 +347,9 @@ fn several_locks_segments_and_leadership_are_held_by_threads() {
     drop(both.try_lock().unwrap().unwrap());
     eventually_free(&locks, "a");
 
-    let stock = locks.segmented("stock", 2);
-    let (one, other) = (stock.any().unwrap(), stock.try_any().unwrap().unwrap());
-    assert!(stock.try_any().unwrap().is_none() && stock.of("key").try_lock().unwrap().is_none());
+    let stock = locks.striped_mutex("stock", 2);
+    let (one, other) = (stock.lock_any().unwrap(), stock.try_lock_any().unwrap().unwrap());
+    assert!(stock.try_lock_any().unwrap().is_none() && stock.for_key("key").try_lock().unwrap().is_none());
     one.release().unwrap();
     other.release().unwrap();
     stock.all().lock().unwrap().release().unwrap();
@@ -386,15 +386,16 @@ fn a_condition_wakes_threads() {
 }
 
 /// Opens a client that hands a lock over as long as somebody waits, and another one of the same store.
-fn handing_over(store: &str) -> (Leasehold, Leasehold) {
-    let tuning = leasehold::Tuning { handover_count: 1_000, handover_time: SOON * 10, ..Default::default() };
-    let settings = leasehold::Leasehold::builder().tuning(tuning);
-    (Leasehold::open_with(settings, store).unwrap(), Leasehold::open(store).unwrap())
+fn handing_over(store: &str) -> (Client, Client) {
+    let tuning =
+        leasehold::Tuning { local_handoff_limit: 1_000, local_handoff_time: SOON * 10, ..Default::default() };
+    let settings = leasehold::Client::builder().tuning(tuning);
+    (Client::open_with(settings, store).unwrap(), Client::open(store).unwrap())
 }
 
 /// Starts a task of the same client that waits for the job, and returns when it is in line.
 fn next_in_line(
-    locks: &Leasehold,
+    locks: &Client,
     max_hold: Option<Duration>,
 ) -> tokio::task::JoinHandle<leasehold::Result<leasehold::Guard>> {
     let standing = locks.call(move |client| async move {
@@ -408,7 +409,7 @@ fn next_in_line(
 
 /// Waits for the guard that this task got, by hand-over.
 fn handed_over(
-    locks: &Leasehold,
+    locks: &Client,
     next: tokio::task::JoinHandle<leasehold::Result<leasehold::Guard>>,
 ) -> leasehold::Guard {
     let next = locks.call(|_| async move { next.await.unwrap() }).unwrap();

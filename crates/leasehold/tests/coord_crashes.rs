@@ -15,7 +15,9 @@ use leasehold::core::{
     Claim, Failure, Patience, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal, Stamp,
     Step,
 };
-use leasehold::{Backend, ErrorKind, Leasehold, LoadError, Profile, Resource, Snapshot, Summary, Version};
+use leasehold::{
+    Backend, Client, ErrorKind, LoadError, Profile, Resource, ResourceSummary, Snapshot, SnapshotVersion,
+};
 use leasehold_testkit::RedisServer;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -29,16 +31,16 @@ fn player() {
     let (url, part, name, at) = (next(), next(), next(), next().parse().unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let store = Leasehold::open(&url).await.unwrap().backend().clone();
+        let store = Client::open(&url).await.unwrap().backend().clone();
         let mortal = Arc::new(Mortal { store, left: AtomicU32::new(at) });
-        let locks = Leasehold::builder().over(mortal).unwrap();
+        let locks = Client::builder().over(mortal).unwrap();
         play(&locks, &part, &name).await;
         locks.close(Duration::from_secs(10)).await;
     });
     println!("{MARK}ended");
 }
 
-async fn play(locks: &Leasehold, part: &str, name: &str) {
+async fn play(locks: &Client, part: &str, name: &str) {
     let mutex = locks.mutex(name).ttl(TTL);
     let condition = locks.condition(name).ttl(TTL);
     match part {
@@ -131,7 +133,7 @@ impl Backend for Mortal {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.store.inspect(resource, seen, patience).await
@@ -142,7 +144,7 @@ impl Backend for Mortal {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.store.list(prefix, after, limit).await
     }
 }
@@ -202,7 +204,7 @@ impl Player {
     }
 
     /// Waits until somebody holds this, which is the player if nobody else has come, or the player is dead.
-    async fn holds(&mut self, locks: &Leasehold, name: &str) {
+    async fn holds(&mut self, locks: &Client, name: &str) {
         for _ in 0..6_000 {
             let is_held = !locks.inspect(name).await.unwrap().holders.is_empty();
             if is_held || self.child.try_wait().unwrap().is_some() {
@@ -239,7 +241,7 @@ async fn at_each_step<F>(
     part: &'static str,
     steps: u32,
     least: u32,
-    scene: impl Fn(Leasehold, String, Player) -> F,
+    scene: impl Fn(Client, String, Player) -> F,
 ) where
     F: Future<Output = bool> + Send + 'static,
 {
@@ -249,7 +251,7 @@ async fn at_each_step<F>(
     // A few at a time: the machine has few cores, and each process needs a moment of one.
     for step in 1..=steps {
         let name = format!("{part}-{step}");
-        let locks = Leasehold::open(&server.url()).await.unwrap();
+        let locks = Client::open(&server.url()).await.unwrap();
         let player = Player::start(&server.url(), part, &name, step);
         scenes.spawn(scene(locks, name, player));
         if scenes.len() == 8 {
@@ -271,7 +273,7 @@ async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
 }
 
 /// Somebody who waits and lives, and a word that he has the lock: whoever gets it after that finds him waiting.
-fn waiter(locks: &Leasehold, name: &str) -> (JoinHandle<()>, oneshot::Receiver<()>) {
+fn waiter(locks: &Client, name: &str) -> (JoinHandle<()>, oneshot::Receiver<()>) {
     let (mutex, condition) = (locks.mutex(name), locks.condition(name).ttl(TTL));
     let (told, inside) = oneshot::channel();
     let waiting = tokio::spawn(async move {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{ErrorKind, Grade, Leasehold};
+use leasehold::{Client, ErrorKind, FenceGrade};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -20,8 +20,8 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
 
 #[tokio::test]
 async fn an_observer_is_a_stream_too() {
-    let locks = Leasehold::open("mem:").await.unwrap();
-    let election = locks.election("boss").with(|seat| seat.fenced(Grade::Strict)).unwrap();
+    let locks = Client::open("mem:").await.unwrap();
+    let election = locks.election("boss").with(|seat| seat.require_fencing(FenceGrade::Strict)).unwrap();
     let stream = election.observe().into_stream();
     let mut stream = std::pin::pin!(stream);
     let mut next = async || soon(stream.next()).await.unwrap().unwrap().map(|leader| leader.value);
@@ -35,7 +35,7 @@ async fn an_observer_is_a_stream_too() {
 #[tokio::test]
 async fn a_leader_who_is_cut_off_is_told_and_may_not_proclaim() {
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    let locks = Leasehold::builder().over(fault.clone()).unwrap();
+    let locks = Client::builder().over(fault.clone()).unwrap();
     let election = locks.election("boss").ttl(Duration::from_millis(200));
     let leadership = election.campaign("ann").await.unwrap();
     fault.set(Verb::Renew, Mode::Refuse);

@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{ErrorKind, Leasehold, MultiLock};
+use leasehold::{Client, ErrorKind, MultiLock};
 
 const SOON: Duration = Duration::from_secs(20);
 
-async fn memory() -> Leasehold {
-    Leasehold::open("mem:").await.unwrap()
+async fn memory() -> Client {
+    Client::open("mem:").await.unwrap()
 }
 
-async fn is_free(locks: &Leasehold, name: &str) -> bool {
+async fn is_free(locks: &Client, name: &str) -> bool {
     locks.inspect(name).await.unwrap().holders.is_empty()
 }
 
-async fn eventually_free(locks: &Leasehold, names: &[&str]) {
+async fn eventually_free(locks: &Client, names: &[&str]) {
     for name in names {
         let freed = async {
             while !is_free(locks, name).await {
@@ -46,7 +46,7 @@ async fn a_bad_name_is_refused_before_anything_is_taken() {
 #[tokio::test]
 async fn the_loss_of_one_is_the_loss_of_all_and_says_which() {
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    let shaky = Leasehold::builder().over(fault.clone()).unwrap();
+    let shaky = Client::builder().over(fault.clone()).unwrap();
     let steady = memory().await;
     let all = MultiLock::new().and(steady.mutex("a")).and(shaky.mutex("b").ttl(Duration::from_millis(200)));
     let guard = all.lock().await.unwrap();
@@ -65,7 +65,7 @@ async fn the_loss_of_one_is_the_loss_of_all_and_says_which() {
 #[tokio::test]
 async fn a_loss_while_it_waits_for_the_next_ends_the_wait() {
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    let shaky = Leasehold::builder().over(fault.clone()).unwrap();
+    let shaky = Client::builder().over(fault.clone()).unwrap();
     let steady = memory().await;
     let busy = steady.mutex("b").lock().await.unwrap();
     fault.set(Verb::Renew, Mode::Hang);

@@ -10,7 +10,7 @@ use common::Store;
 use futures_util::FutureExt;
 use leasehold::core::{Put, Resource};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, Leasehold, Tuning, Versioned};
+use leasehold::{Client, ErrorKind, Tuning, Versioned};
 
 async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), work).await.unwrap_or_else(|_| panic!("it takes too long"))
@@ -20,7 +20,7 @@ fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| String::from_utf8(bytes.to_vec()).unwrap().parse().unwrap())
 }
 
-async fn add_one(value: &Versioned) -> leasehold::Result<leasehold::Update> {
+async fn add_one(value: &Versioned) -> leasehold::Result<leasehold::UpdateOutcome> {
     value.update(|old| Some((number(old) + 1).to_string().into_bytes())).await
 }
 
@@ -136,7 +136,7 @@ async fn after_so_many_conflicts_it_takes_the_lock() {
 }
 
 /// Changes the value below the feet of whoever is about to write.
-async fn write_first(locks: &Leasehold) {
+async fn write_first(locks: &Client) {
     let (registers, at) = (locks.backend().registers().unwrap(), Resource::new("stock").unwrap());
     let seen = registers.read(&at).await.unwrap();
     let put = Put { value: seen.value.or(Some(vec![0, b'5'])), keep: None };
@@ -145,7 +145,7 @@ async fn write_first(locks: &Leasehold) {
 
 #[tokio::test]
 async fn a_value_goes_when_it_is_removed_and_comes_back() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let value = locks.versioned("stock");
     assert_eq!(value.update(|_| None).await.unwrap().value, None);
     add_one(&value).await.unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::layer::{Dual, Fault, Mode, Verb};
-use leasehold::{Leasehold, LossCause};
+use leasehold::{Client, LossCause};
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
 use leasehold_redis::RedisConfig;
@@ -60,8 +60,8 @@ mod redisson_poll {
     leasehold_conformance::suite!(Moving::with("?dialect=dual:redisson&wait=poll"));
 }
 
-async fn client(server: &RedisServer, options: &str) -> Leasehold {
-    Leasehold::open(&format!("{}{options}", server.url())).await.unwrap()
+async fn client(server: &RedisServer, options: &str) -> Client {
+    Client::open(&format!("{}{options}", server.url())).await.unwrap()
 }
 
 /// The three kinds of process of a fleet that moves, none of which is ever inside with another.
@@ -159,8 +159,8 @@ async fn a_failure_in_between_leaves_nothing() {
     let new = leasehold_redis::connect(config("")).await.unwrap();
     let fault = Arc::new(Fault::over(old));
     let dual = Dual::of(fault.clone(), new.clone()).unwrap();
-    let locks = Leasehold::builder().over(Arc::new(dual)).unwrap();
-    let after = Leasehold::builder().over(new).unwrap();
+    let locks = Client::builder().over(Arc::new(dual)).unwrap();
+    let after = Client::builder().over(new).unwrap();
     fault.set(Verb::Contend, Mode::Refuse);
     let error = locks.mutex("job").try_lock().await.unwrap_err();
     assert!(error.to_string().contains("may have"), "{error}");

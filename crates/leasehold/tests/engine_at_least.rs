@@ -4,18 +4,18 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Leasehold, Owner};
+use leasehold::{Client, Owner};
 
 const MINIMUM: Duration = Duration::from_millis(150);
 
-async fn locks() -> Leasehold {
-    Leasehold::open("mem:").await.unwrap()
+async fn locks() -> Client {
+    Client::open("mem:").await.unwrap()
 }
 
 #[tokio::test]
 async fn a_release_waits_for_it_and_a_drop_does_not() {
     let locks = locks().await;
-    let mutex = locks.mutex("job").at_least(MINIMUM);
+    let mutex = locks.mutex("job").min_hold(MINIMUM);
     let began = Instant::now();
     mutex.lock().await.unwrap().release().await.unwrap();
     assert!(began.elapsed() >= MINIMUM);
@@ -33,7 +33,7 @@ async fn a_release_waits_for_it_and_a_drop_does_not() {
 async fn a_release_that_is_dropped_midway_keeps_it_all_the_same() {
     let locks = locks().await;
     let began = Instant::now();
-    let guard = locks.mutex("job").at_least(MINIMUM).lock().await.unwrap();
+    let guard = locks.mutex("job").min_hold(MINIMUM).lock().await.unwrap();
     assert!(tokio::time::timeout(Duration::from_millis(10), guard.release()).await.is_err());
     drop(locks.mutex("job").lock().await.unwrap());
     assert!(began.elapsed() >= MINIMUM);
@@ -43,7 +43,7 @@ async fn a_release_that_is_dropped_midway_keeps_it_all_the_same() {
 async fn at_least_owner_re_enters_and_a_closed_client_does_not_wait() {
     let locks = locks().await;
     let owner = Owner::new();
-    let mutex = locks.mutex("job").at_least(Duration::from_secs(60)).owner(&owner);
+    let mutex = locks.mutex("job").min_hold(Duration::from_secs(60)).owner(&owner);
     drop(mutex.lock().await.unwrap());
     let again = mutex.try_lock().await.unwrap().expect("it is the owner's still");
     drop(again);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::block_on;
 use leasehold::core::LossCause;
-use leasehold::{ErrorKind, Guard, Leasehold};
+use leasehold::{Client, ErrorKind, Guard};
 use leasehold_testkit::RedisServer;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
@@ -114,12 +114,12 @@ fn the_parent() {
     };
     let runtime = runtime.enable_all().build().unwrap();
     let (locks, mut guards, waiting) = runtime.block_on(async {
-        let locks = Leasehold::open(&url).await.unwrap();
+        let locks = Client::open(&url).await.unwrap();
         let mut guards = Vec::new();
         for number in 0..5 {
             guards.push(locks.mutex(&format!("job/{number}")).ttl(TTL).lock().await.unwrap());
         }
-        let other = Leasehold::open(&url).await.unwrap();
+        let other = Client::open(&url).await.unwrap();
         let waiting = tokio::spawn(async move { other.mutex("job/0").ttl(TTL).lock().await });
         if url.starts_with("redis") {
             common::waiting(&locks, "job/0", 1).await;
@@ -170,7 +170,7 @@ fn nobody_else_holds(url: &str, guards: &[Guard]) {
     // The readiness of sockets is shared with the child in the runtime of before.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let others = Leasehold::open(url).await.unwrap();
+        let others = Client::open(url).await.unwrap();
         for guard in guards {
             let granted = others.mutex(guard.resource().as_str()).ttl(TTL).try_lock().await.unwrap();
             assert!(granted.is_none(), "two hold {} after the child", guard.resource());
@@ -181,7 +181,7 @@ fn nobody_else_holds(url: &str, guards: &[Guard]) {
 }
 
 /// What the child does with what its parent holds.
-fn child(locks: &Leasehold, guards: &mut Vec<Guard>) {
+fn child(locks: &Client, guards: &mut Vec<Guard>) {
     let forked = ErrorKind::Lost(LossCause::Forked);
     assert_eq!(guards[0].check().unwrap_err().kind(), forked);
     assert_eq!(block_on(guards[1].lost()), LossCause::Forked);

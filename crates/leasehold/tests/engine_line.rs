@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use common::{Store, ms, settles, waiting};
 use leasehold::layer::Verb;
-use leasehold::{ErrorKind, Fence, Guard, Leasehold, Note, Result, Tuning};
+use leasehold::{Client, ErrorKind, Fence, Guard, Note, Result, Tuning};
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
 
 fn patient() -> Tuning {
-    Tuning { handover_count: 1000, handover_time: ms(60_000), ..Tuning::default() }
+    Tuning { local_handoff_limit: 1000, local_handoff_time: ms(60_000), ..Tuning::default() }
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_lock_goes_from_task_to_task_in_order_with_rising_fences() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_budget_lets_other_processes_in() {
     let store = Store::new();
-    let (greedy, _) = store.tuned(Tuning { handover_count: 10, ..patient() });
+    let (greedy, _) = store.tuned(Tuning { local_handoff_limit: 10, ..patient() });
     let (other, _) = store.client();
     let stop = Arc::new(AtomicU64::new(0));
     let tasks: Vec<_> = (0..8)
@@ -309,7 +309,7 @@ async fn a_writer_behind_its_own_reader_keeps_readers_of_others_out() {
     let directory = tempfile::tempdir().unwrap();
     let file = format!("file:{}", directory.path().display());
     for url in ["mem:writer_behind_its_own_reader", &file] {
-        let (one, two) = (Leasehold::open(url).await.unwrap(), Leasehold::open(url).await.unwrap());
+        let (one, two) = (Client::open(url).await.unwrap(), Client::open(url).await.unwrap());
         let (here, there) = (one.rwlock("prices"), two.rwlock("prices"));
         let reader = here.read().await.unwrap();
         let writer = here.clone();
@@ -343,15 +343,15 @@ async fn who_only_tries_does_not_pass_who_waits_for_this_process() {
 async fn a_token_with_another_fence_is_refused() {
     let (locks, _) = Store::new().client();
     let mutex = locks.mutex("job");
-    let first = mutex.lock().await.unwrap().hand_off().await.unwrap();
-    let second = mutex.take_over(&first).await.unwrap().hand_off().await.unwrap();
+    let first = mutex.lock().await.unwrap().transfer().await.unwrap();
+    let second = mutex.accept_transfer(&first).await.unwrap().transfer().await.unwrap();
     let (fence, text) = (second.fence(), second.to_string());
     assert_eq!(fence.sub, 1);
     for sub in [0, 2, u32::MAX - 1, u32::MAX] {
         let forged = text.replacen(&fence.to_string(), &Fence { sub, ..fence }.to_string(), 1);
-        assert!(mutex.take_over(&forged.parse().unwrap()).await.is_err(), "{forged}");
+        assert!(mutex.accept_transfer(&forged.parse().unwrap()).await.is_err(), "{forged}");
     }
-    let third = mutex.take_over(&second).await.unwrap();
+    let third = mutex.accept_transfer(&second).await.unwrap();
     assert_eq!(third.fence(), Some(Fence { sub: 2, ..fence }));
     third.release().await.unwrap();
 }

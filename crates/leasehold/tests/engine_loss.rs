@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Store, ms};
 use leasehold::core::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{Broken, ErrorKind, Leasehold, State, SystemClock};
+use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock};
 
 /// Whatever happens to the requests, the holder is told before its successor is granted.
 async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
@@ -114,9 +114,13 @@ async fn a_claim_that_the_server_forgot_is_lost_at_the_next_renewal() {
     let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
     let standing = operator.inspect("job").await.unwrap().holders.remove(0);
     assert_eq!(standing.id.tag(), guard.tag());
-    let broken = Broken::Ended { beside: Vec::new() };
+    let broken = BreakOutcome::Ended { also_released: Vec::new() };
     assert_eq!(operator.break_claim("job", &standing).await.unwrap(), broken);
-    assert_eq!(operator.break_claim("job", &standing).await.unwrap(), Broken::Gone, "it is broken once");
+    assert_eq!(
+        operator.break_claim("job", &standing).await.unwrap(),
+        BreakOutcome::Gone,
+        "it is broken once"
+    );
     assert_eq!(guard.lost().await, LossCause::Gone);
 }
 
@@ -166,7 +170,7 @@ async fn work_that_wakes_up_past_its_lease_does_nothing_more() {
 
 #[tokio::test]
 async fn a_suspect_lock_is_not_handed_on() {
-    let tuning = leasehold::Tuning { handover_time: ms(60_000), ..Default::default() };
+    let tuning = leasehold::Tuning { local_handoff_time: ms(60_000), ..Default::default() };
     let (locks, wire) = Store::new().tuned(tuning);
     let guard = locks.mutex("job").ttl(ms(900)).lock().await.unwrap();
     let next = tokio::spawn({
@@ -232,7 +236,7 @@ async fn a_hold_that_was_handed_on_ends_at_its_own_limit() {
 async fn a_ttl_and_a_limit_without_end_leave_the_watchdog_alive() {
     // A store that watches processes gives a ttl no bound.
     let dir = tempfile::tempdir().unwrap();
-    let locks = Leasehold::open(&format!("file://{}", dir.path().display())).await.unwrap();
+    let locks = Client::open(&format!("file://{}", dir.path().display())).await.unwrap();
     let endless = locks.mutex("a").ttl(Duration::MAX).max_hold(Duration::MAX).lock().await.unwrap();
     let limited = locks.mutex("b").max_hold(ms(100)).lock().await.unwrap();
     let cause = tokio::time::timeout(ms(10_000), limited.lost()).await.expect("somebody watches the limit");

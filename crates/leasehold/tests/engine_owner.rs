@@ -149,7 +149,7 @@ async fn an_owner_waits_for_the_rest_of_a_minimum_hold() {
     let lock = || locks.rwlock("prices").owner(&owner);
     for is_released in [false, true] {
         let began = std::time::Instant::now();
-        let reader = lock().at_least(MINIMUM).read().await.unwrap();
+        let reader = lock().min_hold(MINIMUM).read().await.unwrap();
         let fence = reader.fence();
         let writer = if is_released {
             let (released, writer) = tokio::join!(reader.release(), async { lock().write().await });
@@ -171,7 +171,7 @@ async fn what_only_lingers_is_held_and_is_no_deadlock() {
     let (locks, _wire) = Store::new().client();
     let owner = Owner::new();
     let lock = || locks.rwlock("prices").owner(&owner).detect_deadlocks(ms(10));
-    drop(lock().at_least(ms(60_000)).read().await.unwrap());
+    drop(lock().min_hold(ms(60_000)).read().await.unwrap());
     assert!(lock().try_write().await.unwrap().is_none(), "it is held");
     let refused = lock().write_timeout(ms(600)).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Timeout, "{refused}");

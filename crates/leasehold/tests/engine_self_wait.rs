@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Store, ms};
-use leasehold::{ErrorKind, Leasehold};
+use leasehold::{Client, ErrorKind};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
@@ -41,7 +41,7 @@ impl Visit for Reader<'_> {
     }
 }
 
-async fn waits_for_itself(locks: &Leasehold) {
+async fn waits_for_itself(locks: &Client) {
     let mutex = locks.mutex("job");
     let guard = mutex.lock().await.unwrap();
     assert_eq!(mutex.lock_timeout(ms(20)).await.unwrap_err().kind(), ErrorKind::Timeout);

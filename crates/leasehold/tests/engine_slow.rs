@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use common::{Store, ms, settles};
 use leasehold::core::{
-    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step, Summary,
-    Version,
+    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Step,
 };
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{ErrorKind, Leasehold, Owner, Tuning};
+use leasehold::{Client, ErrorKind, Owner, Tuning};
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -92,7 +92,7 @@ impl Backend for Coarse {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.0.inspect(resource, seen, patience).await
@@ -103,7 +103,7 @@ impl Backend for Coarse {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.0.list(prefix, after, limit).await
     }
 }
@@ -114,7 +114,7 @@ async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
     let profile = Profile { granularity: Duration::from_secs(1), ..memory.profile().clone() };
     let wire = Arc::new(Fault::over(Arc::new(Coarse(memory, profile))));
     let tuning = Tuning { drift: 0.5, ..Tuning::default() };
-    let locks = Leasehold::builder().tuning(tuning).over(wire.clone()).unwrap();
+    let locks = Client::builder().tuning(tuning).over(wire.clone()).unwrap();
     // Half of it goes for the drift, and a second for the coarseness.
     for ttl in [ms(2_000), ms(2_400)] {
         let refused = locks.mutex("job").ttl(ttl).lock().await.unwrap_err();

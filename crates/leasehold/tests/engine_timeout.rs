@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use common::{Store, ms, settles};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, Leasehold};
+use leasehold::{Client, ErrorKind};
 use tokio::time::Instant;
 
 /// As long as a silent server answers nothing.
 const SILENT: Mode = Mode::LateReply(Duration::from_secs(3_600));
 
 /// How a wait for `job` of so long ends, and after how long.
-async fn ends(locks: &Leasehold, limit: Duration) -> (ErrorKind, Duration) {
+async fn ends(locks: &Client, limit: Duration) -> (ErrorKind, Duration) {
     let began = Instant::now();
     let error = locks.mutex("job").lock_timeout(limit).await.unwrap_err();
     assert_eq!(error.resource().map(ToString::to_string).as_deref(), Some("job"), "{error}");
@@ -135,7 +135,7 @@ async fn upgrades_and_segments_say_it_too() {
     let (silent, ()) = tokio::join!(guard.upgrade_timeout(ms(3_000)), falls_silent);
     let silent = silent.unwrap_err();
     assert_eq!(silent.kind(), ErrorKind::OutcomeUnknown, "{silent}");
-    let silent = locks.segmented("parts", 2).any_timeout(ms(3_000)).await.unwrap_err();
+    let silent = locks.striped_mutex("parts", 2).lock_any_timeout(ms(3_000)).await.unwrap_err();
     assert_eq!(silent.kind(), ErrorKind::OutcomeUnknown, "{silent}");
     drop((reader, guard));
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold::SystemClock;
-use leasehold::local::{FileBackend, FileConfig, Life};
+use leasehold::local::{FileBackend, FileConfig, LivenessHandle};
 use leasehold_core::{
     Backend, Claim, ClaimId, Effect, FailureKind, Fence, Note, Patience, Proof, Release, Renew, Renewal,
     Share, Step,
@@ -44,7 +44,7 @@ async fn a_copy_of_the_sign_of_life_does_not_outlive_the_release() {
     let store = Store::new();
     let (one, two) = (store.open(), store.open());
     let (first, second) = (claim("a", Share::MUTEX), claim("a", Share::MUTEX));
-    let life = grant(&one, &first).await.proof.get::<Life>().cloned().unwrap();
+    let life = grant(&one, &first).await.proof.get::<LivenessHandle>().cloned().unwrap();
     let copy = life.copy().unwrap();
     assert!(matches!(one.release(&[&first]).await[..], [Release::Freed]));
     within(LIMIT, granted(&two, &second)).await;

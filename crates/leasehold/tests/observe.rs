@@ -13,7 +13,7 @@ use common::ms;
 use leasehold::core::LossCause;
 use leasehold::layer::{Fault, Metrics, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{ErrorKind, Event, Leasehold, Miss, Owner, State, Way, Witness};
+use leasehold::{AcquireFailure, AcquireSource, Client, ErrorKind, Event, EventSubscriber, Owner, State};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -52,9 +52,9 @@ impl Told {
     }
 }
 
-fn client(witness: Arc<dyn Witness>) -> (Leasehold, Arc<Fault>) {
+fn client(subscriber: Arc<dyn EventSubscriber>) -> (Client, Arc<Fault>) {
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    (Leasehold::builder().witness(witness).over(fault.clone()).unwrap(), fault)
+    (Client::builder().subscriber(subscriber).over(fault.clone()).unwrap(), fault)
 }
 
 /// One thread runs everything, so the recorder of this thread hears all of it.
@@ -127,8 +127,8 @@ async fn of_many_locks_only_so_many_are_told_by_name() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     let _installed = metrics::set_default_local_recorder(&recorder);
-    let witness = Arc::new(Metrics::resources(2));
-    let (locks, _) = client(witness.clone());
+    let subscriber = Arc::new(Metrics::resources(2));
+    let (locks, _) = client(subscriber.clone());
     // On a busy machine one of these may take a while, which is shorter than what the others wait for.
     let mut limit = ms(150);
     for number in 0..40 {
@@ -148,7 +148,7 @@ async fn of_many_locks_only_so_many_are_told_by_name() {
     assert!(told.count("leasehold_resource_waited_microseconds_total{resource=b}") >= 140_000);
     assert!(told.count("leasehold_resource_waited_microseconds_total{resource=(other)}") >= 140_000);
     let top: Vec<_> =
-        witness.contended().iter().take(3).map(|row| row.resource.as_str().to_owned()).collect();
+        subscriber.contended().iter().take(3).map(|row| row.resource.as_str().to_owned()).collect();
     assert_eq!(top.iter().map(String::as_str).filter(|name| ["a", "b", "c"].contains(name)).count(), 3);
 }
 
@@ -162,12 +162,12 @@ impl Log {
     }
 }
 
-impl Witness for Log {
-    fn witness(&self, event: &Event<'_>) {
+impl EventSubscriber for Log {
+    fn on_event(&self, event: &Event<'_>) {
         let word = match event {
-            Event::Asked { .. } => "asked".to_owned(),
-            Event::Acquired { way, .. } => format!("{way:?}"),
-            Event::Missed { miss, .. } => format!("{miss:?}"),
+            Event::AcquireStarted { .. } => "asked".to_owned(),
+            Event::Acquired { source, .. } => format!("{source:?}"),
+            Event::AcquireFailed { failure, .. } => format!("{failure:?}"),
             Event::Lost { cause, .. } => format!("lost {cause:?}"),
             _ => return,
         };
@@ -184,12 +184,12 @@ async fn whoever_asks_is_told_of_once_more() {
     let (mutex, owner) = (locks.mutex("job"), Owner::new());
     let guard = mutex.clone().owner(&owner).lock().await.unwrap();
     let again = mutex.clone().owner(&owner).lock().await.unwrap();
-    assert_eq!(log.take(), ["asked", "Granted", "asked", "Reentered"]);
+    assert_eq!(log.take(), ["asked", "Server", "asked", "Reentrant"]);
     assert!(mutex.try_lock().await.unwrap().is_none());
     assert!(mutex.lock_timeout(ms(5)).await.is_err());
     assert!(tokio::time::timeout(ms(5), mutex.lock()).await.is_err());
-    let busy = format!("{:?}", Miss::Busy);
-    let (timeout, left) = ("Failed(Timeout)".to_owned(), "Left".to_owned());
+    let busy = format!("{:?}", AcquireFailure::Busy);
+    let (timeout, left) = ("Error(Timeout)".to_owned(), "Cancelled".to_owned());
     let asked = || "asked".to_owned();
     assert_eq!(log.take(), [asked(), busy, asked(), timeout, asked(), left]);
     let next = tokio::spawn({
@@ -199,10 +199,10 @@ async fn whoever_asks_is_told_of_once_more() {
     tokio::task::yield_now().await;
     drop((guard, again));
     let next = next.await.unwrap();
-    assert_eq!(log.take(), [asked(), format!("{:?}", Way::HandedOver)]);
+    assert_eq!(log.take(), [asked(), format!("{:?}", AcquireSource::LocalQueue)]);
     wire.set(Verb::Contend, Mode::LoseReply);
     assert!(locks.mutex("other").try_lock().await.is_err());
-    assert_eq!(log.take(), [asked(), "Failed(OutcomeUnknown)".to_owned()]);
+    assert_eq!(log.take(), [asked(), "Error(OutcomeUnknown)".to_owned()]);
     assert!(locks.close(ms(2000)).await);
     assert_eq!(next.state(), State::Lost(LossCause::Closed));
     assert_eq!(log.take(), ["lost Closed"]);
@@ -267,7 +267,7 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<
 async fn spans_say_what_was_asked_of_the_server_and_for_whom() {
     let spans = Spans::install();
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    let locks = Leasehold::builder().over(fault).unwrap();
+    let locks = Client::builder().over(fault).unwrap();
     let guard = locks.mutex("job").ttl(ms(150)).lock().await.unwrap();
     let fence = guard.fence().unwrap();
     tokio::time::sleep(Duration::from_millis(120)).await;

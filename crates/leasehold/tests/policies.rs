@@ -7,7 +7,7 @@ mod common;
 use common::{Store, ms};
 use leasehold::core::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, Leasehold, SystemClock};
+use leasehold::{Client, ErrorKind, SystemClock};
 
 /// From the end of its validity on, nobody is granted for as long as was said; and then somebody is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -15,8 +15,8 @@ async fn after_a_loss_nobody_is_granted_for_a_while() {
     for mode in [Mode::LoseRequest, Mode::LoseReply, Mode::Hang] {
         let store = Store::new();
         let ((first, wire), (second, _)) = (store.client(), store.client());
-        let quiet = ms(400);
-        let mutex = first.mutex("job").ttl(ms(200)).quiet(quiet);
+        let lock_delay = ms(400);
+        let mutex = first.mutex("job").ttl(ms(200)).lock_delay(lock_delay);
         let guard = mutex.lock().await.unwrap();
         wire.set(Verb::Renew, mode);
         let successor = tokio::spawn(async move {
@@ -25,14 +25,14 @@ async fn after_a_loss_nobody_is_granted_for_a_while() {
         });
         assert_eq!(guard.lost().await, LossCause::Expired);
         let lost = SystemClock.now();
-        // Whoever lets go of it after the loss must not end the quiet time.
+        // Whoever lets go of it after the loss must not end the lock delay.
         assert!(guard.release().await.unwrap_err().is_lost());
         // The same process waits like all others.
         assert!(mutex.try_lock().await.unwrap().is_none(), "{mode:?}");
         let (granted, _guard) = successor.await.unwrap();
-        // The loss is told up to a few milliseconds after the end of validity, from which the quiet time counts.
+        // The loss is told up to a few milliseconds after the end of validity, from which the lock delay counts.
         let passed = granted.since(lost);
-        assert!(passed + ms(50) >= quiet.mul_f64(0.99), "{mode:?}: granted {passed:?} after the loss");
+        assert!(passed + ms(50) >= lock_delay.mul_f64(0.99), "{mode:?}: granted {passed:?} after the loss");
         assert!(passed < ms(5000), "{mode:?}: granted only {passed:?} after the loss");
     }
 }
@@ -40,7 +40,7 @@ async fn after_a_loss_nobody_is_granted_for_a_while() {
 #[tokio::test]
 async fn what_was_held_too_long_is_followed_by_quiet_too() {
     let (locks, _) = Store::new().client();
-    let mutex = locks.mutex("job").ttl(ms(200)).quiet(ms(300));
+    let mutex = locks.mutex("job").ttl(ms(200)).lock_delay(ms(300));
     let guard = mutex.clone().max_hold(ms(100)).lock().await.unwrap();
     assert_eq!(guard.lost().await, LossCause::MaxHold);
     let lost = SystemClock.now();
@@ -53,13 +53,14 @@ async fn what_was_held_too_long_is_followed_by_quiet_too() {
 async fn a_proper_release_is_not_followed_by_quiet() {
     let store = Store::new();
     let ((first, _), (second, _)) = (store.client(), store.client());
-    let guard = first.mutex("job").quiet(ms(20_000)).lock().await.unwrap();
+    let guard = first.mutex("job").lock_delay(ms(20_000)).lock().await.unwrap();
     // It is renewed by its own ttl, not by that of the server.
     assert!(guard.remaining() <= ms(30_000));
     guard.release().await.unwrap();
-    let guard = second.mutex("job").quiet(ms(20_000)).try_lock().await.unwrap().expect("it is free at once");
+    let guard =
+        second.mutex("job").lock_delay(ms(20_000)).try_lock().await.unwrap().expect("it is free at once");
     drop(guard);
-    let held = second.mutex("other").quiet(ms(20_000)).lock().await.unwrap();
+    let held = second.mutex("other").lock_delay(ms(20_000)).lock().await.unwrap();
     assert!(second.close(ms(2000)).await);
     assert!(first.mutex("other").try_lock().await.unwrap().is_some(), "a closed client gives back properly");
     drop(held);
@@ -68,12 +69,12 @@ async fn a_proper_release_is_not_followed_by_quiet() {
 #[tokio::test]
 async fn quiet_is_refused_where_the_store_cannot_keep_it() {
     let directory = tempfile::tempdir().unwrap();
-    let files = Leasehold::open(&format!("file:{}", directory.path().display())).await.unwrap();
-    let error = files.mutex("job").quiet(ms(100)).lock().await.unwrap_err();
+    let files = Client::open(&format!("file:{}", directory.path().display())).await.unwrap();
+    let error = files.mutex("job").lock_delay(ms(100)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(files.mutex("job").try_lock().await.unwrap().is_some());
     let (locks, wire) = Store::new().client();
-    let error = locks.mutex("job").quiet(ms(u64::MAX / 2)).lock().await.unwrap_err();
+    let error = locks.mutex("job").lock_delay(ms(u64::MAX / 2)).lock().await.unwrap_err();
     assert_eq!((error.kind(), wire.calls(Verb::Contend)), (ErrorKind::Invalid, 0));
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Store, ms};
 use leasehold::core::LossCause;
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, Leasehold, Owner, RwLock};
+use leasehold::{Client, ErrorKind, Owner, RwLock};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -96,7 +96,7 @@ async fn the_loss_of_either_is_the_loss_of_both() {
         let holders = operator.inspect("prices").await.unwrap().holders;
         assert_eq!(holders.len(), 2);
         let broken = operator.break_claim("prices", &holders[part]).await.unwrap();
-        assert_ne!(broken, leasehold::Broken::Gone);
+        assert_ne!(broken, leasehold::BreakOutcome::Gone);
         assert_eq!(guard.lost().await, LossCause::Gone);
         assert!(guard.check().unwrap_err().is_lost());
         assert!(guard.run(async {}).await.unwrap_err().is_lost());
@@ -263,7 +263,7 @@ async fn the_law_holds_over_a_thousand_schedules() {
     let rooms = Arc::new(Room::default());
     for seed in 0..1_000 {
         let store = Store::new();
-        let clients: Vec<Leasehold> = (0..3).map(|_| store.client().0).collect();
+        let clients: Vec<Client> = (0..3).map(|_| store.client().0).collect();
         let room = Arc::new(Room::default());
         let crowd = (0..4).map(|number| {
             let lock = clients[number as usize % 3].rwlock("prices");
@@ -312,11 +312,11 @@ async fn an_upgrade_that_loses_its_place_is_told() {
 #[derive(Debug, Default)]
 struct Tally(std::sync::Mutex<std::collections::BTreeMap<String, [u32; 3]>>);
 
-impl leasehold::Witness for Tally {
-    fn witness(&self, event: &leasehold::Event<'_>) {
-        use leasehold::Event::{Acquired, Asked, Released};
+impl leasehold::EventSubscriber for Tally {
+    fn on_event(&self, event: &leasehold::Event<'_>) {
+        use leasehold::Event::{AcquireStarted, Acquired, Released};
         let (resource, which) = match event {
-            Asked { resource, .. } => (resource, 0),
+            AcquireStarted { resource, .. } => (resource, 0),
             Acquired { resource, .. } => (resource, 1),
             Released { resource, .. } => (resource, 2),
             _ => return,
@@ -328,14 +328,14 @@ impl leasehold::Witness for Tally {
 #[tokio::test]
 async fn an_upgrade_and_a_take_over_are_told_of_as_any_other_grant() {
     let tally = Arc::new(Tally::default());
-    let locks = Leasehold::builder().witness(tally.clone()).open("mem:").await.unwrap();
+    let locks = Client::builder().subscriber(tally.clone()).open("mem:").await.unwrap();
     let mut guard = locks.rwlock("prices").upgradable_read().await.unwrap();
     guard.upgrade().await.unwrap();
     guard.downgrade().await.unwrap();
     guard.release().await.unwrap();
     let mutex = locks.mutex("job");
-    let handover = mutex.lock().await.unwrap().hand_off().await.unwrap();
-    mutex.take_over(&handover).await.unwrap().release().await.unwrap();
+    let handover = mutex.lock().await.unwrap().transfer().await.unwrap();
+    mutex.accept_transfer(&handover).await.unwrap().release().await.unwrap();
     let counts = tally.0.lock().unwrap();
     assert_eq!((counts["prices"], counts["job"]), ([2, 2, 2], [2, 2, 2]), "{counts:?}");
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_cell::{Pollers, Turns};
 use leasehold_core::{
-    Backend, Broken, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal, Resource,
-    Snapshot, Step, Summary, Version,
+    Backend, BreakOutcome, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
-use crate::roster::Roster;
+use crate::session_pool::SessionPool;
 use crate::sessions::Sessions;
 
 /// Locks that a connection holds.
@@ -25,7 +25,7 @@ use crate::sessions::Sessions;
 /// ends every lock that the connection holds.
 #[derive(Debug)]
 pub struct SessionBackend<C: Sessions> {
-    pub(crate) roster: Roster<C>,
+    pub(crate) roster: SessionPool<C>,
     pub(crate) pollers: Pollers,
     pub(crate) turns: Turns,
 }
@@ -33,7 +33,7 @@ pub struct SessionBackend<C: Sessions> {
 impl<C: Sessions> SessionBackend<C> {
     /// Creates a backend over this server. `clock` is the machine's own, and counts suspend.
     pub fn new(sessions: C, clock: Arc<dyn Clock>) -> Self {
-        let roster = Roster::new(sessions, clock);
+        let roster = SessionPool::new(sessions, clock);
         SessionBackend { roster, pollers: Pollers::default(), turns: Turns::default() }
     }
 
@@ -61,14 +61,14 @@ impl<C: Sessions> Backend for SessionBackend<C> {
         self.end(batch).await
     }
 
-    async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
         self.take_away(claim).await
     }
 
     async fn inspect(
         &self,
         resource: &Resource,
-        _seen: Option<&Version>,
+        _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.snapshot(resource).await
@@ -79,14 +79,14 @@ impl<C: Sessions> Backend for SessionBackend<C> {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         match limit {
             0 => Ok(Vec::new()),
             limit => self.roster.sessions.list(prefix, after, limit).await,
         }
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        self.roster.sessions.examine(ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.roster.sessions.diagnose(ttl).await
     }
 }

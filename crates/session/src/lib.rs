@@ -28,14 +28,16 @@
 
 #![forbid(unsafe_code)]
 
+mod acquire;
 mod backend;
-mod book;
-mod contending;
-mod ending;
-mod looking;
+mod claims;
+mod inspect;
 mod open;
-mod roster;
+mod release;
+mod session_pool;
 mod sessions;
 
 pub use backend::SessionBackend;
-pub use sessions::{Answer, Ask, Beside, LONGEST_WAIT, Room, Session, Sessions, collision, of_a_stranger};
+pub use sessions::{
+    Answer, Ask, Capacity, LONGEST_WAIT, Session, Sessions, Sharing, collision, of_a_stranger,
+};

@@ -10,7 +10,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Resource, Severity, Standing, Summary};
+use leasehold_core::{
+    Claim, ClaimInfo, Failure, Fence, Finding, Profile, Resource, ResourceSummary, Severity,
+};
 
 /// A server whose sessions hold locks: a lock lives as long as the connection that took it, and no longer.
 ///
@@ -30,7 +32,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
     fn profile(&self) -> &Profile;
 
     /// Returns how many locks one session may hold.
-    fn room(&self) -> Room;
+    fn room(&self) -> Capacity;
 
     /// Returns the server's key for the lock of this resource. Where two resources have the same key, a
     /// request for one while the other is held fails with that reason.
@@ -46,7 +48,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
-    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure>;
+    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure>;
 
     /// Resources whose name begins with `prefix` and that are held, in the order of their names, beginning
     /// behind `after`, at most `limit`.
@@ -58,7 +60,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure>;
+    ) -> Result<Vec<ResourceSummary>, Failure>;
 
     /// Ends the session of another client that holds this claim, if it still does, and answers the
     /// resources that it held beside it; `None` where no session holds it, and none was ended then.
@@ -71,8 +73,8 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// effect is `Unknown` may have ended it.
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure>;
 
-    /// Examines the server, as [`Backend::examine`](leasehold_core::Backend::examine) does.
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
+    /// Examines the server, as [`Backend::diagnose`](leasehold_core::Backend::diagnose) does.
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
         Vec::new()
     }
@@ -80,7 +82,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
 
 /// The number of locks that one session may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
+pub enum Capacity {
     /// Any number: all locks of a client share one connection.
     Many,
     /// One lock per session: each lock, and each that waits in the server, has a connection of its own.
@@ -92,11 +94,11 @@ pub enum Room {
     },
 }
 
-impl Room {
+impl Capacity {
     /// Returns the finding about the connections that this takes, of `most` that the server has, where that
     /// is known. Nothing where all locks share one.
     pub fn cost(self, most: Option<u64>) -> Option<Finding> {
-        let Room::One { sessions, option } = self else { return None };
+        let Capacity::One { sessions, option } = self else { return None };
         let sessions = u64::try_from(sessions).unwrap_or(u64::MAX);
         let of = most.map(|most| format!(" of the server's {most}")).unwrap_or_default();
         let severity = match most {
@@ -131,7 +133,7 @@ pub trait Session: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// A failure after which the session is closed.
-    async fn unlock(&self, claim: &Claim, beside: Beside) -> Result<bool, Failure>;
+    async fn unlock(&self, claim: &Claim, beside: Sharing) -> Result<bool, Failure>;
 
     /// Asks for anything, so that each side has a sign of life of the other.
     ///
@@ -162,12 +164,12 @@ pub struct Ask<'a> {
     /// [`LONGEST_WAIT`].
     pub wait: Duration,
     /// The holders in this session.
-    pub beside: Beside,
+    pub beside: Sharing,
 }
 
 /// Which other claims hold the same lock in the same session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside {
+pub enum Sharing {
     /// None: the server decides.
     Nobody,
     /// Readers, beside a reader: the server has given the lock to the session already, and keeps it for the
@@ -218,12 +220,12 @@ mod tests {
 
     #[test]
     fn connections_are_warned_of_by_how_many_the_server_has() {
-        let severity = |room: Room, most| room.cost(most).map(|finding| finding.severity);
-        let room = Room::One { sessions: 20, option: "transactions=" };
+        let severity = |room: Capacity, most| room.cost(most).map(|finding| finding.severity);
+        let room = Capacity::One { sessions: 20, option: "transactions=" };
         assert_eq!(severity(room, Some(100)), Some(Severity::Notice));
         assert_eq!(severity(room, Some(40)), Some(Severity::Notice));
         assert_eq!(severity(room, Some(39)), Some(Severity::Risk));
         assert_eq!(severity(room, None), Some(Severity::Unknown));
-        assert_eq!(severity(Room::Many, Some(1)), None);
+        assert_eq!(severity(Capacity::Many, Some(1)), None);
     }
 }

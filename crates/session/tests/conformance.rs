@@ -6,12 +6,12 @@ mod store;
 use std::sync::Arc;
 
 use leasehold_conformance::Subject;
-use leasehold_core::{Backend, Waiting};
-use leasehold_session::Room;
+use leasehold_core::{Backend, WaitMode};
+use leasehold_session::Capacity;
 
 use store::Server;
 
-struct Subjected(Arc<Server>, Room, Waiting);
+struct Subjected(Arc<Server>, Capacity, WaitMode);
 
 #[async_trait::async_trait]
 impl Subject for Subjected {
@@ -20,14 +20,14 @@ impl Subject for Subjected {
     }
 }
 
-const ONE: Room = Room::One { sessions: 300, option: "sessions=" };
+const ONE: Capacity = Capacity::One { sessions: 300, option: "sessions=" };
 
 mod many_locks_a_session {
     use super::*;
-    leasehold_conformance::suite!(Subjected(Server::new(), Room::Many, Waiting::Polls));
+    leasehold_conformance::suite!(Subjected(Server::new(), Capacity::Many, WaitMode::Polls));
 }
 
 mod one_lock_a_session {
     use super::*;
-    leasehold_conformance::suite!(Subjected(Server::new(), ONE, Waiting::Blocks));
+    leasehold_conformance::suite!(Subjected(Server::new(), ONE, WaitMode::Blocks));
 }

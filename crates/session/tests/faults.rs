@@ -10,9 +10,9 @@ use std::time::Duration;
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
     Backend, Claim, ClaimId, Clock, FailureKind, Grant, LossCause, Note, Patience, Proof, Release, Renew,
-    Renewal, Resource, Share, Step, Waiting,
+    Renewal, Resource, Share, Step, WaitMode,
 };
-use leasehold_session::Room;
+use leasehold_session::Capacity;
 use tokio::time::Instant;
 
 use store::{SILENCE, Server};
@@ -51,12 +51,12 @@ async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
     backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
 }
 
-const ONE: Room = Room::One { sessions: 3, option: "sessions=" };
+const ONE: Capacity = Capacity::One { sessions: 3, option: "sessions=" };
 
 #[tokio::test]
 async fn the_end_of_a_session_is_told_to_all_its_holders_at_once() {
     let server = Server::new();
-    let backend = server.client(Room::Many, Waiting::Polls);
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
     let claims = [claim("a"), claim("b"), claim("c")];
     let mut signals = Vec::new();
     for claim in &claims {
@@ -78,9 +78,9 @@ async fn the_end_of_a_session_is_told_to_all_its_holders_at_once() {
 
 #[tokio::test]
 async fn silence_is_a_loss_before_the_server_may_end_the_session() {
-    for room in [Room::Many, ONE] {
+    for room in [Capacity::Many, ONE] {
         let server = Server::new();
-        let backend = server.client(room, Waiting::Polls);
+        let backend = server.client(room, WaitMode::Polls);
         let held = claim("a");
         let mut signal = hold(&backend, &held).await.lost.unwrap();
         // Signs of life keep it, however long.
@@ -97,7 +97,7 @@ async fn silence_is_a_loss_before_the_server_may_end_the_session() {
 #[tokio::test]
 async fn unlock_denied_by_the_server_ends_the_session_and_its_locks() {
     let server = Server::new();
-    let backend = server.client(Room::Many, Waiting::Polls);
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
     let (first, second) = (claim("a"), claim("b"));
     hold(&backend, &first).await;
     let mut signal = hold(&backend, &second).await.lost.unwrap();
@@ -111,7 +111,7 @@ async fn unlock_denied_by_the_server_ends_the_session_and_its_locks() {
 async fn readers_of_one_client_share_one_lock_of_the_server() {
     let server = Server::new();
     let (backend, other) =
-        (server.client(Room::Many, Waiting::Polls), server.client(Room::Many, Waiting::Polls));
+        (server.client(Capacity::Many, WaitMode::Polls), server.client(Capacity::Many, WaitMode::Polls));
     let readers: Vec<Claim> = (0..3).map(|_| claim_of("a", Share::READER)).collect();
     for reader in &readers {
         hold(&backend, reader).await;
@@ -129,7 +129,7 @@ async fn readers_of_one_client_share_one_lock_of_the_server() {
 #[tokio::test]
 async fn names_that_share_a_key_are_told_so() {
     let server = Server::new();
-    let backend = server.client(Room::Many, Waiting::Polls);
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
     hold(&backend, &claim("a")).await;
     let failure = backend.contend(&claim("alias of a"), &Patience::none(clock())).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Foreign);
@@ -139,7 +139,7 @@ async fn names_that_share_a_key_are_told_so() {
 #[tokio::test]
 async fn beyond_the_limit_of_connections_one_is_refused_and_told_why() {
     let server = Server::new();
-    let backend = Arc::new(server.client(ONE, Waiting::Blocks));
+    let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
     let claims = [claim("a"), claim("b")];
     for claim in &claims {
         hold(&*backend, claim).await;
@@ -165,7 +165,7 @@ async fn beyond_the_limit_of_connections_one_is_refused_and_told_why() {
 #[tokio::test]
 async fn released_wait_is_cancelled_and_the_lock_goes_to_the_next() {
     let server = Server::new();
-    let backend = Arc::new(server.client(ONE, Waiting::Blocks));
+    let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
     let (held, wanted) = (claim("a"), claim("a"));
     hold(&*backend, &held).await;
     let waiting = {
@@ -183,9 +183,9 @@ async fn released_wait_is_cancelled_and_the_lock_goes_to_the_next() {
 
 #[tokio::test]
 async fn one_who_is_dropped_while_the_server_is_asked_leaves_no_lock() {
-    for room in [Room::Many, ONE] {
+    for room in [Capacity::Many, ONE] {
         let server = Server::new();
-        let backend = server.client(room, Waiting::Polls);
+        let backend = server.client(room, WaitMode::Polls);
         for _ in 0..50 {
             let wanted = claim("a");
             let patience = Patience::none(clock());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use simulated::core::{Note, Resource, Share};
-use simulated::{ErrorKind, Guard, Leasehold, Lock, Owner, Result, probe};
+use simulated::{Client, ErrorKind, Guard, Lock, Owner, Result, probe};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::dice::Dice;
@@ -37,8 +37,8 @@ struct Ask {
     patience: Patience,
     ttl: Duration,
     max_hold: Option<Duration>,
-    at_least: Duration,
-    quiet: Duration,
+    min_hold: Duration,
+    lock_delay: Duration,
     priority: i32,
     /// `true` if its note differs from most, so that no other claim may replace it.
     is_noted: bool,
@@ -93,8 +93,8 @@ impl Ask {
             patience,
             ttl: if dice.percent(85) { thing.ttl } else { dice.ms(200, 4_000) },
             max_hold: Some(limit).filter(|limit| !limit.is_zero()),
-            at_least: rarely(10, 50, 3_000),
-            quiet: rarely(10, 100, 1_500),
+            min_hold: rarely(10, 50, 3_000),
+            lock_delay: rarely(10, 100, 1_500),
             priority: if dice.percent(80) { 0 } else { dice.below(3) as i32 },
             is_noted: dice.percent(15),
             owner,
@@ -103,7 +103,7 @@ impl Ask {
     }
 
     /// Sends the request through the method that users call for it.
-    async fn go(self, client: Leasehold) -> Result<Option<Guard>> {
+    async fn go(self, client: Client) -> Result<Option<Guard>> {
         let name = self.thing.resource.as_str().to_owned();
         match self.thing.kind {
             Kind::Mutex => {
@@ -142,7 +142,8 @@ impl Ask {
     }
 
     fn settle<K>(&self, lock: Lock<K>) -> Lock<K> {
-        let mut lock = lock.ttl(self.ttl).at_least(self.at_least).quiet(self.quiet).priority(self.priority);
+        let mut lock =
+            lock.ttl(self.ttl).min_hold(self.min_hold).lock_delay(self.lock_delay).priority(self.priority);
         if let Some(limit) = self.max_hold {
             lock = lock.max_hold(limit);
         }
@@ -170,7 +171,7 @@ pub(crate) async fn run(world: Arc<World>, client: usize, dice: Dice) {
                 upgrade(&world, client, thing, &dice).await
             }
             1 => look_around(&world, client, thing, &dice).await,
-            2 => take_over(&world, client, &dice).await,
+            2 => accept_transfer(&world, client, &dice).await,
             _ => lock(&world, client, Ask::draw(thing, &dice, owner.clone()), &dice).await,
         };
         if !go_on {
@@ -309,7 +310,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
                 judge.fail(format!("h{number} was lost, and its release says that it was held: {state:?}"));
             }
             given_back.store(matches!(released, Some(Ok(()))), Ordering::Relaxed);
-            let limit = ask.ttl + ask.quiet + ask.at_least + RELEASE_SLACK;
+            let limit = ask.ttl + ask.lock_delay + ask.min_hold + RELEASE_SLACK;
             if began.elapsed() > limit {
                 judge.fail(format!("h{number} was released for {:?}", began.elapsed()));
             }
@@ -320,7 +321,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
         }
         8 => {
             judge.lets_go(number, "hands off");
-            match Polled::late(guard.hand_off(), dice).await {
+            match Polled::late(guard.transfer(), dice).await {
                 Some(Ok(handover)) => world.offer(handover),
                 Some(Err(error)) => judge.note(format_args!("h{number} not handed off: {error}")),
                 None => {}
@@ -382,7 +383,7 @@ async fn look_around(world: &Arc<World>, client: usize, thing: &Thing, dice: &Di
 }
 
 /// Takes over what another task handed off.
-async fn take_over(world: &Arc<World>, client: usize, dice: &Dice) -> bool {
+async fn accept_transfer(world: &Arc<World>, client: usize, dice: &Dice) -> bool {
     let Some(handover) = world.offered() else { return true };
     let Some(thing) = world.things.iter().find(|thing| thing.resource == *handover.resource()) else {
         return true;
@@ -390,16 +391,18 @@ async fn take_over(world: &Arc<World>, client: usize, dice: &Dice) -> bool {
     let (engine, name) = (world.client(client), thing.resource.as_str().to_owned());
     let ask = Ask {
         max_hold: None,
-        at_least: Duration::ZERO,
-        quiet: Duration::ZERO,
+        min_hold: Duration::ZERO,
+        lock_delay: Duration::ZERO,
         share: handover.share(),
         ..Ask::draw(thing, dice, None)
     };
     let taken: Option<Result<Guard>> = match thing.kind {
-        Kind::Mutex => Polled::late(engine.mutex(&name).ttl(ask.ttl).take_over(&handover), dice).await,
-        Kind::RwLock => Polled::late(engine.rwlock(&name).ttl(ask.ttl).take_over(&handover), dice).await,
+        Kind::Mutex => Polled::late(engine.mutex(&name).ttl(ask.ttl).accept_transfer(&handover), dice).await,
+        Kind::RwLock => {
+            Polled::late(engine.rwlock(&name).ttl(ask.ttl).accept_transfer(&handover), dice).await
+        }
         Kind::Semaphore(all) => {
-            Polled::late(engine.semaphore(&name, all).ttl(ask.ttl).take_over(&handover), dice).await
+            Polled::late(engine.semaphore(&name, all).ttl(ask.ttl).accept_transfer(&handover), dice).await
         }
     };
     match taken {

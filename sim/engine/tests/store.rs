@@ -7,8 +7,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use simulated::TokioClock;
 use simulated::core::{
-    Backend, ClaimId, Clock, Grant, LossCause, LossSignal, LossTrigger, Moment, Order, Patience, Profile,
-    Registers, Resource, Snapshot,
+    Backend, ClaimId, Clock, Grant, LossCause, LossSignal, LossTrigger, Moment, Patience, Profile,
+    QueueOrder, Registers, Resource, Snapshot,
 };
 use simulated::local::MemoryBackend;
 
@@ -49,7 +49,7 @@ impl Store {
         let mut profile = memory.profile().clone();
         if dice.percent(20) {
             // The store still keeps an order, but no client relies on it.
-            profile.order = Order::Unordered;
+            profile.order = QueueOrder::Unordered;
         }
         Store { memory, profile, clock, tells: dice.percent(30), signals: Mutex::default() }
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use simulated::core::{
     Backend, Claim, Effect, Failure, FailureKind, Patience, Profile, Put, RegisterPromise, Registered,
-    Registers, Release, Renew, Renewal, Resource, Snapshot, Stamp, Step, Summary, Version,
+    Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Stamp, Step,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -205,7 +205,7 @@ impl Backend for Wire {
         Some(self)
     }
 
-    fn adopts(&self) -> bool {
+    fn supports_transfer(&self) -> bool {
         true
     }
 
@@ -234,7 +234,7 @@ impl Backend for Wire {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.call("inspect", self.store.memory.inspect(resource, seen, patience)).await?
@@ -245,7 +245,7 @@ impl Backend for Wire {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.call("list", self.store.memory.list(prefix, after, limit)).await?
     }
 }

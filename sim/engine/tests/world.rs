@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use simulated::core::{Clock, LossCause, Moment, Order, Resource, Share};
-use simulated::{Event, Guard, Handover, Leasehold, Owner, State, TokioClock, Tuning, Witness, probe};
+use simulated::core::{Clock, LossCause, Moment, QueueOrder, Resource, Share};
+use simulated::{
+    Client, Event, EventSubscriber, Guard, Owner, State, TokioClock, TransferToken, Tuning, probe,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::dice::Dice;
@@ -23,17 +25,17 @@ pub(crate) struct World {
     pub(crate) judge: Arc<Judge>,
     pub(crate) things: Vec<Thing>,
     store: Arc<Store>,
-    clients: Vec<Client>,
-    tokens: Mutex<Vec<Handover>>,
+    clients: Vec<Peer>,
+    tokens: Mutex<Vec<TransferToken>>,
     owned: Mutex<BTreeMap<u64, (Owned, Weak<Guard>)>>,
     running: AtomicUsize,
     /// The work of crashed clients: never polled again, and not dropped before the end.
     graves: Mutex<Vec<Pin<Box<dyn Future<Output = ()> + Send>>>>,
 }
 
-struct Client {
+struct Peer {
     wire: Arc<Wire>,
-    locks: Leasehold,
+    locks: Client,
     owners: Vec<Owner>,
 }
 
@@ -110,7 +112,7 @@ impl World {
         let clients = (0..dice.between(1, 3) as usize).map(|number| {
             let calm_from = if is_calm { Instant::now() } else { calm_from };
             let wire = Wire::new(number, store.clone(), judge.clone(), dice.split(), calm_from);
-            Client::open(number, Arc::new(wire), judge.clone(), dice)
+            Peer::open(number, Arc::new(wire), judge.clone(), dice)
         });
         let clients = clients.collect();
         let things = (0..dice.between(1, 2)).map(|number| Thing::draw(dice, number)).collect();
@@ -126,13 +128,13 @@ impl World {
         }
     }
 
-    pub(crate) fn client(&self, number: usize) -> Leasehold {
+    pub(crate) fn client(&self, number: usize) -> Client {
         self.clients[number].locks.clone()
     }
 
     /// Returns whether the store says that it keeps an order.
     pub(crate) fn is_in_order(&self) -> bool {
-        self.store.profile().order == Order::Fifo
+        self.store.profile().order == QueueOrder::Fifo
     }
 
     pub(crate) fn owner(&self, client: usize, dice: &Dice) -> Owner {
@@ -182,11 +184,11 @@ impl World {
             .unwrap_or(usize::MAX)
     }
 
-    pub(crate) fn offer(&self, handover: Handover) {
+    pub(crate) fn offer(&self, handover: TransferToken) {
         self.tokens.lock().unwrap().push(handover);
     }
 
-    pub(crate) fn offered(&self) -> Option<Handover> {
+    pub(crate) fn offered(&self) -> Option<TransferToken> {
         self.tokens.lock().unwrap().pop()
     }
 
@@ -269,19 +271,19 @@ impl World {
     }
 }
 
-impl Client {
-    fn open(number: usize, wire: Arc<Wire>, judge: Arc<Judge>, dice: &Dice) -> Client {
+impl Peer {
+    fn open(number: usize, wire: Arc<Wire>, judge: Arc<Judge>, dice: &Dice) -> Peer {
         let tuning = match dice.below(3) {
-            0 => Tuning { handover_count: 1, ..Tuning::default() },
-            1 => Tuning { handover_time: Duration::from_secs(1), ..Tuning::default() },
+            0 => Tuning { local_handoff_limit: 1, ..Tuning::default() },
+            1 => Tuning { local_handoff_time: Duration::from_secs(1), ..Tuning::default() },
             _ => Tuning::default(),
         };
         let clock = Arc::new(Watched { tokio: TokioClock::new(), judge: judge.clone() });
-        let witness = Arc::new(Reporter { number, judge });
-        let builder = Leasehold::builder().clock(clock).tuning(tuning).witness(witness);
+        let subscriber = Arc::new(Reporter { number, judge });
+        let builder = Client::builder().clock(clock).tuning(tuning).subscriber(subscriber);
         let locks = builder.note(simulated::Note::default()).over(wire.clone()).expect("a client");
         let owners = (0..2).map(|_| Owner::new()).collect();
-        Client { wire, locks, owners }
+        Peer { wire, locks, owners }
     }
 }
 
@@ -374,19 +376,19 @@ impl Clock for Watched {
     }
 }
 
-/// A witness that logs all events.
+/// An event subscriber that logs all events.
 #[derive(Debug)]
 struct Reporter {
     number: usize,
     judge: Arc<Judge>,
 }
 
-impl Witness for Reporter {
-    fn witness(&self, event: &Event<'_>) {
+impl EventSubscriber for Reporter {
+    fn on_event(&self, event: &Event<'_>) {
         match event {
-            Event::Kept { .. } => self.judge.kept(self.number, 1),
-            Event::LetGo { .. } => self.judge.kept(self.number, -1),
-            Event::Suspected { .. } => self.judge.suspected(self.number),
+            Event::LeaseStarted { .. } => self.judge.kept(self.number, 1),
+            Event::LeaseEnded { .. } => self.judge.kept(self.number, -1),
+            Event::BecameSuspect { .. } => self.judge.suspected(self.number),
             Event::Acquired { resource, .. } => self.judge.reported(self.number, resource, true),
             // A grant whose caller has left is released in the same moment, and reported as released only.
             Event::Released { resource, held } if !held.is_zero() => {
@@ -413,5 +415,5 @@ const TROUBLE: Duration = Duration::from_secs(10);
 const LATEST: Duration = Duration::from_secs(20);
 /// More than any one hold, and any one release on a bad wire.
 const STILL: Duration = Duration::from_secs(200);
-/// The longest lease, its quiet time, and the longest minimum.
+/// The longest lease, its lock delay, and the longest minimum.
 const LEFT: Duration = Duration::from_secs(60);

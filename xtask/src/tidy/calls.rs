@@ -35,7 +35,7 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "an onlooker is shown since when a claim holds; nothing is decided by it",
     },
     Exception {
-        path: "crates/leasehold/src/local/file/book.rs",
+        path: "crates/leasehold/src/local/file/ledger_file.rs",
         rule: RULE,
         why: "an onlooker is shown since when a claim holds; nothing is decided by it",
     },
@@ -45,7 +45,7 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "the fences of a new resource begin at the wall clock; no lease is measured by it",
     },
     Exception {
-        path: "crates/leasehold/src/local/file/room.rs",
+        path: "crates/leasehold/src/local/file/resource_dir.rs",
         rule: RULE,
         why: "it runs on blocking threads only, and a wait in the kernel could not be ended with patience",
     },
@@ -65,7 +65,7 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "it is a thread of its own that may block, and says how long to try; whether a lock is held is not decided by it",
     },
     Exception {
-        path: "backends/redis/src/examining.rs",
+        path: "backends/redis/src/diagnose.rs",
         rule: RULE,
         why: "it is the wall clocks themselves that are compared, for a person to see; nothing is decided by it",
     },

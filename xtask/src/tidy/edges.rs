@@ -46,7 +46,7 @@ enum Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Core,
-    Leasehold,
+    Client,
     Conformance,
     Testkit,
     Cli,
@@ -63,7 +63,7 @@ impl Role {
     fn of(folder: &str) -> Option<Self> {
         match folder.split('/').collect::<Vec<_>>().as_slice() {
             ["crates", "core"] => Some(Self::Core),
-            ["crates", "leasehold"] => Some(Self::Leasehold),
+            ["crates", "leasehold"] => Some(Self::Client),
             ["crates", "conformance"] => Some(Self::Conformance),
             ["crates", "testkit"] => Some(Self::Testkit),
             ["crates", "cli"] => Some(Self::Cli),
@@ -82,18 +82,16 @@ impl Role {
             (Self::Core, _) => Some("core depends on no crate of ours, not even in its tests"),
             _ if dependency.stage == Stage::Dev => None,
             (Self::Machine, _) => Some("machine depends on no crate of ours"),
-            (Self::Leasehold | Self::Backend | Self::Support | Self::Cli, Self::Machine) => None,
-            (Self::Leasehold, Self::Backend) if dependency.optional => None,
-            (Self::Leasehold, Self::Backend) => {
-                Some("a backend is an optional dependency, behind its feature")
-            }
-            (Self::Leasehold | Self::Backend | Self::Support | Self::Conformance | Self::Cli, Self::Core) => {
+            (Self::Client | Self::Backend | Self::Support | Self::Cli, Self::Machine) => None,
+            (Self::Client, Self::Backend) if dependency.optional => None,
+            (Self::Client, Self::Backend) => Some("a backend is an optional dependency, behind its feature"),
+            (Self::Client | Self::Backend | Self::Support | Self::Conformance | Self::Cli, Self::Core) => {
                 None
             }
             // Cargo itself refuses a circle of them.
             (Self::Backend | Self::Support, Self::Support) => None,
-            (Self::Cli, Self::Leasehold) => None,
-            (Self::Leasehold, _) => {
+            (Self::Cli, Self::Client) => None,
+            (Self::Client, _) => {
                 Some("leasehold depends on core and machine, and on backends behind features, only")
             }
             (Self::Backend, _) => {

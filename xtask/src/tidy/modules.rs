@@ -19,7 +19,7 @@ const MODULES: &[(&str, &[&str])] = &[
     // From a URL to a backend: it has to name every backend and layer, and is the only one that does.
     ("open", &["layer", "local"]),
     // Looks at a store through a client of it.
-    ("examine", &["client"]),
+    ("diagnose", &["client"]),
     // The part of the engine that a simulation sees.
     ("probe", &["client", "engine", "lock"]),
     // The same API for callers without a runtime: a shell around the client.
@@ -35,7 +35,7 @@ const MODULES: &[(&str, &[&str])] = &[
 
 /// Modules of values only: all may use them, and they use only each other.
 const LEAVES: &[&str] =
-    &["alarm", "clock", "error", "mutant", "options", "panics", "random", "watch", "witness"];
+    &["alarm", "clock", "error", "mutant", "options", "panics", "random", "watch", "events"];
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     let exports = sources.iter().find(|source| source.path == format!("{FOLDER}lib.rs")).map(exports);
@@ -176,7 +176,7 @@ mod tests {
 
     const NONE: [usize; 0] = [];
 
-    const ROOT: &str = "pub mod client;\npub use client::Leasehold;\npub use engine::{Held, keeper::Keeper as Watchdog};\npub use crate::lock::{Mutex};\npub use leasehold_core::Fence;\npub use error::Error;\n";
+    const ROOT: &str = "pub mod client;\npub use client::Client;\npub use engine::{Held, keeper::Keeper as Watchdog};\npub use crate::lock::{Mutex};\npub use leasehold_core::Fence;\npub use error::Error;\n";
 
     fn found(path: &str, text: &str) -> Vec<(usize, String)> {
         let mut sources = vec![sample("crates/leasehold/src/lib.rs", ROOT)];
@@ -199,7 +199,7 @@ mod tests {
             ("client", "open"),
             ("open", "layer"),
             ("open", "local"),
-            ("examine", "client"),
+            ("diagnose", "client"),
             ("probe", "client"),
             ("probe", "engine"),
             ("probe", "lock"),
@@ -224,21 +224,21 @@ mod tests {
     #[test]
     fn all_ways_to_write_a_path_are_seen() {
         for text in [
-            "use crate::client::Leasehold;\n",
-            "use crate::{error::Error, client::{self, Leasehold}};\n",
+            "use crate::client::Client;\n",
+            "use crate::{error::Error, client::{self, Client}};\n",
             "use crate::{\n    error::Error, client as c};\n",
-            "fn f(client: &crate::client::Leasehold) {}\n",
+            "fn f(client: &crate::client::Client) {}\n",
             "fn f() { crate::client::open::<u8>(1); }\n",
             "fn f() { select! { x = crate::client::open() => {} } }\n",
             "macro_rules! m { () => { $crate::client::open() } }\n",
-            "use super::client::Leasehold;\n",
-            "use crate::Leasehold;\n",
-            "mod inner { use super::super::client::Leasehold; }\n",
+            "use super::client::Client;\n",
+            "use crate::Client;\n",
+            "mod inner { use super::super::client::Client; }\n",
         ] {
             assert_eq!(lines("engine.rs", text).len(), 1, "{text:?}");
         }
-        assert_eq!(lines("engine/keeper/wheel.rs", "use super::super::super::client::Leasehold;\n"), [1]);
-        assert_eq!(lines("engine/mod.rs", "use super::client::Leasehold;\n"), [1]);
+        assert_eq!(lines("engine/keeper/wheel.rs", "use super::super::super::client::Client;\n"), [1]);
+        assert_eq!(lines("engine/mod.rs", "use super::client::Client;\n"), [1]);
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
             "mod inner { use super::client; mod deeper { use super::super::client; } }\n",
             "use redis::client::Client;\n",
             "// crate::client\nfn f() { g(\"crate::client\"); }\n",
-            "#[cfg(test)]\nmod tests { use crate::client::Leasehold; }\n",
+            "#[cfg(test)]\nmod tests { use crate::client::Client; }\n",
         ] {
             assert_eq!(found("engine/keeper.rs", text), vec![], "{text:?}");
         }

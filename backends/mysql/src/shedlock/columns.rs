@@ -10,8 +10,8 @@ use super::{table, text};
 use crate::cells::micros;
 use crate::config::Create;
 use crate::dial::read;
+use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::refusal::Refusal;
 
 /// The columns of one table.
 #[derive(Clone, Debug, PartialEq)]

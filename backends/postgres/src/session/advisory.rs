@@ -11,20 +11,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Claim, ClaimId, Effect, Failure, FailureKind, Finding, Note, Profile, Resource, Share, Standing, Summary,
-    Waiting,
+    Claim, ClaimId, ClaimInfo, Effect, Failure, FailureKind, Finding, Note, Profile, Resource,
+    ResourceSummary, Share, WaitMode,
 };
-use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions, collision, of_a_stranger};
+use leasehold_session::{Answer, Ask, Capacity, Session, Sessions, Sharing, collision, of_a_stranger};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::holders::{AGAIN, ALIVE, CLAIM, Entry, drawn, evict, evicted, insert};
 use super::key::Key;
-use super::roll::{AGAIN, ALIVE, CLAIM, Entry, drawn, evict, evicted, insert};
 use super::{Base, draw_word};
 use crate::cells::fence;
 use crate::config::{Create, Names, PostgresConfig};
 use crate::dial::{Link, Sql, only, read};
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 use crate::server::Sessions as Shared;
 
 /// Advisory locks of one database.
@@ -42,7 +42,7 @@ impl Advisory {
             return Err(shared());
         }
         let statements = Arc::new(Statements::of(&base.config.names));
-        let profile = base.server.session_profile(&base.config, Waiting::Polls);
+        let profile = base.server.session_profile(&base.config, WaitMode::Polls);
         Ok(Advisory { base: Arc::new(base), statements, profile })
     }
 }
@@ -55,8 +55,8 @@ impl Sessions for Advisory {
         &self.profile
     }
 
-    fn room(&self) -> Room {
-        Room::Many
+    fn room(&self) -> Capacity {
+        Capacity::Many
     }
 
     fn key(&self, resource: &Resource) -> String {
@@ -87,7 +87,7 @@ impl Sessions for Advisory {
         Ok(AdvisorySession { link, word, base: self.base.clone(), statements: self.statements.clone() })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
+    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         let holders = self.base.roll.holders(&self.base.pool, resource).await?;
         if !holders.is_empty() {
             return Ok(holders);
@@ -104,7 +104,7 @@ impl Sessions for Advisory {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.base.roll.list(&self.base.pool, prefix, after, limit).await
     }
 
@@ -117,8 +117,8 @@ impl Sessions for Advisory {
         evicted(self.base.pool.ask(&self.statements.evict, &[&id, &name, &wide, &one, &high, &low]).await)
     }
 
-    async fn examine(&self, _: Duration) -> Vec<Finding> {
-        crate::examine::of_sessions(&self.base).await
+    async fn diagnose(&self, _: Duration) -> Vec<Finding> {
+        crate::diagnose::of_sessions(&self.base).await
     }
 }
 
@@ -137,9 +137,9 @@ impl AdvisorySession {
         let Ask { claim, beside, .. } = ask;
         let key = Key::of(claim.resource.as_str());
         let sql = match (beside, claim.share.is_exclusive()) {
-            (Beside::Readers, _) => &self.statements.join,
-            (Beside::Nobody, true) => &self.statements.take_alone,
-            (Beside::Nobody, false) => &self.statements.take_shared,
+            (Sharing::Readers, _) => &self.statements.join,
+            (Sharing::Nobody, true) => &self.statements.take_alone,
+            (Sharing::Nobody, false) => &self.statements.take_shared,
         };
         let (entry, (wide, one, high, low)) = (Entry::of(claim, key.text()), key.numbers());
         let Entry { id, name, key, weight, capacity, note } = &entry;
@@ -162,7 +162,7 @@ impl AdvisorySession {
 
     /// Sees to it that a lock is not there whose statement failed.
     async fn put_back(&self, ask: &Ask<'_>) -> Result<(), Failure> {
-        if ask.beside == Beside::Readers {
+        if ask.beside == Sharing::Readers {
             return Ok(());
         }
         let (wide, one, high, low) = Key::of(ask.claim.resource.as_str()).numbers();
@@ -204,12 +204,12 @@ impl Session for AdvisorySession {
         Ok(Answer::Busy)
     }
 
-    async fn unlock(&self, claim: &Claim, beside: Beside) -> Result<bool, Failure> {
+    async fn unlock(&self, claim: &Claim, beside: Sharing) -> Result<bool, Failure> {
         let (id, key) = (claim.id.to_hex(), Key::of(claim.resource.as_str()));
         let (wide, one, high, low) = key.numbers();
         let answer = match beside {
-            Beside::Readers => self.link.ask(&self.base.roll.strike, &[&id]).await.map(|_| true),
-            Beside::Nobody => {
+            Sharing::Readers => self.link.ask(&self.base.roll.strike, &[&id]).await.map(|_| true),
+            Sharing::Nobody => {
                 let sql = self.statements.free(claim.share.is_exclusive(), true);
                 let answer = self.link.ask(sql, &[&wide, &one, &high, &low, &self.word, &id]).await;
                 answer.and_then(|rows| only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed))
@@ -367,10 +367,10 @@ fn process_of_stranger(id: ClaimId) -> Option<i32> {
     rest.iter().all(|byte| *byte == 0).then(|| i32::from_be_bytes(*pid))
 }
 
-fn stranger(pid: i32, mode: &str, application: &str) -> Result<Standing, Failure> {
+fn stranger(pid: i32, mode: &str, application: &str) -> Result<ClaimInfo, Failure> {
     let mut id = [0; 16];
     id[..4].copy_from_slice(&pid.to_be_bytes());
-    Ok(Standing {
+    Ok(ClaimInfo {
         id: ClaimId::from_bytes(id),
         share: if mode == "ShareLock" { Share::READER } else { Share::WRITER },
         fence: None,

@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{Claim, Failure, Finding, Profile, Resource, Standing, Summary, Waiting};
-use leasehold_session::{Answer, Ask, Beside, Room, Session, Sessions};
+use leasehold_core::{Claim, ClaimInfo, Failure, Finding, Profile, Resource, ResourceSummary, WaitMode};
+use leasehold_session::{Answer, Ask, Capacity, Session, Sessions, Sharing};
 use tokio::sync::{Mutex, watch};
 use tokio_postgres::types::Type;
 
-use super::roll::{Entry, evict, evicted};
+use super::holders::{Entry, evict, evicted};
 use super::{Base, draw_word, process};
 use crate::cells::fence;
 use crate::config::{Create, Names, PostgresConfig};
 use crate::dial::{Link, Sql, only, read};
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 
 /// Rows of one table, locked by open transactions.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl ForUpdate {
     pub(crate) async fn connect(config: PostgresConfig) -> Result<ForUpdate, Failure> {
         let base = Base::connect(config).await?;
         let statements = Arc::new(Statements::of(&base.config.names));
-        let profile = base.server.session_profile(&base.config, Waiting::Blocks);
+        let profile = base.server.session_profile(&base.config, WaitMode::Blocks);
         base.tidy(&base.dial().await?).await?;
         Ok(ForUpdate { base: Arc::new(base), statements, profile })
     }
@@ -48,8 +48,8 @@ impl Sessions for ForUpdate {
         &self.profile
     }
 
-    fn room(&self) -> Room {
-        Room::One { sessions: self.base.config.sql.transactions, option: "transactions=" }
+    fn room(&self) -> Capacity {
+        Capacity::One { sessions: self.base.config.sql.transactions, option: "transactions=" }
     }
 
     fn key(&self, resource: &Resource) -> String {
@@ -63,7 +63,7 @@ impl Sessions for ForUpdate {
         Ok(RowSession { link, base, statements, pid, call, calling })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
+    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         self.base.roll.holders(&self.base.pool, resource).await
     }
 
@@ -72,7 +72,7 @@ impl Sessions for ForUpdate {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.base.roll.list(&self.base.pool, prefix, after, limit).await
     }
 
@@ -81,9 +81,9 @@ impl Sessions for ForUpdate {
         evicted(self.base.pool.ask(&self.statements.evict, &[&id, &name]).await)
     }
 
-    async fn examine(&self, _: Duration) -> Vec<Finding> {
-        let mut findings = crate::examine::of_sessions(&self.base).await;
-        findings.extend(self.room().cost(crate::examine::connections(&self.base.pool).await));
+    async fn diagnose(&self, _: Duration) -> Vec<Finding> {
+        let mut findings = crate::diagnose::of_sessions(&self.base).await;
+        findings.extend(self.room().cost(crate::diagnose::connections(&self.base.pool).await));
         findings
     }
 }
@@ -233,7 +233,7 @@ impl Session for RowSession {
         }
     }
 
-    async fn unlock(&self, claim: &Claim, _: Beside) -> Result<bool, Failure> {
+    async fn unlock(&self, claim: &Claim, _: Sharing) -> Result<bool, Failure> {
         let had_it = self.pid.load(Ordering::SeqCst) != 0;
         self.end().await?;
         // The row counts no longer, since the transaction is over; the next task clears it away if this

@@ -7,11 +7,11 @@ use leasehold_core::{Failure, Fence, Resource};
 use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
-use super::roll::drawn;
+use super::holders::drawn;
 use crate::cells::fence;
 use crate::config::PostgresConfig;
 use crate::dial::only;
-use crate::refusal::Refusal;
+use crate::error::Refusal;
 
 /// Returns the statement that takes the lock of `method=for-update` inside a transaction, for any client of
 /// PostgreSQL.

@@ -1,6 +1,6 @@
 //! The part of a URL that concerns the dialect, and the dialect's limits on the rest of the URL.
 
-use leasehold_core::{Failure, Order};
+use leasehold_core::{Failure, QueueOrder};
 use url::Url;
 
 use super::Dialect;
@@ -90,7 +90,7 @@ impl RedisConfig {
     }
 
     fn lower(&mut self) {
-        self.order = Order::Unordered;
+        self.order = QueueOrder::Unordered;
         if !self.dialect.notifies() {
             self.wait = Wait::Poll;
         }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{ClaimId, Failure, Fence, Note, Resource, Share, Snapshot, Standing, Version};
+use leasehold_core::{ClaimId, ClaimInfo, Failure, Fence, Note, Resource, Share, Snapshot, SnapshotVersion};
 use redis::Value;
 
 use crate::reply;
@@ -37,22 +37,22 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
     let Value::Array(rows) = answer else { return Err(reply::not_understood()) };
     let mut rows = rows.into_iter();
     let last: i64 = rows.next().map(reply::read).transpose()?.unwrap_or_default();
-    let mut holders = rows.map(standing).collect::<Result<Vec<Standing>, Failure>>()?;
+    let mut holders = rows.map(standing).collect::<Result<Vec<ClaimInfo>, Failure>>()?;
     holders.sort_by_key(|holder| (holder.fence, holder.id));
     // Of an id only its public name may be shown.
     let tags: Vec<String> = holders.iter().map(|holder| holder.id.tag()).collect();
     Ok(Snapshot {
         resource: resource.clone(),
-        version: Version(format!("{last}/{}", tags.join("/"))),
+        version: SnapshotVersion(format!("{last}/{}", tags.join("/"))),
         holders,
         waiting: Vec::new(),
         fence: fence(last),
     })
 }
 
-fn standing(row: Value) -> Result<Standing, Failure> {
+fn standing(row: Value) -> Result<ClaimInfo, Failure> {
     let (id, kind, left, seq, note): (String, String, i64, i64, Vec<u8>) = reply::read(row)?;
-    Ok(Standing {
+    Ok(ClaimInfo {
         id: ClaimId::from_hex(&id).ok_or_else(reply::not_understood)?,
         share: match kind.as_str() {
             "r" => Share::READER,

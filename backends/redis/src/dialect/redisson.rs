@@ -7,26 +7,27 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Admission, Claim, ClaimId, Effect, Failure, FailureKind, Grade, Order, Profile, Resource, Share,
+    Claim, ClaimId, Effect, Failure, FailureKind, FenceGrade, LockSupport, Profile, QueueOrder, Resource,
+    Share,
 };
 
-use super::Tongue;
+use super::ScriptDialect;
 use super::scripts::{HASH_CONTEND, HASH_INSPECT, HASH_RELEASE, HASH_RENEW};
-use crate::ears::Reach;
+use crate::command_conn::Request;
+use crate::pubsub_conn::ChannelScope;
 use crate::reply;
-use crate::wire::Request;
 
 /// The dialect of Redisson.
 #[derive(Debug)]
 pub(crate) struct Redisson {
     key_prefix: String,
-    reach: Reach,
+    reach: ChannelScope,
 }
 
 impl Redisson {
     /// Locks whose names begin with `key_prefix` on the server, and whose news are carried as far as
     /// `reach`: Redisson, too, keeps them to the slot where the cluster can do so.
-    pub(crate) fn new(key_prefix: String, reach: Reach) -> Redisson {
+    pub(crate) fn new(key_prefix: String, reach: ChannelScope) -> Redisson {
         Redisson { key_prefix, reach }
     }
 
@@ -37,15 +38,19 @@ impl Redisson {
     }
 }
 
-impl Tongue for Redisson {
+impl ScriptDialect for Redisson {
     fn profile(&self, native: Profile) -> Profile {
         Profile {
             name: "redis?dialect=redisson",
-            admission: Admission::SharedExclusive,
-            order: Order::Unordered,
+            admission: LockSupport::SharedExclusive,
+            order: QueueOrder::Unordered,
             // A counter that starts anew after a loss of data. Only where nothing is lost does it rise
             // for certain.
-            fencing: if native.fencing == Grade::Strict { Grade::Strict } else { Grade::BestEffort },
+            fencing: if native.fencing == FenceGrade::Strict {
+                FenceGrade::Strict
+            } else {
+                FenceGrade::BestEffort
+            },
             place_ttl: Duration::ZERO,
             ..native
         }
@@ -126,7 +131,7 @@ impl Tongue for Redisson {
                 owner(claim.id),
                 claim.id.to_hex(),
                 names.tag.clone(),
-                if self.reach == Reach::Slot { "SPUBLISH" } else { "PUBLISH" }.to_owned(),
+                if self.reach == ChannelScope::Slot { "SPUBLISH" } else { "PUBLISH" }.to_owned(),
                 names.lock_channel(),
                 UNLOCK.to_owned(),
                 names.rwlock_channel(),
@@ -198,7 +203,7 @@ mod tests {
     use super::*;
 
     fn names(name: &str) -> Names {
-        Redisson::new(String::new(), Reach::Everywhere).names(&Resource::new(name).unwrap())
+        Redisson::new(String::new(), ChannelScope::Everywhere).names(&Resource::new(name).unwrap())
     }
 
     #[test]

@@ -6,12 +6,12 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Admission, Claim, Grade, Order, Profile, Resource, Waiting};
+use leasehold_core::{Claim, FenceGrade, LockSupport, Profile, QueueOrder, Resource, WaitMode};
 
-use super::Tongue;
+use super::ScriptDialect;
 use super::scripts::{TEXT_CONTEND, TEXT_INSPECT, TEXT_RELEASE, TEXT_RENEW};
+use crate::command_conn::Request;
 use crate::reply;
-use crate::wire::Request;
 
 /// The dialects of one string.
 #[derive(Debug)]
@@ -39,14 +39,14 @@ impl Text {
     }
 }
 
-impl Tongue for Text {
+impl ScriptDialect for Text {
     fn profile(&self, native: Profile) -> Profile {
         Profile {
             name: self.name,
-            admission: Admission::Exclusive,
-            order: Order::Unordered,
-            waiting: Waiting::Polls,
-            fencing: Grade::None,
+            admission: LockSupport::Exclusive,
+            order: QueueOrder::Unordered,
+            waiting: WaitMode::Polls,
+            fencing: FenceGrade::None,
             place_ttl: Duration::ZERO,
             ..native
         }

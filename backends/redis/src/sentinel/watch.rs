@@ -11,7 +11,7 @@ use leasehold_core::Failure;
 
 use super::Shared;
 use crate::backoff::Backoff;
-use crate::ears::{Heard, Reach};
+use crate::pubsub_conn::{ChannelScope, PubSubEvent};
 use crate::timer;
 
 /// Listens to the Sentinel of this number for as long as the backend lives.
@@ -39,12 +39,12 @@ const SWITCHED: &str = "+switch-master";
 async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
     let Some(sentinel) = shared.sentinels.get(number) else { return std::future::pending().await };
     let limit = shared.config.timeout;
-    let (mut ears, _) = sentinel.dialer.subscription(Reach::Everywhere).await?;
+    let (mut ears, _) = sentinel.dialer.subscription(ChannelScope::Everywhere).await?;
     let failed = |reason: String| Failure::unavailable(format!("{}: {reason}", sentinel.host));
     ears.subscribe(vec![SWITCHED.to_owned()]).await.map_err(|error| failed(error.to_string()))?;
     match tokio::time::timeout(limit, ears.hear()).await {
-        Ok(Some(Heard::Subscribed(_))) => {}
-        Ok(Some(Heard::Refused { reason, .. })) => return Err(failed(reason)),
+        Ok(Some(PubSubEvent::Subscribed(_))) => {}
+        Ok(Some(PubSubEvent::Refused { reason, .. })) => return Err(failed(reason)),
         _ => return Err(failed("it did not let anybody listen".to_owned())),
     }
     // Messages that it sent without a listener would go unheard.
@@ -59,13 +59,13 @@ async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
         let overdue = ears.overdue_at();
         tokio::select! {
             heard = ears.hear() => match heard {
-                Some(Heard::Message { payload, .. }) => {
+                Some(PubSubEvent::Message { payload, .. }) => {
                     if let Some(host) = switched_to(&payload, &shared.group.name) {
                         shared.heard_of(&host);
                     }
                 }
-                Some(Heard::Subscribed(_) | Heard::Alive) => {}
-                Some(Heard::Ended { .. } | Heard::Refused { .. }) | None => return Ok(()),
+                Some(PubSubEvent::Subscribed(_) | PubSubEvent::Alive) => {}
+                Some(PubSubEvent::Ended { .. } | PubSubEvent::Refused { .. }) | None => return Ok(()),
             },
             () = timer::at(overdue) => return Ok(()),
             _ = ping.tick() => {

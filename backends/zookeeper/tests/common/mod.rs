@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold::core::{
     Backend, Claim, ClaimId, Clock, Grant, Moment, Note, Patience, Proof, Release, Renew, Renewal, Resource,
     Share, Step,
@@ -36,8 +36,8 @@ pub async fn backend(url: &str) -> Arc<ZooKeeperBackend> {
 }
 
 /// A client of its own, as another process would be.
-pub async fn locks(url: &str) -> Leasehold {
-    Leasehold::builder().over(backend(url).await).unwrap()
+pub async fn locks(url: &str) -> Client {
+    Client::builder().over(backend(url).await).unwrap()
 }
 
 pub fn no_patience() -> Patience {

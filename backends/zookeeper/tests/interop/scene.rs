@@ -68,7 +68,7 @@ impl Scene {
     pub(crate) async fn seen(&self, name: &str) -> (Vec<Share>, Vec<Share>) {
         let seen =
             self.ours.inspect(&claim(name, Share::MUTEX).resource, None, &no_patience()).await.unwrap();
-        let shares = |all: &[leasehold::core::Standing]| all.iter().map(|standing| standing.share).collect();
+        let shares = |all: &[leasehold::core::ClaimInfo]| all.iter().map(|standing| standing.share).collect();
         (shares(&seen.holders), shares(&seen.waiting))
     }
 

@@ -253,7 +253,7 @@ async fn kazoos_and_ours_refuse_another_number_of_leases() {
 async fn several_leases_at_once_are_refused() {
     let Some(servers) = leasehold_testkit::ZooKeeperEnsemble::start_or_skip(1).await else { return };
     for library in [&CURATOR, &KAZOO] {
-        let locks = leasehold::Leasehold::builder().over(client(&servers, library).await).unwrap();
+        let locks = leasehold::Client::builder().over(client(&servers, library).await).unwrap();
         let semaphore = locks.semaphore("pool", 3);
         for permits in [2, 3] {
             let refusal = semaphore.acquire_many(permits).await.unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{Leasehold, State};
+use leasehold::{Client, State};
 use tokio::task::JoinSet;
 
 use super::System;
@@ -63,7 +63,7 @@ impl Holding {
 
     /// Takes them, and watches while they are held and renewed.
     async fn of(system: &System, count: usize) -> Outcome<Holding> {
-        let locks = Leasehold::open(&system.url()).await?;
+        let locks = Client::open(&system.url()).await?;
         let (empty, began) = (resident()?, Instant::now());
         let guards = hold_all(&locks, count, TTL).await?;
         let taken = began.elapsed().as_secs_f64() * 1e6 / count as f64;
@@ -95,7 +95,7 @@ impl Holding {
 /// Counts the messages in a second while a thousand wait, of holders and waiters together: they keep
 /// sessions, too.
 async fn waiters(system: &System, plan: &Plan) -> Outcome<f64> {
-    let (holder, waiting) = (Leasehold::open(&system.url()).await?, Leasehold::open(&system.url()).await?);
+    let (holder, waiting) = (Client::open(&system.url()).await?, Client::open(&system.url()).await?);
     let name = |waiter: usize| format!("wanted/{waiter}");
     let mut guards = Vec::with_capacity(WAITERS);
     for lock in 0..WAITERS {

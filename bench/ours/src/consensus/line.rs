@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use tokio::task::JoinSet;
 
 use super::System;
@@ -78,7 +78,7 @@ impl Rounds {
 async fn ours(system: &System, waiters: usize, length: Duration) -> Outcome<Handed> {
     let mut clients = Vec::with_capacity(waiters);
     for _ in 0..waiters {
-        clients.push(Leasehold::open(&system.url()).await?);
+        clients.push(Client::open(&system.url()).await?);
     }
     // Requests that a client sends once are not part of a hand-over.
     for (number, locks) in clients.iter().enumerate() {

@@ -12,7 +12,7 @@ use leasehold_core::{DamagedLedger, Entry, Ledger, Moment, Resource};
 
 use super::{Lifetime, unix_now};
 use crate::cells::Cell;
-use crate::sightings::Sightings;
+use crate::observed_claims::ObservedClaims;
 
 /// Spans on the clock of each observer.
 #[derive(Debug)]
@@ -27,7 +27,14 @@ impl Lifetime for ObserverTime {
         ledger.to_span_text(head)
     }
 
-    fn judge(&self, at: &Resource, _: &Cell, entries: &mut [Entry], seen: &Sightings, now: Moment) -> Moment {
+    fn judge(
+        &self,
+        at: &Resource,
+        _: &Cell,
+        entries: &mut [Entry],
+        seen: &ObservedClaims,
+        now: Moment,
+    ) -> Moment {
         let first_seen = seen.note(at, entries, now);
         for (entry, first) in entries.iter_mut().zip(first_seen) {
             entry.until = first.after(span_of(entry.until));

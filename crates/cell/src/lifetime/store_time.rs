@@ -7,7 +7,7 @@ use leasehold_core::{DamagedLedger, Entry, Ledger, Moment, Resource};
 
 use super::{Lifetime, unix_now};
 use crate::cells::Cell;
-use crate::sightings::Sightings;
+use crate::observed_claims::ObservedClaims;
 
 /// Moments of the store's clock.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Lifetime for StoreTime {
         ledger.to_text(head)
     }
 
-    fn judge(&self, _: &Resource, cell: &Cell, _: &mut [Entry], _: &Sightings, _: Moment) -> Moment {
+    fn judge(&self, _: &Resource, cell: &Cell, _: &mut [Entry], _: &ObservedClaims, _: Moment) -> Moment {
         ORIGIN.after(cell.age.unwrap_or_default())
     }
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Failure, Finding, Grant, Hint, Note, Patience, Profile, Proof, Release, Renew, Renewal,
-    Resource, Share, Snapshot, Standing, Step, Summary, Version,
+    Backend, Claim, ClaimInfo, Failure, Finding, Grant, Hint, Note, Patience, Profile, Proof, Release, Renew,
+    Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
 };
 
 use super::owner::{Owner, written};
 use super::{End, Hold, Row, ShedTable, Taken, row_name};
-use crate::pace::{BATCH_MAX, check};
 use crate::pollers::{Pollers, pause};
+use crate::timing::{BATCH_MAX, check};
 
 /// Locks in ShedLock's table.
 ///
@@ -100,7 +100,7 @@ impl<T: ShedTable> ShedBackend<T> {
         let row = row.ok_or_else(|| Failure::unavailable("the table did not answer"))??;
         let mut snapshot = Snapshot {
             resource: resource.clone(),
-            version: Version("-".to_owned()),
+            version: SnapshotVersion("-".to_owned()),
             holders: Vec::new(),
             waiting: Vec::new(),
             fence: None,
@@ -108,8 +108,8 @@ impl<T: ShedTable> ShedBackend<T> {
         let Some(row) = row else { return Ok(snapshot) };
         let Owner { id, note } = Owner::read(&row.by);
         // Of an id only its public name may be shown.
-        snapshot.version = Version(format!("{}-{}", id.tag(), row.since));
-        snapshot.holders.push(Standing {
+        snapshot.version = SnapshotVersion(format!("{}-{}", id.tag(), row.since));
+        snapshot.holders.push(ClaimInfo {
             id,
             share: Share::MUTEX,
             fence: None,
@@ -185,7 +185,7 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
     async fn inspect(
         &self,
         resource: &Resource,
-        _seen: Option<&Version>,
+        _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.snapshot(resource).await
@@ -196,15 +196,15 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let rows = self.table.list(prefix, after.map_or("", Resource::as_str), limit).await?;
         // A name that no resource can have is not ours to take, and no reason to hide the others.
         let resources = rows.into_iter().filter_map(|row| Resource::new(&row.name).ok());
-        Ok(resources.map(|resource| Summary { resource, holders: 1, waiting: 0 }).collect())
+        Ok(resources.map(|resource| ResourceSummary { resource, holders: 1, waiting: 0 }).collect())
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        self.table.examine(ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.table.diagnose(ttl).await
     }
 }
 

@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_cell::{
-    Amend, Basis, Bells, Call, Cell, CellBackend, Cells, Found, MAX_TTL, MIN_TTL, PLACE_TTL, Put, Seized,
-    Swap, Timekeeping, Way,
+    AmendKind, Call, Cell, CellBackend, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, MAX_TTL,
+    MIN_TTL, Notifier, Origin, PLACE_TTL, Put, Swap,
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Admission, Backend, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Fence, Grade, Grant, Liveness,
-    Note, Order, Patience, Profile, Resource, Safety, Share, Step, Waiting,
+    Backend, Claim, ClaimId, Clock, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Grant,
+    Liveness, LockSupport, Note, Patience, Profile, QueueOrder, Resource, Share, Step, WaitMode,
 };
 use tokio::sync::Semaphore;
 
 /// A database.
 pub(crate) const TABLE: Kind =
-    Kind { timekeeping: Timekeeping::Store, waiting: Waiting::Notifies, order: Order::Fifo };
+    Kind { timekeeping: ClockSource::Store, waiting: WaitMode::Notifies, order: QueueOrder::Fifo };
 /// A cache.
 pub(crate) const CACHE: Kind =
-    Kind { timekeeping: Timekeeping::Observer, waiting: Waiting::Polls, order: Order::Fifo };
+    Kind { timekeeping: ClockSource::Observer, waiting: WaitMode::Polls, order: QueueOrder::Fifo };
 
 /// Returns a wanted mutex.
 pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
@@ -63,7 +63,7 @@ pub(crate) const UNWRITABLE: &str = "€";
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     rows: Mutex<Rows>,
-    bells: Mutex<Vec<Bells>>,
+    bells: Mutex<Vec<Notifier>>,
     requests: AtomicU64,
     retakes: AtomicU64,
     next_commits: Mutex<VecDeque<Fate>>,
@@ -109,8 +109,8 @@ pub(crate) struct Faults {
 pub(crate) struct MemoryCells {
     store: Arc<Store>,
     profile: Profile,
-    timekeeping: Timekeeping,
-    bells: Option<Bells>,
+    timekeeping: ClockSource,
+    bells: Option<Notifier>,
     faults: Faults,
 }
 
@@ -183,20 +183,20 @@ impl Store {
 
     /// Opens one more client.
     pub(crate) fn open(self: &Arc<Self>, kind: Kind, faults: Faults) -> CellBackend<MemoryCells> {
-        let bells = (kind.waiting == Waiting::Notifies).then(|| {
-            let bells = Bells::new();
+        let bells = (kind.waiting == WaitMode::Notifies).then(|| {
+            let bells = Notifier::new();
             bells.begin_hearing();
             self.bells.lock().unwrap().push(bells.clone());
             bells
         });
         let profile = Profile {
             name: "cells",
-            admission: Admission::Counted,
+            admission: LockSupport::Counted,
             order: kind.order,
             waiting: kind.waiting,
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: Grade::Strict,
-            safety: Safety::Strict,
+            fencing: FenceGrade::Strict,
+            safety: Durability::Strict,
             place_ttl: PLACE_TTL,
             granularity: Duration::from_millis(2),
             overrun: Duration::ZERO,
@@ -212,9 +212,9 @@ impl Store {
 /// The way in which a client uses the store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
-    pub(crate) timekeeping: Timekeeping,
-    pub(crate) waiting: Waiting,
-    pub(crate) order: Order,
+    pub(crate) timekeeping: ClockSource,
+    pub(crate) waiting: WaitMode,
+    pub(crate) order: QueueOrder,
 }
 
 impl MemoryCells {
@@ -247,7 +247,7 @@ impl MemoryCells {
     }
 
     fn is_cache(&self) -> bool {
-        self.timekeeping == Timekeeping::Observer
+        self.timekeeping == ClockSource::Observer
     }
 
     fn cell(&self, row: &Row) -> Cell {
@@ -320,26 +320,26 @@ impl MemoryCells {
             return false;
         }
         let origin = match swap.basis {
-            Basis::Kept => None,
-            Basis::Renewed if row.lapses <= now => return false,
-            Basis::Renewed => Some(now),
+            Origin::Kept => None,
+            Origin::Renewed if row.lapses <= now => return false,
+            Origin::Renewed => Some(now),
         };
         assert!(swap.put.fence >= row.fence || self.is_cache(), "a fence went back: {swap:?}");
         self.write(&mut rows, &swap.at, &swap.put, None, origin);
         true
     }
 
-    fn try_amend(&self, amend: &Amend) -> Option<Fence> {
+    fn try_amend(&self, amend: &CellUpdate) -> Option<Fence> {
         let mut rows = self.rows();
         let now = Instant::now();
         let row = rows.cells.get(amend.at.as_str()).filter(|row| row.version == amend.seen)?;
         let fence = match amend.way {
-            Way::Retake => {
+            AmendKind::Retake => {
                 assert!(row.text.is_empty(), "it was not left empty: {row:?}");
                 Fence::new(row.fence.epoch, row.fence.seq + 1, 0)
             }
-            Way::Keep if row.lapses <= now => return None,
-            Way::Keep => amend.put.fence,
+            AmendKind::Keep if row.lapses <= now => return None,
+            AmendKind::Keep => amend.put.fence,
         };
         assert!(fence >= row.fence, "a fence went back: {amend:?}");
         self.write(&mut rows, &amend.at, &amend.put, Some(fence), Some(now));
@@ -348,12 +348,12 @@ impl MemoryCells {
 }
 
 #[async_trait]
-impl Cells for MemoryCells {
+impl CellStore for MemoryCells {
     fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    fn timekeeping(&self) -> Timekeeping {
+    fn timekeeping(&self) -> ClockSource {
         self.timekeeping
     }
 
@@ -365,11 +365,11 @@ impl Cells for MemoryCells {
         1 << 20
     }
 
-    fn bells(&self) -> Option<&Bells> {
+    fn bells(&self) -> Option<&Notifier> {
         self.bells.as_ref()
     }
 
-    async fn seize(&self, at: &Resource, put: &Put) -> Result<Seized, Failure> {
+    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
         if self.store.is_locked(at) && !self.is_held(at) {
             return Err(self.outlasted().await);
         }
@@ -379,23 +379,23 @@ impl Cells for MemoryCells {
             let now = Instant::now();
             let row = rows.cells.get(at.as_str()).cloned();
             match row {
-                Some(row) if row.lapses > now => Seized::Held(happens(500).then(|| self.cell(&row))),
-                _ if happens(self.faults.lost_races) => Seized::Held(None),
+                Some(row) if row.lapses > now => InsertOutcome::Held(happens(500).then(|| self.cell(&row))),
+                _ if happens(self.faults.lost_races) => InsertOutcome::Held(None),
                 row => {
                     let last = row.map_or(Fence::default(), |row| row.fence);
                     let fence = Fence::new(last.epoch, last.seq + 1, 0);
                     self.write(&mut rows, at, put, Some(fence), Some(now));
                     let row = &rows.cells[at.as_str()];
-                    Seized::Taken { version: row.version, fence: row.fence }
+                    InsertOutcome::Taken { version: row.version, fence: row.fence }
                 }
             }
         };
         self.answer(seized)
     }
 
-    async fn amend(&self, amends: &[&Amend]) -> Vec<Result<Option<Fence>, Failure>> {
+    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         assert!(amends.is_sorted_by(|one, other| one.at < other.at), "not in the order of names: {amends:?}");
-        let retakes = amends.iter().filter(|amend| amend.way == Way::Retake).count();
+        let retakes = amends.iter().filter(|amend| amend.way == AmendKind::Retake).count();
         self.store.retakes.fetch_add(u64::try_from(retakes).unwrap(), Ordering::SeqCst);
         let fate = self.store.next_commits.lock().unwrap().pop_front();
         match fate {
@@ -411,7 +411,7 @@ impl Cells for MemoryCells {
             return amends.iter().map(|_| Err(refused.clone())).collect();
         }
         let lost_a_race = happens(self.faults.lost_races);
-        let is_left = |amend: &Amend| lost_a_race || self.store.is_locked(&amend.at);
+        let is_left = |amend: &CellUpdate| lost_a_race || self.store.is_locked(&amend.at);
         let done: Vec<Option<Fence>> =
             amends.iter().map(|amend| if is_left(amend) { None } else { self.try_amend(amend) }).collect();
         match self.answer(()) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::Leasehold;
+use leasehold::Client;
 use leasehold_testkit::PostgresServer;
 use serde_json::Value;
 use tokio::runtime::Runtime;
@@ -24,7 +24,7 @@ fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
     waiter.line_with("in");
     waiter.end().expect(0);
     runtime.block_on(async {
-        let locks = Leasehold::open(&url).await.unwrap();
+        let locks = Client::open(&url).await.unwrap();
         let guards = [locks.mutex("job").lock().await.unwrap(), locks.mutex("other").lock().await.unwrap()];
         let broken = place.end(&["break", "--yes", "--json", "job"]).expect(0);
         let broken: Value = serde_json::from_str(&broken.out).unwrap();

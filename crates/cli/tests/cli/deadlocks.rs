@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use leasehold::core::deadlock::{Announced, Places, Tag};
-use leasehold::{Guard, Leasehold, Resource, Share};
+use leasehold::{Client, Guard, Resource, Share};
 use serde_json::Value;
 
 use crate::support::{Place, Redis};
 
 /// One who holds a lock.
-async fn holds(locks: &Leasehold, name: &str) -> (Guard, Tag) {
+async fn holds(locks: &Client, name: &str) -> (Guard, Tag) {
     let guard = locks.mutex(name).lock().await.unwrap();
     let seen = locks.inspect(name).await.unwrap();
     (guard, Tag::of(seen.holders[0].id))
 }
 
 /// One who says that he waits, and never looks nor gives up.
-async fn waits(locks: &Leasehold, number: u32, name: &str, share: Share, holds: Tag, who: &str) -> Guard {
+async fn waits(locks: &Client, number: u32, name: &str, share: Share, holds: Tag, who: &str) -> Guard {
     let place = Places::of(locks.profile()).unwrap().names.remove(0);
     let announced = Announced {
         place: place.clone(),
@@ -36,7 +36,7 @@ fn a_circle_is_listed(place: &Place) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let list =
         |args: &[&str], code: i32| place.end(&[&["ls", "--deadlocks"], args].concat()).expect(code).out;
-    let locks = runtime.block_on(Leasehold::open(&place.url)).unwrap();
+    let locks = runtime.block_on(Client::open(&place.url)).unwrap();
     assert_eq!(list(&[], 0), "");
     let (has_a, a) = runtime.block_on(holds(&locks, "a"));
     let (has_b, b) = runtime.block_on(holds(&locks, "b\u{202e}"));

@@ -31,7 +31,7 @@ fn a_leader_who_loses_stops_and_campaigns_again() {
         log.display()
     );
     let hook = format!("echo lost >> {}", log.display());
-    let leader = elect(&place, &["boss", "--on-lost", &hook, "--", "sh", "-c", &script]);
+    let leader = elect(&place, &["boss", "--on-demoted", &hook, "--", "sh", "-c", &script]);
     let logged = |count: usize| {
         eventually(|| {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -56,11 +56,11 @@ fn hooks_are_run_when_it_is_elected_and_when_it_leads_no_more() {
     let Some(redis) = Redis::start_or_skip() else { return };
     for place in [Place::new(), Place::on(&redis.server.url())] {
         let leader =
-            elect(&place, &["boss", "--on-elected", "echo up $LEASEHOLD_FENCE", "--on-lost", "echo down"]);
+            elect(&place, &["boss", "--on-elected", "echo up $LEASEHOLD_FENCE", "--on-demoted", "echo down"]);
         let up = leader.line_with("up ");
         assert!(up.trim().len() > "up ".len(), "the fence is told: {up}");
         place.wait_for_line("boss", 1, 0);
-        let waiting = elect(&place, &["boss", "--on-elected", "echo up", "--on-lost", "echo down"]);
+        let waiting = elect(&place, &["boss", "--on-elected", "echo up", "--on-demoted", "echo down"]);
         place.wait_for_line("boss", 1, 1);
         waiting.signal(Signal::TERM);
         let ended = waiting.end();
@@ -76,9 +76,9 @@ fn hooks_are_run_when_it_is_elected_and_when_it_leads_no_more() {
 #[test]
 fn a_hook_that_fails_ends_the_candidacy_with_its_code() {
     let place = Place::new();
-    let ended = elect(&place, &["boss", "--on-elected", "exit 7", "--on-lost", "echo down; exit 1"]).end();
+    let ended = elect(&place, &["boss", "--on-elected", "exit 7", "--on-demoted", "echo down; exit 1"]).end();
     assert_eq!(ended.code(), 7);
-    assert!(ended.out.contains("down") && ended.err.contains("--on-lost failed"), "{ended:?}");
+    assert!(ended.out.contains("down") && ended.err.contains("--on-demoted failed"), "{ended:?}");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn what_makes_no_sense_is_refused() {
     place.end(&["elect", "boss"]).expect(64);
     place.end(&["elect", "boss", "--on-elected", "true", "--", "true"]).expect(64);
     place.end(&["elect", "boss", "--", "no-such-command-here"]).expect(127);
-    place.end(&["elect", "--on", "redis://127.0.0.1:1", "boss", "--", "true"]).expect(69);
+    place.end(&["elect", "--store", "redis://127.0.0.1:1", "boss", "--", "true"]).expect(69);
 }
 
 #[test]
@@ -115,13 +115,14 @@ fn a_hook_has_the_environment_of_a_command() {
         return;
     };
     let (url, addr) = (redis.server.url(), redis.server.addr());
-    let ended = elect(&Place::on(&url), &["boss", "--on-lost", "env", "--", "true"]).end();
+    let ended = elect(&Place::on(&url), &["boss", "--on-demoted", "env", "--", "true"]).end();
     assert_eq!(ended.code(), 0, "{ended:?}");
     assert!(ended.out.contains(&format!("LEASEHOLD_URL=redis://default@{addr}")), "{ended:?}");
     assert!(ended.out.contains("LEASEHOLD_NAME=boss") && !ended.out.contains("hunter2"), "{}", ended.out);
     // Where the flag names the store, the hook finds the same.
     let other = Place::new();
-    let ended = elect(&Place::new(), &["--on", &other.url, "boss", "--on-lost", "env", "--", "true"]).end();
+    let ended =
+        elect(&Place::new(), &["--store", &other.url, "boss", "--on-demoted", "env", "--", "true"]).end();
     assert!(ended.out.contains(&format!("LEASEHOLD_URL={}\n", other.url)), "{ended:?}");
 }
 
@@ -129,10 +130,10 @@ fn a_hook_has_the_environment_of_a_command() {
 fn a_hook_that_hangs_ends_with_a_signal_and_its_grace() {
     let place = Place::new();
     let hook = "trap '' TERM; echo down; while :; do sleep 0.05; done";
-    let candidate = elect(&place, &["boss", "--grace", "100ms", "--on-lost", hook, "--", "true"]);
+    let candidate = elect(&place, &["boss", "--grace", "100ms", "--on-demoted", hook, "--", "true"]);
     candidate.line_with("down");
     candidate.signal(Signal::TERM);
-    candidate.complaint_with("--on-lost failed: signal 9 ended it");
+    candidate.complaint_with("--on-demoted failed: signal 9 ended it");
     candidate.end();
 }
 
@@ -140,7 +141,8 @@ fn a_hook_that_hangs_ends_with_a_signal_and_its_grace() {
 fn a_hook_that_hangs_is_ended_after_the_time_of_a_lease() {
     let place = Place::new();
     let hook = "echo down $$; exec sleep 1000";
-    let candidate = elect(&place, &["boss", "--ttl", "300ms", "--on-lost", hook, "--", "sh", "-c", "exit 3"]);
+    let candidate =
+        elect(&place, &["boss", "--ttl", "300ms", "--on-demoted", hook, "--", "sh", "-c", "exit 3"]);
     let pid = crate::support::number(&candidate.line_with("down"));
     candidate.complaint_with("took longer than 300ms");
     crate::support::wait_until_gone(pid);

@@ -31,7 +31,7 @@ fn the_owner_is_the_tag_that_inspectors_see_and_not_the_secret() {
 #[test]
 fn the_store_that_was_named_by_a_flag_is_passed_on_too() {
     let (place, other) = (Place::new(), Place::new());
-    let ended = place.run(&["--on", &other.url, "job"], "echo $LEASEHOLD_URL").expect(0);
+    let ended = place.run(&["--store", &other.url, "job"], "echo $LEASEHOLD_URL").expect(0);
     assert_eq!(ended.out.trim(), other.url);
 }
 

@@ -162,7 +162,7 @@ fn a_store_that_would_not_be_safe_is_78() {
     std::fs::write(&no_folder, "somebody's").unwrap();
     let by_file = format!("file://{}", no_folder.display());
     for url in ["mem:", "mem:shared", &by_link, &by_file] {
-        let ended = place.end(&["run", "--on", url, "job", "--", "true"]).expect(78);
+        let ended = place.end(&["run", "--store", url, "job", "--", "true"]).expect(78);
         assert!(ended.err.starts_with("leasehold: "), "{ended:?}");
     }
     assert_eq!(std::fs::read_to_string(no_folder).unwrap(), "somebody's");

@@ -42,14 +42,14 @@ fn looking_at_a_missing_database_creates_none() {
     let file = place.path("mistyped.db");
     let url = format!("sqlite:{}", file.display());
     for args in [&["show", "job"][..], &["ls"], &["break", "--yes", "job"]] {
-        let args = [args, &["--on", &url]].concat();
+        let args = [args, &["--store", &url]].concat();
         let ended = place.end(&args).expect(78).says("no such database");
         let shown = ended.err.rsplit("the store is ").next().unwrap_or_default();
         assert!(shown.starts_with(&format!("{url}, ")), "{}", ended.err);
         assert!(!file.exists());
     }
-    place.end(&["run", "--on", &url, "job", "--", "true"]).expect(0);
-    assert_eq!(place.end(&["show", "--on", &url, "job"]).expect(0).out.lines().count(), 1);
+    place.end(&["run", "--store", &url, "job", "--", "true"]).expect(0);
+    assert_eq!(place.end(&["show", "--store", &url, "job"]).expect(0).out.lines().count(), 1);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn the_note_is_what_others_see() {
 fn at_least_holds_the_lock_after_the_command_has_ended() {
     let place = Place::new();
     let began = Instant::now();
-    let holder = place.start(&["--at-least", "1500ms", "job"], "echo over; exit 4");
+    let holder = place.start(&["--min-hold", "1500ms", "job"], "echo over; exit 4");
     holder.line_with("over");
     // The command has ended, or will within moments; in both cases the lock is taken.
     let next = place.run(&["--wait", "1m", "job"], "true");
@@ -60,7 +60,7 @@ fn at_least_holds_the_lock_after_the_command_has_ended() {
 #[test]
 fn a_signal_ends_the_rest_of_at_least() {
     let place = Place::new();
-    let holder = place.start(&["--at-least", "1h", "job"], "echo $$");
+    let holder = place.start(&["--min-hold", "1h", "job"], "echo $$");
     crate::support::wait_until_gone(crate::support::number(&holder.line_with("")));
     assert_eq!(place.show("job")["state"], "held");
     holder.signal(Signal::TERM);

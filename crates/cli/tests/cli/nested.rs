@@ -58,7 +58,8 @@ fn nested_environment_is_trusted_only_if_the_store_confirms_it() {
 #[test]
 fn another_store_is_another_lock() {
     let (place, other) = (Place::new(), Place::new());
-    let script = format!("leasehold run --on {} --no-wait job -- sh -c 'echo $LEASEHOLD_FENCE'", other.url);
+    let script =
+        format!("leasehold run --store {} --no-wait job -- sh -c 'echo $LEASEHOLD_FENCE'", other.url);
     let fence = || place.run(&["job"], &script).expect(0).out.trim().parse::<u64>().unwrap();
     let first = fence();
     assert_eq!(fence(), first + 1);
@@ -67,7 +68,7 @@ fn another_store_is_another_lock() {
 #[test]
 fn nested_relative_database_path_is_the_same_file_elsewhere() {
     let place = Place::new();
-    let args = ["run", "--on", "sqlite:locks.db", "--no-wait", "job", "--", "sh", "-c"];
+    let args = ["run", "--store", "sqlite:locks.db", "--no-wait", "job", "--", "sh", "-c"];
     let inner = "cd / && leasehold run --no-wait job -- echo inner";
     assert_eq!(place.end(&[&args[..], &[inner]].concat()).expect(0).out, "inner\n");
 }

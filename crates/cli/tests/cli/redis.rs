@@ -76,7 +76,7 @@ fn many_locks_are_listed_page_by_page() {
     let names =
         |out: &str| out.lines().map(|line| line.split("  ").next().unwrap().to_owned()).collect::<Vec<_>>();
     let held = redis.block_on(async {
-        let locks = leasehold::Leasehold::open(&url).await.unwrap();
+        let locks = leasehold::Client::open(&url).await.unwrap();
         let mut guards = Vec::new();
         for number in 0..1203 {
             guards.push(locks.mutex(&format!("page/{number:04}")).lock().await.unwrap());

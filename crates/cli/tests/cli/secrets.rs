@@ -58,12 +58,12 @@ fn no_error_shows_it() {
     let gone = format!("redis://default:hunter2@{}/0", gone.addr());
     let place = Place::new();
     for (args, code) in [
-        (vec!["run", "--on", &wrong, "job", "--", "true"], 78),
-        (vec!["run", "--on", &gone, "job", "--", "true"], 69),
-        (vec!["ls", "--on", "redis://a:hunter2@h:port"], 64),
-        (vec!["ls", "--on", "redis://a:hunter2@h?nonsense=1"], 64),
-        (vec!["ls", "--on", "ftp://a:hunter2@h"], 64),
-        (vec!["ls", "--on", "redis+unix:///s?pass=hunter2"], 64),
+        (vec!["run", "--store", &wrong, "job", "--", "true"], 78),
+        (vec!["run", "--store", &gone, "job", "--", "true"], 69),
+        (vec!["ls", "--store", "redis://a:hunter2@h:port"], 64),
+        (vec!["ls", "--store", "redis://a:hunter2@h?nonsense=1"], 64),
+        (vec!["ls", "--store", "ftp://a:hunter2@h"], 64),
+        (vec!["ls", "--store", "redis+unix:///s?pass=hunter2"], 64),
         (vec!["ls", "x", "redis://a:hunter2@h"], 64),
         (vec!["run", "job", "redis://a:hunter2@h", "--", "true"], 64),
         (vec!["show", "--json=redis://a:hunter2@h", "x"], 64),

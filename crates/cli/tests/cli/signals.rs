@@ -91,7 +91,7 @@ fn a_command_that_ignores_a_signal_goes_on_and_stays_protected() {
 fn the_signal_that_ended_the_command_ends_at_least_too() {
     let place = Place::new();
     let script = "trap 'exit 4' TERM; echo ready; while :; do sleep 0.05; done";
-    let running = place.start(&["--at-least", "1h", "job"], script);
+    let running = place.start(&["--min-hold", "1h", "job"], script);
     running.line_with("ready");
     running.signal(Signal::TERM);
     running.end().expect(4);

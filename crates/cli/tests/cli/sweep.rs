@@ -20,7 +20,7 @@ fn a_store_without_rows_says_so() {
     let ended = place.end(&["sweep"]).expect(78);
     assert!(ended.err.contains("there is nothing to sweep"), "{}", ended.err);
     let ended =
-        place.end(&["sweep", "--on", "postgres://app:sesame@127.0.0.1:1/x?method=advisory"]).expect(78);
+        place.end(&["sweep", "--store", "postgres://app:sesame@127.0.0.1:1/x?method=advisory"]).expect(78);
     assert!(ended.err.contains("only leases in rows are swept"), "{}", ended.err);
     assert!(!ended.err.contains("sesame"), "{}", ended.err);
     place.end(&["sweep", "--unused-for", "7"]).expect(64);

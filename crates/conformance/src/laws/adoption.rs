@@ -22,7 +22,7 @@ pub(crate) async fn another_client_goes_on_with_a_claim(trial: &Trial) -> Checke
         }
         let mut claim = trial.short(&resource, share)?;
         let granted = first.hold(&claim).await?;
-        first.backend.forgo(&claim);
+        first.backend.detach(&claim);
         claim.note = Note::new("whoever goes on")?;
         let adopted = second.hold(&claim).await?;
         if trial.clock.now() >= granted.asked_at.after(trial.ttl()) {
@@ -64,7 +64,7 @@ pub(crate) async fn what_nobody_goes_on_with_ends(trial: &Trial) -> Checked {
     let client = trial.client(0);
     client.hold(&claim).await?;
     let kept = client.hold(&other).await?;
-    client.backend.forgo(&claim);
+    client.backend.detach(&claim);
     let next = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
     let limit = trial.clock.now().after(trial.ttl() + trial.profile().overrun + AT_ONCE);
     while !next.is_over() && trial.clock.now() < limit {
@@ -78,7 +78,7 @@ pub(crate) async fn what_nobody_goes_on_with_ends(trial: &Trial) -> Checked {
 }
 
 fn needs_adoption(trial: &Trial) -> Checked {
-    match trial.client(0).backend.adopts() {
+    match trial.client(0).backend.supports_transfer() {
         true => Ok(()),
         false => Err(Stop::OptedOut("no other client goes on with what one was granted".to_owned())),
     }

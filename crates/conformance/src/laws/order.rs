@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use leasehold_core::{Fence, Grade, Grant, Resource, Share};
+use leasehold_core::{Fence, FenceGrade, Grant, Resource, Share};
 use tokio::sync::Mutex;
 
 use crate::client::{AT_ONCE, Client};
@@ -219,7 +219,7 @@ async fn ahead(trial: &Trial, resource: &Resource, right: u32) -> Checked {
 
 /// Checks that `grant` has a fence exactly if the profile has fences, and that it is above all before.
 fn rises(trial: &Trial, grant: &Grant, last: &mut Option<Fence>) -> Checked {
-    let promised = trial.profile().fencing > Grade::None;
+    let promised = trial.profile().fencing > FenceGrade::None;
     ensure!(
         grant.fence.is_some() == promised,
         "the profile says {}, the grant has {:?}",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, Effect, FailureKind, Grade, Liveness, Note, Patience, Renewal, Share, Step, Waiting,
+    Claim, Effect, FailureKind, FenceGrade, Liveness, Note, Patience, Renewal, Share, Step, WaitMode,
 };
 
 use crate::client::{AT_ONCE, within};
@@ -59,7 +59,7 @@ pub(crate) async fn fences_are_there_exactly_if_it_says_so(trial: &Trial) -> Che
     let resource = trial.resource("fence")?;
     let (client, claim) = (trial.client(0), trial.claim(&resource, Share::MUTEX)?);
     let grant = client.hold(&claim).await?;
-    let promised = trial.profile().fencing > Grade::None;
+    let promised = trial.profile().fencing > FenceGrade::None;
     ensure!(grant.fence.is_some() == promised, "it says {}, and {:?}", trial.profile().fencing, grant.fence);
     let seen = client.look(&resource).await?;
     let shown = seen.holders.iter().find(|standing| standing.id == claim.id).map(|standing| standing.fence);
@@ -126,7 +126,7 @@ pub(crate) async fn a_poller_answers_at_once_and_says_when(trial: &Trial) -> Che
 
 /// A backend that says that it waits must not make its callers ask again and again.
 pub(crate) async fn a_waiter_is_not_a_poller(trial: &Trial) -> Checked {
-    if trial.profile().waiting == Waiting::Polls {
+    if trial.profile().waiting == WaitMode::Polls {
         return Err(Stop::OptedOut("it polls".to_owned()));
     }
     let resource = trial.resource("waits")?;

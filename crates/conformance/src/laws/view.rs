@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Failure, Note, Patience, Resource, Share, Snapshot, Standing, Summary, Version};
+use leasehold_core::{
+    Claim, ClaimInfo, Failure, Note, Patience, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion,
+};
 use tokio::task::JoinHandle;
 
 use crate::client::{AT_ONCE, Client, within};
@@ -44,7 +46,7 @@ pub(crate) async fn holders_and_line_are_shown_as_they_are(trial: &Trial) -> Che
         ensure!(shown.fence.is_none(), "one that waits is shown with {:?}", shown.fence);
     }
     let listed = trial.client(3).backend.list(resource.as_str(), None, 10).await?;
-    let right = Summary {
+    let right = ResourceSummary {
         resource: resource.clone(),
         holders: held.len() as u32,
         waiting: seen.waiting.len() as u32,
@@ -87,7 +89,7 @@ pub(crate) async fn a_change_wakes_an_onlooker(trial: &Trial) -> Checked {
 async fn unfinished(
     trial: &Trial,
     resource: &Resource,
-    version: &mut Version,
+    version: &mut SnapshotVersion,
     holders: usize,
 ) -> Checked<JoinHandle<Checked<Snapshot>>> {
     for _ in 0..ECHOES {
@@ -262,7 +264,7 @@ pub(crate) fn names(prefix: &str) -> Vec<String> {
 async fn watch(
     client: &Client,
     resource: &Resource,
-    seen: &Version,
+    seen: &SnapshotVersion,
     wait: Duration,
 ) -> Checked<leasehold_core::Snapshot> {
     let patience: Patience = patience_for(&client.clock, wait);
@@ -279,7 +281,7 @@ async fn watch(
     Ok(within(wait + AT_ONCE, "inspect", looking).await??)
 }
 
-fn same(claim: &Claim, shown: &Standing) -> Checked {
+fn same(claim: &Claim, shown: &ClaimInfo) -> Checked {
     let right = shown.id == claim.id && shown.share == claim.share && shown.note == claim.note;
     ensure!(right, "{:?}: {claim:?} is shown as {shown:?}", claim.resource);
     if let Some(since) = shown.since_unix_ms {

@@ -14,10 +14,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{
-    Admission, Ask, Backend, Claim, ClaimId, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant,
-    Hint, Ledger, Liveness, Moment, Note, Order, Patience, Profile, Proof, RegisterPromise, Registers,
-    Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Standing, Step, Summary, Verdict, Version,
-    Wait, Waiting,
+    Ask, Backend, Claim, ClaimId, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, Fence,
+    FenceGrade, Grant, Hint, Ledger, Liveness, LockSupport, Moment, Note, Patience, Profile, Proof,
+    QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
+    Snapshot, SnapshotVersion, Step, Verdict, Wait, WaitMode,
 };
 use tokio::sync::Notify;
 
@@ -61,12 +61,12 @@ pub struct Models {
 pub fn strong() -> Profile {
     Profile {
         name: "model",
-        admission: Admission::Counted,
-        order: Order::Fifo,
-        waiting: Waiting::Notifies,
+        admission: LockSupport::Counted,
+        order: QueueOrder::Fifo,
+        waiting: WaitMode::Notifies,
         liveness: Liveness::Lease { min: Duration::from_millis(100), max: Duration::from_secs(3600) },
-        fencing: Grade::Strict,
-        safety: Safety::Strict,
+        fencing: FenceGrade::Strict,
+        safety: Durability::Strict,
         place_ttl: Duration::ZERO,
         granularity: Duration::ZERO,
         overrun: Duration::ZERO,
@@ -77,7 +77,7 @@ pub fn strong() -> Profile {
 
 /// Returns a strong store for callers that poll.
 pub fn polling() -> Profile {
-    Profile { waiting: Waiting::Polls, place_ttl: Duration::from_secs(2), ..strong() }
+    Profile { waiting: WaitMode::Polls, place_ttl: Duration::from_secs(2), ..strong() }
 }
 
 /// Returns a store in which a session keeps the claims, for callers that poll.
@@ -87,12 +87,17 @@ pub fn session() -> Profile {
 
 /// Returns a strong store that admits permits one by one only.
 pub fn single_permits() -> Profile {
-    Profile { admission: Admission::Permits, ..strong() }
+    Profile { admission: LockSupport::Permits, ..strong() }
 }
 
 /// Returns a store that promises as little as a profile can.
 pub fn weak() -> Profile {
-    Profile { admission: Admission::Exclusive, order: Order::Unordered, fencing: Grade::None, ..polling() }
+    Profile {
+        admission: LockSupport::Exclusive,
+        order: QueueOrder::Unordered,
+        fencing: FenceGrade::None,
+        ..polling()
+    }
 }
 
 impl Models {
@@ -325,12 +330,12 @@ impl Store {
     fn ask_of(&self, claim: &Claim, patient: bool) -> Ask {
         let place = match self.profile.waiting {
             _ if self.is(Defect::PlaceIsForEver) || self.is_session() => Duration::MAX,
-            Waiting::Polls => self.profile.place_ttl,
+            WaitMode::Polls => self.profile.place_ttl,
             _ => Duration::MAX,
         };
         let wait = match (patient, self.profile.order) {
             (false, _) if self.is(Defect::BusyLeavesAPlace) => Wait::InLine(place),
-            (_, Order::Unordered) => Wait::Barging,
+            (_, QueueOrder::Unordered) => Wait::Barging,
             (true, _) => Wait::InLine(place),
             (false, _) => Wait::No,
         };
@@ -489,10 +494,10 @@ impl Backend for Model {
 
     fn registers(&self) -> Option<&dyn Registers> {
         // One that promises little has none.
-        (self.profile.admission > Admission::Exclusive).then_some(self)
+        (self.profile.admission > LockSupport::Exclusive).then_some(self)
     }
 
-    fn adopts(&self) -> bool {
+    fn supports_transfer(&self) -> bool {
         matches!(self.profile.liveness, Liveness::Lease { .. })
     }
 
@@ -513,14 +518,15 @@ impl Backend for Model {
                     if store.is(Defect::AskedAtTheAnswer) {
                         asked_at = asked_at.after(Duration::from_secs(1));
                     }
-                    let fenced = self.profile.fencing > Grade::None && !store.is(Defect::ForgetsTheFence);
+                    let fenced =
+                        self.profile.fencing > FenceGrade::None && !store.is(Defect::ForgetsTheFence);
                     let (fence, proof) = (fenced.then_some(fence), Proof::none());
                     return Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof }));
                 }
                 Verdict::Busy { ahead, earliest } => (ahead, earliest),
                 Verdict::Full => return Err(Failure::unavailable("the line is full")),
             };
-            let polls = self.profile.waiting == Waiting::Polls || store.is(Defect::PollsInDisguise);
+            let polls = self.profile.waiting == WaitMode::Polls || store.is(Defect::PollsInDisguise);
             if !patient || polls {
                 if !patient && store.is(Defect::BlocksBeyondPatience) {
                     tokio::time::sleep(Duration::from_secs(4)).await;
@@ -585,7 +591,7 @@ impl Backend for Model {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         let onlookers = Arc::clone(&self.store.state().onlookers);
@@ -617,7 +623,7 @@ impl Backend for Model {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let now = self.store.clock.now();
         let mut state = self.store.state();
         let after = after.filter(|_| !self.store.is(Defect::PagesBeginAgain));
@@ -631,7 +637,7 @@ impl Backend for Model {
             }
             let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count() as u32;
             let waiting = ledger.entries().len() as u32 - holders;
-            found.push(Summary { resource: resource.clone(), holders, waiting });
+            found.push(ResourceSummary { resource: resource.clone(), holders, waiting });
         }
         Ok(found)
     }
@@ -639,8 +645,8 @@ impl Backend for Model {
 
 impl Model {
     fn snapshot(&self, resource: &Resource, seen: Seen) -> Snapshot {
-        let fenced = self.profile.fencing > Grade::None;
-        let standing = |entry: &Entry| Standing {
+        let fenced = self.profile.fencing > FenceGrade::None;
+        let standing = |entry: &Entry| ClaimInfo {
             id: entry.id,
             share: entry.share,
             fence: entry.granted.filter(|_| fenced),
@@ -654,7 +660,7 @@ impl Model {
             seen.entries.iter().map(|entry| format!("{:?}{:?}", entry.id, entry.granted)).collect();
         Snapshot {
             resource: resource.clone(),
-            version: Version(format!("{:?} {ids:?}", seen.fence)),
+            version: SnapshotVersion(format!("{:?} {ids:?}", seen.fence)),
             holders: holders.into_iter().map(standing).collect(),
             waiting: seen.entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
             fence: seen.fence.filter(|_| fenced),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Clock, Effect, Failure, FailureKind, Moment, Patience, Put, RegisterPromise, Registered, Registers,
-    Resource, Safety, Stamp, Waiting,
+    Clock, Durability, Effect, Failure, FailureKind, Moment, Patience, Put, RegisterPromise, Registered,
+    Registers, Resource, Stamp, WaitMode,
 };
 use tokio::sync::Notify;
 
@@ -38,7 +38,7 @@ impl Store {
         RegisterPromise {
             max_bytes: MAX_BYTES + if differs { opened } else { 0 },
             waiting: self.profile.waiting,
-            safety: Safety::Strict,
+            safety: Durability::Strict,
             forgets: !self.is_session(),
         }
     }
@@ -162,7 +162,7 @@ impl Registers for Model {
             if patience.is_ended() && store.is(Defect::StaysBeyondPatience) {
                 tokio::time::sleep(Duration::from_secs(4)).await;
             }
-            let polls = self.promise.waiting == Waiting::Polls;
+            let polls = self.promise.waiting == WaitMode::Polls;
             if polls || patience.is_ended() || (found.stamp != *seen && !past) {
                 return Ok(found);
             }

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Failure, Fence, Grade, Grant, Hint, Note, Patience, Profile, Proof, Release,
-    Renew, Renewal, Resource, Share, Snapshot, Standing, Step, Summary, Verdict, Version,
+    Backend, Claim, ClaimId, ClaimInfo, Failure, Fence, FenceGrade, Grant, Hint, Note, Patience, Profile,
+    Proof, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
+    Verdict,
 };
 
 use super::{Defect, Store};
@@ -28,7 +29,7 @@ impl Server {
         let listener = UnixListener::bind(directory.path().join("socket"))?;
         let profile = match (store.is_session(), store.profile.fencing) {
             (true, _) => "session",
-            (false, Grade::None) => "weak",
+            (false, FenceGrade::None) => "weak",
             (false, _) => "lease",
         };
         std::thread::spawn(move || {
@@ -141,7 +142,7 @@ impl Backend for Remote {
             return Ok(Step::Busy(Hint { ask_again_in, ahead: None }));
         };
         let fence: Fence = fence.parse().map_err(|_| Failure::unavailable("a bad fence"))?;
-        let fence = Some(fence).filter(|_| self.profile.fencing > Grade::None);
+        let fence = Some(fence).filter(|_| self.profile.fencing > FenceGrade::None);
         Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof: Proof::none() }))
     }
 
@@ -167,7 +168,7 @@ impl Backend for Remote {
     async fn inspect(
         &self,
         resource: &Resource,
-        _: Option<&Version>,
+        _: Option<&SnapshotVersion>,
         _: &Patience,
     ) -> Result<Snapshot, Failure> {
         let claim = claim_of(resource.clone());
@@ -175,14 +176,20 @@ impl Backend for Remote {
         let (holders, waiting) = answer.split_once(' ').unwrap_or_default();
         let many = |count: &str| {
             let (id, share, note) = (claim.id, claim.share, Note::default());
-            let one = Standing { id, share, fence: None, since_unix_ms: None, remaining: None, note };
+            let one = ClaimInfo { id, share, fence: None, since_unix_ms: None, remaining: None, note };
             vec![one; count.parse().unwrap_or_default()]
         };
         let (holders, waiting) = (many(holders), many(waiting));
-        Ok(Snapshot { resource: resource.clone(), version: Version(answer), holders, waiting, fence: None })
+        Ok(Snapshot {
+            resource: resource.clone(),
+            version: SnapshotVersion(answer),
+            holders,
+            waiting,
+            fence: None,
+        })
     }
 
-    async fn list(&self, _: &str, _: Option<&Resource>, _: usize) -> Result<Vec<Summary>, Failure> {
+    async fn list(&self, _: &str, _: Option<&Resource>, _: usize) -> Result<Vec<ResourceSummary>, Failure> {
         Err(Failure::unavailable("a taker lists nothing"))
     }
 }

@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use crate::{ClaimId, InvalidResource, Note, Profile, Resource, Share, Standing};
+use crate::{ClaimId, ClaimInfo, InvalidResource, Note, Profile, Resource, Share};
 
 /// One wait, as its announcement says.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,7 +107,7 @@ impl Announced {
     }
 
     /// Reads a claim that holds `place`; `None` where it announces nothing.
-    pub fn read(place: &Resource, standing: &Standing) -> Option<Announced> {
+    pub fn read(place: &Resource, standing: &ClaimInfo) -> Option<Announced> {
         let text = standing.note.as_str().strip_prefix(WORD)?.strip_prefix(' ')?;
         let mut words = text.splitn(6, ' ');
         let number = words.next()?.parse().ok()?;
@@ -158,9 +158,9 @@ mod tests {
 
     use super::*;
 
-    fn standing(id: ClaimId, note: Note) -> Standing {
+    fn standing(id: ClaimId, note: Note) -> ClaimInfo {
         let remaining = Some(Duration::from_secs(1));
-        Standing { id, share: Share::MUTEX, fence: None, since_unix_ms: None, remaining, note }
+        ClaimInfo { id, share: Share::MUTEX, fence: None, since_unix_ms: None, remaining, note }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Small graphs, drawn by hand: which are deadlocks, which are not, and which waiters are notified.
 
 use super::*;
-use crate::{Note, Standing, Version};
+use crate::{ClaimInfo, Note, SnapshotVersion};
 
 /// Returns the id of claim `n`, and of the wait `n`.
 fn id(n: u8) -> ClaimId {
@@ -13,7 +13,7 @@ fn name(text: &str) -> Resource {
 }
 
 fn line(resource: &str, holders: &[(u8, Share)]) -> Snapshot {
-    let standing = |(claim, share): &(u8, Share)| Standing {
+    let standing = |(claim, share): &(u8, Share)| ClaimInfo {
         id: id(*claim),
         share: *share,
         fence: None,
@@ -22,7 +22,7 @@ fn line(resource: &str, holders: &[(u8, Share)]) -> Snapshot {
         note: Note::default(),
     };
     let holders = holders.iter().map(standing).collect();
-    let version = Version(String::new());
+    let version = SnapshotVersion(String::new());
     Snapshot { resource: name(resource), version, holders, waiting: Vec::new(), fence: None }
 }
 

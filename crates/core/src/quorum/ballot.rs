@@ -12,7 +12,7 @@ use crate::{Effect, Failure, FailureKind, Fence};
 
 /// The answers to the first round, as they come in.
 #[derive(Debug)]
-pub struct Ballot {
+pub struct VoteTally {
     names: Arc<[String]>,
     members: Vec<Heard>,
 }
@@ -61,10 +61,10 @@ pub enum Verdict {
     Failed(Failure),
 }
 
-impl Ballot {
+impl VoteTally {
     /// Returns a question to the members of these names.
-    pub fn new(names: Arc<[String]>) -> Ballot {
-        Ballot { members: names.iter().map(|_| Heard::Nothing).collect(), names }
+    pub fn new(names: Arc<[String]>) -> VoteTally {
+        VoteTally { members: names.iter().map(|_| Heard::Nothing).collect(), names }
     }
 
     /// Returns the fewest members that decide.
@@ -264,12 +264,12 @@ pub fn common_kind<'a>(mut failures: impl Iterator<Item = &'a Failure>) -> Failu
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Mark, Memory, NO_FENCE};
+    use super::super::{Mark, MemberState, NO_FENCE};
     use super::*;
 
-    fn memory(armed: Option<u64>) -> Memory {
+    fn memory(armed: Option<u64>) -> MemberState {
         let mark = armed.map(|epoch| Mark { epoch, run: "run".to_owned() });
-        Memory { run: "run".to_owned(), mark, unarmed_since: None, unix_us: 0 }
+        MemberState { run: "run".to_owned(), mark, unarmed_since: None, unix_us: 0 }
     }
 
     fn yours(seq: u64) -> Answer {
@@ -296,9 +296,9 @@ mod tests {
         Failure::unanswered("x did not answer")
     }
 
-    fn ballot(answers: Vec<Option<Result<Answer, Failure>>>) -> Ballot {
+    fn ballot(answers: Vec<Option<Result<Answer, Failure>>>) -> VoteTally {
         let names: Vec<String> = (0..answers.len()).map(|member| format!("m{member}")).collect();
-        let mut ballot = Ballot::new(names.into());
+        let mut ballot = VoteTally::new(names.into());
         for (member, answer) in answers.into_iter().enumerate() {
             if let Some(answer) = answer {
                 ballot.hear(member, answer);

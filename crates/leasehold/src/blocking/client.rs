@@ -4,37 +4,39 @@ use std::future::Future;
 use std::time::Duration;
 
 use leasehold_core::deadlock::Deadlock;
-use leasehold_core::{Profile, Resource, Snapshot, Standing, Summary};
+use leasehold_core::{ClaimInfo, Profile, Resource, ResourceSummary, Snapshot};
 
 use super::lock::{Lock, Mutex, RwLock, Semaphore};
+use super::primitives::{
+    Barrier, Blocking, Election, Latch, MultiLock, RateLimit, SingleFlight, StripedMutex, Versioned,
+};
 use super::runtime::{may_block, wait};
-use super::word::{Barrier, Election, Latch, MultiLock, RateLimit, Segmented, SingleFlight, Versioned, Word};
-use crate::client::Builder;
+use crate::client::ClientBuilder;
 use crate::error::Result;
 
-/// A client of one lock store, as [`leasehold::Leasehold`](crate::Leasehold), for threads that block.
+/// A client of one lock store, as [`leasehold::Client`](crate::Client), for threads that block.
 #[derive(Clone, Debug)]
-pub struct Leasehold {
-    client: crate::Leasehold,
+pub struct Client {
+    client: crate::Client,
 }
 
-impl Leasehold {
+impl Client {
     /// Opens the store that `url` names.
     ///
     /// # Errors
-    /// As [`Leasehold::open`](crate::Leasehold::open).
-    pub fn open(url: &str) -> Result<Leasehold> {
-        Leasehold::open_with(crate::Leasehold::builder(), url)
+    /// As [`Client::open`](crate::Client::open).
+    pub fn open(url: &str) -> Result<Client> {
+        Client::open_with(crate::Client::builder(), url)
     }
 
     /// Opens the store that `url` names, with settings.
     ///
     /// # Errors
-    /// As [`Builder::open`].
-    pub fn open_with(settings: Builder, url: &str) -> Result<Leasehold> {
+    /// As [`ClientBuilder::open`].
+    pub fn open_with(settings: ClientBuilder, url: &str) -> Result<Client> {
         let url = url.to_owned();
         let client = wait("open", async move { settings.open(&url).await })??;
-        Ok(Leasehold { client })
+        Ok(Client { client })
     }
 
     /// Returns the promises of this connection.
@@ -60,22 +62,22 @@ impl Leasehold {
     /// Combines several mutexes into one. [`MultiLock::set`] and [`and`](crate::MultiLock::and) add
     /// locks of other kinds and of other stores.
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiLock {
-        Word::new(self.client.lock_all(names))
+        Blocking::new(self.client.lock_all(names))
     }
 
-    /// Returns a lock that is divided into `count` segments.
-    pub fn segmented(&self, name: &str, count: u32) -> Segmented {
-        Word::new(self.client.segmented(name, count))
+    /// Returns a lock that is divided into `count` stripes.
+    pub fn striped_mutex(&self, name: &str, count: u32) -> StripedMutex {
+        Blocking::new(self.client.striped_mutex(name, count))
     }
 
     /// Returns an election: one of many candidates leads, and all can see which one.
     pub fn election(&self, name: &str) -> Election {
-        Word::new(self.client.election(name))
+        Blocking::new(self.client.election(name))
     }
 
     /// Returns a compare-and-set value.
     pub fn versioned(&self, name: &str) -> Versioned {
-        Word::new(self.client.versioned(name))
+        Blocking::new(self.client.versioned(name))
     }
 
     /// Returns a condition: threads wait for it under a lock until another one notifies, by
@@ -86,39 +88,39 @@ impl Leasehold {
 
     /// Returns a one-shot latch that opens for good after `count` count-downs.
     pub fn latch(&self, name: &str, count: u32) -> Latch {
-        Word::new(self.client.latch(name, count))
+        Blocking::new(self.client.latch(name, count))
     }
 
     /// Returns a reusable barrier for `parties` participants.
     pub fn barrier(&self, name: &str, parties: u32) -> Barrier {
-        Word::new(self.client.barrier(name, parties))
+        Blocking::new(self.client.barrier(name, parties))
     }
 
     /// Returns a rate limit of up to `count` permits in any `period`.
     pub fn rate_limit(&self, name: &str, count: u32, period: Duration) -> RateLimit {
-        Word::new(self.client.rate_limit(name, count, period))
+        Blocking::new(self.client.rate_limit(name, count, period))
     }
 
     /// Returns a value that one caller loads for all callers that want it.
     pub fn single_flight(&self, key: &str) -> SingleFlight {
-        Word::new(self.client.single_flight(key))
+        Blocking::new(self.client.single_flight(key))
     }
 
     /// Returns the holders of a resource and its waiters.
     ///
     /// # Errors
-    /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
+    /// As [`Client::inspect`](crate::Client::inspect).
     pub fn inspect(&self, name: &str) -> Result<Snapshot> {
         let (client, name) = (self.client.clone(), name.to_owned());
         wait("inspect", async move { client.inspect(&name).await })?
     }
 
     /// Asks all holders of a lock to release it, and returns the holders that were asked, as
-    /// [`Leasehold::revoke`](crate::Leasehold::revoke).
+    /// [`Client::revoke`](crate::Client::revoke).
     ///
     /// # Errors
     /// As there.
-    pub fn revoke(&self, name: &str, reason: &str) -> Result<Vec<Standing>> {
+    pub fn revoke(&self, name: &str, reason: &str) -> Result<Vec<ClaimInfo>> {
         let (client, name, reason) = (self.client.clone(), name.to_owned(), reason.to_owned());
         wait("revoke", async move { client.revoke(&name, &reason).await })?
     }
@@ -126,8 +128,8 @@ impl Leasehold {
     /// Lists up to `limit` resources that are held or waited for.
     ///
     /// # Errors
-    /// As [`Leasehold::list`](crate::Leasehold::list).
-    pub fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<Summary>> {
+    /// As [`Client::list`](crate::Client::list).
+    pub fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<ResourceSummary>> {
         let (client, prefix, after) = (self.client.clone(), prefix.to_owned(), after.cloned());
         wait("list", async move { client.list(&prefix, after.as_ref(), limit).await })?
     }
@@ -135,7 +137,7 @@ impl Leasehold {
     /// Finds the waiters that wait for each other in a circle, so that none of them can ever continue.
     ///
     /// # Errors
-    /// As [`Leasehold::deadlocks`](crate::Leasehold::deadlocks).
+    /// As [`Client::deadlocks`](crate::Client::deadlocks).
     pub fn deadlocks(&self) -> Result<Vec<Deadlock>> {
         let client = self.client.clone();
         wait("deadlocks", async move { client.deadlocks().await })?
@@ -156,7 +158,7 @@ impl Leasehold {
     /// For calls that have no blocking twin, such as a reader that becomes a writer.
     ///
     /// ```
-    /// let locks = leasehold::blocking::Leasehold::open("mem:")?;
+    /// let locks = leasehold::blocking::Client::open("mem:")?;
     /// let mut guard = locks.call(|locks| async move { locks.rwlock("prices").upgradable_read().await })?;
     /// let guard = locks.call(|_| async move { guard.upgrade().await.map(|()| guard) })?;
     /// assert!(guard.is_writer());
@@ -172,7 +174,7 @@ impl Leasehold {
     ///
     /// # Errors
     /// Those of `work`, and `Closed` in a forked process.
-    pub fn call<T, F>(&self, work: impl FnOnce(crate::Leasehold) -> F) -> Result<T>
+    pub fn call<T, F>(&self, work: impl FnOnce(crate::Client) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
@@ -182,7 +184,7 @@ impl Leasehold {
     }
 
     /// Returns the asynchronous client behind it, which shares its leases and its queues.
-    pub fn asynchronous(&self) -> &crate::Leasehold {
+    pub fn asynchronous(&self) -> &crate::Client {
         &self.client
     }
 }

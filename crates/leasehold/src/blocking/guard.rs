@@ -8,7 +8,7 @@ use super::runtime::{act_on, wait};
 use crate::coord::{Condition, WaitOutcome};
 use crate::engine::State;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lock::{Handover, Revocation};
+use crate::lock::{Revocation, TransferToken};
 
 /// A lock that is held, as [`leasehold::Guard`](crate::Guard). Dropping it releases the lock in
 /// the background.
@@ -84,7 +84,7 @@ impl Guard {
     /// [`Guard::wait`](crate::Guard::wait).
     ///
     /// ```
-    /// let locks = leasehold::blocking::Leasehold::open("mem:")?;
+    /// let locks = leasehold::blocking::Client::open("mem:")?;
     /// let (mutex, filled) = (locks.mutex("queue"), locks.condition("queue filled"));
     /// let guard = mutex.lock()?;
     /// let notifier = std::thread::spawn({
@@ -172,13 +172,13 @@ impl Guard {
     }
 
     /// Stops holding the lock here, and returns a token for another process, as
-    /// [`Guard::hand_off`](crate::Guard::hand_off).
+    /// [`Guard::transfer`](crate::Guard::transfer).
     ///
     /// # Errors
     /// As there; `Invalid` if another thread still waits for the loss of this guard.
-    pub fn hand_off(self) -> Result<Handover> {
-        let guard = self.alone("hand_off")?;
-        wait("hand_off", guard.hand_off())?
+    pub fn transfer(self) -> Result<TransferToken> {
+        let guard = self.alone("transfer")?;
+        wait("transfer", guard.transfer())?
     }
 
     /// Releases the lock and blocks until that is confirmed.

@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 /// Clones are the same interrupt. It stays triggered: make a new one for new waits.
 ///
 /// ```
-/// use leasehold::blocking::{Interrupt, Leasehold};
+/// use leasehold::blocking::{Interrupt, Client};
 /// use leasehold::ErrorKind;
 ///
 /// # fn main() -> leasehold::Result<()> {
-/// let locks = Leasehold::open("mem:")?;
+/// let locks = Client::open("mem:")?;
 /// let guard = locks.mutex("job").lock()?;
 /// let interrupt = Interrupt::new();
 /// let waiter = std::thread::spawn({

@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use leasehold_core::{Grade, Note, Order, Safety};
+use leasehold_core::{Durability, FenceGrade, Note, QueueOrder};
 
 use super::runtime::wait_unless;
 use super::{Guard, Interrupt};
 use crate::engine::Owner;
 use crate::error::Result;
-use crate::lock::Handover;
+use crate::lock::TransferToken;
 use crate::lock::kind::{Counted, Exclusive, Shared};
 
 /// A lock by name, with its settings, as [`leasehold::Lock`](crate::Lock).
@@ -52,16 +52,16 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
         self.map(|lock| lock.max_hold(limit))
     }
 
-    /// Sets the minimum time to hold the lock, as [`Lock::at_least`](crate::Lock::at_least).
+    /// Sets the minimum time to hold the lock, as [`Lock::min_hold`](crate::Lock::min_hold).
     #[must_use]
-    pub fn at_least(self, time: Duration) -> Self {
-        self.map(|lock| lock.at_least(time))
+    pub fn min_hold(self, time: Duration) -> Self {
+        self.map(|lock| lock.min_hold(time))
     }
 
-    /// Sets the delay after a loss, as [`Lock::quiet`](crate::Lock::quiet).
+    /// Sets the delay after a loss, as [`Lock::lock_delay`](crate::Lock::lock_delay).
     #[must_use]
-    pub fn quiet(self, time: Duration) -> Self {
-        self.map(|lock| lock.quiet(time))
+    pub fn lock_delay(self, time: Duration) -> Self {
+        self.map(|lock| lock.lock_delay(time))
     }
 
     /// Sets the priority, as [`Lock::priority`](crate::Lock::priority).
@@ -107,28 +107,28 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
         self
     }
 
-    /// Requires fences, as [`Lock::fenced`](crate::Lock::fenced).
+    /// Requires fences, as [`Lock::require_fencing`](crate::Lock::require_fencing).
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it.
-    pub fn fenced(self, grade: Grade) -> Result<Self> {
-        Ok(Lock { lock: self.lock.fenced(grade)?, ..self })
+    pub fn require_fencing(self, grade: FenceGrade) -> Result<Self> {
+        Ok(Lock { lock: self.lock.require_fencing(grade)?, ..self })
     }
 
-    /// Requires an order of waiters, as [`Lock::require`](crate::Lock::require).
+    /// Requires an order of waiters, as [`Lock::require_order`](crate::Lock::require_order).
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it.
-    pub fn require(self, order: Order) -> Result<Self> {
-        Ok(Lock { lock: self.lock.require(order)?, ..self })
+    pub fn require_order(self, order: QueueOrder) -> Result<Self> {
+        Ok(Lock { lock: self.lock.require_order(order)?, ..self })
     }
 
-    /// Requires a durability of granted locks, as [`Lock::kept`](crate::Lock::kept).
+    /// Requires a durability of granted locks, as [`Lock::require_durability`](crate::Lock::require_durability).
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it.
-    pub fn kept(self, safety: Safety) -> Result<Self> {
-        Ok(Lock { lock: self.lock.kept(safety)?, ..self })
+    pub fn require_durability(self, safety: Durability) -> Result<Self> {
+        Ok(Lock { lock: self.lock.require_durability(safety)?, ..self })
     }
 
     /// Requires that the lock can be handed off, as [`Lock::transferable`](crate::Lock::transferable).
@@ -186,13 +186,13 @@ impl Lock<Exclusive> {
     }
 
     /// Continues the lock that another process handed off, as
-    /// [`Mutex::take_over`](crate::Mutex::take_over).
+    /// [`Mutex::accept_transfer`](crate::Mutex::accept_transfer).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn take_over(&self, handover: &Handover) -> Result<Guard> {
-        let handover = handover.clone();
-        self.ask(|lock| async move { lock.take_over(&handover).await }).map(Guard::new)
+    pub fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
+        let token = token.clone();
+        self.ask(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
     }
 }
 
@@ -250,13 +250,13 @@ impl Lock<Shared> {
     }
 
     /// Continues the lock that another process handed off, as
-    /// [`RwLock::take_over`](crate::RwLock::take_over).
+    /// [`RwLock::accept_transfer`](crate::RwLock::accept_transfer).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn take_over(&self, handover: &Handover) -> Result<Guard> {
-        let handover = handover.clone();
-        self.ask(|lock| async move { lock.take_over(&handover).await }).map(Guard::new)
+    pub fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
+        let token = token.clone();
+        self.ask(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
     }
 }
 
@@ -315,12 +315,12 @@ impl Lock<Counted> {
     }
 
     /// Continues the permits that another process handed off, as
-    /// [`Semaphore::take_over`](crate::Semaphore::take_over).
+    /// [`Semaphore::accept_transfer`](crate::Semaphore::accept_transfer).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn take_over(&self, handover: &Handover) -> Result<Guard> {
-        let handover = handover.clone();
-        self.ask(|lock| async move { lock.take_over(&handover).await }).map(Guard::new)
+    pub fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
+        let token = token.clone();
+        self.ask(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
     }
 }

@@ -1,10 +1,10 @@
 //! The blocking API: the same locks and coordination types, for threads that block.
 //!
 //! ```
-//! use leasehold::blocking::Leasehold;
+//! use leasehold::blocking::Client;
 //!
 //! # fn main() -> leasehold::Result<()> {
-//! let locks = Leasehold::open("mem:")?;
+//! let locks = Client::open("mem:")?;
 //! let mutex = locks.mutex("orders/42").reentrant();
 //! let outer = mutex.lock()?;
 //! let inner = mutex.lock()?; // the same thread: granted at once
@@ -22,7 +22,7 @@
 //! # Inside an asynchronous runtime
 //! Inside an asynchronous task it works as well and does not panic, but it blocks the calling thread,
 //! and with it every other task of that thread. Use [`tokio::task::spawn_blocking`], or better
-//! [the asynchronous API](crate::Leasehold).
+//! [the asynchronous API](crate::Client).
 //!
 //! # After a fork
 //! A child process has none of the threads that carry out the calls: calls fail there with `Closed`,
@@ -30,21 +30,21 @@
 //!
 //! Promises, limits and errors are those of the asynchronous types of the same names.
 
+mod blocking_guard;
 mod client;
 mod guard;
-mod held;
 mod interrupt;
 mod lock;
 mod observer;
+mod primitives;
 mod runtime;
-mod word;
 
-pub use client::Leasehold;
+pub use blocking_guard::{BlockingGuard, Leadership, MultiGuard};
+pub use client::Client;
 pub use guard::Guard;
-pub use held::{Held, Leadership, MultiGuard};
 pub use interrupt::Interrupt;
 pub use lock::{Lock, Mutex, RwLock, Semaphore};
 pub use observer::Observer;
-pub use word::{
-    Barrier, Election, Latch, MultiLock, RateLimit, Segment, Segmented, SingleFlight, Versioned, Word,
+pub use primitives::{
+    Barrier, Blocking, Election, Latch, MultiLock, RateLimit, SingleFlight, Stripe, StripedMutex, Versioned,
 };

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 /// A subscription to the leader of an election, as [`leasehold::Observer`](crate::Observer).
 ///
 /// ```
-/// let locks = leasehold::blocking::Leasehold::open("mem:")?;
+/// let locks = leasehold::blocking::Client::open("mem:")?;
 /// let election = locks.election("boss");
 /// let mut observer = election.observe();
 /// assert_eq!(observer.next_leader()?, None); // nobody yet

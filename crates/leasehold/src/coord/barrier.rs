@@ -22,7 +22,7 @@ use state::{Arrival, Cause, Ended, State};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let round = locks.barrier("round", 2);
 /// let (one, two) = tokio::join!(round.wait(), round.wait());
 /// let (one, two) = (one?, two?);
@@ -51,7 +51,7 @@ pub struct Barrier {
 /// The result of passing a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Passage {
+pub struct BarrierWaitResult {
     /// The number of this passage; it rises by one each time that the barrier opens, breaks or is reset.
     pub generation: u64,
     /// The number of parties that came after this one: `parties - 1` for the first to arrive,
@@ -59,7 +59,7 @@ pub struct Passage {
     pub index: u32,
 }
 
-impl Passage {
+impl BarrierWaitResult {
     /// Returns `true` for the last party to arrive, which is exactly one.
     pub fn is_leader(&self) -> bool {
         self.index == 0
@@ -97,7 +97,7 @@ impl Barrier {
     /// than fit into a value of this store; `Unsupported` if the store keeps no values, or has no
     /// readers, before anything is sent. Otherwise the failure of the store; the barrier is broken then
     /// as by a party that left.
-    pub async fn wait(&self) -> Result<Passage> {
+    pub async fn wait(&self) -> Result<BarrierWaitResult> {
         self.wait_until(None).await
     }
 
@@ -108,7 +108,7 @@ impl Barrier {
     ///
     /// # Errors
     /// As [`Barrier::wait`], and `Timeout` for the party whose time was over.
-    pub async fn wait_timeout(&self, limit: Duration) -> Result<Passage> {
+    pub async fn wait_timeout(&self, limit: Duration) -> Result<BarrierWaitResult> {
         self.wait_until(Some(limit)).await
     }
 
@@ -155,7 +155,7 @@ impl Barrier {
         resetting.await
     }
 
-    async fn wait_until(&self, limit: Option<Duration>) -> Result<Passage> {
+    async fn wait_until(&self, limit: Option<Duration>) -> Result<BarrierWaitResult> {
         let register = self.register("wait")?;
         let fits = register.room().saturating_sub(State::HEADER) / State::PARTY;
         if self.parties == 0 || usize::try_from(self.parties).is_ok_and(|parties| parties > fits) {
@@ -198,7 +198,7 @@ struct Party {
 }
 
 impl Party {
-    async fn arrive(&mut self, id: u64, parties: u32, deadline: Moment) -> Result<Passage> {
+    async fn arrive(&mut self, id: u64, parties: u32, deadline: Moment) -> Result<BarrierWaitResult> {
         self.stands = Some(id);
         let register = self.register.clone();
         let mut doubted = None;
@@ -244,7 +244,12 @@ impl Party {
     }
 
     /// Waits until the generation has ended.
-    async fn passage(&mut self, id: u64, passage: Passage, deadline: Moment) -> Result<Passage> {
+    async fn passage(
+        &mut self,
+        id: u64,
+        passage: BarrierWaitResult,
+        deadline: Moment,
+    ) -> Result<BarrierWaitResult> {
         let clock = self.engine.clock().clone();
         let mut look_at = clock.now().after(self.members.pace());
         let mut seen = self.register.read().await?;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety,
-    Stamp, Waiting,
+    Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
+    Resource, Stamp, WaitMode,
 };
 
 /// A custom cache, for [`SingleFlight::cache`](crate::SingleFlight::cache): a table, a cache in memory,
@@ -20,7 +20,7 @@ use leasehold_core::{
 ///
 /// ```
 /// use async_trait::async_trait;
-/// use leasehold::{Cache, CacheError, Cached, Leasehold};
+/// use leasehold::{Cache, CacheError, Cached, Client};
 /// use std::collections::HashMap;
 /// use std::sync::{Arc, Mutex};
 /// use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ use leasehold_core::{
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let locks = Leasehold::open("mem:").await?;
+/// let locks = Client::open("mem:").await?;
 /// let flight = locks.single_flight("prices").cache(Arc::new(Memory::default()));
 /// let load = || async { Ok::<_, std::io::Error>(Some(b"12.50".to_vec())) };
 /// let loaded = flight.get_or_load(Duration::from_secs(60), load).await?;
@@ -133,8 +133,12 @@ pub(super) struct CacheRegisters {
 impl CacheRegisters {
     pub(super) fn over(cache: Arc<dyn Cache>) -> CacheRegisters {
         let max_bytes = cache.max_bytes();
-        let promise =
-            RegisterPromise { max_bytes, waiting: Waiting::Polls, safety: Safety::Evictable, forgets: true };
+        let promise = RegisterPromise {
+            max_bytes,
+            waiting: WaitMode::Polls,
+            safety: Durability::Evictable,
+            forgets: true,
+        };
         CacheRegisters { cache, promise }
     }
 }

@@ -28,7 +28,7 @@ use crate::lock::{Guard, RwLock};
 /// # async fn main() -> leasehold::Result<()> {
 /// use std::sync::Mutex as Local;
 ///
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let (queue, not_empty) = (locks.mutex("queue"), locks.condition("queue/not empty"));
 /// let jobs = Local::new(Vec::new()); // in your program a table, a file, a service
 ///
@@ -137,7 +137,7 @@ impl Guard {
     /// with the same settings.
     ///
     /// The new guard has a fence of its own, as after any other grant. If the lock has to be held
-    /// [for some time at least](crate::Lock::at_least), it is released after that.
+    /// [for some time at least](crate::Lock::min_hold), it is released after that.
     ///
     /// # Cancel safety
     /// If the future is dropped, it does not wait any longer and holds nothing. A notification that it

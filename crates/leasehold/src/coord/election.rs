@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::{Stream, unfold};
-use leasehold_core::{Fence, LossCause, Note, Snapshot, Version};
+use leasehold_core::{Fence, LossCause, Note, Snapshot, SnapshotVersion};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -17,7 +17,7 @@ use crate::lock::{Guard, Mutex, RwLock};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let election = locks.election("scheduler");
 /// let leadership = election.campaign("10.0.0.7:8080").await?; // waits for its turn
 /// assert_eq!(election.leader().await?.unwrap().value, "10.0.0.7:8080");
@@ -104,7 +104,7 @@ impl Election {
     /// Returns the present leader.
     ///
     /// # Errors
-    /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
+    /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn leader(&self) -> Result<Option<Leader>> {
         Ok(leader(&self.seat.inspect().await?, &self.board.inspect().await?))
     }
@@ -129,7 +129,7 @@ impl Election {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let leadership = locks.election("billing").campaign("10.0.0.7:9000").await?;
 /// leadership.proclaim("10.0.0.7:9000 ready").await?;
 /// let done = leadership.run(async { "a day's work" }).await?; // stopped the moment it leads no longer
@@ -236,7 +236,7 @@ pub struct Leader {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let election = locks.election("billing");
 /// let mut observer = election.observe();
 /// assert_eq!(observer.next().await?, None); // nobody leads
@@ -249,7 +249,7 @@ pub struct Leader {
 pub struct Observer {
     election: Election,
     /// The versions of seat and board that were seen last.
-    seen: Option<(Version, Version)>,
+    seen: Option<(SnapshotVersion, SnapshotVersion)>,
     /// The leader that was returned last.
     told: Option<Option<Leader>>,
 }
@@ -262,7 +262,7 @@ impl Observer {
     /// Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Leasehold::changed`](crate::Leasehold::changed); the next call continues from where this one was.
+    /// As [`Client::changed`](crate::Client::changed); the next call continues from where this one was.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
             if let Some((seat, board)) = &self.seen {
@@ -287,7 +287,7 @@ impl Observer {
 
 impl Election {
     /// Waits until one of the two changes, or it is time to look anyway.
-    async fn changed(&self, seat: &Version, board: &Version) -> Result<()> {
+    async fn changed(&self, seat: &SnapshotVersion, board: &SnapshotVersion) -> Result<()> {
         let seat = pin!(self.seat.changed(seat, LOOK));
         let board = pin!(self.board.changed(board, LOOK));
         match select(seat, board).await {

@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex};
 use entry::{Entry, Use};
 pub(crate) use local::Flights;
-use local::{Boarded, Seat};
+use local::{JoinedFlight, Seat};
 
 /// A value by key that one caller loads for all callers, across all processes that use the same store.
 ///
@@ -32,7 +32,7 @@ use local::{Boarded, Seat};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
 ///
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let page = locks.single_flight("page/42").stale_for(Duration::from_secs(30));
 /// let load = || async { Ok::<_, std::io::Error>(Some(b"<html>".to_vec())) }; // slow, and asked once
 /// let (one, two) = tokio::join!(
@@ -84,23 +84,23 @@ pub struct SingleFlight {
 /// The value that was requested, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Loaded {
+pub struct FlightOutcome {
     /// The value; `None` if the source has no such value.
     pub value: Option<Vec<u8>>,
     /// The origin of the value.
-    pub origin: Origin,
+    pub origin: ValueSource,
 }
 
 /// The origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Origin {
+pub enum ValueSource {
     /// A fresh value that was kept, or that the loader of another caller returned.
     Kept,
     /// A kept value that is older than its ttl, and is being loaded anew.
     Stale,
     /// A value of the caller's loader, which is kept for the others.
-    Loaded,
+    FlightOutcome,
     /// A loaded value that is not kept: the loader was overtaken, took too long, or the value
     /// is not to be kept.
     NotKept,
@@ -227,7 +227,7 @@ impl SingleFlight {
     /// `Unsupported` if the store has no expiring values and no [cache](SingleFlight::cache) was given,
     /// before anything is sent; `Invalid` for a `ttl` of zero, and for a value that is longer than the
     /// cache takes; otherwise the failure of the store or of [`Mutex::lock`](crate::Mutex::lock).
-    pub async fn get_or_load<L, F, E>(&self, ttl: Duration, load: L) -> Result<Loaded, LoadError<E>>
+    pub async fn get_or_load<L, F, E>(&self, ttl: Duration, load: L) -> Result<FlightOutcome, LoadError<E>>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>, E>> + Send + 'static,
@@ -240,8 +240,8 @@ impl SingleFlight {
         }
         let seat = self.seat()?;
         let turn = match seat.board().await {
-            Boarded::Turn(turn) => turn,
-            Boarded::Brought(outcome) => return Ok(outcome?),
+            JoinedFlight::Turn(turn) => turn,
+            JoinedFlight::Brought(outcome) => return Ok(outcome?),
         };
         let mut turn = Some(turn);
         let outcome = self.fly(&register, ttl, load, || drop(turn.take())).await;
@@ -263,12 +263,12 @@ impl SingleFlight {
     ///
     /// # Errors
     /// The failure of the store.
-    pub async fn get(&self) -> Result<Option<Loaded>> {
+    pub async fn get(&self) -> Result<Option<FlightOutcome>> {
         let register = self.register("load")?;
-        let loaded = |value, origin| Some(Loaded { value, origin });
+        let loaded = |value, origin| Some(FlightOutcome { value, origin });
         Ok(match Entry::read(&register, &register.read().await?)?.r#use() {
-            Use::Fresh { value, .. } => loaded(value, Origin::Kept),
-            Use::Stale(value) => loaded(value, Origin::Stale),
+            Use::Fresh { value, .. } => loaded(value, ValueSource::Kept),
+            Use::Stale(value) => loaded(value, ValueSource::Stale),
             Use::Nothing => None,
         })
     }
@@ -298,7 +298,7 @@ impl SingleFlight {
         ttl: Duration,
         load: L,
         overdue: impl FnOnce(),
-    ) -> Result<Loaded, LoadError<E>>
+    ) -> Result<FlightOutcome, LoadError<E>>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>, E>> + Send + 'static,
@@ -310,11 +310,11 @@ impl SingleFlight {
                 if self.is_early(left, took) {
                     self.renew_behind(register, seen.stamp, ttl, load)?;
                 }
-                Ok(Loaded { value, origin: Origin::Kept })
+                Ok(FlightOutcome { value, origin: ValueSource::Kept })
             }
             Use::Stale(value) => {
                 self.renew_behind(register, seen.stamp, ttl, load)?;
-                Ok(Loaded { value, origin: Origin::Stale })
+                Ok(FlightOutcome { value, origin: ValueSource::Stale })
             }
             Use::Nothing => {
                 let turn = pin!(self.turn.lock());
@@ -374,14 +374,14 @@ impl SingleFlight {
         load: L,
         renews: Option<&Stamp>,
         overdue: impl FnOnce(),
-    ) -> Result<Loaded, LoadError<E>>
+    ) -> Result<FlightOutcome, LoadError<E>>
     where
         L: FnOnce() -> F,
         F: Future<Output = Result<Option<Vec<u8>>, E>>,
     {
         let loader = drawn(register)?;
         if let Some(value) = self.begin(register, loader, renews).await? {
-            return Ok(Loaded { value, origin: Origin::Kept });
+            return Ok(FlightOutcome { value, origin: ValueSource::Kept });
         }
         let clock = self.engine.clock();
         let began = clock.now();
@@ -396,7 +396,7 @@ impl SingleFlight {
             drop(guard);
             overdue();
             let value = loading.await.map_err(LoadError::Loader)?;
-            return Ok(Loaded { value, origin: Origin::NotKept });
+            return Ok(FlightOutcome { value, origin: ValueSource::NotKept });
         };
         let value = value.map_err(LoadError::Loader)?;
         let took = clock.now().since(began);
@@ -406,15 +406,15 @@ impl SingleFlight {
             return Err(register.error(ErrorKind::Invalid, text).into());
         }
         let origin = match self.keep(register, loader, value.as_deref(), ttl, took).await {
-            Ok(true) => Origin::Loaded,
-            Ok(false) => Origin::NotKept,
+            Ok(true) => ValueSource::FlightOutcome,
+            Ok(false) => ValueSource::NotKept,
             Err(error) => {
                 tracing::debug!(%error, "a loaded value could not be kept");
-                Origin::NotKept
+                ValueSource::NotKept
             }
         };
         drop(guard);
-        Ok(Loaded { value, origin })
+        Ok(FlightOutcome { value, origin })
     }
 
     /// Writes down the loader, unless there is a fresh value that is not the one to be renewed:
@@ -504,12 +504,12 @@ impl Drop for Renewing {
 }
 
 /// Waits until a loader has written the value.
-async fn appeared(register: &Register, mut seen: Seen) -> Result<Loaded> {
+async fn appeared(register: &Register, mut seen: Seen) -> Result<FlightOutcome> {
     loop {
         seen = register.changed(&seen.stamp, LOOK).await?;
         match Entry::read(register, &seen)?.r#use() {
-            Use::Fresh { value, .. } => return Ok(Loaded { value, origin: Origin::Kept }),
-            Use::Stale(value) => return Ok(Loaded { value, origin: Origin::Stale }),
+            Use::Fresh { value, .. } => return Ok(FlightOutcome { value, origin: ValueSource::Kept }),
+            Use::Stale(value) => return Ok(FlightOutcome { value, origin: ValueSource::Stale }),
             Use::Nothing => {}
         }
     }

@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let loaded = locks.latch("shards loaded", 2);
 /// loaded.count_down_as("shard 1").await?;
 /// loaded.count_down_as("shard 1").await?; // again, after a crash perhaps: counted once

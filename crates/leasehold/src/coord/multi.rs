@@ -9,15 +9,15 @@ use leasehold_core::{Fence, LossCause, Resource};
 
 use crate::engine::Wait;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lock::{Guard, Part, while_held};
+use crate::lock::{Guard, LockRequest, while_held};
 
 /// Several locks, of one store or of several, that are acquired and released together.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
-/// let accounts = locks.lock_all(["account/7", "account/3"]).and(locks.rwlock("rates").reading());
+/// let locks = leasehold::Client::open("mem:").await?;
+/// let accounts = locks.lock_all(["account/7", "account/3"]).and(locks.rwlock("rates").read_request());
 /// let guard = accounts.lock().await?;
 /// assert!(locks.mutex("account/3").try_lock().await?.is_none());
 /// guard.release().await?;
@@ -37,7 +37,7 @@ use crate::lock::{Guard, Part, while_held};
 /// same everywhere. A task that holds one of them already, acquired on its own, can be part of a circle.
 #[derive(Clone, Debug, Default)]
 pub struct MultiLock {
-    parts: Vec<Part>,
+    parts: Vec<LockRequest>,
 }
 
 impl MultiLock {
@@ -48,7 +48,7 @@ impl MultiLock {
 
     /// Adds a lock.
     #[must_use]
-    pub fn and(mut self, part: impl Into<Part>) -> MultiLock {
+    pub fn and(mut self, part: impl Into<LockRequest>) -> MultiLock {
         self.parts.push(part.into());
         self
     }
@@ -123,7 +123,7 @@ impl MultiLock {
     }
 
     /// Returns the parts without repetitions, in the order in which every client acquires them.
-    fn ordered(&self) -> Result<Vec<Part>> {
+    fn ordered(&self) -> Result<Vec<LockRequest>> {
         if self.parts.len() > MAX_PARTS {
             let text = format!("{} locks at once are too many: take {MAX_PARTS} at most", self.parts.len());
             return Err(Error::new(ErrorKind::Invalid, "lock", text));
@@ -134,7 +134,7 @@ impl MultiLock {
         }
         // Stable: locks with the same name stay in the order in which they were given.
         parts.sort_by(|a, b| order(a).cmp(&order(b)));
-        let mut ordered: Vec<Part> = Vec::with_capacity(parts.len());
+        let mut ordered: Vec<LockRequest> = Vec::with_capacity(parts.len());
         for part in parts {
             // Locks of one name are adjacent, and there are as many as there are stores.
             let same_name = ordered.iter_mut().rev().take_while(|known| order(known).0 == order(&part).0);
@@ -150,12 +150,12 @@ impl MultiLock {
 /// The most locks of one multi-lock.
 const MAX_PARTS: usize = 4096;
 
-fn order(part: &Part) -> (Option<&Resource>, &'static str) {
+fn order(part: &LockRequest) -> (Option<&Resource>, &'static str) {
     (part.resource().ok(), part.backend_name())
 }
 
 /// Takes the larger of two shares of one lock.
-fn merge(known: &mut Part, part: Part) -> Result<()> {
+fn merge(known: &mut LockRequest, part: LockRequest) -> Result<()> {
     let (one, other) = (known.share()?, part.share()?);
     if one.covers(other) {
         return Ok(());

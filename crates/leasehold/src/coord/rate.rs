@@ -20,7 +20,7 @@ use crate::lock::{Guard, Semaphore};
 /// # async fn main() -> leasehold::Result<()> {
 /// use std::time::Duration;
 ///
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let mails = locks.rate_limit("mails", 2, Duration::from_millis(200));
 /// mails.acquire().await?;
 /// mails.acquire().await?;
@@ -39,7 +39,7 @@ use crate::lock::{Guard, Semaphore};
 ///
 /// # Does not promise
 /// That the actions keep the distance of their grants: between a grant and its action the network or
-/// the process may pause. The [`Safety`](crate::Safety) of the store's locks applies here: a store that
+/// the process may pause. The [`Durability`](crate::Durability) of the store's locks applies here: a store that
 /// loses a grant in a failover may grant once more. That all of the rate can be used: a grant counts
 /// for some milliseconds longer than the period, and for up to two seconds longer on a store that
 /// counts in seconds.

@@ -18,7 +18,7 @@ use crate::lock::Mutex;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let stock = locks.versioned("stock/42");
 /// let count = |old: Option<&[u8]>| old.map_or(0, |old| old.len());
 /// let done = stock.update(|old| Some(vec![b'x'; count(old) + 1])).await?;
@@ -34,7 +34,7 @@ use crate::lock::Mutex;
 /// that it left with the value.
 ///
 /// # Does not promise
-/// An order among updates. A value if the store itself may lose writes, see [`Safety`](crate::Safety)
+/// An order among updates. A value if the store itself may lose writes, see [`Durability`](crate::Durability)
 /// of the store. That other programs find the bare value in the store: it follows up to 129 bytes that
 /// identify the last writer.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct VersionedValue {
 /// The result of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Update {
+pub struct UpdateOutcome {
     /// The value after this update; `None` if it was removed, or if there was none and none was written.
     pub value: Option<Vec<u8>>,
     /// The number of times that another update was first.
@@ -116,7 +116,10 @@ impl Versioned {
     /// was lost is this one or that of another client; `Timeout` after ten thousand conflicts behind
     /// the lock, with nothing written; otherwise the failure of the store or of
     /// [`Mutex::lock`](crate::Mutex::lock).
-    pub async fn update(&self, mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>) -> Result<Update> {
+    pub async fn update(
+        &self,
+        mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<UpdateOutcome> {
         let register = self.register("update")?;
         let mut change = |old: Option<&[u8]>| {
             Ok(match (old, new(old)) {
@@ -129,7 +132,11 @@ impl Versioned {
         if self.escalate_after > 0 {
             match register.update(self.escalate_after - 1, &mut change).await {
                 Ok(done) => {
-                    return Ok(Update { value: done.told, conflicts: done.conflicts, escalated: false });
+                    return Ok(UpdateOutcome {
+                        value: done.told,
+                        conflicts: done.conflicts,
+                        escalated: false,
+                    });
                 }
                 Err(error) if error.kind() != ErrorKind::Timeout => return Err(error),
                 Err(_) => conflicts = self.escalate_after,
@@ -138,7 +145,7 @@ impl Versioned {
         let guard = self.gate.lock().await?;
         let done = register.update(LAST_CONFLICTS, &mut change).await?;
         drop(guard);
-        Ok(Update { value: done.told, conflicts: conflicts + done.conflicts, escalated: true })
+        Ok(UpdateOutcome { value: done.told, conflicts: conflicts + done.conflicts, escalated: true })
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {

@@ -101,7 +101,7 @@ impl Engine {
         self.closed.cancel();
         Lines::end_waits(self);
         self.contenders.close();
-        self.keeper.lose_all_soon();
+        self.renewer.lose_all_soon();
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use leasehold_core::{Claim, Grant, LossSignal, Resource};
 
-use super::held::{Held, State, Term};
 use super::hold::Hold;
+use super::lease::{Lease, State, Term};
 use super::{Engine, Want};
 use crate::error::{Error, Result};
 use crate::panics::logged;
@@ -18,7 +18,7 @@ use crate::panics::logged;
 pub(super) struct Charge {
     engine: Arc<Engine>,
     want: Want,
-    held: Arc<Held>,
+    held: Arc<Lease>,
     lost: Option<LossSignal>,
     has_begun: bool,
 }
@@ -34,9 +34,9 @@ impl Charge {
         claim: &Claim,
         grant: Grant,
     ) -> Result<Option<Charge>> {
-        let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).then_quiet(want.quiet);
+        let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).with_lock_delay(want.lock_delay);
         let held =
-            Arc::new(Held::new(claim.clone(), &grant, term, engine.clock.clone(), engine.telling.clone()));
+            Arc::new(Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.telling.clone()));
         if held.state() != State::Valid {
             logged!(debug, resource = %claim.resource, "a grant had run out when it arrived");
             return Ok(None);
@@ -61,7 +61,7 @@ impl Charge {
         &self.want.resource
     }
 
-    pub(super) fn held(&self) -> &Arc<Held> {
+    pub(super) fn held(&self) -> &Arc<Lease> {
         &self.held
     }
 
@@ -71,7 +71,7 @@ impl Charge {
     /// `Closed` where the client was closed meanwhile; the claim is then released.
     pub(super) fn begin(mut self) -> Result<Hold> {
         self.held.limit_hold(self.want.max_hold);
-        if !self.engine.keeper.watch(&self.held, self.lost.as_ref()) {
+        if !self.engine.renewer.watch(&self.held, self.lost.as_ref()) {
             return Err(Error::closed("lock").on(&self.want.resource));
         }
         self.has_begun = true;

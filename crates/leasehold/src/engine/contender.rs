@@ -13,13 +13,13 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, Moment, Patience, Resource
 use super::calling::Attempt;
 use super::charge::Charge;
 use super::hold::Hold;
-use super::outage::Outage;
 use super::queue::Lines;
+use super::retry::RetryState;
 use super::{Engine, Want};
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::Event;
 use crate::mutant::mutant;
 use crate::panics::{answered, logged, spanned};
-use crate::witness::Event;
 
 /// Contends until the claim is granted, patience ends, or the server is away for too long. Settles the
 /// queue even if the future is dropped before its end, or before its first poll.
@@ -94,7 +94,7 @@ pub(super) async fn pursue(
     patience: &Patience,
     drawn: impl Fn(ClaimId),
 ) -> Result<Option<Charge>> {
-    let mut slow = Outage::none();
+    let mut slow = RetryState::none();
     loop {
         let claim = engine.claim(want)?;
         drawn(claim.id);
@@ -140,7 +140,7 @@ async fn pursue_one(
 }
 
 async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &Patience) -> Result<Pursuit> {
-    let mut outage = Outage::none();
+    let mut outage = RetryState::none();
     loop {
         if engine.is_forked() {
             return Err(Error::closed("lock").on(&claim.resource));
@@ -162,7 +162,7 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
             Ok(Step::Busy(hint)) => {
                 Lines::hears(engine, &claim.resource, true);
                 // Any answer ends an outage.
-                outage = Outage::none();
+                outage = RetryState::none();
                 pause(hint.ask_again_in.unwrap_or_default(), patience).await;
             }
             Err(failure) => {
@@ -201,7 +201,7 @@ pub(super) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<
 
 async fn look_for(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Option<Hold>> {
     let patience = Patience::none(engine.clock.clone());
-    let mut outage = Outage::none();
+    let mut outage = RetryState::none();
     let mut tries = 0;
     loop {
         tries += 1;
@@ -236,7 +236,7 @@ pub(super) async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> 
     let span = || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
     let step = answered(spanned(span, engine.backend.contend(claim, patience))).await.flatten();
     if let Ok(Step::Busy(hint)) = &step {
-        engine.telling.tell(|| Event::Blocked { resource: &claim.resource, ahead: hint.ahead });
+        engine.telling.tell(|| Event::Queued { resource: &claim.resource, ahead: hint.ahead });
     }
     step
 }

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 
 use leasehold_core::{LossCause, Moment};
 
-use super::held::State;
 use super::hold::{End, Hold};
+use super::lease::State;
 use super::reaper::Released;
 use crate::mutant::mutant;
 

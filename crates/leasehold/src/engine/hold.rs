@@ -11,17 +11,17 @@ use leasehold_core::{Fence, LossCause, Moment, Proof};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::held::{Held, State};
+use super::lease::{Lease, State};
 use super::reaper::Released;
 use super::{Engine, queue::Lines};
+use crate::events::Event;
 use crate::mutant::mutant;
-use crate::witness::Event;
 
 /// The right to use a granted claim.
 #[derive(Debug)]
 pub(crate) struct Hold {
     engine: Arc<Engine>,
-    held: Option<Arc<Held>>,
+    held: Option<Arc<Lease>>,
     /// The number of local hand-overs since the server's grant.
     passed: u32,
     /// The time at which this user got it, where events are observed.
@@ -57,13 +57,13 @@ impl End {
 }
 
 impl Hold {
-    pub(super) fn new(engine: Arc<Engine>, held: Arc<Held>, passed: u32) -> Hold {
+    pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, passed: u32) -> Hold {
         let since = engine.telling.is_heard().then(|| engine.clock.now());
         Hold { engine, held: Some(held), passed, since, users: AtomicUsize::new(0), end: None }
     }
 
     /// Returns the granted claim.
-    pub(crate) fn held(&self) -> &Arc<Held> {
+    pub(crate) fn held(&self) -> &Arc<Lease> {
         // Invariant: `held` is taken only by what consumes the hold.
         match &self.held {
             Some(held) => held,
@@ -99,7 +99,7 @@ impl Hold {
     }
 
     /// Ends the hold and signals that. Returns the claim, and the state in which it ended.
-    fn finish(&mut self) -> Option<(Arc<Held>, State)> {
+    fn finish(&mut self) -> Option<(Arc<Lease>, State)> {
         let held = self.held.take()?;
         let state = held.end_use();
         if let Some(end) = &self.end {
@@ -110,7 +110,7 @@ impl Hold {
 
     /// Takes the claim out of the hold so that it can be marked as lost. The listeners of the hold see
     /// that loss.
-    pub(super) fn into_held(mut self) -> Option<Arc<Held>> {
+    pub(super) fn into_held(mut self) -> Option<Arc<Lease>> {
         self.held.take()
     }
 
@@ -136,7 +136,7 @@ impl Hold {
     }
 
     /// Reports for how long it was held, unless it was lost, which has been reported already.
-    pub(super) fn tell_end(&self, held: &Held) {
+    pub(super) fn tell_end(&self, held: &Lease) {
         if let Some(since) = self.since
             && !matches!(held.state(), State::Lost(_))
         {

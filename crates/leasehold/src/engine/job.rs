@@ -13,9 +13,9 @@ use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
 use tokio::sync::{Notify, oneshot};
 
 use super::Engine;
-use super::errand::Ending;
-use super::outage::jittered;
+use super::inline_release::Ending;
 use super::queue::Lines;
+use super::retry::jittered;
 use crate::mutant::mutant;
 use crate::panics::{answered, spanned};
 

@@ -208,11 +208,11 @@ impl<W, E> Line<W, E> {
             Change::Stays(id) => {
                 self.held.iter_mut().filter(|local| local.id == id).for_each(|local| local.stays = true);
             }
-            Change::Carry(id, errand) => {
+            Change::Carry(id, inline) => {
                 // Closing detaches the release that is carried, so none may be carried afterwards.
                 outcome.is_allowed = !self.is_closed && !self.is_waited_for() && self.carried.is_none();
                 if outcome.is_allowed {
-                    self.carried = Some((id, errand));
+                    self.carried = Some((id, inline));
                 }
             }
             Change::Depend => is_depended_on = true,
@@ -270,7 +270,7 @@ impl<W, E> Line<W, E> {
         }
         // A release that something waits for must not depend on how often its caller is polled.
         if is_depended_on || self.is_closed || self.is_waited_for() {
-            outcome.send_off = self.carried.take().map(|(_, errand)| errand);
+            outcome.send_off = self.carried.take().map(|(_, inline)| inline);
         }
         outcome.is_idle = self.held.is_empty() && !self.is_waited_for();
     }

@@ -4,7 +4,7 @@
 //!  acquire ─▶ queue (local line) ─▶ contender (one per waiting resource) ─▶ Backend::contend
 //!                 ▲                      │ grant
 //!                 │ hand-over            ▼
-//!              Hold ◀───────────────── Held ──▶ keeper (one per client) ─▶ Backend::renew
+//!              Hold ◀───────────────── Lease ──▶ renewer (one per client) ─▶ Backend::renew
 //!                 │ last one dropped
 //!                 ▼
 //!              reaper (one per client) ─▶ Backend::release
@@ -15,31 +15,31 @@
 //! release may be carried out inline by its caller; the engine takes it over if the caller is dropped. A
 //! result that a dropped caller no longer wants is released by the code that fails to deliver it.
 
+mod acquire_span;
 mod asker;
-mod beside;
 mod calling;
 mod charge;
 mod contender;
-mod desk;
-mod errand;
-mod graph;
+mod deadlock_detector;
+mod deadlock_graph;
 mod handle;
-mod held;
 mod hold;
+mod inline_release;
+mod inspect;
 mod job;
-mod keeper;
+mod lease;
 mod line;
-mod looking;
-mod lookout;
-mod outage;
 mod owner;
-mod passing;
 mod queue;
 mod reaper;
 pub(crate) mod record;
 mod register;
 mod releasing;
-mod told;
+mod renewal_inbox;
+mod renewer;
+mod retry;
+mod transfer;
+mod upgrade;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -52,24 +52,24 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::EventSink;
 use crate::mutant::mutant;
 use crate::panics::contained;
-use crate::witness::Telling;
 
 pub(crate) use handle::HoldHandle;
-pub(crate) use held::Held;
-pub use held::State;
 pub(crate) use hold::Hold;
+pub(crate) use lease::Lease;
+pub use lease::State;
 pub use owner::Owner;
-pub(crate) use passing::Resumption;
 pub(crate) use reaper::Released;
 pub(crate) use register::{Change, Register, Seen};
+pub(crate) use transfer::TransferClaim;
 
-use held::Term;
-use keeper::Keeper;
+use lease::Term;
 use owner::Owners;
 use queue::Lines;
 use reaper::Reaper;
+use renewer::Renewer;
 
 /// Settings of one client's engine. Every field has a default that suits most uses.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,9 +82,9 @@ pub struct Tuning {
     pub drift: f64,
     /// The maximum number of local hand-overs in a row before a held lock is released on the server, so
     /// that other processes get their turn.
-    pub handover_count: u32,
+    pub local_handoff_limit: u32,
     /// The time, from the grant, during which a held lock may be handed over inside the process.
-    pub handover_time: Duration,
+    pub local_handoff_time: Duration,
     /// The time for which a waiting claim tolerates an unreachable server.
     pub outage: Duration,
 }
@@ -94,8 +94,8 @@ impl Default for Tuning {
         Tuning {
             renew_at: 1.0 / 3.0,
             drift: 0.01,
-            handover_count: 100,
-            handover_time: Duration::from_millis(100),
+            local_handoff_limit: 100,
+            local_handoff_time: Duration::from_millis(100),
             outage: Duration::from_secs(15),
         }
     }
@@ -122,7 +122,7 @@ pub(crate) struct Want {
     pub(crate) ttl: Duration,
     /// The time for which the server keeps a claim that is not renewed, beyond the time for which its
     /// holder relies on it.
-    pub(crate) quiet: Duration,
+    pub(crate) lock_delay: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) note: Note,
 }
@@ -131,8 +131,8 @@ impl Want {
     /// Returns `true` if a claim that was granted for `other` is exactly what is wanted. The `max_hold`
     /// of each user is its own, so it is not compared.
     fn is_met_by(&self, other: &Want) -> bool {
-        let Want { resource: _, share, ttl, quiet, max_hold: _, note } = other;
-        (self.share, self.ttl, self.quiet) == (*share, *ttl, *quiet) && self.note == *note
+        let Want { resource: _, share, ttl, lock_delay, max_hold: _, note } = other;
+        (self.share, self.ttl, self.lock_delay) == (*share, *ttl, *lock_delay) && self.note == *note
     }
 }
 
@@ -149,7 +149,7 @@ pub(crate) enum Wait {
 
 /// Options of a wait other than its time limit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Manner {
+pub(crate) struct WaitOptions {
     /// The priority among the local waiters of this client; greater numbers go first.
     pub(crate) priority: i32,
     /// The time after which a waiting owner starts to look for deadlocks.
@@ -161,13 +161,13 @@ pub(crate) struct Engine {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     tuning: Tuning,
-    telling: Telling,
+    telling: EventSink,
     runtime: Handle,
     /// The process that opened the client.
     process: Process,
     lines: Lines,
     owners: Owners,
-    keeper: Keeper,
+    renewer: Renewer,
     reaper: Reaper,
     closed: CancellationToken,
     /// The tasks that send requests to the server, so that closing can wait for their end.
@@ -180,7 +180,7 @@ impl Engine {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         tuning: Tuning,
-        telling: Telling,
+        telling: EventSink,
     ) -> Result<Arc<Engine>> {
         tuning.check()?;
         let runtime = Handle::try_current().map_err(|_| {
@@ -193,7 +193,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Invalid, "open", text));
         }
         Ok(Arc::new_cyclic(|engine| Engine {
-            keeper: Keeper::start(
+            renewer: Renewer::start(
                 &runtime,
                 backend.clone(),
                 clock.clone(),
@@ -240,13 +240,13 @@ impl Engine {
         want: Want,
         owner: Option<&Owner>,
         wait: Wait,
-        manner: Manner,
+        manner: WaitOptions,
     ) -> Result<Option<HoldHandle>> {
         self.is_open("lock").map_err(|error| error.on(&want.resource))?;
         let resource = want.resource.clone();
         let deadline = Deadline::of(wait, self);
         // Rare paths are boxed, so that the common future, which is moved with the caller's, stays small.
-        let hold = match told::Asked::heard(self, &want) {
+        let hold = match acquire_span::AcquireSpan::heard(self, &want) {
             None => self.acquire_for(want, owner, deadline, manner).await,
             Some(asked) => Box::pin(asked.told(self.acquire_for(want, owner, deadline, manner))).await,
         }?;
@@ -262,7 +262,7 @@ impl Engine {
         want: Want,
         owner: Option<&Owner>,
         deadline: Deadline,
-        manner: Manner,
+        manner: WaitOptions,
     ) -> Result<Option<HoldHandle>> {
         match owner {
             None => {
@@ -278,14 +278,14 @@ impl Engine {
         want: Want,
         owner: &Owner,
         deadline: Deadline,
-        manner: Manner,
+        manner: WaitOptions,
     ) -> Result<Option<HoldHandle>> {
-        let Manner { priority, looks_after } = manner;
+        let WaitOptions { priority, looks_after } = manner;
         let watched = looks_after.filter(|_| !deadline.is_zero()).map(|after| (after, want.clone()));
         let acquiring = self.owners.acquire(self, owner, want, deadline, priority);
         match watched {
             None => acquiring.await,
-            Some((after, want)) => lookout::watched(self, owner, &want, after, acquiring).await,
+            Some((after, want)) => deadlock_detector::watched(self, owner, &want, after, acquiring).await,
         }
     }
 
@@ -381,14 +381,14 @@ impl Engine {
             id: ClaimId::from_bytes(random("lock")?),
             resource: want.resource.clone(),
             share: want.share,
-            ttl: want.ttl + want.quiet,
+            ttl: want.ttl + want.lock_delay,
             note: want.note.clone(),
         })
     }
 
     /// Records that another client asks for the release of a claim of this process. From here on it is
     /// not handed over locally.
-    pub(crate) fn revoke(self: &Arc<Self>, held: &Held, reason: &str) {
+    pub(crate) fn revoke(self: &Arc<Self>, held: &Lease, reason: &str) {
         held.revoke(reason);
         Lines::stays(self, &held.claim.resource, held.claim.id);
     }
@@ -424,7 +424,7 @@ impl Engine {
         Lines::end_waits(self);
         self.contenders.close();
         let answered = async {
-            self.keeper.lose_all().await;
+            self.renewer.lose_all().await;
             // Contenders come first, because each gives up its place itself or leaves that to the reaper.
             self.contenders.wait().await;
             self.reaper.flush().await

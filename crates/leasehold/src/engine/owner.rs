@@ -13,8 +13,8 @@ use leasehold_core::deadlock::{HOLDS_MAX, Tag};
 use tokio::sync::Mutex as AsyncMutex;
 
 use super::handle::HoldHandle;
-use super::held::State;
 use super::hold::Hold;
+use super::lease::State;
 use super::{Deadline, Engine, Want};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
@@ -30,15 +30,15 @@ use crate::mutant::mutant;
 ///
 /// A lost lock is not held: the owner waits for it like any other client, and gets it with a new fence.
 /// The guards from before stay lost. A lock whose guards have all been dropped, and that is kept [for
-/// some time yet](crate::Lock::at_least), is granted to its owner at once; an owner that asks for more of
+/// some time yet](crate::Lock::min_hold), is granted to its owner at once; an owner that asks for more of
 /// it waits for the end of that time.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// use leasehold::{Leasehold, Owner};
+/// use leasehold::{Client, Owner};
 ///
-/// let locks = Leasehold::open("mem:").await?;
+/// let locks = Client::open("mem:").await?;
 /// let (me, you) = (Owner::new(), Owner::new());
 /// let outer = locks.mutex("orders/42").owner(&me).lock().await?;
 /// let inner = locks.mutex("orders/42").owner(&me).lock().await?; // at once

@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId, Moment, Order, Patience, Resource};
+use leasehold_core::{Claim, ClaimId, Moment, Patience, QueueOrder, Resource};
 use tokio::sync::oneshot;
 
 use super::asker::Asker;
 use super::charge::Charge;
 use super::contender;
-use super::errand::{Carried, Errand};
-use super::held::{Held, State};
 use super::hold::Hold;
+use super::inline_release::{Carried, InlineRelease};
+use super::lease::{Lease, State};
 use super::line::{Change, Line, Local, Outcome, Place};
 use super::reaper::Released;
 use super::{Engine, Want};
@@ -42,7 +42,7 @@ pub(crate) struct Lines {
 
 /// The queue of one resource, the patience of its contender, and the store's last answer.
 struct Entry {
-    line: Line<Reply, Weak<Errand>>,
+    line: Line<Reply, Weak<InlineRelease>>,
     patience: Option<Patience>,
     /// The time of the contender's last answer that the lock is not free; `None` if a later request was
     /// not answered.
@@ -51,7 +51,7 @@ struct Entry {
 
 /// The sender of the answer to one waiter.
 type Reply = oneshot::Sender<Result<Hold>>;
-type Changed = Outcome<Reply, Weak<Errand>>;
+type Changed = Outcome<Reply, Weak<InlineRelease>>;
 
 impl Lines {
     /// Enters the local queue.
@@ -161,7 +161,7 @@ impl Lines {
     /// Passes a hold that ended in this state to the next waiter if that is possible, otherwise releases it.
     pub(super) fn give_back(
         engine: &Arc<Engine>,
-        held: Arc<Held>,
+        held: Arc<Lease>,
         mut state: State,
         passed: u32,
         done: Option<oneshot::Sender<Released>>,
@@ -176,7 +176,7 @@ impl Lines {
             }
             let changed = Lines::change(engine, resource, Change::Returned { id: *id, left });
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
-            engine.keeper.limit_hold(&held, want.max_hold);
+            engine.renewer.limit_hold(&held, want.max_hold);
             let next = Hold::new(engine.clone(), held.clone(), passed + 1);
             let Err(undelivered) = reply.send(Ok(next)) else {
                 if let Some(done) = done {
@@ -192,7 +192,7 @@ impl Lines {
             state = held.end_use();
         }
         if held.retire() {
-            engine.keeper.forget(&held);
+            engine.renewer.forget(&held);
             return engine.reaper.release(engine, held, state, done);
         }
         if let Some(done) = done {
@@ -208,15 +208,15 @@ impl Lines {
         engine: &Arc<Engine>,
         resource: &Resource,
         id: ClaimId,
-        errand: &Arc<Errand>,
+        inline: &Arc<InlineRelease>,
     ) -> bool {
-        let changed = Lines::change(engine, resource, Change::Carry(id, Arc::downgrade(errand)));
+        let changed = Lines::change(engine, resource, Change::Carry(id, Arc::downgrade(inline)));
         changed.is_some_and(|changed| changed.is_allowed)
     }
 
     /// Leaves a claim to its lease: from now on only the server counts it.
-    pub(super) fn spend(engine: &Arc<Engine>, held: &Held) {
-        engine.keeper.forget(held);
+    pub(super) fn spend(engine: &Arc<Engine>, held: &Lease) {
+        engine.renewer.forget(held);
         Lines::departed(engine, &held.claim.resource, held.claim.id);
     }
 
@@ -260,7 +260,7 @@ impl Lines {
     fn change(
         engine: &Arc<Engine>,
         resource: &Resource,
-        change: Change<Reply, Weak<Errand>>,
+        change: Change<Reply, Weak<InlineRelease>>,
     ) -> Option<Changed> {
         let mut is_there = false;
         let changed = Lines::change_by(engine, resource, false, || {
@@ -276,7 +276,7 @@ impl Lines {
         engine: &Arc<Engine>,
         resource: &Resource,
         opens: bool,
-        change: impl FnOnce() -> Change<Reply, Weak<Errand>>,
+        change: impl FnOnce() -> Change<Reply, Weak<InlineRelease>>,
     ) -> Changed {
         if engine.is_forked() {
             // In a fork the shard may be locked for ever, by a thread that exists only in the parent.
@@ -284,7 +284,7 @@ impl Lines {
         }
         let mut shard = engine.lines.shard(resource);
         if opens && !shard.contains_key(resource) {
-            let stands_behind = engine.profile().order >= Order::Fifo;
+            let stands_behind = engine.profile().order >= QueueOrder::Fifo;
             let line = Line::new(stands_behind, engine.closed.is_cancelled());
             shard.insert(resource.clone(), Entry { line, patience: None, busy_at: None });
         }
@@ -303,8 +303,8 @@ impl Lines {
         if let Some(patience) = stopped {
             patience.end();
         }
-        if let Some(errand) = changed.send_off.take().and_then(|errand| errand.upgrade()) {
-            errand.send_off();
+        if let Some(inline) = changed.send_off.take().and_then(|inline| inline.upgrade()) {
+            inline.send_off();
         }
         if let Some(work) = started {
             // Its requests belong to the span of the waiter that started it, as far as that is known here.
@@ -319,7 +319,7 @@ impl Lines {
     /// Ends local hand-over of a claim when its time is over: its age is counted from before now.
     fn stays_in_the_end(engine: &Arc<Engine>, resource: &Resource, id: ClaimId) {
         let (weak, resource) = (Arc::downgrade(engine), resource.clone());
-        let budget = engine.tuning.handover_time;
+        let budget = engine.tuning.local_handoff_time;
         drop(engine.runtime.spawn(async move {
             tokio::time::sleep(budget).await;
             if let Some(engine) = weak.upgrade() {
@@ -345,12 +345,12 @@ impl Default for Lines {
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
-fn passes_left(engine: &Engine, held: &Held, state: State, passed: u32) -> u32 {
+fn passes_left(engine: &Engine, held: &Lease, state: State, passed: u32) -> u32 {
     let age = engine.clock.now().since(held.granted_at);
-    let in_time = state == State::Valid && age < engine.tuning.handover_time;
+    let in_time = state == State::Valid && age < engine.tuning.local_handoff_time;
     // A revoked claim is for other clients, not for the next local waiter.
     let may_pass = in_time && held.revoked().is_none() && held.can_pass(passed);
-    match engine.tuning.handover_count.saturating_sub(passed) {
+    match engine.tuning.local_handoff_limit.saturating_sub(passed) {
         _ if !may_pass => 0,
         left if !held.can_pass(passed.saturating_add(1)) => left.min(1),
         left => left,

@@ -15,9 +15,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Engine;
-use super::errand::{Carried, Errand};
-use super::held::{Held, State};
+use super::inline_release::{Carried, InlineRelease};
 use super::job::{Job, Tally, contained, end};
+use super::lease::{Lease, State};
 use super::queue::Lines;
 use super::releasing::{Order, Worker};
 
@@ -53,14 +53,14 @@ impl Reaper {
     pub(super) fn release(
         &self,
         engine: &Arc<Engine>,
-        held: Arc<Held>,
+        held: Arc<Lease>,
         state: State,
         done: Option<oneshot::Sender<Released>>,
     ) -> Option<Carried> {
         let was_valid = !matches!(state, State::Lost(_));
         let waits = done.is_some();
         let (job, is_only) = self.job(held.claim.clone(), was_valid, Some(engine.clone()), done);
-        if held.stays_quiet() || self.is_forked() {
+        if held.keeps_lock_delay() || self.is_forked() {
             job.finish(Released::Gone);
             return None;
         }
@@ -109,12 +109,12 @@ impl Reaper {
             true
         };
         let go_on = move |ending| drop(jobs.send(Order::GoOn(ending)));
-        let errand = Errand::new(contained(ending), engine.runtime.clone(), go_on);
-        if !Lines::carries(engine, &resource, id, &errand) {
-            errand.send_off();
+        let inline = InlineRelease::new(contained(ending), engine.runtime.clone(), go_on);
+        if !Lines::carries(engine, &resource, id, &inline) {
+            inline.send_off();
             return None;
         }
-        Some(Carried(errand))
+        Some(Carried(inline))
     }
 
     fn is_forked(&self) -> bool {

@@ -13,8 +13,8 @@ use leasehold_core::{
 };
 
 use super::calling::closed;
-use super::looking::EndOnDrop;
-use super::outage::{Outage, jittered};
+use super::inspect::EndOnDrop;
+use super::retry::{RetryState, jittered};
 use super::{Engine, random};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -255,7 +255,7 @@ impl Register {
 
     /// Reads the register; retries through an outage of the store.
     async fn find(&self) -> Result<Seen, Failure> {
-        let mut outage = Outage::none();
+        let mut outage = RetryState::none();
         loop {
             let registers = self.clone();
             let failure = match self.engine.call(async move { registers.now().await }).await {
@@ -274,7 +274,7 @@ impl Register {
     /// Writes if the register is still as seen. Returns whether the write took place; retries through an
     /// outage of the store.
     async fn write(&self, seen: &Seen, mark: Mark, put: Put) -> Result<bool, Failure> {
-        let mut outage = Outage::none();
+        let mut outage = RetryState::none();
         let mut doubt = None;
         loop {
             // The write is idempotent: the state that it requires is gone after the first.

@@ -16,7 +16,7 @@ use leasehold_machine::Process;
 use tokio::sync::mpsc;
 
 use super::Engine;
-use super::errand::Ending;
+use super::inline_release::Ending;
 use super::job::{Job, end};
 use crate::mutant::mutant;
 use crate::panics::{contained, logged};

@@ -39,13 +39,13 @@ pub enum SqlDialect {
 ///
 /// let stock = FenceColumn::new(SqlDialect::Postgres, "shop.stock", "id")?;
 /// assert_eq!(
-///     stock.raise().text,
+///     stock.raise_sql().text,
 ///     r#"update "shop"."stock" set "fence" = $1 where "id" = $2 and "fence" collate "C" <= $1"#
 /// );
-/// let update = format!("update shop.stock set pieces = pieces - 1 where id = $2 and {}", stock.condition(1));
+/// let update = format!("update shop.stock set pieces = pieces - 1 where id = $2 and {}", stock.condition_sql(1));
 /// assert_eq!(update, r#"update shop.stock set pieces = pieces - 1 where id = $2 and "fence" = $1"#);
-/// stock.judge(Fence::new(0, 34, 0), Some("00000000000000000034"))?;
-/// assert!(stock.judge(Fence::new(0, 33, 0), Some("00000000000000000034")).is_err());
+/// stock.check(Fence::new(0, 34, 0), Some("00000000000000000034"))?;
+/// assert!(stock.check(Fence::new(0, 33, 0), Some("00000000000000000034")).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -161,13 +161,13 @@ impl FenceColumn {
 
     /// Returns the statement that adds the column to an existing table. Rows begin with a fence
     /// older than any.
-    pub fn add_column(&self) -> Statement {
+    pub fn add_column_sql(&self) -> Statement {
         self.plain(format!("alter table {} add column {} {}", self.table, self.column, self.kind()))
     }
 
     /// Returns the statement that creates a table of fences only, by keys of text up to 255 bytes: for
     /// resources that are not one row.
-    pub fn create_table(&self) -> Statement {
+    pub fn create_table_sql(&self) -> Statement {
         let key = match self.dialect {
             SqlDialect::MySql => "varchar(255) character set utf8mb4 collate utf8mb4_bin",
             SqlDialect::Postgres | SqlDialect::Sqlite => "varchar(255)",
@@ -181,8 +181,8 @@ impl FenceColumn {
     }
 
     /// Returns the statement that raises the fence of an existing row. A newer one stays;
-    /// [`FenceColumn::look`] shows it.
-    pub fn raise(&self) -> Statement {
+    /// [`FenceColumn::select_sql`] shows it.
+    pub fn raise_sql(&self) -> Statement {
         let FenceColumn { table, key, column, .. } = self;
         let (bound, older) = (self.place(1), self.older(1));
         let id = self.place(2);
@@ -194,7 +194,7 @@ impl FenceColumn {
 
     /// Returns the statement that raises the fence of a row, or inserts the row, if the table
     /// holds fences only.
-    pub fn raise_or_insert(&self) -> Statement {
+    pub fn raise_or_insert_sql(&self) -> Statement {
         let FenceColumn { table, key, column, .. } = self;
         let insert =
             format!("insert into {table} ({column}, {key}) values ({}, {})", self.place(1), self.place(2));
@@ -212,19 +212,19 @@ impl FenceColumn {
         self.bound(format!("{insert} {or_raise}"), &[Parameter::Fence, Parameter::Key])
     }
 
-    /// Returns the statement that reads the fence of a row, for [`FenceColumn::judge`].
-    pub fn look(&self) -> Statement {
+    /// Returns the statement that reads the fence of a row, for [`FenceColumn::check`].
+    pub fn select_sql(&self) -> Statement {
         let FenceColumn { table, key, column, .. } = self;
         let text = format!("select {column} from {table} where {key} = {}", self.place(1));
         self.bound(text, &[Parameter::Key])
     }
 
-    /// Returns the statement that reads the fence of a row, for [`FenceColumn::judge`], and keeps newer
+    /// Returns the statement that reads the fence of a row, for [`FenceColumn::check`], and keeps newer
     /// holders waiting until the transaction ends.
     ///
     /// SQLite has one writer at a time: begin the transaction there with `begin immediate`.
-    pub fn hold(&self) -> Statement {
-        let mut statement = self.look();
+    pub fn select_for_update_sql(&self) -> Statement {
+        let mut statement = self.select_sql();
         if self.dialect != SqlDialect::Sqlite {
             statement.text.push_str(" for update");
         }
@@ -236,16 +236,16 @@ impl FenceColumn {
     ///
     /// It compares with the very fence, not with an older one or the same: a holder that has not opened
     /// the row changes nothing.
-    pub fn condition(&self, place: u16) -> String {
+    pub fn condition_sql(&self, place: u16) -> String {
         format!("{} = {}", self.column, self.place(place))
     }
 
-    /// Judges the answer of [`FenceColumn::look`] or [`FenceColumn::hold`]: `seen` is its column,
+    /// Judges the answer of [`FenceColumn::select_sql`] or [`FenceColumn::select_for_update_sql`]: `seen` is its column,
     /// `None` if it has no row.
     ///
     /// # Errors
     /// [`RowRefusal`].
-    pub fn judge(&self, fence: impl Into<Option<Fence>>, seen: Option<&str>) -> Result<(), RowRefusal> {
+    pub fn check(&self, fence: impl Into<Option<Fence>>, seen: Option<&str>) -> Result<(), RowRefusal> {
         let yours = shown(fence)?;
         let seen = match seen.ok_or(RowRefusal::NoRow)? {
             "" => Fence::default(),
@@ -347,7 +347,12 @@ mod tests {
     fn each_place_has_its_value() {
         for dialect in ALL {
             let column = FenceColumn::new(dialect, "stock", "id").unwrap().named("lock_fence").unwrap();
-            for statement in [column.raise(), column.raise_or_insert(), column.look(), column.hold()] {
+            for statement in [
+                column.raise_sql(),
+                column.raise_or_insert_sql(),
+                column.select_sql(),
+                column.select_for_update_sql(),
+            ] {
                 let marks = match dialect {
                     SqlDialect::MySql => statement.text.matches('?').count(),
                     SqlDialect::Sqlite => {
@@ -362,8 +367,8 @@ mod tests {
             }
         }
         let column = FenceColumn::new(SqlDialect::MySql, "stock", "id").unwrap();
-        assert_eq!(column.raise().text, "update `stock` set `fence` = ? where `id` = ? and `fence` <= ?");
-        assert_eq!(column.raise().parameters, [Parameter::Fence, Parameter::Key, Parameter::Fence]);
+        assert_eq!(column.raise_sql().text, "update `stock` set `fence` = ? where `id` = ? and `fence` <= ?");
+        assert_eq!(column.raise_sql().parameters, [Parameter::Fence, Parameter::Key, Parameter::Fence]);
     }
 
     #[test]
@@ -371,16 +376,16 @@ mod tests {
         let column = FenceColumn::new(SqlDialect::Sqlite, "stock", "id").unwrap();
         let (old, new) = (Fence::new(0, 33, 1), Fence::new(2, 1, 0));
         let text = |fence: Fence| fence.to_string();
-        assert_eq!(column.judge(new, Some(&text(new))), Ok(()));
+        assert_eq!(column.check(new, Some(&text(new))), Ok(()));
         assert_eq!(
-            column.judge(old, Some(&text(new))),
+            column.check(old, Some(&text(new))),
             Err(RowRefusal::Stale(Stale { yours: old, seen: new }))
         );
-        assert!(matches!(column.judge(new, Some(&text(old))), Err(RowRefusal::NotOpened { .. })));
-        assert!(matches!(column.judge(new, Some("")), Err(RowRefusal::NotOpened { .. })));
-        assert_eq!(column.judge(new, None), Err(RowRefusal::NoRow));
-        assert_eq!(column.judge(None, Some("")), Err(RowRefusal::NoFence(NoFence)));
-        assert!(matches!(column.judge(new, Some("12 apples")), Err(RowRefusal::Damaged { .. })));
+        assert!(matches!(column.check(new, Some(&text(old))), Err(RowRefusal::NotOpened { .. })));
+        assert!(matches!(column.check(new, Some("")), Err(RowRefusal::NotOpened { .. })));
+        assert_eq!(column.check(new, None), Err(RowRefusal::NoRow));
+        assert_eq!(column.check(None, Some("")), Err(RowRefusal::NoFence(NoFence)));
+        assert!(matches!(column.check(new, Some("12 apples")), Err(RowRefusal::Damaged { .. })));
         assert_eq!(column.value(None), Err(NoFence));
     }
 }

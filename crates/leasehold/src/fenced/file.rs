@@ -27,11 +27,11 @@ use super::{NoFence, Stale, compare, shown};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use leasehold::{Leasehold, fenced::FencedFile};
+/// use leasehold::{Client, fenced::FencedFile};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("stock");
-/// let locks = Leasehold::open("mem:").await?;
+/// let locks = Client::open("mem:").await?;
 /// let guard = locks.mutex("stock").lock().await?;
 /// let file = FencedFile::open(&path, guard.fence())?; // before the first read
 /// file.write(b"41 left")?;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::Fence;
 
-use super::{Refused, Stale, compare, shown};
+use super::{FenceError, Stale, compare, shown};
 
 /// A gate that lets in only the newest holder that it has seen.
 ///
@@ -30,7 +30,7 @@ struct Inside<T> {
 
 /// The access of one fence to the value behind the gate, until a newer one comes.
 #[derive(Debug)]
-pub struct Pass<T> {
+pub struct FencedAccess<T> {
     inside: Arc<Mutex<Inside<T>>>,
     fence: Fence,
 }
@@ -45,16 +45,16 @@ impl<T> FenceGate<T> {
     ///
     /// # Errors
     /// [`Stale`] if a newer one was presented before; [`NoFence`](super::NoFence).
-    pub fn open(&self, fence: impl Into<Option<Fence>>) -> Result<Pass<T>, Refused> {
+    pub fn open(&self, fence: impl Into<Option<Fence>>) -> Result<FencedAccess<T>, FenceError> {
         let fence = shown(fence)?;
         let mut inside = lock(&self.inside);
         compare(fence, inside.seen)?;
         inside.seen = fence;
-        Ok(Pass { inside: self.inside.clone(), fence })
+        Ok(FencedAccess { inside: self.inside.clone(), fence })
     }
 }
 
-impl<T> Pass<T> {
+impl<T> FencedAccess<T> {
     /// Reads or changes the value behind the gate; there is no other access meanwhile.
     ///
     /// # Errors

@@ -10,7 +10,7 @@
 //!
 //! // In the client:
 //! let line = format!("{}: {}", header::NAME, header::value(Fence::new(0, 34, 0))?);
-//! assert_eq!(line, "Leasehold-Fence: 00000000000000000034");
+//! assert_eq!(line, "Client-Fence: 00000000000000000034");
 //! // In the service, for each request:
 //! let account = FenceGate::new(100);
 //! let admitted = header::open(&account, Some(b"00000000000000000034"))?;
@@ -22,7 +22,7 @@
 
 use leasehold_core::Fence;
 
-use super::{FenceGate, NoFence, Pass, Refused, Stale, shown};
+use super::{FenceError, FenceGate, FencedAccess, NoFence, Stale, shown};
 
 /// The name of the header. Header names are compared without regard to case.
 pub const NAME: &str = "Leasehold-Fence";
@@ -49,10 +49,10 @@ pub fn parse(value: Option<&[u8]>) -> Result<Fence, HeaderRefusal> {
 ///
 /// # Errors
 /// `Missing`, `Malformed`, `Stale`.
-pub fn open<T>(gate: &FenceGate<T>, value: Option<&[u8]>) -> Result<Pass<T>, HeaderRefusal> {
+pub fn open<T>(gate: &FenceGate<T>, value: Option<&[u8]>) -> Result<FencedAccess<T>, HeaderRefusal> {
     gate.open(parse(value)?).map_err(|refused| match refused {
-        Refused::Stale(stale) => HeaderRefusal::Stale(stale),
-        Refused::NoFence(_) => HeaderRefusal::Missing,
+        FenceError::Stale(stale) => HeaderRefusal::Stale(stale),
+        FenceError::NoFence(_) => HeaderRefusal::Missing,
     })
 }
 

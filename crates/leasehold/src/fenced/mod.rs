@@ -30,8 +30,8 @@ use leasehold_core::Fence;
 
 pub use column::{FenceColumn, InvalidColumn, Parameter, RowRefusal, SqlDialect, Statement};
 pub use file::{FencedFile, FencedFileError};
-pub use gate::{FenceGate, Pass};
-pub use object::{FencedObject, Look, ObjectPut, ObjectRefusal, Tag};
+pub use gate::{FenceGate, FencedAccess};
+pub use object::{ConditionalPut, FencedObject, ObjectRefusal, ObjectState, ObjectTag};
 pub use redis::{FencedRedis, FencedRedisError, RedisEval};
 
 /// A refusal because a holder with a newer fence was here.
@@ -50,14 +50,14 @@ pub struct Stale {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the lock has no fence, so an older holder could not be refused: keep it in a store that has fences, and ask for them \
-     with .fenced(Grade::BestEffort) or better"
+     with .require_fencing(FenceGrade::BestEffort) or better"
 )]
 pub struct NoFence;
 
 /// The reason why a fence was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum FenceError {
     /// A newer holder was here.
     #[error(transparent)]
     Stale(#[from] Stale),
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn a_lock_without_fences_opens_nothing_and_is_told_what_to_do() {
         let refusal = FenceGate::new(()).open(None).unwrap_err();
-        assert_eq!(refusal, Refused::NoFence(NoFence));
-        assert!(refusal.to_string().contains(".fenced(Grade::BestEffort)"), "{refusal}");
+        assert_eq!(refusal, FenceError::NoFence(NoFence));
+        assert!(refusal.to_string().contains(".require_fencing(FenceGrade::BestEffort)"), "{refusal}");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         assert!(matches!(FencedFile::open(&path, None), Err(FencedFileError::NoFence(_))));

@@ -14,9 +14,9 @@ use super::{NoFence, Stale, compare, shown};
 /// An object that only the newest holder may replace.
 ///
 /// ```no_run
-/// use leasehold::fenced::{FencedObject, Look, ObjectPut, Tag};
-/// # fn get() -> Look { Look::absent() }
-/// # fn put(_: &ObjectPut) -> Option<Tag> { None }
+/// use leasehold::fenced::{FencedObject, ObjectState, ConditionalPut, ObjectTag};
+/// # fn get() -> ObjectState { ObjectState::absent() }
+/// # fn put(_: &ConditionalPut) -> Option<ObjectTag> { None }
 /// # fn add_one(_: &[u8]) -> Vec<u8> { Vec::new() }
 /// # fn example(guard: &leasehold::Guard) -> Result<(), Box<dyn std::error::Error>> {
 /// let object = loop {
@@ -47,14 +47,14 @@ use super::{NoFence, Stale, compare, shown};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedObject {
     fence: Fence,
-    tag: Tag,
+    tag: ObjectTag,
     content: Vec<u8>,
 }
 
 /// The state of an object in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Tag {
+pub enum ObjectTag {
     /// The entity tag, quotes included, as in the header `ETag` of S3, Azure and most others.
     Entity(String),
     /// The generation in Google's store, 0 if there is no object.
@@ -65,14 +65,14 @@ pub enum Tag {
 
 /// The answer of a store to a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
-    tag: Tag,
+pub struct ObjectState {
+    tag: ObjectTag,
     body: Option<Vec<u8>>,
 }
 
 /// An object to put, with its condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectPut {
+pub struct ConditionalPut {
     fence: Fence,
     body: Vec<u8>,
     content: Vec<u8>,
@@ -113,7 +113,10 @@ impl FencedObject {
     ///
     /// # Errors
     /// `Stale` if a newer fence was here; `NoFence`; `Foreign`; `WeakTag`.
-    pub fn open(fence: impl Into<Option<Fence>>, look: &Look) -> Result<ObjectPut, ObjectRefusal> {
+    pub fn open(
+        fence: impl Into<Option<Fence>>,
+        look: &ObjectState,
+    ) -> Result<ConditionalPut, ObjectRefusal> {
         let fence = shown(fence)?;
         let content = match &look.body {
             None => &[][..],
@@ -123,7 +126,7 @@ impl FencedObject {
                 content
             }
         };
-        ObjectPut::of(fence, content, &look.tag)
+        ConditionalPut::of(fence, content, &look.tag)
     }
 
     /// Returns the content as it was when the object was opened or written; empty if nothing was written yet.
@@ -136,12 +139,12 @@ impl FencedObject {
     ///
     /// # Errors
     /// `WeakTag`, if the store named one when it accepted the last put.
-    pub fn write(&self, content: &[u8]) -> Result<ObjectPut, ObjectRefusal> {
-        ObjectPut::of(self.fence, content, &self.tag)
+    pub fn write(&self, content: &[u8]) -> Result<ConditionalPut, ObjectRefusal> {
+        ConditionalPut::of(self.fence, content, &self.tag)
     }
 
     /// Returns why a write was refused, from the present state of the object.
-    pub fn refused(&self, look: &Look) -> ObjectRefusal {
+    pub fn refused(&self, look: &ObjectState) -> ObjectRefusal {
         match FencedObject::open(self.fence, look) {
             Err(refusal) => refusal,
             Ok(_) => ObjectRefusal::Changed,
@@ -162,32 +165,32 @@ impl FencedObject {
     }
 }
 
-impl Look {
+impl ObjectState {
     /// Describes an existing object, with its state and its body.
-    pub fn at(tag: Tag, body: impl Into<Vec<u8>>) -> Look {
-        Look { tag, body: Some(body.into()) }
+    pub fn at(tag: ObjectTag, body: impl Into<Vec<u8>>) -> ObjectState {
+        ObjectState { tag, body: Some(body.into()) }
     }
 
     /// Describes a missing object, in a store of entity tags.
-    pub fn absent() -> Look {
-        Look { tag: Tag::Absent, body: None }
+    pub fn absent() -> ObjectState {
+        ObjectState { tag: ObjectTag::Absent, body: None }
     }
 
     /// Describes a missing object, in a store of generations.
-    pub fn no_generation() -> Look {
-        Look { tag: Tag::Generation(0), body: None }
+    pub fn no_generation() -> ObjectState {
+        ObjectState { tag: ObjectTag::Generation(0), body: None }
     }
 }
 
-impl ObjectPut {
-    fn of(fence: Fence, content: &[u8], tag: &Tag) -> Result<ObjectPut, ObjectRefusal> {
+impl ConditionalPut {
+    fn of(fence: Fence, content: &[u8], tag: &ObjectTag) -> Result<ConditionalPut, ObjectRefusal> {
         let condition = match tag {
-            Tag::Entity(tag) if is_strong(tag) => (IF_MATCH, tag.clone()),
-            Tag::Entity(tag) => return Err(ObjectRefusal::WeakTag(tag.chars().take(SHOWN).collect())),
-            Tag::Generation(generation) => (IF_GENERATION, generation.to_string()),
-            Tag::Absent => (IF_NONE_MATCH, "*".to_owned()),
+            ObjectTag::Entity(tag) if is_strong(tag) => (IF_MATCH, tag.clone()),
+            ObjectTag::Entity(tag) => return Err(ObjectRefusal::WeakTag(tag.chars().take(SHOWN).collect())),
+            ObjectTag::Generation(generation) => (IF_GENERATION, generation.to_string()),
+            ObjectTag::Absent => (IF_NONE_MATCH, "*".to_owned()),
         };
-        Ok(ObjectPut { fence, body: framed(fence, content), content: content.to_vec(), condition })
+        Ok(ConditionalPut { fence, body: framed(fence, content), content: content.to_vec(), condition })
     }
 
     /// Returns the body to put.
@@ -201,7 +204,7 @@ impl ObjectPut {
     }
 
     /// Returns the object after the store has accepted it, in the state that the answer names.
-    pub fn done(self, tag: Tag) -> FencedObject {
+    pub fn done(self, tag: ObjectTag) -> FencedObject {
         FencedObject { fence: self.fence, tag, content: self.content }
     }
 }
@@ -238,25 +241,25 @@ fn is_strong(tag: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn entity(tag: &str) -> Tag {
-        Tag::Entity(tag.to_owned())
+    fn entity(tag: &str) -> ObjectTag {
+        ObjectTag::Entity(tag.to_owned())
     }
 
     #[test]
     fn each_store_gets_its_own_condition() {
         let fence = Fence::new(0, 34, 0);
-        let condition = |look: Look| {
+        let condition = |look: ObjectState| {
             let put = FencedObject::open(fence, &look).unwrap();
             (put.condition().0, put.condition().1.to_owned())
         };
-        assert_eq!(condition(Look::absent()), ("If-None-Match", "*".to_owned()));
-        assert_eq!(condition(Look::no_generation()), ("x-goog-if-generation-match", "0".to_owned()));
+        assert_eq!(condition(ObjectState::absent()), ("If-None-Match", "*".to_owned()));
+        assert_eq!(condition(ObjectState::no_generation()), ("x-goog-if-generation-match", "0".to_owned()));
         let body = FencedObject::unheld(b"x");
-        assert_eq!(condition(Look::at(entity("\"e1\""), &*body)), ("If-Match", "\"e1\"".to_owned()));
-        let generation = Look::at(Tag::Generation(7), &*body);
+        assert_eq!(condition(ObjectState::at(entity("\"e1\""), &*body)), ("If-Match", "\"e1\"".to_owned()));
+        let generation = ObjectState::at(ObjectTag::Generation(7), &*body);
         assert_eq!(condition(generation), ("x-goog-if-generation-match", "7".to_owned()));
         for weak in ["W/\"e1\"", "e1", "\"", "", "\"a\"\r\nX: \"b\""] {
-            let refusal = FencedObject::open(fence, &Look::at(entity(weak), &*body)).unwrap_err();
+            let refusal = FencedObject::open(fence, &ObjectState::at(entity(weak), &*body)).unwrap_err();
             assert!(matches!(refusal, ObjectRefusal::WeakTag(_)), "{weak:?}");
         }
     }
@@ -265,25 +268,25 @@ mod tests {
     fn the_content_stays_and_the_fence_rises() {
         let (old, new) = (Fence::new(0, 33, 0), Fence::new(0, 34, 0));
         let body = FencedObject::unheld(b"5");
-        let raise = FencedObject::open(old, &Look::at(entity("\"1\""), body)).unwrap();
+        let raise = FencedObject::open(old, &ObjectState::at(entity("\"1\""), body)).unwrap();
         let after_old = raise.body().to_vec();
         let holder = raise.done(entity("\"2\""));
         assert_eq!(holder.content(), b"5");
-        let raise = FencedObject::open(new, &Look::at(entity("\"2\""), after_old.clone())).unwrap();
+        let raise = FencedObject::open(new, &ObjectState::at(entity("\"2\""), after_old.clone())).unwrap();
         assert_ne!(raise.body(), after_old, "a tag made from the content changes with the fence");
         assert_eq!(FencedObject::strip(raise.body()).unwrap(), b"5");
-        let seen = Look::at(entity("\"3\""), raise.body());
+        let seen = ObjectState::at(entity("\"3\""), raise.body());
         assert_eq!(holder.refused(&seen), ObjectRefusal::Stale(Stale { yours: old, seen: new }));
         assert_eq!(FencedObject::open(None, &seen), Err(ObjectRefusal::NoFence(NoFence)));
         assert_eq!(
-            FencedObject::open(new, &Look::at(entity("\"3\""), *b"bare")),
+            FencedObject::open(new, &ObjectState::at(entity("\"3\""), *b"bare")),
             Err(ObjectRefusal::Foreign)
         );
     }
 
     #[test]
     fn a_write_names_the_state_that_the_last_one_left() {
-        let opened = FencedObject::open(Fence::new(0, 1, 0), &Look::absent()).unwrap();
+        let opened = FencedObject::open(Fence::new(0, 1, 0), &ObjectState::absent()).unwrap();
         let object = opened.done(entity("\"a\""));
         assert_eq!(object.content(), b"");
         let write = object.write(b"6").unwrap();

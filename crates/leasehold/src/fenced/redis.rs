@@ -36,7 +36,7 @@ pub trait RedisEval: Send + Sync {
 ///
 /// ```no_run
 /// use async_trait::async_trait;
-/// use leasehold::{Grade, Leasehold, fenced::{FencedRedis, RedisEval}};
+/// use leasehold::{FenceGrade, Client, fenced::{FencedRedis, RedisEval}};
 ///
 /// struct Connection(redis::aio::MultiplexedConnection);
 ///
@@ -52,8 +52,8 @@ pub trait RedisEval: Send + Sync {
 /// }
 ///
 /// # async fn pay(client: redis::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// let locks = Leasehold::open("redis://127.0.0.1").await?;
-/// let guard = locks.mutex("account/7").fenced(Grade::BestEffort)?.lock().await?;
+/// let locks = Client::open("redis://127.0.0.1").await?;
+/// let guard = locks.mutex("account/7").fenced(FenceGrade::BestEffort)?.lock().await?;
 /// let connection = Connection(client.get_multiplexed_async_connection().await?);
 /// let account = FencedRedis::open(connection, "account/7", guard.fence()).await?;
 /// let balance: i64 = match account.get().await? {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{
     Backend, Claim, Effect, Failure, FailureKind, Finding, Grant, Hint, Liveness, Patience, Profile, Proof,
-    Release, Renew, Renewal, Resource, Snapshot, Step, Summary, Version,
+    Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
 use crate::clock::SystemClock;
@@ -31,15 +31,15 @@ use crate::clock::SystemClock;
 /// - A fence for a holder of the old lock alone.
 ///
 /// ```
-/// use leasehold::{Leasehold, layer::Dual, local::MemoryBackend};
+/// use leasehold::{Client, layer::Dual, local::MemoryBackend};
 /// use std::sync::Arc;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
-/// let before = Leasehold::builder().over(old.clone())?;
-/// let moving = Leasehold::builder().over(Arc::new(Dual::of(old, new.clone())?))?;
-/// let after = Leasehold::builder().over(new)?;
+/// let before = Client::builder().over(old.clone())?;
+/// let moving = Client::builder().over(Arc::new(Dual::of(old, new.clone())?))?;
+/// let after = Client::builder().over(new)?;
 ///
 /// let guard = moving.mutex("job").lock().await?;
 /// assert!(before.mutex("job").try_lock().await?.is_none());
@@ -132,7 +132,7 @@ impl Backend for Dual {
             if patience.is_ended() {
                 return self.give_up(claim).await;
             }
-            if self.profile.waiting == leasehold_core::Waiting::Polls {
+            if self.profile.waiting == leasehold_core::WaitMode::Polls {
                 return Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(1) }));
             }
             // Repeated after that, the lease of the new lock is kept while the old one is waited for.
@@ -165,7 +165,7 @@ impl Backend for Dual {
     async fn inspect(
         &self,
         resource: &Resource,
-        _seen: Option<&Version>,
+        _seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.look(resource, patience).await
@@ -176,7 +176,7 @@ impl Backend for Dual {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let new = self.new.list(prefix, after, limit).await?;
         let old = self.old.list(prefix, after, limit).await?;
         let either: BTreeSet<Resource> = new.into_iter().chain(old).map(|summary| summary.resource).collect();
@@ -187,15 +187,15 @@ impl Backend for Dual {
             let count = |standings: usize| u32::try_from(standings).unwrap_or(u32::MAX);
             let (holders, waiting) = (count(seen.holders.len()), count(seen.waiting.len()));
             if holders + waiting > 0 {
-                summaries.push(Summary { resource, holders, waiting });
+                summaries.push(ResourceSummary { resource, holders, waiting });
             }
         }
         Ok(summaries)
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        let mut findings = self.new.examine(ttl).await;
-        findings.extend(self.old.examine(ttl).await);
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        let mut findings = self.new.diagnose(ttl).await;
+        findings.extend(self.old.diagnose(ttl).await);
         findings
     }
 }
@@ -270,7 +270,7 @@ fn both_released(new: Release, old: Release) -> Release {
 /// only the new one waits.
 fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
     let (mut holders, mut waiting) = (Vec::new(), Vec::new());
-    let version = Version(format!("{}|{}", new.version.0, old.version.0));
+    let version = SnapshotVersion(format!("{}|{}", new.version.0, old.version.0));
     for standing in new.holders {
         let both = old.holders.iter().any(|other| other.id == standing.id);
         if both { holders.push(standing) } else { waiting.push(standing) }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Broken, Claim, Effect, Failure, FailureKind, Finding, Patience, Profile, Put, RegisterPromise,
-    Registered, Registers, Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Stamp, Step, Summary,
-    Version, Waiting,
+    Backend, BreakOutcome, Claim, Durability, Effect, Failure, FailureKind, Finding, Patience, Profile, Put,
+    RegisterPromise, Registered, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
+    Snapshot, SnapshotVersion, Stamp, Step, WaitMode,
 };
 use tokio::sync::watch;
 
@@ -18,13 +18,13 @@ use tokio::sync::watch;
 ///
 /// ```
 /// use leasehold::layer::{Fault, Mode, Verb};
-/// use leasehold::{Leasehold, local::MemoryBackend};
+/// use leasehold::{Client, local::MemoryBackend};
 /// use std::{sync::Arc, time::Duration};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
 /// let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-/// let locks = Leasehold::builder().over(fault.clone())?;
+/// let locks = Client::builder().over(fault.clone())?;
 /// let guard = locks.mutex("job").ttl(Duration::from_millis(200)).lock().await?;
 /// fault.set(Verb::Renew, Mode::Hang);
 /// guard.lost().await; // reported in time, without an answer
@@ -171,20 +171,20 @@ impl Backend for Fault {
         self.inner.profile()
     }
 
-    fn why_not(&self, share: Share) -> Option<&'static str> {
-        self.inner.why_not(share)
+    fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
+        self.inner.unsupported_reason(share)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
         self.inner.registers().map(|_| self as &dyn Registers)
     }
 
-    fn adopts(&self) -> bool {
-        self.inner.adopts()
+    fn supports_transfer(&self) -> bool {
+        self.inner.supports_transfer()
     }
 
-    fn forgo(&self, claim: &Claim) {
-        self.inner.forgo(claim);
+    fn detach(&self, claim: &Claim) {
+        self.inner.detach(claim);
     }
 
     fn part(&self, claim: &Claim) -> u64 {
@@ -212,7 +212,7 @@ impl Backend for Fault {
         answered.unwrap_or_else(|failure| batch.iter().map(|_| Release::Unknown(failure.clone())).collect())
     }
 
-    async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
         let answer = self.pass(Verb::Release, None).await?;
         answer.deliver(self.inner.break_claim(claim).await).await?
     }
@@ -220,7 +220,7 @@ impl Backend for Fault {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         let answer = self.pass(Verb::Inspect, Some(patience)).await?;
@@ -232,19 +232,19 @@ impl Backend for Fault {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let answer = self.pass(Verb::Inspect, None).await?;
         answer.deliver(self.inner.list(prefix, after, limit).await?).await
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<Finding> {
-        self.inner.examine(ttl).await
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.inner.diagnose(ttl).await
     }
 }
 
 /// The registers of a backend that has none: they are never handed out.
 const NONE: RegisterPromise =
-    RegisterPromise { max_bytes: 0, waiting: Waiting::Polls, safety: Safety::Evictable, forgets: false };
+    RegisterPromise { max_bytes: 0, waiting: WaitMode::Polls, safety: Durability::Evictable, forgets: false };
 
 impl Fault {
     fn inner_registers(&self) -> Result<&dyn Registers, Failure> {

@@ -1,4 +1,4 @@
-//! A witness for the facade of the `metrics` crate: names and labels.
+//! An event subscriber for the facade of the `metrics` crate: names and labels.
 //!
 //! Ground rules: the names are an interface, listed in `docs/observability.md`. No label takes more
 //! than a bounded number of values.
@@ -10,9 +10,9 @@ use ::metrics::{counter, gauge, histogram};
 use leasehold_core::{LossCause, Resource};
 
 use super::contention::{Contended, Table};
-use crate::witness::{Event, Witness};
+use crate::events::{Event, EventSubscriber};
 
-/// A witness that reports to the recorder of the `metrics` crate (feature `metrics`).
+/// An event subscriber that reports to the recorder of the `metrics` crate (feature `metrics`).
 ///
 /// ```
 /// use leasehold::layer::Metrics;
@@ -21,7 +21,7 @@ use crate::witness::{Event, Witness};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
 /// let metrics = Arc::new(Metrics::new());
-/// let locks = leasehold::Leasehold::builder().witness(metrics.clone()).open("mem:").await?;
+/// let locks = leasehold::Client::builder().subscriber(metrics.clone()).open("mem:").await?;
 /// let guard = locks.mutex("job").lock().await?;
 /// guard.release().await?;
 /// assert_eq!(metrics.contended()[0].resource.as_str(), "job");
@@ -47,12 +47,12 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Creates a witness that reports up to 50 locks by name.
+    /// Creates an event subscriber that reports up to 50 locks by name.
     pub fn new() -> Metrics {
         Metrics::resources(NAMES)
     }
 
-    /// Creates a witness that reports up to `names` locks by name: the first ones for which requests waited
+    /// Creates an event subscriber that reports up to `names` locks by name: the first ones for which requests waited
     /// a tenth of a second. Four times as many are tracked for [`Metrics::contended`]; with zero none is.
     pub fn resources(names: usize) -> Metrics {
         Metrics { contention: Mutex::new(Table::new(names)) }
@@ -74,21 +74,21 @@ impl Metrics {
     }
 }
 
-impl Witness for Metrics {
-    fn witness(&self, event: &Event<'_>) {
+impl EventSubscriber for Metrics {
+    fn on_event(&self, event: &Event<'_>) {
         match *event {
-            Event::Asked { .. } => gauge!(WAITING).increment(1.0),
-            Event::Acquired { resource, waited, .. } | Event::Missed { resource, waited, .. } => {
+            Event::AcquireStarted { .. } => gauge!(WAITING).increment(1.0),
+            Event::Acquired { resource, waited, .. } | Event::AcquireFailed { resource, waited, .. } => {
                 self.ended(event, resource, waited);
             }
-            Event::Blocked { ahead: Some(ahead), .. } => histogram!(AHEAD).record(f64::from(ahead)),
+            Event::Queued { ahead: Some(ahead), .. } => histogram!(AHEAD).record(f64::from(ahead)),
             Event::Released { held, .. } => histogram!(HOLD, "end" => "released").record(held),
             Event::Renewed { lag, took, .. } => {
                 histogram!(RENEWAL_LAG).record(lag);
                 histogram!(RENEWAL).record(took);
             }
-            Event::NotRenewed { .. } => counter!(RENEWAL_FAILURES).increment(1),
-            Event::Suspected { .. } => counter!(SUSPECTED).increment(1),
+            Event::RenewalFailed { .. } => counter!(RENEWAL_FAILURES).increment(1),
+            Event::BecameSuspect { .. } => counter!(SUSPECTED).increment(1),
             Event::Recovered { suspect, .. } => histogram!(SUSPECT, "end" => "recovered").record(suspect),
             Event::Lost { cause, held, suspect, late, .. } => {
                 counter!(LOST, "cause" => word(cause)).increment(1);
@@ -98,9 +98,9 @@ impl Witness for Metrics {
                     histogram!(SUSPECT, "end" => "lost").record(suspect);
                 }
             }
-            Event::Kept { .. } => gauge!(LEASES).increment(1.0),
-            Event::LetGo { .. } => gauge!(LEASES).decrement(1.0),
-            Event::Blocked { ahead: None, .. } => {}
+            Event::LeaseStarted { .. } => gauge!(LEASES).increment(1.0),
+            Event::LeaseEnded { .. } => gauge!(LEASES).decrement(1.0),
+            Event::Queued { ahead: None, .. } => {}
         }
     }
 }

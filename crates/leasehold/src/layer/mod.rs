@@ -14,4 +14,4 @@ pub use dual::Dual;
 pub use fault::{Fault, Mode, Verb};
 #[cfg(feature = "metrics")]
 pub use metrics::Metrics;
-pub use quorum::{Quorum, Rearmed, Terms};
+pub use quorum::{Quorum, QuorumConfig, RearmReport};

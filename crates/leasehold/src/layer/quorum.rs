@@ -9,14 +9,14 @@
 //! Ground rules: nothing here knows the kind of a member. Every call to a member runs in a task of its
 //! own, so a slow one delays no other; a lock that comes too late is ended if it should not stay.
 
+mod acquire;
 mod arming;
 mod attempt;
-mod examining;
+mod diagnose;
+mod inspect;
 mod keeping;
-mod looking;
 mod seats;
 mod timer;
-mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +24,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::quorum::Member;
 use leasehold_core::{
-    Admission, Backend, Claim, Effect, Failure, FailureKind, Finding, Grade, Liveness, Order, Patience,
-    Profile, Release, Renew, Renewal, Resource, Safety, Share, Snapshot, Step, Summary, Version, Waiting,
+    Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness, LockSupport,
+    Patience, Profile, QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
+    SnapshotVersion, Step, WaitMode,
 };
 
+use acquire::Crowd;
 use arming::Arming;
 use seats::Seats;
-use waiting::Crowd;
 
-pub use arming::Rearmed;
+pub use arming::RearmReport;
 
 /// A majority of independent members as a backend of one holder at a time.
 ///
@@ -48,17 +49,17 @@ pub use arming::Rearmed;
 ///   required or not.
 ///
 /// # Does not promise
-/// - Counted permits and readers: see [`Backend::why_not`].
+/// - Counted permits and readers: see [`Backend::unsupported_reason`].
 /// - Any order among waiters.
 ///
 /// `redlock://` opens it; its special calls are reached through the client:
 ///
 /// ```no_run
-/// use leasehold::{Leasehold, layer::Quorum};
+/// use leasehold::{Client, layer::Quorum};
 /// use std::any::Any;
 ///
 /// # async fn replace() -> Result<(), Box<dyn std::error::Error>> {
-/// let locks = Leasehold::open("redlock://a,b,c").await?;
+/// let locks = Client::open("redlock://a,b,c").await?;
 /// // A majority was set up anew, and all earlier holders have ended:
 /// let backend: &dyn Any = &**locks.backend();
 /// if let Some(quorum) = backend.downcast_ref::<Quorum>() {
@@ -78,7 +79,7 @@ pub struct Quorum {
 
 /// The bounds of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct QuorumConfig {
     /// The shortest lease.
     pub min_ttl: Duration,
     /// The longest lease. A member that has lost its memory is not armed until this time has passed
@@ -95,19 +96,19 @@ impl Quorum {
     pub async fn over(
         name: &'static str,
         members: Vec<Arc<dyn Member>>,
-        terms: Terms,
+        terms: QuorumConfig,
     ) -> Result<Quorum, Failure> {
         let seats = Seats::new(members);
         let arming = Arc::new(Arming::new(seats.clone(), terms.max_ttl));
         arming.greet().await?;
         let profile = Profile {
             name,
-            admission: Admission::Exclusive,
-            order: Order::Unordered,
-            waiting: Waiting::Notifies,
+            admission: LockSupport::Exclusive,
+            order: QueueOrder::Unordered,
+            waiting: WaitMode::Notifies,
             liveness: Liveness::Lease { min: terms.min_ttl, max: terms.max_ttl },
-            fencing: Grade::AcrossFailover,
-            safety: Safety::LostOnFailover,
+            fencing: FenceGrade::AcrossFailover,
+            safety: Durability::LostOnFailover,
             place_ttl: Duration::ZERO,
             granularity: Duration::from_millis(2),
             overrun: Duration::ZERO,
@@ -132,13 +133,13 @@ impl Quorum {
     ///
     /// # Errors
     /// Fails if fewer than a majority could be reached, or accepted it. Nothing is harmed; call it again.
-    pub async fn rearm(&self) -> Result<Rearmed, Failure> {
+    pub async fn rearm(&self) -> Result<RearmReport, Failure> {
         self.arming.rearm().await
     }
 
     fn refuse(&self, claim: &Claim) -> Result<(), Failure> {
         if let Err(unmet) = self.profile.admits(claim.share) {
-            let why = self.why_not(claim.share).unwrap_or_default();
+            let why = self.unsupported_reason(claim.share).unwrap_or_default();
             return Err(Failure::new(FailureKind::Unsupported, Effect::None, format!("{unmet}: {why}")));
         }
         if let Liveness::Lease { min, max } = self.profile.liveness
@@ -157,7 +158,7 @@ impl Backend for Quorum {
         &self.profile
     }
 
-    fn why_not(&self, share: Share) -> Option<&'static str> {
+    fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
         let counted = "a majority excludes a second holder, but it does not count: of three servers with two permits \
                        each, three claims can have two servers each, and all of them a majority";
         let readers = "a fence is kept by one lock on each server, which readers would share: two of them could be \
@@ -185,7 +186,7 @@ impl Backend for Quorum {
     async fn inspect(
         &self,
         resource: &Resource,
-        _seen: Option<&Version>,
+        _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.look(resource).await
@@ -196,11 +197,11 @@ impl Backend for Quorum {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.summarize(prefix, after, limit).await
     }
 
-    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+    async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
         self.findings().await
     }
 }

@@ -52,33 +52,33 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Backend, Claim, Effect, Failure, Finding, Grade, Grant, Hint, Liveness, Order, Patience,
-    Profile, Proof, RegisterPromise, Registers, Release, Renew, Renewal, Resource, Safety, Severity,
-    Snapshot, Step, Summary, Version, Waiting,
+    Backend, Claim, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint, Liveness, LockSupport,
+    Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Severity, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
-mod book;
 mod config;
 mod directory;
 mod failure;
-mod life;
-mod look;
-mod onlook;
-mod own;
-mod pulse;
+mod inspect;
+mod ledger_file;
+mod liveness_fifo;
+mod liveness_handle;
+mod local_claims;
 mod registers;
 mod reserve;
-mod room;
-mod root;
+mod resource_dir;
+mod store_dir;
+mod transaction;
 mod watch;
 
 pub use config::{FileConfig, Network, default_root};
-pub use life::Life;
+pub use liveness_handle::LivenessHandle;
 
 use failure::with_effect;
-use look::{Break, Force, Look};
-use own::OwnClaims;
-use root::{Medium, Root};
+use local_claims::OwnClaims;
+use store_dir::{Medium, Root};
+use transaction::{Break, Force, Look};
 
 /// Locks between all processes of one machine, kept in a directory: `file:`.
 ///
@@ -142,7 +142,7 @@ impl FileBackend {
         let own = &self.inner.own;
         let (fence, signal) = own.grant_of(claim)?;
         let pulse = own.pulse(claim)?;
-        let proof = Proof::of(Life::of(&pulse));
+        let proof = Proof::of(LivenessHandle::of(&pulse));
         if !own.has_watcher(claim) {
             let watcher =
                 leasehold_machine::spawn(watch::over(pulse, Arc::downgrade(&self.inner), claim.clone()));
@@ -179,16 +179,16 @@ impl FileBackend {
     async fn release_one(&self, claim: &Claim) -> Result<Release, Failure> {
         let owned = claim.clone();
         if self.inner.own.pulse(claim).is_some() {
-            let was_there = self.run(move |inner| look::release(inner, &owned)).await?;
+            let was_there = self.run(move |inner| transaction::release(inner, &owned)).await?;
             return Ok(if was_there { Release::Freed } else { Release::Gone });
         }
-        match self.run(move |inner| look::break_claim(inner, &owned, Force::No)).await? {
+        match self.run(move |inner| transaction::break_claim(inner, &owned, Force::No)).await? {
             Break::Gone => return Ok(Release::Gone),
             Break::Done => return Ok(Release::Freed),
             Break::Told(watch) => watch::end_of(watch, BREAK_WAIT).await?,
         }
         let owned = claim.clone();
-        self.run(move |inner| look::break_claim(inner, &owned, Force::Yes)).await?;
+        self.run(move |inner| transaction::break_claim(inner, &owned, Force::Yes)).await?;
         Ok(Release::Freed)
     }
 }
@@ -197,7 +197,7 @@ impl FileBackend {
 impl Backend for FileBackend {
     /// Reports the location: of two processes with default settings, one may have another home
     /// than the other.
-    async fn examine(&self, _ttl: Duration) -> Vec<Finding> {
+    async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
         let path = self.path();
         let found = format!("locks lie in {}", path.display());
         let meaning = "they exclude the processes of this machine that use this directory";
@@ -231,7 +231,7 @@ impl Backend for FileBackend {
             }
             let last = patience.is_ended();
             let (owned, limit) = (claim.clone(), patience.clone());
-            match self.run(move |inner| look::contend(inner, &owned, &limit, last)).await? {
+            match self.run(move |inner| transaction::contend(inner, &owned, &limit, last)).await? {
                 // The next round returns it, or finds it broken already.
                 Look::Granted => {}
                 Look::Busy { ahead, .. } if last => {
@@ -266,13 +266,13 @@ impl Backend for FileBackend {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         loop {
             let patient = !patience.is_ended();
             let owned = resource.clone();
-            let (snapshot, watches) = self.run(move |inner| onlook::snapshot(&inner.root, &owned)).await?;
+            let (snapshot, watches) = self.run(move |inner| inspect::snapshot(&inner.root, &owned)).await?;
             if !patient || seen.is_none_or(|seen| *seen != snapshot.version) {
                 return Ok(snapshot);
             }
@@ -287,27 +287,27 @@ impl Backend for FileBackend {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let (prefix, after) = (prefix.to_owned(), after.cloned());
-        self.run(move |inner| onlook::list(&inner.root, &prefix, after.as_ref(), limit)).await
+        self.run(move |inner| inspect::list(&inner.root, &prefix, after.as_ref(), limit)).await
     }
 }
 
 fn profile(medium: Medium) -> Profile {
     let (fencing, safety) = match medium {
-        Medium::Disk => (Grade::Strict, Safety::Strict),
+        Medium::Disk => (FenceGrade::Strict, Durability::Strict),
         // A restart of the machine ends every claim, and removes the fences with it. New ones begin at
         // the wall clock, which may have been set back.
-        Medium::Memory => (Grade::BestEffort, Safety::Strict),
+        Medium::Memory => (FenceGrade::BestEffort, Durability::Strict),
         // Data that a file server acknowledges is not always on its disk, and data that it serves is
         // not always the newest.
-        Medium::Network => (Grade::BestEffort, Safety::LostOnFailover),
+        Medium::Network => (FenceGrade::BestEffort, Durability::LostOnFailover),
     };
     Profile {
         name: "file",
-        admission: Admission::Counted,
-        order: Order::Fifo,
-        waiting: Waiting::Blocks,
+        admission: LockSupport::Counted,
+        order: QueueOrder::Fifo,
+        waiting: WaitMode::Blocks,
         liveness: Liveness::Session,
         fencing,
         safety,
@@ -331,11 +331,11 @@ mod tests {
 
     #[test]
     fn the_medium_decides_what_is_promised() {
-        assert!(profile(Medium::Disk).fences(Grade::Strict).is_ok());
-        assert!(profile(Medium::Disk).keeps(Safety::Strict).is_ok());
-        assert!(profile(Medium::Memory).fences(Grade::AcrossFailover).is_err());
-        assert!(profile(Medium::Memory).keeps(Safety::Strict).is_ok());
-        assert!(profile(Medium::Network).fences(Grade::AcrossFailover).is_err());
-        assert!(profile(Medium::Network).keeps(Safety::Strict).is_err());
+        assert!(profile(Medium::Disk).fences(FenceGrade::Strict).is_ok());
+        assert!(profile(Medium::Disk).keeps(Durability::Strict).is_ok());
+        assert!(profile(Medium::Memory).fences(FenceGrade::AcrossFailover).is_err());
+        assert!(profile(Medium::Memory).keeps(Durability::Strict).is_ok());
+        assert!(profile(Medium::Network).fences(FenceGrade::AcrossFailover).is_err());
+        assert!(profile(Medium::Network).keeps(Durability::Strict).is_err());
     }
 }

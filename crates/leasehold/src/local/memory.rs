@@ -14,9 +14,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Admission, Ask, Backend, Claim, Clock, Effect, Entry, Failure, FailureKind, Fence, Grade, Grant, Hint,
-    Liveness, MAX_LINE, Moment, Order, Patience, Profile, Proof, Registers, Release, Renew, Renewal,
-    Resource, Safety, Snapshot, Standing, Step, Summary, Verdict, Version, Wait, Waiting,
+    Ask, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, Fence,
+    FenceGrade, Grant, Hint, Liveness, LockSupport, MAX_LINE, Moment, Patience, Profile, Proof, QueueOrder,
+    Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict,
+    Wait, WaitMode,
 };
 use tokio::sync::Notify;
 
@@ -32,18 +33,18 @@ use store::{At, Store};
 /// (share it in an `Arc`).
 ///
 /// # Does not promise
-/// Anything beyond this process, or beyond its end: [`Safety::Strict`] and [`Grade::Strict`] mean that
+/// Anything beyond this process, or beyond its end: [`Durability::Strict`] and [`FenceGrade::Strict`] mean that
 /// only the end of the process takes a claim away or a fence back, and then no user of it is left.
 ///
 /// # Example
 /// ```
-/// use leasehold::{Leasehold, local::MemoryBackend};
+/// use leasehold::{Client, local::MemoryBackend};
 /// use std::sync::Arc;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
 /// let store = Arc::new(MemoryBackend::new());
-/// let (here, there) = (Leasehold::builder().over(store.clone())?, Leasehold::builder().over(store)?);
+/// let (here, there) = (Client::builder().over(store.clone())?, Client::builder().over(store)?);
 /// let guard = here.mutex("job").lock().await?;
 /// assert!(there.mutex("job").try_lock().await?.is_none());
 /// guard.release().await?;
@@ -84,12 +85,12 @@ impl MemoryBackend {
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
         let profile = Profile {
             name: "mem",
-            admission: Admission::Counted,
-            order: Order::Fifo,
-            waiting: Waiting::Notifies,
+            admission: LockSupport::Counted,
+            order: QueueOrder::Fifo,
+            waiting: WaitMode::Notifies,
             liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: Grade::Strict,
-            safety: Safety::Strict,
+            fencing: FenceGrade::Strict,
+            safety: Durability::Strict,
             place_ttl: Duration::ZERO,
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
@@ -103,7 +104,7 @@ impl MemoryBackend {
     /// when to ask again.
     #[must_use]
     pub fn polling(mut self) -> Self {
-        self.profile.waiting = Waiting::Polls;
+        self.profile.waiting = WaitMode::Polls;
         self.profile.place_ttl = POLLED_PLACE;
         self
     }
@@ -112,12 +113,12 @@ impl MemoryBackend {
     /// switches between tasks, and no promise about how long one of them waits.
     #[must_use]
     pub fn unordered(mut self) -> Self {
-        self.profile.order = Order::Unordered;
+        self.profile.order = QueueOrder::Unordered;
         self
     }
 
     fn polls(&self) -> bool {
-        self.profile.waiting == Waiting::Polls
+        self.profile.waiting == WaitMode::Polls
     }
 
     fn store(&self) -> MutexGuard<'_, Store> {
@@ -143,7 +144,7 @@ impl MemoryBackend {
         let in_line = Wait::InLine(if self.polls() { POLLED_PLACE } else { Duration::MAX });
         let mut verdict = Verdict::Full;
         // A claim that has a place keeps it even if the order is free: barging again would cost it the place.
-        if self.profile.order == Order::Unordered && !known {
+        if self.profile.order == QueueOrder::Unordered && !known {
             verdict = ledger.contend(&ask_of(claim, Wait::Barging), now);
         }
         if !matches!(verdict, Verdict::Granted(_)) {
@@ -166,7 +167,7 @@ impl MemoryBackend {
         store.expire(resource, now);
         let entries = store.entries(resource);
         let fence = store.last_fence(resource);
-        let standing = |entry: &Entry| Standing {
+        let standing = |entry: &Entry| ClaimInfo {
             id: entry.id,
             share: entry.share,
             fence: entry.granted,
@@ -174,7 +175,7 @@ impl MemoryBackend {
             remaining: (entry.until != Moment::NEVER).then(|| now.until(entry.until)),
             note: entry.note.clone(),
         };
-        let mut holders: Vec<Standing> =
+        let mut holders: Vec<ClaimInfo> =
             entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect();
         // A claim that passed the queue is ahead of those that were granted before it.
         holders.sort_by_key(|holder| holder.fence);
@@ -205,7 +206,7 @@ impl Backend for MemoryBackend {
         Some(self)
     }
 
-    fn adopts(&self) -> bool {
+    fn supports_transfer(&self) -> bool {
         true
     }
 
@@ -264,7 +265,7 @@ impl Backend for MemoryBackend {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         let bell = Bell::hang(self, (resource.clone(), None));
@@ -289,7 +290,7 @@ impl Backend for MemoryBackend {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         Ok(self.store().list(prefix, after, limit, self.clock.now()))
     }
 }
@@ -343,12 +344,12 @@ fn ask_of(claim: &Claim, wait: Wait) -> Ask {
 }
 
 /// Derives the version from the state, so that resources without claims need no counter.
-fn version(fence: Option<Fence>, entries: &[Entry]) -> Version {
+fn version(fence: Option<Fence>, entries: &[Entry]) -> SnapshotVersion {
     let mut state = DefaultHasher::new();
     for entry in entries {
         (entry.id, entry.granted).hash(&mut state);
     }
-    Version(format!("{}-{:016x}", fence.unwrap_or_default(), state.finish()))
+    SnapshotVersion(format!("{}-{:016x}", fence.unwrap_or_default(), state.finish()))
 }
 
 /// Returns the time of an event, for display only: the wall clock decides nothing.

@@ -4,5 +4,5 @@
 mod file;
 mod memory;
 
-pub use file::{FileBackend, FileConfig, Life, Network, default_root};
+pub use file::{FileBackend, FileConfig, LivenessHandle, Network, default_root};
 pub use memory::MemoryBackend;

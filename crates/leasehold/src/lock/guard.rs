@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::{Fence, LossCause, Proof, Resource, Share};
 
-use super::again::{Again, Terms};
+use super::reacquire::{Again, LockOptions};
 use super::run::while_held;
 use crate::engine::{Hold, HoldHandle, Released, State};
 use crate::error::{Error, ErrorKind, Result};
@@ -34,9 +34,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// use leasehold::{Leasehold, fenced::FenceGate};
+/// use leasehold::{Client, fenced::FenceGate};
 ///
-/// let locks = Leasehold::open("mem:").await?;
+/// let locks = Client::open("mem:").await?;
 /// let stock = FenceGate::new(7); // refuses older fences
 /// let guard = locks.mutex("stock/42").lock().await?;
 /// let pass = stock.open(guard.fence()).unwrap(); // before the first read
@@ -51,13 +51,13 @@ use crate::error::{Error, ErrorKind, Result};
 #[must_use = "the lock is given back when the guard is dropped"]
 pub struct Guard {
     hold: HoldHandle,
-    terms: Terms,
+    terms: LockOptions,
 }
 
 impl Guard {
-    pub(crate) fn new(mut hold: HoldHandle, terms: Terms) -> Guard {
-        if !terms.at_least.is_zero() {
-            let end = hold.now().after(terms.at_least);
+    pub(crate) fn new(mut hold: HoldHandle, terms: LockOptions) -> Guard {
+        if !terms.min_hold.is_zero() {
+            let end = hold.now().after(terms.min_hold);
             hold.keep_until(end);
         }
         Guard { hold, terms }
@@ -110,7 +110,7 @@ impl Guard {
     ///
     /// A condition made of the proof holds for as long as the claim does, so after this call the claim
     /// stays with this guard: its release goes to the server, the next task of this process is granted
-    /// another claim, and the lock cannot be [handed off](Guard::hand_off). An empty proof changes nothing.
+    /// another claim, and the lock cannot be [handed off](Guard::transfer). An empty proof changes nothing.
     pub fn proof(&self) -> &Proof {
         self.hold().proof()
     }
@@ -199,7 +199,7 @@ impl Guard {
     }
 
     /// Releases the lock and waits until that is confirmed. Before that, it waits until the lock was
-    /// held [as long as it had to be](crate::Lock::at_least).
+    /// held [as long as it had to be](crate::Lock::min_hold).
     ///
     /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, this ends only this guard.
     ///

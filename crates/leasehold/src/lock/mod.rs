@@ -1,37 +1,39 @@
 //! The locks: constants of the one admission rule, with the methods under their usual names.
 
-mod again;
+mod control;
 mod guard;
-mod handover;
 mod mutex;
-mod notices;
-mod part;
+mod reacquire;
+mod request;
 mod revocation;
 mod run;
 mod rwlock;
 mod semaphore;
+mod transfer;
 mod upgradable;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Grade, Liveness, Note, Order, Resource, Safety, Share, Snapshot, Version};
+use leasehold_core::{
+    Durability, FenceGrade, Liveness, Note, QueueOrder, Resource, Share, Snapshot, SnapshotVersion,
+};
 
-use crate::engine::{Engine, Manner, Owner, Wait, Want};
+use crate::engine::{Engine, Owner, Wait, WaitOptions, Want};
 use crate::error::{Error, ErrorKind, Result};
 
 pub use guard::Guard;
-pub use handover::Handover;
 pub use mutex::Mutex;
-pub use part::Part;
+pub use request::LockRequest;
 pub use revocation::Revocation;
 pub(crate) use revocation::ask_back;
 pub(crate) use run::while_held;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
+pub use transfer::TransferToken;
 pub use upgradable::Upgradable;
 
-use again::Terms;
+use reacquire::LockOptions;
 
 /// The kinds of a [`Lock`].
 pub mod kind {
@@ -65,9 +67,9 @@ pub struct Lock<K> {
     kind: K,
     ttl: Duration,
     max_hold: Option<Duration>,
-    at_least: Duration,
-    quiet: Duration,
-    manner: Manner,
+    min_hold: Duration,
+    lock_delay: Duration,
+    manner: WaitOptions,
     note: Note,
     owner: Option<Owner>,
 }
@@ -95,9 +97,9 @@ impl<K> Lock<K> {
             kind,
             ttl,
             max_hold: None,
-            at_least: Duration::ZERO,
-            quiet: Duration::ZERO,
-            manner: Manner::default(),
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            manner: WaitOptions::default(),
             note,
             owner: None,
         }
@@ -139,8 +141,8 @@ impl<K> Lock<K> {
     /// not, and the lock is released in the background. A client that is closed releases it at once,
     /// and a process that ends leaves it to its ttl.
     #[must_use]
-    pub fn at_least(mut self, time: Duration) -> Self {
-        self.at_least = time;
+    pub fn min_hold(mut self, time: Duration) -> Self {
+        self.min_hold = time;
         self
     }
 
@@ -168,8 +170,8 @@ impl<K> Lock<K> {
     /// after the process, elsewhere as soon as the server notices that the connection is gone.
     /// `Invalid` if `ttl` and `time` are together longer than the longest ttl of the store.
     #[must_use]
-    pub fn quiet(mut self, time: Duration) -> Self {
-        self.quiet = time;
+    pub fn lock_delay(mut self, time: Duration) -> Self {
+        self.lock_delay = time;
         self
     }
 
@@ -209,10 +211,10 @@ impl<K> Lock<K> {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> leasehold::Result<()> {
-    /// use leasehold::{ErrorKind, Leasehold, Owner};
+    /// use leasehold::{ErrorKind, Client, Owner};
     /// # use std::time::Duration;
     /// # let patient = Duration::from_millis(50);
-    /// let locks = Leasehold::open("mem:").await?;
+    /// let locks = Client::open("mem:").await?;
     /// let (ann, ben) = (Owner::new(), Owner::new());
     /// let lock = |name: &str, owner| locks.mutex(name).owner(owner).detect_deadlocks(patient);
     /// let has_ann = lock("from", &ann).lock().await?;
@@ -242,7 +244,7 @@ impl<K> Lock<K> {
     ///
     /// One owner of each circle is notified: the last one to begin to wait, as far as that is known. No
     /// lock is taken from its holder; the others continue as soon as that owner releases its locks.
-    /// [`Leasehold::deadlocks`](crate::Leasehold::deadlocks) sees the same from outside. A process that
+    /// [`Client::deadlocks`](crate::Client::deadlocks) sees the same from outside. A process that
     /// dies leaves the circle when its leases end.
     ///
     /// # Does not promise
@@ -280,7 +282,7 @@ impl<K> Lock<K> {
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it. Nothing is sent.
-    pub fn fenced(self, grade: Grade) -> Result<Self> {
+    pub fn require_fencing(self, grade: FenceGrade) -> Result<Self> {
         self.engine.profile().fences(grade)?;
         Ok(self)
     }
@@ -297,7 +299,7 @@ impl<K> Lock<K> {
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it. Nothing is sent.
-    pub fn require(self, order: Order) -> Result<Self> {
+    pub fn require_order(self, order: QueueOrder) -> Result<Self> {
         self.engine.profile().orders(order)?;
         Ok(self)
     }
@@ -306,7 +308,7 @@ impl<K> Lock<K> {
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it. Nothing is sent.
-    pub fn kept(self, safety: Safety) -> Result<Self> {
+    pub fn require_durability(self, safety: Durability) -> Result<Self> {
         self.engine.profile().keeps(safety)?;
         Ok(self)
     }
@@ -314,7 +316,7 @@ impl<K> Lock<K> {
     /// Returns the holders of this lock and its waiters.
     ///
     /// # Errors
-    /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
+    /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn inspect(&self) -> Result<Snapshot> {
         self.engine.look(&self.name.clone()?, None, Duration::ZERO).await
     }
@@ -323,8 +325,8 @@ impl<K> Lock<K> {
     /// state at that time.
     ///
     /// # Errors
-    /// As [`Leasehold::inspect`](crate::Leasehold::inspect).
-    pub async fn changed(&self, seen: &Version, limit: Duration) -> Result<Snapshot> {
+    /// As [`Client::inspect`](crate::Client::inspect).
+    pub async fn changed(&self, seen: &SnapshotVersion, limit: Duration) -> Result<Snapshot> {
         self.engine.look(&self.name.clone()?, Some(seen), limit).await
     }
 
@@ -334,11 +336,11 @@ impl<K> Lock<K> {
         Ok(hold.map(|hold| Guard::new(hold, self.terms())))
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
+    fn terms(&self) -> LockOptions {
+        LockOptions {
             max_hold: self.max_hold,
-            at_least: self.at_least,
-            quiet: self.quiet,
+            min_hold: self.min_hold,
+            lock_delay: self.lock_delay,
             manner: self.manner,
             owner: self.owner.clone(),
         }
@@ -356,8 +358,8 @@ impl<K> Lock<K> {
     fn of_kind<L>(&self, name: &str, kind: L) -> Lock<L> {
         Lock {
             ttl: self.ttl,
-            quiet: self.quiet,
-            manner: Manner { looks_after: None, ..self.manner },
+            lock_delay: self.lock_delay,
+            manner: WaitOptions { looks_after: None, ..self.manner },
             ..Lock::new(self.engine.clone(), name, kind, self.note.clone())
         }
     }
@@ -367,7 +369,7 @@ impl<K> Lock<K> {
         let resource = self.name.clone()?;
         let profile = self.engine.profile();
         profile.admits(share).map_err(|unmet| {
-            let text = match self.engine.backend().why_not(share) {
+            let text = match self.engine.backend().unsupported_reason(share) {
                 Some(why) => format!("{unmet}: {why}"),
                 None => unmet.to_string(),
             };
@@ -387,17 +389,17 @@ impl<K> Lock<K> {
                         hours(max)
                     ));
                 }
-                if self.quiet > max - self.ttl {
-                    let (ttl, quiet) = (self.ttl, self.quiet);
+                if self.lock_delay > max - self.ttl {
+                    let (ttl, lock_delay) = (self.ttl, self.lock_delay);
                     let text = format!(
-                        "a ttl of {ttl:?} and a quiet time of {quiet:?} are too long together: {name} takes {max:?}"
+                        "a ttl of {ttl:?} and a lock delay of {lock_delay:?} exceed the longest lease of {name} together, which is {max:?}"
                     );
                     return invalid(text);
                 }
             }
-            _ if !self.quiet.is_zero() => {
+            _ if !self.lock_delay.is_zero() => {
                 let text = format!(
-                    "a `{name}` store frees a lock when its holder's session or connection ends, so no quiet time can follow a loss"
+                    "a `{name}` store frees a lock when its holder's session or connection ends, so it cannot keep a lock delay after a loss"
                 );
                 return Err(Error::new(ErrorKind::Unsupported, "lock", text).on(&resource));
             }
@@ -426,7 +428,7 @@ impl<K> Lock<K> {
             resource,
             share,
             ttl: self.ttl,
-            quiet: self.quiet,
+            lock_delay: self.lock_delay,
             max_hold: self.max_hold,
             note: self.note.clone(),
         })

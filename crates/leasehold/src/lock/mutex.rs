@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::Share;
 
 use super::kind::Exclusive;
-use super::{Guard, Handover, Lock};
+use super::{Guard, Lock, TransferToken};
 use crate::engine::Wait;
 use crate::error::Result;
 
@@ -14,7 +14,7 @@ use crate::error::Result;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let mutex = locks.mutex("nightly");
 /// let guard = mutex.lock().await?;
 /// assert!(mutex.try_lock().await?.is_none()); // contention is not an error
@@ -74,7 +74,7 @@ impl Lock<Exclusive> {
         self.hold(Share::MUTEX, Wait::For(limit)).await
     }
 
-    /// Continues the lock that another process [handed off](Guard::hand_off), with the settings of this lock.
+    /// Continues the lock that another process [handed off](Guard::transfer), with the settings of this lock.
     ///
     /// # Promises
     /// Of all processes that try with one token, one succeeds. No other client held the lock in
@@ -86,11 +86,11 @@ impl Lock<Exclusive> {
     /// it is released.
     ///
     /// # Errors
-    /// `Lost` if the token was used before (`HandedOver`), or its time is over (`Expired`): the text
+    /// `Lost` if the token was used before (`Transferred`), or its time is over (`Expired`): the text
     /// says which, as far as it can be known. `Invalid` for a token of another lock. `Unsupported` if
     /// the store cannot do it. `OutcomeUnknown` if the store did not answer: the token may have been
     /// used, and the lease then ends by itself. Otherwise as [`Mutex::lock`].
-    pub async fn take_over(&self, handover: &Handover) -> Result<Guard> {
-        self.resume(handover, |share| share == Share::MUTEX).await
+    pub async fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
+        self.resume(token, |share| share == Share::MUTEX).await
     }
 }

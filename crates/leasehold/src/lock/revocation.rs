@@ -8,11 +8,11 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Resource, Standing};
+use leasehold_core::{ClaimInfo, Resource};
 
-use super::notices::Notices;
+use super::control::ControlRegister;
 use super::{Guard, Lock};
-use crate::engine::{Engine, Held};
+use crate::engine::{Engine, Lease};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A request to release a lock.
@@ -24,7 +24,7 @@ pub struct Revocation {
 }
 
 impl Guard {
-    /// Waits until another client [requests the release of the lock](crate::Leasehold::revoke); for
+    /// Waits until another client [requests the release of the lock](crate::Client::revoke); for
     /// ever if none does.
     ///
     /// The lock stays held: the holder decides whether and when to release it.
@@ -32,7 +32,7 @@ impl Guard {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> leasehold::Result<()> {
-    /// let locks = leasehold::Leasehold::open("mem:").await?;
+    /// let locks = leasehold::Client::open("mem:").await?;
     /// let guard = locks.mutex("index").lock().await?;
     /// # let asking = locks.clone();
     /// # let asking = tokio::spawn(async move { asking.revoke("index", "the machine goes down").await });
@@ -78,7 +78,7 @@ impl Guard {
         let (resource, tag, ending) = (self.resource().clone(), self.tag(), self.ending());
         let over = self.hold().over();
         async move {
-            let notices = Notices::of(&engine, &resource, HEAR)?;
+            let notices = ControlRegister::of(&engine, &resource, HEAR)?;
             tokio::select! {
                 biased;
                 ended = ending => match ended {
@@ -92,13 +92,13 @@ impl Guard {
 }
 
 impl<K> Lock<K> {
-    /// Requires that the holder of the lock can be [asked](crate::Leasehold::revoke) to release it.
+    /// Requires that the holder of the lock can be [asked](crate::Client::revoke) to release it.
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot do it, `Invalid` if the name is too long for it.
     /// Nothing is sent.
     pub fn revocable(self) -> Result<Self> {
-        Notices::of(&self.engine, &self.name.clone()?, HEAR)?;
+        ControlRegister::of(&self.engine, &self.name.clone()?, HEAR)?;
         Ok(self)
     }
 }
@@ -108,20 +108,20 @@ pub(crate) async fn ask_back(
     engine: &Arc<Engine>,
     resource: &Resource,
     reason: &str,
-) -> Result<Vec<Standing>> {
+) -> Result<Vec<ClaimInfo>> {
     if reason.len() > REASON_MAX {
         let text = format!("a reason of {} bytes is too long: {REASON_MAX} at most", reason.len());
         return Err(Error::new(ErrorKind::Invalid, ASK, text).on(resource));
     }
-    Ok(Notices::of(engine, resource, ASK)?.revoke(reason).await?.holders)
+    Ok(ControlRegister::of(engine, resource, ASK)?.revoke(reason).await?.holders)
 }
 
 /// Waits for a request for this claim, and returns it.
 async fn listen(
     engine: &Arc<Engine>,
-    notices: &Notices,
+    notices: &ControlRegister,
     tag: &str,
-    held: &Weak<Held>,
+    held: &Weak<Lease>,
     over: impl Fn() -> bool,
 ) -> Result<Option<Revocation>> {
     let mut last = None;

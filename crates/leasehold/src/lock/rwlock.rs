@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::Share;
 
 use super::kind::Shared;
-use super::{Guard, Handover, Lock, Upgradable};
+use super::{Guard, Lock, TransferToken, Upgradable};
 use crate::engine::Wait;
 use crate::error::Result;
 
@@ -17,7 +17,7 @@ use crate::error::Result;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let prices = locks.rwlock("prices");
 /// let (one, two) = (prices.read().await?, prices.read().await?);
 /// assert!(prices.try_write().await?.is_none());
@@ -98,11 +98,11 @@ impl Lock<Shared> {
         self.hold(Share::WRITER, Wait::For(limit)).await
     }
 
-    /// Continues as the reader or the writer that another process [handed off](Guard::hand_off).
+    /// Continues as the reader or the writer that another process [handed off](Guard::transfer).
     ///
     /// # Errors
-    /// As [`Mutex::take_over`](crate::Mutex::take_over), with the same promises and cancel safety.
-    pub async fn take_over(&self, handover: &Handover) -> Result<Guard> {
-        self.resume(handover, |share| share == Share::READER || share == Share::WRITER).await
+    /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel safety.
+    pub async fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
+        self.resume(token, |share| share == Share::READER || share == Share::WRITER).await
     }
 }

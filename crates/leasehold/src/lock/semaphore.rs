@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::Share;
 
 use super::kind::Counted;
-use super::{Guard, Handover, Lock};
+use super::{Guard, Lock, TransferToken};
 use crate::engine::Wait;
 use crate::error::Result;
 
@@ -17,7 +17,7 @@ use crate::error::Result;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let encoders = locks.semaphore("encode", 3);
 /// let two = encoders.acquire_many(2).await?;
 /// let one = encoders.acquire().await?;
@@ -28,7 +28,7 @@ use crate::error::Result;
 /// ```
 ///
 /// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). Where the profile
-/// says [`Admission::Permits`](crate::Admission::Permits), several permits at once are refused, and the
+/// says [`LockSupport::Permits`](crate::LockSupport::Permits), several permits at once are refused, and the
 /// mutex of the same name is another lock.
 pub type Semaphore = Lock<Counted>;
 
@@ -81,13 +81,13 @@ impl Lock<Counted> {
         self.hold(self.share(permits)?, Wait::For(limit)).await
     }
 
-    /// Continues with the permits that another process [handed off](Guard::hand_off).
+    /// Continues with the permits that another process [handed off](Guard::transfer).
     ///
     /// # Errors
-    /// As [`Mutex::take_over`](crate::Mutex::take_over), with the same promises and cancel safety;
+    /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel safety;
     /// `Invalid` if the total number of permits differs.
-    pub async fn take_over(&self, handover: &Handover) -> Result<Guard> {
-        self.resume(handover, |share| share.capacity() == self.kind.permits).await
+    pub async fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
+        self.resume(token, |share| share.capacity() == self.kind.permits).await
     }
 
     fn share(&self, permits: u32) -> Result<Share> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use leasehold_core::{Fence, LossCause, Resource, Share};
 
-use super::again::Terms;
 use super::kind::{Exclusive, Shared};
+use super::reacquire::LockOptions;
 use super::{Guard, Lock, while_held};
 use crate::engine::Wait;
 use crate::error::{Error, ErrorKind, Result};
@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let locks = leasehold::Leasehold::open("mem:").await?;
+/// let locks = leasehold::Client::open("mem:").await?;
 /// let prices = locks.rwlock("prices");
 /// let mut guard = prices.upgradable_read().await?; // beside other readers
 /// guard.upgrade().await?; // waits until they are gone; nobody wrote meanwhile
@@ -138,7 +138,7 @@ impl Upgradable {
             (Ok(outcome), None) => outcome?,
         };
         // The reader ensures the minimum time to hold.
-        let terms = Terms { at_least: Duration::ZERO, ..self.lock.terms() };
+        let terms = LockOptions { min_hold: Duration::ZERO, ..self.lock.terms() };
         self.write = Some(Guard::new(hold, terms));
         // There are no other readers now, so none can want to upgrade: the gate is not needed any more.
         drop(gate);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::layer::Fault;
 use leasehold::local::MemoryBackend;
-use leasehold::{Leasehold, Snapshot, Tuning};
+use leasehold::{Client, Snapshot, Tuning};
 
 /// One store that several clients reach, each over a wire of its own.
 pub(crate) struct Store(Arc<MemoryBackend>);
@@ -18,18 +18,18 @@ impl Store {
     }
 
     /// Opens a separate client, as another process would.
-    pub(crate) fn client(&self) -> (Leasehold, Arc<Fault>) {
+    pub(crate) fn client(&self) -> (Client, Arc<Fault>) {
         self.tuned(Tuning::default())
     }
 
-    pub(crate) fn tuned(&self, tuning: Tuning) -> (Leasehold, Arc<Fault>) {
+    pub(crate) fn tuned(&self, tuning: Tuning) -> (Client, Arc<Fault>) {
         let fault = Arc::new(Fault::over(self.0.clone()));
-        (Leasehold::builder().tuning(tuning).over(fault.clone()).unwrap(), fault)
+        (Client::builder().tuning(tuning).over(fault.clone()).unwrap(), fault)
     }
 }
 
 /// Waits until the resource has no holder and no waiter, or fails with what is left.
-pub(crate) async fn settles(locks: &Leasehold, name: &str) {
+pub(crate) async fn settles(locks: &Client, name: &str) {
     let mut last: Option<Snapshot> = None;
     for _ in 0..500 {
         let snapshot = locks.inspect(name).await.unwrap();
@@ -43,7 +43,7 @@ pub(crate) async fn settles(locks: &Leasehold, name: &str) {
 }
 
 /// Waits until `count` claims wait on the server.
-pub(crate) async fn waiting(locks: &Leasehold, name: &str, count: usize) {
+pub(crate) async fn waiting(locks: &Client, name: &str, count: usize) {
     for _ in 0..500 {
         if locks.inspect(name).await.unwrap().waiting.len() == count {
             return;
@@ -54,7 +54,7 @@ pub(crate) async fn waiting(locks: &Leasehold, name: &str, count: usize) {
 }
 
 /// Waits until the server has a holder.
-pub(crate) async fn held(locks: &Leasehold, name: &str) {
+pub(crate) async fn held(locks: &Client, name: &str) {
     for _ in 0..500 {
         if !locks.inspect(name).await.unwrap().holders.is_empty() {
             return;

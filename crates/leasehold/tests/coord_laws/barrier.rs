@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Barrier, ErrorKind, Leasehold, Passage};
+use leasehold::{Barrier, BarrierWaitResult, Client, ErrorKind};
 
-use crate::world::{Client, on_half_of_them};
+use crate::world::{Peer, on_half_of_them};
 
-fn barrier(locks: &Leasehold, parties: u32) -> Barrier {
+fn barrier(locks: &Client, parties: u32) -> Barrier {
     locks.barrier("round", parties).ttl(TTL)
 }
 
@@ -17,7 +17,7 @@ fn barrier(locks: &Leasehold, parties: u32) -> Barrier {
 #[derive(Debug, Default)]
 struct History {
     inside: u32,
-    passages: BTreeMap<u64, Vec<Passage>>,
+    passages: BTreeMap<u64, Vec<BarrierWaitResult>>,
     /// Who went in and will not tell what became of him.
     silent: u32,
 }
@@ -28,7 +28,7 @@ fn goes_in(history: &Shared) {
     history.lock().unwrap().inside += 1;
 }
 
-fn comes_out(history: &Shared, parties: u32, passage: Option<Passage>) {
+fn comes_out(history: &Shared, parties: u32, passage: Option<BarrierWaitResult>) {
     let mut history = history.lock().unwrap();
     if let Some(passage) = passage {
         // All of a generation are inside when the first of them comes out; later ones find some of them outside.
@@ -41,7 +41,7 @@ fn comes_out(history: &Shared, parties: u32, passage: Option<Passage>) {
 }
 
 /// Waits round after round until the barrier breaks; how it ended.
-async fn rounds(client: Client, history: Shared, parties: u32, count: u32, start: Duration) {
+async fn rounds(client: Peer, history: Shared, parties: u32, count: u32, start: Duration) {
     tokio::time::sleep(start).await;
     let barrier = barrier(&client.locks, parties);
     for _ in 0..count {
@@ -151,7 +151,7 @@ fn a_party_that_is_gone_breaks_it_for_all() {
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_barrier_tells_why_until_it_is_reset() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let barrier = barrier(&locks, 3);
     let waiting = tokio::spawn({
         let barrier = barrier.clone();
@@ -172,7 +172,7 @@ async fn a_broken_barrier_tells_why_until_it_is_reset() {
 
 #[tokio::test]
 async fn another_number_is_refused_while_somebody_waits() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let waiting = tokio::spawn({
         let barrier = barrier(&locks, 2);
         async move { barrier.wait().await }

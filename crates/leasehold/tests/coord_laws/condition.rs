@@ -6,19 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold::layer::Verb;
-use leasehold::{Condition, ErrorKind, Leasehold, Mutex, WaitOutcome};
+use leasehold::{Client, Condition, ErrorKind, Mutex, WaitOutcome};
 
-use crate::world::{Client, World, on_half_of_them};
+use crate::world::{Peer, World, on_half_of_them};
 
 /// What is waited for. It is only touched under the lock.
 type Tokens = Arc<AtomicU64>;
 
-fn queue(locks: &Leasehold) -> (Mutex, Condition) {
+fn queue(locks: &Client) -> (Mutex, Condition) {
     (locks.mutex("queue").ttl(TTL), locks.condition("not empty").ttl(TTL))
 }
 
 /// Takes one token, waiting for it under the lock.
-async fn take(locks: Leasehold, tokens: Tokens) {
+async fn take(locks: Client, tokens: Tokens) {
     let (mutex, not_empty) = queue(&locks);
     let mut guard = mutex.lock().await.unwrap();
     while tokens.load(Ordering::SeqCst) == 0 {
@@ -29,7 +29,7 @@ async fn take(locks: Leasehold, tokens: Tokens) {
 }
 
 /// Puts one token and tells one who waits.
-async fn put(locks: &Leasehold, tokens: &Tokens) {
+async fn put(locks: &Client, tokens: &Tokens) {
     let (mutex, not_empty) = queue(locks);
     let guard = mutex.lock().await.unwrap();
     tokens.fetch_add(1, Ordering::SeqCst);
@@ -38,7 +38,7 @@ async fn put(locks: &Leasehold, tokens: &Tokens) {
 }
 
 /// One who waits, and then leaves or falls silent at a moment of its own. Whether it had taken a token by then.
-async fn quit(client: Client, tokens: Tokens, after: Duration, dies: bool) -> bool {
+async fn quit(client: Peer, tokens: Tokens, after: Duration, dies: bool) -> bool {
     let taking = tokio::spawn({
         let tokens = tokens.clone();
         let locks = client.locks.clone();
@@ -166,7 +166,7 @@ fn all_are_woken() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timed_wait_ends_with_the_lock_and_says_why() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let (mutex, condition) = queue(&locks);
     let guard = mutex.lock().await.unwrap();
     let first = guard.fence();
@@ -183,7 +183,7 @@ async fn a_timed_wait_ends_with_the_lock_and_says_why() {
 
 #[tokio::test]
 async fn what_cannot_be_waited_under_is_refused_and_says_so() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let condition = locks.condition("c");
     let refused = |error: leasehold::Error| assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     refused(locks.rwlock("r").read().await.unwrap().wait(&condition).await.unwrap_err());
@@ -226,7 +226,7 @@ async fn a_lost_lock_neither_waits_nor_notifies() {
 
 #[tokio::test]
 async fn nothing_is_left_of_those_who_waited() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let tokens = Tokens::default();
     let takers: Vec<_> = (0..10).map(|_| tokio::spawn(take(locks.clone(), tokens.clone()))).collect();
     for _ in 0..10 {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Guard, Leasehold, Note, Owner, Result, Share};
+use leasehold::{Client, ErrorKind, Guard, Note, Owner, Result, Share};
 
 use crate::world::{Chance, World, on_a_quarter_of_them};
 
@@ -78,7 +78,7 @@ impl Truth {
 /// One thread of control, which takes several locks in some order, again and again.
 struct Actor {
     name: String,
-    locks: Leasehold,
+    locks: Client,
     owner: Owner,
     truth: Truth,
     chance: Chance,
@@ -148,7 +148,7 @@ impl Actor {
 }
 
 /// Somebody who looks from outside now and then sees only those who are stuck.
-async fn looks(locks: Leasehold, truth: Truth, seen: &AtomicU64) {
+async fn looks(locks: Client, truth: Truth, seen: &AtomicU64) {
     loop {
         tokio::time::sleep(Duration::from_millis(90)).await;
         let before = truth.stuck();
@@ -246,7 +246,7 @@ fn nobody_is_told_of_a_circle_that_is_none_whatever_gets_lost() {
 
 #[tokio::test]
 async fn who_does_not_say_who_asks_is_refused() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let error = locks.mutex("m").detect_deadlocks(Duration::from_secs(1)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("owner"), "{error}");

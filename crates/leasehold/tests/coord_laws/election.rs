@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::{Fence, Leadership};
 
-use crate::world::{Chance, Client, on_half_of_them};
+use crate::world::{Chance, Peer, on_half_of_them};
 
 /// Who leads, as those see it who do, by the one clock of the schedule.
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ async fn lead(leadership: &Leadership, throne: &Throne, reign: Duration) {
     throne.left(fence);
 }
 
-async fn candidate(client: Client, throne: Arc<Throne>, mut chance: Chance, dies: bool) {
+async fn candidate(client: Peer, throne: Arc<Throne>, mut chance: Chance, dies: bool) {
     let election = client.locks.election("boss").ttl(TTL);
     for round in 0..3 {
         tokio::time::sleep(chance.ms(150)).await;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold::layer::{Fault, Mode, Verb};
-use leasehold::{Cache, CacheError, Cached, ErrorKind, Leasehold, LoadError, Loaded, Origin, SingleFlight};
+use leasehold::{
+    Cache, CacheError, Cached, Client, ErrorKind, FlightOutcome, LoadError, SingleFlight, ValueSource,
+};
 use tokio::time::Instant;
 
 use crate::world::{World, on_schedules};
@@ -41,7 +43,7 @@ impl Drop for Loading {
     }
 }
 
-type Told = Result<Loaded, LoadError<String>>;
+type Told = Result<FlightOutcome, LoadError<String>>;
 
 /// Asks, with a loader that takes so long and may fail.
 async fn ask(flight: &SingleFlight, source: &Arc<Source>, takes: Duration, fails: bool) -> Told {
@@ -54,11 +56,11 @@ async fn ask(flight: &SingleFlight, source: &Arc<Source>, takes: Duration, fails
     flight.get_or_load(LONG, load).await
 }
 
-fn flight(locks: &Leasehold) -> SingleFlight {
+fn flight(locks: &Client) -> SingleFlight {
     locks.single_flight("page").with(|turn| Ok(turn.ttl(TTL))).unwrap()
 }
 
-fn version(loaded: &Loaded) -> u64 {
+fn version(loaded: &FlightOutcome) -> u64 {
     String::from_utf8(loaded.value.clone().unwrap()).unwrap().parse().unwrap()
 }
 
@@ -67,7 +69,7 @@ fn version(loaded: &Loaded) -> u64 {
 async fn callers_of_one_key_fail_together_where_the_store_is_away() {
     let fault = Arc::new(Fault::over(Arc::new(leasehold::local::MemoryBackend::new())));
     let clock = crate::world::ticks();
-    let locks = Leasehold::builder().clock(clock).over(fault.clone()).unwrap();
+    let locks = Client::builder().clock(clock).over(fault.clone()).unwrap();
     let source = Arc::<Source>::default();
     fault.set_all(Mode::Refuse);
     let began = Instant::now();
@@ -87,16 +89,19 @@ async fn callers_of_one_key_fail_together_where_the_store_is_away() {
     }
     fault.set_all(Mode::Pass);
     // What was reported then is not reported to those who come later.
-    assert_eq!(ask(&flight(&locks), &source, Duration::ZERO, false).await.unwrap().origin, Origin::Loaded);
+    assert_eq!(
+        ask(&flight(&locks), &source, Duration::ZERO, false).await.unwrap().origin,
+        ValueSource::FlightOutcome
+    );
 }
 
 /// A loader that never ends costs others the time that a loader may take, and no more, in its own process and in others.
 #[tokio::test(start_paused = true)]
 async fn a_loader_that_hangs_holds_up_nobody_for_ever() {
     let store = Arc::new(leasehold::local::MemoryBackend::new());
-    let client = || Leasehold::builder().over(store.clone()).unwrap();
+    let client = || Client::builder().over(store.clone()).unwrap();
     let (one, two) = (client(), client());
-    let flight = |locks: &Leasehold| locks.single_flight("page").within(Duration::from_secs(2));
+    let flight = |locks: &Client| locks.single_flight("page").within(Duration::from_secs(2));
     let hung = {
         let flight = flight(&one);
         tokio::spawn(async move {
@@ -141,7 +146,7 @@ fn one_loads_for_all_and_nothing_old_comes_back() {
                             let asking = ask(&flight, &source, takes, fails);
                             let patience = if chance.below(4) == 0 { chance.ms(80) } else { LONG };
                             match tokio::time::timeout(patience, asking).await {
-                                Ok(Ok(loaded)) if loaded.origin != Origin::NotKept => {}
+                                Ok(Ok(loaded)) if loaded.origin != ValueSource::NotKept => {}
                                 Ok(Ok(_) | Err(LoadError::Loader(_))) | Err(_) => {
                                     without.fetch_add(1, Ordering::SeqCst);
                                 }
@@ -205,9 +210,9 @@ async fn a_slow_old_loader_does_not_replace_a_newer_value() {
     old.fault(Verb::Release, Mode::Hang);
     source.version.store(7, Ordering::SeqCst);
     let quick = ask(&flight(&new.locks), &source, Duration::from_millis(5), false).await.unwrap();
-    assert_eq!((version(&quick), quick.origin), (7, Origin::Loaded));
+    assert_eq!((version(&quick), quick.origin), (7, ValueSource::FlightOutcome));
     let slow = slow.await.unwrap();
-    assert_eq!((version(&slow), slow.origin), (0, Origin::NotKept));
+    assert_eq!((version(&slow), slow.origin), (0, ValueSource::NotKept));
     assert_eq!(version(&flight(&new.locks).get().await.unwrap().unwrap()), 7);
 }
 
@@ -255,24 +260,24 @@ async fn a_stale_value_is_given_out_while_it_is_loaded_anew() {
             Ok::<_, String>(Some(value))
         })
     };
-    assert_eq!(ask().await.unwrap().origin, Origin::Loaded);
+    assert_eq!(ask().await.unwrap().origin, ValueSource::FlightOutcome);
     tokio::time::sleep(ttl - Duration::from_millis(200)).await;
-    assert_eq!(ask().await.unwrap().origin, Origin::Kept);
+    assert_eq!(ask().await.unwrap().origin, ValueSource::Kept);
     tokio::time::sleep(Duration::from_millis(300)).await;
     source.version.store(1, Ordering::SeqCst);
     let asked = Instant::now();
     for _ in 0..5 {
         let stale = ask().await.unwrap();
-        assert_eq!((version(&stale), stale.origin), (0, Origin::Stale));
+        assert_eq!((version(&stale), stale.origin), (0, ValueSource::Stale));
     }
     assert!(asked.elapsed() < Duration::from_millis(50), "nobody waits for the loader");
     tokio::time::sleep(Duration::from_millis(500)).await;
     let kept = ask().await.unwrap();
-    assert_eq!((version(&kept), kept.origin), (1, Origin::Kept));
+    assert_eq!((version(&kept), kept.origin), (1, ValueSource::Kept));
     assert_eq!(source.loads.load(Ordering::SeqCst), 2);
     tokio::time::sleep(Duration::from_secs(16)).await;
     assert!(flight.get().await.unwrap().is_none());
-    assert_eq!(ask().await.unwrap().origin, Origin::Loaded);
+    assert_eq!(ask().await.unwrap().origin, ValueSource::FlightOutcome);
 }
 
 /// The longer loading takes the earlier it is done anew; not at all where that is not wanted.
@@ -295,7 +300,7 @@ async fn a_fresh_value_is_loaded_early_by_chance() {
         tokio::time::sleep(Duration::from_millis(9_900)).await;
         // A tenth of a second is left and a load takes one: of forty callers nobody begins once in e^38.
         for _ in 0..40 {
-            assert_eq!(ask().await.unwrap().origin, Origin::Kept);
+            assert_eq!(ask().await.unwrap().origin, ValueSource::Kept);
         }
         assert_eq!(source.loads.load(Ordering::SeqCst), loads, "eagerness {eagerness}");
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -321,13 +326,13 @@ async fn that_there_is_nothing_is_kept_as_long_as_it_is_said() {
         }
     };
     let kept = client.locks.single_flight("kept").negative_for(Duration::from_secs(2));
-    assert_eq!(ask(kept.clone()).await, Origin::Loaded);
-    assert_eq!(ask(kept.clone()).await, Origin::Kept);
+    assert_eq!(ask(kept.clone()).await, ValueSource::FlightOutcome);
+    assert_eq!(ask(kept.clone()).await, ValueSource::Kept);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(ask(kept).await, Origin::Loaded);
+    assert_eq!(ask(kept).await, ValueSource::FlightOutcome);
     let never = client.locks.single_flight("never").negative_for(Duration::ZERO);
-    assert_eq!(ask(never.clone()).await, Origin::NotKept);
-    assert_eq!(ask(never).await, Origin::NotKept);
+    assert_eq!(ask(never.clone()).await, ValueSource::NotKept);
+    assert_eq!(ask(never).await, ValueSource::NotKept);
     assert_eq!(source.loads.load(Ordering::SeqCst), 4);
 }
 
@@ -393,7 +398,7 @@ async fn values_may_be_kept_in_a_cache_of_ones_own() {
 
 #[tokio::test]
 async fn what_makes_no_sense_is_refused() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let load = || async { Ok::<_, String>(Some(vec![0; 1024 * 1024])) };
     let refused = |told: Told| match told {
         Err(LoadError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use leasehold::fenced::FenceGate;
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, Fence, Guard, Handover, Leasehold, LossCause, Note, Owner};
+use leasehold::{Client, ErrorKind, Fence, Guard, LossCause, Note, Owner, TransferToken};
 use tokio::time::Instant;
 
-use crate::world::{Chance, Client, World, on_schedules};
+use crate::world::{Chance, Peer, World, on_schedules};
 
 /// What all of one schedule see: who holds, which fences there were, and which token is out.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Ring {
     }
 
     /// A guard has become a token.
-    fn handed_off(&self, handover: &Handover) {
+    fn handed_off(&self, handover: &TransferToken) {
         let mut inside = self.inside.lock().unwrap();
         assert_eq!(inside.last, handover.fence(), "somebody was let in while it was handed off");
         inside.token = Some(Instant::now() + handover.lasts());
@@ -76,7 +76,7 @@ impl Ring {
 }
 
 /// Takes locks without any token.
-async fn strange(client: Client, ring: Arc<Ring>, mut chance: Chance) {
+async fn strange(client: Peer, ring: Arc<Ring>, mut chance: Chance) {
     for _ in 0..4 {
         tokio::time::sleep(chance.ms(200)).await;
         let mutex = client.locks.mutex("baton").ttl(TTL);
@@ -90,12 +90,12 @@ async fn strange(client: Client, ring: Arc<Ring>, mut chance: Chance) {
 }
 
 /// Holds for a while, and then hands off, gives back, or dies; several want the token.
-async fn run(ring: Arc<Ring>, mut runners: Vec<Client>, mut slot: Slot, mut chance: Chance) {
+async fn run(ring: Arc<Ring>, mut runners: Vec<Peer>, mut slot: Slot, mut chance: Chance) {
     while let Some(runner) = runners.pop() {
         tokio::time::sleep(chance.ms(60)).await;
         let Some(guard) = slot.lock().unwrap().take() else { return };
         let dies = chance.below(8) == 0;
-        let handing = guard.hand_off();
+        let handing = guard.transfer();
         let patience = if dies { chance.ms(30) } else { LONG };
         let Ok(Ok(handover)) = tokio::time::timeout(patience, handing).await else {
             if dies {
@@ -117,10 +117,10 @@ async fn run(ring: Arc<Ring>, mut runners: Vec<Client>, mut slot: Slot, mut chan
             let dies = (chance.below(8) == 0).then(|| chance.ms(30));
             tokio::spawn(async move {
                 tokio::time::sleep(wait).await;
-                let handover: Handover = text.parse().unwrap();
+                let handover: TransferToken = text.parse().unwrap();
                 let mutex =
                     client.locks.mutex("baton").ttl(TTL).note(Note::new(&number.to_string()).unwrap());
-                let taking = mutex.take_over(&handover);
+                let taking = mutex.accept_transfer(&handover);
                 let taken = match tokio::time::timeout(dies.unwrap_or(LONG), taking).await {
                     Ok(taken) => taken,
                     Err(_) => {
@@ -136,7 +136,7 @@ async fn run(ring: Arc<Ring>, mut runners: Vec<Client>, mut slot: Slot, mut chan
                     }
                     Err(error) => {
                         one(match error.kind() {
-                            ErrorKind::Lost(LossCause::HandedOver) => &ring.counts.used_before,
+                            ErrorKind::Lost(LossCause::Transferred) => &ring.counts.used_before,
                             ErrorKind::Lost(LossCause::Expired) => &ring.counts.expired,
                             ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => &ring.counts.unclear,
                             kind => panic!("{kind:?}: {error}"),
@@ -194,7 +194,7 @@ fn a_lock_that_goes_on_elsewhere_is_held_by_one() {
     }
 }
 
-fn clients() -> (Client, Client, Client) {
+fn clients() -> (Peer, Peer, Peer) {
     let mut world = World::at_once();
     (world.calm_client(), world.calm_client(), world.calm_client())
 }
@@ -210,9 +210,9 @@ async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
         async move { locks.mutex("m").lock().await.unwrap() }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let handover = guard.hand_off().await.unwrap();
+    let handover = guard.transfer().await.unwrap();
     let note = Note::new("the next one").unwrap();
-    let guard = new.locks.mutex("m").ttl(TTL).note(note).take_over(&handover).await.unwrap();
+    let guard = new.locks.mutex("m").ttl(TTL).note(note).accept_transfer(&handover).await.unwrap();
     let after = gate.open(guard.fence()).unwrap();
     assert_eq!(before.access(|value| *value += 1).unwrap_err().seen, guard.fence().unwrap());
     after.access(|value| *value += 1).unwrap();
@@ -222,12 +222,12 @@ async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
     let seen = other.locks.inspect("m").await.unwrap();
     assert_eq!(seen.holders.iter().map(|one| one.note.as_str()).collect::<Vec<_>>(), ["the next one"]);
     assert!(!waiting.is_finished());
-    let again = other.locks.mutex("m").take_over(&handover).await.unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::Lost(LossCause::HandedOver), "{again}");
+    let again = other.locks.mutex("m").accept_transfer(&handover).await.unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Lost(LossCause::Transferred), "{again}");
     guard.release().await.unwrap();
     let next = waiting.await.unwrap();
     assert!(next.fence() > Some(handover.fence()));
-    let late = other.locks.mutex("m").take_over(&handover).await.unwrap_err();
+    let late = other.locks.mutex("m").accept_transfer(&handover).await.unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Lost(LossCause::Expired), "{late}");
     next.check().unwrap();
 }
@@ -235,17 +235,17 @@ async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn what_nobody_takes_over_ends_with_its_lease() {
     let (old, new, other) = clients();
-    let handover = old.locks.mutex("m").ttl(TTL).lock().await.unwrap().hand_off().await.unwrap();
+    let handover = old.locks.mutex("m").ttl(TTL).lock().await.unwrap().transfer().await.unwrap();
     assert!(handover.lasts() <= TTL && handover.lasts() > TTL / 2, "{handover:?}");
     let began = Instant::now();
     let next = other.locks.mutex("m").ttl(TTL).lock().await.unwrap();
     assert!(began.elapsed() >= handover.lasts(), "granted after {:?}", began.elapsed());
-    let error = new.locks.mutex("m").take_over(&handover).await.unwrap_err();
+    let error = new.locks.mutex("m").accept_transfer(&handover).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
     next.check().unwrap();
     next.release().await.unwrap();
     // Nor is it brought back where nobody else has it.
-    assert!(new.locks.mutex("m").take_over(&handover).await.unwrap_err().is_lost());
+    assert!(new.locks.mutex("m").accept_transfer(&handover).await.unwrap_err().is_lost());
     assert!(other.locks.mutex("m").try_lock().await.unwrap().is_some());
 }
 
@@ -256,13 +256,13 @@ async fn it_ends_here_before_it_can_begin_there() {
     let owner = Owner::new();
     let mutex = old.locks.mutex("m").owner(&owner);
     let (guard, twice) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
-    let error = guard.hand_off().await.unwrap_err();
+    let error = guard.transfer().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     twice.check().unwrap();
     let next = old.locks.mutex("m");
     let waiting = tokio::spawn(async move { next.lock().await.unwrap() });
     tokio::task::yield_now().await;
-    let handover = twice.hand_off().await.unwrap();
+    let handover = twice.transfer().await.unwrap();
     // The next task of the same process is nobody special: it waits until the lease ends.
     tokio::time::sleep(handover.lasts() - Duration::from_millis(1)).await;
     assert!(!waiting.is_finished());
@@ -276,7 +276,7 @@ async fn a_dropped_half_leaves_nothing_behind() {
         let (old, new, other) = clients();
         let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
         let handover = {
-            let mut handing = Box::pin(guard.hand_off());
+            let mut handing = Box::pin(guard.transfer());
             polled(polls, &mut handing).await
         };
         let Some(handover) = handover else {
@@ -286,7 +286,7 @@ async fn a_dropped_half_leaves_nothing_behind() {
         let handover = handover.unwrap();
         for polls in 0..12 {
             let mutex = new.locks.mutex("m").ttl(TTL);
-            let mut taking = Box::pin(mutex.take_over(&handover));
+            let mut taking = Box::pin(mutex.accept_transfer(&handover));
             if let Some(taken) = polled(polls, &mut taking).await {
                 drop(taken);
                 break;
@@ -311,15 +311,15 @@ async fn polled<T>(polls: u32, future: &mut (impl Future<Output = T> + Unpin)) -
 async fn readers_and_permits_go_on_beside_others() {
     let (old, new, other) = clients();
     let beside = other.locks.rwlock("r").read().await.unwrap();
-    let reader = old.locks.rwlock("r").read().await.unwrap().hand_off().await.unwrap();
-    let reader = new.locks.rwlock("r").take_over(&reader).await.unwrap();
+    let reader = old.locks.rwlock("r").read().await.unwrap().transfer().await.unwrap();
+    let reader = new.locks.rwlock("r").accept_transfer(&reader).await.unwrap();
     beside.release().await.unwrap();
     assert!(other.locks.rwlock("r").try_write().await.unwrap().is_none());
     drop(reader);
-    let two = old.locks.semaphore("s", 3).acquire_many(2).await.unwrap().hand_off().await.unwrap();
+    let two = old.locks.semaphore("s", 3).acquire_many(2).await.unwrap().transfer().await.unwrap();
     let third = other.locks.semaphore("s", 3).try_acquire().await.unwrap().unwrap();
     assert!(other.locks.semaphore("s", 3).try_acquire().await.unwrap().is_none());
-    let two = new.locks.semaphore("s", 3).take_over(&two).await.unwrap();
+    let two = new.locks.semaphore("s", 3).accept_transfer(&two).await.unwrap();
     assert_eq!(two.share().weight(), 2);
     assert!(other.locks.semaphore("s", 3).try_acquire().await.unwrap().is_none());
     drop((two, third));
@@ -328,22 +328,22 @@ async fn readers_and_permits_go_on_beside_others() {
 #[tokio::test(start_paused = true)]
 async fn a_token_of_another_lock_is_refused_and_stays_good() {
     let (old, new, _) = clients();
-    let handover = old.locks.semaphore("s", 3).acquire().await.unwrap().hand_off().await.unwrap();
+    let handover = old.locks.semaphore("s", 3).acquire().await.unwrap().transfer().await.unwrap();
     let owner = Owner::new();
     let calls = new.calls(Verb::Swap);
     for wrong in [
-        new.locks.mutex("s").take_over(&handover).await,
-        new.locks.semaphore("s", 4).take_over(&handover).await,
-        new.locks.semaphore("t", 3).take_over(&handover).await,
-        new.locks.semaphore("s", 3).owner(&owner).take_over(&handover).await,
+        new.locks.mutex("s").accept_transfer(&handover).await,
+        new.locks.semaphore("s", 4).accept_transfer(&handover).await,
+        new.locks.semaphore("t", 3).accept_transfer(&handover).await,
+        new.locks.semaphore("s", 3).owner(&owner).accept_transfer(&handover).await,
     ] {
         assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(new.calls(Verb::Swap), calls);
-    let elsewhere = Leasehold::open("mem:").await.unwrap();
-    let error = elsewhere.semaphore("s", 3).take_over(&handover).await.unwrap_err();
+    let elsewhere = Client::open("mem:").await.unwrap();
+    let error = elsewhere.semaphore("s", 3).accept_transfer(&handover).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
-    new.locks.semaphore("s", 3).take_over(&handover).await.unwrap().release().await.unwrap();
+    new.locks.semaphore("s", 3).accept_transfer(&handover).await.unwrap().release().await.unwrap();
 }
 
 /// A giver that was stopped past its lease, in the middle of it, has lost, and gives out nothing.
@@ -353,7 +353,7 @@ async fn a_giver_that_was_stopped_has_lost() {
     let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
     old.fault(Verb::Renew, Mode::Hang);
     old.fault(Verb::Swap, Mode::LateReply(TTL * 2));
-    let error = guard.hand_off().await.unwrap_err();
+    let error = guard.transfer().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
     other.locks.mutex("m").lock().await.unwrap().check().unwrap();
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Leasehold};
+use leasehold::{Client, ErrorKind};
 
 use crate::world::on_half_of_them;
 
@@ -75,7 +75,7 @@ fn a_count_is_made_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_ends_at_its_limit_or_when_the_latch_is_taken_away() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     let latch = locks.latch("l", 2);
     latch.count_down().await.unwrap();
     let error = latch.wait_timeout(Duration::from_millis(20)).await.unwrap_err();
@@ -93,7 +93,7 @@ async fn a_wait_ends_at_its_limit_or_when_the_latch_is_taken_away() {
 
 #[tokio::test]
 async fn another_number_and_no_number_are_refused() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     locks.latch("l", 2).count_down().await.unwrap();
     for wrong in [0, 3, u32::MAX] {
         let error = locks.latch("l", wrong).count_down().await.unwrap_err();

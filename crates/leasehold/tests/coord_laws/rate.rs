@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold::core::{Claim, ClaimId, Failure, Patience, Release, Renew, Renewal, Step};
 use leasehold::{
-    Backend, Clock, ErrorKind, Leasehold, Moment, Profile, Resource, Snapshot, Summary, Version,
+    Backend, Client, Clock, ErrorKind, Moment, Profile, Resource, ResourceSummary, Snapshot, SnapshotVersion,
 };
 
 use crate::world::on_schedules;
@@ -65,7 +65,7 @@ impl Backend for Recorded {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.store.inspect(resource, seen, patience).await
@@ -76,7 +76,7 @@ impl Backend for Recorded {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.store.list(prefix, after, limit).await
     }
 }
@@ -131,7 +131,7 @@ fn never_more_in_any_window() {
 /// As fast as it may be, and no faster.
 #[tokio::test(start_paused = true)]
 async fn the_limit_is_reached() {
-    let locks = Leasehold::builder();
+    let locks = Client::builder();
     let clock = crate::world::ticks();
     let store = leasehold::local::MemoryBackend::with_clock(clock.clone());
     let locks = locks.clock(clock).over(Arc::new(store)).unwrap();
@@ -148,10 +148,10 @@ async fn the_limit_is_reached() {
 #[tokio::test]
 async fn a_store_without_leases_refuses_before_anything_is_sent() {
     let dir = tempfile::tempdir().unwrap();
-    let locks = Leasehold::open(&format!("file:{}", dir.path().display())).await.unwrap();
+    let locks = Client::open(&format!("file:{}", dir.path().display())).await.unwrap();
     let error = locks.rate_limit("r", 3, Duration::from_secs(1)).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     for (count, period) in [(0, 1), (9_001, 1), (3, 0), (3, 1_000_000)] {
         let limit = locks.rate_limit("r", count, Duration::from_secs(period));
         assert_eq!(limit.try_acquire().await.unwrap_err().kind(), ErrorKind::Invalid, "{count} {period}");

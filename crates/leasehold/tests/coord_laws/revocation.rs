@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, Leasehold, Revocation};
+use leasehold::{Client, ErrorKind, Revocation};
 
-use crate::world::{Chance, Client, World, on_half_of_them};
+use crate::world::{Chance, Peer, World, on_half_of_them};
 
-fn clients() -> (Client, Client) {
+fn clients() -> (Peer, Peer) {
     let mut world = World::at_once();
     (world.calm_client(), world.calm_client())
 }
@@ -84,7 +84,7 @@ fn those_who_hold_hear_and_no_others() {
     assert!(heard_of > 0, "nobody ever heard");
 }
 
-async fn ask(client: Client, asker: u32, meant: Meant, mut chance: Chance) {
+async fn ask(client: Peer, asker: u32, meant: Meant, mut chance: Chance) {
     for number in 0..6 {
         tokio::time::sleep(chance.ms(150)).await;
         let reason = format!("{asker}/{number}");
@@ -132,12 +132,12 @@ async fn who_takes_over_is_not_asked_for_what_the_last_one_was() {
     let (old, new) = clients();
     let guard = old.locks.mutex("m").lock().await.unwrap();
     new.locks.revoke("m", "of the old one").await.unwrap();
-    let handover = guard.hand_off().await.unwrap();
-    let guard = new.locks.mutex("m").take_over(&handover).await.unwrap();
+    let handover = guard.transfer().await.unwrap();
+    let guard = new.locks.mutex("m").accept_transfer(&handover).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(5), guard.revoked()).await.is_err());
-    let handover = guard.hand_off().await.unwrap();
+    let handover = guard.transfer().await.unwrap();
     new.locks.revoke("m", "of the next one").await.unwrap();
-    let guard = old.locks.mutex("m").take_over(&handover).await.unwrap();
+    let guard = old.locks.mutex("m").accept_transfer(&handover).await.unwrap();
     assert_eq!(reason(guard.revoked().await), "of the next one");
 }
 
@@ -175,7 +175,7 @@ async fn who_does_not_listen_asks_for_nothing_and_who_lost_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn revocation_without_holder_is_empty_and_long_reason_refused() {
-    let locks = Leasehold::open("mem:").await.unwrap();
+    let locks = Client::open("mem:").await.unwrap();
     assert_eq!(locks.revoke("m", "why").await.unwrap(), []);
     let error = locks.revoke("m", &"x".repeat(257)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");

@@ -21,7 +21,7 @@ fn number(value: Option<&[u8]>) -> u64 {
     value.map_or(0, |value| str::from_utf8(value).unwrap().parse().unwrap())
 }
 
-async fn add_one(value: &Versioned) -> leasehold::Result<leasehold::Update> {
+async fn add_one(value: &Versioned) -> leasehold::Result<leasehold::UpdateOutcome> {
     value.update(|old| Some((number(old) + 1).to_string().into_bytes())).await
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Backend, Clock, Leasehold, Moment};
+use leasehold::{Backend, Client, Clock, Moment};
 
 /// Chance that can be had again: xorshift64*.
 #[derive(Clone, Debug)]
@@ -60,8 +60,8 @@ pub(crate) struct World {
 
 /// A client of its own, as another process would be.
 #[derive(Clone, Debug)]
-pub(crate) struct Client {
-    pub(crate) locks: Leasehold,
+pub(crate) struct Peer {
+    pub(crate) locks: Client,
     fault: Arc<Fault>,
     is_silent: Arc<AtomicBool>,
 }
@@ -82,20 +82,20 @@ impl World {
     }
 
     /// A client whose wire loses and delays by chance for a while.
-    pub(crate) fn client(&mut self) -> Client {
+    pub(crate) fn client(&mut self) -> Peer {
         let client = self.calm_client();
         tokio::spawn(trouble(client.clone(), self.chance.fork()));
         client
     }
 
-    pub(crate) fn calm_client(&mut self) -> Client {
+    pub(crate) fn calm_client(&mut self) -> Peer {
         let fault = Arc::new(Fault::over(self.store.clone()));
-        let locks = Leasehold::builder().clock(self.clock.clone()).over(fault.clone()).unwrap();
-        Client { locks, fault, is_silent: Arc::default() }
+        let locks = Client::builder().clock(self.clock.clone()).over(fault.clone()).unwrap();
+        Peer { locks, fault, is_silent: Arc::default() }
     }
 }
 
-impl Client {
+impl Peer {
     /// Nothing of this client is heard of any more, as after `kill -9`.
     pub(crate) fn falls_silent(&self) {
         self.is_silent.store(true, Ordering::SeqCst);
@@ -118,7 +118,7 @@ impl Client {
     }
 }
 
-async fn trouble(client: Client, mut chance: Chance) {
+async fn trouble(client: Peer, mut chance: Chance) {
     for _ in 0..TROUBLES {
         tokio::time::sleep(chance.ms(20)).await;
         let verb = Verb::ALL[chance.below(Verb::ALL.len() as u64) as usize];
@@ -165,7 +165,7 @@ where
     let said = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let first = said("LEASEHOLD_SEED").unwrap_or(1);
     for seed in first..first + said("LEASEHOLD_SCHEDULES").unwrap_or(count) {
-        let telling = Telling(seed);
+        let telling = EventSink(seed);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
@@ -177,9 +177,9 @@ where
 }
 
 /// Tells the seed of a schedule that failed.
-struct Telling(u64);
+struct EventSink(u64);
 
-impl Drop for Telling {
+impl Drop for EventSink {
     fn drop(&mut self) {
         eprintln!("failed with LEASEHOLD_SEED={} LEASEHOLD_SCHEDULES=1", self.0);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::core::LossCause;
 use leasehold::layer::{Mode, Verb};
-use leasehold::{ErrorKind, Leasehold, Note, State};
+use leasehold::{Client, ErrorKind, Note, State};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::common::{Store, block_on, ms};
@@ -21,7 +21,7 @@ fn runtimes() -> [Runtime; 2] {
 }
 
 /// Nothing that is asked of a client without a runtime hangs, panics or works.
-async fn is_closed(locks: Leasehold) {
+async fn is_closed(locks: Client) {
     let kind = |error: leasehold::Error| error.kind();
     let closed = ErrorKind::Closed;
     let (mutex, value) = (locks.mutex("next"), locks.versioned("value"));
@@ -29,7 +29,10 @@ async fn is_closed(locks: Leasehold) {
     assert_eq!(mutex.try_lock().await.map_err(kind).unwrap_err(), closed);
     assert_eq!(mutex.lock_timeout(ms(20)).await.map_err(kind).unwrap_err(), closed);
     assert_eq!(locks.rwlock("next").upgradable_read().await.map_err(kind).unwrap_err(), closed);
-    assert_eq!(locks.segmented("next", 3).any_timeout(ms(20)).await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(
+        locks.striped_mutex("next", 3).lock_any_timeout(ms(20)).await.map_err(kind).unwrap_err(),
+        closed
+    );
     assert_eq!(locks.lock_all(["a", "b"]).lock().await.map_err(kind).unwrap_err(), closed);
     assert_eq!(locks.inspect("next").await.map_err(kind).unwrap_err(), closed);
     assert_eq!(locks.list("", None, 5).await.map_err(kind).unwrap_err(), closed);
@@ -42,7 +45,7 @@ async fn is_closed(locks: Leasehold) {
     assert_eq!(locks.barrier("barrier", 2).arrived().await.map_err(kind).unwrap_err(), closed);
     assert_eq!(locks.rate_limit("rate", 1, SOON).acquire().await.map_err(kind).unwrap_err(), closed);
     assert_eq!(locks.election("boss").campaign("me").await.map_err(kind).unwrap_err(), closed);
-    assert!(!locks.examine(ms(1_000)).await.is_empty());
+    assert!(!locks.diagnose(ms(1_000)).await.is_empty());
     assert!(locks.close(ms(1_000)).await, "there is nothing left to wait for");
 }
 
@@ -96,7 +99,7 @@ fn lock_fails_where_nobody_was_left_to_tell_of_the_end() {
 #[test]
 fn a_runtime_without_timers_is_refused() {
     let runtime = Builder::new_current_thread().build().unwrap();
-    let error = runtime.block_on(Leasehold::open("mem:")).unwrap_err();
+    let error = runtime.block_on(Client::open("mem:")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("no timers"), "{error}");
 }
@@ -166,9 +169,9 @@ async fn what_was_asked_of_the_backend_is_never_dropped_midway() {
             })
         }
     });
-    let locks = Leasehold::builder().over(store.clone()).unwrap();
+    let locks = Client::builder().over(store.clone()).unwrap();
     let guard = locks.mutex("job").lock().await.unwrap();
-    let standing = leasehold::Standing {
+    let standing = leasehold::ClaimInfo {
         id: leasehold::core::ClaimId::from_bytes([7; 16]),
         ..standing_of(&locks, &store, &go).await
     };
@@ -192,10 +195,10 @@ async fn what_was_asked_of_the_backend_is_never_dropped_midway() {
 }
 
 async fn standing_of(
-    locks: &Leasehold,
+    locks: &Client,
     store: &Arc<Odd>,
     go: &tokio::sync::watch::Sender<bool>,
-) -> leasehold::Standing {
+) -> leasehold::ClaimInfo {
     go.send_replace(true);
     let standing = locks.inspect("job").await.unwrap().holders.remove(0);
     assert_eq!(store.calls(Call::Inspect), 1);

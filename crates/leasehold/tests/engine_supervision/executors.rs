@@ -41,11 +41,11 @@ fn they_work_and_do_not_panic_outside_tokio() {
         assert!(locks.deadlocks().await.unwrap().is_empty());
     });
     block_on(async {
-        let parts = locks.segmented("parts", 2);
+        let parts = locks.striped_mutex("parts", 2);
         let all = parts.all().lock().await.unwrap();
-        assert_eq!(parts.any_timeout(ms(300)).await.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(parts.lock_any_timeout(ms(300)).await.unwrap_err().kind(), ErrorKind::Timeout);
         all.release().await.unwrap();
-        parts.any().await.unwrap().release().await.unwrap();
+        parts.lock_any().await.unwrap().release().await.unwrap();
 
         // Conflicts, and an outage.
         let value = locks.versioned("value");
@@ -89,8 +89,8 @@ fn they_work_and_do_not_panic_outside_tokio() {
         let leader = locks.election("boss").campaign("me").await.unwrap();
         leader.resign().await.unwrap();
         locks.revoke("job", "please").await.unwrap();
-        assert!(!locks.examine(ms(3_000)).await.is_empty());
-        let kept = locks.mutex("kept").at_least(ms(30)).lock().await.unwrap();
+        assert!(!locks.diagnose(ms(3_000)).await.is_empty());
+        let kept = locks.mutex("kept").min_hold(ms(30)).lock().await.unwrap();
         kept.release().await.unwrap();
         assert!(locks.close(SOON).await);
     });

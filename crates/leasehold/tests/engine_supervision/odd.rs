@@ -8,11 +8,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use leasehold::core::{
-    Backend, Broken, Claim, Clock, Failure, Moment, Patience, Profile, Registers, Release, Renew, Renewal,
-    Resource, Snapshot, Step, Summary, Version,
+    Backend, BreakOutcome, Claim, Clock, Failure, Moment, Patience, Profile, Registers, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
-use leasehold::{Event, Leasehold, Witness};
+use leasehold::{Client, Event, EventSubscriber};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ impl Backend for Odd {
         if self.is_silent.load(Ordering::SeqCst) { Vec::new() } else { answers }
     }
 
-    async fn break_claim(&self, claim: &Claim) -> Result<Broken, Failure> {
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
         self.ask(Call::Break, claim.resource.as_str()).await?;
         self.inner.break_claim(claim).await
     }
@@ -139,7 +139,7 @@ impl Backend for Odd {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.ask(Call::Inspect, resource.as_str()).await?;
@@ -151,14 +151,14 @@ impl Backend for Odd {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.ask(Call::List, prefix).await?;
         self.inner.list(prefix, after, limit).await
     }
 
-    async fn examine(&self, ttl: Duration) -> Vec<leasehold::Finding> {
+    async fn diagnose(&self, ttl: Duration) -> Vec<leasehold::Finding> {
         drop(self.ask(Call::Examine, "").await);
-        self.inner.examine(ttl).await
+        self.inner.diagnose(ttl).await
     }
 }
 
@@ -198,10 +198,10 @@ impl Diary {
     }
 }
 
-impl Witness for Diary {
-    fn witness(&self, event: &Event<'_>) {
+impl EventSubscriber for Diary {
+    fn on_event(&self, event: &Event<'_>) {
         let entry = match event {
-            Event::Suspected { resource } => ("suspected", resource),
+            Event::BecameSuspect { resource } => ("suspected", resource),
             Event::Lost { resource, .. } => ("lost", resource),
             Event::Renewed { resource, .. } => ("renewed", resource),
             _ => return,
@@ -215,7 +215,7 @@ pub(crate) struct World {
     pub(crate) clock: Arc<Ticks>,
     pub(crate) diary: Arc<Diary>,
     pub(crate) store: Arc<Odd>,
-    pub(crate) locks: Leasehold,
+    pub(crate) locks: Client,
 }
 
 impl World {
@@ -224,7 +224,7 @@ impl World {
     ) -> World {
         let (clock, diary) = (Ticks::new(), Arc::<Diary>::default());
         let store = Odd::new(clock.clone(), hook);
-        let locks = Leasehold::builder().clock(clock.clone()).witness(diary.clone());
+        let locks = Client::builder().clock(clock.clone()).subscriber(diary.clone());
         World { clock, diary, locks: locks.over(store.clone()).unwrap(), store }
     }
 }

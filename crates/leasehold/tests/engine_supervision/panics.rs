@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold::core::{Clock, LossCause, Moment};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{ErrorKind, Event, Leasehold, Note, State, SystemClock, Witness};
+use leasehold::{Client, ErrorKind, Event, EventSubscriber, Note, State, SystemClock};
 use tracing::span::{Attributes, Id, Record};
 
 use crate::common::ms;
@@ -17,20 +17,20 @@ use crate::odd::{Call, World, pass};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// A witness that cannot bear anything.
+/// An event subscriber that cannot bear anything.
 #[derive(Debug)]
 struct Nervous;
 
-impl Witness for Nervous {
-    fn witness(&self, event: &Event<'_>) {
-        panic!("a witness panics on {event:?}");
+impl EventSubscriber for Nervous {
+    fn on_event(&self, event: &Event<'_>) {
+        panic!("an event subscriber panics on {event:?}");
     }
 }
 
 #[tokio::test]
 async fn a_witness_that_panics_costs_no_lease_and_hides_no_loss() {
     let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    let locks = Leasehold::builder().witness(Arc::new(Nervous)).over(wire.clone()).unwrap();
+    let locks = Client::builder().subscriber(Arc::new(Nervous)).over(wire.clone()).unwrap();
     let guard = locks.mutex("job").ttl(ms(1_500)).lock().await.unwrap();
     let granted_until = SystemClock.now().after(guard.remaining());
     tokio::time::timeout(SOON, async {
@@ -174,7 +174,7 @@ async fn a_backend_that_panics_costs_one_call() {
     let error = world.locks.list("", None, 10).await.unwrap_err();
     assert!(error.to_string().contains("a backend panics at List"), "{error}");
     assert!(world.locks.list("", None, 10).await.unwrap().is_empty());
-    assert!(!world.locks.examine(ms(3_000)).await.is_empty());
+    assert!(!world.locks.diagnose(ms(3_000)).await.is_empty());
     assert!(world.locks.close(SOON).await);
 }
 
@@ -283,7 +283,7 @@ impl Clock for Moody {
 async fn a_clock_that_panics_costs_no_lease_and_hides_no_loss() {
     let moody = Arc::<Moody>::default();
     let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    let locks = Leasehold::builder().clock(moody.clone()).over(wire.clone()).unwrap();
+    let locks = Client::builder().clock(moody.clone()).over(wire.clone()).unwrap();
     let guard = locks.mutex("job").ttl(ms(1_500)).lock().await.unwrap();
     moody.0.store(true, Ordering::SeqCst);
     let granted_until = SystemClock.now().after(guard.remaining());

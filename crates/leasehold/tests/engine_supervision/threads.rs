@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold::blocking::{Guard, Leasehold};
+use leasehold::blocking::{Client, Guard};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Builder, Event, State, Witness};
+use leasehold::{ClientBuilder, Event, EventSubscriber, State};
 
 use crate::common::ms;
 
 const TTL: Duration = Duration::from_millis(600);
 const SOON: Duration = Duration::from_secs(60);
 
-fn renewed_meanwhile(locks: &Leasehold, work: impl FnOnce(&Leasehold)) {
+fn renewed_meanwhile(locks: &Client, work: impl FnOnce(&Client)) {
     let guard = locks.mutex("held").ttl(TTL).lock().unwrap();
     work(locks);
     assert_ne!(guard.state(), State::Lost(leasehold::core::LossCause::Expired));
@@ -23,7 +23,7 @@ fn renewed_meanwhile(locks: &Leasehold, work: impl FnOnce(&Leasehold)) {
 }
 
 /// Blocks until the lease that is held meanwhile is over several times, and uses the library on the way.
-fn block_for_long(locks: &Leasehold) {
+fn block_for_long(locks: &Client) {
     let guard: Guard = locks.mutex("inner").lock().unwrap();
     thread::sleep(TTL * 3);
     guard.release().unwrap();
@@ -31,7 +31,7 @@ fn block_for_long(locks: &Leasehold) {
 
 #[test]
 fn an_update_may_block_and_lock() {
-    let locks = Leasehold::open("mem:").unwrap();
+    let locks = Client::open("mem:").unwrap();
     renewed_meanwhile(&locks, |locks| {
         let (value, inner) = (locks.versioned("value"), locks.clone());
         let done = value.update(move |old| {
@@ -44,7 +44,7 @@ fn an_update_may_block_and_lock() {
 
 #[test]
 fn several_updates_at_a_time_may_block_and_lock() {
-    let locks = Leasehold::open("mem:").unwrap();
+    let locks = Client::open("mem:").unwrap();
     renewed_meanwhile(&locks, |locks| {
         thread::scope(|scope| {
             for number in 0..4 {
@@ -64,9 +64,9 @@ fn several_updates_at_a_time_may_block_and_lock() {
 #[test]
 fn a_loss_of_many_locks_whose_actions_block_stops_no_renewal() {
     const MANY: usize = 600;
-    let witness = Arc::<Renewals>::default();
-    let locks = Leasehold::open("mem:").unwrap();
-    let healthy = Leasehold::open_with(Builder::default().witness(witness.clone()), "mem:").unwrap();
+    let subscriber = Arc::<Renewals>::default();
+    let locks = Client::open("mem:").unwrap();
+    let healthy = Client::open_with(ClientBuilder::default().subscriber(subscriber.clone()), "mem:").unwrap();
     let held = healthy.mutex("held").ttl(ms(3_000)).lock().unwrap();
     let (called, calls) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
@@ -88,12 +88,12 @@ fn a_loss_of_many_locks_whose_actions_block_stops_no_renewal() {
     while guards.iter().any(|guard| guard.check().is_ok()) {
         thread::sleep(ms(10));
     }
-    let mut seen = witness.0.load(Ordering::SeqCst);
+    let mut seen = subscriber.0.load(Ordering::SeqCst);
     for _ in 0..3 {
         let (began, before) = (Instant::now(), seen);
         while seen == before && began.elapsed() < SOON {
             thread::sleep(ms(10));
-            seen = witness.0.load(Ordering::SeqCst);
+            seen = subscriber.0.load(Ordering::SeqCst);
         }
         assert!(seen > before, "the actions of others stopped the renewal of a lease");
     }
@@ -109,8 +109,8 @@ fn a_loss_of_many_locks_whose_actions_block_stops_no_renewal() {
 #[derive(Debug, Default)]
 struct Renewals(AtomicU64);
 
-impl Witness for Renewals {
-    fn witness(&self, event: &Event<'_>) {
+impl EventSubscriber for Renewals {
+    fn on_event(&self, event: &Event<'_>) {
         if let Event::Renewed { .. } = event {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
@@ -119,7 +119,7 @@ impl Witness for Renewals {
 
 #[test]
 fn what_is_carried_out_by_call_may_block_and_lock() {
-    let locks = Leasehold::open("mem:").unwrap();
+    let locks = Client::open("mem:").unwrap();
     renewed_meanwhile(&locks, |locks| {
         let inner = locks.clone();
         locks
@@ -133,7 +133,7 @@ fn what_is_carried_out_by_call_may_block_and_lock() {
 
 #[test]
 fn what_is_told_of_a_loss_may_block_and_lock() {
-    let locks = Leasehold::open("mem:").unwrap();
+    let locks = Client::open("mem:").unwrap();
     let limited = locks.mutex("limited").max_hold(ms(50)).lock().unwrap();
     let (done, is_done) = mpsc::channel();
     let inner = locks.clone();
@@ -148,7 +148,7 @@ fn what_is_told_of_a_loss_may_block_and_lock() {
 
 #[test]
 fn a_panic_in_an_update_is_raised_where_it_was_asked_for() {
-    let locks = Leasehold::open("mem:").unwrap();
+    let locks = Client::open("mem:").unwrap();
     let value = locks.versioned("value");
     let panicking = std::panic::AssertUnwindSafe(|| value.update(|_| panic!("of the update")));
     let panic = std::panic::catch_unwind(panicking).unwrap_err();
@@ -157,13 +157,13 @@ fn a_panic_in_an_update_is_raised_where_it_was_asked_for() {
     assert!(value.update(|_| Some(vec![1])).is_ok());
 }
 
-/// A witness that takes its time the first time that a lock is kept.
+/// An event subscriber that takes its time the first time that a lock is kept.
 #[derive(Debug, Default)]
 struct Slow(AtomicBool);
 
-impl Witness for Slow {
-    fn witness(&self, event: &Event<'_>) {
-        if let Event::Kept { .. } = event
+impl EventSubscriber for Slow {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::LeaseStarted { .. } = event
             && !self.0.swap(true, Ordering::SeqCst)
         {
             // The tasks of this thread go on in another.
@@ -176,7 +176,7 @@ impl Witness for Slow {
 async fn is_lost_while_it_is_granted(lock: impl AsyncFnOnce(&leasehold::Mutex) -> bool) {
     let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
     wire.set(Verb::Renew, Mode::Refuse);
-    let locks = leasehold::Leasehold::builder().witness(Arc::<Slow>::default()).over(wire.clone()).unwrap();
+    let locks = leasehold::Client::builder().subscriber(Arc::<Slow>::default()).over(wire.clone()).unwrap();
     let mutex = locks.mutex("job").ttl(TTL);
     assert!(lock(&mutex).await, "it is granted, and lost");
     wire.set_all(Mode::Pass);

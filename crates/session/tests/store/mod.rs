@@ -12,10 +12,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Admission, Claim, ClaimId, Failure, Fence, Grade, Liveness, Order, Profile, Resource, Safety, Standing,
-    Summary, Waiting,
+    Claim, ClaimId, ClaimInfo, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
+    QueueOrder, Resource, ResourceSummary, WaitMode,
 };
-use leasehold_session::{Answer, Ask, Beside, Room, Session, SessionBackend, Sessions};
+use leasehold_session::{Answer, Ask, Capacity, Session, SessionBackend, Sessions, Sharing};
 use tokio::sync::watch;
 
 pub(crate) const SILENCE: Duration = Duration::from_millis(400);
@@ -31,7 +31,7 @@ pub(crate) struct Server {
 struct State {
     /// Which sessions have which lock: alone, or with other readers.
     locks: HashMap<String, Vec<(u64, bool)>>,
-    rows: BTreeMap<(String, u64), (u64, Standing)>,
+    rows: BTreeMap<(String, u64), (u64, ClaimInfo)>,
     open: HashSet<u64>,
     silent: bool,
     fence: u64,
@@ -45,15 +45,19 @@ impl Server {
     }
 
     /// Returns a client of this server.
-    pub(crate) fn client(self: &Arc<Self>, room: Room, waiting: Waiting) -> SessionBackend<MemorySessions> {
+    pub(crate) fn client(
+        self: &Arc<Self>,
+        room: Capacity,
+        waiting: WaitMode,
+    ) -> SessionBackend<MemorySessions> {
         let profile = Profile {
             name: "memory",
-            admission: Admission::SharedExclusive,
-            order: Order::Unordered,
+            admission: LockSupport::SharedExclusive,
+            order: QueueOrder::Unordered,
             waiting,
             liveness: Liveness::Heartbeat { valid: SILENCE },
-            fencing: Grade::Strict,
-            safety: Safety::LostOnFailover,
+            fencing: FenceGrade::Strict,
+            safety: Durability::LostOnFailover,
             place_ttl: SILENCE * 2,
             granularity: Duration::ZERO,
             overrun: Duration::ZERO,
@@ -114,7 +118,7 @@ impl State {
 pub(crate) struct MemorySessions {
     server: Arc<Server>,
     profile: Profile,
-    room: Room,
+    room: Capacity,
 }
 
 #[async_trait]
@@ -125,7 +129,7 @@ impl Sessions for MemorySessions {
         &self.profile
     }
 
-    fn room(&self) -> Room {
+    fn room(&self) -> Capacity {
         self.room
     }
 
@@ -144,7 +148,7 @@ impl Sessions for MemorySessions {
         Ok(MemorySession { server: self.server.clone(), number, calls: watch::Sender::new(0) })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<Standing>, Failure> {
+    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         let state = self.server.state.lock().unwrap();
         let rows = state.rows.iter().filter(|((name, _), _)| name == resource.as_str());
         Ok(rows.map(|(_, (_, standing))| standing.clone()).collect())
@@ -160,14 +164,14 @@ impl Sessions for MemorySessions {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         let mut found: BTreeMap<String, u32> = BTreeMap::new();
         for (name, _) in self.server.state.lock().unwrap().rows.keys() {
             if name.starts_with(prefix) && after.is_none_or(|after| name.as_str() > after.as_str()) {
                 *found.entry(name.clone()).or_default() += 1;
             }
         }
-        let summary = |(name, holders): (String, u32)| Summary {
+        let summary = |(name, holders): (String, u32)| ResourceSummary {
             resource: Resource::new(&name).unwrap(),
             holders,
             waiting: 0,
@@ -198,7 +202,7 @@ impl MemorySession {
         let (number, share) = (self.number, ask.claim.share);
         self.server.change(|state| {
             let holders = state.locks.entry(key.to_owned()).or_default();
-            if ask.beside == Beside::Nobody {
+            if ask.beside == Sharing::Nobody {
                 let shared = !share.is_exclusive();
                 if holders.iter().any(|(other, theirs)| *other != number && !(shared && *theirs)) {
                     return Answer::Busy;
@@ -207,7 +211,7 @@ impl MemorySession {
             }
             state.fence += 1;
             let fence = Fence::new(1, state.fence, 0);
-            let standing = Standing {
+            let standing = ClaimInfo {
                 id: ask.claim.id,
                 share,
                 fence: Some(fence),
@@ -243,12 +247,12 @@ impl Session for MemorySession {
         }
     }
 
-    async fn unlock(&self, claim: &Claim, beside: Beside) -> Result<bool, Failure> {
+    async fn unlock(&self, claim: &Claim, beside: Sharing) -> Result<bool, Failure> {
         self.check().await?;
         let key = claim.resource.as_str().trim_start_matches("alias of ").to_owned();
         Ok(self.server.change(|state| {
             remove_row(state, claim.id);
-            if beside == Beside::Readers {
+            if beside == Sharing::Readers {
                 return true;
             }
             let Some(holders) = state.locks.get_mut(&key) else { return false };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use simulated::local::MemoryBackend;
-use simulated::{Leasehold, TokioClock, probe};
+use simulated::{Client, TokioClock, probe};
 
 pub(crate) use order::{readers_behind_a_writer, the_next_behind_a_hand_over, tries_behind_a_waiter};
 pub(crate) use parts::{one_part_hangs_in_releases, one_part_hangs_in_renewals};
@@ -43,8 +43,8 @@ fn store() -> Arc<MemoryBackend> {
     Arc::new(MemoryBackend::with_clock(Arc::new(TokioClock::new())))
 }
 
-fn client(backend: Arc<dyn simulated::core::Backend>) -> Leasehold {
-    let builder = Leasehold::builder().clock(Arc::new(TokioClock::new()));
+fn client(backend: Arc<dyn simulated::core::Backend>) -> Client {
+    let builder = Client::builder().clock(Arc::new(TokioClock::new()));
     builder.note(simulated::Note::default()).over(backend).expect("a client")
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use simulated::core::{
-    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, Snapshot, Step, Summary,
-    Version,
+    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Step,
 };
 use simulated::local::MemoryBackend;
 use simulated::{State, probe};
@@ -68,7 +68,7 @@ impl Backend for Parted {
     async fn inspect(
         &self,
         resource: &Resource,
-        seen: Option<&Version>,
+        seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         self.memory.inspect(resource, seen, patience).await
@@ -79,7 +79,7 @@ impl Backend for Parted {
         prefix: &str,
         after: Option<&Resource>,
         limit: usize,
-    ) -> Result<Vec<Summary>, Failure> {
+    ) -> Result<Vec<ResourceSummary>, Failure> {
         self.memory.list(prefix, after, limit).await
     }
 }

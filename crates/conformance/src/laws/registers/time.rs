@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Effect, FailureKind, Moment, Patience, Registered, Resource, Stamp, Waiting};
+use leasehold_core::{Effect, FailureKind, Moment, Patience, Registered, Resource, Stamp, WaitMode};
 use tokio::task::JoinHandle;
 
 use super::words::{present, put, read, remove, store, swap, write};
@@ -35,7 +35,7 @@ pub(crate) async fn a_change_wakes_who_waits(trial: &Trial) -> Checked {
 
 pub(crate) async fn no_change_is_lost_between_look_and_wait(trial: &Trial) -> Checked {
     let at = trial.resource("between")?;
-    let polls = store(trial.client(0))?.promise().waiting == Waiting::Polls;
+    let polls = store(trial.client(0))?.promise().waiting == WaitMode::Polls;
     let (rounds, mut chance, mut slow) = (if polls { RACES / 10 } else { RACES }, Chance::new()?, 0);
     for n in 0..rounds {
         let seen = read(trial.client(n), &at).await?.stamp;
@@ -180,7 +180,7 @@ fn wait(
     seen: &Stamp,
     patience: Patience,
 ) -> Checked<JoinHandle<Checked<(Registered, Moment)>>> {
-    let polls = store(client)?.promise().waiting == Waiting::Polls;
+    let polls = store(client)?.promise().waiting == WaitMode::Polls;
     let (client, at, seen) = (client.clone(), at.clone(), seen.clone());
     Ok(tokio::spawn(async move {
         loop {

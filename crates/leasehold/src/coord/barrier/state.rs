@@ -2,15 +2,15 @@
 //!
 //! Ground rules: no time and no I/O; each change is one step of a state that is then written as a whole.
 
-use super::Passage;
+use super::BarrierWaitResult;
 use crate::engine::Register;
 use crate::engine::record::{Parts, Record, foreign};
 use crate::error::{ErrorKind, Result};
 
 /// The result of an arrival.
 pub(super) enum Arrival {
-    Passed(Passage),
-    Waits(Passage),
+    Passed(BarrierWaitResult),
+    Waits(BarrierWaitResult),
     Refused(Cause),
 }
 
@@ -122,8 +122,10 @@ impl State {
     /// Adds a party; the last one opens the barrier.
     pub(super) fn arrive(&mut self, id: u64, parties: u32) -> Arrival {
         let before = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
-        let passage =
-            Passage { generation: self.generation, index: parties.saturating_sub(before.saturating_add(1)) };
+        let passage = BarrierWaitResult {
+            generation: self.generation,
+            index: parties.saturating_sub(before.saturating_add(1)),
+        };
         self.parties = parties;
         self.arrived.push(id);
         if !passage.is_leader() {
@@ -138,7 +140,7 @@ impl State {
         let place = |ids: &[u64], generation| {
             let place = ids.iter().position(|other| *other == id)?;
             let before = u32::try_from(place + 1).unwrap_or(u32::MAX);
-            Some(Passage { generation, index: parties.saturating_sub(before) })
+            Some(BarrierWaitResult { generation, index: parties.saturating_sub(before) })
         };
         if let Some(passage) = place(&self.arrived, self.generation) {
             return Some(Arrival::Waits(passage));

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use leasehold_core::Resource;
 use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
 
-use super::{Loaded, Origin};
+use super::{FlightOutcome, ValueSource};
 use crate::error::{Error, Result};
 
 /// All flights of one client.
@@ -27,7 +27,7 @@ type Key = (Resource, usize);
 #[derive(Debug)]
 pub(super) struct Slot {
     turn: AsyncMutex<()>,
-    brought: watch::Sender<Option<Result<Loaded>>>,
+    brought: watch::Sender<Option<Result<FlightOutcome>>>,
     /// A task of this process has it loaded in the background.
     pub(super) renewing: AtomicBool,
 }
@@ -41,11 +41,11 @@ pub(super) struct Seat {
 }
 
 /// The way in which a caller gets the value.
-pub(super) enum Boarded<'a> {
+pub(super) enum JoinedFlight<'a> {
     /// It is the turn of this caller to load.
     Turn(MutexGuard<'a, ()>),
     /// Another caller loaded it, or found that the store does not answer.
-    Brought(Result<Loaded>),
+    Brought(Result<FlightOutcome>),
 }
 
 impl Flights {
@@ -65,28 +65,28 @@ impl Flights {
 
 impl Seat {
     /// Waits for the turn, or for the result of another caller.
-    pub(super) async fn board(&self) -> Boarded<'_> {
+    pub(super) async fn board(&self) -> JoinedFlight<'_> {
         let mut brought = self.slot.brought.subscribe();
         let told = tokio::select! {
             biased;
             Ok(()) = brought.changed() => brought.borrow_and_update().clone(),
-            turn = self.slot.turn.lock() => return Boarded::Turn(turn),
+            turn = self.slot.turn.lock() => return JoinedFlight::Turn(turn),
         };
         match told {
-            Some(outcome) => Boarded::Brought(outcome),
+            Some(outcome) => JoinedFlight::Brought(outcome),
             // No caller ever returns without a result; a turn is the only other outcome.
-            None => Boarded::Turn(self.slot.turn.lock().await),
+            None => JoinedFlight::Turn(self.slot.turn.lock().await),
         }
     }
 
     /// Passes the loaded value to all callers of this process that wait for it. For them
     /// another caller loaded it.
-    pub(super) fn bring(&self, loaded: &Loaded) {
+    pub(super) fn bring(&self, loaded: &FlightOutcome) {
         let origin = match loaded.origin {
-            Origin::Loaded => Origin::Kept,
+            ValueSource::FlightOutcome => ValueSource::Kept,
             origin => origin,
         };
-        self.slot.brought.send_replace(Some(Ok(Loaded { value: loaded.value.clone(), origin })));
+        self.slot.brought.send_replace(Some(Ok(FlightOutcome { value: loaded.value.clone(), origin })));
     }
 
     /// Reports a failure of the store to all callers of this process that wait.

@@ -83,7 +83,7 @@ fn want((share, noted): Kind) -> Want {
         resource: Resource::new("r").unwrap(),
         share,
         ttl: Duration::from_secs(10),
-        quiet: Duration::ZERO,
+        lock_delay: Duration::ZERO,
         max_hold: None,
         note: if noted { Note::new("another").unwrap() } else { Note::default() },
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::quorum::{Member, Memory};
+use leasehold_core::quorum::{Member, MemberState};
 use leasehold_core::{Effect, Failure, FailureKind};
 use leasehold_machine::Unforked;
 
@@ -36,7 +36,7 @@ pub(super) struct Arming {
 
 /// The report of an operator's call to arm all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rearmed {
+pub struct RearmReport {
     /// The epoch in which fences continue.
     pub epoch: u64,
     /// The servers that are armed now.
@@ -91,7 +91,7 @@ impl Arming {
     }
 
     /// Arms the members that may be armed.
-    async fn arm(&self, outcomes: &Outcomes<Memory>) {
+    async fn arm(&self, outcomes: &Outcomes<MemberState>) {
         let armed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_some()).collect();
         let unarmed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_none()).collect();
         let ready: Vec<_> =
@@ -125,7 +125,7 @@ impl Arming {
     }
 
     /// Arms all members that can be reached.
-    pub(super) async fn rearm(&self) -> Result<Rearmed, Failure> {
+    pub(super) async fn rearm(&self) -> Result<RearmReport, Failure> {
         let first = self.recall_all().await;
         let outcomes = self.recall_unchanged(&first).await;
         let majority = self.seats.majority();
@@ -140,7 +140,7 @@ impl Arming {
         let epoch = marked.chain(clocks).max().unwrap_or(1);
         let names = self.seats.names();
         let outcomes = self.mark_all(&all, epoch).await;
-        let mut rearmed = Rearmed { epoch, armed: Vec::new(), missed: Vec::new() };
+        let mut rearmed = RearmReport { epoch, armed: Vec::new(), missed: Vec::new() };
         for (number, name) in names.iter().enumerate() {
             match outcomes.iter().find(|(marked, _)| *marked == number).map(|(_, marked)| marked) {
                 Some(Ok(true)) => rearmed.armed.push(name.clone()),
@@ -162,15 +162,15 @@ impl Arming {
     }
 
     /// Returns the states of all members that answer before the rest is late.
-    pub(super) async fn recall_all(&self) -> Outcomes<Memory> {
-        let enough = |outcomes: &Outcomes<Memory>| outcomes.iter().all(Option::is_some);
+    pub(super) async fn recall_all(&self) -> Outcomes<MemberState> {
+        let enough = |outcomes: &Outcomes<MemberState>| outcomes.iter().all(Option::is_some);
         self.seats.gather(|member: Arc<dyn Member>| async move { member.recall().await }, enough).await
     }
 
     /// Reads all members once more, and keeps those that are unchanged. A member that answered before
     /// the others may have served with them and forgotten it; so no member is marked that has lost its
     /// memory after another one answered.
-    async fn recall_unchanged(&self, first: &Outcomes<Memory>) -> Outcomes<Memory> {
+    async fn recall_unchanged(&self, first: &Outcomes<MemberState>) -> Outcomes<MemberState> {
         let mut again = self.recall_all().await;
         for (number, outcome) in again.iter_mut().enumerate() {
             let before = first.get(number).and_then(|outcome| outcome.as_ref()?.as_ref().ok());
@@ -184,7 +184,11 @@ impl Arming {
     }
 
     /// Marks each of these members, from the state that it answered.
-    async fn mark_all(&self, whom: &[(usize, &Memory)], epoch: u64) -> Vec<(usize, Result<bool, Failure>)> {
+    async fn mark_all(
+        &self,
+        whom: &[(usize, &MemberState)],
+        epoch: u64,
+    ) -> Vec<(usize, Result<bool, Failure>)> {
         let mut marking = tokio::task::JoinSet::new();
         for (number, memory) in whom {
             let (number, memory, seats) = (*number, (*memory).clone(), self.seats.clone());
@@ -202,7 +206,7 @@ impl Arming {
 }
 
 /// Returns the members that answered.
-fn heard(outcomes: &Outcomes<Memory>) -> impl Iterator<Item = (usize, &Memory)> {
+fn heard(outcomes: &Outcomes<MemberState>) -> impl Iterator<Item = (usize, &MemberState)> {
     outcomes
         .iter()
         .enumerate()
@@ -211,7 +215,7 @@ fn heard(outcomes: &Outcomes<Memory>) -> impl Iterator<Item = (usize, &Memory)> 
 
 /// Returns `true` if a member is another than it was, or has forgotten once more. A client that asks it
 /// for a lock may have written down that it is not armed; that changes nothing.
-fn has_changed(before: &Memory, now: &Memory) -> bool {
+fn has_changed(before: &MemberState, now: &MemberState) -> bool {
     let forgot = before.unarmed_since.is_some() && before.unarmed_since != now.unarmed_since;
     before.run != now.run || before.mark != now.mark || forgot
 }

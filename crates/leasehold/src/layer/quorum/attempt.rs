@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold_core::quorum::{Ballot, Counting, Member, Stamp, Verdict};
+use leasehold_core::quorum::{Counting, Member, Stamp, Verdict, VoteTally};
 use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Patience, Proof};
 use tokio::sync::mpsc;
 
@@ -104,7 +104,7 @@ impl Quorum {
             });
         }
         drop(sender);
-        let mut ballot = Ballot::new(self.seats.names());
+        let mut ballot = VoteTally::new(self.seats.names());
         let end = after(claim.ttl / 2);
         let mut late = None;
         let verdict = loop {

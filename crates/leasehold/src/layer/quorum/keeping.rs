@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::quorum::{Kept, Member, Stay};
+use leasehold_core::quorum::{KeepAlive, Kept, Member};
 use leasehold_core::{Claim, Effect, Failure, Fence, Release, Renew, Renewal};
 use leasehold_machine::Unforked;
 
@@ -34,8 +34,8 @@ impl Quorum {
         let call = |member: Arc<dyn Member>| {
             let stays = stays.clone();
             async move {
-                let batch: Vec<Stay<'_>> =
-                    stays.iter().map(|(claim, fence)| Stay { claim, fence: *fence }).collect();
+                let batch: Vec<KeepAlive<'_>> =
+                    stays.iter().map(|(claim, fence)| KeepAlive { claim, fence: *fence }).collect();
                 member.renew(&batch).await
             }
         };

@@ -14,7 +14,7 @@ use super::failure::{denied, unsupported};
 /// The configuration of a [`FileBackend`](super::FileBackend).
 ///
 /// ```
-/// use leasehold::{Leasehold, local::{FileBackend, FileConfig}};
+/// use leasehold::{Client, local::{FileBackend, FileConfig}};
 /// use std::sync::Arc;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -22,7 +22,7 @@ use super::failure::{denied, unsupported};
 /// # let dir = tempfile::tempdir()?;
 /// // For all users of this user's group; the same as `file:///that/directory?mode=0660`.
 /// let config = FileConfig::new(dir.path().join("locks")).mode(0o660)?;
-/// let locks = Leasehold::builder().over(Arc::new(FileBackend::open(config)?))?;
+/// let locks = Client::builder().over(Arc::new(FileBackend::open(config)?))?;
 /// let guard = locks.mutex("nightly").lock().await?;
 /// guard.release().await?;
 /// # Ok(())

@@ -8,26 +8,27 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Effect, Failure, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety, Stamp, Waiting,
+    Durability, Effect, Failure, Patience, Put, RegisterPromise, Registered, Registers, Resource, Stamp,
+    WaitMode,
 };
 use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 
 use super::directory;
 use super::failure::{cannot, foreign, with_effect};
-use super::room::{Limit, Room, Sync, read_file};
-use super::root::{Medium, Root};
+use super::resource_dir::{Limit, ResourceDir, Sync, read_file};
+use super::store_dir::{Medium, Root};
 use super::{FileBackend, Inner};
 
 /// Returns the promise of the registers of a store on this medium.
 pub(super) fn promise(medium: Medium) -> RegisterPromise {
     RegisterPromise {
         max_bytes: MAX_BYTES,
-        waiting: Waiting::Polls,
+        waiting: WaitMode::Polls,
         safety: match medium {
-            Medium::Disk => Safety::Strict,
+            Medium::Disk => Durability::Strict,
             // A restart of the machine ends every claim, but a value is to outlive its writer.
-            Medium::Memory | Medium::Network => Safety::LostOnFailover,
+            Medium::Memory | Medium::Network => Durability::LostOnFailover,
         },
         // There is no clock of the machine that continues over a restart and cannot be set.
         forgets: false,
@@ -62,13 +63,13 @@ impl Registers for FileBackend {
 }
 
 fn look(root: &Root, at: &Resource) -> Result<Registered, Failure> {
-    match Room::find(root, at)? {
+    match ResourceDir::find(root, at)? {
         None => Ok(nothing()),
         Some(room) => look_in(&room, at),
     }
 }
 
-fn look_in(room: &Room, at: &Resource) -> Result<Registered, Failure> {
+fn look_in(room: &ResourceDir, at: &Resource) -> Result<Registered, Failure> {
     let path = room.path_to(VALUE);
     let file = match read_file(room.at(), VALUE, MAX_BYTES + MAX_HEAD) {
         Ok(file) => file,
@@ -90,7 +91,7 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
         // Writing nothing over nothing creates nothing, not even a directory.
         return Ok((look(root, at)?.stamp == *seen).then(|| seen.clone()));
     }
-    let (room, latch) = Room::enter(root, at, &Limit::fixed(WRITE_WAIT))?;
+    let (room, latch) = ResourceDir::enter(root, at, &Limit::fixed(WRITE_WAIT))?;
     if look_in(&room, at)?.stamp != *seen {
         return Ok(None);
     }
@@ -111,7 +112,7 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
     written.map(Some).map_err(|failure| with_effect(failure, Effect::Unknown))
 }
 
-fn remove(room: &Room) -> Result<(), Failure> {
+fn remove(room: &ResourceDir) -> Result<(), Failure> {
     match unlinkat(room.at(), VALUE, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => directory::sync(room.path()),
         Err(cause) => Err(cannot("remove", &room.path_to(VALUE), cause)),

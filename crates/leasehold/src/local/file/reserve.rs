@@ -11,11 +11,11 @@ use rustix::io::Errno;
 
 use super::directory;
 use super::failure::{cannot, foreign};
-use super::room::{Room, Sync, read_file};
-use super::root::Root;
+use super::resource_dir::{ResourceDir, Sync, read_file};
+use super::store_dir::Root;
 
 /// Returns the number up to which fences are reserved; `None` if none was ever assigned.
-pub(super) fn read(room: &Room) -> Result<Option<u64>, Failure> {
+pub(super) fn read(room: &ResourceDir) -> Result<Option<u64>, Failure> {
     let bytes = match read_file(room.at(), NAME, MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(Errno::NOENT) => return Ok(None),
@@ -43,7 +43,7 @@ pub(super) fn beginning() -> u64 {
 
 /// Reserves the fences up to at least `needed`, and returns the new limit. One sync serves so many
 /// fences that its cost is negligible.
-pub(super) fn raise(root: &Root, room: &Room, needed: u64) -> Result<u64, Failure> {
+pub(super) fn raise(root: &Root, room: &ResourceDir, needed: u64) -> Result<u64, Failure> {
     let ceiling = needed.saturating_add(AT_ONCE);
     room.replace_file(root, NAME, text(ceiling).as_bytes(), Sync::Durable)?;
     // The room itself may be as new as the file.

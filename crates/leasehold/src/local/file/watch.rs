@@ -16,7 +16,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Inner;
-use super::pulse::Pulse;
+use super::liveness_fifo::LivenessFifo;
 
 /// A watched FIFO, with the number of bytes in it at the look at the queue.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Watch {
 #[derive(Debug)]
 enum End {
     Other(OwnedFd),
-    Own(Arc<Pulse>),
+    LocalClaims(Arc<LivenessFifo>),
 }
 
 impl Watch {
@@ -39,8 +39,8 @@ impl Watch {
     }
 
     /// Watches one's own FIFO, into which others write when they end the claim.
-    pub(super) fn own(pulse: Arc<Pulse>) -> Watch {
-        Watch { seen: bytes_in(pulse.as_fd()), end: End::Own(pulse) }
+    pub(super) fn own(pulse: Arc<LivenessFifo>) -> Watch {
+        Watch { seen: bytes_in(pulse.as_fd()), end: End::LocalClaims(pulse) }
     }
 
     /// Returns `true` if something happened since the look at the queue.
@@ -55,7 +55,7 @@ impl Watch {
 
     /// Returns `true` if the claim behind it has ended.
     fn has_ended(&self) -> bool {
-        super::pulse::has_ended(self.end.as_fd())
+        super::liveness_fifo::has_ended(self.end.as_fd())
     }
 }
 
@@ -63,7 +63,7 @@ impl AsFd for End {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             End::Other(file) => file.as_fd(),
-            End::Own(pulse) => pulse.as_fd(),
+            End::LocalClaims(pulse) => pulse.as_fd(),
         }
     }
 }
@@ -119,7 +119,7 @@ pub(super) async fn end_of(watch: Watch, limit: Duration) -> Result<(), Failure>
 }
 
 /// Watches over a granted claim of this process, and ends it when another process breaks it.
-pub(super) async fn over(pulse: Arc<Pulse>, inner: Weak<Inner>, claim: Claim) {
+pub(super) async fn over(pulse: Arc<LivenessFifo>, inner: Weak<Inner>, claim: Claim) {
     let Ok(watch) = register(Watch::own(pulse.clone())) else {
         tracing::warn!(
             "a granted claim cannot be watched: when it is broken, only its next renewal will tell"

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Failure, Moment, Patience, Put, RegisterPromise, Registered, Registers, Resource, Safety, Stamp, Waiting,
+    Durability, Failure, Moment, Patience, Put, RegisterPromise, Registered, Registers, Resource, Stamp,
+    WaitMode,
 };
 use tokio::sync::Notify;
 
@@ -130,8 +131,8 @@ fn stamp(number: u64) -> Stamp {
 const MAX_BYTES: usize = 512 * 1024;
 const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,
-    waiting: Waiting::Notifies,
-    safety: Safety::Strict,
+    waiting: WaitMode::Notifies,
+    safety: Durability::Strict,
     forgets: true,
 };
-const POLLED: RegisterPromise = RegisterPromise { waiting: Waiting::Polls, ..PROMISE };
+const POLLED: RegisterPromise = RegisterPromise { waiting: WaitMode::Polls, ..PROMISE };

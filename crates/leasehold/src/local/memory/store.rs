@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use leasehold_core::{Claim, ClaimId, Entry, Fence, Ledger, Moment, Resource, Summary};
+use leasehold_core::{Claim, ClaimId, Entry, Fence, Ledger, Moment, Resource, ResourceSummary};
 use tokio::sync::Notify;
 
 use super::MemoryBackend;
@@ -110,7 +110,7 @@ impl Store {
         after: Option<&Resource>,
         limit: usize,
         now: Moment,
-    ) -> Vec<Summary> {
+    ) -> Vec<ResourceSummary> {
         // Names with a common prefix are adjacent; a prefix that is not itself a name is empty,
         // or has no names.
         let first = match (Resource::new(prefix), after) {
@@ -132,7 +132,7 @@ impl Store {
             let waiting = ledger.entries().len() - holders;
             let (holders, waiting) = (u32::try_from(holders), u32::try_from(waiting));
             let (holders, waiting) = (holders.unwrap_or(u32::MAX), waiting.unwrap_or(u32::MAX));
-            found.push(Summary { resource, holders, waiting });
+            found.push(ResourceSummary { resource, holders, waiting });
         }
         found
     }

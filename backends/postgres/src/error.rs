@@ -1,0 +1,129 @@
+//! Meaning of an error of PostgreSQL, or of the way to it: of what kind it is, and whether it may have
+//! happened.
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use tokio_postgres::Error;
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+/// Why a statement has no result.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// Another transaction was first. The server did nothing; another look shows why.
+    LostRace,
+    /// The table, or a part of it, is not there.
+    NoTable(Failure),
+    /// The statement was ended by its limit of time, or by who waited for it.
+    CalledBack(Failure),
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl Refusal {
+    /// Returns the refusal of a statement that was sent.
+    pub(crate) fn of(error: Error) -> Refusal {
+        let Some(cause) = error.as_db_error() else {
+            let failure = if error.is_closed() || was_sent(&error) {
+                Failure::unanswered(format!("the connection to PostgreSQL ended: {}", root(&error)))
+            } else {
+                let text = format!("PostgreSQL answered what cannot be read: {}", root(&error));
+                Failure::new(FailureKind::Unsupported, Effect::Unknown, text)
+            };
+            return Refusal::Failed(failure.because(error));
+        };
+        let code = cause.code().clone();
+        if [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+            SqlState::LOCK_NOT_AVAILABLE,
+        ]
+        .contains(&code)
+        {
+            return Refusal::LostRace;
+        }
+        // An ERROR undoes its statement; what is worse ends the session, at an instant that nobody knows.
+        let effect = if is_error(cause) { Effect::None } else { Effect::Unknown };
+        let text = describe(&code, cause.message());
+        let failure = Failure::new(kind(&code), effect, text).because(error);
+        match code {
+            SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
+                Refusal::NoTable(failure)
+            }
+            SqlState::QUERY_CANCELED => Refusal::CalledBack(failure),
+            _ => Refusal::Failed(failure),
+        }
+    }
+
+    /// Returns the failure of an attempt to connect: nothing was asked yet.
+    pub(crate) fn of_login(error: Error, place: &str) -> Failure {
+        let (kind, text) = match error.as_db_error() {
+            Some(cause) => (kind(cause.code()), describe(cause.code(), cause.message())),
+            // The client has no kind of its own for it: it says so before anything of the login is sent.
+            None if root(&error).contains("password missing") => {
+                (FailureKind::Denied, format!("the server asks for a password; {A_PASSWORD}"))
+            }
+            None => (FailureKind::Unavailable, root(&error)),
+        };
+        Failure::new(kind, Effect::None, format!("{place}: {text}")).because(error)
+    }
+
+    /// Converts it to a failure, where no race can have been lost, or nothing else is left to do about it.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
+            Refusal::NoTable(failure) | Refusal::CalledBack(failure) | Refusal::Failed(failure) => failure,
+        }
+    }
+}
+
+/// Checks that it is a plain error. The word for people is in the language of the server's messages; the
+/// other one is missing where a pooler speaks for itself, which is in English.
+fn is_error(cause: &DbError) -> bool {
+    cause.parsed_severity().map_or(cause.severity() == "ERROR", |severity| severity == Severity::Error)
+}
+
+/// The advice on where a password can come from.
+const A_PASSWORD: &str = "check the user and the password, from the URL, password-file or PGPASSWORD";
+
+fn kind(code: &SqlState) -> FailureKind {
+    match code.code().get(..2).unwrap_or_default() {
+        "28" => FailureKind::Denied,
+        "42" if *code == SqlState::INSUFFICIENT_PRIVILEGE => FailureKind::Denied,
+        "3D" | "3F" | "42" => FailureKind::Unsupported,
+        "0A" | "22" | "23" => FailureKind::Invalid,
+        _ => FailureKind::Unavailable,
+    }
+}
+
+/// Returns the message of PostgreSQL, and what the person can do.
+fn describe(code: &SqlState, message: &str) -> String {
+    let advice = match *code {
+        SqlState::READ_ONLY_SQL_TRANSACTION => "it is a standby or set read-only: connect to the primary",
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            "grant what `leasehold schema --store` prints, to the user of the URL"
+        }
+        SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
+            "create what `leasehold schema --store` prints"
+        }
+        SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => A_PASSWORD,
+        SqlState::TOO_MANY_CONNECTIONS => "lower connections= of the URL, or raise max_connections",
+        SqlState::QUERY_CANCELED => "it took longer than timeout= of the URL",
+        SqlState::DISK_FULL => "make room on the server's disk",
+        _ => "",
+    };
+    match advice {
+        "" => message.to_owned(),
+        advice => format!("{message}; {advice}"),
+    }
+}
+
+/// Returns `true` if the way to the server broke, rather than the reading of its answer.
+fn was_sent(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
+}
+
+fn root(error: &Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

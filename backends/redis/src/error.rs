@@ -1,0 +1,384 @@
+//! The meaning of the server's and the network's refusals, and advice about them.
+//!
+//! An answer is known to have changed nothing when the server refused it: scripts read before they
+//! write, what they write first is what may be refused, and a refusal to notify others at the end is
+//! ignored. A request that was sent and not answered is of unknown effect.
+
+use std::io;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use redis::RedisError;
+
+use crate::config::Endpoint;
+
+/// The rules of an ACL user that may do all that leasehold asks for, under the prefix `lh`.
+///
+/// One constant, so that the documentation, the failures and the test that logs in with it say the same.
+pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all +ping +select +eval +evalsha \
++script|load +time +get +set +del +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
++zrangebyscore +hset +hget +hmget +hdel +publish +subscribe +unsubscribe +scan +info +config|get";
+
+/// Explains why a socket could not be opened.
+pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
+    let advice = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "nothing listens there: start the server, or correct the URL",
+        io::ErrorKind::NotFound => "there is no such socket: start the server, or correct the path",
+        io::ErrorKind::PermissionDenied => {
+            let text = format!("{address} may not be opened by this user: {error}");
+            return Failure::new(FailureKind::Denied, Effect::None, text).because(error);
+        }
+        io::ErrorKind::TimedOut => "is a firewall in between?",
+        _ => "check the host name, the network and the server",
+    };
+    Failure::unavailable(format!("cannot connect to {address} ({error}): {advice}")).because(error)
+}
+
+/// Explains why TLS could not be agreed on.
+pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
+    let certificate =
+        error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
+            matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
+        });
+    let (kind, advice) = if certificate {
+        (
+            FailureKind::Denied,
+            "name the authority that signed the server's certificate with ?ca=path; where the server asks for a \
+             certificate too, add ?cert=path&key=path",
+        )
+    } else {
+        (
+            FailureKind::Unavailable,
+            "does the server speak TLS on this port, and does it ask for a certificate (?cert=path&key=path)?",
+        )
+    };
+    Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
+}
+
+/// Explains why a connection ended before the server had answered on it.
+pub(crate) fn of_greeting(error: io::Error, endpoint: &Endpoint) -> Failure {
+    if let Endpoint::Tls { .. } = endpoint {
+        return of_tls(error, &endpoint.to_string());
+    }
+    Failure::unavailable(format!(
+        "{endpoint} ended the connection during login ({error}): does it speak Redis, and in the clear as redis:// does?"
+    ))
+    .because(error)
+}
+
+/// Explains why the server refuses a login.
+pub(crate) fn of_login(text: &str, address: &str) -> Failure {
+    let (kind, advice) = if text.contains("without any password configured") {
+        let advice =
+            "the server has no password: leave it out of the URL, the file and LEASEHOLD_REDIS_PASSWORD";
+        (FailureKind::Denied, advice)
+    } else if text.contains("DB index") {
+        (FailureKind::Unsupported, "the server has fewer databases: correct the number in the URL")
+    } else if text.contains("WRONGPASS") {
+        (FailureKind::Denied, "check user and password")
+    } else {
+        return of_text(text, address);
+    };
+    Failure::new(kind, Effect::None, format!("{address} refuses the login ({text}): {advice}"))
+}
+
+/// Explains why a request that was sent came to nothing.
+pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
+    if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
+        return Failure::unanswered(format!(
+            "the connection to {address} broke before the answer came ({error})"
+        ))
+        .because(error.clone());
+    }
+    let text = text_of(error);
+    let mut failure = of_text(&text, address);
+    if code_of(&text) == ANY && HALFWAY.iter().any(|part| said(&text).contains(part)) {
+        failure = Failure::unanswered(format!(
+            "{address} gave the keys away while a script ran on them ({text}): the slot is being moved"
+        ));
+    }
+    match error.kind() {
+        redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => Failure::new(
+            FailureKind::Unsupported,
+            Effect::Unknown,
+            format!("{address} answered what is no answer of Redis ({error}): is it a Redis server?"),
+        ),
+        _ => failure,
+    }
+    .because(error.clone())
+}
+
+/// Returns `true` if the server does not know a script (any more): it then did nothing.
+pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
+    error.code() == Some("NOSCRIPT")
+}
+
+/// Returns `true` if the server refused because it does not, or no longer does, decide.
+pub(crate) fn is_of_no_primary(error: &RedisError) -> bool {
+    matches!(code_of(&text_of(error)), "READONLY" | "STALE_EPOCH" | "MASTERDOWN")
+}
+
+/// The answer of a cluster's server to a request that it does not serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Redirect {
+    /// Another server serves the slot, as the one that was asked sees it. An empty host is its own.
+    Moved { host: String, port: u16 },
+    /// The slot is on its way, and these keys have arrived there already.
+    Referred { host: String, port: u16 },
+    /// The slot is on its way, with some of the keys here and some there.
+    Underway,
+    /// No server serves the slot for now.
+    Nobody,
+    /// It is not the primary any more.
+    Deposed,
+    /// The view under which it was asked is of before a failover.
+    Outdated,
+}
+
+/// Returns where else a refused request should be sent, if anywhere.
+pub(crate) fn elsewhere(error: &RedisError) -> Option<Redirect> {
+    match code_of(&text_of(error)) {
+        "READONLY" | "MASTERDOWN" => return Some(Redirect::Deposed),
+        "STALE_EPOCH" => return Some(Redirect::Outdated),
+        _ => {}
+    }
+    let address = || {
+        let (host, port) = error.detail()?.split_once(' ')?.1.rsplit_once(':')?;
+        Some((host.to_owned(), port.parse().ok()?))
+    };
+    match error.code()? {
+        "MOVED" => address().map(|(host, port)| Redirect::Moved { host, port }),
+        "ASK" => address().map(|(host, port)| Redirect::Referred { host, port }),
+        "TRYAGAIN" => Some(Redirect::Underway),
+        "CLUSTERDOWN" => Some(Redirect::Nobody),
+        _ => None,
+    }
+}
+
+/// Returns `true` if a refused subscription belongs to another server of the cluster, or to this one at
+/// another time.
+pub(crate) fn is_of_another(reason: &str) -> bool {
+    ["MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN"].iter().any(|code| reason.starts_with(code))
+}
+
+/// Explains a refusal that came as a text.
+pub(crate) fn of_answer(text: &str, address: &str) -> Failure {
+    of_text(text, address)
+}
+
+fn text_of(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Returns the code of a refusal: its first word, or that of the error inside it, if an older server
+/// reports a failed script: `ERR Error running script (call to f_…): @user_script:1: @user_script: 1:
+/// -OOM …`. The text behind the code may contain names that users chose.
+fn code_of(text: &str) -> &str {
+    let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
+    if code != ANY {
+        return code;
+    }
+    let wrapped = rest.strip_prefix("Error running script (call to ").and_then(|rest| rest.split_once("): "));
+    let Some((_, mut inner)) = wrapped else { return code };
+    while let Some(rest) = inner.strip_prefix("@user_script:") {
+        inner = rest.trim_start_matches([' ', ':']).trim_start_matches(|c: char| c.is_ascii_digit());
+        inner = inner.trim_start_matches([' ', ':']);
+    }
+    let inner = inner.strip_prefix('-').unwrap_or(inner);
+    let word = inner.split(' ').next().unwrap_or_default();
+    let is_code = word.len() > 2 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    if is_code { word } else { code }
+}
+
+/// The code of what has no code of its own.
+const ANY: &str = "ERR";
+
+/// Returns a refusal without the question, which some servers repeat.
+fn said(text: &str) -> &str {
+    text.split("with args beginning with").next().unwrap_or(text)
+}
+
+/// Classifies an error of the server.
+fn of_text(text: &str, address: &str) -> Failure {
+    let code = code_of(text);
+    let known = KNOWN.iter().find(|known| match known.mark {
+        Mark::Code(known) => known == code,
+        Mark::Words(words) => (code == ANY || code == "NOPERM") && said(text).contains(words),
+    });
+    let (kind, advice) = match known {
+        Some(known) => (known.kind, known.advice),
+        None => (FailureKind::Unsupported, "is it Redis 6.2 or later, or Valkey?"),
+    };
+    let mut advice = advice.to_owned();
+    if kind == FailureKind::Denied {
+        advice = format!("{advice}; as an ACL, with your prefix for lh: {ACL_RULES}");
+    }
+    Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
+}
+
+/// The errors in a script whose keys its server has given away since the script began: it may have
+/// written.
+const HALFWAY: [&str; 2] = ["non local key", "slot not served"];
+
+struct Known {
+    mark: Mark,
+    kind: FailureKind,
+    advice: &'static str,
+}
+
+/// The mark of a refusal.
+enum Mark {
+    Code(&'static str),
+    /// Words of the text, for errors that share the general code.
+    Words(&'static str),
+}
+
+const fn known(code: &'static str, kind: FailureKind, advice: &'static str) -> Known {
+    Known { mark: Mark::Code(code), kind, advice }
+}
+
+const fn worded(words: &'static str, kind: FailureKind, advice: &'static str) -> Known {
+    Known { mark: Mark::Words(words), kind, advice }
+}
+
+const OF_A_CLUSTER: &str = "this is a server of a cluster: connect by redis+cluster://";
+
+const KNOWN: &[Known] = &[
+    known(
+        "FOREIGN",
+        FailureKind::Foreign,
+        "another program uses this key, or two names collide; choose another ?prefix=",
+    ),
+    known("WRONGTYPE", FailureKind::Foreign, "another program uses this key; choose another ?prefix="),
+    known("WRONGPASS", FailureKind::Denied, "check user and password"),
+    known(
+        "NOAUTH",
+        FailureKind::Denied,
+        "give a password: redis://user:password@host, or LEASEHOLD_REDIS_PASSWORD",
+    ),
+    known("NOPERM", FailureKind::Denied, "give the user this right"),
+    worded("ACL failure in script", FailureKind::Denied, "give the user this right"),
+    worded("The user executing the script can't", FailureKind::Denied, "give the user this right"),
+    known(
+        "OOM",
+        FailureKind::Unavailable,
+        "the server's memory is full: raise maxmemory; what is held stays held",
+    ),
+    known(
+        "STALE_EPOCH",
+        FailureKind::Unavailable,
+        "this client's view is of before a failover: it asks again who the primary is",
+    ),
+    known(
+        "NEEDS_EPOCH",
+        FailureKind::Unsupported,
+        "its primary is elected: connect by redis+sentinel:// or redis+cluster://, as those who hold it do",
+    ),
+    known("READONLY", FailureKind::Unavailable, "this is a replica: connect to the primary"),
+    known(
+        "MASTERDOWN",
+        FailureKind::Unavailable,
+        "this is a replica without its primary: connect to the primary",
+    ),
+    known(
+        "NOREPLICAS",
+        FailureKind::Unavailable,
+        "min-replicas-to-write is not met: bring the replicas back",
+    ),
+    known(
+        "MISCONF",
+        FailureKind::Unavailable,
+        "the server cannot save to disk and refuses writes: see its log",
+    ),
+    known("LOADING", FailureKind::Unavailable, "the server is loading its data: try again shortly"),
+    known(
+        "BUSY",
+        FailureKind::Unavailable,
+        "a script of another client blocks the server: wait, or SCRIPT KILL",
+    ),
+    // Seen by clients that take a server of a cluster for a single one. A client that knows the cluster
+    // deals with them.
+    known("CROSSSLOT", FailureKind::Unsupported, OF_A_CLUSTER),
+    known("MOVED", FailureKind::Unsupported, OF_A_CLUSTER),
+    known("TRYAGAIN", FailureKind::Unsupported, OF_A_CLUSTER),
+    known("CLUSTERDOWN", FailureKind::Unsupported, OF_A_CLUSTER),
+    worded(
+        "cluster support disabled",
+        FailureKind::Unsupported,
+        "this server is of no cluster: connect by redis://",
+    ),
+    worded("max number of clients", FailureKind::Unavailable, "raise maxclients"),
+    known("NOSCRIPT", FailureKind::Unavailable, "the server forgot a script again at once: try again"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_found_where_older_servers_wrap_them() {
+        let old = "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: -OOM command not allowed";
+        assert_eq!(of_text(old, "h:1").kind, FailureKind::Unavailable);
+        let new =
+            "WRONGTYPE Operation against a key holding the wrong kind of value script: 1, on @user_script:2.";
+        assert_eq!(of_text(new, "h:1").kind, FailureKind::Foreign);
+        assert!(of_text("NOPERM no", "h:1").detail().contains("+evalsha"));
+        assert!(of_text("what is this", "h:1").detail().contains("6.2"));
+        let old = "ERR Error running script (call to f_1): @user_script:3: The user executing the script can't run this \
+                   command or subcommand";
+        assert_eq!(of_text(old, "h:1").kind, FailureKind::Denied);
+        assert_eq!(of_text("ERR max number of clients reached", "h:1").kind, FailureKind::Unavailable);
+    }
+
+    #[test]
+    fn names_in_a_refusal_are_not_taken_for_codes() {
+        for (text, kind) in [
+            (
+                "STALE_EPOCH {lh:x-NOAUTH}:fence was granted in epoch 3, this is epoch 2",
+                FailureKind::Unavailable,
+            ),
+            ("FOREIGN {lh:ROOM-42}:fence belongs to a resource of another name", FailureKind::Foreign),
+            ("FOREIGN {lh:READONLY}:fence belongs to a resource of another name", FailureKind::Foreign),
+            ("NEEDS_EPOCH {lh:BUSY}:fence was granted in epoch 3", FailureKind::Unsupported),
+            (
+                "ERR unknown command 'evalsha', with args beginning with: 'max number of clients' 'NOAUTH'",
+                FailureKind::Unsupported,
+            ),
+        ] {
+            assert_eq!(of_text(text, "h:1").kind, kind, "{text}");
+        }
+        let refused = |code: &str, detail: &str| {
+            let text = format!("-{code} {detail}\r\n");
+            let value = redis::parse_redis_value(text.as_bytes()).unwrap();
+            value.extract_error().unwrap_err()
+        };
+        let foreign = refused("FOREIGN", "{lh:READONLY}:fence belongs to a resource of another name");
+        assert!(!is_of_no_primary(&foreign) && elsewhere(&foreign).is_none());
+        assert_eq!(of_request(&foreign, "h:1").kind, FailureKind::Foreign);
+        let stale = refused("STALE_EPOCH", "{lh:x-NOAUTH}:fence was granted in epoch 3, this is epoch 2");
+        assert_eq!(elsewhere(&stale), Some(Redirect::Outdated));
+        let halfway =
+            refused("ERR", "Script attempted to access a non local key in a cluster node script: 1");
+        assert_eq!(of_request(&halfway, "h:1").effect, Effect::Unknown);
+        let named = refused("FOREIGN", "{lh:non local key}:fence belongs to a resource of another name");
+        assert_eq!(of_request(&named, "h:1").effect, Effect::None);
+        let deposed = refused("READONLY", "You can't write against a read only replica.");
+        assert_eq!(elsewhere(&deposed), Some(Redirect::Deposed));
+        let old = refused(
+            "ERR",
+            "Error running script (call to f_1): @user_script:2: @user_script: 2: -READONLY You can't write against a \
+             read only replica.",
+        );
+        assert_eq!(elsewhere(&old), Some(Redirect::Deposed));
+    }
+
+    #[test]
+    fn a_refused_connection_says_where_and_what_to_do() {
+        let failure = of_socket(io::Error::from(io::ErrorKind::ConnectionRefused), "h:6379");
+        assert!(failure.detail().contains("h:6379") && failure.detail().contains("start the server"));
+        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None));
+    }
+}

@@ -1,0 +1,67 @@
+//! Since when this observer has seen which claim in which state, for stores without a clock that can be used.
+//!
+//! Ground rules: counted on the local clock only. A claim whose state changed is seen anew. Forgetting
+//! costs one more span of waiting behind a dead claim, and nothing else, so the memory may be bounded.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use leasehold_core::{ClaimId, Entry, Fence, Moment, Resource};
+
+/// The memory of one client.
+#[derive(Debug, Default)]
+pub(crate) struct ObservedClaims(Mutex<HashMap<Resource, HashMap<ClaimId, Sighting>>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Sighting {
+    state: State,
+    first: Moment,
+}
+
+/// State of a claim, which each sign of life and each call changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    granted: Option<Fence>,
+    beats: u64,
+    span: Moment,
+}
+
+impl State {
+    fn of(entry: &Entry) -> State {
+        State { granted: entry.granted, beats: entry.beats, span: entry.until }
+    }
+}
+
+impl ObservedClaims {
+    /// Notes these claims of a resource, as their text says, and answers since when each has been as it is.
+    ///
+    /// `now` must be taken after the text had arrived: a claim is not dead before it was seen for its whole
+    /// span.
+    pub(crate) fn note(&self, resource: &Resource, entries: &[Entry], now: Moment) -> Vec<Moment> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.is_empty() {
+            seen.remove(resource);
+            return Vec::new();
+        }
+        if seen.len() >= MAX_RESOURCES && !seen.contains_key(resource) {
+            seen.clear();
+        }
+        let old = seen.entry(resource.clone()).or_default();
+        let present: HashMap<ClaimId, Sighting> = entries
+            .iter()
+            .map(|entry| {
+                let state = State::of(entry);
+                let known = old.get(&entry.id).filter(|known| known.state == state);
+                let first = known.map_or(now, |known| known.first);
+                (entry.id, Sighting { state, first })
+            })
+            .collect();
+        let since =
+            entries.iter().map(|entry| present.get(&entry.id).map_or(now, |seen| seen.first)).collect();
+        *old = present;
+        since
+    }
+}
+
+/// Resources whose claims are remembered.
+const MAX_RESOURCES: usize = 100_000;

@@ -1,0 +1,481 @@
+//! A lock divided into stripes, so that users of different parts of a thing do not wait for each other.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::{Either, FutureExt, select};
+use leasehold_core::Moment;
+
+use super::MultiLock;
+use crate::engine::Engine;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock::{Guard, Mutex};
+
+/// A lock divided into stripes: one for each group of keys, any that is free, or all.
+///
+/// A stock of 1,200 pieces behind one mutex is sold one order at a time. Divided into twelve
+/// stripes of a hundred it is sold twelve orders at a time, as long as each order takes from
+/// the stripe that it has locked.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let locks = leasehold::Client::open("mem:").await?;
+/// let stock = locks.striped_mutex("stock/42", 12);
+/// let mine = stock.for_key("customer/7").lock().await?;    // always the same stripe
+/// let free = stock.lock_any().await?;                      // any that is free
+/// assert_ne!(mine.resource(), free.resource());
+/// drop((mine, free));
+/// let whole = stock.all().lock().await?;              // nobody else has any
+/// # whole.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// Segment `i` of `name` is the mutex `name#i`, counted from 0, in every process and every version. A
+/// key always belongs to the same stripe as long as the number of stripes stays the same.
+///
+/// # Does not promise
+/// Processes that use different numbers of stripes exclude each other only by stripes of the same
+/// number. To change the number, stop all users of the old one first, or hold all stripes of the
+/// larger number meanwhile.
+#[derive(Clone, Debug)]
+pub struct StripedMutex {
+    name: String,
+    stripes: Arc<[Counted]>,
+}
+
+/// One stripe, with the statistics of this client.
+#[derive(Debug)]
+struct Counted {
+    mutex: Mutex,
+    taken: AtomicU64,
+    waited: AtomicU64,
+    wait_nanos: AtomicU64,
+}
+
+/// The lock of one stripe.
+#[derive(Clone, Debug)]
+pub struct Stripe {
+    stripes: Arc<[Counted]>,
+    number: usize,
+}
+
+impl StripedMutex {
+    /// Creates the stripes; `part` makes the lock of a stripe from its name.
+    pub(crate) fn new(name: &str, count: u32, part: impl Fn(&str) -> Mutex) -> StripedMutex {
+        let refusal = (!(1..=MAX_STRIPES).contains(&count)).then(|| {
+            let text = format!("{name} cannot have {count} stripes: choose between 1 and {MAX_STRIPES}");
+            Error::new(ErrorKind::Invalid, "lock", text)
+        });
+        // A stripe that refuses everything, so that each way to acquire it reports why.
+        let count = if refusal.is_some() { 1 } else { count };
+        let counted = |number| Counted {
+            mutex: match &refusal {
+                Some(refusal) => part(name).refusing(refusal.clone()),
+                None => part(&format!("{name}#{number}")),
+            },
+            taken: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            wait_nanos: AtomicU64::new(0),
+        };
+        StripedMutex { name: name.to_owned(), stripes: (0..count).map(counted).collect() }
+    }
+
+    /// Returns the number of stripes. It is one, and that one refuses everything with `Invalid`, if 0
+    /// or more than 65,536 were requested.
+    pub fn count(&self) -> u32 {
+        // Invariant: `new` makes no more than fit.
+        u32::try_from(self.stripes.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the same lock with other settings for each stripe: a ttl, a note, an owner, a requirement.
+    ///
+    /// The statistics start again from zero.
+    #[must_use]
+    pub fn with(self, setting: impl Fn(Mutex) -> Mutex) -> StripedMutex {
+        let stripes = self.stripes.iter().map(|known| Counted {
+            mutex: setting(known.mutex.clone()),
+            taken: AtomicU64::new(0),
+            waited: AtomicU64::new(0),
+            wait_nanos: AtomicU64::new(0),
+        });
+        StripedMutex { stripes: stripes.collect(), name: self.name }
+    }
+
+    /// Returns the stripe to which a key belongs.
+    pub fn for_key(&self, key: impl AsRef<[u8]>) -> Stripe {
+        self.stripe(stripe_of(key.as_ref(), self.count()))
+    }
+
+    /// Returns a stripe by its number, counted from 0; numbers beyond the last wrap around.
+    pub fn stripe(&self, number: u32) -> Stripe {
+        Stripe { stripes: self.stripes.clone(), number: number as usize % self.stripes.len() }
+    }
+
+    /// Returns all stripes as one lock. For a few stripes and rare use; it waits for every holder of one.
+    pub fn all(&self) -> MultiLock {
+        self.stripes.iter().fold(MultiLock::new(), |all, stripe| all.and(&stripe.mutex))
+    }
+
+    /// Acquires a stripe that is free, or else waits for one.
+    ///
+    /// It looks at each once, beginning anywhere; if none is free, it is queued at two of them, and
+    /// looks at a few of the others every second. It takes the first that is granted.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing is left behind.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    pub async fn lock_any(&self) -> Result<Guard> {
+        let began = self.now();
+        let start = random_below(self.count())?;
+        if let Some(guard) = self.look_at_some(start, self.count()).await? {
+            return Ok(guard);
+        }
+        let (one, other) = (self.stripe(start), self.stripe(start + self.count() / 2));
+        if one.number == other.number {
+            return one.finish(began, one.mutex().lock().await);
+        }
+        let first = one.mutex().lock().map(|guard| one.finish(began, guard));
+        let second = other.mutex().lock().map(|guard| other.finish(began, guard));
+        // The two may be held for long, by this very task perhaps, while another becomes free.
+        let third = self.look_again(start);
+        select(select(pin!(first), pin!(second)), pin!(third))
+            .map(|ended| match ended {
+                Either::Left((Either::Left((guard, _)) | Either::Right((guard, _)), _))
+                | Either::Right((guard, _)) => guard,
+            })
+            .await
+    }
+
+    /// Looks at a few stripes now and then until one of them is free.
+    async fn look_again(&self, start: u32) -> Result<Guard> {
+        let mut next = start;
+        loop {
+            // If the client closes meanwhile, the look reports it.
+            self.stripe(start).mutex().engine().sleep(LOOK_AGAIN).await;
+            next = next.wrapping_add(LOOKS);
+            if let Some(guard) = self.look_at_some(next, LOOKS.min(self.count())).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Acquires a stripe that is free; `None` if none is.
+    ///
+    /// # Cancel safety
+    /// As [`StripedMutex::lock_any`].
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_lock_any(&self) -> Result<Option<Guard>> {
+        self.try_some(random_below(self.count())?, self.count()).await
+    }
+
+    /// Acquires a stripe as [`StripedMutex::lock_any`], waiting up to `limit`.
+    ///
+    /// # Errors
+    /// As [`StripedMutex::lock_any`], and `Timeout`.
+    pub async fn lock_any_timeout(&self, limit: Duration) -> Result<Guard> {
+        let engine = self.stripe(0).mutex().engine().clone();
+        if let Some(outcome) = within(&engine, limit, self.lock_any()).await {
+            return outcome;
+        }
+        let found = engine.last_word(limit, self.try_lock_any()).await?;
+        found.ok_or_else(|| {
+            let text = format!("no stripe of {} was free within {limit:.1?}; nothing is held", self.name);
+            Error::new(ErrorKind::Timeout, "lock", text)
+        })
+    }
+
+    /// Returns the statistics of this client for each stripe since the lock was made, with a
+    /// recommended number of stripes.
+    pub fn report(&self) -> StripeReport {
+        let load = Ordering::Relaxed;
+        let uses = self.stripes.iter().map(|stripe| StripeUse {
+            taken: stripe.taken.load(load),
+            waited: stripe.waited.load(load),
+            wait: Duration::from_nanos(stripe.wait_nanos.load(load)),
+        });
+        StripeReport { name: self.name.clone(), stripes: uses.collect() }
+    }
+
+    /// Looks likewise for a caller that waits afterwards: a stripe that an outage hides counts as
+    /// taken, since the wait outlasts the outage.
+    async fn look_at_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
+        match self.try_some(start, count).await {
+            Err(error) if error.is_outage() => Ok(None),
+            looked => looked,
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.stripes[0].mutex.engine().clock().now()
+    }
+
+    /// Acquires the first free stripe of `count`, beginning at `start`.
+    async fn try_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
+        for step in 0..count {
+            let stripe = self.stripe(start.wrapping_add(step));
+            let began = self.now();
+            if let Some(guard) = stripe.mutex().try_lock().await? {
+                return stripe.finish(began, Ok(guard)).map(Some);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Stripe {
+    /// Returns its number, counted from 0.
+    pub fn number(&self) -> u32 {
+        u32::try_from(self.number).unwrap_or(u32::MAX)
+    }
+
+    /// Waits in the queue until it is granted.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    pub async fn lock(&self) -> Result<Guard> {
+        self.counted(self.mutex().lock()).await
+    }
+
+    /// Acquires it if it is free now; `None` if it is not.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_lock(&self) -> Result<Option<Guard>> {
+        let began = self.now();
+        match self.mutex().try_lock().await? {
+            Some(guard) => self.finish(began, Ok(guard)).map(Some),
+            None => {
+                self.stripes[self.number].waited.fetch_add(1, Ordering::Relaxed);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits in the queue for up to `limit`.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
+        if limit.is_zero() {
+            // It looks once, and that look has to be completed.
+            return self.try_lock().await?.ok_or_else(|| self.timeout(limit));
+        }
+        let engine = self.mutex().engine();
+        if let Some(outcome) = within(engine, limit, self.lock()).await {
+            return outcome;
+        }
+        let found = engine.last_word(limit, self.mutex().try_lock()).await?;
+        self.finish(engine.clock().now(), found.ok_or_else(|| self.timeout(limit)))
+    }
+
+    /// Returns the lock itself.
+    pub fn mutex(&self) -> &Mutex {
+        &self.stripes[self.number].mutex
+    }
+
+    /// Looks first, to find out whether another holder was in the way: that is what the report counts.
+    async fn counted(&self, waiting: impl Future<Output = Result<Guard>>) -> Result<Guard> {
+        let began = self.now();
+        match self.mutex().try_lock().await {
+            Ok(Some(guard)) => return self.finish(began, Ok(guard)),
+            Err(error) if !error.is_outage() => return Err(error),
+            // The wait gives a store time to answer again.
+            Ok(None) | Err(_) => {}
+        }
+        let counted = &self.stripes[self.number];
+        counted.waited.fetch_add(1, Ordering::Relaxed);
+        self.finish(began, waiting.await)
+    }
+
+    fn timeout(&self, limit: Duration) -> Error {
+        let text = format!("stripe {} was not free within {limit:.1?}; nothing is held", self.number);
+        Error::new(ErrorKind::Timeout, "lock", text)
+    }
+
+    fn now(&self) -> Moment {
+        self.mutex().engine().clock().now()
+    }
+
+    fn finish(&self, began: Moment, outcome: Result<Guard>) -> Result<Guard> {
+        let counted = &self.stripes[self.number];
+        let nanos = u64::try_from(self.now().since(began).as_nanos()).unwrap_or(u64::MAX);
+        counted.wait_nanos.fetch_add(nanos, Ordering::Relaxed);
+        if outcome.is_ok() {
+            counted.taken.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+}
+
+/// The statistics of one client about a striped mutex.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StripeReport {
+    /// The name of the lock.
+    pub name: String,
+    /// The statistics of each stripe, by its number.
+    pub stripes: Vec<StripeUse>,
+}
+
+/// The statistics of one client about one stripe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StripeUse {
+    /// The number of times that it was acquired.
+    pub taken: u64,
+    /// The number of times that another holder had it.
+    pub waited: u64,
+    /// The time that all acquisitions took together.
+    pub wait: Duration,
+}
+
+impl StripeReport {
+    /// Returns the part of all attempts that found their stripe taken, between 0 and 1.
+    pub fn contention(&self) -> f64 {
+        let taken: u64 = self.stripes.iter().map(|stripe| stripe.taken).sum();
+        let waited: u64 = self.stripes.iter().map(|stripe| stripe.waited).sum();
+        #[expect(clippy::cast_precision_loss, reason = "a part of a whole, to a few digits")]
+        let part = waited as f64 / taken.max(waited).max(1) as f64;
+        part
+    }
+
+    /// Returns the number of stripes that would leave one attempt in twenty waiting, if keys spread as
+    /// they did; `None` before there are enough attempts.
+    ///
+    /// An attempt finds its stripe taken about as often as a stripe is held, which falls as their
+    /// number rises. If single stripes stand out, the keys are uneven, and more stripes help little.
+    pub fn recommended(&self) -> Option<u32> {
+        if self.stripes.iter().map(|stripe| stripe.taken).sum::<u64>() < ENOUGH {
+            return None;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let wanted = (self.contention() * self.stripes.len() as f64 / AIM).ceil();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped before")]
+        let wanted = wanted.clamp(1.0, f64::from(MAX_STRIPES)) as u32;
+        Some(wanted)
+    }
+}
+
+impl fmt::Display for StripeReport {
+    /// Prints a line for the whole, and one for each of the ten stripes that were waited for most.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} stripes, {:.1} % of attempts waited",
+            self.name,
+            self.stripes.len(),
+            100.0 * self.contention()
+        )?;
+        if let Some(recommended) = self.recommended() {
+            write!(f, "; {recommended} stripes would do for {:.0} %", 100.0 * AIM)?;
+        }
+        let mut worst: Vec<(usize, &StripeUse)> = self.stripes.iter().enumerate().collect();
+        worst.sort_by_key(|(_, stripe)| std::cmp::Reverse(stripe.waited));
+        for (number, stripe) in worst.into_iter().take(10).filter(|(_, stripe)| stripe.waited > 0) {
+            write!(
+                f,
+                "\n  #{number}: taken {}, waited {} times, {:.1?} in all",
+                stripe.taken, stripe.waited, stripe.wait
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// The pause between two looks at stripes at which a waiter for any stripe is not queued.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// The number of stripes per look: a waiter costs the server no more than this.
+const LOOKS: u32 = 4;
+/// The most stripes of one lock.
+const MAX_STRIPES: u32 = 65_536;
+/// The part of attempts that may wait.
+const AIM: f64 = 0.05;
+/// The number of cycles below which there is no recommendation.
+const ENOUGH: u64 = 100;
+
+/// Returns the stripe from the upper bits of the hash: the same in every process and every version.
+fn stripe_of(key: &[u8], count: u32) -> u32 {
+    // Invariant: smaller than `count`.
+    ((u128::from(hashed(key)) * u128::from(count)) >> 64) as u32
+}
+
+/// Returns FNV-1a over the key, mixed: the same in every process and every version.
+fn hashed(key: &[u8]) -> u64 {
+    let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    // Short keys differ in the lower bits of their hash only: mix them into the upper ones (the
+    // finalizer of MurmurHash3).
+    let mixed = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    mixed ^ (mixed >> 33)
+}
+
+/// Waits for up to `limit`; `None` if that is over, and the wait has left all queues. A client that
+/// closes reports that itself.
+async fn within<T>(engine: &Engine, limit: Duration, waiting: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(waiting), pin!(engine.sleep(limit))).await {
+        Either::Left((outcome, _)) => Some(outcome),
+        Either::Right((false, waiting)) => Some(waiting.await),
+        Either::Right((true, _)) => None,
+    }
+}
+
+fn random_below(count: u32) -> Result<u32> {
+    let random = crate::random::u32().map_err(|error| {
+        Error::new(
+            ErrorKind::Unavailable,
+            "lock",
+            format!("the operating system gives no random bytes: {error}"),
+        )
+    })?;
+    Ok(random % count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_keeps_its_segment_for_ever() {
+        // These are an interface: processes of different versions have to agree.
+        let stripes = ["", "a", "customer/7", "käse"].map(|key| stripe_of(key.as_bytes(), 120));
+        assert_eq!(stripes, SEGMENTS_OF_OLD);
+    }
+
+    const SEGMENTS_OF_OLD: [u32; 4] = [112, 61, 66, 44];
+
+    #[test]
+    fn keys_spread_evenly() {
+        let mut counts = [0_u32; 12];
+        for key in 0..12_000 {
+            counts[stripe_of(format!("customer/{key}").as_bytes(), 12) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn the_report_recommends_by_how_often_segments_were_taken() {
+        let report = |taken, waited| StripeReport {
+            name: "stock".to_owned(),
+            stripes: vec![StripeUse { taken, waited, wait: Duration::ZERO }; 4],
+        };
+        assert_eq!(report(10, 10).recommended(), None, "too little was seen");
+        assert_eq!(report(1_000, 0).recommended(), Some(1));
+        assert_eq!(report(1_000, 50).recommended(), Some(4));
+        assert_eq!(report(1_000, 500).recommended(), Some(40));
+        let shown = report(1_000, 500).to_string();
+        assert!(shown.contains("50.0 % of attempts waited; 40 stripes would do for 5 %"), "{shown}");
+    }
+}

@@ -1,0 +1,600 @@
+//! The local state of a granted claim: valid, then perhaps suspect, then perhaps lost.
+//!
+//! Ground rules: whether a claim is held is decided by reading the clock, never by a timer alone, so that
+//! a process that was stopped past its lease finds out before anything else. A lost claim stays lost,
+//! whatever the server says later. Validity is counted from before the request, and grows only by a
+//! confirmed renewal.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use leasehold_core::{Claim, Clock, Fence, Grant, LossCause, LossSubscription, Moment, Profile, Proof};
+
+use crate::alarm::Alarm;
+use crate::events::{Event, EventSink};
+use crate::panics::logged;
+use crate::watch;
+
+/// The confidence of this process that it still holds the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// The lease is confirmed and runs.
+    Valid,
+    /// A renewal failed or is overdue; the lease still runs.
+    Suspect,
+    /// The lock is not held any more.
+    Lost(LossCause),
+}
+
+/// A granted claim.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) claim: Claim,
+    pub(crate) proof: Proof,
+    pub(crate) granted_at: Moment,
+    fence: Option<Fence>,
+    clock: Arc<dyn Clock>,
+    telling: EventSink,
+    pid: u32,
+    term: Term,
+    health: watch::Sender<Health>,
+    retired: AtomicBool,
+    /// `true` once its proof was taken: it then stays with its present user.
+    pinned: AtomicBool,
+    /// Why another client asked for its release, where this process knows.
+    revoked: OnceLock<Arc<str>>,
+    /// The registration for losses that only the backend can see; lives as long as the claim.
+    listening: OnceLock<LossSubscription>,
+}
+
+/// The state and the end of its validity, changed together.
+#[derive(Clone, Copy, Debug)]
+struct Health {
+    state: State,
+    valid_until: Moment,
+    hold_until: Moment,
+    /// The time since which it is suspect; meaningless in another state.
+    suspect_since: Option<Moment>,
+}
+
+/// The validity of a grant, from the time of its request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Term {
+    /// A lease: the time asked for, the part of it that the holder relies on, and the time that the
+    /// server keeps the claim beyond it.
+    Lease { given: Duration, relied_on: Duration, lock_delay: Duration },
+    /// A session: the claim is valid until the session ends.
+    Session,
+}
+
+impl Term {
+    /// Returns the term for a ttl. The holder relies on the ttl less the drift between two clocks, the
+    /// coarseness of the server's clock, and a margin for the loss signal itself.
+    pub(crate) fn of(profile: &Profile, ttl: Duration, drift: f64) -> Term {
+        match profile.liveness.valid_for(ttl) {
+            Some(given) => {
+                let kept = given.mul_f64(1.0 - drift);
+                let relied_on = kept.saturating_sub(profile.granularity).saturating_sub(SIGNAL_MARGIN);
+                Term::Lease { given, relied_on, lock_delay: Duration::ZERO }
+            }
+            None => Term::Session,
+        }
+    }
+
+    /// Returns `true` if a holder can work within it: at least a tenth of the time asked for is left.
+    pub(crate) fn is_useful(&self) -> bool {
+        match self {
+            Term::Lease { given, relied_on, .. } => *relied_on >= *given / 10,
+            Term::Session => true,
+        }
+    }
+
+    /// Returns this term for a claim that the server keeps for `lock_delay` longer.
+    pub(crate) fn with_lock_delay(self, lock_delay: Duration) -> Term {
+        match self {
+            Term::Lease { given, relied_on, .. } => Term::Lease { given, relied_on, lock_delay },
+            Term::Session => Term::Session,
+        }
+    }
+
+    fn end(self, asked_at: Moment) -> Moment {
+        match self {
+            Term::Lease { relied_on, .. } => asked_at.after(relied_on),
+            Term::Session => Moment::NEVER,
+        }
+    }
+}
+
+impl Lease {
+    pub(crate) fn new(
+        claim: Claim,
+        grant: &Grant,
+        term: Term,
+        clock: Arc<dyn Clock>,
+        telling: EventSink,
+    ) -> Lease {
+        let health = Health {
+            state: State::Valid,
+            valid_until: term.end(grant.asked_at),
+            hold_until: Moment::NEVER,
+            suspect_since: None,
+        };
+        Lease {
+            claim,
+            proof: grant.proof.clone(),
+            granted_at: clock.now(),
+            fence: grant.fence,
+            clock,
+            telling,
+            pid: std::process::id(),
+            term,
+            health: watch::Sender::new(health),
+            retired: AtomicBool::new(false),
+            pinned: AtomicBool::new(false),
+            revoked: OnceLock::new(),
+            listening: OnceLock::new(),
+        }
+    }
+
+    /// Keeps the registration for losses that only the backend can see.
+    pub(super) fn listen(&self, listening: LossSubscription) {
+        // Each claim has one grant, and so one signal.
+        let _ = self.listening.set(listening);
+    }
+
+    /// Returns the fence of a task that got the lock after `sub` local hand-overs.
+    pub(crate) fn fence(&self, sub: u32) -> Option<Fence> {
+        // A hand-over that would overflow the counter is refused, see `can_pass`.
+        self.fence.map(|fence| Fence { sub: fence.sub.saturating_add(sub), ..fence })
+    }
+
+    /// Pins the claim to its present user. Returns `true` for the first call.
+    pub(super) fn pin(&self) -> bool {
+        !self.pinned.swap(true, Ordering::SeqCst)
+    }
+
+    /// Returns `true` if the claim stays with its present user.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pinned.load(Ordering::SeqCst)
+    }
+
+    /// Returns `true` if the claim may be handed over once more after `passed` times: the fence has to rise.
+    pub(super) fn can_pass(&self, passed: u32) -> bool {
+        let rises = |fence: Fence| passed.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
+        !self.is_pinned() && self.fence.is_none_or(rises)
+    }
+
+    /// Ends the use by one user, and with it that user's `max_hold`. Returns the state in which it ended.
+    pub(super) fn end_use(&self) -> State {
+        if !matches!(self.state(), State::Lost(_)) {
+            let now = self.clock.now();
+            self.health.send_if_modified(|health| {
+                if health.overdue(now).is_none() {
+                    health.hold_until = Moment::NEVER;
+                }
+                false
+            });
+        }
+        // A claim that was overdue is marked as lost here.
+        self.state()
+    }
+
+    /// Returns the present state by the clock. The first call after the end marks the loss.
+    pub(crate) fn state(&self) -> State {
+        let health = *self.health.borrow();
+        if let State::Lost(_) = health.state {
+            return health.state;
+        }
+        let overdue = health.overdue(self.clock.now());
+        let forked = (std::process::id() != self.pid).then_some(LossCause::Forked);
+        match forked.or(overdue) {
+            None => health.state,
+            Some(cause) => self.lose(cause),
+        }
+    }
+
+    /// Returns the state that was marked last, whatever the clock says by now.
+    #[cfg(leasehold_sim)]
+    pub(crate) fn marked(&self) -> State {
+        self.health.borrow().state
+    }
+
+    /// Returns the end of its validity without another renewal.
+    pub(crate) fn valid_until(&self) -> Moment {
+        let health = self.health.borrow();
+        health.valid_until.min(health.hold_until)
+    }
+
+    /// Returns the time within which it must be renewed, for pacing renewals. This is not always the ttl
+    /// of the claim: the heartbeat timeout of a session may be shorter.
+    pub(crate) fn pace(&self) -> Duration {
+        match self.term {
+            Term::Lease { given, .. } => given,
+            Term::Session => self.claim.ttl,
+        }
+    }
+
+    /// Returns how long the server keeps it beyond the time for which the holder relies on it.
+    pub(super) fn lock_delay(&self) -> Duration {
+        match self.term {
+            Term::Lease { lock_delay, .. } => lock_delay,
+            Term::Session => Duration::ZERO,
+        }
+    }
+
+    /// Returns `true` if the server is to keep the lost claim until its lease ends.
+    pub(super) fn keeps_lock_delay(&self) -> bool {
+        let lost_here =
+            matches!(self.state(), State::Lost(LossCause::Expired | LossCause::MaxHold | LossCause::Forked));
+        lost_here && !self.lock_delay().is_zero()
+    }
+
+    /// Returns how long it is valid without another renewal; zero when lost.
+    pub(crate) fn remaining(&self) -> Duration {
+        match self.state() {
+            State::Lost(_) => Duration::ZERO,
+            _ => self.clock.now().until(self.valid_until()),
+        }
+    }
+
+    /// Applies a confirmed renewal that was requested at `asked_at`. Returns `false` if it came too late.
+    pub(crate) fn renewed(&self, asked_at: Moment) -> bool {
+        let end = self.term.end(asked_at);
+        let now = self.clock.now();
+        let mut suspect = None;
+        self.health.send_if_modified(|health| {
+            // A claim that has ended by the clock is marked as lost below, when its state is read.
+            if matches!(health.state, State::Lost(_)) || health.overdue(now).is_some() {
+                return false;
+            }
+            health.valid_until = health.valid_until.max(end);
+            let recovered = health.state != State::Valid;
+            health.state = State::Valid;
+            suspect = health.suspect_since.take();
+            recovered
+        });
+        if let Some(since) = suspect {
+            let resource = &self.claim.resource;
+            self.telling.tell(|| Event::Recovered { resource, suspect: now.since(since) });
+        }
+        !matches!(self.state(), State::Lost(_))
+    }
+
+    /// Marks the claim as suspect, because a renewal failed or is overdue.
+    pub(crate) fn suspect(&self) {
+        let mut suspected = false;
+        self.health.send_if_modified(|health| {
+            let valid = health.state == State::Valid;
+            if valid {
+                health.state = State::Suspect;
+                health.suspect_since = Some(self.clock.now());
+            }
+            suspected = valid;
+            valid
+        });
+        if suspected {
+            logged!(debug, resource = %self.claim.resource, "lock suspect");
+            self.telling.tell(|| Event::BecameSuspect { resource: &self.claim.resource });
+        }
+    }
+
+    /// Marks the claim as lost. The first cause stays, and is returned as the state.
+    pub(crate) fn lose(&self, cause: LossCause) -> State {
+        let first = self.health.send_if_modified(|health| {
+            let first = !matches!(health.state, State::Lost(_));
+            if first {
+                health.state = State::Lost(cause);
+            }
+            first
+        });
+        let health = *self.health.borrow();
+        if first {
+            self.tell_loss(cause, health);
+        }
+        health.state
+    }
+
+    fn tell_loss(&self, cause: LossCause, health: Health) {
+        let resource = &self.claim.resource;
+        if cause == LossCause::Transferred {
+            // This is not a loss: the holder asked for it.
+            logged!(debug, %resource, "lock handed over");
+            return;
+        }
+        match cause {
+            LossCause::Closed | LossCause::RenewalEnded => logged!(debug, %resource, %cause, "lock lost"),
+            _ => logged!(warn, %resource, %cause, "lock lost"),
+        }
+        self.telling.tell(|| {
+            let now = self.clock.now();
+            let late = match cause {
+                LossCause::Expired => now.since(health.valid_until),
+                LossCause::MaxHold => now.since(health.hold_until),
+                _ => Duration::ZERO,
+            };
+            let suspect = health.suspect_since.map(|since| now.since(since));
+            Event::Lost { resource, cause, held: now.since(self.granted_at), suspect, late }
+        });
+    }
+
+    /// Marks the claim as being released. Returns `true` for the first call, whose caller then releases it.
+    pub(super) fn retire(&self) -> bool {
+        !self.retired.swap(true, Ordering::SeqCst)
+    }
+
+    /// Records that another client asks for its release. The first reason stays.
+    pub(super) fn revoke(&self, reason: &str) {
+        let _ = self.revoked.set(reason.into());
+    }
+
+    /// Returns why another client asked for its release, where this process knows.
+    pub(crate) fn revoked(&self) -> Option<&Arc<str>> {
+        self.revoked.get()
+    }
+
+    /// Starts the `max_hold` of one user of the lock.
+    pub(crate) fn limit_hold(&self, max_hold: Option<Duration>) {
+        let end = max_hold.map_or(Moment::NEVER, |limit| self.clock.now().after(limit));
+        self.health.send_if_modified(|health| {
+            health.hold_until = end;
+            false
+        });
+    }
+
+    /// Returns a receiver of the changes of the state.
+    pub(crate) fn watch(self: &Arc<Self>) -> Changes {
+        let (held, clock) = (Arc::downgrade(self), self.clock.clone());
+        Changes { health: self.health.subscribe(), held, clock }
+    }
+}
+
+impl Health {
+    fn overdue(&self, now: Moment) -> Option<LossCause> {
+        if now >= self.valid_until {
+            return Some(LossCause::Expired);
+        }
+        (now >= self.hold_until).then_some(LossCause::MaxHold)
+    }
+}
+
+/// A receiver of the changes of one claim's state.
+///
+/// It needs no task that marks the changes: each wait reads the clock at the end of the validity, by an
+/// alarm of its own.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    health: watch::Receiver<Health>,
+    /// Weak, so that a watcher does not keep the lock held.
+    held: Weak<Lease>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Changes {
+    /// Waits until the claim is lost; forever if it is released first.
+    pub(crate) async fn lost(&mut self) -> LossCause {
+        match self.ended().await {
+            Some(cause) => cause,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until the claim is lost, or released (`None`).
+    pub(crate) async fn ended(&mut self) -> Option<LossCause> {
+        let lost = |state| if let State::Lost(cause) = state { Some(cause) } else { None };
+        self.until(lost).await
+    }
+
+    /// Waits until the state differs from `seen`.
+    pub(crate) async fn other_than(&mut self, seen: State) -> State {
+        match self.until(|state| (state != seen).then_some(state)).await {
+            Some(state) => state,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits for a wanted state; returns `None` if the claim is released first.
+    async fn until<T>(&mut self, wanted: impl Fn(State) -> Option<T>) -> Option<T> {
+        loop {
+            // Reading the state marks an end that the clock has reached.
+            if let Some(held) = self.held.upgrade() {
+                held.state();
+            }
+            let health = *self.health.borrow_and_update();
+            if let Some(found) = wanted(health.state) {
+                return Some(found);
+            }
+            let left = match health.state {
+                State::Lost(_) => Duration::MAX,
+                // A renewal may have moved the end meanwhile: then the loop waits for the rest.
+                _ => self.clock.now().until(health.valid_until.min(health.hold_until)),
+            };
+            tokio::select! {
+                biased;
+                changed = self.health.changed() => changed.ok()?,
+                () = Alarm::after(left) => {}
+            }
+        }
+    }
+}
+
+/// The margin taken off every validity: the time until a loss signal is seen.
+const SIGNAL_MARGIN: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold_core::{ClaimId, ManualClock, Note, Resource, Share};
+
+    const TERM: Term = Term::Lease {
+        given: Duration::from_secs(10),
+        relied_on: Duration::from_secs(9),
+        lock_delay: Duration::ZERO,
+    };
+
+    fn held(clock: &Arc<ManualClock>) -> Lease {
+        let claim = Claim {
+            id: ClaimId::from_bytes([1; 16]),
+            resource: Resource::new("r").unwrap(),
+            share: Share::MUTEX,
+            ttl: Duration::from_secs(10),
+            note: Note::default(),
+        };
+        let grant = Grant {
+            asked_at: clock.now(),
+            fence: Some(Fence::new(0, 7, 0)),
+            lost: None,
+            proof: Proof::none(),
+        };
+        Lease::new(claim, &grant, TERM, clock.clone(), EventSink::default())
+    }
+
+    #[test]
+    fn heartbeat_session_expires_by_its_own_time_and_not_by_the_ttl() {
+        let clock = Arc::new(ManualClock::new());
+        let long = held(&clock);
+        let profile = Profile {
+            liveness: leasehold_core::Liveness::Heartbeat { valid: Duration::from_secs(3) },
+            ..leasehold_core::Backend::profile(&crate::local::MemoryBackend::new()).clone()
+        };
+        let grant = Grant { asked_at: clock.now(), fence: None, lost: None, proof: Proof::none() };
+        let term = Term::of(&profile, long.claim.ttl, 0.01);
+        let held = Lease::new(long.claim.clone(), &grant, term, clock.clone(), EventSink::default());
+        assert_eq!((held.pace(), long.pace()), (Duration::from_secs(3), Duration::from_secs(10)));
+        clock.advance(Duration::from_millis(2_960));
+        assert_eq!(held.state(), State::Valid);
+        clock.advance(Duration::from_millis(10));
+        assert_eq!(held.state(), State::Lost(LossCause::Expired));
+    }
+
+    #[test]
+    fn the_clock_alone_ends_it() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        clock.advance(Duration::from_millis(8_999));
+        assert_eq!(held.state(), State::Valid);
+        assert_eq!(held.remaining(), Duration::from_millis(1));
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(held.state(), State::Lost(LossCause::Expired));
+        assert_eq!(held.remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_renewal_that_is_confirmed_too_late_does_not_resurrect() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        clock.advance(Duration::from_secs(3));
+        let asked_at = clock.now();
+        clock.advance(Duration::from_secs(7));
+        assert!(!held.renewed(asked_at), "nobody looked in between, but the end has passed");
+        assert_eq!(held.state(), State::Lost(LossCause::Expired));
+    }
+
+    #[test]
+    fn validity_counts_from_before_the_request_and_never_shrinks() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        let early = clock.now();
+        clock.advance(Duration::from_secs(5));
+        let late = clock.now();
+        clock.advance(Duration::from_secs(1));
+        assert!(held.renewed(late));
+        assert_eq!(held.valid_until(), late.after(Duration::from_secs(9)));
+        assert!(held.renewed(early), "an answer out of order is harmless");
+        assert_eq!(held.valid_until(), late.after(Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn suspicion_passes_and_loss_does_not() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        held.suspect();
+        assert_eq!(held.state(), State::Suspect);
+        assert!(held.renewed(clock.now()));
+        assert_eq!(held.state(), State::Valid);
+        assert_eq!(held.lose(LossCause::Gone), State::Lost(LossCause::Gone));
+        held.suspect();
+        assert!(!held.renewed(clock.now()));
+        assert_eq!(held.lose(LossCause::Expired), State::Lost(LossCause::Gone));
+    }
+
+    #[test]
+    fn the_end_is_heard_of_although_nothing_marks_it() {
+        use crate::alarm::tests::block_on;
+        use futures_util::FutureExt;
+        // No runtime, no watchdog, and a renewal that moves the end while it is waited for.
+        let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
+        let term = Term::Lease {
+            given: Duration::from_millis(60),
+            relied_on: Duration::from_millis(50),
+            lock_delay: Duration::ZERO,
+        };
+        let grant = Grant { asked_at: clock.now(), fence: None, lost: None, proof: Proof::none() };
+        let claim = held(&Arc::new(ManualClock::new())).claim;
+        let held = Arc::new(Lease::new(claim, &grant, term, clock.clone(), EventSink::default()));
+        let (mut changes, mut others) = (held.watch(), held.watch());
+        let mut lost = std::pin::pin!(changes.lost());
+        assert_eq!((&mut lost).now_or_never(), None);
+        std::thread::sleep(Duration::from_millis(20));
+        held.renewed(clock.now());
+        let end = held.valid_until();
+        assert_eq!(block_on(lost), LossCause::Expired);
+        assert!(clock.now() >= end, "it had been renewed");
+        assert_eq!(block_on(others.other_than(State::Valid)), State::Lost(LossCause::Expired));
+    }
+
+    #[test]
+    fn the_business_limit_is_not_moved_by_renewals() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        held.limit_hold(Some(Duration::from_secs(4)));
+        clock.advance(Duration::from_secs(3));
+        assert!(held.renewed(clock.now()));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(held.state(), State::Lost(LossCause::MaxHold));
+    }
+
+    #[test]
+    fn the_limit_of_one_user_is_not_that_of_the_next() {
+        let clock = Arc::new(ManualClock::new());
+        let held = held(&clock);
+        held.limit_hold(Some(Duration::from_secs(4)));
+        clock.advance(Duration::from_secs(3));
+        assert_eq!(held.end_use(), State::Valid);
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(held.state(), State::Valid, "it ended before its user's limit did");
+        held.limit_hold(Some(Duration::from_secs(1)));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(held.end_use(), State::Lost(LossCause::MaxHold));
+    }
+
+    #[test]
+    fn it_passes_while_the_fence_can_rise_and_no_proof_was_taken() {
+        let clock = Arc::new(ManualClock::new());
+        let first = held(&clock);
+        let grant = Grant {
+            asked_at: clock.now(),
+            fence: Some(Fence::new(0, 7, u32::MAX - 2)),
+            lost: None,
+            proof: Proof::none(),
+        };
+        let held = Lease::new(first.claim.clone(), &grant, TERM, clock.clone(), EventSink::default());
+        assert!(held.can_pass(0) && held.can_pass(1) && !held.can_pass(2) && !held.can_pass(u32::MAX));
+        assert!(first.can_pass(1_000));
+        first.pin();
+        assert!(!first.can_pass(0));
+    }
+
+    #[test]
+    fn a_lease_of_which_a_tenth_is_left_is_of_use() {
+        let memory = crate::local::MemoryBackend::new();
+        let coarse = Profile {
+            granularity: Duration::from_secs(1),
+            ..leasehold_core::Backend::profile(&memory).clone()
+        };
+        let is_useful = |ms, drift| Term::of(&coarse, Duration::from_millis(ms), drift).is_useful();
+        assert!(is_useful(2_000, 0.01) && is_useful(30_000, 0.5));
+        assert!(!is_useful(1_000, 0.01) && !is_useful(2_000, 0.5));
+    }
+}

@@ -1,0 +1,63 @@
+//! Tolerance of outages: how long the engine retries on a store that does not answer, and the pauses between.
+
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, Moment};
+
+use super::Engine;
+
+/// A series of failures without an answer in between.
+pub(super) struct RetryState {
+    began: Option<Moment>,
+    last: Option<Moment>,
+    failures: u32,
+    /// `true` once one of them was not answered, so that the claim may exist on the server.
+    pub(super) unanswered: bool,
+}
+
+impl RetryState {
+    pub(super) fn none() -> Self {
+        RetryState { began: None, last: None, failures: 0, unanswered: false }
+    }
+
+    /// Returns the failure as it is to be reported: that the last attempt had no effect says nothing
+    /// about those before it.
+    pub(super) fn honest(&mut self, mut failure: Failure) -> Failure {
+        self.unanswered |= failure.effect == Effect::Unknown;
+        if self.unanswered {
+            failure.effect = Effect::Unknown;
+        }
+        failure
+    }
+
+    /// Records that a request was sent at `sent` and that nothing has failed since the previous failure.
+    /// A series ends when that failure is older than the outage tolerance.
+    pub(super) fn was_over(&mut self, engine: &Engine, sent: Moment) {
+        if self.last.is_some_and(|last| sent.since(last) >= engine.tuning.outage) {
+            *self = RetryState::none();
+        }
+    }
+
+    /// Counts one failure. Returns the pause before the next try, or `None` when it is time to give up.
+    pub(super) fn goes_on(&mut self, engine: &Engine, failure: &Failure) -> Option<Duration> {
+        let now = engine.clock.now();
+        let began = *self.began.get_or_insert(now);
+        self.last = Some(now);
+        self.failures += 1;
+        if !failure.is_transient() || now.since(began) >= engine.tuning.outage {
+            return None;
+        }
+        // Grows from 20 ms to 1 s. Half of it is random, so that a fleet does not retry in step.
+        let ceiling = RETRY_FIRST.saturating_mul(1 << self.failures.min(6)).min(RETRY_LAST);
+        Some(jittered(ceiling))
+    }
+}
+
+/// Returns a random duration between half of `ceiling` and all of it.
+pub(super) fn jittered(ceiling: Duration) -> Duration {
+    let chance = crate::random::u32().unwrap_or(u32::MAX / 2);
+    ceiling.mul_f64(0.5 + 0.5 * f64::from(chance) / f64::from(u32::MAX))
+}
+
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_LAST: Duration = Duration::from_secs(1);

@@ -1,0 +1,49 @@
+//! Findings about the members: how many of them have a vote, and why the others have none.
+
+use leasehold_core::quorum::MemberState;
+use leasehold_core::{Failure, Finding, Severity};
+
+use super::Quorum;
+
+impl Quorum {
+    /// Returns one finding about all members.
+    pub(super) async fn findings(&self) -> Vec<Finding> {
+        let outcomes = self.arming.recall_all().await;
+        let names = self.seats.names();
+        let missing: Vec<String> = names
+            .iter()
+            .zip(&outcomes)
+            .filter_map(|(name, outcome)| trouble(name, outcome.as_ref()))
+            .collect();
+        let (count, majority) = (self.seats.count(), self.seats.majority());
+        let armed = count - missing.len();
+        let found = if missing.is_empty() {
+            format!("all {count} servers are armed")
+        } else {
+            format!("{armed} of {count} servers are armed: {}", missing.join("; "))
+        };
+        let finding = if missing.is_empty() {
+            let meaning = format!("{} of them may fail at any moment", count - majority);
+            Finding::new("servers", Severity::Good, found).meaning(meaning)
+        } else if armed >= majority {
+            let meaning = format!("locks are granted; {} more may fail", armed - majority);
+            let advice = "bring them back; one that forgot is armed by itself once max-ttl has passed since that was seen";
+            Finding::new("servers", Severity::Risk, found).meaning(meaning).advice(advice)
+        } else {
+            let meaning = format!("nothing is granted: {majority} are needed");
+            let advice =
+                "bring them back; where a majority has forgotten, or all are new: leasehold redlock rearm";
+            Finding::new("servers", Severity::Broken, found).meaning(meaning).advice(advice)
+        };
+        vec![finding]
+    }
+}
+
+/// Returns why a member has no vote; `None` if it has one.
+fn trouble(name: &str, outcome: Option<&Result<MemberState, Failure>>) -> Option<String> {
+    match outcome {
+        None => Some(format!("{name} is silent")),
+        Some(Err(failure)) => Some(failure.detail().to_owned()),
+        Some(Ok(memory)) => memory.trouble(name),
+    }
+}

@@ -1,0 +1,92 @@
+//! Inspecting without changing: the state that a majority shows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::quorum::{Member, MemberView, NO_FENCE, Seen};
+use leasehold_core::{
+    ClaimId, ClaimInfo, Failure, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion,
+};
+
+use super::Quorum;
+use super::seats::Outcomes;
+
+impl Quorum {
+    pub(super) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+        let call = |member: Arc<dyn Member>| {
+            let resource = resource.clone();
+            async move { member.look(&resource).await }
+        };
+        let all = |outcomes: &Outcomes<MemberView>| outcomes.iter().all(Option::is_some);
+        let outcomes = self.seats.gather(call, all).await;
+        let sights: Vec<&MemberView> =
+            outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok()).collect();
+        if sights.len() < self.seats.majority() {
+            return Err(self.seats.failure(&outcomes));
+        }
+        let last = sights.iter().map(|sight| sight.last).max().filter(|last| *last > NO_FENCE);
+        let holder = self.holder(&sights);
+        let who = holder.as_ref().map(|holder| (holder.id.tag(), holder.fence));
+        let version = SnapshotVersion(format!("{last:?} {who:?}"));
+        Ok(Snapshot {
+            resource: resource.clone(),
+            version,
+            holders: holder.into_iter().collect(),
+            waiting: Vec::new(),
+            fence: last,
+        })
+    }
+
+    /// Returns the claim that has the locks of a majority, and was granted.
+    fn holder(&self, sights: &[&MemberView]) -> Option<ClaimInfo> {
+        let seen = || sights.iter().filter_map(|sight| sight.holder.as_ref());
+        let of = |id: ClaimId| seen().filter(move |seen| seen.id == id);
+        let id = seen().map(|seen| seen.id).find(|id| of(*id).count() >= self.seats.majority())?;
+        let fence = of(id).filter_map(|seen| seen.fence).max()?;
+        let mut ends: Vec<Duration> = of(id).map(|seen| seen.ends_in).collect();
+        ends.sort_unstable_by(|a, b| b.cmp(a));
+        let first: &Seen = of(id).next()?;
+        Some(ClaimInfo {
+            id,
+            share: Share::MUTEX,
+            fence: Some(fence),
+            since_unix_ms: of(id).filter_map(|seen| seen.since_unix_ms).min(),
+            // It holds for as long as the last lock that makes a majority.
+            remaining: ends.get(self.seats.majority() - 1).copied(),
+            note: first.note.clone(),
+        })
+    }
+
+    /// Lists the resources that one claim has on a majority, in the order of their names.
+    pub(super) async fn summarize(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        let call = |member: Arc<dyn Member>| {
+            let prefix = prefix.to_owned();
+            async move { member.list(&prefix).await }
+        };
+        let all = |outcomes: &Outcomes<Vec<(Resource, ClaimId)>>| outcomes.iter().all(Option::is_some);
+        let outcomes = self.seats.gather(call, all).await;
+        let lists: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok()).collect();
+        if lists.len() < self.seats.majority() {
+            return Err(self.seats.failure(&outcomes));
+        }
+        let mut locks: BTreeMap<(&Resource, ClaimId), usize> = BTreeMap::new();
+        for (resource, id) in lists.into_iter().flatten() {
+            if after.is_none_or(|after| resource > after) {
+                *locks.entry((resource, *id)).or_default() += 1;
+            }
+        }
+        let held = locks.into_iter().filter(|(_, count)| *count >= self.seats.majority());
+        let row = |((resource, _), _): ((&Resource, ClaimId), usize)| ResourceSummary {
+            resource: resource.clone(),
+            holders: 1,
+            waiting: 0,
+        };
+        Ok(held.take(limit).map(row).collect())
+    }
+}

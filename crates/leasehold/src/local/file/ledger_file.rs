@@ -1,0 +1,400 @@
+//! The ledger of one resource on the disk.
+//!
+//! A file with two slots. Each change is written into the slot that does not hold the present state, in
+//! place: no new file, no rename (which costs a disk write on ext4), no space that might be missing
+//! when a lock is to be released. A writer that is killed half-way leaves the present state untouched.
+//!
+//! Both slots always hold a valid state of this boot. If one does not, it is not known whether that was a
+//! change that never happened or one that did: the queue is then rebuilt from the claims that live, in the
+//! order of their places, which is all that admission needs, and fences continue above the reserve.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use leasehold_core::{Ask, ClaimId, Entry, Failure, Fence, Ledger, Moment, Note, Verdict, Wait};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::failure::{cannot, foreign};
+use super::liveness_fifo::{self, Probe, PulseName, probe};
+use super::reserve;
+use super::resource_dir::{ResourceDir, Sync, pause, read_all_at, write_all_at};
+use super::store_dir::Root;
+
+/// The queue of one resource, with the places of its claims.
+#[derive(Debug)]
+pub(super) struct LedgerFile {
+    ledger: Ledger,
+    places: HashMap<ClaimId, u64>,
+    next_place: u64,
+    /// The number up to which fences are reserved.
+    ceiling: u64,
+    generation: u64,
+    slots: Option<Slots>,
+    is_changed: bool,
+    /// `true` if the fences of the queue are made up, because the ledger does not have them.
+    is_built_again: bool,
+}
+
+/// The open file, and the half of it that may be written.
+#[derive(Debug)]
+struct Slots {
+    file: OwnedFd,
+    size: usize,
+    spare: usize,
+    /// The content of the spare slot, to be restored when a write fails.
+    before: Vec<u8>,
+}
+
+impl LedgerFile {
+    /// Reads the ledger of a room, or rebuilds it. Called under the short lock of the room.
+    pub(super) fn open(root: &Root, room: &ResourceDir) -> Result<LedgerFile, Failure> {
+        let failed = |cause| cannot("read", &room.path_to(NAME), cause);
+        let (file, bytes) = match read(root, room, OFlags::RDWR) {
+            Ok(found) => found,
+            Err(Errno::NOENT) => return LedgerFile::rebuild(root, room, Missing::Ledger, None),
+            Err(cause) => return Err(failed(cause)),
+        };
+        let size = bytes.len() / 2;
+        match halves(&bytes, root.boot()) {
+            [Some(first), Some(second)] => {
+                let spare = usize::from(first.generation > second.generation);
+                let mut book = if spare == 1 { first } else { second };
+                let before = bytes[spare * size..(spare + 1) * size].to_vec();
+                book.slots = Some(Slots { file, size, spare, before });
+                Ok(book)
+            }
+            [first, second] => LedgerFile::rebuild(root, room, Missing::Soundness, first.or(second)),
+        }
+    }
+
+    /// Reads the ledger for an observer, without the short lock and without changing anything.
+    pub(super) fn peek(root: &Root, room: &ResourceDir) -> Result<LedgerFile, Failure> {
+        let mut newest = None;
+        for _ in 0..PEEKS {
+            match LedgerFile::peek_once(root, room)? {
+                Ok(book) => return Ok(book),
+                Err(half) => newest = half,
+            }
+            // Another process may be in the middle of a change, which takes microseconds. Or
+            // the ledger is damaged.
+            pause(PEEK_PAUSE);
+        }
+        let built = LedgerFile::from_living(room, reserve::read(room)?.unwrap_or(0), newest, |_| Ok(()))?;
+        // A claim is made after the ledger: a claim that was found without a ledger may have
+        // come with it meanwhile.
+        Ok(LedgerFile::peek_once(root, room)?.unwrap_or(built))
+    }
+
+    /// Returns the newer of two valid slots; otherwise the only valid one, if any.
+    fn peek_once(root: &Root, room: &ResourceDir) -> Result<Result<LedgerFile, Option<LedgerFile>>, Failure> {
+        let bytes = match read(root, room, OFlags::RDONLY) {
+            Ok((_, bytes)) => bytes,
+            Err(Errno::NOENT) => Vec::new(),
+            Err(cause) => return Err(cannot("read", &room.path_to(NAME), cause)),
+        };
+        Ok(match halves(&bytes, root.boot()) {
+            [Some(first), Some(second)] if first.generation > second.generation => Ok(first),
+            [Some(_), Some(second)] => Ok(second),
+            [first, second] => Err(first.or(second)),
+        })
+    }
+
+    pub(super) fn entries(&self) -> &[Entry] {
+        self.ledger.entries()
+    }
+
+    pub(super) fn last_fence(&self) -> Fence {
+        self.ledger.last_fence()
+    }
+
+    /// Returns the last fence that was granted, as far as the ledger knows. A queue that was never used
+    /// begins above a fence that was never granted.
+    pub(super) fn last_granted(&self) -> Option<Fence> {
+        (!self.is_built_again && self.next_place > FIRST_PLACE).then(|| self.last_fence())
+    }
+
+    pub(super) fn position(&self, id: ClaimId) -> Option<usize> {
+        self.entries().iter().position(|entry| entry.id == id)
+    }
+
+    /// Returns the name under which the claim of an entry lives.
+    pub(super) fn name_of(&self, entry: &Entry) -> PulseName {
+        // Invariant: every entry has a place; a head that lacks one is damaged. Place 0 is never assigned.
+        let place = self.places.get(&entry.id).copied().unwrap_or(0);
+        debug_assert!(place != 0, "an entry without a place: {entry:?}");
+        PulseName { place, share: entry.share, id: entry.id }
+    }
+
+    /// Asks for admission. A claim that is new in the queue gets a place.
+    pub(super) fn contend(&mut self, ask: &Ask) -> Verdict {
+        let before = self.position(ask.id).map(|index| self.entries()[index].granted.is_some());
+        let verdict = self.ledger.contend(ask, unix_time());
+        let after = self.position(ask.id).map(|index| self.entries()[index].granted.is_some());
+        self.is_changed |= before != after;
+        match (before, after) {
+            (None, Some(_)) => {
+                self.places.insert(ask.id, self.next_place);
+                self.next_place += 1;
+            }
+            (Some(_), None) => {
+                self.places.remove(&ask.id);
+            }
+            _ => {}
+        }
+        verdict
+    }
+
+    /// Ends a claim. Returns `false` if it does not exist.
+    pub(super) fn remove(&mut self, id: ClaimId) -> bool {
+        let removed = self.ledger.release(id, unix_time());
+        self.places.remove(&id);
+        self.is_changed |= removed;
+        removed
+    }
+
+    /// Ends a claim that no longer lives, or may not live on, and removes its remains.
+    pub(super) fn bury(&mut self, room: &ResourceDir, entry: &Entry) -> Result<(), Failure> {
+        liveness_fifo::bury(room, &self.name_of(entry))?;
+        self.remove(entry.id);
+        Ok(())
+    }
+
+    /// Makes the fences that were assigned so far durable, before any claim receives them.
+    pub(super) fn reserve(&mut self, root: &Root, room: &ResourceDir) -> Result<(), Failure> {
+        let last = self.last_fence().seq;
+        if last > self.ceiling {
+            self.ceiling = reserve::raise(root, room, last)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the present state, if it has changed. Afterwards every process sees it.
+    pub(super) fn save(&mut self, root: &Root, room: &ResourceDir) -> Result<(), Failure> {
+        if !self.is_changed {
+            return Ok(());
+        }
+        self.reserve(root, room)?;
+        self.generation += 1;
+        let slot = self.slot(root);
+        // Taken: the next reader finds out which slot is spare after the change.
+        match self.slots.take() {
+            Some(slots) if slot.len() <= slots.size => {
+                let is_wasteful = slots.size > SLOT && slot.len() < slots.size / 16;
+                // Every look reads all of the file. But if there is no space for a smaller one,
+                // this one is kept.
+                if !is_wasteful || self.write_anew(root, room).is_err() {
+                    slots.write(&slot, room)?;
+                }
+            }
+            _ => self.write_anew(root, room)?,
+        }
+        self.is_changed = false;
+        if self.generation.is_multiple_of(SWEEP_EVERY)
+            && let Err(failure) = self.sweep(room)
+        {
+            // The change itself is made; there will be a next sweep.
+            tracing::debug!(%failure, "what the dead left could not be swept away");
+        }
+        Ok(())
+    }
+
+    /// Removes the FIFOs of processes that were killed between making them and writing the ledger.
+    fn sweep(&self, room: &ResourceDir) -> Result<(), Failure> {
+        for name in liveness_fifo::all(room)? {
+            if !self.places.contains_key(&name.id) && matches!(probe(room, &name)?, Probe::Gone) {
+                liveness_fifo::bury(room, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a new file whose two slots both hold the present state, with space to grow. The old one
+    /// stays if there is no space for it.
+    fn write_anew(&mut self, root: &Root, room: &ResourceDir) -> Result<(), Failure> {
+        let slot = self.slot(root);
+        let size = (slot.len() * 2).next_multiple_of(SLOT);
+        let mut bytes = vec![0; 2 * size];
+        bytes[..slot.len()].copy_from_slice(&slot);
+        bytes[size..size + slot.len()].copy_from_slice(&slot);
+        room.replace_file(root, NAME, &bytes, Sync::Cached)
+    }
+
+    fn slot(&self, root: &Root) -> Vec<u8> {
+        let places: Vec<String> =
+            self.entries().iter().map(|entry| self.name_of(entry).place.to_string()).collect();
+        let head = format!(
+            "{HEAD} {} {} {} {} {}",
+            self.generation,
+            root.boot(),
+            self.ceiling,
+            self.next_place,
+            places.join(",")
+        );
+        let text = self.ledger.to_text(&head);
+        format!("{:08x}\n{text}", text.len()).into_bytes()
+    }
+
+    /// Builds the queue from the claims that live, and removes the others.
+    fn rebuild(
+        root: &Root,
+        room: &ResourceDir,
+        missing: Missing,
+        sound: Option<LedgerFile>,
+    ) -> Result<LedgerFile, Failure> {
+        let ceiling = reserve::read(room)?;
+        let floor = ceiling.unwrap_or_else(reserve::beginning);
+        let mut book = LedgerFile::from_living(room, floor, sound, |name| liveness_fifo::bury(room, name))?;
+        if ceiling.is_none() && (missing == Missing::Soundness || !book.entries().is_empty()) {
+            return Err(foreign(
+                room.path(),
+                "has lost its ledger and its fence file, so the next fence is not known: \
+                 remove the directory when no fence of this resource matters any more",
+            ));
+        }
+        book.ceiling = match ceiling {
+            Some(ceiling) => {
+                let claims = book.entries().len();
+                tracing::info!(room = %room.path().display(), claims, "the ledger was lost and built again");
+                ceiling
+            }
+            None => reserve::raise(root, room, floor)?,
+        };
+        // Written at once, a new and empty one as well: an observer can then rely on it that a claim
+        // unknown to the ledger has not been granted.
+        book.is_changed = true;
+        book.save(root, room)?;
+        Ok(book)
+    }
+
+    /// Builds the queue of living claims. Those whose turn has come get a fence above `floor`,
+    /// since the fence that they hold is known to their own processes only, unless a valid half
+    /// of the ledger still has it.
+    fn from_living(
+        room: &ResourceDir,
+        floor: u64,
+        sound: Option<LedgerFile>,
+        mut dead: impl FnMut(&PulseName) -> Result<(), Failure>,
+    ) -> Result<LedgerFile, Failure> {
+        let mut ledger = Ledger::new(Fence::new(0, floor, 0));
+        let mut places = HashMap::new();
+        let known = |id| sound.as_ref().and_then(|book| book.position(id).map(|at| &book.entries()[at]));
+        for name in liveness_fifo::all(room)? {
+            if matches!(probe(room, &name)?, Probe::Gone) {
+                dead(&name)?;
+                continue;
+            }
+            let note = known(name.id).map_or_else(Note::default, |entry| entry.note.clone());
+            ledger.contend(&ask(name.id, name.share, note, true), unix_time());
+            places.insert(name.id, name.place);
+        }
+        let remember = |entry: &Entry| match known(entry.id) {
+            Some(old) => Entry { granted: old.granted.or(entry.granted), since: old.since, ..entry.clone() },
+            None => entry.clone(),
+        };
+        let entries = ledger.entries().iter().map(remember).collect();
+        let next_place = places.values().max().map_or(FIRST_PLACE, |place| place + 1);
+        Ok(LedgerFile {
+            ledger: Ledger::restore(entries, ledger.last_fence()),
+            places,
+            next_place: next_place.max(sound.as_ref().map_or(FIRST_PLACE, |book| book.next_place)),
+            ceiling: floor,
+            generation: sound.map_or(0, |book| book.generation + 1),
+            slots: None,
+            is_changed: false,
+            is_built_again: true,
+        })
+    }
+
+    fn parse(slot: &[u8], boot: &str) -> Option<LedgerFile> {
+        let (length, rest) = slot.split_at_checked(9)?;
+        let length = std::str::from_utf8(length).ok()?.strip_suffix('\n')?;
+        let text = rest.get(..usize::from_str_radix(length, 16).ok()?)?;
+        let (ledger, head) = Ledger::from_text(text).ok()?;
+        let mut fields = head.strip_prefix(HEAD)?.strip_prefix(' ')?.split(' ');
+        let generation = fields.next()?.parse().ok()?;
+        if fields.next()? != boot {
+            return None;
+        }
+        let (ceiling, next_place) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let listed = fields.next()?;
+        let mut places = HashMap::new();
+        for (entry, place) in ledger.entries().iter().zip(listed.split(',')) {
+            places.insert(entry.id, place.parse().ok()?);
+        }
+        let is_whole = places.len() == ledger.entries().len();
+        let book = LedgerFile {
+            ledger,
+            places,
+            next_place,
+            ceiling,
+            generation,
+            slots: None,
+            is_changed: false,
+            is_built_again: false,
+        };
+        is_whole.then_some(book)
+    }
+}
+
+impl Slots {
+    fn write(&self, slot: &[u8], room: &ResourceDir) -> Result<(), Failure> {
+        let offset = (self.spare * self.size) as u64;
+        if let Err(cause) = write_all_at(self.file.as_fd(), slot, offset) {
+            // Half a change must not be found; if even this fails, the next process rebuilds the queue.
+            let _ = write_all_at(self.file.as_fd(), &self.before, offset);
+            return Err(cannot("write", &room.path_to(NAME), cause));
+        }
+        Ok(())
+    }
+}
+
+/// The defect of a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    /// There is none.
+    Ledger,
+    /// There is one, of another boot or damaged.
+    Soundness,
+}
+
+/// The request of one claim that waits, or only looks.
+pub(super) fn ask(id: ClaimId, share: leasehold_core::Share, note: Note, stays: bool) -> Ask {
+    let wait = if stays { Wait::InLine(std::time::Duration::MAX) } else { Wait::No };
+    Ask { id, share, lease: std::time::Duration::MAX, wait, note }
+}
+
+fn read(root: &Root, room: &ResourceDir, access: OFlags) -> Result<(OwnedFd, Vec<u8>), Errno> {
+    let file = room.open_file(root, NAME, access)?;
+    let length = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(usize::MAX);
+    // A file of another length is damaged, and so is one longer than any queue.
+    let length = if length.is_multiple_of(2 * SLOT) && length <= MAX_BYTES { length } else { 0 };
+    let mut bytes = vec![0; length];
+    let read = read_all_at(file.as_fd(), &mut bytes)?;
+    bytes.truncate(read);
+    Ok((file, bytes))
+}
+
+fn halves(bytes: &[u8], boot: &str) -> [Option<LedgerFile>; 2] {
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    [LedgerFile::parse(first, boot), LedgerFile::parse(second, boot)]
+}
+
+/// Returns the time of the ledger, the wall clock, for display only: no entry of a session ever ends by time.
+fn unix_time() -> Moment {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Moment::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
+}
+
+const NAME: &str = "ledger";
+const HEAD: &str = "file 1";
+/// The place of the first claim in the queue. It is granted at once.
+const FIRST_PLACE: u64 = 1;
+/// One page: a change within it is a single copy in the page cache.
+const SLOT: usize = 4096;
+/// Two slots with the longest queue and the longest notes, and space to grow.
+const MAX_BYTES: usize = 128 << 20;
+const SWEEP_EVERY: u64 = 1024;
+const PEEKS: u32 = 5;
+const PEEK_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);

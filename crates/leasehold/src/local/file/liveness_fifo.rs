@@ -1,0 +1,309 @@
+//! The sign of life of one claim: a FIFO that its process keeps open and locked.
+//!
+//! The kernel drops the lock, and then closes the FIFO, when the process ends in any way. A waiter for
+//! the claim has the reading end open and is woken by the hang-up, and finds the lock free.
+//!
+//! Ground rules: a FIFO is locked before its claim is in the ledger, and removed before it leaves it,
+//! so that a claim of the ledger without a locked FIFO is dead, whenever its process was killed. A byte
+//! in a FIFO means only "look again", and is never read: a reader would take it away from the others.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use leasehold_core::{ClaimId, Failure, Share};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, mknodat, openat,
+    renameat, statat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::failure::{cannot, foreign, shown, unsupported};
+use super::resource_dir::{Identity, ResourceDir, pause};
+use super::store_dir::Root;
+
+/// The content of the name of a FIFO: enough to rebuild the queue without a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PulseName {
+    /// The place: it rises with each claim of a resource, so that the order of names is the
+    /// order of the queue.
+    pub(super) place: u64,
+    pub(super) share: Share,
+    pub(super) id: ClaimId,
+}
+
+impl PulseName {
+    fn text(&self) -> String {
+        let PulseName { place, share, id } = self;
+        format!("{PREFIX}{place:020}-{}-{}-{}", share.weight(), share.capacity(), id.to_hex())
+    }
+
+    /// Returns the name under which a broken claim lives on, until its process ends it.
+    fn revoked(&self) -> String {
+        self.text() + REVOKED
+    }
+
+    fn parse(text: &str) -> Option<PulseName> {
+        let text = text.strip_suffix(REVOKED).unwrap_or(text);
+        let mut parts = text.strip_prefix(PREFIX)?.split('-');
+        let place = parts.next()?.parse().ok()?;
+        let share = Share::permits(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?).ok()?;
+        let id = ClaimId::from_hex(parts.next()?)?;
+        parts.next().is_none().then_some(PulseName { place, share, id })
+    }
+}
+
+/// The sign of life of a claim of this process.
+pub(super) struct LivenessFifo {
+    file: OwnedFd,
+    path: PathBuf,
+    identity: Identity,
+    /// The room in which it was made.
+    pub(super) room: Identity,
+}
+
+impl fmt::Debug for LivenessFifo {
+    /// Shows the path without the claim's id.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LivenessFifo").field(&shown(&self.path)).finish()
+    }
+}
+
+impl LivenessFifo {
+    /// Makes and locks it. Called under the short lock of the room.
+    pub(super) fn make(root: &Root, room: &ResourceDir, name: &PulseName) -> Result<LivenessFifo, Failure> {
+        let text = name.text();
+        let path = room.path_to(&text);
+        make_fifo(root, room, &text)?;
+        match open_and_lock(root, room, &text) {
+            Ok((identity, file)) => Ok(LivenessFifo { file, path, identity, room: room.identity }),
+            Err(cause) => {
+                let _ = unlinkat(room.at(), &*text, AtFlags::empty());
+                Err(cause)
+            }
+        }
+    }
+
+    /// Returns `true` if its name still leads to it. If not, the claim was broken, or the store was removed.
+    pub(super) fn is_in_place(&self) -> Result<bool, Failure> {
+        match statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Identity::of(&stat) == self.identity),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(cause) => Err(cannot("look at", &self.path, cause)),
+        }
+    }
+
+    /// Removes its name. Returns `false` if that no longer leads to it.
+    pub(super) fn remove(&self) -> bool {
+        let is_in_place = self.is_in_place().unwrap_or(false);
+        if is_in_place {
+            // A FIFO that cannot be removed is found dead later, and removed then.
+            let _ = rustix::fs::unlink(&self.path);
+        }
+        is_in_place
+    }
+
+    /// Ends the sign of life, and notifies its watchers.
+    pub(super) fn end(&self) {
+        // Both are explicit: a child between fork and exec has a copy of the descriptor, and closing
+        // ours would neither free the lock nor hang up before that child reaches its exec.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+        self.nudge();
+    }
+
+    /// Notifies its watchers to look again.
+    pub(super) fn nudge(&self) {
+        nudge(self.file.as_fd());
+    }
+}
+
+impl AsFd for LivenessFifo {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsRawFd for LivenessFifo {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+/// The result of looking for a living claim.
+#[derive(Debug)]
+pub(super) enum Probe {
+    /// It lives; this is the reading end of its FIFO.
+    Alive(OwnedFd),
+    /// Its process ended, or it left.
+    Gone,
+}
+
+/// Checks whether a claim lives. The reading end is open before the lock is tried, so that a later end
+/// is noticed as a hang-up.
+pub(super) fn probe(room: &ResourceDir, name: &PulseName) -> Result<Probe, Failure> {
+    let (text, revoked) = (name.text(), name.revoked());
+    // A claim may be renamed between the two looks, but only in this direction.
+    for text in [text, revoked] {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let file = match openat(room.at(), &*text, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => continue,
+            Err(cause) => return Err(cannot("open", &room.path_to(&text), cause)),
+        };
+        return match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(Probe::Gone),
+            Err(Errno::AGAIN) => Ok(Probe::Alive(file)),
+            Err(cause) => Err(cannot("try the lock of", &room.path_to(&text), cause)),
+        };
+    }
+    Ok(Probe::Gone)
+}
+
+/// Returns `true` if the claim behind the reading end of a FIFO has ended.
+pub(super) fn has_ended(file: BorrowedFd<'_>) -> bool {
+    flock(file, FlockOperation::NonBlockingLockShared).is_ok()
+}
+
+/// Notifies the process of a claim that it was broken: its FIFO loses its name, and the process is woken.
+pub(super) fn revoke(room: &ResourceDir, name: &PulseName) -> Result<(), Failure> {
+    let (text, revoked) = (name.text(), name.revoked());
+    match renameat(room.at(), &*text, room.at(), &*revoked) {
+        // Another process has broken it before.
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(cause) => return Err(cannot("break", &room.path_to(&text), cause)),
+    }
+    wake(room, &revoked);
+    Ok(())
+}
+
+/// Removes the remains of a claim, and wakes its process, if there is one.
+pub(super) fn bury(room: &ResourceDir, name: &PulseName) -> Result<(), Failure> {
+    for text in [name.text(), name.revoked()] {
+        wake(room, &text);
+        match unlinkat(room.at(), &*text, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(cause) => return Err(cannot("remove", &room.path_to(&text), cause)),
+        }
+    }
+    Ok(())
+}
+
+/// Returns all signs of life in a room, in the order of the queue, dead or alive; at most `MAX_FILES`.
+pub(super) fn all(room: &ResourceDir) -> Result<Vec<PulseName>, Failure> {
+    let failed = |cause| cannot("list", room.path(), cause);
+    let mut found = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(room.at(), ".", flags, Mode::empty()).map_err(failed)?;
+    for entry in Dir::new(directory).map_err(failed)?.take(MAX_FILES) {
+        let entry = entry.map_err(failed)?;
+        found.extend(entry.file_name().to_str().ok().and_then(PulseName::parse));
+    }
+    found.sort_by_key(|name| name.place);
+    found.dedup_by_key(|name| name.place);
+    Ok(found)
+}
+
+fn make_fifo(root: &Root, room: &ResourceDir, text: &str) -> Result<(), Failure> {
+    let path = room.path_to(text);
+    for _ in 0..2 {
+        match mknodat(room.at(), text, FileType::Fifo, root.file_mode(), 0) {
+            Ok(()) => return Ok(()),
+            // Left by an earlier attempt of the same claim that could not clean up.
+            Err(Errno::EXIST) => {
+                let removed = unlinkat(room.at(), text, AtFlags::empty());
+                removed.map_err(|cause| cannot("remove", &path, cause))?;
+            }
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                return Err(unsupported(
+                    room.path(),
+                    "lies on a file system without FIFOs, which the file store wakes waiters by: \
+                     name a directory on an ordinary local file system",
+                ));
+            }
+            Err(cause) => return Err(cannot("create", &path, cause)),
+        }
+    }
+    Err(foreign(&path, "appears again and again: somebody else creates it"))
+}
+
+fn open_and_lock(root: &Root, room: &ResourceDir, text: &str) -> Result<(Identity, OwnedFd), Failure> {
+    let path = room.path_to(text);
+    let failed = |cause| cannot("open and lock", &path, cause);
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let file = openat(room.at(), text, flags, Mode::empty()).map_err(failed)?;
+    let found = fstat(&file).map_err(failed)?;
+    // In a shared store another user may have put a link to some file in its place. Its mode is
+    // not ours to set.
+    if FileType::from_raw_mode(found.st_mode) != FileType::Fifo {
+        return Err(foreign(&path, "is no FIFO any more: another user of this store replaced it"));
+    }
+    if root.is_shared() {
+        fchmod(&file, root.file_mode()).map_err(failed)?;
+    }
+    // An observer without the short lock may try the lock at this very moment, and releases it at once.
+    for _ in 0..LOCK_TRIES {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) => pause(LOCK_PAUSE),
+            locked => return locked.map(|()| (Identity::of(&found), file)).map_err(failed),
+        }
+    }
+    Err(failed(Errno::AGAIN))
+}
+
+fn wake(room: &ResourceDir, text: &str) {
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+    // If there is no reader, no process needs to be woken: the process of the claim always has
+    // it open for reading.
+    if let Ok(file) = openat(room.at(), text, flags, Mode::empty()) {
+        nudge(file.as_fd());
+    }
+}
+
+fn nudge(file: BorrowedFd<'_>) {
+    // A full FIFO has woken every watcher already.
+    let _ = rustix::io::write(file, b"!");
+}
+
+const PREFIX: &str = "claim-";
+const REVOKED: &str = ".revoked";
+const LOCK_TRIES: u32 = 200;
+const LOCK_PAUSE: Duration = Duration::from_micros(50);
+/// Far more than a queue may have; a directory with more is not ours.
+const MAX_FILES: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another user of a shared store can put a link to any file in the place of a FIFO.
+    #[test]
+    fn the_mode_of_what_is_no_fifo_stays_as_it_is() {
+        use std::os::unix::fs::PermissionsExt;
+        let base = tempfile::tempdir().unwrap();
+        let config = super::super::FileConfig::new(base.path().join("store")).mode(0o666).unwrap();
+        let root = Root::open(config).unwrap();
+        let limit = super::super::resource_dir::Limit::fixed(Duration::from_secs(60));
+        let resource = leasehold_core::Resource::new("a").unwrap();
+        let (room, _latch) = ResourceDir::enter(&root, &resource, &limit).unwrap();
+        let (file, sign) = (base.path().join("secret"), room.path_to("claim-1"));
+        std::fs::write(&file, "x").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::hard_link(&file, &sign).unwrap();
+        let refused = open_and_lock(&root, &room, "claim-1").unwrap_err();
+        assert!(refused.detail().contains("no FIFO"), "{refused}");
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_name_reads_back_and_sorts_as_the_line() {
+        let id = ClaimId::from_bytes([7; 16]);
+        let name = PulseName { place: 9, share: Share::permits(2, 5).unwrap(), id };
+        assert_eq!(PulseName::parse(&name.text()), Some(name));
+        assert_eq!(PulseName::parse(&name.revoked()), Some(name));
+        assert!(PulseName { place: 10, ..name }.text() > name.text());
+        for bad in ["lock", "claim-", "claim-1-0-5-07", &(name.text() + "-x")] {
+            assert_eq!(PulseName::parse(bad), None, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The sign of life of a granted claim, for programs that want another process to hold it as well.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use super::liveness_fifo::LivenessFifo;
+
+/// The sign of life of a claim of a file store: the [`Proof`](leasehold_core::Proof) of its grant.
+///
+/// A claim counts as alive for as long as any process has its descriptor open. A copy that is passed to a
+/// process which ends the work under the lock ensures the order: first the work ends, then the lock is free.
+///
+/// ```no_run
+/// # fn hand_over(guard: &leasehold::Guard) -> std::io::Result<()> {
+/// use leasehold::local::LivenessHandle;
+///
+/// if let Some(copy) = guard.proof().get::<LivenessHandle>().and_then(LivenessHandle::copy) {
+///     std::process::Command::new("overseer").stdout(copy).spawn()?;
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # Promises
+/// A release, or the end of the guard, ends the claim even if other processes still have a copy.
+///
+/// # Does not promise
+/// That a process with a copy can find out the state of the claim, or write to the descriptor; it may
+/// only keep it open.
+#[derive(Clone, Debug)]
+pub struct LivenessHandle(Weak<LivenessFifo>);
+
+impl LivenessHandle {
+    pub(super) fn of(pulse: &Arc<LivenessFifo>) -> LivenessHandle {
+        LivenessHandle(Arc::downgrade(pulse))
+    }
+
+    /// Returns a copy of the descriptor, which is closed by an `exec`; `None` if the claim has ended,
+    /// or this process has no descriptor left.
+    pub fn copy(&self) -> Option<OwnedFd> {
+        let pulse = self.0.upgrade()?;
+        pulse.as_fd().try_clone_to_owned().ok()
+    }
+}

@@ -1,0 +1,319 @@
+//! The steps under the short lock of a room: one look at the queue, one change of it.
+//!
+//! Ground rules: nothing here waits for another claim. Every function opens the ledger, decides by its
+//! rule, and writes it at most once. Before a claim gets the answer to wait, the claims that it will
+//! watch are proven to live, with their FIFOs open; so a later death is noticed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Claim, Effect, Entry, Failure, FailureKind, MAX_LINE, Patience, Verdict};
+
+use super::Inner;
+use super::failure::with_effect;
+use super::ledger_file::{LedgerFile, ask};
+use super::liveness_fifo::{self, LivenessFifo, Probe, PulseName, probe};
+use super::resource_dir::{Latch, Limit, ResourceDir};
+use super::watch::Watch;
+
+/// The result of one look at the queue.
+#[derive(Debug)]
+pub(super) enum Look {
+    /// The claim holds; [`OwnClaims`](super::local_claims::OwnClaims) knows more.
+    Granted,
+    /// The claim does not hold.
+    Busy {
+        ahead: u32,
+        /// The claims whose end may change that.
+        watches: Vec<Watch>,
+        /// `true` if there are more than can be watched, so that it has to look again after a while.
+        is_partial: bool,
+    },
+}
+
+/// The result of ending a claim of another process.
+#[derive(Debug)]
+pub(super) enum Break {
+    /// It did not exist, or was dead already.
+    Gone,
+    /// It was removed.
+    Done,
+    /// Its process was notified; this is its FIFO.
+    Told(Watch),
+}
+
+/// Contends once. With patience at its end, nothing but a grant is left behind. `last` says whether
+/// patience has ended, as seen by the caller.
+pub(super) fn contend(
+    inner: &Inner,
+    claim: &Claim,
+    patience: &Patience,
+    last: bool,
+) -> Result<Look, Failure> {
+    let own = inner.own.pulse(claim);
+    let effect = if own.is_some() { Effect::Unknown } else { Effect::None };
+    let visit = Transaction::begin(inner, claim, &Limit::of(patience));
+    let looked = visit.and_then(|mut visit| visit.contend(own, last).map(|look| (look, visit.woken.take())));
+    match looked {
+        // The short lock is free again: the woken claims need it.
+        Ok((look, woken)) => {
+            woken.inspect(|pulse| pulse.nudge());
+            Ok(look)
+        }
+        // A place without its sign of life is worth nothing.
+        Err(failure) if last && !inner.own.is_held(claim) => {
+            abandon(inner, claim);
+            Err(with_effect(failure, Effect::None))
+        }
+        Err(failure) => Err(with_effect(failure, effect)),
+    }
+}
+
+/// Ends a claim of this process. Returns `true` if it existed until now.
+pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
+    let Some(own) = inner.own.forget(claim) else { return Ok(false) };
+    let was_there = own.pulse.remove();
+    // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it dead.
+    if let Ok(Some((room, latch))) =
+        ResourceDir::reenter(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
+    {
+        let written = LedgerFile::open(&inner.root, &room).and_then(|mut book| {
+            match book.position(claim.id).map(|index| book.entries()[index].clone()) {
+                // Another process was about to break it, and renamed the FIFO that we did not find.
+                Some(entry) if !was_there => book.bury(&room, &entry)?,
+                _ => drop(book.remove(claim.id)),
+            }
+            book.save(&inner.root, &room)
+        });
+        if let Err(failure) = written {
+            tracing::debug!(resource = %claim.resource, %failure, "a released claim stays in the ledger as a dead one");
+        }
+        // Claims that are woken by the end of the sign of life need the short lock.
+        drop(latch);
+    }
+    drop(own);
+    Ok(was_there)
+}
+
+/// Ends a claim that belongs to another process, or notifies that process to end it.
+pub(super) fn break_claim(inner: &Inner, claim: &Claim, by_force: Force) -> Result<Break, Failure> {
+    let limit = Limit::fixed(RELEASE_WAIT);
+    let Some((room, latch)) = ResourceDir::reenter(&inner.root, &claim.resource, &limit)? else {
+        return Ok(Break::Gone);
+    };
+    let mut book = LedgerFile::open(&inner.root, &room)?;
+    let Some(index) = book.position(claim.id) else {
+        return Ok(Break::Gone);
+    };
+    let entry = book.entries()[index].clone();
+    let outcome = match probe(&room, &book.name_of(&entry))? {
+        Probe::Alive(file) if entry.granted.is_some() && by_force == Force::No => {
+            liveness_fifo::revoke(&room, &book.name_of(&entry))?;
+            return Ok(Break::Told(Watch::new(file)));
+        }
+        // A waiting claim holds nothing, so it can be removed at once.
+        Probe::Alive(_) => Break::Done,
+        Probe::Gone => Break::Gone,
+    };
+    book.bury(&room, &entry)?;
+    book.save(&inner.root, &room)?;
+    drop(latch);
+    Ok(outcome)
+}
+
+/// The choice to remove a claim although its process has not ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Force {
+    No,
+    Yes,
+}
+
+/// Gives up a place without the ledger.
+fn abandon(inner: &Inner, claim: &Claim) {
+    if let Some(own) = inner.own.forget(claim) {
+        own.pulse.remove();
+    }
+}
+
+/// One stay in a room, under its short lock.
+struct Transaction<'a> {
+    inner: &'a Inner,
+    claim: &'a Claim,
+    room: ResourceDir,
+    book: LedgerFile,
+    /// The claim whose watchers are to look again.
+    woken: Option<Arc<LivenessFifo>>,
+    // The last field, so that it is released last.
+    _latch: Latch,
+}
+
+impl<'a> Transaction<'a> {
+    fn begin(inner: &'a Inner, claim: &'a Claim, limit: &Limit) -> Result<Self, Failure> {
+        let (room, latch) = ResourceDir::enter(&inner.root, &claim.resource, limit)?;
+        let book = LedgerFile::open(&inner.root, &room)?;
+        Ok(Transaction { inner, claim, room, book, woken: None, _latch: latch })
+    }
+
+    fn contend(&mut self, own: Option<Arc<LivenessFifo>>, last: bool) -> Result<Look, Failure> {
+        let own = self.check_own(own)?;
+        if own.is_none() {
+            self.refuse_twin()?;
+        }
+        let (verdict, watches, is_partial) = if last { self.ask_once()? } else { self.ask_in_line()? };
+        match verdict {
+            Verdict::Granted(fence) => {
+                let pulse = self.settle(own)?;
+                if self.successor_shares() {
+                    self.woken = Some(pulse.clone());
+                }
+                self.inner.own.holds(self.claim, pulse, fence);
+                Ok(Look::Granted)
+            }
+            Verdict::Busy { ahead, .. } if last => {
+                if let Some(pulse) = own {
+                    pulse.remove();
+                }
+                self.book.save(&self.inner.root, &self.room)?;
+                self.inner.own.forget(self.claim);
+                Ok(Look::Busy { ahead, watches: Vec::new(), is_partial })
+            }
+            Verdict::Busy { ahead, .. } => {
+                let pulse = self.settle(own)?;
+                self.inner.own.waits(self.claim, pulse.clone());
+                let mut watches = watches;
+                watches.push(Watch::own(pulse));
+                Ok(Look::Busy { ahead, watches, is_partial })
+            }
+            Verdict::Full => {
+                // Claims found dead on the way are removed; the next one need not find them again.
+                self.book.save(&self.inner.root, &self.room)?;
+                Err(Failure::unavailable(format!(
+                    "{MAX_LINE} claims stand in line for {} already: try again later",
+                    self.claim.resource
+                )))
+            }
+        }
+    }
+
+    /// Checks an earlier place of this claim, and returns what still counts.
+    fn check_own(&self, own: Option<Arc<LivenessFifo>>) -> Result<Option<Arc<LivenessFifo>>, Failure> {
+        let Some(pulse) = own else { return Ok(None) };
+        if pulse.is_in_place()? && self.book.position(self.claim.id).is_some() {
+            return Ok(Some(pulse));
+        }
+        pulse.remove();
+        self.inner.own.lose(self.claim, &pulse);
+        if pulse.room != self.room.identity {
+            // The store was removed and made again. A holder has lost; a waiter is queued anew.
+            return Ok(None);
+        }
+        Err(Failure::new(
+            FailureKind::Denied,
+            Effect::None,
+            format!("this claim on {} was broken by another process", self.claim.resource),
+        ))
+    }
+
+    /// Refuses the same claim, alive in another process or another handle: it is not ours to take over.
+    fn refuse_twin(&mut self) -> Result<(), Failure> {
+        let Some(index) = self.book.position(self.claim.id) else { return Ok(()) };
+        let entry = self.book.entries()[index].clone();
+        match probe(&self.room, &self.book.name_of(&entry))? {
+            Probe::Gone => self.book.bury(&self.room, &entry),
+            Probe::Alive(_) => Err(Failure::new(
+                FailureKind::Invalid,
+                Effect::None,
+                format!(
+                    "this claim on {} lives in another process already: draw a new id for each claim",
+                    self.claim.resource
+                ),
+            )),
+        }
+    }
+
+    /// Enters the queue, and finds the claims to watch. Claims found dead on the way are removed.
+    fn ask_in_line(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
+        let Claim { id, share, note, .. } = self.claim;
+        for _ in 0..=MAX_LINE {
+            let verdict = self.book.contend(&ask(*id, *share, note.clone(), true));
+            let Verdict::Busy { .. } = verdict else { return Ok((verdict, Vec::new(), false)) };
+            let index = self.book.position(*id).unwrap_or_default();
+            let (from, is_partial) = watched(self.book.entries(), index);
+            let (watches, found_dead) = self.probe_each(from, index)?;
+            if !found_dead {
+                return Ok((verdict, watches, is_partial));
+            }
+        }
+        Err(Failure::unavailable(format!("the line for {} changes all the time", self.claim.resource)))
+    }
+
+    /// Asks once and leaves no place. All claims ahead are looked at, since there is no second look.
+    fn ask_once(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
+        let Claim { id, share, note, .. } = self.claim;
+        let ahead = self.book.position(*id).unwrap_or(self.book.entries().len());
+        self.probe_each(0, ahead)?;
+        Ok((self.book.contend(&ask(*id, *share, note.clone(), false)), Vec::new(), false))
+    }
+
+    /// Opens the FIFOs of a part of the queue, and removes the dead claims.
+    fn probe_each(&mut self, from: usize, to: usize) -> Result<(Vec<Watch>, bool), Failure> {
+        let part: Vec<Entry> = self.book.entries()[from..to].to_vec();
+        let mut watches = Vec::new();
+        let mut found_dead = false;
+        for entry in part {
+            match probe(&self.room, &self.book.name_of(&entry))? {
+                // One descriptor at a time is enough for a claim that will not wait.
+                Probe::Alive(file) if to - from <= WATCH_MAX => watches.push(Watch::new(file)),
+                Probe::Alive(_) => {}
+                Probe::Gone => {
+                    self.book.bury(&self.room, &entry)?;
+                    found_dead = true;
+                }
+            }
+        }
+        Ok((watches, found_dead))
+    }
+
+    /// Makes the sign of life if there is none, and writes the ledger.
+    fn settle(&mut self, own: Option<Arc<LivenessFifo>>) -> Result<Arc<LivenessFifo>, Failure> {
+        let Transaction { inner, room, book, .. } = self;
+        if let Some(pulse) = own {
+            book.save(&inner.root, room)?;
+            return Ok(pulse);
+        }
+        let index = book.position(self.claim.id).unwrap_or_default();
+        let name: PulseName = book.name_of(&book.entries()[index]);
+        let pulse = LivenessFifo::make(&inner.root, room, &name)?;
+        if let Err(failure) = book.save(&inner.root, room) {
+            pulse.remove();
+            return Err(failure);
+        }
+        Ok(Arc::new(pulse))
+    }
+
+    /// Returns `true` if the next in the queue may hold at the same time, or has to watch others than
+    /// this claim alone.
+    fn successor_shares(&self) -> bool {
+        let entries = self.book.entries();
+        let next = self.book.position(self.claim.id).and_then(|index| entries.get(index + 1));
+        next.is_some_and(|entry| entry.granted.is_none() && !entry.share.is_exclusive())
+    }
+}
+
+/// Returns the index from which, up to its own place, a claim watches those ahead of it, and whether
+/// that is not all of them.
+///
+/// A waiting claim is watched alone: it is woken first, and wakes us. Ahead of a claim for the whole resource
+/// it is enough to watch the nearest, because all have to leave. Otherwise the first to leave may make room.
+fn watched(entries: &[Entry], index: usize) -> (usize, bool) {
+    let Some(nearest) = index.checked_sub(1) else { return (index, false) };
+    if entries[nearest].granted.is_none() || entries[index].share.is_exclusive() {
+        return (nearest, false);
+    }
+    (index.saturating_sub(WATCH_MAX), index > WATCH_MAX)
+}
+
+/// The most FIFOs that one waiter has open; beyond that it looks again after a while.
+pub(super) const WATCH_MAX: usize = 64;
+/// The time for which a release waits for the short lock before it leaves the ledger to others.
+const RELEASE_WAIT: Duration = Duration::from_secs(2);

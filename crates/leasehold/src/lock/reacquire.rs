@@ -1,0 +1,55 @@
+//! Re-acquires a lock that was released.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::Claim;
+
+use super::Guard;
+use crate::engine::{Engine, Owner, Wait, WaitOptions, Want};
+use crate::error::{Error, Result};
+
+/// The settings of a lock, besides those that are part of its claim.
+#[derive(Clone, Debug)]
+pub(crate) struct LockOptions {
+    pub(super) max_hold: Option<Duration>,
+    pub(super) min_hold: Duration,
+    pub(super) lock_delay: Duration,
+    pub(super) manner: WaitOptions,
+    pub(super) owner: Option<Owner>,
+}
+
+/// A lock that was held, to be acquired again.
+#[derive(Debug)]
+pub(crate) struct Again {
+    engine: Arc<Engine>,
+    want: Want,
+    terms: LockOptions,
+}
+
+impl Again {
+    pub(super) fn of(engine: Arc<Engine>, claim: &Claim, terms: LockOptions) -> Again {
+        let want = Want {
+            resource: claim.resource.clone(),
+            share: claim.share,
+            // The request to the store had both together.
+            ttl: claim.ttl.saturating_sub(terms.lock_delay),
+            lock_delay: terms.lock_delay,
+            max_hold: terms.max_hold,
+            note: claim.note.clone(),
+        };
+        Again { engine, want, terms }
+    }
+
+    /// Waits in the queue for the lock.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing is left behind.
+    pub(crate) async fn lock(&self) -> Result<Guard> {
+        let owner = self.terms.owner.as_ref();
+        match self.engine.acquire(self.want.clone(), owner, Wait::Forever, self.terms.manner).await? {
+            Some(hold) => Ok(Guard::new(hold, self.terms.clone())),
+            None => Err(Error::timeout(Duration::ZERO, &self.want.resource)),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A lock with its requested share, so that locks of different kinds fit into one list.
+
+use std::sync::Arc;
+
+use leasehold_core::{Clock, Resource, Share};
+
+use super::kind::{Counted, Exclusive, Shared};
+use super::{Guard, Lock};
+use crate::engine::Wait;
+use crate::error::Result;
+
+/// A lock with a requested share: a part of a [`MultiLock`](crate::MultiLock).
+///
+/// A mutex becomes a part by `From`; the other locks say which share:
+/// [`RwLock::read_request`](crate::RwLock::read_request), [`RwLock::write_request`](crate::RwLock::write_request),
+/// [`Semaphore::permits_request`](crate::Semaphore::permits_request).
+#[derive(Clone, Debug)]
+pub struct LockRequest {
+    lock: Lock<()>,
+    share: Result<Share>,
+}
+
+impl LockRequest {
+    fn of<K>(lock: &Lock<K>, share: Result<Share>) -> LockRequest {
+        let Lock { engine, name, ttl, max_hold, min_hold, lock_delay, manner, note, owner, .. } = lock;
+        let lock = Lock {
+            engine: engine.clone(),
+            name: name.clone(),
+            kind: (),
+            ttl: *ttl,
+            max_hold: *max_hold,
+            min_hold: *min_hold,
+            lock_delay: *lock_delay,
+            manner: *manner,
+            note: note.clone(),
+            owner: owner.clone(),
+        };
+        LockRequest { lock, share }
+    }
+
+    /// Returns the resource to lock.
+    ///
+    /// # Errors
+    /// `Invalid` if no resource can have this name.
+    pub fn resource(&self) -> Result<&Resource> {
+        self.lock.name.as_ref().map_err(Clone::clone)
+    }
+
+    /// Returns the requested share.
+    ///
+    /// # Errors
+    /// `Invalid` for an impossible share.
+    pub fn share(&self) -> Result<Share> {
+        self.share.clone()
+    }
+
+    /// Returns the clock of its client.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        self.lock.engine.clock()
+    }
+
+    /// Returns the name of the kind of the store.
+    pub(crate) fn backend_name(&self) -> &'static str {
+        self.lock.engine.profile().name
+    }
+
+    /// Returns `true` if both are locks of one client on one resource.
+    pub(crate) fn is_same_lock(&self, other: &LockRequest) -> bool {
+        std::sync::Arc::ptr_eq(self.lock.engine.backend(), other.lock.engine.backend())
+            && matches!((&self.lock.name, &other.lock.name), (Ok(one), Ok(another)) if one == another)
+    }
+
+    /// Checks that this part is valid, without sending anything.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.lock.want(self.share()?).map(drop)
+    }
+
+    pub(crate) async fn try_hold(&self, wait: Wait) -> Result<Option<Guard>> {
+        self.lock.try_hold(self.share()?, wait).await
+    }
+}
+
+impl From<Lock<Exclusive>> for LockRequest {
+    fn from(mutex: Lock<Exclusive>) -> LockRequest {
+        LockRequest::of(&mutex, Ok(Share::MUTEX))
+    }
+}
+
+impl From<&Lock<Exclusive>> for LockRequest {
+    fn from(mutex: &Lock<Exclusive>) -> LockRequest {
+        LockRequest::of(mutex, Ok(Share::MUTEX))
+    }
+}
+
+impl Lock<Shared> {
+    /// Requests to read beside other readers, as a part of a [`MultiLock`](crate::MultiLock).
+    pub fn read_request(&self) -> LockRequest {
+        LockRequest::of(self, Ok(Share::READER))
+    }
+
+    /// Requests to write alone, as a part of a [`MultiLock`](crate::MultiLock).
+    pub fn write_request(&self) -> LockRequest {
+        LockRequest::of(self, Ok(Share::WRITER))
+    }
+}
+
+impl Lock<Counted> {
+    /// Requests this number of permits, as a part of a [`MultiLock`](crate::MultiLock).
+    pub fn permits_request(&self, permits: u32) -> LockRequest {
+        LockRequest::of(self, Share::permits(permits, self.kind.permits).map_err(Into::into))
+    }
+}

@@ -1,0 +1,285 @@
+//! Continues a held lock in another process.
+//!
+//! Ground rules: the right to continue the claim is noted beside the lock, under a number that only the
+//! token has; one of all processes that present it succeeds. The old holder ends after the claim is
+//! offered and before the token is returned. So whichever step is the last one done, at most one
+//! process holds it, and if none does, it ends with its lease.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use leasehold_core::{ClaimId, Fence, LossCause, Resource, Share};
+
+use super::control::{ControlRegister, Number, Offer, Redemption};
+use super::{Guard, Lock};
+use crate::engine::{TransferClaim, random};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The right to continue a lock that another process has held, from [`Guard::transfer`].
+///
+/// Its text, from [`ToString`] and parsed by [`FromStr`], goes to another process by any private
+/// channel: a pipe, a file, an inherited variable.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// let old = leasehold::Client::open("mem:handover").await?;
+/// let guard = old.mutex("cameras/7").lock().await?;
+/// let last = guard.fence();
+/// let text = guard.transfer().await?.to_string(); // from here on the old process holds nothing
+///
+/// let new = leasehold::Client::open("mem:handover").await?; // another process, as a rule
+/// let token: leasehold::TransferToken = text.parse()?;
+/// let guard = new.mutex("cameras/7").accept_transfer(&token).await?; // nobody was let in between
+/// assert!(guard.fence() > last);
+/// assert!(new.mutex("cameras/7").accept_transfer(&token).await.unwrap_err().is_lost()); // once only
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Promises
+/// The token can be used once, and for [`TransferToken::lasts`]: for that time no other client is granted
+/// the lock. If several processes take it over, one succeeds.
+///
+/// # Does not promise
+/// Protection from other readers: any process that knows the text can take the lock over, or end it. It
+/// contains no password and no address, and `{:?}` does not show the secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TransferToken {
+    resource: Resource,
+    id: ClaimId,
+    number: Number,
+    share: Share,
+    fence: Fence,
+    lasts: Duration,
+}
+
+impl Guard {
+    /// Stops holding the lock here, and returns a token with which another process continues it,
+    /// without a holder in between.
+    ///
+    /// # Promises
+    /// When the call returns, this process does not hold the lock any more: its watchers have been
+    /// notified with [`LossCause::Transferred`]. No other client is granted the lock until it was taken
+    /// over and released, or until [`TransferToken::lasts`] is over, whichever comes first: after that the
+    /// lease ends as any other, and the next in the queue is granted the lock. The fence of the next
+    /// holder is greater than this one, so a resource that checks fences refuses what this process
+    /// sends after that. If the call is interrupted at any point, at most one process holds the lock.
+    ///
+    /// # Does not promise
+    /// That any process takes it over. That an [upgrade](crate::Upgradable) goes with it: a lock that
+    /// one owner holds twice cannot be handed off.
+    ///
+    /// # Cancel safety
+    /// The lock is released if the future is dropped.
+    ///
+    /// # Errors
+    /// `Unsupported` if the store cannot do it, before anything is sent; require it in time by
+    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` if its owner holds it more than
+    /// once, or if its [proof](Guard::proof) was taken: a transaction on that condition does not
+    /// distinguish the two holders. `Lost` if it had been lost before. Otherwise the failure of the
+    /// store. After an error the lock is released, and there is no token.
+    pub async fn transfer(self) -> Result<TransferToken> {
+        let (resource, share) = (self.resource().clone(), self.share());
+        let hold = self.hold();
+        let (engine, claim) = (hold.engine().clone(), &hold.held().claim);
+        engine.passes(OFF).map_err(|error| error.on(&resource))?;
+        if !hold.is_only() {
+            return Err(held_twice(&resource));
+        }
+        if hold.held().is_pinned() {
+            let text = "its proof was taken, and a condition made of that would hold for the next holder as well: \
+                        release it, or hand off a lock whose proof nobody took";
+            return Err(Error::new(ErrorKind::Invalid, OFF, text).on(&resource));
+        }
+        self.check().map_err(|error| error.with_op(OFF))?;
+        let notices = ControlRegister::of(&engine, &resource, OFF)?;
+        let number = random(OFF).map_err(|error| error.on(&resource))?;
+        let sub = hold.fence().map_or(0, |fence| fence.sub);
+        notices.offer(&claim.id.tag(), Offer { number, sub }, claim.ttl).await?;
+        // Nothing waits from here on, so the hand-over is not left half done.
+        let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
+        let passed = hold.pass_on().map_err(|cause| Error::lost(OFF, cause, &resource))?;
+        Ok(TransferToken { resource, id: passed.id, number, share, fence: passed.fence, lasts: passed.left })
+    }
+}
+
+impl<K> Lock<K> {
+    /// Requires that the lock can be [handed off](Guard::transfer) to another process.
+    ///
+    /// # Errors
+    /// `Unsupported` if this connection cannot do it. Nothing is sent.
+    pub fn transferable(self) -> Result<Self> {
+        self.engine.passes(OFF)?;
+        Ok(self)
+    }
+
+    pub(super) async fn resume(&self, token: &TransferToken, fits: impl Fn(Share) -> bool) -> Result<Guard> {
+        let resource = self.name.clone()?;
+        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, OVER, text).on(&resource));
+        if resource != token.resource {
+            return invalid(format!("what was handed off is {:?}", token.resource.as_str()));
+        }
+        if !fits(token.share) {
+            return invalid(format!(
+                "it was held as {}, and this is a lock of another kind or size",
+                token.share
+            ));
+        }
+        if self.owner.is_some() {
+            return invalid("it cannot be taken over in the name of an owner: ask without one".to_owned());
+        }
+        self.engine.passes(OVER).map_err(|error| error.on(&resource))?;
+        let want = self.want(token.share).map_err(|error| error.with_op(OVER))?;
+        let notices = ControlRegister::of(&self.engine, &resource, OVER)?;
+        let allowed = redeem(notices, token.clone());
+        let resumption = TransferClaim { want, id: token.id, after: token.fence };
+        let hold = self.engine.resume(resumption, allowed).await?;
+        Ok(Guard::new(hold, self.terms()))
+    }
+}
+
+impl TransferToken {
+    /// Returns the resource that is handed over.
+    pub fn resource(&self) -> &Resource {
+        &self.resource
+    }
+
+    /// Returns the share that is handed over.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Returns the fence of the last holder; that of the next one is greater.
+    pub fn fence(&self) -> Fence {
+        self.fence
+    }
+
+    /// Returns the time for which the token is valid, counted from when the lock was handed off.
+    pub fn lasts(&self) -> Duration {
+        self.lasts
+    }
+}
+
+impl fmt::Display for TransferToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (id, name) = (self.id.to_hex(), self.resource.as_str());
+        // The number is drawn as the id of a claim is, and is written as one.
+        let number = ClaimId::from_bytes(self.number).to_hex();
+        let (weight, capacity, ms) = (self.share.weight(), self.share.capacity(), self.lasts.as_millis());
+        // The name comes last, since it may contain anything, and after its length, so that a text that
+        // was cut is noticed.
+        let length = name.len();
+        write!(f, "{HEAD}:{id}:{number}:{weight}/{capacity}:{}:{ms}:{length}:{name}", self.fence)
+    }
+}
+
+impl FromStr for TransferToken {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<TransferToken> {
+        read(text).ok_or_else(|| {
+            let text = "this is no token of a lock that was handed off, or not all of it: it begins with \
+                        `leasehold-transfer-1:` and ends with the name of the lock";
+            Error::new(ErrorKind::Invalid, OVER, text)
+        })
+    }
+}
+
+impl fmt::Debug for TransferToken {
+    /// Omits the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handover")
+            .field("resource", &self.resource)
+            .field("share", &self.share)
+            .field("fence", &self.fence)
+            .field("lasts", &self.lasts)
+            .finish_non_exhaustive()
+    }
+}
+
+fn read(text: &str) -> Option<TransferToken> {
+    let mut parts = text.splitn(8, ':');
+    let mut part = || parts.next();
+    (part()? == HEAD).then_some(())?;
+    let id = ClaimId::from_hex(part()?)?;
+    let number = *ClaimId::from_hex(part()?)?.as_bytes();
+    let (weight, capacity) = part()?.split_once('/')?;
+    let share = Share::permits(weight.parse().ok()?, capacity.parse().ok()?).ok()?;
+    let fence = part()?.parse().ok()?;
+    let lasts = Duration::from_millis(part()?.parse().ok()?);
+    let length: usize = part()?.parse().ok()?;
+    let name = part()?;
+    let resource = Resource::new(name).ok().filter(|_| name.len() == length)?;
+    Some(TransferToken { resource, id, number, share, fence, lasts })
+}
+
+/// Uses the token up, so that no other process continues the claim.
+async fn redeem(notices: ControlRegister, token: TransferToken) -> Result<()> {
+    let (tag, resource) = (token.id.tag(), &token.resource);
+    let offer = Offer { number: token.number, sub: token.fence.sub };
+    let redeemed = notices.redeem(&tag, offer).await?;
+    if redeemed == Redemption::Redeemed {
+        return Ok(());
+    }
+    let (cause, text) = match notices.is_held(&tag).await? {
+        true => {
+            (LossCause::Transferred, "it was taken over with this token before, and a token is good once")
+        }
+        false => (
+            LossCause::Expired,
+            "nothing is on offer under this token any more: it was taken over and given back since, or its time \
+             ended; ask for the lock as everybody does",
+        ),
+    };
+    Err(Error::new(ErrorKind::Lost(cause), OVER, text).on(resource))
+}
+
+fn held_twice(resource: &Resource) -> Error {
+    let text = "its owner holds it more than once; give the others back first";
+    Error::new(ErrorKind::Invalid, OFF, text).on(resource)
+}
+
+/// The kind of the text, and its version.
+const HEAD: &str = "leasehold-transfer-1";
+const OFF: &str = "transfer";
+const OVER: &str = "accept_transfer";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(name: &str) -> TransferToken {
+        TransferToken {
+            resource: Resource::new(name).unwrap(),
+            id: ClaimId::from_bytes([1; 16]),
+            number: [255; 16],
+            share: Share::permits(2, 5).unwrap(),
+            fence: Fence::new(3, 42, 1),
+            lasts: Duration::from_millis(19_998),
+        }
+    }
+
+    #[test]
+    fn the_text_reads_back_whole_or_not_at_all() {
+        for name in ["a", "orders/42", "a:b:c", ":", "ä ö:/ü"] {
+            let (given, text) = (token(name), token(name).to_string());
+            assert_eq!(text.parse::<TransferToken>().unwrap(), given, "{text}");
+            for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+                assert_eq!(text[..end].parse::<TransferToken>().unwrap_err().kind(), ErrorKind::Invalid);
+            }
+            assert!(format!("{text}!").parse::<TransferToken>().is_err());
+            assert!(text.replacen("-1:", "-2:", 1).parse::<TransferToken>().is_err());
+            assert!(text.replacen("2/5", "6/5", 1).parse::<TransferToken>().is_err());
+        }
+    }
+
+    #[test]
+    fn debug_output_does_not_give_the_secret_away() {
+        let (shown, given) = (format!("{:?}", token("orders")), token("orders"));
+        assert!(shown.contains("orders") && !shown.contains(&given.id.to_hex()), "{shown}");
+        assert!(!shown.contains("255") && !shown.contains("ffff"), "{shown}");
+    }
+}

@@ -1,0 +1,150 @@
+//! A lock in stripes: one alone, the report, and those who wait for any.
+//!
+//! What it promises on every store is shown in `tests/coordination`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
+use leasehold::{Client, ErrorKind};
+
+async fn memory() -> Client {
+    Client::open("mem:").await.unwrap()
+}
+
+#[tokio::test]
+async fn one_segment_alone_works_as_a_mutex() {
+    let locks = memory().await;
+    let stock = locks.striped_mutex("stock", 1);
+    let guard = stock.lock_any().await.unwrap();
+    assert!(stock.try_lock_any().await.unwrap().is_none());
+    let waiter = stock.lock_any();
+    let freed = async { guard.release().await };
+    let (next, freed) = tokio::join!(waiter, freed);
+    assert!(next.is_ok() && freed.is_ok());
+}
+
+#[tokio::test]
+async fn a_count_that_cannot_be_is_refused_by_each_call() {
+    let locks = memory().await;
+    for count in [0, 65_537] {
+        let stock = locks.striped_mutex("stock", count);
+        let refused = [
+            stock.lock_any().await.err(),
+            stock.try_lock_any().await.err(),
+            stock.lock_any_timeout(Duration::from_secs(60)).await.err(),
+            stock.for_key("key").lock().await.err(),
+            stock.stripe(7).try_lock().await.err(),
+            stock.all().lock().await.err(),
+        ];
+        for error in refused {
+            let error = error.unwrap();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("between 1 and 65536"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_short_outage_at_the_first_look_is_waited_out() {
+    let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Client::builder().over(fault.clone()).unwrap();
+    let stock = locks.striped_mutex("stock", 3);
+    for wait in ["any", "stripe"] {
+        fault.set(Verb::Contend, Mode::Refuse);
+        let before = fault.calls(Verb::Contend);
+        let (stock, asked) = (stock.clone(), fault.clone());
+        let waiting = tokio::spawn(async move {
+            match wait {
+                "any" => stock.lock_any().await,
+                _ => stock.for_key("key").lock().await,
+            }
+        });
+        // The first look has failed by now, and somebody asks again.
+        while asked.calls(Verb::Contend) < before + 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        fault.set(Verb::Contend, Mode::Pass);
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+    }
+}
+
+/// The look at whether somebody is in the way belongs to the wait, and to its limit.
+#[tokio::test(start_paused = true)]
+async fn a_limited_wait_ends_in_time_although_the_look_hangs() {
+    let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
+    let locks = Client::builder().over(fault.clone()).unwrap();
+    let stripe = locks.striped_mutex("stock", 3).for_key("key");
+    fault.set(Verb::Contend, Mode::Hang);
+    let began = tokio::time::Instant::now();
+    let waiting =
+        tokio::time::timeout(Duration::from_secs(60), stripe.lock_timeout(Duration::from_millis(100)));
+    // Nothing is known of the lock, and the last look at it has a limit of its own.
+    assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    fault.set(Verb::Contend, Mode::Pass);
+    let guard = stripe.lock_timeout(Duration::from_secs(60)).await.unwrap();
+    assert_eq!(stripe.lock_timeout(Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Timeout);
+    guard.release().await.unwrap();
+    stripe.lock_timeout(Duration::ZERO).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_sold_twice_and_the_report_tells_who_waited() {
+    let locks = memory().await;
+    let stock = locks.striped_mutex("stock", 3);
+    let left: Arc<Vec<AtomicU32>> = Arc::new((0..3).map(|_| AtomicU32::new(40)).collect());
+    let mut buyers = Vec::new();
+    for buyer in 0..200 {
+        let (stock, left) = (stock.clone(), left.clone());
+        buyers.push(tokio::spawn(async move {
+            let stripe = stock.for_key(format!("buyer/{buyer}"));
+            let guard = stripe.lock().await.unwrap();
+            let pieces = &left[stripe.number() as usize];
+            // Read, wait, write: sold twice unless the lock holds.
+            let seen = pieces.load(Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            let sold = seen > 0;
+            if sold {
+                pieces.store(seen - 1, Ordering::SeqCst);
+            }
+            guard.release().await.unwrap();
+            u32::from(sold)
+        }));
+    }
+    let mut sold = 0;
+    for buyer in buyers {
+        sold += buyer.await.unwrap();
+    }
+    let rest: u32 = left.iter().map(|pieces| pieces.load(Ordering::SeqCst)).sum();
+    assert_eq!(sold + rest, 120);
+    let report = stock.report();
+    assert_eq!(report.stripes.iter().map(|stripe| stripe.taken).sum::<u64>(), 200);
+    assert!(report.contention() > 0.0 && report.recommended().unwrap() > 3, "{report}");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_any_takes_one_that_becomes_free_elsewhere() {
+    let locks = memory().await;
+    let stock = locks.striped_mutex("stock", 6);
+    let mut guards = Vec::new();
+    for number in 0..6 {
+        guards.push(stock.stripe(number).lock().await.unwrap());
+    }
+    // Wherever it stands in line, there are four stripes where it does not, and each of them will do.
+    for number in 0..6 {
+        let waiting = tokio::spawn({
+            let stock = stock.clone();
+            async move { stock.lock_any().await.unwrap() }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        guards.remove(0).release().await.unwrap();
+        let guard = tokio::time::timeout(Duration::from_secs(20), waiting).await.unwrap().unwrap();
+        assert_eq!(guard.resource().as_str(), format!("stock#{number}"));
+        guards.push(guard);
+    }
+}
