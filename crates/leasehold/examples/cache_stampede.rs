@@ -1,7 +1,9 @@
-//! A cache stampede: a page that everybody reads runs out of its cache, and all load it at once. Here one does, for all.
+//! A cache stampede: a page that all clients read expires in the cache, and all load it at once. With a
+//! single flight, one client loads it for all.
 //!
-//! A fleet of clients, each as a process of its own, asks for one page. It is asked without help first, as a plain cache does
-//! it; then by a single flight; then by one whose loader dies in the middle; and last while a stale value is there.
+//! Eight clients, each in the role of a process, request one page: first without help, as with a plain
+//! cache; then by a single flight; then by a single flight whose loader dies halfway; and last while a
+//! stale value exists.
 //!
 //! ```console
 //! $ cargo run --release -p leasehold --example cache_stampede                        # in memory
@@ -17,14 +19,14 @@ use leasehold::{Client, LoadError, SingleFlight};
 
 const CLIENTS: u32 = 8;
 const CALLERS: u32 = 100;
-/// What it takes to make the page.
+/// The time to make the page.
 const LOAD: Duration = Duration::from_millis(100);
-/// For how long a page is fresh.
+/// The time for which a page is fresh.
 const FRESH: Duration = Duration::from_secs(2);
-/// After so long a loader that is not heard of is taken for dead.
+/// The time after which a loader without a sign of life counts as dead.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Where pages are made, slowly. It counts how often.
+/// The slow maker of pages. It counts how often a page is made.
 #[derive(Clone, Default)]
 struct Source(Arc<AtomicU32>);
 
@@ -36,7 +38,7 @@ impl Source {
     }
 }
 
-/// What a rush came to.
+/// The result of one rush.
 struct Rush {
     what: &'static str,
     loads: u32,

@@ -1,7 +1,9 @@
-//! A service of several instances of which one leads: it does what must be done once, the others wait and know who it is.
+//! A service of several instances, of which one leads. The leader does what must be done once; the
+//! others wait, and know which instance leads.
 //!
-//! Each instance serves all the time. Beside that it campaigns; while it leads it also works through the queue. When it
-//! loses leadership, by a pause or a network that stopped, the work is dropped at that moment and it campaigns again.
+//! Each instance serves all the time. It also campaigns; while it leads it also works through the queue.
+//! If it loses leadership, after a pause or because of a stopped network, that work is dropped at once
+//! and the instance campaigns again.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example elected_service                               # three instances in one process
@@ -37,8 +39,8 @@ async fn main() -> leasehold::Result<()> {
     Ok(())
 }
 
-/// Campaigns, leads, and campaigns again where leadership was lost. After `terms` pieces of work it resigns, so that a
-/// new version of the service can be rolled out without a gap.
+/// Campaigns, leads, and campaigns again after a loss of leadership. After `terms` pieces of work the
+/// instance resigns, so that a new version of the service can be rolled out without a gap.
 async fn instance(locks: Client, address: String, terms: u32) -> leasehold::Result<()> {
     let election = locks.election("queue").ttl(Duration::from_secs(10));
     loop {
@@ -51,7 +53,8 @@ async fn instance(locks: Client, address: String, terms: u32) -> leasehold::Resu
     }
 }
 
-/// What only the leader does. It is dropped at an await when leadership is lost; what it writes elsewhere carries the fence.
+/// Does the work of the leader. This future is dropped at an await when leadership is lost; everything
+/// that it writes elsewhere should carry the fence.
 async fn lead(address: &str, pieces: u32) {
     for piece in 0..pieces {
         println!("{address} leads, and does piece {piece}");
@@ -59,7 +62,7 @@ async fn lead(address: &str, pieces: u32) {
     }
 }
 
-/// What a load balancer does: it follows who leads.
+/// Follows the leader, as a load balancer does.
 async fn watch(election: &Election) -> leasehold::Result<()> {
     let mut observer = election.observe();
     loop {

@@ -1,8 +1,8 @@
 //! A lock in any store, and a row of PostgreSQL that refuses the holder of yesterday.
 //!
-//! The lock alone cannot do it: a process that is paused between its look at the lock and its write does not know that the
-//! lock was lost. So the row has a column for the newest fence. It is raised before the first read, and every
-//! statement asks for it.
+//! The lock alone cannot do this: a process that is paused between its check of the lock and its write
+//! does not know that the lock was lost. So the row has a column for the newest fence. The fence is
+//! raised before the first read, and every statement checks it.
 //!
 //! ```console
 //! $ cargo run -p leasehold --features postgres --example fenced_postgres postgres://user@127.0.0.1/database
@@ -38,7 +38,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let new_fence = column.value(new.fence())?;
     let seen = pieces(&db, &column, &new_fence).await?;
     println!("the second holder has {new_fence} and sees {seen} pieces");
-    // The second holder has read and not written yet: this is where checking the writes alone would lose an update.
+    // The second holder has read and not written yet: here a check of the writes alone would lose an
+    // update.
     let changed = sell(&db, &column, &old_fence, seen - 1).await?;
     println!("the first holder wakes up and writes: {changed} rows changed");
     let changed_by_new = sell(&db, &column, &new_fence, seen - 1).await?;

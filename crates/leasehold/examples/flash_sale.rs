@@ -1,8 +1,8 @@
 //! A flash sale: more buyers than pieces, all at once, and nothing may be sold twice.
 //!
-//! The stock is split over the stripes of one lock. An order locks a stripe, reads what is left of it, takes its time, and
-//! writes one less: without the lock, pieces would be sold twice at once. With one stripe orders are served one at a time; with
-//! twelve, twelve at a time.
+//! The stock is split over the stripes of one lock. An order locks a stripe, reads how many pieces are
+//! left, takes some time, and writes one less: without the lock, pieces would be sold twice. With one
+//! stripe orders are served one at a time; with twelve, twelve at a time.
 //!
 //! ```console
 //! $ cargo run --release -p leasehold --example flash_sale                        # in memory
@@ -17,10 +17,10 @@ use leasehold::{Client, StripedMutex};
 
 const PIECES: u32 = 1_200;
 const BUYERS: u32 = 2_000;
-/// What an order takes while it has its stripe locked: a payment, a row in a database.
+/// The time for which an order keeps its stripe locked: a payment, a row in a database.
 const ORDER: Duration = Duration::from_millis(2);
 
-/// What one sale came to.
+/// The result of one sale.
 struct Sale {
     stripes: u32,
     sold: u32,

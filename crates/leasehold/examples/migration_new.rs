@@ -1,7 +1,8 @@
-//! The new half of a fleet that moves from redis-py's lock: it takes the old lock and the native one, both.
+//! The new half of a fleet that migrates from redis-py's lock: it takes both the old lock and the native
+//! one.
 //!
-//! While any process of the fleet still takes redis-py's lock alone (`migration_old.py`), the new ones take both. Once nobody
-//! does, they take the native one alone: the same program with a shorter URL.
+//! While any process of the fleet takes redis-py's lock alone (`migration_old.py`), the new processes
+//! take both locks. After that they take the native one alone: the same program with a shorter URL.
 //!
 //! ```console
 //! $ python3 crates/leasehold/examples/migration_old.py redis://127.0.0.1 20 &

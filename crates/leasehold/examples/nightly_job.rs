@@ -1,7 +1,8 @@
-//! A nightly job that several machines start at the same hour, and one of them does.
+//! A nightly job that several machines start at the same hour, and that one of them does.
 //!
-//! Each machine starts this from its own clock. Whoever gets the lock does the work; the others find it taken and leave. It is held
-//! for a minimum of time, so that a machine whose clock is a little behind finds it taken too.
+//! Each machine starts this program by its own clock. The machine that gets the lock does the work; the
+//! others find the lock taken and leave. The lock is held for a minimum time, so that a machine whose
+//! clock is a little behind finds it taken too.
 //!
 //! ```console
 //! $ cargo run -p leasehold --example nightly_job                          # files: for the processes of this machine
@@ -16,7 +17,8 @@ use std::time::Duration;
 use leasehold::fenced::FencedFile;
 use leasehold::{Client, FenceGrade};
 
-/// The most by which the clocks of the machines differ. An hour would do no harm to a job that runs once a day.
+/// The largest difference between the clocks of the machines. An hour would do no harm to a job that
+/// runs once a day.
 const SKEW: Duration = Duration::from_secs(3);
 
 #[tokio::main]
@@ -31,9 +33,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("somebody else writes the report tonight");
         return Ok(());
     };
-    // Stopped the moment the lock is lost: then somebody else may have begun.
+    // Stopped at the moment the lock is lost: another machine may have begun then.
     let report = guard.run(report()).await?;
-    // And if this process was stopped in between and does not know it yet, the file does.
+    // A process that was stopped in between may not know of a loss yet, but the fence in the file shows
+    // it.
     let path: PathBuf = folder.join("report.txt");
     FencedFile::open(&path, guard.fence())?.write(report.as_bytes())?;
     println!("the report is in {}", path.display());
@@ -41,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What takes its time at night.
+/// Makes the report, which takes some time.
 async fn report() -> String {
     let mut sum = 0;
     for day in 1..=31_u32 {

@@ -34,9 +34,9 @@ use crate::open::open_backend;
 /// progress. [`Guard::check`], [`Guard::lost`] and [`Guard::run`](crate::Guard::run) report a loss by
 /// the clock all the same.
 ///
-/// A panic of an event subscriber, of a `tracing` subscriber, of the clock or of the backend ends only the call
-/// in which it happens. If the task that renews leases ends all the same, everything held is lost, with
-/// [`LossCause::RenewalEnded`](crate::LossCause::RenewalEnded), and the client is closed.
+/// A panic of an event subscriber, of a `tracing` subscriber, of the clock or of the backend ends only
+/// the call in which it happens. If the task that renews leases ends all the same, everything held is
+/// lost, with [`LossCause::RenewalEnded`](crate::LossCause::RenewalEnded), and the client is closed.
 ///
 /// A forked process holds none of the locks of its parent. In the child the client is closed and
 /// neither renews nor releases; what it has of the store stays as it was copied, even when it is
@@ -318,8 +318,8 @@ impl Client {
     /// make a second request.
     ///
     /// # Does not promise
-    /// That any holder listens, or releases the lock. Watch the lock with [`Client::changed`], or
-    /// just wait for it.
+    /// A holder need not listen, and need not release the lock. Watch the lock with [`Client::changed`],
+    /// or just wait for it.
     ///
     /// # Cancel safety
     /// If the future is dropped, the request may or may not have been made.
@@ -378,8 +378,8 @@ impl ClientBuilder {
 
     /// Reports to `subscriber` what happens to the locks of this client: times, losses, waits.
     ///
-    /// Without an event subscriber nothing is measured. [`layer::Metrics`](crate::layer) is an event subscriber for the
-    /// facade of the `metrics` crate.
+    /// Without an event subscriber nothing is measured. [`layer::Metrics`](crate::layer) is an event
+    /// subscriber for the facade of the `metrics` crate.
     #[must_use]
     pub fn subscriber(mut self, subscriber: Arc<dyn EventSubscriber>) -> Self {
         self.subscriber = Some(subscriber);

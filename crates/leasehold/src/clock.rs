@@ -54,10 +54,10 @@ impl Clock for Bridged {
 
 /// The time of the tokio runtime, for tests that pause it and for simulations.
 ///
-/// Under `#[tokio::test(start_paused = true)]` time stops while a task runs, and jumps to the next
-/// timer when all tasks wait. A client needs no clock of its own there: unless
-/// [`ClientBuilder::clock`](crate::ClientBuilder::clock) sets one, its leases follow the clock that is ahead, that
-/// of the runtime or of the machine. Give this clock to a
+/// Under `#[tokio::test(start_paused = true)]` time stops while a task runs, and jumps to the next timer
+/// when all tasks wait. A client needs no clock of its own there: unless
+/// [`ClientBuilder::clock`](crate::ClientBuilder::clock) sets one, its leases follow the clock that is
+/// ahead, that of the runtime or of the machine. Give this clock to a
 /// [`MemoryBackend`](crate::local::MemoryBackend::with_clock), and the leases of a holder that is gone
 /// end in the same time too.
 ///

@@ -58,8 +58,8 @@ impl Client {
                 Ok(cycle) => cycles.push(cycle),
                 Err(error) => {
                     let finding = Finding::new("cycle", Severity::Broken, error.to_string());
-                    let finding = finding.meaning("a lock cannot be taken and given back on this store");
-                    return vec![finding.advice("see to what the text says, then ask again")];
+                    let finding = finding.meaning("a lock cannot be acquired and released on this store");
+                    return vec![finding.advice("fix what the error reports, then run this again")];
                 }
             }
         }
@@ -95,14 +95,14 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Judges the round trip: a first renewal is sent after a third of the ttl and has to be answered, with
 /// a second chance, before the end.
 fn judge_speed(fastest: Duration, slowest: Duration, ttl: Duration) -> Finding {
-    let found = format!("taking and giving back took {fastest:.1?} to {slowest:.1?}, with a ttl of {ttl:?}");
+    let found = format!("acquire and release took {fastest:.1?} to {slowest:.1?}, with a ttl of {ttl:?}");
     let (severity, meaning) = if slowest >= ttl / 3 {
         (
             Severity::Broken,
             "a renewal that is sent after a third of the ttl is not answered in time: locks get lost",
         )
     } else if slowest >= ttl / 10 {
-        (Severity::Risk, "a few times that, on a bad day, and a renewal comes too late: locks get lost")
+        (Severity::Risk, "if requests take a few times as long, a renewal comes too late: locks get lost")
     } else {
         (Severity::Good, "renewals have time enough")
     };
@@ -125,13 +125,14 @@ fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
     let notice = |topic, found: String| Finding::new(topic, Severity::Notice, found);
     let safety = profile.safety.to_string();
     let safety = match profile.safety {
-        Durability::Strict => good("safety", safety).meaning("only what breaks the server's documented durability takes it away"),
+        Durability::Strict => good("safety", safety)
+            .meaning("a grant is lost only by a failure beyond the server's documented durability"),
         Durability::LostOnFailover => notice("safety", safety)
-            .meaning("a failover, or a restart without data, can give it to somebody else while its holder still counts on it")
+            .meaning("a failover, or a restart without data, can grant it again while its holder still relies on it")
             .advice("check fences where a double grant must not do harm, or use a store that promises strict safety"),
         _ => Finding::new("safety", Severity::Risk, safety)
-            .meaning("memory pressure in the server is enough to take it away")
-            .advice("use it for what may happen twice; see what is said of eviction"),
+            .meaning("memory pressure in the server is enough to lose a grant")
+            .advice("use it for work that may happen twice; see the notes on eviction"),
     };
     let fencing = profile.fencing.to_string();
     let fencing = match profile.fencing {
@@ -141,22 +142,23 @@ fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
         FenceGrade::AcrossFailover => {
             good("fencing", fencing).meaning("they rise strictly, also over failovers")
         }
-        FenceGrade::BestEffort => notice("fencing", fencing)
-            .meaning("they rise as long as the store loses nothing; after a loss one can be given again"),
+        FenceGrade::BestEffort => notice("fencing", fencing).meaning(
+            "they rise as long as the store loses nothing; after a loss a fence can be granted again",
+        ),
         FenceGrade::None => Finding::new("fencing", Severity::Risk, "there are no fences")
-            .meaning("an old holder that wakes up late cannot be told from the present one")
+            .meaning("a resource cannot distinguish an old holder that wakes up late from the present one")
             .advice("use it only where two holders do no harm"),
         _ => notice("fencing", fencing),
     };
     let order = match profile.order {
         QueueOrder::Fifo => good("order", "first come, first served".to_owned()),
-        _ => notice("order", "whoever asks first after a release".to_owned())
+        _ => notice("order", "the first client to ask after a release".to_owned())
             .meaning("under load a waiter may be passed over many times"),
     };
     let waiting = match profile.waiting {
-        WaitMode::Polls => notice("waiting", "a waiter asks again and again".to_owned())
-            .meaning("hand-over takes as long as the pause between two questions"),
-        WaitMode::Notifies => good("waiting", "a waiter is sent word".to_owned()),
+        WaitMode::Polls => notice("waiting", "a waiter polls".to_owned())
+            .meaning("a hand-over takes as long as the pause between two polls"),
+        WaitMode::Notifies => good("waiting", "a waiter is notified".to_owned()),
         _ => good("waiting", "a waiter sleeps in the server or the kernel until its turn".to_owned()),
     };
     [safety, fencing, order, waiting].into_iter().chain(judge_ttl(profile, ttl)).collect()

@@ -52,8 +52,8 @@ pub trait EventSubscriber: Debug + Send + Sync {
 
 /// Something that happened to a lock.
 ///
-/// Each [`Event::AcquireStarted`] is followed by one [`Event::Acquired`] or [`Event::AcquireFailed`], even if its
-/// caller is cancelled. All times are those of the local clock.
+/// Each [`Event::AcquireStarted`] is followed by one [`Event::Acquired`] or [`Event::AcquireFailed`],
+/// even if its caller is cancelled. All times are those of the local clock.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Event<'a> {

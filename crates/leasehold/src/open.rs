@@ -121,7 +121,7 @@ fn schema_of(url: &str) -> Result<String> {
             Ok(leasehold_sqlite::schema(&config.map_err(|failure| Error::failed("schema", failure))?))
         }
         scheme if is_known(scheme) => {
-            let text = format!("the stores of «{scheme}:» have no tables: there is nothing to create");
+            let text = format!("stores of the scheme `{scheme}:` have no tables: there is nothing to create");
             Err(Error::new(ErrorKind::Unsupported, "schema", text))
         }
         _ => Err(unknown(url)),
@@ -206,7 +206,7 @@ async fn sweep_any(url: &str, unused_for: std::time::Duration) -> Result<SweepRe
                         .to_owned()
                 }
                 false => format!(
-                    "the stores of «{scheme}:» keep no rows of locks that are over: there is nothing to sweep"
+                    "stores of the scheme `{scheme}:` keep no rows of ended locks: there is nothing to sweep"
                 ),
             };
             Err(Error::new(ErrorKind::Unsupported, "sweep", text))
@@ -309,8 +309,8 @@ fn discreet(url: &str, error: Error) -> Error {
     if error.kind() != ErrorKind::Invalid || !is_ambiguous {
         return error;
     }
-    let text = "this URL cannot be read, and is not repeated since what stands before its last @ may be a password: write /, ? and \
-                # in a password as %2F, %3F and %23, and an @ that is elsewhere as %40";
+    let text = "this URL cannot be read, and is not repeated because the part before its last @ may be a password: \
+                write /, ? and # in a password as %2F, %3F and %23, and an @ that is elsewhere as %40";
     Error::new(ErrorKind::Invalid, error.op(), text)
 }
 
@@ -327,7 +327,7 @@ fn why_unknown(url: &str, schemes: &[Scheme]) -> String {
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match schemes.iter().find(|known| known.is_named(scheme)) {
         Some(Scheme { feature, .. }) => format!(
-            "«{scheme}:» needs the feature `{feature}` of the crate `leasehold`, which was built without: \
+            "the scheme `{scheme}:` needs the feature `{feature}` of the crate `leasehold`, which was built without: \
              cargo add leasehold --features {feature}; known are {known}"
         ),
         None if scheme.is_empty() => {
@@ -337,7 +337,7 @@ fn why_unknown(url: &str, schemes: &[Scheme]) -> String {
             let meant = meant(url, scheme, schemes)
                 .map(|meant| format!("; did you mean {meant}?"))
                 .unwrap_or_default();
-            format!("no store is known by the scheme «{scheme}:»{meant}; known are {known}")
+            format!("no store is known by the scheme `{scheme}:`{meant}; known are {known}")
         }
     }
 }
@@ -438,7 +438,7 @@ mod tests {
             }
         }
         let error = open_backend("redis://h/?hunter=2").await.unwrap_err().to_string();
-        assert!(error.contains("known are"), "what nobody can take for a login is told: {error}");
+        assert!(error.contains("known are"), "text that cannot be a login is repeated: {error}");
     }
 
     #[test]
@@ -476,7 +476,7 @@ mod tests {
         ];
         let why = |url| why_unknown(url, &schemes);
         assert!(why("zk://a:secret@h").contains("--features zookeeper"), "{}", why("zk://h"));
-        assert!(why("zookeeper://a:secret@h").contains("«zookeeper:»; known are file:"));
+        assert!(why("zookeeper://a:secret@h").contains("`zookeeper:`; known are file:"));
         assert!(!why("zk://a:secret@h").contains("secret"));
         assert!(why("/a/b").contains("file:///a/path; known are file:"));
     }

@@ -1,8 +1,8 @@
 //! Panics of code that is not ours, caught where it is called.
 //!
 //! Ground rules: the tasks of the engine serve all locks of a client, so nothing foreign that they call
-//! may end them: an event subscriber, a `tracing` subscriber of `tracing`, a clock, a backend. A panic there ends that one
-//! call. The panic hook has reported it by then.
+//! may end them: an event subscriber, a `tracing` subscriber, a clock, a backend. A panic there ends
+//! that one call. The panic hook has reported it by then.
 
 use std::any::Any;
 use std::future::{Future, poll_fn};

@@ -86,7 +86,7 @@ mod ordered {
         }
     }
 
-    #[allow(dead_code, reason = "it stands for all of tokio's that the engine may use")]
+    #[allow(dead_code, reason = "it mirrors the part of tokio's receiver that the engine may use")]
     impl<T> Receiver<T> {
         pub(crate) fn borrow(&self) -> Ref<'_, T> {
             Ref(self.shared.value())

@@ -24,7 +24,7 @@ use crate::error::Result;
 /// # Ok::<(), leasehold::Error>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "it is given back when this is dropped"]
+#[must_use = "the guard releases what it holds when it is dropped"]
 pub struct BlockingGuard<G> {
     held: Arc<G>,
 }

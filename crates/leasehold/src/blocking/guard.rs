@@ -16,7 +16,7 @@ use crate::lock::{Revocation, TransferToken};
 /// It may be sent to another thread and released there, even if the lock is
 /// [reentrant](super::Lock::reentrant): it belongs to the owner for which it was acquired.
 #[derive(Debug)]
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     guard: std::sync::Arc<crate::Guard>,
 }
@@ -144,8 +144,8 @@ impl Guard {
         })
     }
 
-    /// Blocks until another client requests the release of the lock, for up to `limit`; `None` if there
-    /// is no request by then. The lock stays held.
+    /// Blocks until another client requests the release of the lock, for up to `limit`; `None` if no
+    /// request arrives by then. The lock stays held.
     ///
     /// Between the steps of some work, `limit` has to be at least the time of a round trip to the store.
     ///

@@ -123,7 +123,8 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
         Ok(Lock { lock: self.lock.require_order(order)?, ..self })
     }
 
-    /// Requires a durability of granted locks, as [`Lock::require_durability`](crate::Lock::require_durability).
+    /// Requires a durability of granted locks, as
+    /// [`Lock::require_durability`](crate::Lock::require_durability).
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it.

@@ -114,7 +114,7 @@ macro_rules! twins {
     ($word:ident: $($call:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
         impl Blocking<crate::$word> {$(
             #[doc = concat!(
-                "Blocks for what [`", stringify!($call), "`](crate::", stringify!($word), "::", stringify!($call), ") does."
+                "Blocks until [`", stringify!($call), "`](crate::", stringify!($word), "::", stringify!($call), ") is done."
             )]
             ///
             /// # Errors
@@ -218,7 +218,7 @@ impl Blocking<crate::Election> {
         Observer::new(self.word.observe())
     }
 
-    /// Leads if there is no leader, as [`try_campaign`](crate::Election::try_campaign).
+    /// Leads if the election has no leader, as [`try_campaign`](crate::Election::try_campaign).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
@@ -294,7 +294,8 @@ impl Blocking<crate::StripedMutex> {
         Ok(self.ask("lock", |lock| async move { lock.try_lock_any().await })?.map(Guard::new))
     }
 
-    /// Blocks for up to `limit` until any stripe is held, as [`lock_any_timeout`](crate::StripedMutex::lock_any_timeout).
+    /// Blocks for up to `limit` until any stripe is held, as
+    /// [`lock_any_timeout`](crate::StripedMutex::lock_any_timeout).
     ///
     /// # Errors
     /// As there, and `Interrupted`.

@@ -38,8 +38,8 @@ use state::{Arrival, Cause, Ended, State};
 /// present and later waiters get `Broken`, until it is [reset](Barrier::reset).
 ///
 /// # Does not promise
-/// That a death is noticed at once: it takes up to one and a third of the [ttl](Barrier::ttl). That a
-/// party that has passed, and died then, is missed: it did pass.
+/// A death may be noticed late: that takes up to one and a third of the [ttl](Barrier::ttl). A party
+/// that has passed and dies then is not missed: it did pass.
 #[derive(Clone, Debug)]
 pub struct Barrier {
     engine: Arc<Engine>,
@@ -278,7 +278,7 @@ impl Party {
             if now >= look_at {
                 look_at = now.after(self.members.pace());
                 if let Err(error) = self.break_for_the_dead(&state, id).await {
-                    tracing::debug!(%error, "whether all who have arrived live is asked again");
+                    tracing::debug!(%error, "could not check that all arrived parties are alive; the check will be repeated");
                 }
                 seen = self.register.read().await?;
                 continue;
@@ -308,7 +308,7 @@ impl Drop for Party {
         let Some(id) = self.stands else { return };
         self.engine.spawn(async move {
             if let Err(error) = break_it(&register, &[id], Cause::Cancelled).await {
-                tracing::debug!(%error, "one who left could not break the barrier; the others will find him gone");
+                tracing::debug!(%error, "a party that left could not break the barrier; the other parties will notice that it is gone");
             }
             // Only now: without the sign of life the others do the same in its place.
             drop(member);
@@ -337,7 +337,8 @@ async fn break_it(register: &Register, leaving: &[u64], cause: Cause) -> Result<
 }
 
 fn nobody_knows(register: &Register) -> Error {
-    let text = "it was used so often since that nobody knows any more, or the store has lost it";
+    let text =
+        "the outcome is no longer recorded: the barrier was used too often since, or the store has lost it";
     register.error(ErrorKind::OutcomeUnknown, text)
 }
 

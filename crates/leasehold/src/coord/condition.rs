@@ -3,7 +3,7 @@
 //! Ground rules: a waiter is recorded in a register before the lock is released, so no later holder of
 //! the lock can miss it. A notification belongs to a waiter until it has the lock again; if that waiter
 //! dies or leaves before, the notification goes to the next. Each step is one swap of the register, so
-//! there are no partial changes.
+//! no change is partial.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -61,10 +61,10 @@ use crate::lock::{Guard, RwLock};
 /// process that died was given whole, or not at all.
 ///
 /// # Does not promise
-/// That the condition is met: another task may have been quicker, or the wake-up may be spurious, as
-/// happens if a receiver that still lives was not heard of for its [ttl](Condition::ttl). So wait in a
-/// loop. That a notification reaches the next waiter at once if its receiver died unnoticed: it takes
-/// up to one and a third of that ttl.
+/// The condition may not be met after a wake-up: another task may have been quicker, or the wake-up may
+/// be spurious, as happens if a receiver that still lives was not heard of for its
+/// [ttl](Condition::ttl). So wait in a loop. A notification may reach the next waiter late if its
+/// receiver died unnoticed: that takes up to one and a third of that ttl.
 ///
 /// # Room
 /// A few hundred waiters fit at a time on the stores whose registers are smallest; each waits with a
@@ -113,7 +113,7 @@ impl Condition {
     async fn notify(&self, guard: &Guard, count: usize) -> Result<()> {
         let register = self.register("notify")?;
         if !guard.share().is_exclusive() {
-            let text = "whoever notifies must hold the lock alone, as a mutex or a writer";
+            let text = "cannot notify under a shared lock: hold the lock alone, as a mutex or a writer";
             return Err(register.error(ErrorKind::Invalid, text));
         }
         guard.check()?;
@@ -280,7 +280,7 @@ impl Place {
                 let due = *look_at.get_or_insert(now.after(patience));
                 if now >= due {
                     if let Err(error) = self.hand_on(&line).await {
-                        tracing::debug!(%error, "whether those who were notified live is asked again");
+                        tracing::debug!(%error, "could not check that the notified waiters are alive; the check will be repeated");
                     }
                     look_at = Some(now.after(self.members.pace()));
                     seen = self.register.read().await?;
@@ -350,7 +350,7 @@ impl Drop for Place {
                 Ok(line.written(()))
             });
             if let Err(error) = left.await {
-                tracing::debug!(%error, "who waited could not leave; the others will find him gone");
+                tracing::debug!(%error, "a waiter could not leave the queue; the other waiters will notice that it is gone");
             }
             // Only now: without the sign of life the others do the same in its place.
             drop(member);
@@ -407,7 +407,10 @@ impl Line {
         if self.lock.is_empty() || self.lock == lock {
             return Ok(());
         }
-        let text = format!("those who wait here do so under the lock `{}`, and this is `{lock}`", self.lock);
+        let text = format!(
+            "the waiters of this condition use the lock `{}`, and this guard holds `{lock}`",
+            self.lock
+        );
         Err(register.error(ErrorKind::Invalid, text))
     }
 }

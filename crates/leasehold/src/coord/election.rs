@@ -36,8 +36,8 @@ use crate::lock::{Guard, Mutex, RwLock};
 /// candidates lead in the order in which they campaigned.
 ///
 /// # Does not promise
-/// That a leader that has lost leadership does nothing more: pass the fence to every resource that it writes
-/// to. That an observer sees each value: of several changes in quick succession it may see only the last.
+/// A leader that has lost leadership may still act: pass the fence to every resource that it writes to.
+/// An observer may not see each value: of several changes in quick succession it may see only the last.
 #[derive(Clone, Debug)]
 pub struct Election {
     seat: Mutex,
@@ -85,7 +85,7 @@ impl Election {
         self.lead(self.candidate(value)?.lock().await?)
     }
 
-    /// Leads if there is no leader; `None` if there is one.
+    /// Leads if the election has no leader; `None` if another candidate leads.
     ///
     /// # Errors
     /// As [`Election::campaign`] and [`Mutex::try_lock`](crate::Mutex::try_lock).

@@ -53,11 +53,11 @@ use local::{JoinedFlight, Seat};
 /// all callers of a key are one.
 ///
 /// # Does not promise
-/// That a loader is never called twice for one value: a loader without a sign of life for the
-/// [ttl](SingleFlight::with) of its lock counts as dead, and both load then; one of the results is
-/// kept. That a value is as fresh as the source: it is as old as the settings allow, and a value that
-/// the store loses is loaded again. That a caller that came during a flight gets a value that was
-/// loaded after it came.
+/// A loader may be called twice for one value: a loader without a sign of life for the
+/// [ttl](SingleFlight::with) of its lock counts as dead, and both load then; one of the results is kept.
+/// A value may be older than the source, by as much as the settings allow, and a value that the store
+/// loses is loaded again. A caller that comes during a flight may get a value that was loaded before it
+/// came.
 ///
 /// # Freshness
 /// The store measures ages. A value is fresh for its ttl and then *stale* for
@@ -106,7 +106,7 @@ pub enum ValueSource {
     NotKept,
 }
 
-/// The reason why there is no value.
+/// The reason why a call returns no value.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LoadError<E> {

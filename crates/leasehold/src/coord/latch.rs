@@ -35,7 +35,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// even if its program is started anew.
 ///
 /// # Does not promise
-/// That it ever opens: a latch does not know its future counters, so the death of one cannot be
+/// The latch may never open: a latch does not know its future counters, so the death of one cannot be
 /// noticed. If that matters, wait with a limit, or use a [`Barrier`](crate::Barrier).
 ///
 /// # Room
@@ -133,8 +133,8 @@ impl Latch {
         let register = self.register("wait")?;
         let clock = self.engine.clock().clone();
         let deadline = limit.map_or(Moment::NEVER, |limit| clock.now().after(limit));
-        // Written if there is no latch yet, so that an instance that is removed and made anew can be
-        // distinguished from this one.
+        // Written if the latch does not exist yet, so that an instance that is removed and made anew can
+        // be distinguished from this one.
         let fresh = draw()?;
         let making = register.ensure(|found| {
             let record = self.state(&register, found, fresh)?;

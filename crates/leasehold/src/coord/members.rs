@@ -43,7 +43,7 @@ impl Members {
     pub(super) async fn join(&self) -> Result<Member> {
         let sign = self.signs.read().await?;
         let id = id_of(&sign.tag()).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "wait", "the store does not tell claims apart")
+            Error::new(ErrorKind::Unsupported, "wait", "the store does not distinguish claims")
         })?;
         Ok(Member { id, _sign: sign })
     }

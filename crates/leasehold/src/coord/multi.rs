@@ -173,7 +173,7 @@ fn merge(known: &mut LockRequest, part: LockRequest) -> Result<()> {
 ///
 /// Promises and limits are those of [`Guard`]. Dropping it releases all of them.
 #[derive(Debug)]
-#[must_use = "the locks are given back when the guard is dropped"]
+#[must_use = "the locks are released when the guard is dropped"]
 pub struct MultiGuard {
     guards: Vec<Guard>,
 }

@@ -38,11 +38,11 @@ use crate::lock::{Guard, Semaphore};
 /// served in order of arrival.
 ///
 /// # Does not promise
-/// That the actions keep the distance of their grants: between a grant and its action the network or
-/// the process may pause. The [`Durability`](crate::Durability) of the store's locks applies here: a store that
-/// loses a grant in a failover may grant once more. That all of the rate can be used: a grant counts
-/// for some milliseconds longer than the period, and for up to two seconds longer on a store that
-/// counts in seconds.
+/// The actions may not keep the distance of their grants: between a grant and its action the network or
+/// the process may pause. The [`Durability`](crate::Durability) of the store's locks applies here: a
+/// store that loses a grant in a failover may grant once more. A part of the rate may stay unused: a
+/// grant counts for some milliseconds longer than the period, and for up to two seconds longer on a
+/// store that counts in seconds.
 ///
 /// # Price
 /// Each grant of the last period is a claim in the store: suitable for limits of some hundreds in a period,
@@ -150,8 +150,8 @@ impl RateLimit {
         let profile = self.engine.profile();
         if !matches!(profile.liveness, Liveness::Lease { .. }) {
             let text = format!(
-                "a `{}` store ends what a process was granted together with the process, so the limit would not hold; take \
-                 a store with leases",
+                "a `{}` store ends the grants of a process together with the process, so the limit would not hold; \
+                 use a store with leases",
                 profile.name
             );
             return Err(Error::new(ErrorKind::Unsupported, "rate limit", text));

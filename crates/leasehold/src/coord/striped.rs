@@ -401,7 +401,7 @@ const LOOKS: u32 = 4;
 const MAX_STRIPES: u32 = 65_536;
 /// The part of attempts that may wait.
 const AIM: f64 = 0.05;
-/// The number of cycles below which there is no recommendation.
+/// The smallest number of cycles for a recommendation.
 const ENOUGH: u64 = 100;
 
 /// Returns the stripe from the upper bits of the hash: the same in every process and every version.

@@ -27,8 +27,8 @@ pub(super) struct AcquireSpan {
 }
 
 impl AcquireSpan {
-    /// Returns the acquisition to report; `None` where neither an event subscriber nor a `tracing` subscriber listens, which
-    /// then costs no more than this check.
+    /// Returns the acquisition to report; `None` where neither an event subscriber nor a `tracing`
+    /// subscriber listens, which then costs no more than this check.
     pub(super) fn heard(engine: &Arc<Engine>, want: &Want) -> Option<AcquireSpan> {
         let Want { resource, share, .. } = want;
         let span = || {

@@ -57,8 +57,8 @@ impl Engine {
         }
     }
 
-    /// Sleeps by the timer of the client's runtime, whatever executor polls the future. Returns `false`
-    /// at once if the client closes.
+    /// Sleeps by the timer of the client's runtime, on any executor that polls the future. Returns
+    /// `false` at once if the client closes.
     pub(crate) async fn sleep(&self, length: Duration) -> bool {
         tokio::select! {
             biased;

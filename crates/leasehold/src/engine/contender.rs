@@ -260,4 +260,5 @@ async fn pause(length: Duration, patience: &Patience) {
 }
 
 pub(super) const LOOKS: u32 = 3;
-const TOO_SLOW: &str = "the store answers so slowly that the lease has run out when its answer comes; what it granted is released";
+const TOO_SLOW: &str =
+    "the store answers too slowly: the lease ended before the answer arrived; the grant is released";

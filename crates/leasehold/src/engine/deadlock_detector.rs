@@ -90,7 +90,7 @@ impl DeadlockDetector {
 
     fn gives_up(&self, deadlock: &Deadlock) -> Error {
         let text = format!(
-            "those who wait for each other would wait for ever, so this wait ends: {deadlock}; let go of what you hold, \
+            "this wait ends because the waiters would wait for each other for ever: {deadlock}; release what you hold, \
              and try again"
         );
         Error::new(ErrorKind::Deadlock, "lock", text).on(&self.want.resource)

@@ -91,8 +91,7 @@ impl Engine {
     /// `Unsupported`; nothing is sent.
     pub(crate) fn announces_waits(&self, op: &'static str) -> Result<()> {
         self.profile().shows(leasehold_core::Note::MAX_BYTES).map_err(|unmet| {
-            let text =
-                format!("{unmet}; who waits for whom is told by notes, so deadlocks cannot be seen here");
+            let text = format!("{unmet}; waits are announced in notes, so deadlocks cannot be seen here");
             Error::new(crate::error::ErrorKind::Unsupported, op, text)
         })
     }

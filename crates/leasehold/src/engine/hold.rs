@@ -67,7 +67,7 @@ impl Hold {
         // Invariant: `held` is taken only by what consumes the hold.
         match &self.held {
             Some(held) => held,
-            None => unreachable!("a hold that was given back is not reachable any more"),
+            None => unreachable!("a released hold is not reachable"),
         }
     }
 

@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 use futures_util::task::AtomicWaker;
 use tokio::runtime::Handle;
 
-/// A release under way. Its output tells whether the server answered.
+/// A release under way. Its output says whether the server answered.
 pub(super) type Ending = BoxFuture<'static, bool>;
 
 /// A release together with the task that carries it out.
@@ -34,7 +34,7 @@ pub(super) struct InlineRelease {
 enum Place {
     /// The release, between two polls of its carrier; `send_off` can take it.
     Lies(Ending),
-    /// A poll by the carrier is under way; `is_wanted` tells whether something has come to depend on the
+    /// A poll by the carrier is under way; `is_wanted` is `true` if something has come to depend on the
     /// release meanwhile.
     IsCarriedOn { is_wanted: bool },
     /// Nothing: the release is finished, or was taken over by the reaper.
@@ -129,7 +129,8 @@ mod tests {
     use futures_util::FutureExt;
     use tokio::sync::{mpsc, oneshot};
 
-    /// Returns an inline release, the sender that ends it, and the receiver on which it arrives when taken over.
+    /// Returns an inline release, the sender that ends it, and the receiver on which it arrives when
+    /// taken over.
     fn inline() -> (Arc<InlineRelease>, oneshot::Sender<()>, mpsc::UnboundedReceiver<Ending>) {
         let (end, ended) = oneshot::channel::<()>();
         let (others, adopted) = mpsc::unbounded_channel();

@@ -137,7 +137,7 @@ impl Job {
         if std::mem::replace(&mut self.has_ended, true) {
             return;
         }
-        // Dropped last, whatever happens before.
+        // Dropped last, on every path.
         let _ended = Ended(self.tally.clone());
         if matches!(released, Released::Unknown(_)) {
             self.tally.unanswered.fetch_add(1, Ordering::SeqCst);
@@ -158,7 +158,7 @@ impl Job {
             // all the same.
             Release::Freed => Released::Gone,
             // An earlier attempt without an answer released it, or else it was lost in the same moment;
-            // the two cannot be told apart.
+            // the two cases cannot be distinguished.
             Release::Gone if self.was_tried() && self.was_valid => Released::Freed,
             Release::Gone => Released::Gone,
             Release::Unknown(failure) => Released::Unknown(failure),

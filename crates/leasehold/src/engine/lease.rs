@@ -1,9 +1,9 @@
 //! The local state of a granted claim: valid, then perhaps suspect, then perhaps lost.
 //!
-//! Ground rules: whether a claim is held is decided by reading the clock, never by a timer alone, so that
-//! a process that was stopped past its lease finds out before anything else. A lost claim stays lost,
-//! whatever the server says later. Validity is counted from before the request, and grows only by a
-//! confirmed renewal.
+//! Ground rules: whether a claim is held is decided by reading the clock, never by a timer alone, so
+//! that a process that was stopped past its lease finds out before anything else. A lost claim stays
+//! lost, even if the server later says otherwise. Validity is counted from before the request, and grows
+//! only by a confirmed renewal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -195,7 +195,7 @@ impl Lease {
         }
     }
 
-    /// Returns the state that was marked last, whatever the clock says by now.
+    /// Returns the state that was marked last, even if the clock says otherwise by now.
     #[cfg(leasehold_sim)]
     pub(crate) fn marked(&self) -> State {
         self.health.borrow().state

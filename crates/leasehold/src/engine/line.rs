@@ -251,7 +251,7 @@ impl<W, E> Line<W, E> {
     /// Derives the consequences from the state alone.
     fn follow_up(&mut self, outcome: &mut Outcome<W, E>, is_depended_on: bool) {
         // A queue has at most one contender: start one where none is under way, or stop the present one
-        // where it is of no use any more.
+        // when it has become useless.
         match &self.contending {
             None => {
                 outcome.start = self.next_to_contend();

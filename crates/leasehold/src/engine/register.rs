@@ -164,7 +164,7 @@ impl Register {
             }
             if lost >= conflicts {
                 let text =
-                    format!("somebody else was first {} times in a row; nothing was changed", lost + 1);
+                    format!("another client was first {} times in a row; nothing was changed", lost + 1);
                 return Err(Error::new(ErrorKind::Timeout, self.op, text).on(&self.about));
             }
             lost += 1;
@@ -282,7 +282,7 @@ impl Register {
             match self.engine.call(async move { registers.swap(&stamp, &put).await }).await {
                 Ok(Some(_)) => return Ok(true),
                 // The state has changed: by another writer, or by an earlier attempt of this write whose
-                // answer was lost. The marks tell which.
+                // answer was lost. The marks show which.
                 Ok(None) => match doubt {
                     None => return Ok(false),
                     Some(doubt) => {
@@ -337,7 +337,7 @@ fn looked_only(mut failure: Failure) -> Failure {
 }
 
 /// Returns whether a write without an answer took place, judged by the present contents; `None` where
-/// they do not tell.
+/// they do not show it.
 fn took_place(seen: &Seen, mark: Mark, found: &Seen) -> Option<bool> {
     if found.marks.contains(&mark) {
         return Some(true);

@@ -140,7 +140,7 @@ impl Worker {
     }
 
     fn line_up(&mut self, job: Job) {
-        // Claims whose part the backend cannot tell are batched together.
+        // Claims whose part the backend cannot determine are batched together.
         let part = contained(|| self.backend.part(&job.claim)).unwrap_or_default();
         let part = if mutant!("all parts are released together") { 0 } else { part };
         self.parts.entry(part).or_default().waiting.push_back(job);

@@ -1,9 +1,10 @@
 //! Renewal task (`watchdog` in other libraries): renews every lease of one client, and reports each loss.
 //!
 //! One task serves all leases, with one agenda ordered by time. Claims that are due together are renewed
-//! in one batch for each part of the store. A renewal without confirmation makes the claim suspect and is
-//! retried within the remaining validity; at the end of the validity the claim is lost, whatever the
-//! network does. Messages to the task wait in an inbox (`renewal_inbox.rs`), and only urgent ones wake it.
+//! in one batch for each part of the store. A renewal without confirmation makes the claim suspect and
+//! is retried within the remaining validity; at the end of the validity the claim is lost, in any state
+//! of the network. Messages to the task wait in an inbox (`renewal_inbox.rs`), and only urgent ones wake
+//! it.
 //!
 //! Ground rules: a request without an answer extends nothing. The agenda only says when to check a claim;
 //! whether it is still held is read from the clock, which counts suspend and is read at least once a
@@ -80,8 +81,8 @@ impl Renewer {
         if let Some(signal) = lost {
             let (weak, inbox) = (Arc::downgrade(held), self.inbox.clone());
             held.listen(signal.on_loss(move |cause| {
-                // A loss that only the backend can see. Once the claim is dropped, there is no holder
-                // to notify.
+                // A loss that only the backend can see. Once the claim is dropped, no holder is left to
+                // notify.
                 if let Some(held) = weak.upgrade() {
                     held.lose(cause);
                     inbox.hasten(held.claim.id, Moment::START);
@@ -289,7 +290,7 @@ impl Watchdog {
         let id = held.claim.id;
         drop(self.forget(id));
         let due = first_due(&held, held.granted_at, self.renew_at);
-        // A loss that only the backend saw counts at once, whatever the clock says.
+        // A loss that only the backend saw counts at once, regardless of the clock.
         let look_at = if let State::Lost(_) = held.state() { Moment::START } else { due };
         self.agenda.insert((look_at, id));
         self.kept.insert(id, LeaseTimer { held, look_at, due, asks: Asks::default() });
@@ -326,8 +327,8 @@ impl Watchdog {
         }
     }
 
-    /// Releases a lost claim, whether or not its guard is dropped soon: what may be left of it on the
-    /// server is of no use, and other tasks of this process wait for it to be gone.
+    /// Releases a lost claim, whether or not its guard is dropped soon: the rest of the claim that the
+    /// server may still have is useless, and other tasks of this process wait until it is gone.
     fn end(&mut self, id: ClaimId, cause: Option<LossCause>) {
         if let Some(held) = self.forget(id) {
             end(self.engine.upgrade(), &self.telling, held, cause);
@@ -343,7 +344,7 @@ impl Watchdog {
         for _ in 0..TICK_MAX {
             let Some((_, id)) = self.agenda.first().copied().filter(|(due, _)| *due <= now) else { break };
             if let Some(held) = self.look_at(id, now) {
-                // Claims whose part the backend cannot tell are batched together.
+                // Claims whose part the backend cannot determine are batched together.
                 let part = contained(|| self.backend.part(&held.claim)).unwrap_or_default();
                 let part = if mutant!("all parts are renewed together") { 0 } else { part };
                 parts.entry(part).or_default().push(held);
@@ -464,7 +465,7 @@ fn end(engine: Option<Arc<Engine>>, telling: &EventSink, held: Arc<Lease>, cause
     }
 }
 
-/// Asks the server to renew a batch. Returns one answer for each claim, whatever the backend does.
+/// Asks the server to renew a batch. Returns one answer for each claim, even if the backend misbehaves.
 async fn ask(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal> {
     let renews: Vec<_> = batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
     let asked = answered(async {

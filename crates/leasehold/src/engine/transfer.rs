@@ -46,13 +46,13 @@ impl Engine {
     pub(crate) fn passes(&self, op: &'static str) -> Result<()> {
         let name = self.profile().name;
         let why = if !self.backend.supports_transfer() {
-            "what it grants stays with the connection, or the process, that it was granted to"
+            "a grant stays with the connection, or the process, to which it was made"
         } else if self.profile().fencing == FenceGrade::None {
-            "its grants have no fences to tell the next holder from the last"
+            "its grants have no fences to distinguish the next holder from the last"
         } else {
             return self.registers(op).map(drop);
         };
-        let text = format!("a `{name}` store cannot let another process go on with a lock: {why}");
+        let text = format!("a `{name}` store cannot transfer a lock to another process: {why}");
         Err(Error::new(ErrorKind::Unsupported, op, text))
     }
 
@@ -176,14 +176,13 @@ async fn go_on(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<Hold>
 /// Returns the fence of the next holder under the same grant.
 fn next(after: Fence, resource: &Resource) -> Result<Fence> {
     let sub = after.sub.checked_add(1).ok_or_else(|| {
-        let text =
-            "it was handed on under one grant for as often as can be counted; let go, and lock it anew";
+        let text = "the lock was transferred too often under one grant; release it and acquire it anew";
         Error::new(ErrorKind::Invalid, "accept_transfer", text).on(resource)
     })?;
     Ok(Fence { sub, ..after })
 }
 
 fn ended(resource: &Resource) -> Error {
-    let text = "its lease ended before it was taken over: ask for the lock as everybody does";
+    let text = "its lease ended before it was taken over; acquire the lock without the token";
     Error::new(ErrorKind::Lost(LossCause::Expired), "accept_transfer", text).on(resource)
 }

@@ -86,7 +86,7 @@ impl Engine {
     }
 
     /// Reads the queue until a claim further ahead in it waits for what is held, and returns that error.
-    /// Never returns where there is no such claim.
+    /// Never returns if no such claim exists.
     ///
     /// Claims ahead can only leave, unless this claim loses its place: if it was skipped because it did
     /// not answer in time, or forgotten by the server, it is at the end of the queue. So the reads
@@ -115,8 +115,8 @@ impl Engine {
                 Some(false) if mutant!("an upgrade looks once") => return std::future::pending().await,
                 Some(false) => pause = LOOK_SELDOM,
                 Some(true) => {
-                    let text = "somebody who waits ahead waits for what is held here, so each would wait for the other; \
-                                nothing changed: let go, and ask for all of it";
+                    let text = "a waiter ahead in the queue waits for what is held here, so each would wait for the other; \
+                                nothing changed; release the lock, then acquire all of it";
                     return Error::new(ErrorKind::Deadlock, "upgrade", text).on(resource);
                 }
             }

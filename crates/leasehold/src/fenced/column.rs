@@ -85,8 +85,8 @@ pub enum Parameter {
 /// A name that is not a plain SQL identifier.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} cannot be a name in SQL here: use letters, digits and underscores, up to 63 of them and no digit first, and a \
-     single dot between schema and table"
+    "{name:?} cannot be a name in SQL here: use letters, digits and underscores, up to 63 of them and no \
+     digit first, and a single dot between schema and table"
 )]
 pub struct InvalidColumn {
     name: String,
@@ -99,17 +99,17 @@ pub enum RowRefusal {
     /// A newer holder was here.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// There is no fence to compare.
+    /// The lock has no fence to compare.
     #[error(transparent)]
     NoFence(#[from] NoFence),
-    /// There is no row with this key.
+    /// No row has this key.
     #[error(
-        "there is no row with this key: create it first, or use `raise_or_insert` where the table holds fences only"
+        "no row has this key: create it first, or use `raise_or_insert` where the table holds fences only"
     )]
     NoRow,
     /// The row's fence is older than the holder's, so it was not raised, or was set back.
     #[error(
-        "the row's fence {seen} is older than yours, {yours}: open it first; if you did, somebody has set it back"
+        "the row's fence {seen} is older than yours, {yours}: open it first; if you did, the fence was set back"
     )]
     NotOpened {
         /// The fence that was presented.
@@ -119,7 +119,7 @@ pub enum RowRefusal {
     },
     /// The value in the column is not a fence. It is left as it is: starting again at nothing would let
     /// old holders in.
-    #[error("{found:?} in the row is no fence; restore it, or set it to '' once no holder uses the row")]
+    #[error("{found:?} in the row is not a fence; restore it, or set it to '' once no holder uses the row")]
     Damaged {
         /// The value in the column.
         found: String,
@@ -240,8 +240,8 @@ impl FenceColumn {
         format!("{} = {}", self.column, self.place(place))
     }
 
-    /// Judges the answer of [`FenceColumn::select_sql`] or [`FenceColumn::select_for_update_sql`]: `seen` is its column,
-    /// `None` if it has no row.
+    /// Judges the answer of [`FenceColumn::select_sql`] or [`FenceColumn::select_for_update_sql`]:
+    /// `seen` is its column, `None` if it has no row.
     ///
     /// # Errors
     /// [`RowRefusal`].

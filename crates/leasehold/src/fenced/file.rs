@@ -57,7 +57,7 @@ pub enum FencedFileError {
     /// A newer holder was here; nothing was read or written.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// There is no fence to compare; nothing was read or written.
+    /// The lock has no fence to compare; nothing was read or written.
     #[error(transparent)]
     NoFence(#[from] NoFence),
     /// The operating system refused.

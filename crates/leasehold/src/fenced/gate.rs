@@ -55,7 +55,7 @@ impl<T> FenceGate<T> {
 }
 
 impl<T> FencedAccess<T> {
-    /// Reads or changes the value behind the gate; there is no other access meanwhile.
+    /// Reads or changes the value behind the gate; no other access happens meanwhile.
     ///
     /// # Errors
     /// [`Stale`] if a newer fence was presented since; `work` has not run then.

@@ -60,7 +60,7 @@ pub fn open<T>(gate: &FenceGate<T>, value: Option<&[u8]>) -> Result<FencedAccess
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderRefusal {
-    /// There is no fence. Accepting such requests would be accepting every request.
+    /// The request has no fence. To accept such requests would be to accept every request.
     #[error("this resource is fenced: send the header {NAME} with the fence of your lock")]
     Missing,
     /// The header does not hold a fence.

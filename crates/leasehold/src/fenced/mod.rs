@@ -49,8 +49,8 @@ pub struct Stale {
 /// A refusal because the lock has no fence, so that an older holder could not be recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the lock has no fence, so an older holder could not be refused: keep it in a store that has fences, and ask for them \
-     with .require_fencing(FenceGrade::BestEffort) or better"
+    "the lock has no fence, so an older holder could not be refused: use a store that has fences, and \
+     require them with .require_fencing(FenceGrade::BestEffort) or better"
 )]
 pub struct NoFence;
 
@@ -61,7 +61,7 @@ pub enum FenceError {
     /// A newer holder was here.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// There is no fence to compare.
+    /// The lock has no fence to compare.
     #[error(transparent)]
     NoFence(#[from] NoFence),
 }

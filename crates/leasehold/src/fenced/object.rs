@@ -57,7 +57,7 @@ pub struct FencedObject {
 pub enum ObjectTag {
     /// The entity tag, quotes included, as in the header `ETag` of S3, Azure and most others.
     Entity(String),
-    /// The generation in Google's store, 0 if there is no object.
+    /// The generation in Google's store, 0 if the object does not exist.
     Generation(u64),
     /// No object, in a store of entity tags.
     Absent,
@@ -86,17 +86,17 @@ pub enum ObjectRefusal {
     /// A newer holder was here.
     #[error(transparent)]
     Stale(#[from] Stale),
-    /// There is no fence to compare.
+    /// The lock has no fence to compare.
     #[error(transparent)]
     NoFence(#[from] NoFence),
     /// The object has no line with a fence.
     #[error(
-        "the object does not begin with a fence: put it there once by FencedObject::unheld, while nobody uses it"
+        "the object does not begin with a fence: write one with FencedObject::unheld while no client uses it"
     )]
     Foreign,
     /// This tag cannot be used as a condition.
     #[error(
-        "{0:?} is no strong entity tag, so the store cannot compare it: use a store that has conditional writes"
+        "{0:?} is not a strong entity tag, so the store cannot compare it: use a store that has conditional writes"
     )]
     WeakTag(String),
     /// The state that was to be replaced is gone, although no newer holder was here.

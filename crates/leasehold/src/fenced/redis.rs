@@ -79,7 +79,7 @@ pub enum FencedRedisError<E> {
     /// A newer holder was here; nothing was read or changed.
     #[error(transparent)]
     Stale(Stale),
-    /// There is no fence to compare; nothing was sent.
+    /// The lock has no fence to compare; nothing was sent.
     #[error(transparent)]
     NoFence(NoFence),
     /// The server has forgotten the fence with which it was opened. It may have forgotten the value as well.
@@ -92,13 +92,13 @@ pub enum FencedRedisError<E> {
     },
     /// The value beside the key is not a fence. It is left as it is: starting again at nothing would
     /// let old holders in.
-    #[error("{found:?} beside the key is no fence; restore it, or delete it once nobody uses the key")]
+    #[error("{found:?} beside the key is not a fence; restore it, or delete it once no client uses the key")]
     Damaged {
         /// The value beside the key.
         found: String,
     },
     /// The key cannot have a fence in its own slot; nothing was sent.
-    #[error("a key with «}}» in it needs a hash tag, «{{tag}}», so that its fence lies in the same slot")]
+    #[error("a key with `}}` in it needs a hash tag, `{{tag}}`, so that its fence lies in the same slot")]
     NoSlot,
     /// The answer of the script is not one that it gives.
     #[error("the server's answer is not that of the script: {0}")]

@@ -34,7 +34,7 @@ use crate::events::{Event, EventSubscriber};
 /// If no recorder is installed, numbers are discarded.
 ///
 /// # Does not promise
-/// That the same locks have names in all processes: each process names those that it waits for longest.
+/// The named locks may differ between processes: each process names those that it waits for longest.
 #[derive(Debug)]
 pub struct Metrics {
     contention: Mutex<Table>,
@@ -52,8 +52,9 @@ impl Metrics {
         Metrics::resources(NAMES)
     }
 
-    /// Creates an event subscriber that reports up to `names` locks by name: the first ones for which requests waited
-    /// a tenth of a second. Four times as many are tracked for [`Metrics::contended`]; with zero none is.
+    /// Creates an event subscriber that reports up to `names` locks by name: the first ones for which
+    /// requests waited a tenth of a second. Four times as many are tracked for [`Metrics::contended`];
+    /// with zero none is.
     pub fn resources(names: usize) -> Metrics {
         Metrics { contention: Mutex::new(Table::new(names)) }
     }

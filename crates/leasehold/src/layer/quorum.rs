@@ -127,9 +127,9 @@ impl Quorum {
     /// set back since.
     ///
     /// # Does not promise
-    /// That no client holds a lock. A lock that was granted before the members lost their memory may be
-    /// valid for as long as the longest lease: an operator that calls this earlier may let a second
-    /// holder in, and only the fence distinguishes the two.
+    /// Other clients may still hold locks. A lock that was granted before the members lost their memory
+    /// may be valid for as long as the longest lease: an operator that calls this earlier may let a
+    /// second holder in, and only the fence distinguishes the two.
     ///
     /// # Errors
     /// Fails if fewer than a majority could be reached, or accepted it. Nothing is harmed; call it again.

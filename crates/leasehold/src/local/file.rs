@@ -203,8 +203,8 @@ impl Backend for FileBackend {
         let meaning = "they exclude the processes of this machine that use this directory";
         let finding = if path.starts_with(std::env::temp_dir()) {
             Finding::new("directory", Severity::Notice, found).meaning(meaning).advice(
-                "what lies among temporary files may be cleaned away, and a service may have such a directory of its own: \
-                 name another by file:///a/path",
+                "temporary files may be cleaned away, and a service may have a temporary directory of its own: \
+                 name another directory by file:///a/path",
             )
         } else {
             Finding::new("directory", Severity::Good, found).meaning(meaning)

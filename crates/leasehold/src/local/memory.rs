@@ -33,8 +33,9 @@ use store::{At, Store};
 /// (share it in an `Arc`).
 ///
 /// # Does not promise
-/// Anything beyond this process, or beyond its end: [`Durability::Strict`] and [`FenceGrade::Strict`] mean that
-/// only the end of the process takes a claim away or a fence back, and then no user of it is left.
+/// Nothing beyond this process, or beyond its end, is promised: [`Durability::Strict`] and
+/// [`FenceGrade::Strict`] mean that only the end of the process takes a claim away or a fence back, and
+/// then no user of it is left.
 ///
 /// # Example
 /// ```
@@ -225,7 +226,7 @@ impl Backend for MemoryBackend {
                 }
                 Verdict::Busy { ahead, earliest } => (ahead, earliest),
                 Verdict::Full => {
-                    let detail = format!("{MAX_LINE} claims stand in line for it already: try again later");
+                    let detail = format!("{MAX_LINE} claims are queued for it already: try again later");
                     return Err(Failure::unavailable(detail));
                 }
             };

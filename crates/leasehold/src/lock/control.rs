@@ -200,7 +200,7 @@ impl ControlRegister {
         let value = written(notices);
         if value.len() > self.register.room() {
             let text = format!(
-                "{} claims are offered or asked back at once, and this store has no room to note so many",
+                "{} claims are offered or revoked at once, and this store has no space to note so many",
                 notices.len()
             );
             return Err(self.register.error(ErrorKind::Invalid, text));

@@ -20,11 +20,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// end of a lease. Dropping the guard never blocks, and always releases the lock in the background.
 ///
 /// # Does not promise
-/// That a loss interrupts code outside [`Guard::run`], or a write that has left the process already.
+/// A loss may not interrupt code outside [`Guard::run`], or a write that has left the process already.
 /// Fencing only the writes still loses updates; open the resource with the fence before the first read,
 /// see [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
 ///
-/// That a lease is renewed while nothing drives the [runtime of the client](crate::Leasehold#runtime),
+/// A lease may not be renewed while nothing drives the [runtime of the client](crate::Client#runtime),
 /// such as a `current_thread` runtime between two calls of `block_on`.
 ///
 /// If the guard is dropped after the runtime of its client has ended, the lock is not released. It ends
@@ -48,7 +48,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "the lock is given back when the guard is dropped"]
+#[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     hold: HoldHandle,
     terms: LockOptions,

@@ -159,10 +159,10 @@ impl<K> Lock<K> {
     /// to the store is for `ttl` and `time` together, and the lock relies on `ttl`.
     ///
     /// # Does not promise
-    /// That the lock is free as soon as `time` is over: counted from the last renewal it is kept for
-    /// `ttl` and `time`. A claim that an operator breaks, and one that the store loses, is free at
-    /// once. A client that is closed releases all its locks properly. The setting is that of each
-    /// holder: all users of one lock should set the same.
+    /// The lock may not be free as soon as `time` is over: counted from the last renewal it is kept for
+    /// `ttl` and `time`. A claim that an operator breaks, and one that the store loses, is free at once.
+    /// A client that is closed releases all its locks properly. The setting is that of each holder: all
+    /// users of one lock should set the same.
     ///
     /// # Errors
     /// When the lock is acquired: `Unsupported` on a store that keeps locks alive by sessions or
@@ -179,11 +179,11 @@ impl<K> Lock<K> {
     /// FIFO. Default: 0.
     ///
     /// # Does not promise
-    /// Anything between processes: a store grants in the order of its own queue, or in no order, and
-    /// this client has one place in that queue, whichever of its waiters is served then. A waiter that
-    /// wants another share, another ttl or another note does not take over a place that another waiter
-    /// has already, unless that one waits for a lock of this process and the new one need not. If there
-    /// are always waiters with a higher priority, those with a lower one never get the lock.
+    /// The priority does not count between processes: a store grants in the order of its own queue, or
+    /// in no order, and this client has one place in that queue for all its waiters. A waiter that wants
+    /// another share, another ttl or another note does not take over a place that another waiter has
+    /// already, unless that one waits for a lock of this process and the new one need not. If there are
+    /// always waiters with a higher priority, those with a lower one never get the lock.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.manner.priority = priority;
@@ -392,14 +392,16 @@ impl<K> Lock<K> {
                 if self.lock_delay > max - self.ttl {
                     let (ttl, lock_delay) = (self.ttl, self.lock_delay);
                     let text = format!(
-                        "a ttl of {ttl:?} and a lock delay of {lock_delay:?} exceed the longest lease of {name} together, which is {max:?}"
+                        "a ttl of {ttl:?} and a lock delay of {lock_delay:?} together exceed the longest lease of {name}, \
+                         which is {max:?}"
                     );
                     return invalid(text);
                 }
             }
             _ if !self.lock_delay.is_zero() => {
                 let text = format!(
-                    "a `{name}` store frees a lock when its holder's session or connection ends, so it cannot keep a lock delay after a loss"
+                    "a `{name}` store frees a lock when its holder's session or connection ends, so it cannot keep a \
+                     lock delay after a loss"
                 );
                 return Err(Error::new(ErrorKind::Unsupported, "lock", text).on(&resource));
             }
@@ -410,8 +412,8 @@ impl<K> Lock<K> {
         }
         if !self.engine.is_useful(self.ttl) {
             return invalid(format!(
-                "of a ttl of {:?} less than a tenth is left on this connection, after the drift between two clocks and the \
-                 coarseness of the server's are taken off: take a longer one",
+                "a ttl of {:?} is too short for this connection: less than a tenth of it is left after the drift \
+                 between two clocks and the coarseness of the server's are taken off; take a longer one",
                 self.ttl
             ));
         }
@@ -420,7 +422,8 @@ impl<K> Lock<K> {
         }
         if self.manner.looks_after.is_some() && self.owner.is_none() {
             return invalid(
-                "a deadlock is one of owners, and here nobody says who asks: add an `owner`, one for each thread of control"
+                "deadlocks are found between owners, and this lock has none: add an `owner`, one for each thread \
+                 of control"
                     .to_owned(),
             );
         }

@@ -29,8 +29,8 @@ use crate::error::Result;
 /// the lock to another client.
 ///
 /// # Does not promise
-/// That no client acts after the loss: a process that is stopped between a check and a write cannot be
-/// helped by any lock. Pass the [fence](Guard::fence) to the resource that you write to, and see
+/// A client may act after the loss: no lock can help a process that is stopped between a check and a
+/// write. Pass the [fence](Guard::fence) to the resource that you write to, and see
 /// [`fenced`](crate::fenced).
 pub type Mutex = Lock<Exclusive>;
 

@@ -11,8 +11,9 @@ use crate::error::Result;
 
 /// A lock with a requested share: a part of a [`MultiLock`](crate::MultiLock).
 ///
-/// A mutex becomes a part by `From`; the other locks say which share:
-/// [`RwLock::read_request`](crate::RwLock::read_request), [`RwLock::write_request`](crate::RwLock::write_request),
+/// A mutex becomes a part by `From`; the other locks name the share:
+/// [`RwLock::read_request`](crate::RwLock::read_request),
+/// [`RwLock::write_request`](crate::RwLock::write_request),
 /// [`Semaphore::permits_request`](crate::Semaphore::permits_request).
 #[derive(Clone, Debug)]
 pub struct LockRequest {

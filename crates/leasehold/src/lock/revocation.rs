@@ -53,9 +53,10 @@ impl Guard {
     /// costs one read, and then what the store needs to report changes; not listening costs nothing.
     ///
     /// # Does not promise
-    /// How soon: as soon as the store reports a change of a value, or, if it does not, at the next
-    /// look, up to half a second later. On a store that can lose values a request can be lost. If there
-    /// are several requests, the reason of one is reported.
+    /// No time limit is promised: a request is seen as soon as the store reports a change of a value,
+    /// or, if the store does not report changes, at the next look, up to half a second later. On a store
+    /// that can lose values a request can be lost. If there are several requests, the reason of one is
+    /// reported.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

@@ -101,7 +101,8 @@ impl Lock<Shared> {
     /// Continues as the reader or the writer that another process [handed off](Guard::transfer).
     ///
     /// # Errors
-    /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel safety.
+    /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel
+    /// safety.
     pub async fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
         self.resume(token, |share| share == Share::READER || share == Share::WRITER).await
     }

@@ -84,8 +84,8 @@ impl Lock<Counted> {
     /// Continues with the permits that another process [handed off](Guard::transfer).
     ///
     /// # Errors
-    /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel safety;
-    /// `Invalid` if the total number of permits differs.
+    /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel
+    /// safety; `Invalid` if the total number of permits differs.
     pub async fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
         self.resume(token, |share| share.capacity() == self.kind.permits).await
     }

@@ -2,8 +2,8 @@
 //!
 //! Ground rules: the right to continue the claim is noted beside the lock, under a number that only the
 //! token has; one of all processes that present it succeeds. The old holder ends after the claim is
-//! offered and before the token is returned. So whichever step is the last one done, at most one
-//! process holds it, and if none does, it ends with its lease.
+//! offered and before the token is returned. So after any step that is the last one done, at most one
+//! process holds the claim, and if none does, the claim ends with its lease.
 
 use std::fmt;
 use std::str::FromStr;
@@ -69,8 +69,8 @@ impl Guard {
     /// sends after that. If the call is interrupted at any point, at most one process holds the lock.
     ///
     /// # Does not promise
-    /// That any process takes it over. That an [upgrade](crate::Upgradable) goes with it: a lock that
-    /// one owner holds twice cannot be handed off.
+    /// Another process need not take the lock over. An [upgrade](crate::Upgradable) does not go with it:
+    /// a lock that one owner holds twice cannot be handed off.
     ///
     /// # Cancel safety
     /// The lock is released if the future is dropped.
@@ -80,7 +80,7 @@ impl Guard {
     /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` if its owner holds it more than
     /// once, or if its [proof](Guard::proof) was taken: a transaction on that condition does not
     /// distinguish the two holders. `Lost` if it had been lost before. Otherwise the failure of the
-    /// store. After an error the lock is released, and there is no token.
+    /// store. After an error the lock is released, and no token exists.
     pub async fn transfer(self) -> Result<TransferToken> {
         let (resource, share) = (self.resource().clone(), self.share());
         let hold = self.hold();
@@ -90,8 +90,8 @@ impl Guard {
             return Err(held_twice(&resource));
         }
         if hold.held().is_pinned() {
-            let text = "its proof was taken, and a condition made of that would hold for the next holder as well: \
-                        release it, or hand off a lock whose proof nobody took";
+            let text = "its proof was taken, and a condition on that proof would hold for the next holder as well: \
+                        release the lock, or transfer a lock whose proof was not taken";
             return Err(Error::new(ErrorKind::Invalid, OFF, text).on(&resource));
         }
         self.check().map_err(|error| error.with_op(OFF))?;
@@ -225,13 +225,14 @@ async fn redeem(notices: ControlRegister, token: TransferToken) -> Result<()> {
         return Ok(());
     }
     let (cause, text) = match notices.is_held(&tag).await? {
-        true => {
-            (LossCause::Transferred, "it was taken over with this token before, and a token is good once")
-        }
+        true => (
+            LossCause::Transferred,
+            "the lock was taken over with this token before; a token can be used once",
+        ),
         false => (
             LossCause::Expired,
-            "nothing is on offer under this token any more: it was taken over and given back since, or its time \
-             ended; ask for the lock as everybody does",
+            "nothing is offered under this token: the lock was taken over and released since, or its time \
+             ended; acquire the lock without the token",
         ),
     };
     Err(Error::new(ErrorKind::Lost(cause), OVER, text).on(resource))

@@ -41,11 +41,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// and the fence is that of the later grant.
 ///
 /// # Does not promise
-/// That it can become a writer: if a writer waits already, also one of this process, only a release
+/// The upgrade may not be possible: if a writer waits already, also one of this process, only a release
 /// resolves that. New readers that come while it waits to write are queued behind it on a store that
 /// keeps a queue, and pass it on one that does not.
 #[derive(Debug)]
-#[must_use = "the lock is given back when this is dropped"]
+#[must_use = "the lock is released when this is dropped"]
 pub struct Upgradable {
     // Dropped before the reader, so that it is never a writer that does not read.
     write: Option<Guard>,
@@ -140,7 +140,7 @@ impl Upgradable {
         // The reader ensures the minimum time to hold.
         let terms = LockOptions { min_hold: Duration::ZERO, ..self.lock.terms() };
         self.write = Some(Guard::new(hold, terms));
-        // There are no other readers now, so none can want to upgrade: the gate is not needed any more.
+        // No other reader is left now, so none can want to upgrade: the gate is not needed any more.
         drop(gate);
         self.check()
     }

@@ -158,7 +158,7 @@ impl State {
             return Ok(());
         }
         let text =
-            format!("those who wait here wait for {} parties, and this is for {parties}", self.parties);
+            format!("the waiting parties expect {} parties, and this barrier is for {parties}", self.parties);
         Err(register.error(ErrorKind::Invalid, text))
     }
 }

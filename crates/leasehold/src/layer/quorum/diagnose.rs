@@ -27,12 +27,13 @@ impl Quorum {
             Finding::new("servers", Severity::Good, found).meaning(meaning)
         } else if armed >= majority {
             let meaning = format!("locks are granted; {} more may fail", armed - majority);
-            let advice = "bring them back; one that forgot is armed by itself once max-ttl has passed since that was seen";
+            let advice = "bring them back; a server that lost its memory is armed by itself once max-ttl has \
+                          passed since that was seen";
             Finding::new("servers", Severity::Risk, found).meaning(meaning).advice(advice)
         } else {
             let meaning = format!("nothing is granted: {majority} are needed");
             let advice =
-                "bring them back; where a majority has forgotten, or all are new: leasehold redlock rearm";
+                "bring them back; if a majority lost its memory, or all are new: leasehold redlock rearm";
             Finding::new("servers", Severity::Broken, found).meaning(meaning).advice(advice)
         };
         vec![finding]

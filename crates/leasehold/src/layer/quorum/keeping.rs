@@ -81,7 +81,7 @@ impl Quorum {
                 for (claim, fence) in missing {
                     if let Err(failure) = member.seed(&claim, fence).await {
                         // The next renewal tries again.
-                        tracing::debug!(%failure, "a server of the quorum could not be told of a lock");
+                        tracing::debug!(%failure, "could not write a lock to a server of the quorum; the next renewal tries again");
                         return;
                     }
                 }

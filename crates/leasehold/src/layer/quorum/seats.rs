@@ -27,7 +27,8 @@ pub(super) struct Seats {
 struct Seat {
     member: Arc<dyn Member>,
     room: Arc<Semaphore>,
-    /// `true` if the last request to it had no answer: it is asked again, but not waited for.
+    /// `true` if the last request to it had no answer: requests are still sent to it, but not waited
+    /// for.
     silent: AtomicBool,
 }
 
@@ -84,7 +85,8 @@ impl Seats {
 
     /// Returns a permit to send a request to a member; a failure if too many are unanswered.
     pub(super) fn leave(&self, number: usize) -> Result<tokio::sync::OwnedSemaphorePermit, Failure> {
-        let seat = self.seats.get(number).ok_or_else(|| Failure::unavailable("there is no such member"))?;
+        let seat =
+            self.seats.get(number).ok_or_else(|| Failure::unavailable("the quorum has no such member"))?;
         seat.room.clone().try_acquire_owned().map_err(|_| {
             let name = seat.member.address();
             Failure::unavailable(format!(

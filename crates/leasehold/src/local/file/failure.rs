@@ -63,7 +63,7 @@ fn advice(cause: Errno) -> (FailureKind, &'static str) {
         ),
         Errno::EXIST => (
             FailureKind::Foreign,
-            "; what stands there is no directory: remove it, or name another directory for the store",
+            "; this path is not a directory: remove it, or name another directory for the store",
         ),
         Errno::NOSPC | Errno::DQUOT => {
             (FailureKind::Unavailable, "; free some space (or inodes: `df -i`) and try again")

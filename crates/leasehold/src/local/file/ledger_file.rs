@@ -48,7 +48,7 @@ struct Slots {
 }
 
 impl LedgerFile {
-    /// Reads the ledger of a room, or rebuilds it. Called under the short lock of the room.
+    /// Reads the ledger of a resource, or rebuilds it. Called under the short lock of its directory.
     pub(super) fn open(root: &Root, room: &ResourceDir) -> Result<LedgerFile, Failure> {
         let failed = |cause| cannot("read", &room.path_to(NAME), cause);
         let (file, bytes) = match read(root, room, OFlags::RDWR) {

@@ -59,7 +59,7 @@ pub(super) struct LivenessFifo {
     file: OwnedFd,
     path: PathBuf,
     identity: Identity,
-    /// The room in which it was made.
+    /// The resource directory in which it was made.
     pub(super) room: Identity,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Debug for LivenessFifo {
 }
 
 impl LivenessFifo {
-    /// Makes and locks it. Called under the short lock of the room.
+    /// Makes and locks it. Called under the short lock of the resource directory.
     pub(super) fn make(root: &Root, room: &ResourceDir, name: &PulseName) -> Result<LivenessFifo, Failure> {
         let text = name.text();
         let path = room.path_to(&text);
@@ -189,7 +189,8 @@ pub(super) fn bury(room: &ResourceDir, name: &PulseName) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Returns all signs of life in a room, in the order of the queue, dead or alive; at most `MAX_FILES`.
+/// Returns all signs of life in a resource directory, in the order of the queue, dead or alive; at most
+/// `MAX_FILES`.
 pub(super) fn all(room: &ResourceDir) -> Result<Vec<PulseName>, Failure> {
     let failed = |cause| cannot("list", room.path(), cause);
     let mut found = Vec::new();
@@ -253,8 +254,8 @@ fn open_and_lock(root: &Root, room: &ResourceDir, text: &str) -> Result<(Identit
 
 fn wake(room: &ResourceDir, text: &str) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-    // If there is no reader, no process needs to be woken: the process of the claim always has
-    // it open for reading.
+    // Without a reader no process needs to be woken: the process of the claim always has it open for
+    // reading.
     if let Ok(file) = openat(room.at(), text, flags, Mode::empty()) {
         nudge(file.as_fd());
     }

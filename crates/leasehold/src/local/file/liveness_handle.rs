@@ -24,8 +24,8 @@ use super::liveness_fifo::LivenessFifo;
 /// A release, or the end of the guard, ends the claim even if other processes still have a copy.
 ///
 /// # Does not promise
-/// That a process with a copy can find out the state of the claim, or write to the descriptor; it may
-/// only keep it open.
+/// A process with a copy may only keep it open. It may not be able to find out the state of the claim,
+/// or to write to the descriptor.
 #[derive(Clone, Debug)]
 pub struct LivenessHandle(Weak<LivenessFifo>);
 

@@ -30,7 +30,7 @@ pub(super) fn promise(medium: Medium) -> RegisterPromise {
             // A restart of the machine ends every claim, but a value is to outlive its writer.
             Medium::Memory | Medium::Network => Durability::LostOnFailover,
         },
-        // There is no clock of the machine that continues over a restart and cannot be set.
+        // No clock of the machine both continues over a restart and cannot be set.
         forgets: false,
     }
 }
@@ -99,7 +99,7 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
         Some(value) => {
             let stamp = draw()?;
             let replaced = room.replace_file(root, VALUE, &text(&stamp, at, value), Sync::Durable);
-            // If there was no value, the directory itself may be new.
+            // If no value existed, the directory itself may be new.
             let is_first = *seen == nothing().stamp;
             let settled =
                 replaced.and_then(|()| if is_first { directory::sync(root.path()) } else { Ok(()) });

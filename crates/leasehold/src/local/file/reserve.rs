@@ -46,7 +46,7 @@ pub(super) fn beginning() -> u64 {
 pub(super) fn raise(root: &Root, room: &ResourceDir, needed: u64) -> Result<u64, Failure> {
     let ceiling = needed.saturating_add(AT_ONCE);
     room.replace_file(root, NAME, text(ceiling).as_bytes(), Sync::Durable)?;
-    // The room itself may be as new as the file.
+    // The resource directory itself may be as new as the file.
     directory::sync(root.path())?;
     Ok(ceiling)
 }

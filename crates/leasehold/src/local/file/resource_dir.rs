@@ -1,8 +1,9 @@
 //! The directory of one resource, and the short lock under which it is changed.
 //!
-//! Ground rules: every file in a room is named relative to its descriptor, so that no half of a change is
-//! made in another directory of the same name. After the short lock was taken, the path is compared with the
-//! locked directory, because a room may have been removed, and made again by another process, in between.
+//! Ground rules: every file in a resource directory is named relative to its descriptor, so that no half
+//! of a change is made in another directory of the same name. After the short lock was taken, the path
+//! is compared with the locked directory, because a directory may have been removed, and made again by
+//! another process, in between.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -45,12 +46,12 @@ impl Identity {
 }
 
 impl ResourceDir {
-    /// Finds the room of a resource; `None` if there is none.
+    /// Finds the directory of a resource; `None` if there is none.
     pub(super) fn find(root: &Root, resource: &Resource) -> Result<Option<ResourceDir>, Failure> {
         ResourceDir::at_path(root, root.path_of(resource))
     }
 
-    /// Finds the room in this directory; `None` if there is none.
+    /// Finds the resource directory at this path; `None` if none exists.
     pub(super) fn at_path(root: &Root, path: PathBuf) -> Result<Option<ResourceDir>, Failure> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = match openat(CWD, &path, flags, Mode::empty()) {
@@ -68,7 +69,7 @@ impl ResourceDir {
         Ok(Some(ResourceDir { path, directory, identity: Identity::of(&stat) }))
     }
 
-    /// Returns the room of a resource and its short lock; creates them if they do not exist.
+    /// Returns the directory of a resource and its short lock; creates them if they do not exist.
     pub(super) fn enter(
         root: &Root,
         resource: &Resource,
@@ -93,7 +94,7 @@ impl ResourceDir {
         )))
     }
 
-    /// Returns the room of a resource and its short lock; `None` if there is no room.
+    /// Returns the directory of a resource and its short lock; `None` if the directory does not exist.
     pub(super) fn reenter(
         root: &Root,
         resource: &Resource,
@@ -178,7 +179,7 @@ impl ResourceDir {
         }
     }
 
-    /// Takes the short lock; `None` if the room was removed meanwhile.
+    /// Takes the short lock; `None` if the directory was removed meanwhile.
     fn latch(&self, root: &Root, limit: &Limit, create: OFlags) -> Result<Option<Latch>, Failure> {
         let path = self.path_to(LOCK);
         for _ in 0..MAX_REOPEN {
@@ -197,8 +198,8 @@ impl ResourceDir {
             }
             match statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(named) if Identity::of(&named) == Identity::of(&stat) => return Ok(Some(latch)),
-                // The file, or the whole room, was replaced while we waited: we hold a lock that no
-                // other process uses.
+                // The file, or the whole directory, was replaced during the wait: this lock is one that
+                // no other process uses.
                 Ok(_) if self.is_in_place() => {}
                 Ok(_) | Err(Errno::NOENT) => return Ok(None),
                 Err(cause) => return Err(cannot("look at", &path, cause)),
@@ -246,7 +247,7 @@ impl ResourceDir {
     }
 }
 
-/// The short lock of a room. Held for one change only, never over a wait.
+/// The short lock of a resource directory. Held for one change only, never over a wait.
 #[derive(Debug)]
 pub(super) struct Latch(OwnedFd);
 
@@ -329,7 +330,7 @@ pub(super) fn pause(length: Duration) {
     std::thread::sleep(length);
 }
 
-/// Reads a whole file in a room; one byte more than `max` if it is longer.
+/// Reads a whole file in a resource directory; one byte more than `max` if it is longer.
 pub(super) fn read_file(at: BorrowedFd<'_>, name: &str, max: usize) -> Result<Vec<u8>, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat(at, name, flags, Mode::empty())?;

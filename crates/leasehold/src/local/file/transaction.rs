@@ -1,4 +1,4 @@
-//! The steps under the short lock of a room: one look at the queue, one change of it.
+//! The steps under the short lock of a resource directory: one look at the queue, one change of it.
 //!
 //! Ground rules: nothing here waits for another claim. Every function opens the ledger, decides by its
 //! rule, and writes it at most once. Before a claim gets the answer to wait, the claims that it will
@@ -135,7 +135,7 @@ fn abandon(inner: &Inner, claim: &Claim) {
     }
 }
 
-/// One stay in a room, under its short lock.
+/// One change or look in a resource directory, under its short lock.
 struct Transaction<'a> {
     inner: &'a Inner,
     claim: &'a Claim,
@@ -188,7 +188,7 @@ impl<'a> Transaction<'a> {
                 // Claims found dead on the way are removed; the next one need not find them again.
                 self.book.save(&self.inner.root, &self.room)?;
                 Err(Failure::unavailable(format!(
-                    "{MAX_LINE} claims stand in line for {} already: try again later",
+                    "{MAX_LINE} claims are queued for {} already: try again later",
                     self.claim.resource
                 )))
             }
@@ -244,10 +244,10 @@ impl<'a> Transaction<'a> {
                 return Ok((verdict, watches, is_partial));
             }
         }
-        Err(Failure::unavailable(format!("the line for {} changes all the time", self.claim.resource)))
+        Err(Failure::unavailable(format!("the queue for {} changes all the time", self.claim.resource)))
     }
 
-    /// Asks once and leaves no place. All claims ahead are looked at, since there is no second look.
+    /// Asks once, and leaves no place. Checks all claims ahead, since no second look follows.
     fn ask_once(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
         let Claim { id, share, note, .. } = self.claim;
         let ahead = self.book.position(*id).unwrap_or(self.book.entries().len());

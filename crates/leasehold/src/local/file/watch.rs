@@ -122,7 +122,7 @@ pub(super) async fn end_of(watch: Watch, limit: Duration) -> Result<(), Failure>
 pub(super) async fn over(pulse: Arc<LivenessFifo>, inner: Weak<Inner>, claim: Claim) {
     let Ok(watch) = register(Watch::own(pulse.clone())) else {
         tracing::warn!(
-            "a granted claim cannot be watched: when it is broken, only its next renewal will tell"
+            "a granted claim cannot be watched: if it is broken, only its next renewal will notice"
         );
         return;
     };
