@@ -139,7 +139,7 @@ fn loss_is_reported_to_blocking_callers_and_to_listeners() {
     assert_eq!(
         hears.recv_timeout(SOON).unwrap_err(),
         mpsc::RecvTimeoutError::Disconnected,
-        "given back, not lost"
+        "released, not lost"
     );
 }
 
@@ -159,7 +159,7 @@ fn a_request_to_let_go_is_looked_for_waited_for_and_called_out() {
     let guard = locks.mutex("other").lock().unwrap();
     guard.on_revoked(move |revocation| told.send(revocation.reason).unwrap()).unwrap();
     guard.release().unwrap();
-    assert_eq!(hears.recv_timeout(SOON).unwrap_err(), mpsc::RecvTimeoutError::Disconnected, "given back");
+    assert_eq!(hears.recv_timeout(SOON).unwrap_err(), mpsc::RecvTimeoutError::Disconnected, "released");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn interrupted_wait_ends_and_breaks_the_barrier_for_the_others() {
     interrupt.interrupt();
     assert_eq!(waiter.join().unwrap().unwrap_err().kind(), ErrorKind::Interrupted);
     while !barrier.is_broken().unwrap() {
-        assert!(began.elapsed() < SOON, "nobody is told");
+        assert!(began.elapsed() < SOON, "the other parties are not notified");
         thread::sleep(Duration::from_millis(2));
     }
     barrier.reset().unwrap();

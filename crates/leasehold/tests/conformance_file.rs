@@ -1,5 +1,5 @@
-//! The store in files before all laws. Each connection is a handle of its own on one directory, which is to the
-//! store what another process is.
+//! The laws of all stores, on the store in files. Each connection is a separate handle on one directory,
+//! which is to the store what another process is.
 
 use std::path::PathBuf;
 use std::sync::Arc;

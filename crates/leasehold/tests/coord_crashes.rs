@@ -1,7 +1,9 @@
-//! Processes that are killed with `kill -9` at each step: before each request that they send, and after each answer.
+//! Processes that are killed with `kill -9` at each step: before each request that they send, and after
+//! each answer.
 //!
-//! Each word is played by a process that dies at its n-th request, for all n until one lives to the end; whoever is left must
-//! find everything in order. All of them run side by side on one server, each under a name of its own.
+//! Each part is played by a process that dies at its n-th request, for all n until one process lives to
+//! the end. The survivors must find everything in order. All processes run side by side on one server,
+//! each under a name of its own.
 #![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
 
 use std::io::{BufRead, BufReader};
@@ -22,7 +24,7 @@ use leasehold_testkit::RedisServer;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Not a test: what this program does when it is started as a second process.
+/// Not a test: the code of this program when it is started as a second process.
 #[test]
 fn player() {
     let Ok(order) = std::env::var(ORDER) else { return };
@@ -198,12 +200,13 @@ impl Player {
         Player { child, lines, was_woken: false }
     }
 
-    /// What it says next; `None` where it is dead.
+    /// Returns the next line of the player; `None` if it is dead.
     async fn says(&mut self) -> Option<String> {
         tokio::time::timeout(Duration::from_secs(60), self.lines.recv()).await.unwrap()
     }
 
-    /// Waits until somebody holds this, which is the player if nobody else has come, or the player is dead.
+    /// Waits until the lock is held, by the player if no other client has come, or until the player is
+    /// dead.
     async fn holds(&mut self, locks: &Client, name: &str) {
         for _ in 0..6_000 {
             let is_held = !locks.inspect(name).await.unwrap().holders.is_empty();
@@ -215,7 +218,7 @@ impl Player {
         panic!("the player neither comes nor dies");
     }
 
-    /// Waits for its end. Whether it was killed, and did not end by itself.
+    /// Waits for the end of the player. Returns `true` if it was killed, and did not end by itself.
     async fn is_killed(&mut self) -> bool {
         while let Some(said) = self.says().await {
             self.was_woken |= said == "woken";
@@ -236,7 +239,8 @@ impl Drop for Player {
     }
 }
 
-/// Plays a part so often side by side, dying a step later each time: so many at least have to die, and not all.
+/// Plays a part `steps` times side by side, dying a step later each time: at least `least` have to die,
+/// and not all.
 async fn at_each_step<F>(
     part: &'static str,
     steps: u32,
@@ -272,7 +276,8 @@ async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| panic!("{what} does not end"))
 }
 
-/// Somebody who waits and lives, and a word that he has the lock: whoever gets it after that finds him waiting.
+/// Starts a live waiter, and returns its task and a message that it has the lock: the next holder of the
+/// lock finds it waiting.
 fn waiter(locks: &Client, name: &str) -> (JoinHandle<()>, oneshot::Receiver<()>) {
     let (mutex, condition) = (locks.mutex(name), locks.condition(name).ttl(TTL));
     let (told, inside) = oneshot::channel();
@@ -289,7 +294,7 @@ fn waiter(locks: &Client, name: &str) -> (JoinHandle<()>, oneshot::Receiver<()>)
 async fn a_waiter_dies_at_each_step() {
     at_each_step("wait", 30, 12, |locks, name, mut player| async move {
         let (mutex, condition) = (locks.mutex(&name), locks.condition(&name).ttl(TTL));
-        // The player comes first, if he comes at all.
+        // The player comes first, if it comes at all.
         player.holds(&locks, &format!("{name}!waiting")).await;
         let (other, inside) = waiter(&locks, &name);
         inside.await.unwrap();
@@ -301,7 +306,8 @@ async fn a_waiter_dies_at_each_step() {
         notify().await;
         let killed = player.is_killed().await;
         if player.was_woken {
-            // The notification was his, whether or not he lived to the end; the other is still to be told.
+            // The player used the notification, whether or not it lived to the end; the other waiter
+            // still needs one.
             notify().await;
         }
         soon("the other waiter", other).await.unwrap();
@@ -310,14 +316,15 @@ async fn a_waiter_dies_at_each_step() {
     .await;
 }
 
-/// A notifier dies: whoever waits is told by the next one, and was told whole or not at all.
+/// A notifier dies: the next notifier wakes the waiter, and the notification of the first was complete
+/// or not made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_notifier_dies_at_each_step() {
     at_each_step("notify", 14, 6, |locks, name, mut player| async move {
         let (mutex, condition) = (locks.mutex(&name), locks.condition(&name).ttl(TTL));
         let (waiting, inside) = waiter(&locks, &name);
         let killed = player.is_killed().await;
-        // The player may have been before it waited, so it is told once more.
+        // The player may have notified before the waiter waited, so the waiter is notified once more.
         inside.await.unwrap();
         let guard = soon("lock", mutex.lock()).await.unwrap();
         guard.notify_one(&condition).await.unwrap();
@@ -328,7 +335,7 @@ async fn a_notifier_dies_at_each_step() {
     .await;
 }
 
-/// One who counts dies, and counts again: he is counted once.
+/// A counter dies, and counts again: it is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_who_counts_dies_at_each_step() {
     at_each_step("count", 8, 4, |locks, name, mut player| async move {
@@ -344,7 +351,7 @@ async fn one_who_counts_dies_at_each_step() {
     .await;
 }
 
-/// A party dies: the other passes, or is told, and the barrier can be used again.
+/// A party dies: the other passes, or gets an error, and the barrier can be used again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_party_dies_at_each_step() {
     at_each_step("pass", 20, 8, |locks, name, mut player| async move {
@@ -357,7 +364,7 @@ async fn a_party_dies_at_each_step() {
             }
         }
         let killed = player.is_killed().await;
-        // One who died as he arrived for a second time would stand there still.
+        // A player that died while it arrived for a second time would still be recorded there.
         barrier.reset().await.unwrap();
         let (one, two) = soon("the barrier", async { tokio::join!(barrier.wait(), barrier.wait()) }).await;
         assert!(one.unwrap().is_leader() != two.unwrap().is_leader());
@@ -366,7 +373,8 @@ async fn a_party_dies_at_each_step() {
     .await;
 }
 
-/// Who used the rate up dies: it is used up all the same, and comes back when the period is over.
+/// The process that used up the rate dies: the rate stays used up, and is available again after the
+/// period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_who_used_the_rate_up_dies_at_each_step() {
     at_each_step("use_up", 5, 2, |locks, name, mut player| async move {

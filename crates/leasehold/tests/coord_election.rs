@@ -1,6 +1,6 @@
-//! Elections: a stream of who leads, and a leader who is cut off.
+//! Elections: a stream of leaders, and a leader that is cut off.
 //!
-//! What they promise on every store is shown in `tests/coordination`.
+//! The promises on every store are tested in `tests/coordination`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

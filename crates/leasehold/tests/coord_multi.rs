@@ -1,6 +1,6 @@
-//! Several locks as one: what is refused, and that the loss of one is the loss of all.
+//! Several locks as one: refused requests, and the loss of one as the loss of all.
 //!
-//! What it promises on every store is shown in `tests/coordination`.
+//! The promises on every store are tested in `tests/coordination`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,6 +1,6 @@
-//! A lock in stripes: one alone, the report, and those who wait for any.
+//! A lock in stripes: a single stripe, the report, and waiters for any stripe.
 //!
-//! What it promises on every store is shown in `tests/coordination`.
+//! The promises on every store are tested in `tests/coordination`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -64,7 +64,7 @@ async fn a_short_outage_at_the_first_look_is_waited_out() {
                 _ => stock.for_key("key").lock().await,
             }
         });
-        // The first look has failed by now, and somebody asks again.
+        // The first look has failed by now, and the waiter looks again.
         while asked.calls(Verb::Contend) < before + 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -73,7 +73,7 @@ async fn a_short_outage_at_the_first_look_is_waited_out() {
     }
 }
 
-/// The look at whether somebody is in the way belongs to the wait, and to its limit.
+/// The look for other waiters belongs to the wait, and to its limit.
 #[tokio::test(start_paused = true)]
 async fn a_limited_wait_ends_in_time_although_the_look_hangs() {
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
@@ -135,7 +135,7 @@ async fn whoever_waits_for_any_takes_one_that_becomes_free_elsewhere() {
     for number in 0..6 {
         guards.push(stock.stripe(number).lock().await.unwrap());
     }
-    // Wherever it stands in line, there are four stripes where it does not, and each of them will do.
+    // Wherever the waiter is queued, there are four stripes where it is not, and each of them will do.
     for number in 0..6 {
         let waiting = tokio::spawn({
             let stock = stock.clone();

@@ -1,4 +1,4 @@
-//! Optimistic updates: none is lost, whatever is lost on the way.
+//! Optimistic updates: none is lost, even if requests and answers are.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,7 +51,8 @@ async fn no_update_is_lost_among_many_and_each_tells_its_conflicts() {
     assert!(conflicts > 0, "eight writers never met");
 }
 
-/// The ticket is taken once: a removal that never arrived must not count as made because somebody else removed the value.
+/// The ticket is taken once: a removal that never arrived must not count as made because another client
+/// removed the value.
 #[tokio::test]
 async fn two_removals_of_one_value_are_not_both_made() {
     let store = Store::new();
@@ -82,7 +83,7 @@ async fn an_update_whose_answer_is_lost_is_made_once() {
         let value = value.clone();
         async move { add_one(&value).await }
     });
-    // It took effect, and others go on from there before the writer finds out.
+    // The update took effect, and others continue from there before the writer finds out.
     let mut seen = other.read().await.unwrap();
     while number(seen.value()) < 2 {
         seen = other.changed(&seen, Duration::from_secs(10)).await.unwrap();
@@ -135,7 +136,7 @@ async fn after_so_many_conflicts_it_takes_the_lock() {
     assert_eq!(done.conflicts, 3);
 }
 
-/// Changes the value below the feet of whoever is about to write.
+/// Changes the value just before another client writes it.
 async fn write_first(locks: &Client) {
     let (registers, at) = (locks.backend().registers().unwrap(), Resource::new("stock").unwrap());
     let seen = registers.read(&at).await.unwrap();
@@ -156,7 +157,8 @@ async fn a_value_goes_when_it_is_removed_and_comes_back() {
     assert_ne!(value.read().await.unwrap(), seen, "another writing of the same value is another state");
 }
 
-/// A thousand histories under random faults. `LEASEHOLD_SEED` repeats those of one run, which prints its seed.
+/// A thousand histories under random faults. `LEASEHOLD_SEED` repeats those of one run, which prints its
+/// seed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_random_schedule_of_faults_loses_or_doubles_an_update() {
     let first = match std::env::var("LEASEHOLD_SEED") {
@@ -174,7 +176,7 @@ async fn no_random_schedule_of_faults_loses_or_doubles_an_update() {
     assert!(unknown > 0, "no fault ever left anything unknown, so nothing was tried");
 }
 
-/// Writers over wires that fail at random, by one seed. Answers how many outcomes stayed unknown.
+/// Writers over wires that fail at random, by one seed. Returns how many outcomes stayed unknown.
 async fn schedule(seed: u64) -> u64 {
     let store = Store::new();
     let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -203,7 +205,7 @@ async fn schedule(seed: u64) -> u64 {
         let modes = [Mode::Pass, Mode::Refuse, Mode::LoseRequest, Mode::LoseReply, Mode::Hang];
         fault.set(verb, modes[chance.below(modes.len() as u64) as usize]);
         tokio::time::sleep(Duration::from_millis(chance.below(8))).await;
-        // Nobody is cut off for ever.
+        // No client is cut off for ever.
         fault.set(verb, Mode::Pass);
     }
     let (mut made, mut unknown) = (0, 0);

@@ -1,6 +1,6 @@
 //! Two locks held as one, on a real server: the laws, and a fleet that moves.
 #![cfg(feature = "redis")]
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test ends where it cannot continue")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -150,7 +150,8 @@ async fn the_loss_of_one_is_the_loss_of_both() {
     }
 }
 
-/// A failure of the old store while the new lock is held is told as one that may have happened, and leaves nothing.
+/// A failure of the old store while the new lock is held is reported as an unknown outcome, and leaves
+/// nothing behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_in_between_leaves_nothing() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
@@ -164,7 +165,7 @@ async fn a_failure_in_between_leaves_nothing() {
     fault.set(Verb::Contend, Mode::Refuse);
     let error = locks.mutex("job").try_lock().await.unwrap_err();
     assert!(error.to_string().contains("may have"), "{error}");
-    // The new lock is given back.
+    // The new lock is released.
     let guard = after.mutex("job").lock_timeout(Duration::from_secs(5)).await;
     guard.unwrap().release().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! A lock that is held for a minimum of time, whoever lets go earlier.
+//! A lock that is held for a minimum of time, even if its holder releases it earlier.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! Cancelling: at any poll, at any time, whatever the network does, nothing is left behind.
+//! Cancelling: at any poll, at any time and in any state of the network, nothing is left behind.
 
 mod common;
 
@@ -115,7 +115,7 @@ async fn a_release_whose_answer_is_lost_is_asked_again_and_told_truly() {
         tokio::time::sleep(ms(5)).await;
     }
     wire.set(Verb::Release, Mode::Pass);
-    release.await.unwrap().expect("it was held until it was given back");
+    release.await.unwrap().expect("it was held until it was released");
 }
 
 #[tokio::test]
@@ -211,7 +211,10 @@ async fn closing_ends_waits_and_holds_and_gives_everything_back() {
     common::waiting(&other, "job", 1).await;
     assert!(locks.close(Duration::from_secs(5)).await);
     assert_eq!(wait.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
-    assert!(other.inspect("mine").await.unwrap().holders.is_empty(), "given back before closing came back");
+    assert!(
+        other.inspect("mine").await.unwrap().holders.is_empty(),
+        "a claim released before closing came back"
+    );
     assert_eq!(guard.lost().await, leasehold::LossCause::Closed);
     assert_eq!(locks.mutex("job").lock().await.unwrap_err().kind(), ErrorKind::Closed);
     common::waiting(&other, "job", 0).await;
@@ -249,7 +252,8 @@ async fn a_dropped_client_still_gives_back_what_was_held() {
     settles(&other, "job").await;
 }
 
-/// What comes to a resource whose release its asker has begun, and does not go on with.
+/// The next use of a resource whose release has begun, and whose caller does not poll the release to its
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Comer {
     Waits,
@@ -271,7 +275,7 @@ async fn whoever_stops_polling_his_release_keeps_nobody_waiting() {
         wire.set(Verb::Release, Mode::Pass);
         match comer {
             Comer::Waits => drop(lock.lock_timeout(PATIENT).await.expect("nobody else has it")),
-            Comer::Tries => assert!(lock.try_lock().await.unwrap().is_none(), "it is not given back yet"),
+            Comer::Tries => assert!(lock.try_lock().await.unwrap().is_none(), "it is not released yet"),
             Comer::Closes => assert!(locks.close(PATIENT).await, "the release is brought to its end"),
         }
         settles(&store.client().0, "job").await;

@@ -1,5 +1,6 @@
-//! A forked child neither renews nor gives back what its parent holds. The fork is a real one: a library that is loaded before
-//! the C library lets `chroot`, which nothing here needs, fork instead, so that no line of this needs unsafe code.
+//! A forked child neither renews nor releases the locks that its parent holds. The fork is a real one: a
+//! library that is loaded before the C library makes `chroot`, which nothing here needs, fork instead,
+//! so that no line of this needs unsafe code.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -133,7 +134,8 @@ fn the_parent() {
         let child = catch_unwind(AssertUnwindSafe(|| {
             child(&locks, &mut guards);
             if one {
-                // The loop of the parent goes on here, past the time at which it would renew, also when nobody has a client any more.
+                // The loop of the parent continues here, past the time at which it would renew, also
+                // when no client is left.
                 let goes_on = |length| runtime.block_on(async { tokio::time::sleep(length).await });
                 goes_on(TTL / 3 + Duration::from_secs(1));
                 drop((guards, locks, waiting));
@@ -141,31 +143,33 @@ fn the_parent() {
             } else {
                 std::mem::forget((guards, waiting));
             }
-            // The threads that its end would wait for are not here, and one that carries out blocking calls may have had its lock.
+            // The threads that the end of the runtime would wait for do not exist here, and a thread for
+            // blocking calls may have held its lock.
             std::mem::forget(runtime);
         }));
         std::process::exit(i32::from(child.is_err()));
     }
-    // The parent sleeps meanwhile: what the two read from one connection is not what this is about.
+    // The parent sleeps meanwhile: this test is not about what the two read from one connection.
     let child = waitpid(None::<Pid>, WaitOptions::empty()).unwrap().unwrap().1;
     assert_eq!(child.exit_status(), Some(0), "the child failed");
     if !url.starts_with("redis") {
         nobody_else_holds(&url, &guards);
-        // How the parent gets on with connections that its child has read from is up to the driver of each server.
+        // How the parent deals with connections that its child has read from depends on the driver of
+        // each server.
         std::process::exit(0);
     }
     runtime.block_on(async {
-        assert_eq!(locks.inspect("job/0").await.unwrap().waiting.len(), 1, "the child left the line");
+        assert_eq!(locks.inspect("job/0").await.unwrap().waiting.len(), 1, "the child left the queue");
         for guard in guards.drain(..) {
             guard.check().unwrap();
-            guard.release().await.expect("it is held until its own process lets go");
+            guard.release().await.expect("it is held until its own process releases it");
         }
         waiting.await.unwrap().unwrap().release().await.unwrap();
         locks.mutex("job/0").lock().await.unwrap().release().await.unwrap();
     });
 }
 
-/// What the guards hold is granted to nobody, and they say so.
+/// Checks that the locks of the guards are granted to no other client, and that the guards are valid.
 fn nobody_else_holds(url: &str, guards: &[Guard]) {
     // The readiness of sockets is shared with the child in the runtime of before.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -180,7 +184,7 @@ fn nobody_else_holds(url: &str, guards: &[Guard]) {
     println!("nobody else holds it");
 }
 
-/// What the child does with what its parent holds.
+/// The part of the child: what it does with the locks of its parent.
 fn child(locks: &Client, guards: &mut Vec<Guard>) {
     let forked = ErrorKind::Lost(LossCause::Forked);
     assert_eq!(guards[0].check().unwrap_err().kind(), forked);

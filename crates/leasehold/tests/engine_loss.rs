@@ -1,4 +1,4 @@
-//! The signal of a loss: it comes by the local clock, before the server could grant to another.
+//! The signal of a loss: it comes by the local clock, before the server can grant to another client.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -13,7 +13,7 @@ use leasehold::core::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock};
 
-/// Whatever happens to the requests, the holder is told before its successor is granted.
+/// Under any faults of the requests, the holder is notified before its successor is granted the lock.
 async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
     for round in 0..5 {
         let store = Store::new();
@@ -24,7 +24,7 @@ async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
         for (verb, mode) in faults {
             wire.set(*verb, *mode);
         }
-        // Nothing extends it any more, so this is where the guard ends by the clock.
+        // Nothing extends the lease any more, so the guard ends here by the clock.
         let end = SystemClock.now().after(guard.remaining());
         let successor = tokio::spawn(async move {
             let guard = second.mutex("job").ttl(ms(240)).lock().await.unwrap();
@@ -34,7 +34,7 @@ async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
         let told = SystemClock.now();
         let (granted, next_fence) = successor.await.unwrap();
         assert!(end < granted, "round {round}: valid until {end:?}, granted {granted:?}");
-        assert!(told.since(end) < ms(1000), "round {round}: ended {end:?}, told {told:?}");
+        assert!(told.since(end) < ms(1000), "round {round}: ended {end:?}, notified {told:?}");
         assert!(next_fence > fence);
         assert!(matches!(guard.check().unwrap_err().kind(), ErrorKind::Lost(LossCause::Expired)));
         wire.set_all(Mode::Pass);
@@ -100,8 +100,8 @@ async fn a_renewal_whose_answer_is_lost_extends_nothing_locally() {
     wire.set(Verb::Renew, Mode::LoseReply);
     let lost = tokio::time::timeout(ms(5000), guard.lost()).await;
     assert_eq!(lost.expect("an unanswered renewal extended the lock"), LossCause::Expired);
-    // The server has been renewed all the time; the holder did not know, and must not believe it. What the server
-    // still has is given back at once, while the guard lives on.
+    // The server has been renewed all the time; the holder did not know, and must not believe it. The
+    // claim that the server still has is released at once, while the guard lives on.
     common::settles(&locks, "job").await;
     assert!(guard.release().await.unwrap_err().is_lost());
 }
@@ -146,7 +146,8 @@ async fn a_process_that_slept_past_its_lease_sees_the_loss_first() {
     assert!(guard.run(async { unreachable!("polled after the loss") }).await.is_err());
 }
 
-/// Blocks the thread past a lease in its first poll, as a stopped process would, and must not be polled again.
+/// Blocks the thread past a lease in its first poll, as a stopped process would, and must not be polled
+/// again.
 struct Overslept(bool);
 
 impl Future for Overslept {
@@ -200,10 +201,10 @@ async fn lost_lock_blocks_nobody_although_its_guard_still_exists() {
     tokio::task::yield_now().await;
     let standing = operator.inspect("job").await.unwrap().holders.remove(0);
     operator.break_claim("job", &standing).await.unwrap();
-    let next = tokio::time::timeout(ms(5000), wait).await.expect("the line goes on").unwrap();
+    let next = tokio::time::timeout(ms(5000), wait).await.expect("the queue continues").unwrap();
     assert!(lost.check().is_err());
     assert!(lost.release().await.unwrap_err().is_lost());
-    next.check().expect("giving back what was lost does not touch the next");
+    next.check().expect("the release of a lost lock does not affect the next holder");
     next.release().await.unwrap();
 }
 
@@ -228,7 +229,7 @@ async fn a_hold_that_was_handed_on_ends_at_its_own_limit() {
     first.release().await.unwrap();
     let second = waiting.await.unwrap().unwrap();
     // The next renewal would be ten seconds later.
-    let cause = tokio::time::timeout(ms(2000), second.lost()).await.expect("told at its limit");
+    let cause = tokio::time::timeout(ms(2000), second.lost()).await.expect("notified at its limit");
     assert_eq!(cause, LossCause::MaxHold);
 }
 

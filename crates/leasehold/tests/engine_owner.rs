@@ -1,4 +1,4 @@
-//! Reentrancy by an explicit owner, and who waits for himself.
+//! Reentrancy by an explicit owner, and owners that wait for themselves.
 
 mod common;
 

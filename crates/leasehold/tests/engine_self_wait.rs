@@ -1,4 +1,4 @@
-//! A task that waits for what it holds itself is warned of, whatever drives it.
+//! A task that waits for a lock that it holds itself is warned of, on any executor.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 

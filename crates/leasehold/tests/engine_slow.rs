@@ -125,7 +125,8 @@ async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
     guard.release().await.unwrap();
 }
 
-/// The announcement is withdrawn before the wait comes back, which may take longer than what was granted lasts.
+/// The announcement is withdrawn before the wait returns, which may take longer than the granted lease
+/// lasts.
 #[tokio::test]
 async fn what_is_lost_before_the_wait_comes_back_is_not_granted() {
     let store = Store::new();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// As long as a silent server answers nothing.
 const SILENT: Mode = Mode::LateReply(Duration::from_secs(3_600));
 
-/// How a wait for `job` of so long ends, and after how long.
+/// Returns how a wait for `job` with this limit ends, and after how long.
 async fn ends(locks: &Client, limit: Duration) -> (ErrorKind, Duration) {
     let began = Instant::now();
     let error = locks.mutex("job").lock_timeout(limit).await.unwrap_err();
@@ -90,7 +90,7 @@ async fn a_slow_store_has_two_seconds_after_a_short_wait() {
     settles(&other, "job").await;
     wire.set(Verb::Contend, Mode::LateReply(ms(2_500)));
     assert_eq!(ends(&locks, ms(100)).await, (ErrorKind::OutcomeUnknown, ms(2_100)));
-    // What came too late for the caller has been given back.
+    // A grant that came too late for the caller has been released.
     wire.set_all(Mode::Pass);
     settles(&other, "job").await;
 }

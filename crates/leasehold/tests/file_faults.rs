@@ -1,7 +1,8 @@
 //! The file store on a full disk, on a read-only one, without permissions and without descriptors.
 //!
-//! Each test starts this program again in surroundings of its own: a mount namespace, fewer capabilities, another user,
-//! a lower limit. Where this machine does not allow that, it is skipped, and says so.
+//! Each test starts this program again in an environment of its own: a mount namespace, fewer
+//! capabilities, another user, a lower limit. On a machine that does not allow that, the test is
+//! skipped, and says so.
 #![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
 
 use std::fs::{self, File, Permissions};
@@ -30,7 +31,7 @@ async fn a_full_disk_costs_nobody_what_they_hold() {
     let first = granted(&backend, &held).await;
     fill(&dir.join("ballast"));
 
-    // A known resource needs no more space: its line goes on.
+    // A known resource needs no more space: its queue continues.
     let waiter = spawn_wait(&backend, &next);
     until_waiting(&backend, "a", 1).await;
     assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
@@ -44,7 +45,7 @@ async fn a_full_disk_costs_nobody_what_they_hold() {
     let left: Vec<_> = room.map(|entry| entry.unwrap().file_name()).filter(|name| name != "lock").collect();
     assert!(left.is_empty(), "{left:?}");
 
-    // So does a line that outgrows its file. Those who stand in it keep their places.
+    // So does a queue that outgrows its file. Its waiters keep their places.
     let long = Note::new(&"n".repeat(1024)).unwrap();
     let mut waiters = Vec::new();
     let failure = loop {
@@ -76,18 +77,18 @@ async fn a_full_disk_costs_nobody_what_they_hold() {
     fs::remove_file(dir.join("ballast")).unwrap();
     assert!(granted(&backend, &claim("b", Share::MUTEX)).await > first);
 
-    // Without inodes there is no sign of life to be had, and no place in line.
+    // Without inodes there is no sign of life, and no place in the queue.
     fill_inodes(&dir);
     let failure = backend.contend(&claim("a", Share::MUTEX), &patience()).await.unwrap_err();
     assert_full(&failure);
     assert_eq!(look(&backend, "a").await.waiting.len(), 0);
     assert!(matches!(backend.release(&[&next]).await[..], [Release::Freed]));
-    // Which has made room for one, as soon as the kernel has closed what was removed.
+    // The release has made space for one claim, as soon as the kernel has closed what was removed.
     let last = claim("a", Share::MUTEX);
     let began = std::time::Instant::now();
     while let Err(failure) = backend.contend(&last, &patience()).await {
         assert_full(&failure);
-        assert!(began.elapsed() < std::time::Duration::from_secs(10), "room is never made: {failure}");
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "space is never freed: {failure}");
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }

@@ -37,7 +37,7 @@ async fn the_death_of_a_holder_wakes_the_next_at_once() {
     }
     waits.sort_unstable();
     println!("from the kill to the next grant: median {:?}, worst {:?}", waits[5], waits[9]);
-    // The worst of them tells more of the machine than of the store.
+    // The worst of them says more about the machine than about the store.
     assert!(waits[5] < Duration::from_secs(1), "{waits:?}");
 }
 
@@ -133,13 +133,14 @@ async fn killed_processes_lose_no_update_and_leave_the_store_sound() {
         u64::from_be_bytes(std::fs::read(arena.path().join("counter")).unwrap().try_into().unwrap());
     let logged = fences.len() as u64;
     println!("{logged} rounds with {KILLS} kills, the last fence is {}", fences[fences.len() - 1]);
-    // Whoever was killed between the two writes has counted and not said so.
+    // A process that was killed between the two writes has counted and not logged it.
     assert!(counter >= logged && counter <= logged + u64::from(KILLS), "{counter} counted, {logged} logged");
     assert!(logged > 100, "{logged}");
     let backend = store.open();
     let last = claim("storm", Share::MUTEX);
     assert!(granted(&backend, &last).await > fences[fences.len() - 1]);
-    // Some may have been killed before the ledger knew them; what they left goes when the line is built again.
+    // Some may have been killed before they were in the ledger; their files go when the queue is built
+    // again.
     std::fs::remove_file(backend.path_of(&last.resource).join("ledger")).unwrap();
     assert_busy(&backend, &claim("storm", Share::MUTEX)).await;
     assert_eq!(claim_files(&backend, "storm"), 1);
@@ -246,9 +247,9 @@ async fn break_of_a_stopped_holder_is_forced_and_the_holder_sees_it() {
         tokio::spawn(async move { break_holder(&backend, "f").await })
     };
     tokio::time::sleep(Duration::from_secs(1)).await;
-    // In this order: a machine that stood still may have let the second one go by meanwhile.
+    // In this order: on a machine that stood still the second time may have passed meanwhile.
     let (is_granted, so_far) = (waiter.is_finished(), begun.elapsed());
-    assert!(!is_granted || so_far >= FORCE, "it is given time to let go");
+    assert!(!is_granted || so_far >= FORCE, "the holder is given time to release it");
     assert!(matches!(breaking.await.unwrap(), Release::Freed));
     assert!(begun.elapsed() >= FORCE, "{:?}", begun.elapsed());
     assert!(within(LIMIT, waiter).await.unwrap() > first);
@@ -296,7 +297,7 @@ async fn a_command_started_by_the_holder_does_not_keep_the_lock() {
     child.wait().unwrap();
 }
 
-/// How long a holder that is told to let go is given before its lock is taken by force.
+/// The time that a holder has to release a broken lock before it is taken by force.
 const FORCE: Duration = Duration::from_secs(2);
 
 async fn break_holder(backend: &FileBackend, name: &str) -> Release {

@@ -1,4 +1,4 @@
-//! The file store within one process: two handles on one directory stand for two processes.
+//! The file store within one process: two handles on one directory act as two processes.
 #![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
 
 use std::fs;
@@ -27,7 +27,7 @@ async fn one_holds_the_next_waits_and_is_woken() {
         (now - 60_000_000..=now + 1).contains(&u128::from(fence.seq)),
         "fences begin at the wall clock: {fence}"
     );
-    assert_eq!(granted(&one, &first).await, fence, "asked again it is the same grant");
+    assert_eq!(granted(&one, &first).await, fence, "a repeated request gets the same grant");
     assert_busy(&two, &second).await;
     let waiter = spawn_wait(&two, &second);
     until_waiting(&one, "a", 1).await;
@@ -119,7 +119,8 @@ async fn permits_are_counted_and_whoever_leaves_first_makes_room() {
     until_waiting(&backend, "sem", 1).await;
     let fourth = spawn_wait(&backend, &d);
     until_waiting(&backend, "sem", 2).await;
-    // The one farther away leaves: room for both, and the second of them has to hear of it through the first.
+    // The more distant holder leaves: both waiters fit, and the second of them has to learn of it
+    // through the first.
     backend.release(&[&a, &b]).await;
     third.await.unwrap();
     fourth.await.unwrap();
@@ -149,7 +150,7 @@ async fn a_wait_that_ends_leaves_no_file_no_place_and_no_descriptor() {
     let backend = store.open();
     let holder = claim("cancel", Share::MUTEX);
     granted(&backend, &holder).await;
-    // Whatever the runtime opens for itself is open now.
+    // All files that the runtime opens for itself are open now.
     cancelled_wait(&backend, "cancel").await;
     let before = descriptors();
     for _ in 0..50 {
@@ -201,7 +202,11 @@ async fn a_broken_holder_is_told_and_lets_go_by_itself() {
     let begun = Instant::now();
     assert!(matches!(two.release(&[&copy]).await[..], [Release::Freed]));
     // After this it is taken by force.
-    assert!(begun.elapsed() < Duration::from_secs(2), "it let go by itself: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "the holder released it by itself: {:?}",
+        begun.elapsed()
+    );
     let lost = grant.lost.as_mut().unwrap().fired();
     assert_eq!(within(LIMIT, lost).await, leasehold_core::LossCause::Gone);
     within(LIMIT, waiter).await.unwrap();
@@ -262,7 +267,7 @@ async fn a_restart_of_the_machine_skips_fences_and_forgets_claims() {
     assert_eq!(claim_files(&two, "boot"), 1);
 }
 
-/// What a power failure leaves of a file whose name reached the disk before its content.
+/// A power failure can leave a file whose name reached the disk before its content.
 #[tokio::test]
 async fn a_name_file_that_is_empty_is_written_again() {
     let store = Store::new();
@@ -368,9 +373,9 @@ async fn a_removed_store_is_noticed_by_holders_and_made_again() {
     fs::remove_dir_all(one.path()).unwrap();
     assert!(matches!(renew(&one, &held).await, Renewal::Lost));
     within(LIMIT, grant.lost.as_mut().unwrap().fired()).await;
-    // The waiter was woken by the end of the one ahead, and stands in the new line.
+    // The waiter was woken by the end of the claim ahead, and is in the new queue.
     let fence = within(LIMIT, waiter).await.unwrap();
-    assert!(fence > grant.fence.unwrap(), "the line was forgotten, and fences rise all the same");
+    assert!(fence > grant.fence.unwrap(), "the queue was forgotten, and fences rise all the same");
     assert_busy(&two, &claim("rm", Share::MUTEX)).await;
     one.release(&[&waiting]).await;
     granted(&two, &claim("rm", Share::MUTEX)).await;
@@ -481,7 +486,7 @@ async fn an_id_that_is_used_again_is_not_confused_with_its_past() {
     for _ in 0..300 {
         let mut grant = grant(&backend, &held).await;
         assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
-        assert_eq!(grant.lost.as_mut().unwrap().cause(), None, "a release is no loss");
+        assert_eq!(grant.lost.as_mut().unwrap().cause(), None, "a release is not a loss");
     }
     let grant = grant(&backend, &held).await;
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -521,7 +526,7 @@ async fn a_lock_file_that_was_replaced_is_locked_anew() {
     let next = claim("swap", Share::MUTEX);
     let waiter = spawn_wait(&backend, &next);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    // Somebody cleans up: whoever waits for the old file must not believe that it protects anything.
+    // A clean-up removes the file: a waiter for the old file must not believe that it protects anything.
     fs::remove_file(&path).unwrap();
     fs::write(&path, "").unwrap();
     let new = fs::File::open(&path).unwrap();

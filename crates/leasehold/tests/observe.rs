@@ -1,4 +1,5 @@
-//! What is told of locks: the values that a recorder and a subscriber get, while the store misbehaves.
+//! Metrics, events and spans of locks: the values that a recorder and a subscriber get, while the store
+//! misbehaves.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -18,7 +19,7 @@ use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What a recorder was told, by name and labels; histograms as their values.
+/// The values that a recorder got, by name and labels; histograms as their values.
 struct Told(HashMap<String, DebugValue>);
 
 impl Told {
@@ -94,7 +95,7 @@ async fn times_and_losses_reach_the_recorder() {
     common::settles(&locks, "job").await;
 
     let told = Told::by(&snapshotter);
-    // A snapshot tells what came since the last.
+    // A snapshot has the values since the last one.
     let acquired: Vec<_> = ["granted", "busy"]
         .map(|outcome| format!("leasehold_acquire_seconds{{outcome={outcome}}}"))
         .iter()
@@ -152,7 +153,7 @@ async fn of_many_locks_only_so_many_are_told_by_name() {
     assert_eq!(top.iter().map(String::as_str).filter(|name| ["a", "b", "c"].contains(name)).count(), 3);
 }
 
-/// Keeps the words of what it is told.
+/// Keeps the words of the events that it gets.
 #[derive(Debug, Default)]
 struct Log(Mutex<Vec<String>>);
 
@@ -175,7 +176,7 @@ impl EventSubscriber for Log {
     }
 }
 
-/// Each beginning has one end, whatever way it ends.
+/// Each beginning has one end, of any kind.
 #[tokio::test]
 async fn whoever_asks_is_told_of_once_more() {
     Spans::install();
@@ -216,7 +217,7 @@ struct Spans(Arc<Mutex<HashMap<ThreadId, Vec<Closed>>>>);
 type Closed = (String, Option<String>, String);
 
 impl Spans {
-    /// One for the whole program: which spans are wanted is remembered for each place in it, whatever the thread.
+    /// One for the whole program: the wanted spans are remembered for each place in it, on all threads.
     fn install() -> Spans {
         static SPANS: LazyLock<Spans> = LazyLock::new(|| {
             let spans = Spans::default();

@@ -25,12 +25,13 @@ async fn after_a_loss_nobody_is_granted_for_a_while() {
         });
         assert_eq!(guard.lost().await, LossCause::Expired);
         let lost = SystemClock.now();
-        // Whoever lets go of it after the loss must not end the lock delay.
+        // A release after the loss must not end the lock delay.
         assert!(guard.release().await.unwrap_err().is_lost());
         // The same process waits like all others.
         assert!(mutex.try_lock().await.unwrap().is_none(), "{mode:?}");
         let (granted, _guard) = successor.await.unwrap();
-        // The loss is told up to a few milliseconds after the end of validity, from which the lock delay counts.
+        // The loss is reported up to a few milliseconds after the end of validity, from which the lock
+        // delay counts.
         let passed = granted.since(lost);
         assert!(passed + ms(50) >= lock_delay.mul_f64(0.99), "{mode:?}: granted {passed:?} after the loss");
         assert!(passed < ms(5000), "{mode:?}: granted only {passed:?} after the loss");
@@ -91,7 +92,7 @@ async fn greater_priority_is_first_and_equals_keep_arrival_order() {
             told.send(name).unwrap();
             guard.release().await.unwrap();
         });
-        // Each stands in line before the next one comes.
+        // Each waiter is queued before the next one comes.
         tokio::task::yield_now().await;
     }
     drop((guard, told));

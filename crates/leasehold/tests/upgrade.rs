@@ -1,4 +1,4 @@
-//! From reader to writer and back: nobody else in between, and nobody waits for himself.
+//! From reader to writer and back: no other holder in between, and no wait for itself.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -78,7 +78,8 @@ async fn behind_a_writer_that_waits_for_the_reader_it_is_told() {
         let writer = tokio::spawn(async move { other.write().await.unwrap() });
         common::waiting(&one, "prices", 1).await;
         let told = tokio::time::timeout(PATIENCE, guard.upgrade()).await.expect("it waits for itself");
-        // A writer of the same process waits as one of another does, so that readers of others do not pass it.
+        // A writer of the same process waits as one of another does, so that readers of others do not
+        // pass it.
         assert_eq!(told.unwrap_err().kind(), ErrorKind::Deadlock);
         guard.release().await.unwrap();
         drop(tokio::time::timeout(PATIENCE, writer).await.unwrap().unwrap());
@@ -138,7 +139,7 @@ async fn a_dropped_upgrade_leaves_nothing_behind() {
         assert!(guard.check().is_ok() && !guard.is_writer());
         reader.release().await.unwrap();
         tokio::time::timeout(PATIENCE, async {
-            // The gate is given back in the background.
+            // The gate is released in the background.
             while let Err(error) = guard.upgrade().await {
                 assert_eq!(error.kind(), ErrorKind::Deadlock);
                 tokio::task::yield_now().await;
@@ -161,7 +162,7 @@ async fn what_cannot_be_is_refused_before_anything_is_sent() {
     assert_eq!(wire.calls(Verb::Contend), 0);
 }
 
-/// Who is inside, as those inside see it, and a value that only writers change.
+/// The holders inside, as they count themselves, and a value that only writers change.
 #[derive(Default)]
 struct Room {
     readers: AtomicI64,
@@ -255,9 +256,10 @@ async fn upgrade_and_back(lock: &RwLock, room: &Room, dice: &mut Dice) {
     guard.release().await.unwrap();
 }
 
-/// No two writers, no writer with another reader, nothing written between reading and writing, and all get through.
+/// No two writers, no writer with another reader, nothing written between reading and writing, and all
+/// get through.
 ///
-/// Time stands still while anybody can go on, so that pauses cost nothing; leases do not end meanwhile.
+/// Time stands still while any task can run, so that pauses cost nothing; leases do not end meanwhile.
 #[tokio::test(start_paused = true)]
 async fn the_law_holds_over_a_thousand_schedules() {
     let rooms = Arc::new(Room::default());
@@ -277,8 +279,8 @@ async fn the_law_holds_over_a_thousand_schedules() {
         rooms.told.fetch_add(room.told.load(Ordering::SeqCst), Ordering::SeqCst);
     }
     let (upgrades, told) = (rooms.upgrades.load(Ordering::SeqCst), rooms.told.load(Ordering::SeqCst));
-    println!("{upgrades} upgrades, {told} were told of a deadlock");
-    assert!(upgrades > 1_000 && told > 100, "{upgrades} upgrades, {told} told: the schedules are too tame");
+    println!("{upgrades} upgrades, {told} got a deadlock error");
+    assert!(upgrades > 1_000 && told > 100, "{upgrades} upgrades, {told} errors: the schedules are too tame");
 }
 
 /// In virtual time: a claim that waits well is looked at every few seconds.

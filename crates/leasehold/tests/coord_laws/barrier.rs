@@ -1,4 +1,4 @@
-//! Nobody passes a barrier early, and all pass or none.
+//! No party passes a barrier early, and all pass or none.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ fn barrier(locks: &Client, parties: u32) -> Barrier {
     locks.barrier("round", parties).ttl(TTL)
 }
 
-/// Who is inside at each moment, and who has passed.
+/// The number of parties inside at each moment, and the passages so far.
 #[derive(Debug, Default)]
 struct History {
     inside: u32,
     passages: BTreeMap<u64, Vec<BarrierWaitResult>>,
-    /// Who went in and will not tell what became of him.
+    /// The number of parties that went in and will not report their outcome.
     silent: u32,
 }
 
@@ -31,7 +31,8 @@ fn goes_in(history: &Shared) {
 fn comes_out(history: &Shared, parties: u32, passage: Option<BarrierWaitResult>) {
     let mut history = history.lock().unwrap();
     if let Some(passage) = passage {
-        // All of a generation are inside when the first of them comes out; later ones find some of them outside.
+        // All of a generation are inside when the first of them comes out; later ones find some of them
+        // outside.
         let out = history.passages.entry(passage.generation).or_default();
         out.push(passage);
         let first = out.len() == 1;
@@ -94,7 +95,8 @@ fn nobody_passes_early_and_all_pass() {
     });
 }
 
-/// One party leaves, runs out of time or dies somewhere: all who wait are told, nobody waits for the dead.
+/// One party leaves, runs out of time or dies somewhere: all waiters are notified, and none waits for a
+/// dead party.
 #[test]
 fn a_party_that_is_gone_breaks_it_for_all() {
     on_half_of_them(|mut world| async move {
@@ -130,20 +132,20 @@ fn a_party_that_is_gone_breaks_it_for_all() {
                 tokio::spawn(rounds(client, history.clone(), parties, 1, start))
             })
             .collect();
-        // Long enough for any death to be noticed. Whoever stands there then lives.
+        // Long enough for any death to be noticed. Every party that still waits then lives.
         tokio::time::sleep(4 * TTL).await;
         let onlooker = world.calm_client();
         let barrier = barrier(&onlooker.locks, parties);
         let waiting = tasks.iter().filter(|task| !task.is_finished()).count();
         assert_eq!(barrier.arrived().await.unwrap() as usize, waiting, "{way} {history:?}");
-        // Where it never arrived, the others wait for it rightly, until somebody ends that.
+        // If the party never arrived, the others rightly wait for it until the barrier is reset.
         barrier.reset().await.unwrap();
         for task in tasks {
             task.await.unwrap();
         }
         all_or_none(&history, parties);
         assert!(!barrier.is_broken().await.unwrap());
-        // It can be used again.
+        // The barrier can be used again.
         let again = (0..parties).map(|_| barrier.wait());
         futures_util::future::try_join_all(again).await.unwrap();
     });

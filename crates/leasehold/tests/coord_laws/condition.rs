@@ -10,7 +10,7 @@ use leasehold::{Client, Condition, ErrorKind, Mutex, WaitOutcome};
 
 use crate::world::{Peer, World, on_half_of_them};
 
-/// What is waited for. It is only touched under the lock.
+/// The tokens that are waited for. They are only touched under the lock.
 type Tokens = Arc<AtomicU64>;
 
 fn queue(locks: &Client) -> (Mutex, Condition) {
@@ -28,7 +28,7 @@ async fn take(locks: Client, tokens: Tokens) {
     guard.release().await.unwrap();
 }
 
-/// Puts one token and tells one who waits.
+/// Puts one token and notifies one waiter.
 async fn put(locks: &Client, tokens: &Tokens) {
     let (mutex, not_empty) = queue(locks);
     let guard = mutex.lock().await.unwrap();
@@ -37,7 +37,8 @@ async fn put(locks: &Client, tokens: &Tokens) {
     guard.release().await.unwrap();
 }
 
-/// One who waits, and then leaves or falls silent at a moment of its own. Whether it had taken a token by then.
+/// A waiter that leaves or falls silent at a moment of its own. Returns `true` if it had taken a token
+/// by then.
 async fn quit(client: Peer, tokens: Tokens, after: Duration, dies: bool) -> bool {
     let taking = tokio::spawn({
         let tokens = tokens.clone();
@@ -45,12 +46,12 @@ async fn quit(client: Peer, tokens: Tokens, after: Duration, dies: bool) -> bool
         async move {
             let (mutex, not_empty) = queue(&locks);
             let guard = mutex.lock().await.unwrap();
-            // It is only ever here to wait: whoever is woken acts, and is counted.
+            // This client only waits: if it is woken, it acts and is counted.
             let guard = guard.wait(&not_empty).await.unwrap();
             let had_one = tokens.load(Ordering::SeqCst) > 0;
             if had_one {
                 tokens.fetch_sub(1, Ordering::SeqCst);
-                // It dies with the lock in its hands.
+                // It dies while it holds the lock.
                 std::mem::forget(guard);
             }
             had_one
@@ -63,14 +64,14 @@ async fn quit(client: Peer, tokens: Tokens, after: Duration, dies: bool) -> bool
     taking.abort();
     let took = taking.await.unwrap_or(false);
     if took {
-        // What it held is gone with its process.
+        // Its claims are gone with its process.
         client.falls_silent();
     }
     took
 }
 
-/// As many tokens as there are takers, each put with one notification, while others who waited leave or die: if any
-/// notification stayed with one of those, a taker would wait for ever.
+/// Puts as many tokens as there are takers, each with one notification, while other waiters leave or
+/// die: if any notification stayed with one of those, a taker would wait for ever.
 #[test]
 fn no_wake_up_is_lost() {
     on_half_of_them(|mut world| async move {
@@ -114,7 +115,8 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// One notification for all wakes all, whoever else leaves or dies, and a notifier that dies tells all or nobody.
+/// One notification for all wakes all, even if others leave or die, and a notifier that dies notifies
+/// all or none.
 #[test]
 fn all_are_woken() {
     on_half_of_them(|mut world| async move {
@@ -151,7 +153,7 @@ fn all_are_woken() {
         dying.falls_silent();
         notifying.abort();
         let _ = notifying.await;
-        // Whether it had told them or not, somebody else does so again.
+        // Whether or not the notifier notified them, another client notifies them again.
         let other = world.client();
         let (mutex, condition) = queue(&other.locks);
         let guard = mutex.lock().await.unwrap();
@@ -174,7 +176,7 @@ async fn a_timed_wait_ends_with_the_lock_and_says_why() {
     assert_eq!(outcome, WaitOutcome::TimedOut);
     assert!(guard.fence() > first);
     assert!(mutex.try_lock().await.unwrap().is_none());
-    // One who has left is not told: nobody is.
+    // A waiter that has left is not notified: no waiter is.
     guard.notify_one(&condition).await.unwrap();
     let (guard, outcome) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
     assert_eq!(outcome, WaitOutcome::TimedOut);
@@ -193,7 +195,7 @@ async fn what_cannot_be_waited_under_is_refused_and_says_so() {
     let (one, two) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
     refused(one.wait(&condition).await.unwrap_err());
     two.release().await.unwrap();
-    // All who wait on one condition do so under one lock.
+    // All waiters on one condition use one lock.
     let waiting = tokio::spawn({
         let (mutex, condition) = (locks.mutex("m"), condition.clone());
         async move { mutex.lock().await.unwrap().wait(&condition).await }

@@ -1,5 +1,5 @@
-//! Whoever is told that he waits in a circle does, and no circle stays: on random schedules, against a table of who holds
-//! and who waits that the looking is not told of.
+//! A waiter that gets a deadlock error does wait in a circle, and no circle stays: on random schedules,
+//! compared with a table of holders and waiters that the detector does not see.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,11 +11,12 @@ use leasehold::{Client, ErrorKind, Guard, Note, Owner, Result, Share};
 
 use crate::world::{Chance, World, on_a_quarter_of_them};
 
-/// Who holds what, and who waits for what, as those say who do.
+/// The holders and the waiters, as they report themselves.
 #[derive(Clone)]
 struct Truth {
     table: Arc<Mutex<BTreeMap<String, Party>>>,
-    /// Whether they stand in line as they began to wait. Else each may stand ahead of each.
+    /// `true` if they are queued in the order in which they began to wait. Otherwise each may be ahead
+    /// of each.
     is_in_order: bool,
 }
 
@@ -23,7 +24,7 @@ struct Truth {
 struct Party {
     holds: Vec<(usize, Share)>,
     waits: Option<(usize, Share)>,
-    /// Before whom it began to wait.
+    /// The place in the order in which the parties began to wait.
     turn: usize,
 }
 
@@ -48,7 +49,8 @@ impl Truth {
         }
     }
 
-    /// Who never gets what he waits for, whatever the others do: all others let go of everything, one after the other.
+    /// Returns the parties that never get their locks, even if all others release everything, one after
+    /// the other.
     fn stuck(&self) -> BTreeSet<String> {
         let table = self.table.lock().unwrap();
         let mut left: BTreeSet<&String> = table.keys().collect();
@@ -82,7 +84,7 @@ struct Actor {
     owner: Owner,
     truth: Truth,
     chance: Chance,
-    /// The longest that it waits for a lock.
+    /// The longest time for which it waits for a lock.
     patience: Duration,
 }
 
@@ -121,7 +123,7 @@ impl Actor {
         let taken = self.asks(&format!("r{resource}"), share, after).await;
         if taken.as_ref().is_err_and(|error| error.kind() == ErrorKind::Deadlock) {
             let stuck = self.truth.stuck();
-            assert!(stuck.contains(&self.name), "{} could go on; stuck are {stuck:?}", self.name);
+            assert!(stuck.contains(&self.name), "{} could continue; stuck are {stuck:?}", self.name);
         }
         self.truth.has(&self.name, taken.is_ok().then_some((resource, share)));
         taken
@@ -147,7 +149,7 @@ impl Actor {
     }
 }
 
-/// Somebody who looks from outside now and then sees only those who are stuck.
+/// Looks from outside now and then, and checks that only stuck parties are reported.
 async fn looks(locks: Client, truth: Truth, seen: &AtomicU64) {
     loop {
         tokio::time::sleep(Duration::from_millis(90)).await;
@@ -156,13 +158,13 @@ async fn looks(locks: Client, truth: Truth, seen: &AtomicU64) {
         let after = truth.stuck();
         for wait in found.iter().flat_map(|deadlock| &deadlock.waits) {
             let is_stuck = before.contains(&wait.who) || after.contains(&wait.who);
-            assert!(is_stuck, "{} could go on: {found:?}; stuck are {before:?} and {after:?}", wait.who);
+            assert!(is_stuck, "{} could continue: {found:?}; stuck are {before:?} and {after:?}", wait.who);
         }
         seen.fetch_add(found.len() as u64, Ordering::SeqCst);
     }
 }
 
-/// Lets so many act on each client, beside somebody who looks; all come to their end.
+/// Lets several owners act on each client, beside an observer; all come to their end.
 async fn act(mut world: World, setting: &Setting<'_>, told: &AtomicU64, seen: &AtomicU64) {
     let truth = Truth { table: Arc::default(), is_in_order: setting.is_calm };
     let mut actors = Vec::new();
@@ -188,7 +190,7 @@ async fn act(mut world: World, setting: &Setting<'_>, told: &AtomicU64, seen: &A
         _ = all => {}
         () = onlooker => unreachable!("it looks for ever"),
     }
-    // Nothing is left behind, of the announcements neither.
+    // Nothing is left behind, and no announcements either.
     let locks = world.calm_client().locks;
     while !locks.list("", None, 100).await.unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -205,7 +207,7 @@ struct Setting<'a> {
 
 const ROUNDS: usize = 2;
 const RESOURCES: u64 = 4;
-/// Longer than a schedule takes: who waits so long waits for ever.
+/// Longer than a schedule takes: a wait of this length is a wait for ever.
 const FOR_EVER: Duration = Duration::from_secs(100_000);
 const MUTEXES: &[Share] = &[Share::MUTEX];
 const MIXED: &[Share] = &[Share::READER, Share::READER, Share::WRITER];
@@ -215,9 +217,9 @@ fn on_all(setting: &Setting<'_>) {
     let (told, seen) = (AtomicU64::new(0), AtomicU64::new(0));
     on_a_quarter_of_them(|world| act(world, setting, &told, &seen));
     let (told, seen) = (told.into_inner(), seen.into_inner());
-    println!("{told} were told of a deadlock, {seen} were seen from outside");
-    // A single schedule, which was asked for, may have none.
-    assert!(told > 0 || std::env::var("LEASEHOLD_SCHEDULES").is_ok(), "nobody ever met a deadlock");
+    println!("{told} deadlocks were reported to a waiter, {seen} were seen from outside");
+    // A single schedule that is requested by its seed may have none.
+    assert!(told > 0 || std::env::var("LEASEHOLD_SCHEDULES").is_ok(), "no waiter ever met a deadlock");
 }
 
 #[test]
@@ -236,8 +238,8 @@ fn every_circle_of_permits_ends_and_only_those_in_one_are_told() {
     on_all(&Setting { clients: 6, owners_each: 1, shares: &shares, patience: FOR_EVER, is_calm: true });
 }
 
-/// With requests and answers that get lost, and tasks of one client beside each other. Not every circle is found there, so
-/// waits have limits.
+/// Tries schedules with lost requests and answers, and with several tasks of one client. Not every
+/// circle is found there, so waits have limits.
 #[test]
 fn nobody_is_told_of_a_circle_that_is_none_whatever_gets_lost() {
     let patience = Duration::from_secs(3);

@@ -1,4 +1,5 @@
-//! At most one leads, and no value outlives its leader. A thousand schedules without faults are in `tests/coordination`.
+//! At most one candidate leads, and no value outlives its leader. A thousand schedules without faults
+//! are in `tests/coordination`.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +10,10 @@ use leasehold::{Fence, Leadership};
 
 use crate::world::{Chance, Peer, on_half_of_them};
 
-/// Who leads, as those see it who do, by the one clock of the schedule.
+/// The leader as the leaders see it, by the one clock of the schedule.
 #[derive(Debug, Default)]
 struct Throne {
-    /// By which fence somebody leads now.
+    /// The fence of the present leader.
     leads: Mutex<Option<Fence>>,
     newest: Mutex<Option<Fence>>,
     terms: AtomicU64,
@@ -29,11 +30,11 @@ impl Throne {
 
     fn left(&self, fence: Fence) {
         let before = self.leads.lock().unwrap().take();
-        assert_eq!(before, Some(fence), "somebody else led meanwhile");
+        assert_eq!(before, Some(fence), "another candidate led meanwhile");
     }
 }
 
-/// Leads for a while, until it has enough or has lost it: whichever is first.
+/// Leads until the time is over or leadership is lost, whichever is first.
 async fn lead(leadership: &Leadership, throne: &Throne, reign: Duration) {
     let fence = leadership.fence().unwrap();
     throne.taken(fence);
@@ -53,7 +54,7 @@ async fn candidate(client: Peer, throne: Arc<Throne>, mut chance: Chance, dies: 
         };
         let Some(leadership) = leadership else { continue };
         if dies && round == 1 {
-            // Nothing of it is heard any more; it leads until it knows better, by its own clock.
+            // Nothing more arrives from this client; it leads until its own clock ends that.
             client.falls_silent();
             lead(&leadership, &throne, LONG).await;
             return;
@@ -84,7 +85,7 @@ fn at_most_one_leads_and_no_value_outlives_its_leader() {
         for task in tasks {
             task.await.unwrap();
         }
-        // Whatever the dead had and the wire lost is over by then.
+        // By then the claims of dead clients and of lost requests have ended.
         tokio::time::sleep(4 * TTL).await;
         let onlooker = world.calm_client();
         let election = onlooker.locks.election("boss").ttl(TTL);

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::world::{World, on_schedules};
 
-/// Where values are loaded from: it counts who asks, and how many at a time.
+/// The source of values: it counts the loads, and how many run at a time.
 #[derive(Debug, Default)]
 struct Source {
     version: AtomicU64,
@@ -24,7 +24,7 @@ struct Source {
     most: AtomicU64,
 }
 
-/// Somebody loads, until this is dropped.
+/// A load that runs until this is dropped.
 struct Loading(Arc<Source>);
 
 impl Loading {
@@ -45,7 +45,7 @@ impl Drop for Loading {
 
 type Told = Result<FlightOutcome, LoadError<String>>;
 
-/// Asks, with a loader that takes so long and may fail.
+/// Requests a value, with a loader that takes `takes` and may fail.
 async fn ask(flight: &SingleFlight, source: &Arc<Source>, takes: Duration, fails: bool) -> Told {
     let source = source.clone();
     let load = move || async move {
@@ -64,7 +64,8 @@ fn version(loaded: &FlightOutcome) -> u64 {
     String::from_utf8(loaded.value.clone().unwrap()).unwrap().parse().unwrap()
 }
 
-/// While the store is away all callers of one process wait for it together, and are told together.
+/// While the store is away all callers of one process wait for it together, and get its failure
+/// together.
 #[tokio::test(start_paused = true)]
 async fn callers_of_one_key_fail_together_where_the_store_is_away() {
     let fault = Arc::new(Fault::over(Arc::new(leasehold::local::MemoryBackend::new())));
@@ -88,14 +89,15 @@ async fn callers_of_one_key_fail_together_where_the_store_is_away() {
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
     fault.set_all(Mode::Pass);
-    // What was reported then is not reported to those who come later.
+    // A failure that was reported then is not reported to later callers.
     assert_eq!(
         ask(&flight(&locks), &source, Duration::ZERO, false).await.unwrap().origin,
         ValueSource::FlightOutcome
     );
 }
 
-/// A loader that never ends costs others the time that a loader may take, and no more, in its own process and in others.
+/// A loader that never ends delays others by the time that a loader may take, and no more, in its own
+/// process and in others.
 #[tokio::test(start_paused = true)]
 async fn a_loader_that_hangs_holds_up_nobody_for_ever() {
     let store = Arc::new(leasehold::local::MemoryBackend::new());
@@ -121,8 +123,9 @@ async fn a_loader_that_hangs_holds_up_nobody_for_ever() {
     hung.abort();
 }
 
-/// Callers come, fail, are cancelled and die; the source changes and is invalidated. At no time do two load, no load is made
-/// without a reason, and nobody who begins after an invalidation gets what was loaded before it.
+/// Callers come, fail, are cancelled and die; the source changes and is invalidated. Never do two load
+/// at a time, no load is made without a reason, and no caller that begins after an invalidation gets a
+/// value that was loaded before it.
 #[test]
 fn one_loads_for_all_and_nothing_old_comes_back() {
     on_schedules(|mut world| async move {
@@ -168,7 +171,7 @@ fn one_loads_for_all_and_nothing_old_comes_back() {
                 tasks.extend(callers);
             }
         }
-        // Of one who hears no answer, one invalidation may be two.
+        // For a client that gets no answer, one invalidation may count as two.
         let changer = world.calm_client();
         let mut changes = 0;
         for _ in 0..world.chance.below(3) {
@@ -177,7 +180,7 @@ fn one_loads_for_all_and_nothing_old_comes_back() {
             let newer = source.version.fetch_add(1, Ordering::SeqCst) + 1;
             flight.invalidate().await.unwrap();
             changes += 1;
-            // Whatever was under way when it was invalidated does not come back.
+            // A value that was being loaded during the invalidation does not come back.
             tokio::time::sleep(world.chance.ms(100)).await;
             if let Some(kept) = flight.get().await.unwrap() {
                 assert!(version(&kept) >= newer, "{kept:?} is older than {newer}");
@@ -216,7 +219,7 @@ async fn a_slow_old_loader_does_not_replace_a_newer_value() {
     assert_eq!(version(&flight(&new.locks).get().await.unwrap().unwrap()), 7);
 }
 
-/// A dead loader's successors are those who waited, in their order.
+/// A dead loader's successors are the waiters, in their order.
 #[tokio::test(start_paused = true)]
 async fn they_take_over_in_the_order_of_coming() {
     let mut world = World::at_once();
@@ -270,7 +273,7 @@ async fn a_stale_value_is_given_out_while_it_is_loaded_anew() {
         let stale = ask().await.unwrap();
         assert_eq!((version(&stale), stale.origin), (0, ValueSource::Stale));
     }
-    assert!(asked.elapsed() < Duration::from_millis(50), "nobody waits for the loader");
+    assert!(asked.elapsed() < Duration::from_millis(50), "no caller waits for the loader");
     tokio::time::sleep(Duration::from_millis(500)).await;
     let kept = ask().await.unwrap();
     assert_eq!((version(&kept), kept.origin), (1, ValueSource::Kept));
@@ -280,7 +283,7 @@ async fn a_stale_value_is_given_out_while_it_is_loaded_anew() {
     assert_eq!(ask().await.unwrap().origin, ValueSource::FlightOutcome);
 }
 
-/// The longer loading takes the earlier it is done anew; not at all where that is not wanted.
+/// The longer a load takes, the earlier it is repeated; it is not repeated early if that is turned off.
 #[tokio::test(start_paused = true)]
 async fn a_fresh_value_is_loaded_early_by_chance() {
     let mut world = World::at_once();
@@ -336,7 +339,7 @@ async fn that_there_is_nothing_is_kept_as_long_as_it_is_said() {
     assert_eq!(source.loads.load(Ordering::SeqCst), 4);
 }
 
-/// A cache as somebody might write it.
+/// A cache as an application might write it.
 #[derive(Debug, Default)]
 struct Shelf(Mutex<HashMap<String, Put>>);
 

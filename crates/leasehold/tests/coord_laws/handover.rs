@@ -1,4 +1,5 @@
-//! A lock that goes from process to process is never free in between and never held twice, and each token is good once.
+//! A lock that goes from process to process is never free in between and never held twice, and each
+//! token can be used once.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,8 @@ use tokio::time::Instant;
 
 use crate::world::{Chance, Peer, World, on_schedules};
 
-/// What all of one schedule see: who holds, which fences there were, and which token is out.
+/// The state that all clients of one schedule share: the holders, the last fence, and the token that is
+/// out.
 #[derive(Debug, Default)]
 struct Ring {
     inside: Mutex<Inside>,
@@ -21,14 +23,14 @@ struct Ring {
 
 #[derive(Debug, Default)]
 struct Inside {
-    /// Who holds, as far as nobody has taken the guard to end it.
+    /// The guards of the present holders, until a task takes one to end it.
     guards: Vec<Arc<Mutex<Option<Guard>>>>,
     last: Fence,
-    /// Up to when nobody but its taker is let in.
+    /// The time until which no client but the taker of the token is granted the lock.
     token: Option<Instant>,
 }
 
-/// How often what happened, over all schedules.
+/// The number of times that each outcome happened, over all schedules.
 #[derive(Debug, Default)]
 struct Counts {
     handed_off: AtomicU64,
@@ -45,7 +47,8 @@ fn one(count: &AtomicU64) {
 type Slot = Arc<Mutex<Option<Guard>>>;
 
 impl Ring {
-    /// Somebody is granted: nobody else may hold, the fence is the greatest, and no token of others is out.
+    /// Records a grant: no other client may hold, the fence is the greatest, and no token of another
+    /// holder is out.
     fn granted(&self, guard: Guard, by_token: bool) -> Slot {
         let mut inside = self.inside.lock().unwrap();
         for other in &inside.guards {
@@ -69,7 +72,7 @@ impl Ring {
     /// A guard has become a token.
     fn handed_off(&self, handover: &TransferToken) {
         let mut inside = self.inside.lock().unwrap();
-        assert_eq!(inside.last, handover.fence(), "somebody was let in while it was handed off");
+        assert_eq!(inside.last, handover.fence(), "another client was granted the lock during the transfer");
         inside.token = Some(Instant::now() + handover.lasts());
         one(&self.counts.handed_off);
     }
@@ -89,7 +92,7 @@ async fn strange(client: Peer, ring: Arc<Ring>, mut chance: Chance) {
     }
 }
 
-/// Holds for a while, and then hands off, gives back, or dies; several want the token.
+/// Holds for a while, and then transfers, releases, or dies; several processes want the token.
 async fn run(ring: Arc<Ring>, mut runners: Vec<Peer>, mut slot: Slot, mut chance: Chance) {
     while let Some(runner) = runners.pop() {
         tokio::time::sleep(chance.ms(60)).await;
@@ -111,7 +114,8 @@ async fn run(ring: Arc<Ring>, mut runners: Vec<Peer>, mut slot: Slot, mut chance
         let all_late = chance.below(8) == 0;
         let takers = (0..2).map(|number| {
             let (client, ring, text) = (runner.clone(), ring.clone(), text.clone());
-            // One of them is the next process, the other one somebody with a copy of the token, sometimes much later.
+            // One of them is the next process, the other has a copy of the token, and comes sometimes
+            // much later.
             let late = all_late || chance.below(8) == 0;
             let wait = if late { chance.ms(1_000) } else { chance.ms(40) };
             let dies = (chance.below(8) == 0).then(|| chance.ms(30));
@@ -174,14 +178,15 @@ async fn schedule(mut world: World, counts: Arc<Counts>) {
     for other in others {
         other.await.unwrap();
     }
-    // Whatever became of the token, the line goes on.
+    // The queue continues, with or without the token.
     let last = world.calm_client();
     let guard = last.locks.mutex("baton").ttl(TTL).lock_timeout(LONG).await.unwrap();
     drop(ring.granted(guard, false));
 }
 
-/// Givers are stopped and cut off in the middle, takers race, come late and die, and the wire loses what it can: never do
-/// two hold, nobody is let in while a token is out, no token is good twice, and fences rise.
+/// Givers are stopped and cut off in the middle, takers race, come late and die, and requests and
+/// answers get lost: two clients never hold at once, no other client is granted the lock while a token
+/// is out, no token can be used twice, and fences rise.
 #[test]
 fn a_lock_that_goes_on_elsewhere_is_held_by_one() {
     let counts = Arc::new(Counts::default());
@@ -216,7 +221,7 @@ async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
     let after = gate.open(guard.fence()).unwrap();
     assert_eq!(before.access(|value| *value += 1).unwrap_err().seen, guard.fence().unwrap());
     after.access(|value| *value += 1).unwrap();
-    // It is renewed by the new one, and seen as his.
+    // The new holder renews the lock, and others see it as the holder.
     tokio::time::sleep(TTL * 5).await;
     guard.check().unwrap();
     let seen = other.locks.inspect("m").await.unwrap();
@@ -244,12 +249,12 @@ async fn what_nobody_takes_over_ends_with_its_lease() {
     assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
     next.check().unwrap();
     next.release().await.unwrap();
-    // Nor is it brought back where nobody else has it.
+    // A late token does not take the lock either when it is free.
     assert!(new.locks.mutex("m").accept_transfer(&handover).await.unwrap_err().is_lost());
     assert!(other.locks.mutex("m").try_lock().await.unwrap().is_some());
 }
 
-/// Whoever watches it in the process that hands it off is told before there is a token.
+/// Watchers in the process that transfers the lock are notified before the token exists.
 #[tokio::test(start_paused = true)]
 async fn it_ends_here_before_it_can_begin_there() {
     let (old, _, _) = clients();
@@ -263,13 +268,14 @@ async fn it_ends_here_before_it_can_begin_there() {
     let waiting = tokio::spawn(async move { next.lock().await.unwrap() });
     tokio::task::yield_now().await;
     let handover = twice.transfer().await.unwrap();
-    // The next task of the same process is nobody special: it waits until the lease ends.
+    // The next task of the same process has no privilege: it waits until the lease ends.
     tokio::time::sleep(handover.lasts() - Duration::from_millis(1)).await;
     assert!(!waiting.is_finished());
     assert!(waiting.await.unwrap().fence() > Some(handover.fence()));
 }
 
-/// Dropped at any point, a hand-over leaves the lock given back, and a take-over leaves it given back or where it was.
+/// If it is dropped at any point, a transfer leaves the lock released, and a take-over leaves it
+/// released or where it was.
 #[tokio::test(start_paused = true)]
 async fn a_dropped_half_leaves_nothing_behind() {
     for polls in 0..12 {
@@ -296,7 +302,7 @@ async fn a_dropped_half_leaves_nothing_behind() {
     }
 }
 
-/// Polls so often, and lets everything else go on in between.
+/// Polls the future `polls` times, and lets all other tasks run in between.
 async fn polled<T>(polls: u32, future: &mut (impl Future<Output = T> + Unpin)) -> Option<T> {
     for _ in 0..polls {
         if let std::task::Poll::Ready(done) = futures_util::poll!(&mut *future) {
@@ -346,7 +352,7 @@ async fn a_token_of_another_lock_is_refused_and_stays_good() {
     new.locks.semaphore("s", 3).accept_transfer(&handover).await.unwrap().release().await.unwrap();
 }
 
-/// A giver that was stopped past its lease, in the middle of it, has lost, and gives out nothing.
+/// A giver that was stopped past its lease during the transfer has lost the lock, and returns no token.
 #[tokio::test(start_paused = true)]
 async fn a_giver_that_was_stopped_has_lost() {
     let (old, _, other) = clients();

@@ -1,4 +1,4 @@
-//! Nobody passes a latch before the last count, and each counts once.
+//! No waiter passes a latch before the last count, and each member counts once.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use leasehold::{Client, ErrorKind};
 
 use crate::world::on_half_of_them;
 
-/// Members count, are cut off in the middle of it or die, and are started anew: each is counted once, and nobody
-/// passes before all have begun to count.
+/// Members count, are cut off in the middle of it or die, and are started anew: each is counted once,
+/// and no waiter passes before all have begun to count.
 #[test]
 fn it_opens_with_the_last_count_and_not_before() {
     on_half_of_them(|mut world| async move {
@@ -56,7 +56,7 @@ fn it_opens_with_the_last_count_and_not_before() {
     });
 }
 
-/// A count without a name is made once as well, whatever is lost on the way.
+/// A count without a name is also made once, even if requests and answers are lost.
 #[test]
 fn a_count_is_made_once() {
     on_half_of_them(|mut world| async move {
@@ -88,7 +88,11 @@ async fn a_wait_ends_at_its_limit_or_when_the_latch_is_taken_away() {
     latch.reset().await.unwrap();
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Broken);
     assert_eq!(latch.remaining().await.unwrap(), 2, "it is a new one");
-    assert_eq!(locks.latch("l", 3).remaining().await.unwrap(), 3, "nobody has counted: it has no number yet");
+    assert_eq!(
+        locks.latch("l", 3).remaining().await.unwrap(),
+        3,
+        "no member has counted: it has no number yet"
+    );
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
-//! The law of each word that stands on registers, or partly so, and of who is told of a deadlock, on random schedules: many
-//! clients over one store, with lost and late requests and answers, with waits that are dropped and clients that fall silent
-//! for good.
+//! The laws of all primitives that are built on registers, at least in part, and of the deadlock
+//! detector, on random schedules: many clients over one store, with lost and late requests and answers,
+//! with waits that are dropped and clients that fall silent for good.
 //!
-//! Time is the runtime's own and stands still while anything can go on, so a schedule of minutes takes milliseconds.
-//! `LEASEHOLD_SCHEDULES` says how many each test tries, `LEASEHOLD_SEED` with which one to begin.
+//! Time is that of the runtime, and stands still while any task can run, so a schedule of minutes takes
+//! milliseconds. `LEASEHOLD_SCHEDULES` sets how many schedules each test tries, `LEASEHOLD_SEED` the
+//! first seed.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

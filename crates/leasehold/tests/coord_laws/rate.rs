@@ -1,4 +1,4 @@
-//! Never more than so many in any window of the period, by the server's clock.
+//! Grants never exceed the limit in any window of the period, by the server's clock.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use leasehold::{
 
 use crate::world::on_schedules;
 
-/// When the server granted what, and what was given back.
+/// The times of the grants on the server, and the grants that were released.
 #[derive(Debug)]
 struct Recorded {
     store: Arc<dyn Backend>,
@@ -23,7 +23,7 @@ struct Recorded {
 }
 
 impl Recorded {
-    /// Fails where more than `count` were granted in one window, of those that were not given back.
+    /// Fails if more than `count` were granted in one window, of those that were not released.
     fn holds(&self, count: u32, period: Duration) -> u32 {
         let mut grants: Vec<(Moment, u32)> = self.grants.lock().unwrap().values().copied().collect();
         grants.sort_unstable();
@@ -120,11 +120,11 @@ fn never_more_in_any_window() {
         for task in tasks {
             task.await.unwrap();
         }
-        // What was granted and not delivered is given back in the background.
+        // A grant that was not delivered is released in the background.
         tokio::time::sleep(Duration::from_secs(60)).await;
         let granted = recorded.holds(count, period);
         let got = got.load(Ordering::SeqCst);
-        assert!(granted >= got && got > 0, "{got} were told of a grant, and {granted} were granted");
+        assert!(granted >= got && got > 0, "{got} grants arrived, and {granted} were granted");
     });
 }
 

@@ -1,4 +1,4 @@
-//! Who holds when a lock is asked back hears of it, and nobody else does.
+//! A revocation request reaches the clients that hold the lock at that time, and no others.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::HashMap;
@@ -20,15 +20,15 @@ fn reason(heard: leasehold::Result<Revocation>) -> String {
     heard.unwrap().reason
 }
 
-/// Holders come and go and listen, and are asked back by many, some of whom die over it: each hears of what was asked while it
-/// held, and of nothing else.
+/// Holders come and go and listen, and many clients send revocation requests, some of which die
+/// meanwhile: each holder sees the requests that were made while it held the lock, and no others.
 #[test]
 fn those_who_hold_hear_and_no_others() {
     let heard_of = Arc::new(AtomicU64::new(0));
     on_half_of_them(|mut world| {
         let heard_of = heard_of.clone();
         async move {
-            // For whom each request was meant.
+            // The claims for which each request was meant.
             let meant = Meant::default();
             let askers: Vec<_> = (0..2)
                 .map(|asker| {
@@ -49,7 +49,8 @@ fn those_who_hold_hear_and_no_others() {
                             match tokio::time::timeout(chance.ms(200), guard.revoked()).await {
                                 Ok(Ok(revocation)) => {
                                     heard_of.fetch_add(1, Ordering::SeqCst);
-                                    // Not known yet where whoever asked was not answered before it was heard.
+                                    // Not known yet if the holder saw the request before its sender got
+                                    // an answer.
                                     if let Some(meant) = meant.lock().unwrap().get(&revocation.reason) {
                                         assert!(
                                             meant.contains(&guard.tag()),
@@ -69,7 +70,7 @@ fn those_who_hold_hear_and_no_others() {
             for task in askers.into_iter().chain(holders) {
                 task.await.unwrap();
             }
-            // What was asked before is not for whoever holds now.
+            // Earlier requests do not concern the present holder.
             let (late, asker) = (world.calm_client(), world.calm_client());
             let guard = late.locks.mutex("m").lock_timeout(Duration::from_secs(60)).await.unwrap();
             let early = tokio::time::timeout(Duration::from_secs(5), guard.revoked()).await;
@@ -109,7 +110,7 @@ async fn revocation_waits_for_a_listener_and_outlives_its_sender() {
     assert_eq!(asker.locks.revoke("m", "first").await.unwrap().len(), 1);
     asker.falls_silent();
     assert_eq!(reason(guard.revoked().await), "first");
-    assert_eq!(reason(guard.revoked().await), "first", "asked again it says the same");
+    assert_eq!(reason(guard.revoked().await), "first", "a second call returns the same request");
     guard.check().unwrap();
 }
 
@@ -126,7 +127,8 @@ async fn all_holders_are_asked_and_whoever_comes_later_is_not() {
     assert!(tokio::time::timeout(Duration::from_secs(5), late.revoked()).await.is_err());
 }
 
-/// What the giver was asked for is not asked of whoever goes on; what was asked while the token was out is.
+/// A request to the giver does not reach the holder that continues the lock; a request that was made
+/// while the token was out does.
 #[tokio::test(start_paused = true)]
 async fn who_takes_over_is_not_asked_for_what_the_last_one_was() {
     let (old, new) = clients();
@@ -141,7 +143,7 @@ async fn who_takes_over_is_not_asked_for_what_the_last_one_was() {
     assert_eq!(reason(guard.revoked().await), "of the next one");
 }
 
-/// What was asked back is not handed to the next task of the same process.
+/// A lock that was requested is not handed to the next task of the same process.
 #[tokio::test(start_paused = true)]
 async fn others_get_their_turn() {
     let (holder, other) = clients();

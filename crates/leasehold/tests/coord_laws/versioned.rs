@@ -1,4 +1,4 @@
-//! No update is lost and none is made twice, whatever is lost on the way.
+//! No update is lost and none is made twice, even if requests and answers are lost.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::BTreeSet;
@@ -8,12 +8,12 @@ use leasehold::{ErrorKind, Versioned};
 
 use crate::world::on_schedules;
 
-/// What the updates told, and how many of them told nothing.
+/// The results of the updates, and the number of updates without a result.
 #[derive(Debug, Default)]
 struct History {
-    /// What each update wrote that was confirmed.
+    /// The number that each confirmed update wrote.
     written: Vec<u64>,
-    /// Of so many it is not known whether they were made.
+    /// The number of updates of which it is not known whether they were made.
     unknown: u64,
 }
 
@@ -25,8 +25,9 @@ async fn add_one(value: &Versioned) -> leasehold::Result<leasehold::UpdateOutcom
     value.update(|old| Some((number(old) + 1).to_string().into_bytes())).await
 }
 
-/// All add one, over wires that lose and delay; some are called off in the middle, and some fall silent. Read from what they were
-/// told: no two wrote the same number, and the last number is that of the updates that were made.
+/// All clients add one, over wires that lose and delay; some updates are cancelled halfway, and some
+/// clients fall silent. By the reported results, no two updates wrote the same number, and the last
+/// number is that of the updates that were made.
 #[test]
 fn none_is_lost_and_none_is_made_twice() {
     on_schedules(|mut world| async move {

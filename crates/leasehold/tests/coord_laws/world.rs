@@ -1,4 +1,4 @@
-//! One store, its clients, and what goes wrong between them.
+//! One store, its clients, and the faults between them.
 #![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::sync::Arc;
@@ -108,7 +108,7 @@ impl Peer {
         }
     }
 
-    /// What happens to its requests from now on.
+    /// Sets the fault of its requests from now on.
     pub(crate) fn fault(&self, verb: Verb, mode: Mode) {
         self.fault.set(verb, mode);
     }
@@ -134,7 +134,8 @@ async fn trouble(client: Peer, mut chance: Chance) {
     }
 }
 
-/// Tries `schedule` on a thousand seeds, each in a runtime of its own whose time stands still while anything can go on.
+/// Tries `schedule` on a thousand seeds, each in a runtime of its own whose time stands still while any
+/// task can run.
 pub(crate) fn on_schedules<F>(schedule: impl Fn(World) -> F)
 where
     F: Future<Output = ()>,
@@ -176,7 +177,7 @@ where
     }
 }
 
-/// Tells the seed of a schedule that failed.
+/// Prints the seed of a schedule that failed.
 struct EventSink(u64);
 
 impl Drop for EventSink {

@@ -67,7 +67,7 @@ fn a_client_whose_runtime_ended_is_closed() {
         });
         std::thread::sleep(ms(50));
         drop(runtime);
-        let waited = waiting.join().unwrap().expect("told");
+        let waited = waiting.join().unwrap().expect("notified");
         assert_eq!(waited.unwrap_err().kind(), ErrorKind::Closed);
         other.block_on(async {
             tokio::time::timeout(SOON, async {
@@ -122,7 +122,7 @@ fn a_loss_comes_although_nobody_drives_the_clients_runtime() {
     drop((guard, other, locks));
 }
 
-/// What is granted while the client closes is nobody's.
+/// A grant that arrives while the client closes belongs to no caller.
 #[tokio::test]
 async fn nothing_is_granted_by_a_client_that_closed() {
     for round in 0..3 {
@@ -218,7 +218,7 @@ async fn close_ends_what_waits_for_a_store_that_is_away() {
     let began = tokio::time::Instant::now();
     assert!(locks.close(SOON).await);
     assert_eq!(reading.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
-    assert!(began.elapsed() < ms(5_000), "an outage is put up with for 15 s: {:?}", began.elapsed());
+    assert!(began.elapsed() < ms(5_000), "an outage is tolerated for 15 s: {:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,7 +229,8 @@ async fn a_guard_of_a_closed_client_is_lost_at_once() {
     assert_eq!(guard.state(), State::Lost(LossCause::Closed));
 }
 
-/// Wherever in the order of its tasks a runtime drops the one that asks for the first of many different requests.
+/// The contender for the first of many different requests is dropped by its runtime at any place in the
+/// order of tasks.
 #[test]
 fn a_line_of_many_requests_ends_with_its_runtime() {
     for place in 0..8 {

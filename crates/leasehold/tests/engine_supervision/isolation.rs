@@ -1,4 +1,4 @@
-//! What hangs in one place keeps back nothing in another; in virtual time.
+//! A part of the store that hangs delays nothing in other parts; in virtual time.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ async fn releases_elsewhere_are_prompt(after: Duration) {
         assert!(began.elapsed() < ms(100), "round {round}: {:?}", began.elapsed());
         tokio::time::sleep(ms(100)).await;
     }
-    // They are tried for as long as their leases could last, and then their lines go on.
+    // The releases are retried for as long as the leases could last, and then the queues continue.
     let next = world.locks.mutex("dead/7").ttl(TTL).lock_timeout(TTL * 4).await.unwrap();
     assert_eq!(next.state(), State::Valid);
 }
@@ -134,7 +134,8 @@ async fn close_is_not_blamed_for_what_was_not_answered_before() {
     assert!(world.locks.close(TTL).await);
 }
 
-/// A store that answers all that it is asked from the close on makes it a good one, whatever hung before.
+/// If the store answers all requests from the close on, the close succeeds, even if requests hung
+/// before.
 #[tokio::test(start_paused = true)]
 async fn close_is_answered_by_a_store_that_came_back() {
     for back_after in (4_000..16_000).step_by(500).map(ms) {

@@ -1,4 +1,5 @@
-//! What the engine survives: panics of code that is not its own, parts of a store that are away, and the end of its runtime.
+//! Failures that the engine survives: panics of foreign code, parts of a store that are away, and the
+//! end of its runtime.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 

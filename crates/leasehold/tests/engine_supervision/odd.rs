@@ -14,7 +14,7 @@ use leasehold::core::{
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, Event, EventSubscriber};
 
-/// What is asked.
+/// The kind of a call to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Contend,
@@ -26,7 +26,7 @@ pub(crate) enum Call {
     Examine,
 }
 
-/// Asked before each call: what, the how manieth of its kind, and about which resource first.
+/// Called before each call: with its kind, its number among that kind, and its first resource.
 type Hook = dyn Fn(Call, u64, &str) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync;
 
 pub(crate) struct Odd {
@@ -35,7 +35,7 @@ pub(crate) struct Odd {
     calls: [AtomicU64; 7],
     /// Answers of batches are left out.
     pub(crate) is_silent: AtomicBool,
-    /// The profile panics where it is asked for.
+    /// The profile panics when it is requested.
     pub(crate) has_no_profile: AtomicBool,
 }
 
@@ -69,12 +69,12 @@ impl fmt::Debug for Odd {
     }
 }
 
-/// What passes.
+/// A hook that passes.
 pub(crate) fn pass() -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(std::future::ready(Ok(())))
 }
 
-/// What passes after a while.
+/// A hook that passes after a while.
 pub(crate) fn late(after: Duration) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
         tokio::time::sleep(after).await;
@@ -82,12 +82,12 @@ pub(crate) fn late(after: Duration) -> BoxFuture<'static, Result<(), Failure>> {
     })
 }
 
-/// What is never answered.
+/// A hook that never answers.
 pub(crate) fn hang() -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(std::future::pending())
 }
 
-/// What fails after a while.
+/// A hook that fails after a while.
 pub(crate) fn fail(after: Duration) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
         tokio::time::sleep(after).await;
@@ -186,12 +186,12 @@ impl Clock for Ticks {
     }
 }
 
-/// What happened, in words: which event, to which resource.
+/// The events in words: the event, and its resource.
 #[derive(Debug, Default)]
 pub(crate) struct Diary(Mutex<Vec<(&'static str, String)>>);
 
 impl Diary {
-    /// How often that happened to resources whose names begin so.
+    /// Returns how often the event happened to resources whose names begin with `prefix`.
     pub(crate) fn count(&self, event: &str, prefix: &str) -> usize {
         let entries = self.0.lock().unwrap();
         entries.iter().filter(|(what, whom)| *what == event && whom.starts_with(prefix)).count()

@@ -51,7 +51,7 @@ async fn a_witness_that_panics_costs_no_lease_and_hides_no_loss() {
     assert!(locks.close(SOON).await);
 }
 
-/// A subscriber that panics at every event, and at every span while it is told to.
+/// A subscriber that panics at every event, and at every span while `spans_too` is set.
 #[derive(Debug, Default)]
 struct Touchy {
     spans_too: Arc<AtomicBool>,
@@ -94,7 +94,8 @@ async fn a_subscriber_that_panics_costs_no_lease_and_hides_no_loss() {
     spans_too.store(true, Ordering::SeqCst);
     tokio::time::sleep(ms(10_000)).await;
     assert_eq!(guard.state(), State::Valid);
-    // Nor does it keep anybody from a lock: of two, one waits until the other lets go.
+    // The subscriber does not keep any task from a lock either: of two, one waits until the other
+    // releases it.
     let mutex = world.locks.mutex("other");
     let first = mutex.lock().await.unwrap();
     let second = tokio::spawn(async move { mutex.lock().await.unwrap() });
@@ -169,7 +170,7 @@ async fn a_backend_that_panics_costs_one_call() {
     assert_eq!(world.diary.count("lost", ""), 0);
     guard.release().await.unwrap();
     assert_eq!(world.store.calls(Call::Release), 2);
-    // The line of this process goes on.
+    // The queue of this process continues.
     mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
     let error = world.locks.list("", None, 10).await.unwrap_err();
     assert!(error.to_string().contains("a backend panics at List"), "{error}");
@@ -199,7 +200,7 @@ async fn a_batch_that_is_not_answered_in_full_is_asked_again() {
     mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
 }
 
-/// What asks for the claim dies in a place where nothing is contained.
+/// The contender dies at a place where no panic is contained.
 #[tokio::test(start_paused = true)]
 async fn a_contender_that_dies_settles_its_line() {
     let (go, gone) = tokio::sync::watch::channel(false);
@@ -226,7 +227,7 @@ async fn a_contender_that_dies_settles_its_line() {
     world.store.has_no_profile.store(true, Ordering::SeqCst);
     go.send_replace(true);
     for wait in waits {
-        let error = tokio::time::timeout(SOON, wait).await.expect("told").unwrap().unwrap_err();
+        let error = tokio::time::timeout(SOON, wait).await.expect("notified").unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
     }
     world.store.has_no_profile.store(false, Ordering::SeqCst);
@@ -254,7 +255,7 @@ async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
     let waker = Arc::new(Spiteful).into();
     let mut changed = Box::pin(guard.changed(State::Valid));
     assert!(changed.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    let lost = tokio::time::timeout(SOON, other.lost()).await.expect("told");
+    let lost = tokio::time::timeout(SOON, other.lost()).await.expect("notified");
     assert_eq!(lost, LossCause::RenewalEnded);
     assert_eq!(guard.state(), State::Lost(LossCause::RenewalEnded));
     assert_eq!(world.locks.mutex("next").lock().await.unwrap_err().kind(), ErrorKind::Closed);
@@ -263,12 +264,12 @@ async fn the_end_of_the_watchdog_is_the_end_of_the_client() {
         changed.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())),
         Poll::Ready(_)
     ));
-    // What was held is given back all the same.
+    // The held locks are released all the same.
     assert!(world.locks.close(SOON).await);
     assert!(world.locks.inspect("live").await.unwrap().holders.is_empty());
 }
 
-/// A clock that panics while it is told to.
+/// A clock that panics while its flag is set.
 #[derive(Debug, Default)]
 struct Moody(AtomicBool);
 

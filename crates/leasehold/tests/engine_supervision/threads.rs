@@ -1,4 +1,4 @@
-//! What threads pass in may block, and may panic, while leases are renewed.
+//! Foreign code on any thread may block, and may panic, while leases are renewed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -166,13 +166,13 @@ impl EventSubscriber for Slow {
         if let Event::LeaseStarted { .. } = event
             && !self.0.swap(true, Ordering::SeqCst)
         {
-            // The tasks of this thread go on in another.
+            // The tasks of this thread continue in another.
             tokio::task::block_in_place(|| thread::sleep(TTL * 3));
         }
     }
 }
 
-/// The lease is over, and was given back, before the task that asked for it goes on.
+/// The lease is over, and was released, before the requesting task continues.
 async fn is_lost_while_it_is_granted(lock: impl AsyncFnOnce(&leasehold::Mutex) -> bool) {
     let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
     wire.set(Verb::Renew, Mode::Refuse);

@@ -1,4 +1,4 @@
-//! What the tests of the file store share.
+//! Helpers that the tests of the file store share.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
 
@@ -16,7 +16,7 @@ use leasehold_core::{
 };
 use tokio::task::JoinHandle;
 
-/// What has to come, comes within this on any machine that works: nothing here is woken by time.
+/// The limit within which an expected event comes on any working machine: nothing here is woken by time.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// A store in a directory of its own.
@@ -106,7 +106,7 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// How many descriptors on FIFOs this process has.
+/// Returns how many descriptors on FIFOs this process has.
 pub fn descriptors() -> usize {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     fds.filter(|fd| {

@@ -1,6 +1,7 @@
 //! A second process for the tests of the file store: this test program, started again as a taker of locks.
 //!
-//! A test program that uses it has a test named `taker` that calls [`serve`]; it does nothing in an ordinary run.
+//! A test program that uses it has a test named `taker` that calls [`serve`]; that test does nothing in
+//! an ordinary run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
-/// A process that takes a lock, and says what it sees. Killed when it is dropped.
+/// A process that takes a lock, and reports its results. Killed when it is dropped.
 pub struct Taker {
     child: Child,
     stdin: ChildStdin,
@@ -22,7 +23,7 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// A process that contends, and holds until it is told otherwise.
+    /// Starts a process that contends, and holds until it gets another order.
     pub fn hold(store: &Path, name: &str, share: Share) -> Taker {
         Taker::start(&format!("hold {} {name} {} {}", store.display(), share.weight(), share.capacity()))
     }
@@ -107,7 +108,7 @@ impl Drop for Taker {
     }
 }
 
-/// What the started process does.
+/// Runs the part of the started process.
 pub fn serve() {
     let Ok(order) = std::env::var(ORDER) else { return };
     let words: Vec<&str> = order.split(' ').collect();
@@ -157,7 +158,8 @@ async fn hold(backend: &FileBackend, claim: &Claim) {
     }
 }
 
-/// One stay inside: a counter that loses updates unless whoever is exclusive is alone, and a file for each who is in.
+/// Stays inside once: with a counter that loses updates unless an exclusive holder is alone, and a file
+/// for each holder.
 async fn inside(backend: &FileBackend, name: &str, share: Share, arena: &Path, round: u32) {
     let claim = claim(name, share);
     let fence = granted(backend, &claim).await;
@@ -183,8 +185,8 @@ async fn inside(backend: &FileBackend, name: &str, share: Share, arena: &Path, r
     assert!(matches!(backend.release(&[&claim]).await[..], [Release::Freed]));
 }
 
-/// Adds one to a number in a file, in two steps that lose an update unless nobody else is inside, and says so in a log.
-/// Each step is one write, so that whoever is killed has taken it or has not.
+/// Adds one to a number in a file, in two steps that lose an update unless no other process is inside,
+/// and logs it. Each step is one write, so a killed process has done it or has not.
 async fn count(backend: &FileBackend, name: &str, arena: &Path) {
     let claim = claim(name, Share::MUTEX);
     let fence = granted(backend, &claim).await;
