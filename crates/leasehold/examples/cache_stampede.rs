@@ -81,7 +81,7 @@ fn flight(locks: &Client) -> leasehold::Result<SingleFlight> {
     flight.with(|turn| Ok(turn.ttl(TTL)))
 }
 
-/// Everybody who does not find the page makes it.
+/// Lets every caller that does not find the page make it.
 async fn alone() -> Rush {
     let source = Source::default();
     let began = Instant::now();
@@ -89,10 +89,10 @@ async fn alone() -> Rush {
     for caller in callers {
         let _ = caller.await;
     }
-    Rush { what: "everybody loads", loads: source.0.load(Ordering::SeqCst), slowest: began.elapsed() }
+    Rush { what: "every caller loads", loads: source.0.load(Ordering::SeqCst), slowest: began.elapsed() }
 }
 
-/// All callers of all clients ask at once.
+/// Lets all callers of all clients request the page at once.
 async fn rush(
     what: &'static str,
     flights: &[SingleFlight],
@@ -118,7 +118,7 @@ async fn rush(
     Ok(Rush { what, loads: source.0.load(Ordering::SeqCst), slowest })
 }
 
-/// A client begins to load and is never heard of again: what it holds ends by itself.
+/// Lets a client begin to load and fall silent: its lock ends with its lease.
 async fn dies(locks: &Client, source: &Source) -> leasehold::Result<()> {
     let wire = Arc::new(Fault::over(locks.backend().clone()));
     let flight = flight(&Client::builder().over(wire.clone())?)?;

@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     open(&db, &column, old.fence()).await?;
     let old_fence = column.value(old.fence())?;
     println!("the first holder has {old_fence} and sees {} pieces", pieces(&db, &column, &old_fence).await?);
-    // It is paused here, and its lock is lost; in this example it simply gives it back.
+    // The holder is paused here, and its lock is lost; in this example the lock is simply released.
     old.release().await?;
 
     let new = mutex.lock().await?;
@@ -83,7 +83,8 @@ async fn pieces(db: &Database, column: &FenceColumn, fence: &str) -> Result<i64,
     Ok(db.query_one(&text, &[&fence, &ID]).await?.get(0))
 }
 
-/// So many rows were changed: one, or none where a newer holder has opened the row.
+/// Sells one piece. Returns the number of changed rows: one, or none if a newer holder has opened the
+/// row.
 async fn sell(
     db: &Database,
     column: &FenceColumn,

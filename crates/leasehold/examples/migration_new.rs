@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let locks = Client::open(&url).await?;
     let mutex = locks.mutex("nightly").ttl(Duration::from_secs(30));
-    // What is counted is on the same server, and reached without the options of the lock.
+    // The counter is on the same server, and is reached without the options of the lock.
     let server = url.split_once('?').map_or(url.as_str(), |(server, _)| server);
     let counter = redis::Client::open(server)?.get_multiplexed_async_connection().await?;
     let rounds: u32 = rounds.parse()?;
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// As the old half does it: without the lock, additions would be lost.
+/// Adds one, as the old half does: without the lock, additions would be lost.
 async fn add_one(mut counter: MultiplexedConnection) -> redis::RedisResult<()> {
     let seen: Option<u64> = counter.get("counter").await?;
     tokio::time::sleep(Duration::from_millis(5)).await;

@@ -267,8 +267,8 @@ impl Client {
     /// As [`Lock::detect_deadlocks`]: no false alarms. Nothing in the store is changed.
     ///
     /// # Does not promise
-    /// To see waits other than those that use [`Lock::detect_deadlocks`]. Claims that wait behind a
-    /// deadlock, and a deadlock that waits for another one, are not reported.
+    /// Waits without [`Lock::detect_deadlocks`] are not seen. Claims that wait behind a deadlock, and a
+    /// deadlock that waits for another one, are not reported.
     ///
     /// # Errors
     /// `Unsupported` if the store does not show whole notes; nothing is sent. Otherwise the

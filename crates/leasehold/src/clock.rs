@@ -76,8 +76,9 @@ impl Clock for Bridged {
 /// ```
 ///
 /// # Does not promise
-/// To count suspend: outside tests it is `std::time::Instant`, and stops while the machine sleeps. Outside
-/// the runtime a paused time cannot be seen: there it shows the latest time that was seen inside.
+/// Suspend is not counted: outside tests this is `std::time::Instant`, which stops while the machine
+/// sleeps. Outside the runtime a paused time cannot be seen: there the clock shows the latest time that
+/// was seen inside.
 #[derive(Debug)]
 pub struct TokioClock {
     began: Instant,

@@ -33,7 +33,7 @@ impl Seen {
     }
 }
 
-/// Looks at a guard; a loss that nobody marked yet stays unmarked.
+/// Looks at a guard; a loss that no task has marked yet stays unmarked.
 pub fn look(guard: &Guard) -> Seen {
     let held = guard.hold().held();
     Seen { marked: held.marked(), until: held.valid_until(), now: guard.hold().now() }

@@ -385,7 +385,7 @@ fn a_condition_wakes_threads() {
     notifier.join().unwrap();
 }
 
-/// Opens a client that hands a lock over as long as somebody waits, and another one of the same store.
+/// Opens a client that hands a lock over as long as a task waits, and another one of the same store.
 fn handing_over(store: &str) -> (Client, Client) {
     let tuning =
         leasehold::Tuning { local_handoff_limit: 1_000, local_handoff_time: SOON * 10, ..Default::default() };
@@ -393,7 +393,7 @@ fn handing_over(store: &str) -> (Client, Client) {
     (Client::open_with(settings, store).unwrap(), Client::open(store).unwrap())
 }
 
-/// Starts a task of the same client that waits for the job, and returns when it is in line.
+/// Starts a task of the same client that waits for the job, and returns when it is queued.
 fn next_in_line(
     locks: &Client,
     max_hold: Option<Duration>,

@@ -1,4 +1,4 @@
-//! The store in memory before all laws, in each way of waiting and of ordering.
+//! The laws of all stores, on the store in memory, in each way of waiting and of ordering.
 
 use std::sync::Arc;
 

@@ -62,7 +62,8 @@ async fn play(locks: &Client, part: &str, name: &str) {
         }
         "count" => locks.latch(name, 3).count_down_as("player").await.unwrap(),
         "pass" => {
-            // Whether the other side was there, or gave up: this one only has to be killed.
+            // With or without another party, and also if the wait ends: this process only has to be
+            // killed.
             let _ = locks.barrier(name, 2).ttl(TTL).wait_timeout(Duration::from_secs(20)).await;
         }
         "use_up" => {
@@ -289,7 +290,7 @@ fn waiter(locks: &Client, name: &str) -> (JoinHandle<()>, oneshot::Receiver<()>)
     (waiting, inside)
 }
 
-/// A waiter dies: the one notification goes to the other who waits.
+/// A waiter dies: the one notification goes to the other waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_dies_at_each_step() {
     at_each_step("wait", 30, 12, |locks, name, mut player| async move {

@@ -72,6 +72,6 @@ async fn a_loss_while_it_waits_for_the_next_ends_the_wait() {
     let all = MultiLock::new().and(shaky.mutex("a").ttl(Duration::from_millis(200))).and(steady.mutex("b"));
     let lost = tokio::time::timeout(SOON, all.lock()).await.unwrap().unwrap_err();
     assert!(matches!(lost.kind(), ErrorKind::Lost(_)) && lost.to_string().contains(" a:"), "{lost}");
-    assert_eq!(steady.inspect("b").await.unwrap().waiting.len(), 0, "and its place in line is given up");
+    assert_eq!(steady.inspect("b").await.unwrap().waiting.len(), 0, "and its place in the queue is given up");
     drop(busy);
 }

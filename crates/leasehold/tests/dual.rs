@@ -113,7 +113,7 @@ async fn dual_waiter_for_the_old_lock_keeps_the_new_one_and_releases() {
     let short = both.mutex("job").ttl(Duration::from_millis(300));
     let waiting = tokio::spawn(async move { short.lock_timeout(Duration::from_millis(1_200)).await });
     tokio::time::sleep(Duration::from_millis(900)).await;
-    assert!(new.mutex("job").try_lock().await.unwrap().is_none(), "the one who is next has it");
+    assert!(new.mutex("job").try_lock().await.unwrap().is_none(), "the next holder has it");
     assert!(waiting.await.unwrap().is_err(), "it had to time out");
     let mut free = None;
     for _ in 0..100 {
@@ -123,7 +123,7 @@ async fn dual_waiter_for_the_old_lock_keeps_the_new_one_and_releases() {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    free.expect("who gave up holds nothing").release().await.unwrap();
+    free.expect("a waiter that gave up holds nothing").release().await.unwrap();
     let waiting = tokio::spawn({
         let mutex = both.mutex("job");
         async move { mutex.lock().await }

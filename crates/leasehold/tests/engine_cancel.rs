@@ -41,7 +41,7 @@ async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
                 wire.set_all(Mode::Pass);
                 drop(held);
                 settles(&other, "job").await;
-                // And the line still works.
+                // And the queue still works.
                 mutex.lock_timeout(Duration::from_secs(5)).await.unwrap().release().await.unwrap();
             }
         }
@@ -60,7 +60,7 @@ async fn a_wait_that_nobody_wants_any_more_leaves_the_servers_line() {
     });
     common::waiting(&other, "job", 1).await;
     wait.abort();
-    // The lock is still held: only the end of patience takes the claim out of the line.
+    // The lock is still held: only the end of patience takes the claim out of the queue.
     common::waiting(&other, "job", 0).await;
     held.release().await.unwrap();
 }
@@ -194,7 +194,7 @@ async fn an_outage_is_borne_for_a_while_and_then_told_to_all_who_wait() {
     });
     tokio::time::sleep(ms(100)).await;
     wire.set(Verb::Contend, Mode::Pass);
-    wait.await.unwrap().expect("a short outage is nobody's business");
+    wait.await.unwrap().expect("a short outage does not end the wait");
 }
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn whoever_stops_polling_his_release_keeps_nobody_waiting() {
         assert!(releasing.as_mut().poll(&mut cx).is_pending());
         wire.set(Verb::Release, Mode::Pass);
         match comer {
-            Comer::Waits => drop(lock.lock_timeout(PATIENT).await.expect("nobody else has it")),
+            Comer::Waits => drop(lock.lock_timeout(PATIENT).await.expect("no other client has it")),
             Comer::Tries => assert!(lock.try_lock().await.unwrap().is_none(), "it is not released yet"),
             Comer::Closes => assert!(locks.close(PATIENT).await, "the release is brought to its end"),
         }

@@ -1,4 +1,4 @@
-//! The local line: one claim on the server, hand-over inside the process, nobody starves.
+//! The local queue: one claim on the server, hand-over inside the process, and no starvation.
 
 #![allow(
     clippy::unwrap_used,
@@ -58,7 +58,7 @@ async fn a_lock_goes_from_task_to_task_in_order_with_rising_fences() {
         let (entered, ready) = tokio::sync::oneshot::channel();
         tasks.push(tokio::spawn(async move {
             let mut lock = std::pin::pin!(mutex.lock());
-            // One poll puts it in line, so the order of tasks is the order of arrival.
+            // One poll queues it, so the order of tasks is the order of arrival.
             let polled =
                 std::future::poll_fn(|cx| std::task::Poll::Ready(lock.as_mut().poll(cx).is_ready())).await;
             assert!(!polled);
@@ -176,7 +176,7 @@ async fn a_wait_that_times_out_leaves_the_line_and_the_others_in_it() {
     assert_eq!(
         other.inspect("job").await.unwrap().waiting.len(),
         1,
-        "the place is kept for the one who stays"
+        "the place is kept for the waiter that stays"
     );
     held.release().await.unwrap();
     patient.await.unwrap().release().await.unwrap();
@@ -193,7 +193,7 @@ async fn the_futures_of_a_lock_are_small_enough_to_be_moved_about() {
     assert!(size_of_val(&guard.release()) <= 1_024);
 }
 
-/// Starts a wait: polled once, it is in line.
+/// Starts a wait: polled once, it is queued.
 async fn standing<T: Send + 'static>(
     wait: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {

@@ -240,10 +240,10 @@ async fn a_ttl_and_a_limit_without_end_leave_the_watchdog_alive() {
     let locks = Client::open(&format!("file://{}", dir.path().display())).await.unwrap();
     let endless = locks.mutex("a").ttl(Duration::MAX).max_hold(Duration::MAX).lock().await.unwrap();
     let limited = locks.mutex("b").max_hold(ms(100)).lock().await.unwrap();
-    let cause = tokio::time::timeout(ms(10_000), limited.lost()).await.expect("somebody watches the limit");
+    let cause = tokio::time::timeout(ms(10_000), limited.lost()).await.expect("the limit is watched");
     assert_eq!(cause, LossCause::MaxHold);
     endless.check().unwrap();
-    assert!(locks.close(ms(10_000)).await, "and somebody gives everything back");
+    assert!(locks.close(ms(10_000)).await, "and everything is released");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Grants that come too late to be of use, and leases that leave no time to work.
+//! Grants that come too late to be useful, and leases that leave no time to work.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 

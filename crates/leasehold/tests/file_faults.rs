@@ -216,7 +216,7 @@ async fn two_users_share_a_store_that_was_made_for_it() {
         let again = claim("a", Share::MUTEX);
         assert!(granted(&backend, &again).await > fence);
         assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap().success());
-        // The other one ended in the line, without a word.
+        // The other user's process ended in the queue, without a release.
         assert_eq!(claim_files(&backend, "a"), 2);
         assert_eq!(look(&backend, "a").await.waiting.len(), 0);
         assert_busy(&backend, &claim("a", Share::MUTEX)).await;
@@ -239,7 +239,7 @@ async fn two_users_share_a_store_that_was_made_for_it() {
     std::process::exit(0);
 }
 
-/// Waits until the line has moved on to the other user.
+/// Waits until the queue has moved on to the other user.
 async fn eventually_held(backend: &FileBackend, name: &str) {
     until_waiting(backend, name, 0).await;
     assert_eq!(look(backend, name).await.holders.len(), 1);
@@ -250,7 +250,7 @@ fn assert_full(failure: &Failure) {
     assert!(failure.detail().contains("free some space"), "{failure}");
 }
 
-/// Takes all space there is.
+/// Takes all free space.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     let block = [0; 4096];

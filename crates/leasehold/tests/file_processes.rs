@@ -11,7 +11,7 @@ mod file_support;
 use file_support::taker::{Taker, serve};
 use file_support::*;
 
-/// Not a test: what this program does when it is started as a second process.
+/// Not a test: the code of this program when it is started as a second process.
 #[test]
 fn taker() {
     serve();
@@ -187,7 +187,7 @@ async fn the_death_of_one_permit_holder_makes_room() {
     until_waiting(&backend, "p", 1).await;
     let behind = spawn_wait(&backend, &last);
     until_waiting(&backend, "p", 2).await;
-    // Which of the three stands first in line is chance; the middle one dies, then another one.
+    // Which of the three holders is first is chance; the middle one dies, then another one.
     holders[1].kill();
     within(LIMIT, waiter).await.unwrap();
     assert!(!behind.is_finished());
@@ -256,7 +256,7 @@ async fn break_of_a_stopped_holder_is_forced_and_the_holder_sees_it() {
     assert!(holder.says_nothing());
     holder.signal(Signal::CONT);
     assert_eq!(holder.says(), "lost Gone");
-    assert_eq!(look(&backend, "f").await.holders[0].id, next.id, "it touched nobody else's");
+    assert_eq!(look(&backend, "f").await.holders[0].id, next.id, "it touched no other claim");
 }
 
 #[tokio::test]

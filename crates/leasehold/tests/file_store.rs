@@ -212,7 +212,7 @@ async fn a_broken_holder_is_told_and_lets_go_by_itself() {
     within(LIMIT, waiter).await.unwrap();
     assert!(matches!(renew(&one, &held).await, Renewal::Lost));
     assert!(matches!(one.release(&[&held]).await[..], [Release::Gone]));
-    assert_eq!(look(&two, "break").await.holders[0].id, next.id, "the late release touched nobody else");
+    assert_eq!(look(&two, "break").await.holders[0].id, next.id, "the late release touched no other claim");
 }
 
 #[tokio::test]
@@ -310,7 +310,7 @@ async fn a_lost_or_damaged_ledger_is_built_again_from_those_who_live() {
         let third = spawn_wait(&one, &last);
         until_waiting(&one, "d", 2).await;
         damage(&one.path_of(&resource("d")).join("ledger"));
-        assert_eq!(look(&two, "d").await.waiting.len(), 2, "{what}: an onlooker still sees the line");
+        assert_eq!(look(&two, "d").await.waiting.len(), 2, "{what}: an observer still sees the queue");
         assert_busy(&two, &claim("d", Share::MUTEX)).await;
         assert!(matches!(renew(&one, &held).await, Renewal::Alive), "{what}");
         let seen = look(&two, "d").await;
@@ -341,7 +341,7 @@ async fn a_damaged_reserve_is_an_error_and_never_a_beginning_at_one() {
         assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None));
         assert!(failure.detail().contains("above every fence"), "{failure}");
         assert_eq!(fs::read_to_string(room.join("fence")).unwrap(), content, "it is left as it is");
-        // What the text says does help.
+        // The advice in the message does help.
         fs::write(room.join("fence"), "leasehold-fence 1 00000000000000005000 00000000000000005000").unwrap();
         assert_eq!(granted(&backend, &held).await, Fence::new(0, 5001, 0));
     }

@@ -1,4 +1,4 @@
-//! Policies of a lock: quiet after a loss, and who of a client comes first.
+//! Policies of a lock: the delay after a loss, and the order of the waiters of one client.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -9,7 +9,8 @@ use leasehold::core::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, SystemClock};
 
-/// From the end of its validity on, nobody is granted for as long as was said; and then somebody is.
+/// After the end of its validity the lock is granted to no client for the lock delay, and then to the
+/// next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_loss_nobody_is_granted_for_a_while() {
     for mode in [Mode::LoseRequest, Mode::LoseReply, Mode::Hang] {
@@ -63,7 +64,7 @@ async fn a_proper_release_is_not_followed_by_quiet() {
     drop(guard);
     let held = second.mutex("other").lock_delay(ms(20_000)).lock().await.unwrap();
     assert!(second.close(ms(2000)).await);
-    assert!(first.mutex("other").try_lock().await.unwrap().is_some(), "a closed client gives back properly");
+    assert!(first.mutex("other").try_lock().await.unwrap().is_some(), "a closed client releases properly");
     drop(held);
 }
 

@@ -26,7 +26,7 @@ async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer() {
     let error = guard.upgrade_timeout(ms(50)).await.unwrap_err();
     assert_eq!((error.kind(), error.op()), (ErrorKind::Timeout, "upgrade"));
     assert!(!guard.is_writer() && guard.check().is_ok());
-    // What it asked for is gone, so readers are let in again.
+    // Its request is gone, so readers are let in again.
     drop(there.read_timeout(PATIENCE).await.unwrap());
     let upgrade = tokio::spawn(async move {
         guard.upgrade().await.unwrap();
@@ -237,14 +237,18 @@ async fn upgrade_and_back(lock: &RwLock, room: &Room, dice: &mut Dice) {
     dice.pause().await;
     match guard.upgrade().await {
         Ok(()) => {
-            assert_eq!(room.value.load(Ordering::SeqCst), seen, "somebody wrote between reading and writing");
+            assert_eq!(
+                room.value.load(Ordering::SeqCst),
+                seen,
+                "another client wrote between reading and writing"
+            );
             room.write(1, dice).await;
             room.upgrades.fetch_add(1, Ordering::SeqCst);
             if dice.roll(2) == 0 {
                 let written = room.value.load(Ordering::SeqCst);
                 guard.downgrade().await.unwrap();
                 dice.pause().await;
-                assert_eq!(room.value.load(Ordering::SeqCst), written, "somebody wrote beside a reader");
+                assert_eq!(room.value.load(Ordering::SeqCst), written, "a client wrote beside a reader");
             }
         }
         Err(error) => {
@@ -273,7 +277,7 @@ async fn the_law_holds_over_a_thousand_schedules() {
         });
         for one in crowd.collect::<Vec<_>>() {
             let done = tokio::time::timeout(PATIENCE, one).await;
-            done.unwrap_or_else(|_| panic!("seed {seed}: somebody waits for ever")).unwrap();
+            done.unwrap_or_else(|_| panic!("seed {seed}: a task waits for ever")).unwrap();
         }
         rooms.upgrades.fetch_add(room.upgrades.load(Ordering::SeqCst), Ordering::SeqCst);
         rooms.told.fetch_add(room.told.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -283,7 +287,7 @@ async fn the_law_holds_over_a_thousand_schedules() {
     assert!(upgrades > 1_000 && told > 100, "{upgrades} upgrades, {told} errors: the schedules are too tame");
 }
 
-/// In virtual time: a claim that waits well is looked at every few seconds.
+/// In virtual time: the queue of a waiting upgrade is read every few seconds.
 #[tokio::test(start_paused = true)]
 async fn an_upgrade_that_loses_its_place_is_told() {
     let store = Store::new();
@@ -298,7 +302,7 @@ async fn an_upgrade_that_loses_its_place_is_told() {
     let writer = two.rwlock("prices");
     let writer = tokio::spawn(async move { writer.write().await });
     common::waiting(&two, "prices", 2).await;
-    // It has looked, and has found nobody ahead of it who waits for this reader.
+    // The upgrade has read the queue, and has found no waiter ahead of it that waits for this reader.
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert!(!upgrade.is_finished());
     let first = two.inspect("prices").await.unwrap().waiting.remove(0);

@@ -27,8 +27,8 @@ impl Observer {
         Observer { observer: Some(observer) }
     }
 
-    /// Blocks until the leader or its value differs from the one returned before: the first call
-    /// returns at once. `None` means that there is no leader.
+    /// Blocks until the leader or its value differs from the one returned before: the first call returns
+    /// at once. `None` means that the election has no leader.
     ///
     /// # Errors
     /// As [`Observer::next`](crate::Observer::next), and `Closed` in a forked process.

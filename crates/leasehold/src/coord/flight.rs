@@ -47,8 +47,8 @@ use local::{JoinedFlight, Seat};
 /// # Promises
 /// Of all callers that want a missing value, one loads it; the others get the result, each a moment
 /// after it is written. If the loader fails or dies, the next in the queue loads; a failure is reported
-/// only to the caller whose loader failed. That the store does not answer is reported to all callers of
-/// one process together. A loader that was overtaken, because its lock was lost or the value was
+/// only to the caller whose loader failed. If the store does not answer, all callers of one process get
+/// that error together. A loader that was overtaken, because its lock was lost or the value was
 /// [invalidated](SingleFlight::invalidate) meanwhile, cannot replace later values. Within one process
 /// all callers of a key are one.
 ///

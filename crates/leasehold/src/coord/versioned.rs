@@ -34,9 +34,9 @@ use crate::lock::Mutex;
 /// that it left with the value.
 ///
 /// # Does not promise
-/// An order among updates. A value if the store itself may lose writes, see [`Durability`](crate::Durability)
-/// of the store. That other programs find the bare value in the store: it follows up to 129 bytes that
-/// identify the last writer.
+/// Updates have no order. A value can be lost if the store itself may lose writes, see
+/// [`Durability`](crate::Durability) of the store. Other programs do not find the bare value in the
+/// store: it follows up to 129 bytes that identify the last writer.
 #[derive(Clone, Debug)]
 pub struct Versioned {
     engine: Arc<Engine>,

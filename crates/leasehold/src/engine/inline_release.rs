@@ -106,7 +106,7 @@ impl InlineRelease {
 }
 
 /// The carrier's handle to an inline release. Dropping it leaves the release to the reaper.
-#[must_use = "it is the carrier who does the work"]
+#[must_use = "the carrier does the work"]
 pub(super) struct Carried(pub(super) Arc<InlineRelease>);
 
 impl Future for Carried {

@@ -487,7 +487,7 @@ mod tests {
         clock.advance(Duration::from_secs(3));
         let asked_at = clock.now();
         clock.advance(Duration::from_secs(7));
-        assert!(!held.renewed(asked_at), "nobody looked in between, but the end has passed");
+        assert!(!held.renewed(asked_at), "no task looked in between, but the end has passed");
         assert_eq!(held.state(), State::Lost(LossCause::Expired));
     }
 

@@ -54,8 +54,8 @@ pub enum SqlDialect {
 /// at every isolation level; nor reads it, unless in a transaction that had begun to read before.
 ///
 /// # Does not promise
-/// Anything against statements without the condition. That rows are read as of after `open`, if `open`
-/// ran inside a transaction that had read something before.
+/// Statements without the condition are not stopped. Rows may be read as of before `open`, if `open` ran
+/// inside a transaction that had read something before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceColumn {
     dialect: SqlDialect,

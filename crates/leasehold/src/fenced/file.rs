@@ -19,7 +19,7 @@ use super::{NoFence, Stale, compare, shown};
 /// the new, never a mixture.
 ///
 /// # Does not promise
-/// Anything against processes that do not use this type. Network file systems, whose locks can be held
+/// Processes that do not use this type are not stopped. Network file systems, whose locks can be held
 /// twice, are not detected here.
 ///
 /// Calls block for the length of a few system calls and a sync to disk.

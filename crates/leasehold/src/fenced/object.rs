@@ -41,8 +41,8 @@ use super::{NoFence, Stale, compare, shown};
 /// fails, open the object again and look.
 ///
 /// # Does not promise
-/// Anything of a store that does not keep conditional writes, or whose entity tags are weak. That a
-/// reader without this type finds the bare content: it follows a line with the fence, see
+/// Nothing is promised on a store that does not keep conditional writes, or whose entity tags are weak.
+/// A reader without this type does not find the bare content: it follows a line with the fence, see
 /// [`FencedObject::strip`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedObject {

@@ -28,8 +28,9 @@ pub trait RedisEval: Send + Sync {
 /// type. If the fence is gone, evicted or flushed, only holders that open the key anew are accepted.
 ///
 /// # Does not promise
-/// Anything against clients that do not use this type. More than the server keeps: a failover to a replica
-/// that had not received the raised fence lets the older holder in again, as it brings back the older value.
+/// Clients that do not use this type are not stopped. The fence is kept only as well as the server keeps
+/// its data: a failover to a replica that had not received the raised fence lets the older holder in
+/// again, as it brings back the older value.
 ///
 /// # Cancel safety
 /// If the future is dropped, the work may or may not be done.

@@ -248,11 +248,11 @@ impl<K> Lock<K> {
     /// dies leaves the circle when its leases end.
     ///
     /// # Does not promise
-    /// That each deadlock is found. All members of the circle must use this setting, on one store: a
+    /// Not every deadlock is found. All members of the circle must use this setting, on one store: a
     /// holder without an owner, or a waiter without this setting, counts as one that will continue. Of
-    /// each owner 16 locks of this client are known, of a store 256 waits; 32 if locks cannot be
-    /// shared. It is not taken into account that a member of the circle, or a waiter ahead in the
-    /// queue, would have given up at the limit of its wait.
+    /// each owner 16 locks of this client are known, of a store 256 waits; 32 if locks cannot be shared.
+    /// It is not taken into account that a member of the circle, or a waiter ahead in the queue, would
+    /// have given up at the limit of its wait.
     ///
     /// # Cost
     /// Nothing for an owner that holds no other lock, or that waits for less than `after`. An owner that
@@ -290,12 +290,13 @@ impl<K> Lock<K> {
     /// Requires that waiters are granted the lock in this order.
     ///
     /// # Does not promise
-    /// Anything about tasks of one client. The client has one place at a time in the queue of the store, for
-    /// the first of its tasks that wait; the others get one when they are first. Two tasks that want the same
-    /// take turns under one claim, within what [`Tuning`](crate::Tuning) allows for a hand-over, and the one
-    /// that waits for that has no place of its own in the queue of the store until then. A place belongs
-    /// to the client: if the task for which it was taken leaves, the next one that wants the same has it,
-    /// unless one that came before that and wants less would be granted without it.
+    /// Tasks of one client need not be served in this order. The client has one place at a time in the
+    /// queue of the store, for the first of its tasks that wait; the others get one when they are first.
+    /// Two tasks that want the same take turns under one claim, within what [`Tuning`](crate::Tuning)
+    /// allows for a hand-over, and the one that waits for that has no place of its own in the queue of
+    /// the store until then. A place belongs to the client: if the task for which it was taken leaves,
+    /// the next one that wants the same has it, unless one that came before that and wants less would be
+    /// granted without it.
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it. Nothing is sent.

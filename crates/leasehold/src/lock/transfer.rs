@@ -44,8 +44,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// the lock. If several processes take it over, one succeeds.
 ///
 /// # Does not promise
-/// Protection from other readers: any process that knows the text can take the lock over, or end it. It
-/// contains no password and no address, and `{:?}` does not show the secret.
+/// A token is not protected from other readers: any process that knows the text can take the lock over,
+/// or end it. It contains no password and no address, and `{:?}` does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TransferToken {
     resource: Resource,

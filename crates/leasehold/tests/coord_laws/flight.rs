@@ -301,7 +301,7 @@ async fn a_fresh_value_is_loaded_early_by_chance() {
         };
         ask().await.unwrap();
         tokio::time::sleep(Duration::from_millis(9_900)).await;
-        // A tenth of a second is left and a load takes one: of forty callers nobody begins once in e^38.
+        // A tenth of a second is left and a load takes one: of forty callers none begins once in e^38.
         for _ in 0..40 {
             assert_eq!(ask().await.unwrap().origin, ValueSource::Kept);
         }
@@ -343,7 +343,7 @@ async fn that_there_is_nothing_is_kept_as_long_as_it_is_said() {
 #[derive(Debug, Default)]
 struct Shelf(Mutex<HashMap<String, Put>>);
 
-/// A value, its version, and until when it is kept.
+/// A value, its version, and the time until which it is kept.
 type Put = (Vec<u8>, u64, Instant);
 
 #[async_trait]

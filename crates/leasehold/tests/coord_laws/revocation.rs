@@ -82,7 +82,7 @@ fn those_who_hold_hear_and_no_others() {
     });
     let heard_of = heard_of.load(Ordering::SeqCst);
     println!("{heard_of} requests were heard");
-    assert!(heard_of > 0, "nobody ever heard");
+    assert!(heard_of > 0, "no request was ever seen");
 }
 
 async fn ask(client: Peer, asker: u32, meant: Meant, mut chance: Chance) {

@@ -9,7 +9,7 @@ use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Backend, Client, Clock, Moment};
 
-/// Chance that can be had again: xorshift64*.
+/// Randomness that can be repeated: xorshift64*.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
 
@@ -96,7 +96,7 @@ impl World {
 }
 
 impl Peer {
-    /// Nothing of this client is heard of any more, as after `kill -9`.
+    /// Cuts this client off for ever, as after `kill -9`.
     pub(crate) fn falls_silent(&self) {
         self.is_silent.store(true, Ordering::SeqCst);
         self.fault.set_all(Mode::Hang);

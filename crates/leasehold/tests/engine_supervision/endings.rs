@@ -20,7 +20,7 @@ fn runtimes() -> [Runtime; 2] {
     [several, Builder::new_current_thread().enable_all().build().unwrap()]
 }
 
-/// Nothing that is asked of a client without a runtime hangs, panics or works.
+/// No call to a client without a runtime hangs, panics or works.
 async fn is_closed(locks: Client) {
     let kind = |error: leasehold::Error| error.kind();
     let closed = ErrorKind::Closed;
@@ -58,7 +58,7 @@ fn a_client_whose_runtime_ended_is_closed() {
             let shared = locks.rwlock("shared").upgradable_read().await.unwrap();
             (locks, guard, shared)
         });
-        // Somebody waits, on another runtime, for what is held.
+        // A task on another runtime waits for the held lock.
         let other = Builder::new_current_thread().enable_all().build().unwrap();
         let mutex = locks.mutex("held");
         let waiting = std::thread::spawn(move || {
@@ -88,7 +88,7 @@ fn a_client_whose_runtime_ended_is_closed() {
 
 #[test]
 fn lock_fails_where_nobody_was_left_to_tell_of_the_end() {
-    // Nothing was held, nobody waited: the call itself finds out.
+    // Nothing was held, no task waited: the call itself finds out.
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let locks = runtime.block_on(async { Store::new().client().0 });
     drop(runtime);
@@ -190,7 +190,7 @@ async fn what_was_asked_of_the_backend_is_never_dropped_midway() {
         }
     })
     .await
-    .expect("all three came to their ends, although nobody waited");
+    .expect("all three came to their ends, although no task waited");
     guard.release().await.unwrap();
 }
 
@@ -240,7 +240,7 @@ fn a_line_of_many_requests_ends_with_its_runtime() {
             runtime.spawn(std::future::pending::<()>());
         }
         let held = runtime.block_on(async { locks.mutex("job").lock().await.unwrap() });
-        // Outside of the runtime, so that they do not leave the line with it.
+        // Outside of the runtime, so that they do not leave the queue with it.
         let mut waiting: Vec<_> = (0..2_000)
             .map(|number| {
                 let mutex = locks.mutex("job").note(Note::new(&number.to_string()).unwrap());

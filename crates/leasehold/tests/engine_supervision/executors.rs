@@ -21,7 +21,7 @@ fn they_work_and_do_not_panic_outside_tokio() {
         let seen = locks.inspect("job").await.unwrap();
         assert_eq!(locks.changed("job", &seen.version, ms(30)).await.unwrap().holders.len(), 1);
         assert_eq!(locks.list("", None, 5).await.unwrap().len(), 1);
-        // A thread of its own lets go, so that the wait inside is a real one.
+        // The release runs beside the wait, so that the wait is a real one.
         let (waited, ()) = join(locks.mutex("job").lock(), async { guard.release().await.unwrap() }).await;
         let guard = waited.unwrap();
         guard.check().unwrap();

@@ -141,7 +141,7 @@ async fn close_is_answered_by_a_store_that_came_back() {
     for back_after in (4_000..16_000).step_by(500).map(ms) {
         let began = tokio::time::Instant::now();
         let world = World::new(move |call, _, _| match call {
-            // As many a client of a server that hangs: it gives up after a while.
+            // Like many clients of a server that hangs: the call gives up after a while.
             Call::Renew | Call::Release if began.elapsed() < back_after => fail(ms(3_000)),
             _ => pass(),
         });
@@ -160,6 +160,6 @@ async fn a_suspend_is_noticed_soon_after_the_first_lock_was_taken() {
     world.clock.sleeps(ms(60_000));
     // The next renewal would be ten seconds later, by a timer that slept along.
     tokio::time::sleep(ms(1_100)).await;
-    assert_eq!(world.diary.count("lost", "job"), 1, "nobody had to ask for it");
+    assert_eq!(world.diary.count("lost", "job"), 1, "no call had to ask for it");
     assert_eq!(guard.state(), State::Lost(LossCause::Expired));
 }

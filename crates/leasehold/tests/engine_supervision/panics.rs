@@ -110,7 +110,7 @@ async fn a_subscriber_that_panics_costs_no_lease_and_hides_no_loss() {
     world.locks.mutex("job").lock().await.unwrap().release().await.unwrap();
 }
 
-/// A subscriber that panics where it is asked which span it is in.
+/// A subscriber that panics when it is asked for its current span.
 struct Lost;
 
 impl tracing::Subscriber for Lost {
@@ -130,7 +130,8 @@ impl tracing::Subscriber for Lost {
     }
 }
 
-/// A release that lets the next one ask starts that, in a span that the subscriber is asked for.
+/// A release that starts the request of the next waiter does so in a span, for which the subscriber is
+/// asked.
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_does_not_know_its_span_stops_nothing() {
     let _told = tracing::subscriber::set_default(Lost);
@@ -231,7 +232,7 @@ async fn a_contender_that_dies_settles_its_line() {
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
     }
     world.store.has_no_profile.store(false, Ordering::SeqCst);
-    // What it had been granted on the server is given up.
+    // The claim that it had been granted on the server is given up.
     mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
 }
 

@@ -60,7 +60,7 @@ fn several_updates_at_a_time_may_block_and_lock() {
     });
 }
 
-/// More of them block together than a runtime has threads for, unless somebody counts them.
+/// More of them block together than a runtime has threads for, unless their number is limited.
 #[test]
 fn a_loss_of_many_locks_whose_actions_block_stops_no_renewal() {
     const MANY: usize = 600;

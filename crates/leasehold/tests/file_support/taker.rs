@@ -28,7 +28,8 @@ impl Taker {
         Taker::start(&format!("hold {} {name} {} {}", store.display(), share.weight(), share.capacity()))
     }
 
-    /// A process that takes and releases `rounds` times, and checks in `arena` who else is inside.
+    /// Starts a process that takes and releases `rounds` times, and checks in `arena` which processes
+    /// are inside.
     pub fn rounds(store: &Path, name: &str, share: Share, rounds: u32, arena: &Path) -> Taker {
         Taker::start(&format!(
             "rounds {} {name} {} {} {rounds} {}",
@@ -39,7 +40,8 @@ impl Taker {
         ))
     }
 
-    /// A process that counts under the lock until the file `stop` appears in `arena`, or until it is killed.
+    /// Starts a process that counts under the lock until the file `stop` appears in `arena`, or until it
+    /// is killed.
     pub fn storm(store: &Path, name: &str, arena: &Path) -> Taker {
         Taker::start(&format!("storm {} {name} 1 1 0 {}", store.display(), arena.display()))
     }
@@ -67,7 +69,7 @@ impl Taker {
         Taker { child, stdin, lines }
     }
 
-    /// The next thing it says.
+    /// Returns the next line of the process.
     pub fn says(&self) -> String {
         match self.lines.recv_timeout(Duration::from_secs(60)) {
             Ok(line) => line,

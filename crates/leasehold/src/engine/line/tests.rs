@@ -270,35 +270,35 @@ impl Model {
         match &self.contender {
             Some((want, is_stopped)) => {
                 let target = waiters.iter().find(|(_, waiting)| waiting == want);
-                prop_assert!(target.is_some() || *is_stopped, "a contender that nobody needs is stopped");
+                prop_assert!(target.is_some() || *is_stopped, "a contender that no waiter needs is stopped");
                 if let (Some((place, _)), Some((first_place, first))) = (target, waiters.first()) {
                     let sleeps = self.fits(first.share) && !self.fits(want.share);
                     prop_assert!(
                         !sleeps || *is_stopped,
-                        "the first in line fits, and sleeps behind a contender that does not"
+                        "the first waiter fits, and sleeps behind a contender that does not"
                     );
                     let came_before = first_place.1 < place.1;
                     let asks_for_less = first.share.weight() < want.share.weight()
                         || first.share.capacity() > want.share.capacity();
                     prop_assert!(
                         !(came_before && asks_for_less) || *is_stopped,
-                        "the first in line sleeps behind a contender for who came later, and asks for less"
+                        "the first waiter sleeps behind a contender for a later waiter, and asks for less"
                     );
                 }
             }
             None => {
                 if let Some((_, first)) = waiters.first() {
-                    prop_assert!(!self.fits(first.share), "the first in line fits, and nobody asks for it");
+                    prop_assert!(!self.fits(first.share), "the first waiter fits, and has no contender");
                     let may_be_handed =
                         self.held.iter().filter(|(id, held, _)| held == first && !self.staying.contains(id));
                     let hopes: BTreeSet<_> = may_be_handed.map(|held| held.0).collect();
                     prop_assert!(
                         !self.stands_behind || !hopes.is_empty(),
-                        "the first in line has no place on the server"
+                        "the first waiter has no place on the server"
                     );
                     prop_assert!(
                         !self.stands_behind || hopes.is_subset(&self.hoped_for),
-                        "nobody says when the first in line may hope no more"
+                        "the end of the first waiter's hope is not known"
                     );
                 }
             }
@@ -306,7 +306,7 @@ impl Model {
         let is_waited_for = !waiters.is_empty() || self.contender.is_some();
         prop_assert!(
             !is_waited_for || self.carried.is_none(),
-            "somebody depends on a release that its asker may leave"
+            "a waiter depends on a release that its caller may leave"
         );
         prop_assert_eq!(self.is_idle, !is_waited_for && self.held.is_empty(), "an idle line is removed");
         Ok(())
@@ -330,7 +330,7 @@ impl Model {
                 (_, None, None) => {
                     prop_assert!(
                         self.waiters.is_empty(),
-                        "nothing is held, and somebody waits: {:?}",
+                        "nothing is held, and a task waits: {:?}",
                         self.waiters
                     );
                     prop_assert!(self.is_idle);

@@ -1,9 +1,9 @@
 //! Acquiring a claim: try, then wait for news, or try again later.
 //!
 //! Waiters have no common queue. When a holder leaves, all waiters are notified, and each waits for a
-//! short random time, the longer the more waiters there are; the first to ask is granted, and the
-//! others hear of that and need not ask. If two ask at once, each releases all of its locks and tries
-//! again after another random time.
+//! short random time, the longer the more waiters there are; the first to ask is granted the lock, and
+//! the others learn of that grant and need not ask. If two ask at once, each releases all of its locks
+//! and tries again after another random time.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ impl Crowd {
     }
 
     /// Returns the distance between the tries of two waiters: about as long as a try takes, so that the
-    /// others hear of the one that was first.
+    /// others learn of the first one.
     fn slot(&self) -> Duration {
         Duration::from_micros(self.1.load(Ordering::Relaxed)).max(SLOT)
     }

@@ -162,8 +162,8 @@ const PRIVATE: u32 = 0o600;
 
 /// Returns the default directory of this user's store.
 ///
-/// `$XDG_STATE_HOME/leasehold`, or `$HOME/.local/state/leasehold`, or a directory of this user under
-/// the temporary directory if there is no home. The last one is created here, with mode 0700.
+/// `$XDG_STATE_HOME/leasehold`, or `$HOME/.local/state/leasehold`, or a directory of this user under the
+/// temporary directory if the user has no home directory. The last one is created here, with mode 0700.
 ///
 /// # Errors
 /// `Denied` if the directory under the temporary directory belongs to another user.

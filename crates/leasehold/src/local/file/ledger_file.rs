@@ -182,8 +182,8 @@ impl LedgerFile {
         match self.slots.take() {
             Some(slots) if slot.len() <= slots.size => {
                 let is_wasteful = slots.size > SLOT && slot.len() < slots.size / 16;
-                // Every look reads all of the file. But if there is no space for a smaller one,
-                // this one is kept.
+                // Every look reads all of the file. But without space for a smaller file, this one is
+                // kept.
                 if !is_wasteful || self.write_anew(root, room).is_err() {
                     slots.write(&slot, room)?;
                 }
@@ -210,8 +210,8 @@ impl LedgerFile {
         Ok(())
     }
 
-    /// Writes a new file whose two slots both hold the present state, with space to grow. The old one
-    /// stays if there is no space for it.
+    /// Writes a new file whose two slots both hold the present state, with space to grow. Without space
+    /// for the new file the old one stays.
     fn write_anew(&mut self, root: &Root, room: &ResourceDir) -> Result<(), Failure> {
         let slot = self.slot(root);
         let size = (slot.len() * 2).next_multiple_of(SLOT);

@@ -225,7 +225,7 @@ fn make_fifo(root: &Root, room: &ResourceDir, text: &str) -> Result<(), Failure>
             Err(cause) => return Err(cannot("create", &path, cause)),
         }
     }
-    Err(foreign(&path, "appears again and again: somebody else creates it"))
+    Err(foreign(&path, "appears again and again: another program creates it"))
 }
 
 fn open_and_lock(root: &Root, room: &ResourceDir, text: &str) -> Result<(Identity, OwnedFd), Failure> {

@@ -89,7 +89,7 @@ impl ResourceDir {
             }
         }
         Err(Failure::unavailable(format!(
-            "{} is removed again and again while it is entered: somebody cleans this directory up",
+            "{} is removed again and again while it is entered: another program cleans this directory up",
             root.path_of(resource).display()
         )))
     }

@@ -88,7 +88,7 @@ async fn only_the_called_claim_is_woken() {
     for wait in &mut waits {
         assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
-    assert_eq!(woken.count(), 0, "those who come last do not disturb those who wait");
+    assert_eq!(woken.count(), 0, "late claims do not disturb the waiters");
     backend.release(&[&holder]).await;
     assert_eq!(woken.count(), 1);
     let first = waits[0].as_mut().poll(&mut Context::from_waker(&waker));
