@@ -39,7 +39,7 @@ impl Client {
         findings.extend(self.try_out(ttl).await);
         findings.extend(self.findings(ttl).await.unwrap_or_else(|error| {
             let finding = Finding::new("server", Severity::Broken, error.to_string());
-            vec![finding.meaning("what the server itself has to say is not known")]
+            vec![finding.meaning("the findings of the server itself are not known")]
         }));
         findings
     }
@@ -117,7 +117,10 @@ fn judge_fences(fences: &[Fence]) -> Option<Finding> {
     }
     let finding = Finding::new("fences", Severity::Broken, format!("they did not rise: {fences:?}"));
     let finding = finding.meaning("a resource that checks fences would let an old holder write");
-    Some(finding.advice("do not use this store for what is fenced, and report it: this should not happen"))
+    Some(
+        finding
+            .advice("do not use this store for fenced resources, and report a bug: this should not happen"),
+    )
 }
 
 fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
@@ -168,7 +171,7 @@ fn judge_ttl(profile: &Profile, ttl: Duration) -> Option<Finding> {
     match profile.liveness {
         Liveness::Lease { min, max } if !(min..=max).contains(&ttl) => {
             let found = format!("a ttl of {ttl:?} is outside what this store takes, {min:?} to {max:?}");
-            Some(Finding::new("ttl", Severity::Broken, found).advice("choose a ttl inside of it"))
+            Some(Finding::new("ttl", Severity::Broken, found).advice("choose a ttl in that range"))
         }
         Liveness::Heartbeat { valid } => {
             let found =

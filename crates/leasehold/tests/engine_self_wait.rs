@@ -35,7 +35,7 @@ struct Reader<'a>(&'a Log);
 
 impl Visit for Reader<'_> {
     fn record_debug(&mut self, _: &Field, value: &dyn Debug) {
-        if format!("{value:?}").contains("a lock that it took itself") {
+        if format!("{value:?}").contains("a lock that it holds itself") {
             self.0.0.fetch_add(1, Ordering::SeqCst);
         }
     }

@@ -139,7 +139,7 @@ impl Guard {
     /// Returns the guard, which no call on another thread uses any more.
     fn alone(self, op: &'static str) -> Result<crate::Guard> {
         std::sync::Arc::try_unwrap(self.guard).map_err(|guard| {
-            let text = "another thread still asks this guard something; wait when it has its answer";
+            let text = "another thread still has a call on this guard; wait when that call has returned";
             Error::new(ErrorKind::Invalid, op, text).on(guard.resource())
         })
     }

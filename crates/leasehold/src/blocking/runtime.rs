@@ -82,7 +82,7 @@ fn handle(op: &'static str) -> Result<Handle> {
             return Ok(handle.clone());
         }
         let text = "this process was forked from one that used leasehold, and has none of its threads; \
-                    use it in one of the two only";
+                    use it in only one of the two";
         return Err(Error::new(ErrorKind::Closed, op, text));
     }
     let mut runtime = Builder::new_multi_thread();

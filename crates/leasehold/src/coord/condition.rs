@@ -233,7 +233,8 @@ impl Place {
             let line = Line::read(&place.register, place.register.read().await?.value.as_deref())?;
             place.hand_on(&line).await?;
             if !place.enter(guard).await? {
-                let text = "as many wait already as fit into one value of this store; nothing was done";
+                let text = "the queue of waiters is full: one value of this store holds no more; nothing \
+                            was done";
                 return Err(place.register.error(ErrorKind::Unavailable, text));
             }
         }

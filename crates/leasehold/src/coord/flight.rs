@@ -235,7 +235,7 @@ impl SingleFlight {
     {
         let register = self.register("load")?;
         if ttl.is_zero() || !self.early.is_finite() || self.early < 0.0 {
-            let text = "a ttl of zero keeps nothing, and an eagerness is a number that is not negative";
+            let text = "a ttl of zero keeps nothing, and `early` takes a number that is not negative";
             return Err(register.error(ErrorKind::Invalid, text).into());
         }
         let seat = self.seat()?;
@@ -356,7 +356,7 @@ impl SingleFlight {
                 // A slower result is not kept, and no other caller wants it.
                 _ = engine.sleep(flight.within) => {}
                 renewed = renewed => if let Err(error) = renewed {
-                    tracing::debug!(%error, "a value was not loaded anew; the old one is good for now");
+                    tracing::debug!(%error, "a value could not be loaded anew; the old one is used for now");
                 }
             }
             drop(renewing);

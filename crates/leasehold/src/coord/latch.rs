@@ -150,16 +150,14 @@ impl Latch {
         loop {
             let record = self.state(&register, seen.value.as_deref(), 0)?;
             if record.made != made {
-                return Err(
-                    register.error(ErrorKind::Broken, "the latch was taken away while it was waited for")
-                );
+                return Err(register.error(ErrorKind::Broken, "the latch was removed during the wait"));
             }
             if record.is_open() {
                 return Ok(());
             }
             let left = clock.now().until(deadline);
             if left.is_zero() {
-                let text = format!("{} counts are missing at the end of the time", record.remaining());
+                let text = format!("{} counts were missing at the end of the wait", record.remaining());
                 return Err(register.error(ErrorKind::Timeout, text));
             }
             seen = register.changed(&seen.stamp, left.min(LOOK)).await?;
@@ -195,7 +193,7 @@ impl Latch {
         let state = State::read(register, found)?;
         if state.count != self.count {
             let text = format!(
-                "this latch was made for {} counts and not for {}; use one number, or take it away first",
+                "this latch was made for {} counts and not for {}; use one number, or remove the latch first",
                 state.count, self.count
             );
             return Err(register.error(ErrorKind::Invalid, text));

@@ -164,8 +164,9 @@ fn merge(known: &mut LockRequest, part: LockRequest) -> Result<()> {
         *known = part;
         return Ok(());
     }
-    let text =
-        format!("it is asked for as {one} and as {other}, which cannot be one claim: ask for one of them");
+    let text = format!(
+        "it is requested as {one} and as {other}, which cannot be one claim: request only one of them"
+    );
     Err(Error::new(ErrorKind::Invalid, "lock", text).on(known.resource()?))
 }
 

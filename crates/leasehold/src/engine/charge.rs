@@ -38,7 +38,7 @@ impl Charge {
         let held =
             Arc::new(Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.telling.clone()));
         if held.state() != State::Valid {
-            logged!(debug, resource = %claim.resource, "a grant had run out when it arrived");
+            logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
             return Ok(None);
         }
         if engine.is_forked() {

@@ -192,7 +192,7 @@ pub(super) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Cloc
     let asked_at = clock.now();
     let (mut releases, failure) = match asked.await {
         Ok(releases) => {
-            (releases, Failure::unanswered("the backend answered fewer releases than were asked for"))
+            (releases, Failure::unanswered("the backend answered fewer releases than were requested"))
         }
         Err(failure) => (Vec::new(), failure),
     };

@@ -176,8 +176,8 @@ impl Owners {
 
 fn would_wait_for_itself(hold: &Hold, want: &Want) -> Error {
     let text = format!(
-        "this owner holds it as {}, so asking for {} would wait for itself; let go first, or ask for the larger \
-         share from the start",
+        "this owner holds it as {}, so a request for {} would wait for itself; release it first, or \
+         request the larger share from the start",
         hold.held().claim.share,
         want.share
     );

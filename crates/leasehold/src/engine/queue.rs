@@ -68,8 +68,8 @@ impl Lines {
             logged!(
                 warn,
                 resource = %resource,
-                "a task waits for a lock that it took itself; unless another part of it lets go, it waits \
-                 for ever: use an Owner to re-enter"
+                "a task waits for a lock that it holds itself; unless another part of it releases the \
+                 lock, it waits for ever: use an Owner to re-enter"
             );
         }
         Ticket { engine: engine.clone(), resource, place, told }

@@ -86,7 +86,8 @@ impl<'a> Parts<'a> {
 /// Returns the error for a register whose value this primitive did not write.
 pub(crate) fn foreign(register: &Register, word: &str) -> Error {
     let text = format!(
-        "what is stored under this name is no {word} that this version can read; take another name, or one version"
+        "the value under this name is not a {word} that this version can read; use another name, or one \
+         version everywhere"
     );
     register.error(ErrorKind::Invalid, text)
 }

@@ -368,7 +368,7 @@ fn unframed(found: Registered) -> Result<Seen, Failure> {
     });
     let Some((marks, value)) = parts else {
         let detail =
-            "what is stored under this name was not written by this library; remove it or take another name";
+            "the value under this name was not written by this library; remove it or use another name";
         return Err(Failure::new(FailureKind::Foreign, Effect::None, detail));
     };
     let marks = marks.chunks_exact(size_of::<Mark>()).filter_map(|mark| Mark::try_from(mark).ok()).collect();

@@ -474,7 +474,7 @@ async fn ask(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal> {
     });
     let (mut renewals, failure) = match asked.await {
         Ok(renewals) => {
-            (renewals, Failure::unanswered("the backend answered fewer renewals than were asked for"))
+            (renewals, Failure::unanswered("the backend answered fewer renewals than were requested"))
         }
         Err(failure) => (Vec::new(), failure),
     };

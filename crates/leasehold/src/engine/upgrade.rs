@@ -115,8 +115,9 @@ impl Engine {
                 Some(false) if mutant!("an upgrade looks once") => return std::future::pending().await,
                 Some(false) => pause = LOOK_SELDOM,
                 Some(true) => {
-                    let text = "a waiter ahead in the queue waits for what is held here, so each would wait for the other; \
-                                nothing changed; release the lock, then acquire all of it";
+                    let text = "a waiter ahead in the queue waits for what is held here, so each would \
+                                wait for the other; nothing changed; release the lock, then acquire all \
+                                of it";
                     return Error::new(ErrorKind::Deadlock, "upgrade", text).on(resource);
                 }
             }

@@ -85,7 +85,7 @@ pub enum FencedRedisError<E> {
     NoFence(NoFence),
     /// The server has forgotten the fence with which it was opened. It may have forgotten the value as well.
     #[error(
-        "the server no longer has the fence {yours}: open it again, and look whether its value is still there"
+        "the server no longer has the fence {yours}: open it again, and check whether its value still exists"
     )]
     Forgotten {
         /// The fence that was presented.

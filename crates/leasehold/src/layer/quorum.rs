@@ -161,8 +161,8 @@ impl Backend for Quorum {
     fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
         let counted = "a majority excludes a second holder, but it does not count: of three servers with two permits \
                        each, three claims can have two servers each, and all of them a majority";
-        let readers = "a fence is kept by one lock on each server, which readers would share: two of them could be \
-                       given the same one";
+        let readers = "a fence is kept by one lock on each server, which readers would share: two of them \
+                       could get the same one";
         if self.profile.admits(share).is_ok() {
             None
         } else {

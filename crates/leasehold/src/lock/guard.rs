@@ -71,10 +71,10 @@ impl Guard {
     pub(crate) fn again(&self, op: &'static str) -> Result<Again> {
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, op, text).on(self.resource()));
         if !self.share().is_exclusive() {
-            return invalid("it is held beside others; only a mutex or a writer can be waited under");
+            return invalid("the lock is held as a shared one; wait under a mutex or a writer");
         }
         if !self.hold.is_only() {
-            return invalid("its owner holds it more than once; give the others back first");
+            return invalid("its owner holds it more than once; release the others first");
         }
         let hold = self.hold();
         Ok(Again::of(hold.engine().clone(), &hold.held().claim, self.terms.clone()))

@@ -120,7 +120,7 @@ impl<K> Lock<K> {
         let resource = self.name.clone()?;
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, OVER, text).on(&resource));
         if resource != token.resource {
-            return invalid(format!("what was handed off is {:?}", token.resource.as_str()));
+            return invalid(format!("the token is for {:?}", token.resource.as_str()));
         }
         if !fits(token.share) {
             return invalid(format!(
@@ -129,7 +129,9 @@ impl<K> Lock<K> {
             ));
         }
         if self.owner.is_some() {
-            return invalid("it cannot be taken over in the name of an owner: ask without one".to_owned());
+            return invalid(
+                "a lock with an owner cannot take it over: accept the token without an owner".to_owned(),
+            );
         }
         self.engine.passes(OVER).map_err(|error| error.on(&resource))?;
         let want = self.want(token.share).map_err(|error| error.with_op(OVER))?;
@@ -181,7 +183,7 @@ impl FromStr for TransferToken {
 
     fn from_str(text: &str) -> Result<TransferToken> {
         read(text).ok_or_else(|| {
-            let text = "this is no token of a lock that was handed off, or not all of it: it begins with \
+            let text = "this is not the token of a transferred lock, or not all of it: it begins with \
                         `leasehold-transfer-1:` and ends with the name of the lock";
             Error::new(ErrorKind::Invalid, OVER, text)
         })
@@ -239,7 +241,7 @@ async fn redeem(notices: ControlRegister, token: TransferToken) -> Result<()> {
 }
 
 fn held_twice(resource: &Resource) -> Error {
-    let text = "its owner holds it more than once; give the others back first";
+    let text = "its owner holds it more than once; release the others first";
     Error::new(ErrorKind::Invalid, OFF, text).on(resource)
 }
 

@@ -58,7 +58,7 @@ impl Upgradable {
     pub(super) async fn read(lock: &Lock<Shared>, wait: Wait) -> Result<Upgradable> {
         let resource = lock.name.clone()?;
         if lock.owner.is_some() {
-            let text = "a reader that may become a writer cannot be re-entered: ask without an owner";
+            let text = "a reader that may become a writer cannot be re-entered: acquire it without an owner";
             return Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
         }
         lock.want(rest()?)?;
@@ -115,8 +115,8 @@ impl Upgradable {
         }
         let resource = self.resource().clone();
         let Some(gate) = self.gate.try_hold(Share::MUTEX, Wait::No).await? else {
-            let text = "another reader is about to become a writer, so each would wait for the other; nothing changed: \
-                        let go, and ask to write";
+            let text = "another reader is about to become a writer, so each would wait for the other; \
+                        nothing changed; release the lock, then acquire it as a writer";
             return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(&resource));
         };
         let want = self.lock.want(rest()?)?;
@@ -131,8 +131,10 @@ impl Upgradable {
         let hold = match (asked, self.read.cause()) {
             (_, Some(cause)) => return Err(Error::lost("upgrade", cause, &resource)),
             (Err(cause), None) => {
-                let text =
-                    format!("what keeps others from upgrading was lost: {cause}; nothing changed: try again");
+                let text = format!(
+                    "the claim that keeps others from upgrading was lost: {cause}; nothing \
+                             changed; try again"
+                );
                 return Err(Error::new(ErrorKind::Unavailable, "upgrade", text).on(&resource));
             }
             (Ok(outcome), None) => outcome?,

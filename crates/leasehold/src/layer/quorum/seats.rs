@@ -90,7 +90,7 @@ impl Seats {
         seat.room.clone().try_acquire_owned().map_err(|_| {
             let name = seat.member.address();
             Failure::unavailable(format!(
-                "{name} has {UNANSWERED_MAX} unanswered requests: it is asked no more for now"
+                "{name} has {UNANSWERED_MAX} unanswered requests: no more are sent to it for now"
             ))
         })
     }

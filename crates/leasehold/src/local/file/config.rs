@@ -79,7 +79,7 @@ impl FileConfig {
         // A URL parser would take it to begin at the root.
         if !rest.is_empty() && !rest.starts_with(['/', '?']) {
             return Err(invalid(
-                "this would be another directory wherever it is said: name it from the root, file:///a/path",
+                "this path is not absolute: name it from the root of the file system, file:///a/path",
             ));
         }
         let mut config = if matches!(url.path(), "" | "/") && url.host_str().is_none() {
@@ -123,7 +123,7 @@ impl FileConfig {
     pub fn mode(mut self, mode: u32) -> Result<Self, Failure> {
         if ![0o600, 0o660, 0o666].contains(&mode) {
             return Err(invalid(format!(
-                "mode {mode:04o} is not possible: 0600 is for one user, 0660 for a group, 0666 for everybody"
+                "mode {mode:04o} is not possible: 0600 is for one user, 0660 for a group, 0666 for all users"
             )));
         }
         self.mode = mode;
@@ -215,7 +215,7 @@ fn under_temp(temp: &Path) -> Result<PathBuf, Failure> {
     if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
         return Err(denied(
             &path,
-            "is not a directory of this user alone (mode 0700): somebody else may have put it there; \
+            "is not a directory of this user alone (mode 0700): another user may have put it there; \
              remove it, or set XDG_STATE_HOME",
         ));
     }

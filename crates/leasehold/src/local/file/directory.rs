@@ -74,14 +74,14 @@ fn judge(parent: &Path, path: &Path, found: &fs::Metadata, is_last: bool) -> Res
     if is_last && found.is_symlink() {
         return Err(denied(
             path,
-            "is a symbolic link in a directory that everybody may write to: name the directory itself",
+            "is a symbolic link in a directory that all users may write to: name the directory itself",
         ));
     }
     if !is_trusted_owner(found.uid()) {
         return Err(denied(
             path,
-            "belongs to another user and lies in a directory that everybody may write to: \
-             put a shared store where only its owner can create it",
+            "belongs to another user and lies in a directory that all users may write to: put a shared \
+             store where only its owner can create it",
         ));
     }
     if above.mode() & STICKY == 0 {

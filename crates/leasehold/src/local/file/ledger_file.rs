@@ -195,7 +195,7 @@ impl LedgerFile {
             && let Err(failure) = self.sweep(room)
         {
             // The change itself is made; there will be a next sweep.
-            tracing::debug!(%failure, "what the dead left could not be swept away");
+            tracing::debug!(%failure, "the leftovers of dead claims could not be removed");
         }
         Ok(())
     }

@@ -218,7 +218,7 @@ fn make_fifo(root: &Root, room: &ResourceDir, text: &str) -> Result<(), Failure>
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                 return Err(unsupported(
                     room.path(),
-                    "lies on a file system without FIFOs, which the file store wakes waiters by: \
+                    "lies on a file system without FIFOs, which the file store needs to wake waiters: \
                      name a directory on an ordinary local file system",
                 ));
             }
@@ -237,7 +237,7 @@ fn open_and_lock(root: &Root, room: &ResourceDir, text: &str) -> Result<(Identit
     // In a shared store another user may have put a link to some file in its place. Its mode is
     // not ours to set.
     if FileType::from_raw_mode(found.st_mode) != FileType::Fifo {
-        return Err(foreign(&path, "is no FIFO any more: another user of this store replaced it"));
+        return Err(foreign(&path, "is not a FIFO any more: another user of this store replaced it"));
     }
     if root.is_shared() {
         fchmod(&file, root.file_mode()).map_err(failed)?;
@@ -292,7 +292,7 @@ mod tests {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::hard_link(&file, &sign).unwrap();
         let refused = open_and_lock(&root, &room, "claim-1").unwrap_err();
-        assert!(refused.detail().contains("no FIFO"), "{refused}");
+        assert!(refused.detail().contains("not a FIFO"), "{refused}");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     }
 

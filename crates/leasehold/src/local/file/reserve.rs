@@ -25,8 +25,8 @@ pub(super) fn read(room: &ResourceDir) -> Result<Option<u64>, Failure> {
         foreign(
             &room.path_to(NAME),
             "is damaged, so the next fence is not known: write a number above every fence that was ever \
-             given out into it, twice, in twenty digits each, as in «leasehold-fence 1 \
-             00000000000000001000 00000000000000001000»",
+             granted into it, twice, in twenty digits each, as in `leasehold-fence 1 00000000000000001000 \
+             00000000000000001000`",
         )
     })?;
     Ok(Some(ceiling))

@@ -63,7 +63,7 @@ impl ResourceDir {
         if root.is_open_to_all && !root.is_shared() && !is_trusted_owner(stat.st_uid) {
             return Err(denied(
                 &path,
-                "belongs to another user, in a store that everybody may write to: use a directory of your own",
+                "belongs to another user, in a store that all users may write to: use a directory of your own",
             ));
         }
         Ok(Some(ResourceDir { path, directory, identity: Identity::of(&stat) }))
@@ -230,8 +230,8 @@ impl ResourceDir {
             }
             Some(_) => Err(foreign(
                 &self.path_to(NAME),
-                "has the name of another resource, whose hash is the same, or is damaged: rename one of the two, \
-                 or remove the directory when nobody uses it",
+                "has the name of another resource, whose hash is the same, or is damaged: rename one of \
+                 the two, or remove the directory when no process uses it",
             )),
         }
     }

@@ -128,8 +128,9 @@ impl Root {
                     Ok(found) if found == this => Ok(()),
                     Ok(_) => Err(unsupported(
                         &path,
-                        "says that another machine uses this store, and files cannot keep two machines apart: \
-                     use a lock server, or remove the file when the other machine is done for good",
+                        "says that another machine uses this store, and files cannot keep two machines \
+                         apart: use a lock server, or remove the file once the other machine no longer \
+                         uses the store",
                     )),
                     Err(cause) => Err(cannot("read", &path, errno(&cause))),
                 }
