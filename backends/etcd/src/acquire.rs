@@ -1,4 +1,4 @@
-//! The way of a claim to holding: join the line, look at the claims ahead, wait for the nearest of
+//! The way of a claim to holding: join the queue, look at the claims ahead, wait for the nearest of
 //! those that block.
 //!
 //! Ground rules: a grant is what one answer of a quorum shows, with the claim's own key in it: a waiter
@@ -30,7 +30,7 @@ use crate::txn::{Erase, changed_at, created_at, into_range, nothing_before, noth
 use crate::version::Watches;
 use crate::watcher::{Target, Watch};
 
-/// The line as one answer showed it.
+/// The queue as one answer showed it.
 #[derive(Debug)]
 struct Seen {
     line: Vec<Entry>,
@@ -88,7 +88,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Stands in line until the claim is admitted or patience ends.
+    /// Waits in the queue until the claim is admitted or patience ends.
     async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
         // The place of the claim when it was seen last.
         let mut at: Option<Entry> = None;
@@ -99,8 +99,8 @@ impl Call<'_> {
                 Some(entry) => self.look(entry).await?,
             };
             let Some(own) = seen.own else {
-                // Its key is gone: the lease ended, or another client took it out of the line. It joins
-                // the line again, at the end.
+                // Its key is gone: the lease ended, or another client took it out of the queue. It joins
+                // the queue again, at the end.
                 if patience.is_ended() {
                     return self.leave(0).await;
                 }
@@ -209,7 +209,7 @@ impl Call<'_> {
             }
             if seen.endless {
                 self.leave(MAX_LINE).await?;
-                let detail = format!("{MAX_LINE} claims stand in line for it already: try again later");
+                let detail = format!("{MAX_LINE} claims are queued for it already: try again later");
                 return Err(Failure::unavailable(detail));
             }
         }
@@ -219,7 +219,7 @@ impl Call<'_> {
     /// Takes what is free at once, or nothing.
     async fn glance(&self) -> Result<Step, Failure> {
         let line = self.core.layout.line(&self.claim.resource);
-        // At first the line may be empty; later, no claim may have come since the line was seen.
+        // At first the queue may be empty; later, no claim may have come since the queue was seen.
         let mut since = 1;
         for _ in 0..ATTEMPTS {
             let seen = self.place(Some(nothing_since(&line, since))).await?;
@@ -238,7 +238,7 @@ impl Call<'_> {
             }
             since = seen.revision + 1;
         }
-        // So many come and go that no look is up to date: joining the line for a moment is certain.
+        // So many come and go that no look is up to date: joining the queue for a moment is certain.
         let seen = self.stand().await?;
         if let Some(own) = seen.own
             && admits(&seen.line[..own], seen.line[own].share)
@@ -266,7 +266,7 @@ impl Call<'_> {
         }
     }
 
-    /// Puts the key if it does not exist, perhaps under one more condition, and sees the line in the
+    /// Puts the key if it does not exist, perhaps under one more condition, and sees the queue in the
     /// same transaction.
     async fn place(&self, condition: Option<Compare>) -> Result<Seen, Failure> {
         let (core, claim) = (self.core, self.claim);
@@ -343,7 +343,7 @@ impl Call<'_> {
         }
     }
 
-    /// Looks at those ahead of a claim that is in line, and at itself. Takes what it waited for in the
+    /// Looks at those ahead of a claim that is in the queue, and at itself. Takes what it waited for in the
     /// same transaction where no claim is ahead any more.
     async fn look(&self, mut entry: Entry) -> Result<Seen, Failure> {
         let layout = &self.core.layout;
@@ -365,7 +365,7 @@ impl Call<'_> {
         Ok(seen)
     }
 
-    /// Sees a line as a quorum has it, or moves the key of the claim to the lease of its ttl where the
+    /// Sees a queue as a quorum has it, or moves the key of the claim to the lease of its ttl where the
     /// conditions hold.
     async fn see(
         &self,
@@ -391,7 +391,7 @@ impl Call<'_> {
                     self.core.roster().lease_ended(lease.id, now);
                 }
                 Err(refusal) => {
-                    // The place in the line is still there.
+                    // The place in the queue is still there.
                     let mut failure = refusal.into_failure();
                     failure.effect = Effect::Unknown;
                     return Err(failure);
@@ -419,7 +419,7 @@ impl Call<'_> {
     async fn join_other(&self, seen: &mut Seen) -> Result<(), Failure> {
         let core = self.core;
         let mine = core.spot(self.claim).erase.key;
-        // The line is in order, so what was found first is the earliest.
+        // The queue is in order, so what was found first is the earliest.
         let Some(first) = seen.own.filter(|own| seen.line[*own].key != mine) else { return Ok(()) };
         if let Some(entry) = seen.line.iter().find(|entry| entry.key == mine) {
             let erase = Erase { key: mine.clone(), only_if: vec![created_at(&mine, entry.place)] };
@@ -474,7 +474,7 @@ impl Call<'_> {
     }
 
     fn restless(&self) -> Failure {
-        Failure::unanswered("its lease or its key was taken away each time that it stood in line")
+        Failure::unanswered("its lease or its key was removed each time that it was queued")
     }
 }
 

@@ -24,7 +24,7 @@ use crate::{acquire, diagnose, inspect, lease_table, maintenance, registers, rel
 /// See the crate's page for what it promises and what it does not.
 ///
 /// # Cancel safety
-/// A dropped `contend` leaves its place in line for two seconds at most, after which this client gives
+/// A dropped `contend` leaves its place in the queue for two seconds at most, after which this client gives
 /// it up. The other calls have then been carried out or not; all may be repeated.
 pub struct EtcdBackend {
     profile: Profile,

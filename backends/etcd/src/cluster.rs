@@ -294,7 +294,7 @@ impl Cluster {
                 Advice::LogInAgain(failure) => failed(failure),
                 advice => advice,
             })?;
-        let token = answer.token.parse().map_err(|_| failed(invalid("the cluster's token is no text")))?;
+        let token = answer.token.parse().map_err(|_| failed(invalid("the cluster's token is not text")))?;
         Ok(Some(token))
     }
 }

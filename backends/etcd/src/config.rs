@@ -70,7 +70,7 @@ impl EtcdConfig {
         let tls = match parts.scheme.as_str() {
             "etcd" => None,
             "etcds" => Some(TlsFiles::default()),
-            scheme => return Err(invalid(format!("{scheme}:// is no etcd cluster: write {FORMS}"))),
+            scheme => return Err(invalid(format!("{scheme}:// is not an etcd cluster: write {FORMS}"))),
         };
         if !parts.path.is_empty() {
             return Err(invalid("a cluster has no path: write the beginning of the keys as ?prefix=…"));

@@ -254,7 +254,7 @@ impl Core {
         KeyRef { slot, erase: self.layout.erase(claim, slot), whose }
     }
 
-    /// Takes a claim out of a line in which this client has no seat for it: an operator's word, or a
+    /// Takes a claim out of a queue in which this client has no seat for it: an operator's word, or a
     /// second release.
     ///
     /// It may be in a slot of another client, which only the value under that shows. Returns whether it
@@ -269,7 +269,7 @@ impl Core {
         self.delete(&[erase]).await.pop().unwrap_or(Ok(Answer { value: false, doubt: false }))
     }
 
-    /// Returns all claims in a line, with their ids.
+    /// Returns all claims in a queue, with their ids.
     async fn line(&self, resource: &Resource) -> Result<Vec<Entry>, Refusal> {
         let request = self.layout.look_at_all(&self.layout.line(resource));
         let asked = self.cluster.ask(|line| {
@@ -341,7 +341,7 @@ impl Core {
                     Some(Response::Delete(deleted)) => deleted.deleted > 0,
                     _ => false,
                 };
-                // If the condition was not met, there are no responses.
+                // If the condition was not met, the answer has no responses.
                 let responses = answer.value.responses.into_iter().map(was_there);
                 let found = responses.chain(std::iter::repeat(false)).take(keys.len());
                 found.map(|value| Ok(Answer { value, doubt: answer.doubt })).collect()

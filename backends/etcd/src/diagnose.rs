@@ -69,7 +69,7 @@ async fn servers(core: &Core, states: &[Option<StatusResponse>]) -> Finding {
             .advice("use three servers where locks matter"),
         voters if named < voters => {
             finding(Severity::Notice, format!("the URL names {named} of {voters} servers"))
-                .meaning("when those are down, this client stands still although the cluster goes on")
+                .meaning("when those are down, this client stops although the cluster still works")
                 .advice("name all of them")
         }
         voters => finding(Severity::Good, format!("all {voters} servers answer"))
@@ -79,11 +79,11 @@ async fn servers(core: &Core, states: &[Option<StatusResponse>]) -> Finding {
 
 fn quorum(states: &[&StatusResponse]) -> Finding {
     let Some(first) = states.first() else {
-        return Finding::new("quorum", Severity::Unknown, "no server told who leads");
+        return Finding::new("quorum", Severity::Unknown, "no server reported the leader");
     };
     let agree = states.iter().all(|state| state.leader == first.leader && state.raft_term == first.raft_term);
     match (agree, first.leader) {
-        (true, 0) => Finding::new("quorum", Severity::Broken, "there is no leader")
+        (true, 0) => Finding::new("quorum", Severity::Broken, "the cluster has no leader")
             .meaning("nothing can be locked or renewed: locks run out")
             .advice("bring back enough servers for a quorum"),
         (true, leader) => {
@@ -112,7 +112,7 @@ fn versions(states: &[&StatusResponse]) -> Vec<Finding> {
     versions.dedup();
     let found = format!("etcd {}", versions.join(", "));
     if versions.is_empty() {
-        return vec![Finding::new("version", Severity::Unknown, "no server told its version")];
+        return vec![Finding::new("version", Severity::Unknown, "no server reported its version")];
     }
     let flaws = FLAWS.iter().filter(|flaw| versions.iter().any(|version| flaw.is_in(version)));
     let flaws: Vec<Finding> = flaws
@@ -138,7 +138,7 @@ async fn alarms(core: &Core) -> Finding {
     }
     if let Some(member) = raised(alarm::NO_SPACE) {
         return Finding::new("alarms", Severity::Broken, format!("NOSPACE, raised by {member:x}"))
-            .meaning("no lock can be taken; those that are held can be renewed and given back")
+            .meaning("no lock can be acquired; held locks can be renewed and released")
             .advice("compact and defragment, then `etcdctl alarm disarm`");
     }
     Finding::new("alarms", Severity::Good, "none is raised")
@@ -146,7 +146,7 @@ async fn alarms(core: &Core) -> Finding {
 
 fn space(states: &[&StatusResponse]) -> Finding {
     let Some(fullest) = states.iter().max_by_key(|state| state.db_size) else {
-        return Finding::new("space", Severity::Unknown, "no server told how much it keeps");
+        return Finding::new("space", Severity::Unknown, "no server reported the size of its data");
     };
     let told = fullest.db_size_quota > 0;
     let quota = if told { fullest.db_size_quota } else { USUAL_QUOTA };
@@ -217,7 +217,7 @@ async fn shortest_lease(core: &Core) -> Finding {
         return Finding::new("shortest-lease", Severity::Good, found);
     }
     Finding::new("shortest-lease", Severity::Notice, found)
-        .meaning("the locks of a process that died, and its places in line, are kept at least as long, whatever their ttl")
+        .meaning("the locks of a process that died, and its places in the queue, last at least this long, even if their ttl is shorter")
         .advice("shorten --election-timeout where that is too long")
 }
 
@@ -228,7 +228,7 @@ async fn access(core: &Core) -> Finding {
             return Finding::new("access", Severity::Good, "this client shows a certificate and no user");
         }
         return Finding::new("access", Severity::Notice, "no login is asked for")
-            .meaning("whoever reaches the servers can break every lock")
+            .meaning("anyone who reaches the servers can break every lock")
             .advice("`etcdctl auth enable`, and a user with readwrite on the prefix");
     };
     let asked = core.cluster.ask(|line| {
@@ -241,7 +241,7 @@ async fn access(core: &Core) -> Finding {
     };
     if roles.iter().any(|role| role == "root") {
         return Finding::new("access", Severity::Notice, format!("{user} is root"))
-            .meaning("whoever has this password can change everything in the cluster")
+            .meaning("anyone who has this password can change everything in the cluster")
             .advice("a user of its own, with readwrite on the prefix");
     }
     let asking = roles.iter().map(|role| {
@@ -268,7 +268,7 @@ async fn access(core: &Core) -> Finding {
                 Severity::Notice,
                 format!("{user} may reach keys outside the prefix, from {key:?}"),
             )
-            .meaning("whoever has this password can do more than lock")
+            .meaning("anyone who has this password can do more than lock")
             .advice("give its role readwrite on the prefix only")
         }
         None => Finding::new("access", Severity::Good, format!("{user} may reach the prefix only")),

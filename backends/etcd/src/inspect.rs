@@ -14,7 +14,8 @@ use crate::proto::{KeyValue, LeaseTimeToLiveRequest, RangeRequest};
 use crate::queue::{Entry, holders};
 use crate::watcher::Target;
 
-/// Holders and line of a resource; with `seen`, waits until the version is another one or patience ends.
+/// Returns the holders and the queue of a resource; with `seen`, waits until the version differs or patience
+/// ends.
 pub(crate) async fn inspect(
     core: &Core,
     resource: &Resource,

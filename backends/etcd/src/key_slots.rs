@@ -1,14 +1,14 @@
 //! Keys that are used again: the claims of one client on one resource take turns on few of them.
 //!
-//! A deleted key stays in the servers' index until the history is compacted, and every look at a line
-//! passes over every key that was in it since. So a client that comes back to a lock does not write a
-//! new key for each claim, but takes one that a former claim of its own has left. The value shows whose
-//! key it is now, and the revision that created it which claim's turn.
+//! A deleted key stays in the servers' index until the history is compacted, and every look at a queue
+//! passes over every key that was in it since. So a client that returns to a lock does not write a new
+//! key for each claim, but reuses a key that an earlier claim of its own has left. The value shows which
+//! claim has the key now, and the revision that created it shows which claim's turn it is.
 //!
-//! Ground rules: a slot is taken out for each use, so it belongs to one claim at a time; and it is put
-//! back only by a claim of which nothing can be under way any more (the roster knows), so what arrives
-//! late never meets the next one. A name that is used once costs nothing: its only claim has a key of
-//! its own.
+//! Ground rules: a slot is taken out for each use, so it belongs to one claim at a time. A claim puts its
+//! slot back only once none of its requests can be under way any more (the lease table knows), so a late
+//! request never meets the next claim. A name that is used once costs nothing: its only claim has a key
+//! of its own.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,7 @@ pub(crate) enum Whose {
 }
 
 impl Slots {
-    /// Returns where the next claim is put; `fresh` is a new id, in case there is no slot yet.
+    /// Returns the slot for the next claim. `fresh` is a new id, used if no slot exists yet.
     pub(crate) fn take(&mut self, resource: &Resource, share: Share, fresh: Option<ClaimId>) -> Slot {
         // An entry exists from the first claim on, and stays while its slots are out.
         match self.0.get_mut(&(resource.clone(), share)) {
@@ -77,7 +77,7 @@ impl Slots {
 
 /// The most names that are remembered.
 const NAMES_MAX: usize = 256;
-/// The most slots that are kept of one name: as many of its claims can be in line at once without a new
+/// The most slots that are kept of one name: as many of its claims can be in the queue at once without a new
 /// key.
 const FREE_MAX: usize = 16;
 
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(take(&mut slots, 4), Slot::Shared(id(2)));
         assert_eq!(slots.take(&job, Share::READER, Some(id(5))), Slot::Own, "another share, another key");
         assert_eq!(slots.take(&name("other"), Share::MUTEX, Some(id(6))), Slot::Own);
-        assert_eq!(slots.take(&job, Share::MUTEX, None), Slot::Own, "without chance there is no new one");
+        assert_eq!(slots.take(&job, Share::MUTEX, None), Slot::Own, "without an id no new one is made");
     }
 
     #[test]

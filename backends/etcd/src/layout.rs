@@ -1,7 +1,7 @@
 //! The form of claims as keys, written and read, in each dialect.
 //!
 //! Natively a claim is the key `<prefix><name>!<id>.<weight>.<capacity>`. The share is part of the key,
-//! so that a line can be judged from its keys alone, however long the notes are. Names are escaped so
+//! so that a queue can be judged from its keys alone, however long the notes are. Names are escaped so
 //! that keys sort as names do: listings are plain ranges. Where the key is a slot that claims use in
 //! turn, the id in it is the slot's, and the value begins with that of the claim.
 //!
@@ -12,7 +12,7 @@
 //! The value is `<ttl in ms> <note>` in both, in a slot `<id> <ttl in ms> <note>`.
 //!
 //! In the dialect of the Python clients the key is `<prefix><name>` alone, independent of the holder,
-//! and the value begins with the id. No line exists: the key is put only while it does not exist.
+//! and the value begins with the id. No queue exists: the key is put only while it does not exist.
 //! Nothing is hashed, so nothing collides.
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) enum Dialect {
     /// The form of Go's `concurrency` package, `etcdctl lock` and the server's own lock service:
     /// mutexes only.
     Concurrency,
-    /// The form of Python's `etcd3` and `etcd3gw`: one key for a lock, and no line. Mutexes only.
+    /// The form of Python's `etcd3` and `etcd3gw`: one key for a lock, and no queue. Mutexes only.
     Etcd3,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Span {
 
 impl Span {
     pub(crate) fn holds(&self, key: &[u8]) -> bool {
-        // No line goes up to the last key of all.
+        // No queue goes up to the last key of all.
         self.start.as_slice() <= key && key < self.end.as_slice()
     }
 }
@@ -106,7 +106,7 @@ impl Layout {
         Erase { key, only_if }
     }
 
-    /// Returns `true` if claims wait in line.
+    /// Returns `true` if claims wait in the queue.
     pub(crate) fn has_lines(&self) -> bool {
         self.dialect != Dialect::Etcd3
     }
@@ -122,7 +122,7 @@ impl Layout {
         Span { start, end }
     }
 
-    /// Looks along a line in the order of creation, without those that came after `last` unless that is
+    /// Looks along a queue in the order of creation, without those that came after `last` unless that is
     /// 0, and without its values unless it has but one key. So it does not show whose turn it is in a
     /// slot.
     pub(crate) fn look_along(&self, line: &Span, last: i64) -> RangeRequest {
@@ -138,13 +138,13 @@ impl Layout {
         }
     }
 
-    /// Looks at the whole line in the order of creation, with the values that say whose each key is.
+    /// Looks at the whole queue in the order of creation, with the values that say which claim has each key.
     pub(crate) fn look_at_all(&self, line: &Span) -> RangeRequest {
         RangeRequest { keys_only: self.dialect == Dialect::Concurrency, ..self.look_along(line, 0) }
     }
 
-    /// Returns the looks by which a claim of this share learns which claims are in line, and where it
-    /// is itself: the keys of the whole line, and the values of those that may hold with its share.
+    /// Returns the looks by which a claim of this share learns which claims are in the queue, and where it
+    /// is itself: the keys of the whole queue, and the values of those that may hold with its share.
     /// Another client continues only with a claim that holds, and for a slot only the value shows which
     /// claim that is. Where many may hold, it is one look at everything.
     pub(crate) fn looks_for(&self, line: &Span, share: Share) -> Vec<RangeRequest> {
@@ -181,7 +181,7 @@ impl Layout {
     }
 
     /// Returns the key whose version distinguishes late requests of one lease from present ones. It is
-    /// in no line.
+    /// in no queue.
     pub(crate) fn mark(&self, lease: i64) -> Vec<u8> {
         match self.dialect {
             Dialect::Native => format!("{}{}{lease:016x}", self.prefix, char::from(SEPARATOR)).into_bytes(),
@@ -190,7 +190,7 @@ impl Layout {
         }
     }
 
-    /// Returns the key of a register. It is in no line and no listing, and is not a mark: those
+    /// Returns the key of a register. It is in neither a queue nor a listing, and is not a mark: those
     /// continue in hexadecimal digits.
     pub(crate) fn register(&self, at: &Resource) -> Vec<u8> {
         format!("{}{}r{}", self.prefix, char::from(SEPARATOR), escaped(at.as_str())).into_bytes()
@@ -217,7 +217,7 @@ impl Layout {
         format!("{}{}", self.prefix, char::from(SEPARATOR)).into_bytes()
     }
 
-    /// Reads a line, in the order of creation.
+    /// Reads a queue, in the order of creation.
     ///
     /// # Errors
     /// `Foreign` where a key among them is not a claim.
@@ -638,7 +638,7 @@ mod tests {
             }
             let (left, right) = (claim(&b, Share::MUTEX), claim(&c, Share::MUTEX));
             prop_assert_eq!(left.resource.cmp(&right.resource), layout.key(&left, Slot::Own).cmp(&layout.key(&right, Slot::Own)));
-            // A line holds the claims on its own resource and no others.
+            // A queue holds the claims on its own resource and no others.
             let line = layout.line(&left.resource);
             let key = layout.key(&right, Slot::Own);
             prop_assert_eq!(line.start <= key && key < line.end, left.resource == right.resource);

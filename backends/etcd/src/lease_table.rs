@@ -4,7 +4,7 @@
 //! the client that shares the lease out also ends it: each claim has a seat with its end. Ground rules:
 //! what a lease covers is counted from before the request that last extended it; a seat on a lease that
 //! ended is gone; a request that may still be under way is remembered with the mark of its lease, until
-//! the mark was advanced. Losses are collected here and are reported by [`Access`] once the roster is
+//! the mark was advanced. Losses are collected here. [`Access`] reports them once the lease table is
 //! unlocked, since a listener may need it.
 
 mod access;
@@ -428,7 +428,7 @@ impl LeaseTable {
         self.ended(claim, now);
     }
 
-    /// Notes that a look found that nothing of the claim is in the line, and put nothing there.
+    /// Notes that a look found that nothing of the claim is in the queue, and put nothing there.
     pub(crate) fn absent(&mut self, claim: ClaimId, now: Moment) {
         if let Some(seat) = self.seats.get_mut(&claim) {
             seat.keyless = true;
@@ -469,7 +469,7 @@ impl LeaseTable {
     }
 
     /// Notes that the server does not know the lease any more: a claim that holds on it has lost, a
-    /// claim that waits has to join the line again.
+    /// claim that waits has to join the queue again.
     pub(crate) fn lease_ended(&mut self, id: i64, now: Moment) {
         if self.leases.remove(&id).is_none() {
             return;
@@ -548,7 +548,7 @@ impl LeaseTable {
     }
 }
 
-/// The time for which a place in line is kept for a claim whose last call failed.
+/// The time for which a place in the queue is kept for a claim whose last call failed.
 pub(crate) const KEPT_PLACE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
@@ -646,7 +646,7 @@ mod tests {
         assert!(roster.view(&claim(1, TEN), at(19_000)).unwrap().expired);
         assert!(!roster.renewed(&claim(1, TEN), at(19_000)), "what has ended is not renewed");
         assert_eq!(roster.chores(at(19_000), 10).end, [(id(1), key(1))]);
-        assert_eq!(signal.cause(), None, "not before the roster is given back");
+        assert_eq!(signal.cause(), None, "not before the lease table is unlocked");
         report(&mut roster);
         assert_eq!(signal.cause(), Some(LossCause::Expired));
         roster.end_later(id(1), at(20_000));

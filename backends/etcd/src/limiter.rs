@@ -6,7 +6,7 @@
 //! never sent.
 //!
 //! Ground rules: a pass is returned on every way out of its request, and so is one that was handed to a
-//! waiter that left the line in the same moment. The number of waiters is bounded by the calls of the
+//! waiter that left the queue in the same moment. The number of waiters is bounded by the calls of the
 //! seam.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use leasehold_core::Moment;
 use tokio::sync::oneshot;
 
-/// A fixed number of passes, and a line for them.
+/// A fixed number of passes, and a queue for them.
 #[derive(Debug)]
 pub(crate) struct Gate(Mutex<State>);
 
@@ -39,12 +39,12 @@ impl Gate {
     /// Waits for a pass. The earlier `by` is, the sooner it comes.
     ///
     /// # Cancel safety
-    /// A waiter that is dropped leaves the line, and takes no pass along.
+    /// A waiter that is dropped leaves the queue, and takes no pass along.
     pub(crate) async fn pass(&self, by: Moment) -> Pass<'_> {
         let (number, turn) = {
             let mut state = self.state();
             if state.free > 0 {
-                // Invariant: the line is empty while a pass is free.
+                // Invariant: the queue is empty while a pass is free.
                 debug_assert!(state.line.is_empty(), "{} wait at a free gate", state.line.len());
                 state.free -= 1;
                 return Pass(self);
@@ -56,7 +56,7 @@ impl Gate {
             (number, turn)
         };
         let mut place = Place { gate: self, number, turn, called: false };
-        // The gate outlives its line, and it never drops a call without making it.
+        // The gate outlives its queue, and it never drops a call without making it.
         place.called = (&mut place.turn).await.is_ok();
         Pass(self)
     }
@@ -84,7 +84,7 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// A request in line.
+/// A request in the queue.
 struct Place<'a> {
     gate: &'a Gate,
     number: (Moment, u64),

@@ -1,8 +1,8 @@
 //! The task that does what is due: leases that waiters need, claims whose own ttl has ended, places
 //! that were abandoned.
 //!
-//! Ground rules: it decides nothing, the roster does. What it asks of the server runs in tasks of their
-//! own, so that a server that hangs delays neither the next look nor another chore.
+//! Ground rules: it decides nothing, the lease table does. Its requests run in tasks of their own, so that
+//! a server that hangs delays neither the next look nor another piece of work.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

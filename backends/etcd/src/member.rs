@@ -312,5 +312,5 @@ pub(crate) const OTHER_CLUSTER: &str = "a server of another cluster answered";
 const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(5);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
-/// A line of the most claims that are allowed, with the longest names.
+/// A queue of the most claims that are allowed, with the longest names.
 const MAX_ANSWER: usize = 64 << 20;

@@ -20,7 +20,7 @@ use crate::proto::{Compare, PutRequest, Request, RequestOp, TxnRequest};
 use crate::queue::Entry;
 use crate::txn::{changed_at, op};
 
-/// Puts a key on a lease; what is kept under it and its place in line stay.
+/// Puts a key on a lease; what is kept under it and its place in the queue stay.
 pub(crate) fn put_on(key: &[u8], lease: i64) -> RequestOp {
     op(Request::Put(PutRequest { key: key.to_vec(), value: Vec::new(), lease, ignore_value: true }))
 }

@@ -1,20 +1,20 @@
-//! The line of claims on one resource, and what it means for one of them. Pure code.
+//! The queue of claims on one resource, and what it means for one of them. Pure code.
 //!
 //! A claim is admitted iff the weights of all claims ahead of it plus its own fit the smallest capacity
 //! among them. A claim is ahead if its key was created earlier. Claims ahead only leave, so the place
-//! in line is the grant: no server has to write down which claims hold.
+//! in the queue is the grant: no server has to write down which claims hold.
 
 use std::collections::BTreeMap;
 
 use leasehold_core::{ClaimId, Share};
 
-/// One claim in the line.
+/// One claim in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) key: Vec<u8>,
     pub(crate) id: ClaimId,
     pub(crate) share: Share,
-    /// The revision that created its key: its place in the line, and its fence.
+    /// The revision that created its key: its place in the queue, and its fence.
     pub(crate) place: i64,
     /// The lease that its key is attached to.
     pub(crate) lease: i64,
@@ -29,7 +29,7 @@ pub(crate) fn admits(ahead: &[Entry], share: Share) -> bool {
     load + u64::from(share.weight()) <= u64::from(capacity.min(share.capacity()))
 }
 
-/// Returns how many of a line, from its head, hold.
+/// Returns how many of a queue, from its head, hold.
 pub(crate) fn holders(line: &[Entry]) -> usize {
     let (mut load, mut capacity) = (0, u32::MAX);
     let blocked = line.iter().position(|entry| {
@@ -43,7 +43,7 @@ pub(crate) fn holders(line: &[Entry]) -> usize {
 /// Returns, of those ahead, a smallest set that blocks this share by itself: while all of it remains,
 /// the claim cannot be admitted.
 ///
-/// It is as near to the claim as possible, so that few wait for the same one: in a line of mutexes each
+/// It is as near to the claim as possible, so that few wait for the same one: in a queue of mutexes each
 /// waits for its predecessor alone, readers wait for the last writer before them, and of n permits each
 /// waits for n predecessors. Empty where the claim is admitted.
 pub(crate) fn blockers(ahead: &[Entry], share: Share) -> Vec<&Entry> {

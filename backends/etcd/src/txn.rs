@@ -47,7 +47,7 @@ pub(crate) fn changed_at(key: &[u8], revision: i64) -> Compare {
     }
 }
 
-/// Returns the condition that everything in a line was created at or after this revision.
+/// Returns the condition that everything in a queue was created at or after this revision.
 pub(crate) fn nothing_before(line: &Span, revision: i64) -> Compare {
     Compare {
         result: compare::GREATER,
@@ -58,7 +58,7 @@ pub(crate) fn nothing_before(line: &Span, revision: i64) -> Compare {
     }
 }
 
-/// Returns the condition that nothing in a line was created at or after this revision.
+/// Returns the condition that nothing in a queue was created at or after this revision.
 pub(crate) fn nothing_since(line: &Span, revision: i64) -> Compare {
     Compare {
         result: compare::LESS,

@@ -22,7 +22,7 @@ pub(crate) struct KnownBug {
 /// A leader that was paused for longer than a lease revokes it when it resumes, although its successor
 /// extended it: a claim can be taken from a holder that did everything right.
 pub(crate) const REVOKES_WRONGLY: KnownBug = KnownBug {
-    what: "a leader that was paused for longer than a lease can revoke it when it goes on",
+    what: "a leader that was paused for longer than a lease can revoke it when it resumes",
     meaning: "a lock can be taken from a holder that renewed it in time; the holder learns of it at its next renewal",
     severity: Severity::Risk,
     mended_in: &[(4, 31), (5, 13)],
@@ -40,14 +40,14 @@ pub(crate) const REVISIONS_FALL: KnownBug = KnownBug {
 /// A watch that begins at the very revision of a compaction does not see what was deleted in it.
 pub(crate) const DELETES_UNSEEN: KnownBug = KnownBug {
     what: "a watch can miss what was deleted at the revision of a compaction",
-    meaning: "a waiter that was not told looks again after 3 s, 24 s and more; other clients of etcd may wait for ever",
+    meaning: "a waiter that was not notified looks again after 3 s, 24 s and more; other clients of etcd may wait for ever",
     severity: Severity::Notice,
     mended_in: &[(4, 36), (5, 18)],
 };
 
 /// Changes that were applied while a server crashed may be missing on that server only.
 pub(crate) const DATA_DIVERGE: KnownBug = KnownBug {
-    what: "a server that crashed under load can go on with other data than the rest of the cluster",
+    what: "a server that crashed under load can continue with different data from the rest of the cluster",
     meaning: "two servers can answer differently who holds a lock",
     severity: Severity::Risk,
     mended_in: &[(4, 0), (5, 3)],
@@ -65,7 +65,7 @@ pub(crate) const READS_STALE: KnownBug = KnownBug {
 /// A keep-alive can be answered with yes although the lease was revoked (etcd issue 20590).
 pub(crate) const RENEWS_REVOKED: KnownBug = KnownBug {
     what: "a lease that was revoked can be reported as renewed",
-    meaning: "nothing for locks, whose keys are looked at beside each keep-alive; a waiter may learn later that it has to stand in line again",
+    meaning: "nothing for locks, whose keys are read with each keep-alive; a waiter may learn later that it has to be queued again",
     severity: Severity::Notice,
     mended_in: &[(4, 38), (5, 23), (6, 5)],
 };

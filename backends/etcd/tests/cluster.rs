@@ -1,6 +1,7 @@
-//! Three servers with faults: nobody is granted what another may still believe to hold, and the line moves on.
+//! Three servers with faults: no lock is granted while another client may still believe to hold it, and the
+//! queue advances.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 
@@ -94,7 +95,7 @@ async fn one_that_is_cut_off_loses_before_the_next_one_holds() {
         assert!(next.fence > fence);
         proxies.iter().for_each(|proxy| proxy.heal().unwrap());
         tokio::time::sleep(SHORT).await;
-        assert!(holder.is_lost(), "a holder that was cut off for longer than its lease goes on");
+        assert!(holder.is_lost(), "a holder that was cut off for longer than its lease still holds");
         assert!(matches!(release(&cut_off, &held).await, Release::Gone));
     }
 }
@@ -161,7 +162,8 @@ async fn a_leader_that_comes_back_extends_nothing() {
     if first.profile().safety == Durability::Strict {
         assert!(!holder.is_lost() && !waiter.is_finished(), "a leader that came back cost a claim");
     }
-    // Where the server is known to revoke leases wrongly, the fence tells the two apart, and the holder is told.
+    // If the server is known to revoke leases wrongly, the fence distinguishes the two, and the holder
+    // sees the loss.
     if waiter.is_finished() {
         let (next, _) = waiter.await.unwrap().unwrap();
         assert!(next.fence.unwrap() > holder.fence);

@@ -1,6 +1,6 @@
 //! The laws of the seam, on one real server and on a cluster of three.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

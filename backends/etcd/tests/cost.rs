@@ -1,6 +1,6 @@
-//! What things cost the server, counted by the server itself.
+//! The costs of calls, as the server itself counts them.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 
@@ -44,7 +44,7 @@ async fn a_hand_over_costs_the_same_whoever_waits() {
         freed(&backends[0], &held).await;
         let mut order: Vec<_> = waits.into_iter().collect();
         let handed = order.len().min(20);
-        // In line order, whoever that is: the one that is granted leaves, and so on.
+        // In the order of the grants: each holder releases, and the next waiter is granted.
         for _ in 0..handed {
             let at = loop {
                 if let Some(at) = order.iter().position(|(.., task)| task.is_finished()) {
@@ -71,13 +71,13 @@ async fn a_hand_over_costs_the_same_whoever_waits() {
     }
 }
 
-/// How often one waits who looks once more where the server may have kept silent about a delete: after three seconds, and
-/// eight times as long after that.
+/// Returns how many extra looks a waiter makes within `time`, where a server may not have reported a
+/// delete: the first after three seconds, each later one after eight times the pause before it.
 fn looks_within(time: Duration) -> u64 {
     [3, 27, 219].into_iter().filter(|seconds| time >= Duration::from_secs(*seconds)).count() as u64
 }
 
-/// How often a client keeps the lease alive on which its claims wait.
+/// Returns how many keep-alives a client sends within `time` for the lease on which its claims wait.
 fn keep_alives_within(time: Duration) -> u64 {
     time.as_millis() as u64 / 700
 }
@@ -155,8 +155,9 @@ async fn who_waits_asks_for_nothing() {
         stand(&backend, &format!("idle/{n}"), 1).await;
     }
     let messages = async || server.metric(0, "grpc_server_msg_received_total").await.unwrap().unwrap();
-    // Where the server may have kept silent about a delete, each looks once more, three seconds after it came into line, and
-    // then not for long. On a busy machine those looks are spread, so the silence after them is waited for.
+    // Where the server may not have reported a delete, each waiter looks once more, three seconds after
+    // it was queued, and then not for long. On a busy machine those looks are spread, so the silence
+    // after them is waited for.
     let mut costs = Vec::new();
     while costs.last().is_none_or(|cost| *cost > 40.0) {
         assert!(costs.len() < 6, "messages of 200 idle waiters in three seconds, again and again: {costs:?}");

@@ -1,6 +1,7 @@
-//! Waiters that died or were silent for too long: what they cost the others, and that they never hold beside them.
+//! Waiters that died or were silent for too long: what they cost the others, and that they never hold
+//! beside them.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 
@@ -12,14 +13,15 @@ use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
 /// Longer than a test takes on the slowest machine: nobody renews these.
 const LONG: Duration = Duration::from_secs(120);
-/// Far more than a dead waiter may cost, and far less than the ttl that it would cost if its place lasted as long.
+/// Far more than a dead waiter may cost, and far less than the ttl that it would cost if its place
+/// lasted as long.
 const SOON: Duration = Duration::from_secs(20);
 
 fn patient(name: &str) -> Claim {
     claim_of(name, Share::MUTEX, LONG)
 }
 
-/// One fact about each key in the line, in its order.
+/// One fact about each key in the queue, in its order.
 fn facts(server: &EtcdCluster, name: &str, fact: &str) -> Vec<i64> {
     let prefix = format!("leasehold/{name}!");
     let text = server.etcdctl(&["get", "--prefix", &prefix, "--sort-by=CREATE", "-w", "fields"]).unwrap();
@@ -115,8 +117,8 @@ async fn a_waiter_that_was_silent_too_long_does_not_hold() {
     let next = patient("job");
     let follower = waiting(&holder, &next, LONG);
     stand(&holder, "job", 2).await;
-    // It hears of its turn at once, and what it sends is late: so long that its place ends and somebody else is
-    // granted.
+    // It hears of its turn at once, and what it sends is late: so long that its place ends and somebody
+    // else is granted.
     proxy.hold(Way::ToServer);
     freed(&holder, &held).await;
     let (granted, _) = follower.await.unwrap().expect("a place outlived its client");
@@ -131,7 +133,7 @@ async fn a_waiter_that_was_silent_too_long_does_not_hold() {
     }
     freed(&holder, &next).await;
     let (last, _) = silent.await.unwrap().unwrap();
-    assert!(last.fence > granted.fence, "it stood in line again");
+    assert!(last.fence > granted.fence, "it was queued again");
     freed(&slow, &late).await;
 }
 
@@ -155,7 +157,8 @@ async fn a_move_that_arrives_late_leaves_a_holder_where_it_is() {
     let claim = patient("job");
     let waiter = waiting(&moved, &claim, LONG);
     stand(&holder, "job", 1).await;
-    // Its move to the lease for waiting is on the way, and is asked again by the other way.
+    // The request that moves its key to the lease for waiting is under way, and is repeated on the other
+    // route.
     proxy.hold(Way::ToServer);
     parked(&server, "job", 1).await;
     freed(&holder, &held).await;

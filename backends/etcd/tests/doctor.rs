@@ -1,6 +1,6 @@
-//! What an examination says, of clusters that are in order and of some that are not.
+//! The findings of an examination, for clusters that are in order and for some that are not.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! One server and what can go wrong with it: lost answers, late requests, revoked leases, compaction, logins.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 
@@ -61,14 +61,14 @@ async fn a_request_that_arrives_after_the_release_does_nothing() {
             assert_eq!(standing(&backend, &name).await, (0, 0), "a late request took the lock");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        // The client goes on as before, under the new mark.
+        // The client continues as before, under the new mark.
         let next = mutex(&name);
         try_take(&backend, &next).await.unwrap();
         freed(&backend, &next).await;
     }
 }
 
-/// The key that a claim of a client which came back to this name stands under.
+/// The key of a claim whose client has returned to this name.
 async fn in_a_slot(server: &EtcdCluster, backend: &EtcdBackend, name: &str) -> (Claim, Grant, String) {
     // Nobody renews some of these, on a slow machine either.
     let patient = || claim_of(name, Share::MUTEX, LONG);
@@ -90,14 +90,15 @@ fn only_key(server: &EtcdCluster, name: &str) -> String {
     keys[0].to_owned()
 }
 
-/// A proxy before the server, and the address of both: what is held up in the one is asked again of the other.
+/// A proxy in front of the server, and the URL of both: a request that the proxy holds up is repeated at
+/// the server.
 async fn first_through_a_proxy(server: &EtcdCluster) -> (Proxy, String) {
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     let url = format!("{}/?order=given&timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
     (proxy, url)
 }
 
-/// What arrives late has time to arrive, and takes nothing away.
+/// Leaves late requests time to arrive, and checks that they take nothing away.
 async fn goes_on(backend: &EtcdBackend, claim: &Claim, grant: &Grant) {
     for _ in 0..20 {
         holds(backend, claim, grant).await;
@@ -126,7 +127,7 @@ async fn a_client_that_comes_back_uses_one_key_again() {
         assert_eq!(only_key(&server, "job"), key);
         assert!(grant.fence > last.fence);
         holds(&backend, &next, &grant).await;
-        // Whoever had the key before has nothing to say about it.
+        // The claim that had the key before can neither release nor renew it.
         assert!(matches!(release(&backend, &before).await, Release::Gone));
         assert!(matches!(renew(&backend, &before, &last).await, Renewal::Lost));
         assert!(try_take(&backend, &mutex("job")).await.is_none());
@@ -271,7 +272,8 @@ async fn a_revoked_lease_is_told_and_its_waiter_stands_again() {
     let grant = try_take(&first, &held).await.unwrap();
     let waiter = waiting(&second, &waits, LONG);
     stand(&second, "job", 1).await;
-    // The waiter's lease goes. It must stand again and not take the end of its own key for its turn.
+    // The waiter's lease ends. The waiter must be queued again, and not take the end of its own key for
+    // its turn.
     let leases = server.etcdctl(&["lease", "list"]).unwrap();
     let leases: Vec<&str> = leases.lines().skip(1).collect();
     let key =
@@ -503,7 +505,8 @@ async fn a_predecessor_that_went_in_a_compacted_revision_is_noticed() {
     proxy.delay(Way::ToServer, Duration::from_millis(700));
     let waiter = waiting(&slow, &mutex("compacted"), LONG);
     stand(&fast, "compacted", 1).await;
-    // It has seen the holder ahead of it, and its watch is on the way: the next revision is the delete, and is compacted away.
+    // It has seen the holder ahead of it, and its watch is on the way: the next revision is the delete,
+    // and is compacted away.
     assert!(matches!(release(&fast, &held).await, Release::Freed));
     let revision = server.etcdctl(&["get", "nothing", "--write-out=fields"]).unwrap();
     let revision = revision.lines().find_map(|line| line.strip_prefix("\"Revision\" : ")).unwrap().to_owned();

@@ -1,7 +1,7 @@
-//! The dialect of etcd's own clients, in both directions and through a crash: against `etcdctl`, which is Go's
-//! `concurrency` package, and against the server's own lock service.
+//! The dialect of etcd's own clients, in both directions and through a crash: against `etcdctl`, which
+//! is Go's `concurrency` package, and against the server's own lock service.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 
@@ -112,7 +112,7 @@ async fn a_crash_on_either_side_ends_with_its_lease() {
     let waiter = waiting(&backend, &claim, LONG);
     stand(&backend, "job", 1).await;
     peer.kill();
-    waiter.await.unwrap().expect("a lease that nobody keeps alive goes on");
+    waiter.await.unwrap().expect("a lease that nobody keeps alive did not end");
 
     // Ours ends with its client: here by a client that is dropped without a release.
     freed(&backend, &claim).await;
@@ -156,7 +156,7 @@ struct LockRequest {
     lease: i64,
 }
 
-/// The key stands where both messages have it.
+/// An answer of the lock service. The answer to an unlock has no key.
 #[derive(Clone, PartialEq, prost::Message)]
 struct LockResponse {
     #[prost(bytes = "vec", tag = "2")]
@@ -267,7 +267,7 @@ async fn only_mutexes_are_written_so() {
     }
 }
 
-/// Python's client takes and gives back one lock, as it is told.
+/// A program for Python's client: acquires and releases one lock on command.
 const PYTHON: &str = r#"
 import sys
 from etcd3gw.client import Etcd3Client
@@ -307,8 +307,8 @@ async fn pythons_locks_exclude_us_and_we_them_and_a_crash_ends_them() {
     let (grant, _) = waiter.await.unwrap().unwrap();
     assert!(grant.fence.unwrap() > seen.fence.unwrap());
 
-    assert_eq!(ask("take"), "False", "Python takes what is held here");
-    assert_eq!(ask("free"), "False", "Python gives back what is held here");
+    assert_eq!(ask("take"), "False", "Python acquired a lock that is held here");
+    assert_eq!(ask("free"), "False", "Python released a lock that is held here");
     assert!(matches!(renew(&backend, &ours, &grant).await, leasehold_core::Renewal::Renewed));
     freed(&backend, &ours).await;
     assert_eq!(ask("take"), "True");

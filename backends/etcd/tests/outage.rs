@@ -1,7 +1,7 @@
-//! Clients while a cluster is down, elects, or answers as current servers do: how little they ask, and that nothing
-//! is slept through.
+//! Clients while a cluster is down, elects, or answers as current servers do: how little they ask, and
+//! that nothing is slept through.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 
@@ -18,8 +18,8 @@ async fn a_wait_needs_no_answer_to_a_request_for_progress() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let (holder, held) = (connect(&server.url()).await, claim_of("job", Share::MUTEX, LONG));
     try_take(&holder, &held).await.unwrap();
-    // As servers from 3.4.38, 3.5.22 and 3.6.2 on, which do not answer while a watch begins behind the present
-    // revision.
+    // As servers from 3.4.38, 3.5.22 and 3.6.2 on, which do not answer while a watch begins behind the
+    // present revision.
     let mute = MuteProgress::start(server.addr(0)).await;
     let waits = connect(&server.url_at(&[mute.addr()])).await;
     let waiter = waiting(&waits, &mutex("job"), LONG);

@@ -1,6 +1,7 @@
-//! A holder's own transactions, guarded by the condition that its grant came with: by another client, and past a pause.
+//! A holder's own transactions, guarded by the condition that its grant came with: by another client,
+//! and past a pause.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 
@@ -43,7 +44,8 @@ fn proof(grant: &Grant) -> &EtcdProof {
     grant.proof.get().unwrap()
 }
 
-/// Plays the part of the holder, where this test program was started as one: holds, and writes what it is told to.
+/// Plays the holder if this test program was started as one: holds the lock, and writes what its parent
+/// requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn holder() {
     let Ok(endpoint) = std::env::var(HOLDER) else { return };
@@ -114,7 +116,7 @@ async fn a_paused_holders_own_transaction_is_refused() {
     other.signal(Signal::STOP);
     let backend = connect(&server.url()).await;
     let ours = mutex("ledger");
-    let grant = take(&backend, &ours, LONG).await.expect("what a paused process held goes on");
+    let grant = take(&backend, &ours, LONG).await.expect("the lock of a paused process did not end");
     assert!(write(&endpoint, proof(&grant), "two"));
     other.signal(Signal::CONT);
     // It has not looked whether it still holds, and need not.
@@ -124,8 +126,8 @@ async fn a_paused_holders_own_transaction_is_refused() {
     assert!(!write(&endpoint, proof(&grant), "four"), "a released lock still lets its holder write");
 }
 
-/// A guard whose proof was taken keeps its claim: the next task of the process is granted another one, so that a late
-/// transaction of the first is refused; and no other process takes the claim over.
+/// A guard whose proof was taken keeps its claim: the next task of the process is granted another one,
+/// so that a late transaction of the first is refused; and no other process takes the claim over.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_condition_of_one_task_does_not_hold_for_the_next() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };

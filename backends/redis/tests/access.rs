@@ -1,6 +1,6 @@
 //! Ways to a server: passwords, rights, TLS, Unix sockets.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! A cluster: every server of it is found, and what it does with slots loses nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

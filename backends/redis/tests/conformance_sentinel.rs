@@ -1,6 +1,6 @@
 //! The laws of the seam, on a primary with two replicas that three Sentinels watch.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What it costs: round trips, commands and time on the server.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

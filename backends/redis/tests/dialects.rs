@@ -1,6 +1,6 @@
 //! The forms of other libraries: what is written, what is left alone, and what is said about it.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

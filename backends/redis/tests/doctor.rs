@@ -1,6 +1,6 @@
 //! What is found about real servers.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 use std::time::Duration;
 

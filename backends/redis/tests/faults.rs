@@ -1,6 +1,6 @@
 //! What the server and the network do to claims, and what is said about it.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Random histories of calls: the scripts must answer as the ledger does, which is the admission rule itself.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Taking, renewing, releasing and looking, on a server that behaves.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -3,7 +3,7 @@
 //! Redisson's jar is not to be had from a package of Debian or PyPI, so its part is played by another client, which does
 //! what Redisson documents of its scripts, keys and channels.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Servers that are unreachable or deposed: where requests go, how long they wait, and how often clients connect.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

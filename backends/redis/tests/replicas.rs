@@ -1,6 +1,6 @@
 //! `?replicas=`: what a grant waits for, and what is said where it does not come.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! The rights that each way of using a server needs, with a user who has no others; and a proxy that refuses the rest.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

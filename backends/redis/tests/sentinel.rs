@@ -1,6 +1,6 @@
 //! A primary that is elected: who is talked to, under which epoch, and what holders are told.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! Sweeping: the keys of fences that nobody uses go, and no fence ever goes back.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

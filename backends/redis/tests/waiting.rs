@@ -1,6 +1,6 @@
 //! Waiting in line: who is woken, when, and at what cost.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! A client's access to its roster: one call at a time, and losses that are found are reported
+//! A client's access to its lease table: one call at a time, and losses that are found are reported
 //! afterwards.
 
 use std::ops::{Deref, DerefMut};
@@ -8,8 +8,8 @@ use leasehold_core::{LossCause, LossTrigger};
 
 use super::LeaseTable;
 
-/// The roster for one of its users. Dropping it unlocks the roster, and then reports the losses that
-/// were found: a listener may block, or need the roster.
+/// The lease table for one of its users. Dropping it unlocks the table, and then reports the losses that
+/// were found: a listener may block, or need the table.
 #[derive(Debug)]
 pub(crate) struct Access<'a> {
     // Dropped in this order.
@@ -22,7 +22,7 @@ pub(crate) struct Access<'a> {
 struct Losses(Vec<(LossTrigger, LossCause)>);
 
 impl<'a> Access<'a> {
-    /// Waits for the roster.
+    /// Waits for the lease table.
     pub(crate) fn to(roster: &'a Mutex<LeaseTable>) -> Access<'a> {
         // No invariant spans a panic that does not fail the whole call.
         let roster = roster.lock().unwrap_or_else(PoisonError::into_inner);

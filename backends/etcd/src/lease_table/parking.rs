@@ -30,7 +30,7 @@ impl LeaseTable {
         self.seats.get(&claim)?.parked
     }
 
-    /// Notes that a lease ended: each claim that waited on it is woken to look at the line.
+    /// Notes that a lease ended: each claim that waited on it is woken to look at the queue.
     pub(super) fn parking_ended(&mut self, lease: i64) {
         for seat in self.seats.values_mut().filter(|seat| seat.parked == Some(lease)) {
             seat.parked = None;

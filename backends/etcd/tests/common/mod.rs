@@ -1,4 +1,4 @@
-//! What the tests of this crate share: clients on one clock, and a holder that renews as the engine does.
+//! Helpers of this crate's tests: clients on one clock, and a holder that renews as the engine does.
 
 #![allow(
     dead_code,
@@ -55,7 +55,8 @@ pub async fn try_take(backend: &EtcdBackend, claim: &Claim) -> Option<Grant> {
     }
 }
 
-/// Asks until there is a grant or `limit` is over, whatever fails meanwhile, as the engine does.
+/// Repeats the request until a grant or the end of `limit`, as the engine does; failures in between are
+/// ignored.
 pub async fn take(backend: &EtcdBackend, claim: &Claim, limit: Duration) -> Option<Grant> {
     let patience = patience_for(&clock(), limit);
     while !patience.is_ended() {
@@ -90,7 +91,7 @@ pub async fn renew(backend: &EtcdBackend, claim: &Claim, grant: &Grant) -> Renew
     backend.renew(&[Renew { claim, proof: &grant.proof }]).await.pop().unwrap()
 }
 
-/// How many hold, how many wait.
+/// Returns the numbers of holders and of waiters.
 pub async fn standing(backend: &EtcdBackend, name: &str) -> (usize, usize) {
     let resource = Resource::new(name).unwrap();
     let seen = backend.inspect(&resource, None, &Patience::none(clock())).await.unwrap();

@@ -65,5 +65,5 @@ async fn carry_frames(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
     }
 }
 
-/// The number of no watch, -1, in an answer of the watch service: it stands in those to requests for progress alone.
+/// The watch number -1 in an answer of the watch service. Only answers to progress requests have it.
 const PROGRESS: &[u8] = &[0x10, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
