@@ -1,4 +1,4 @@
-//! Taking a place in the line, looking whether it holds, and sleeping until that can have changed.
+//! Taking a place in the queue, looking whether it holds, and sleeping until that can have changed.
 //!
 //! Ground rules: a grant is counted from before a request that a quorum agreed to, never from a read
 //! alone: a server that lost its leader still answers reads. A node counts as the claim's own only if
@@ -29,7 +29,7 @@ use crate::watching::Watching;
 /// The findings of one look.
 pub(crate) enum Look {
     Admitted(Grant),
-    /// It is in line here, and has to wait.
+    /// It is in the queue here, and has to wait.
     Blocked(Line, usize, Own),
     /// It is the first of those that want a lease, and all leases are given to so many.
     Full(usize, Own),
@@ -41,7 +41,7 @@ pub(crate) enum Look {
     Again,
 }
 
-/// The line, and its container's state.
+/// The queue, and its container's state.
 pub(crate) type Seen = (Line, Stat);
 
 impl Ensemble {
@@ -57,7 +57,7 @@ impl Ensemble {
                 Look::Gone | Look::Again => {}
                 Look::Blocked(_, MAX_LINE.., own) if !patience.is_ended() => {
                     self.leave(&session, claim, &own).await?;
-                    let detail = format!("{MAX_LINE} claims stand in line for it already: try again later");
+                    let detail = format!("{MAX_LINE} claims are queued for it already: try again later");
                     return Err(Failure::unavailable(detail));
                 }
                 Look::Blocked(line, index, own) => {
@@ -161,7 +161,7 @@ impl Ensemble {
         Ok(self.judge(session, claim, own, seen, asked_at))
     }
 
-    /// Decides what the line means for the claim whose node is `own`.
+    /// Decides what the queue means for the claim whose node is `own`.
     fn judge(
         &self,
         session: &Session,
@@ -190,7 +190,7 @@ impl Ensemble {
         Grant { asked_at, fence: Some(fence), lost: Some(session.lost()), proof }
     }
 
-    /// Takes a place in the line, and sees the line. A session's requests are answered in order, so all
+    /// Takes a place in the queue, and sees the queue. A session's requests are answered in order, so all
     /// leave together. `None` where the session has no room for one more node.
     pub(crate) async fn stand(
         &self,
@@ -206,7 +206,7 @@ impl Ensemble {
         let (data, options) = (layout::data(self.names.dialect(), post, claim), self.names.place_options());
         let mut hope = match post {
             NodeRole::Line => self.quiet.hope(&claim.resource, session.id),
-            // There the line alone does not say which claims hold.
+            // There the queue alone does not say which claims hold.
             NodeRole::Locks | NodeRole::Leases => FastPath::None,
         };
         let bytes = self.bytes_of(claim);
@@ -273,7 +273,7 @@ impl Ensemble {
         Err(Failure::unavailable("the container of a resource was removed again and again while it was used"))
     }
 
-    /// Returns the line of a claim that has just taken its place, and what was asked together with
+    /// Returns the queue of a claim that has just taken its place, and what was asked together with
     /// that.
     async fn line_of_newcomer(
         &self,
@@ -300,7 +300,7 @@ impl Ensemble {
         let names = match listed {
             Some(listed) => listed.map_err(cannot_look)?.0,
             None if follows => vec![own.name.clone()],
-            // Another claim was there in between, so the line has to be seen after all.
+            // Another claim was there in between, so the queue has to be seen after all.
             None => {
                 let list = session.client.get_children(&self.names.node(&claim.resource, own.post));
                 session.ask(self.config.timeout, list).await.map_err(cannot_look)?.0
@@ -340,14 +340,14 @@ impl Ensemble {
         Ok(found)
     }
 
-    /// Returns the line, together with the proof that the ensemble still had this session when it was
+    /// Returns the queue, together with the proof that the ensemble still had this session when it was
     /// asked.
     async fn proven_line(&self, session: &Session, resource: &Resource) -> Result<Option<Seen>, Failure> {
         let proof = session.prove(self.names.root()).map_err(cannot_look)?;
         self.line_after(session, resource, NodeRole::Line, proof).await
     }
 
-    /// Returns the line as it is now: the leader is asked first, in the same breath, so that the answer
+    /// Returns the queue as it is now: the leader is asked first, in the same breath, so that the answer
     /// of this server is not old.
     pub(crate) async fn line_now(
         &self,
@@ -359,7 +359,7 @@ impl Ensemble {
         self.line_after(session, resource, post, synced).await
     }
 
-    /// Returns the line after what is answered `first`. Both leave together: a session's requests are
+    /// Returns the queue after what is answered `first`. Both leave together: a session's requests are
     /// answered in order.
     async fn line_after(
         &self,
@@ -459,14 +459,14 @@ fn busy(ahead: usize) -> Step {
 }
 
 pub(crate) fn cannot_stand(error: Error) -> Failure {
-    layout::failure(error, "cannot stand in line")
+    layout::failure(error, "cannot join the queue")
 }
 
 pub(crate) fn cannot_look(error: Error) -> Failure {
     layout::failure(error, "cannot look at the line")
 }
 
-/// The most looks in one step: each follows a change in the line ahead, and a full line has no more.
+/// The most looks in one step: each follows a change in the queue ahead, and a full queue has no more.
 const MAX_LOOKS: usize = 10_000;
 /// The time for which a claim that looks once waits for those that are on their way in before it.
 const PASSING: Duration = Duration::from_millis(500);

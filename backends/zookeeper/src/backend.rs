@@ -34,7 +34,7 @@ use crate::validity::Validity;
 /// `session` of the URL, as far as the servers allow it.
 ///
 /// # Cancel safety
-/// Dropping a future of [`Backend::contend`] may leave a place in the line until the claim is released,
+/// Dropping a future of [`Backend::contend`] may leave a place in the queue until the claim is released,
 /// or the backend is dropped.
 #[derive(Debug)]
 pub struct ZooKeeperBackend {

@@ -126,7 +126,7 @@ impl ZooKeeperConfig {
             "prefix" => {
                 let prefix = plain_text(name, value, 64, "._:-")?;
                 if is_dots(&prefix) {
-                    return Err(invalid("prefix: dots alone are no name in ZooKeeper"));
+                    return Err(invalid("prefix: ZooKeeper does not allow a name of dots alone"));
                 }
                 self.prefix = Some(prefix);
             }
@@ -146,7 +146,7 @@ impl ZooKeeperConfig {
             },
             other => {
                 let known = OPTIONS.join(", ");
-                return Err(invalid(format!("{other} is no option of zk://; known are {known}")));
+                return Err(invalid(format!("{other} is not an option of zk://: known options are {known}")));
             }
         }
         Ok(())

@@ -75,16 +75,16 @@ impl Ensemble {
     async fn access(&self) -> Finding {
         let Some(user) = self.config.user() else {
             return Finding::new("access", Severity::Notice, "nodes are made for everybody, without a login")
-                .meaning("whoever reaches the servers can break every lock")
+                .meaning("anyone who reaches the servers can break every lock")
                 .advice("write a user into the URL: all nodes are then made for this user alone");
         };
         if self.config.exposes_password() {
             return Finding::new("access", Severity::Risk, format!("{user}'s password is sent as it is"))
-                .meaning("whoever listens on the network can break every lock")
+                .meaning("anyone who listens on the network can break every lock")
                 .advice("write zks:// instead of zk://");
         }
         let Ok(session) = self.sessions.present(self.config.timeout).await else {
-            return Finding::new("access", Severity::Unknown, "there is no session to ask in");
+            return Finding::new("access", Severity::Unknown, "the client has no session");
         };
         let root = self.names.root();
         match session.ask(self.config.timeout, session.client.get_acl(root)).await {
@@ -144,7 +144,7 @@ fn servers(hosts: &[Host], words: &[Word], voters: Option<usize>) -> Finding {
             Severity::Notice,
             format!("the URL names {named} of {voters} servers"),
         )
-        .meaning("when those are down, this client stands still although the ensemble goes on")
+        .meaning("when those are down, this client stops although the ensemble still works")
         .advice("name all of them");
     }
     // One server alone keeps no list of members.
@@ -208,7 +208,7 @@ fn versions(words: &[Word]) -> Finding {
     versions.dedup();
     let found = format!("ZooKeeper {}", versions.join(", "));
     if versions.is_empty() {
-        return Finding::new("version", Severity::Unknown, "no server told its version");
+        return Finding::new("version", Severity::Unknown, "no server reported its version");
     }
     if versions.iter().any(|version| is_old(version)) {
         return Finding::new("version", Severity::Broken, format!("{found}: too old"))

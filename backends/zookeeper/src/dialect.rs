@@ -85,13 +85,13 @@ impl Dialect {
         Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
     }
 
-    /// Returns `true` if a claim of this share takes a lease of a semaphore, beside the line of its
+    /// Returns `true` if a claim of this share takes a lease of a semaphore, beside the queue of its
     /// resource.
     pub(crate) fn leases(self, mutexes: Mutexes, share: Share) -> bool {
         self != Dialect::Native && (share.is_counted() || mutexes == Mutexes::Leases)
     }
 
-    /// Returns the name of a child of a line, up to the sequence that the server appends. A claim that
+    /// Returns the name of a child of a queue, up to the sequence that the server appends. A claim that
     /// wants a lease waits as a mutex.
     pub(crate) fn stem(self, id: ClaimId, share: Share) -> String {
         let hex = id.to_hex();
@@ -287,7 +287,7 @@ mod tests {
     fn leases_are_those_of_the_other_libraries() {
         let (one, hex) = (Share::permits(1, 3).unwrap(), ID.to_hex());
         for dialect in [Dialect::Curator, Dialect::Kazoo] {
-            assert_eq!(dialect.stem(ID, one), dialect.stem(ID, Share::MUTEX), "they stand as a mutex");
+            assert_eq!(dialect.stem(ID, one), dialect.stem(ID, Share::MUTEX), "they are queued as a mutex");
         }
         let lease = Dialect::Curator.lease(ID);
         assert_eq!(lease, "_c_abababab-abab-abab-abab-abababababab-lease-");

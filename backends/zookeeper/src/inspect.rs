@@ -32,7 +32,7 @@ struct Seen {
 }
 
 impl Ensemble {
-    /// Holders and line of a resource; with `seen`, waits for another version.
+    /// Returns the holders and the queue of a resource; with `seen`, waits for another version.
     pub(crate) async fn observe(
         &self,
         resource: &Resource,
@@ -219,7 +219,7 @@ impl Ensemble {
         }
     }
 
-    /// Adds the claims that have a lease, and those that wait in line for one.
+    /// Adds the claims that have a lease, and those that wait in the queue for one.
     fn add_semaphore(
         &self,
         found: &mut Standings,
@@ -242,7 +242,7 @@ impl Ensemble {
         let newest = leases.len().checked_sub(1);
         for (index, lease) in leases.iter().enumerate() {
             let said = read(lease);
-            // Curator makes its lease while it is the first in line, and waits with it in hand. Ours
+            // Curator makes its lease while it is the first in the queue, and waits with it in hand. Ours
             // are never so.
             let waits = self.names.dialect() == Dialect::Curator
                 && Some(index) == newest
@@ -256,7 +256,7 @@ impl Ensemble {
     }
 }
 
-/// Returns `true` if the lease was made by the one that is the first in line, as far as can be seen: by
+/// Returns `true` if the lease was made by the one that is the first in the queue, as far as can be seen: by
 /// the same session, and after its place.
 fn is_in_hand(lease: &Seen, first: &Seen) -> bool {
     lease.stat.ephemeral_owner == first.stat.ephemeral_owner && lease.stat.czxid > first.stat.czxid
@@ -282,7 +282,7 @@ const UNTOLD: Share = match Share::permits(1, u32::MAX - 1) {
     Ok(share) => share,
     Err(_) => Share::READER,
 };
-/// The number of times that a line that changes is read again.
+/// The number of times that a queue that changes is read again.
 const MAX_TRIES: usize = 16;
 /// Notes are up to 1 KiB each, and an answer should stay far below 1 MiB.
 const NOTES_AT_ONCE: usize = 256;

@@ -16,7 +16,7 @@ pub(crate) fn read_note(data: &[u8]) -> Note {
 }
 
 /// Writes the data of a claim's node: its note. No node of Curator's semaphores says how many permits
-/// there are, so where one of ours is first in line for a lease, or has one, a line before the note
+/// there are, so where one of ours is first in the queue for a lease, or has one, a line before the note
 /// says that.
 pub(crate) fn data(dialect: Dialect, post: NodeRole, claim: &Claim) -> String {
     let note = claim.note.as_str();
@@ -66,7 +66,7 @@ pub(crate) fn failure(error: Error, doing: &str) -> Failure {
     Failure::new(kind, effect, format!("{doing}: {error}; {advice}")).because(error)
 }
 
-/// Explains that the children of a resource's container do not form a line.
+/// Explains that the children of a resource's container do not form a queue.
 pub(crate) fn unreadable(resource: &Resource, why: &Unreadable) -> Failure {
     let text = format!("the line of {resource:?} {why}");
     Failure::new(FailureKind::Foreign, Effect::None, text)
@@ -101,8 +101,8 @@ mod tests {
         for error in [Error::ConnectionLoss, Error::SessionExpired, Error::Timeout] {
             assert_eq!(failure(error, "x").effect, Effect::Unknown);
         }
-        let denied = failure(Error::NoAuth, "cannot stand in line");
+        let denied = failure(Error::NoAuth, "cannot join the queue");
         assert_eq!((denied.kind, denied.effect), (FailureKind::Denied, Effect::None));
-        assert!(denied.detail().starts_with("cannot stand in line: "));
+        assert!(denied.detail().starts_with("cannot join the queue: "));
     }
 }

@@ -1,7 +1,7 @@
-//! Takes a lease of another library's semaphore: joins the line of its lock, and moves from there to
+//! Takes a lease of another library's semaphore: joins the queue of its lock, and moves from there to
 //! the leases.
 //!
-//! Each user of these semaphores makes a lease only while it is the first in the line of their lock. A
+//! Each user of these semaphores makes a lease only while it is the first in the queue of their lock. A
 //! claim of ours does so too, and once there is room it removes its place and makes its lease *in one
 //! transaction*. So a claim is one node at any time, and its lease was made while it was the first: no
 //! other client could make one between the look and the lease.
@@ -24,7 +24,7 @@ use crate::places::{Own, Stage};
 use crate::resource_view;
 use crate::session::Session;
 
-/// A semaphore, as seen by the claim that is the first in its line.
+/// A semaphore, as seen by the claim that is the first in its queue.
 struct Pool {
     /// The number of leases.
     taken: usize,
@@ -64,7 +64,7 @@ impl Ensemble {
                 (own, line)
             }
             None => {
-                // A claim that asks for another number is refused before it blocks others in the line.
+                // A claim that asks for another number is refused before it blocks others in the queue.
                 self.agreement(session, claim).await?;
                 if patience.is_ended()
                     && let Some(ahead) = self.ahead_of_a_newcomer(session, claim).await?
@@ -124,14 +124,14 @@ impl Ensemble {
         }
     }
 
-    /// Returns how many are ahead of a claim that has no place, where there is no room behind these.
+    /// Returns the number of claims ahead of a claim that has no place, if it does not fit behind them.
     async fn ahead_of_a_newcomer(&self, session: &Session, claim: &Claim) -> Result<Option<usize>, Failure> {
         let scene = self.scene_now(session, &claim.resource).await?;
         let ahead = self.occupied(&scene) + scene.locks.places().len();
         Ok((ahead >= room(claim)).then_some(ahead))
     }
 
-    /// Returns how much room is taken in a semaphore, besides the claims in its line. kazoo counts
+    /// Returns how much room is taken in a semaphore, besides the claims in its queue. kazoo counts
     /// everything that is beside its leases.
     fn occupied(&self, scene: &resource_view::ResourceView) -> usize {
         let beside = match self.names.dialect() {

@@ -1,6 +1,6 @@
 //! Locks in one ZooKeeper ensemble (3.6 or later).
 //!
-//! The place in line is the grant; this crate takes a place, watches and confirms.
+//! The place in the queue is the grant; this crate takes a place, watches and confirms.
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 

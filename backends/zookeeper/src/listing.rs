@@ -127,7 +127,7 @@ impl Ensemble {
         let scene = match self.scene(session, resource).await {
             Ok(scene) if !scene.is_empty() => scene,
             Ok(_) => return Ok(None),
-            // Children that do not read as a line are not ours to show, nor are those that another user
+            // Children that do not read as a queue are not ours to show, nor are those that another user
             // may not see.
             Err(failure) if matches!(failure.kind, FailureKind::Foreign) => return Ok(None),
             Err(failure)
@@ -140,7 +140,7 @@ impl Ensemble {
         let (mut holders, mut waiting) = (scene.line.holders(), scene.locks.places().len());
         waiting += scene.line.places().len() - holders;
         holders += scene.leases.len();
-        // The first in line may have its lease in hand already.
+        // The first in the queue may have its lease in hand already.
         if !(scene.locks.places().is_empty() || scene.leases.is_empty())
             && let Some(standings) = self.standings(session, resource, &scene).await?
         {

@@ -15,9 +15,9 @@ use crate::queue::{Line, Unreadable};
 /// The node of a resource that a claim is a child of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRole {
-    /// The line of the resource.
+    /// The queue of the resource.
     Line,
-    /// The line of claims that want a lease of its semaphore, in other libraries' dialects.
+    /// The queue of claims that want a lease of its semaphore, in other libraries' dialects.
     Locks,
     /// The leases of its semaphore.
     Leases,
@@ -80,7 +80,7 @@ impl Names {
             (Dialect::Curator, NodeRole::Locks) => format!("{container}/{CURATORS_LOCKS}"),
             (Dialect::Curator, NodeRole::Leases) => format!("{container}/{CURATORS_LEASES}"),
             (Dialect::Kazoo, NodeRole::Locks) => format!("{container}{KAZOOS_LOCKS}"),
-            // kazoo keeps leases where its locks have their line.
+            // kazoo keeps leases where its locks have their queue.
             (Dialect::Native, _) | (_, NodeRole::Line) | (Dialect::Kazoo, NodeRole::Leases) => container,
         }
     }
@@ -148,7 +148,7 @@ impl Names {
         (self.container(&resource) == path).then_some(resource)
     }
 
-    /// Reads the line that these children of a container form.
+    /// Reads the queue that these children of a container form.
     ///
     /// # Errors
     /// As [`Line::of`].

@@ -39,9 +39,9 @@ pub(crate) struct Known {
 /// The progress of a claim.
 #[derive(Clone, Debug)]
 pub(crate) enum Stage {
-    /// A node was asked for, in the line or as a lease; whether it was made is not known.
+    /// A node was asked for, in the queue or as a lease; whether it was made is not known.
     Sent,
-    /// It is in line.
+    /// It is in the queue.
     Stands(Own),
     /// It holds.
     Holds(Own),
@@ -193,7 +193,7 @@ mod tests {
         places.set(&claim(1), 7, Stage::Holds(own()));
         assert!(!places.has_room(7, 1), "it takes as much when it holds");
         places.set(&claim(2), 8, Stage::Stands(own()));
-        assert!(places.has_room(7, half), "it stands in another session now");
+        assert!(places.has_room(7, half), "its node is in another session now");
         places.forget(claim(1).id);
         assert!(places.has_room(7, ROOM));
     }

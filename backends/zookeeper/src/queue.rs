@@ -1,4 +1,4 @@
-//! The line of a resource as its children name it, and what follows from it.
+//! The queue of a resource as its children name it, and what follows from it.
 //!
 //! Pure: names go in, places and decisions come out. The sequence at the end of a name is ZooKeeper's,
 //! a signed 32-bit counter. Its documentation says that it rolls over, so an order is found among those
@@ -18,7 +18,7 @@ pub(crate) struct Line {
     places: Vec<Place>,
 }
 
-/// One claim in the line.
+/// One claim in the queue.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Place {
     /// The child's whole name.
@@ -31,7 +31,7 @@ pub(crate) struct Place {
     rides: bool,
 }
 
-/// The reason why children do not form a line. The parts of their names that it shows reveal no id.
+/// The reason why children do not form a queue. The parts of their names that it shows reveal no id.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Unreadable {
     /// This one may be a claim of another library.
@@ -45,7 +45,7 @@ pub(crate) enum Unreadable {
 pub(crate) enum Blockers<'a> {
     /// It cannot be admitted before one of these leaves.
     Some(Vec<&'a Place>),
-    /// They are too many: any change of the line.
+    /// They are too many: any change of the queue.
     Any,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Debug for Unreadable {
 }
 
 impl Line {
-    /// Reads the line that these children form.
+    /// Reads the queue that these children form.
     ///
     /// # Errors
     /// A name may be a claim of another library, or two names do not show which was first.
@@ -119,7 +119,7 @@ impl Line {
         Ok(Line { places })
     }
 
-    /// Finds where the line begins in the circle of sequences: behind the widest gap. All that live at
+    /// Finds where the queue begins in the circle of sequences: behind the widest gap. All that live at
     /// the same time are far closer to one another than half the circle, also while the counter passes
     /// from positive to negative.
     fn first(places: &[Place]) -> usize {
@@ -134,7 +134,7 @@ impl Line {
         &self.places
     }
 
-    /// Returns the line without some of its claims.
+    /// Returns the queue without some of its claims.
     pub(crate) fn without(mut self, gone: impl Fn(ClaimId) -> bool) -> Line {
         self.places.retain(|place| !gone(place.id));
         self
@@ -168,7 +168,7 @@ impl Line {
 
     /// Returns what keeps the one at `index` waiting, chosen so that it cannot be admitted while all of
     /// these exist: a wake-up cannot be missed, and a release wakes no more than fit the capacity,
-    /// however long the line is.
+    /// however long the queue is.
     ///
     /// The nearest that excludes it alone is enough; where none does, the nearest that do so together.
     pub(crate) fn blockers(&self, index: usize) -> Blockers<'_> {
@@ -196,13 +196,13 @@ impl Line {
 
     /// Returns how many hold: everything in front of the first that is not admitted.
     pub(crate) fn holders(&self) -> usize {
-        // The load only grows along the line and the capacity only shrinks, so the first no is followed
+        // The load only grows along the queue and the capacity only shrinks, so the first no is followed
         // by noes.
         (0..self.places.len()).find(|index| !self.admits(*index)).unwrap_or(self.places.len())
     }
 }
 
-/// The most nodes that one waiter watches. With more, one watch on the whole line is cheaper.
+/// The most nodes that one waiter watches. With more, one watch on the whole queue is cheaper.
 const MAX_WATCHED: usize = 16;
 
 #[cfg(test)]

@@ -166,8 +166,7 @@ pub(crate) async fn sweep(ensemble: Weak<Ensemble>) {
     }
 }
 
-/// The number of looks for a claim that existed and does not any more: it moves once, from the line to
-/// the leases.
+/// The most looks for a claim whose node has disappeared: it moves once, from the queue to the leases.
 const MAX_MOVES: usize = 2;
 /// The most requests of one batch that are on their way together.
 const AT_ONCE: usize = 256;

@@ -1,8 +1,8 @@
-//! The claims at a resource: its line, and in other libraries' dialects the line for a lease of its
+//! The claims at a resource: its queue, and in other libraries' dialects the queue for a lease of its
 //! semaphore, and the leases.
 //!
 //! Pure: the children of the resource's nodes go in, as they were read one after the other. A claim
-//! that wants a lease moves from the line to the leases, so those are read last: a claim that moved
+//! that wants a lease moves from the queue to the leases, so those are read last: a claim that moved
 //! meanwhile is seen twice and kept once, and never missed.
 
 use std::fmt;
@@ -59,7 +59,7 @@ impl ResourceView {
                 NodeRole::Leases => {
                     let (leases, others) = leases(dialect, names)?;
                     scene.leases = leases;
-                    // Kazoo keeps the line of the resource at the same node.
+                    // Kazoo keeps the queue of the resource at the same node.
                     if dialect == Dialect::Kazoo {
                         scene.line = Line::of(dialect, others)?;
                         scene.line.places().len() + scene.leases.len()
@@ -68,7 +68,7 @@ impl ResourceView {
                     }
                 }
             };
-            // A node without claims may be removed by the server at any time, and below the line there
+            // A node without claims may be removed by the server at any time, and below the queue there
             // may be other nodes.
             scene.states.push(state.filter(|_| claims > 0));
         }

@@ -89,9 +89,9 @@ impl Session {
         Ok(Session { client, id, timeout, watches: WatchRoom::new(), trigger, signal })
     }
 
-    /// Asks each server in turn. Where one was silent all of them are asked again, which the caller
-    /// limits: a server that is busy, or speaks TLS for the first time, may take longer than a server
-    /// that is left for another while a session lives.
+    /// Tries each server in turn. If one was silent, all of them are tried again, until the caller's
+    /// limit: a server that is busy, or speaks TLS for the first time, may need longer than the silence
+    /// after which a live session leaves a server for another.
     async fn connect(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Client, Failure> {
         let silence = (config.session / SILENCES).max(SILENCE_MIN);
         let hosts: Vec<String> = config.hosts.iter().map(Host::to_string).collect();

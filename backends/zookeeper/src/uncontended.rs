@@ -1,4 +1,4 @@
-//! Containers in which this client was alone: its next claim there needs no look at the line.
+//! Containers in which this client was alone: its next claim there needs no look at the queue.
 //!
 //! ZooKeeper numbers the children of a node by how many of any kind were ever made in it. So where two
 //! claims of this client have consecutive numbers, no other claim came between them; and where the
@@ -43,7 +43,7 @@ pub(crate) enum FastPath {
     None,
     /// It may be worth a watch: this client was alone there before.
     Again,
-    /// A watch was set on its container, before the line is looked at.
+    /// A watch was set on its container, before the queue is looked at.
     Watching(Watched),
     /// If its number follows this one, and the container is not gone, it is alone.
     After(i32, Watched),

@@ -15,7 +15,7 @@ static RUNNING: [Mutex<Shared>; 4] = [const { Mutex::new(Shared { checked: 0, en
 const SUITES: [usize; 4] = [0, 4, 0, 1];
 
 struct Shared {
-    /// How many laws have been checked: the last one ends the ensemble.
+    /// The number of laws that have been checked: the last one ends the ensemble.
     checked: usize,
     ensemble: Option<Arc<ZooKeeperEnsemble>>,
 }
@@ -44,7 +44,7 @@ impl ZooKeeper {
             shared.ensemble = Some(Arc::new(leasehold_testkit::require::or_skip("zookeeper", started)?));
         }
         let url = shared.ensemble.as_ref().unwrap().url();
-        // Three servers on one busy machine are silent now and then for as long as a short session puts up with.
+        // Three servers on one busy machine are sometimes silent for as long as a short session tolerates.
         let session = if self.servers > 1 { "4s" } else { "2s" };
         Some(format!("{url}/laws?session={session}{}", self.options))
     }
@@ -100,7 +100,8 @@ mod kazoo {
     leasehold_conformance::suite!(super::ZooKeeper::of(1, "&dialect=kazoo&prefix=kazoo"));
 }
 
-/// A semaphore of one lease is a mutex, and so goes through every law, waits that end at any moment among them.
+/// A semaphore of one lease is a mutex, and so goes through every law, waits that end at any moment
+/// among them.
 mod curators_leases {
     leasehold_conformance::suite!(super::ZooKeeper::of(1, "&dialect=curator&mutex=semaphore&prefix=leases"));
 }

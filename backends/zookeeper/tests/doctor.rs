@@ -1,4 +1,4 @@
-//! What an examination says, of ensembles that are in order and of some that are not.
+//! The findings of an examination, for ensembles that are in order and for some that are not.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -77,7 +77,8 @@ async fn who_may_touch_the_nodes_is_told() {
     assert!(topic(&diagnose(&kazoo).await, "dialect").meaning.contains("stay"));
 }
 
-/// Where servers give sessions of less than two ticks, their leader may know of a session for less than half of it.
+/// If servers give sessions of less than two ticks, their leader may know of a session for less than
+/// half of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn short_sessions_are_counted_on_for_less_or_refused() {
     let settings = "tickTime=2000\nminSessionTimeout=1000";

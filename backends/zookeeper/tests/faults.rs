@@ -1,4 +1,4 @@
-//! What the backend does when connections break, sessions end and servers die.
+//! The backend's behaviour when connections break, sessions end and servers die.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -19,7 +19,7 @@ use leasehold::core::{
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::ZooKeeperBackend;
 
-/// A client that never hears of its servers again is told before another can be granted.
+/// A client that never hears of its servers again sees the loss before another client can be granted.
 #[tokio::test(flavor = "multi_thread")]
 async fn partitioned_holder_sees_loss_before_its_successor_is_granted() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -36,13 +36,13 @@ async fn partitioned_holder_sees_loss_before_its_successor_is_granted() {
         tokio::time::sleep(SESSION / 4).await;
         proxy.blackhole(Way::Both);
         let cut_at = Instant::now();
-        // On a machine with no time to spare it may be told of the end at once.
+        // On a busy machine it may see the end at once.
         assert_ne!(guard.changed(State::Valid).await, State::Valid, "round {round}");
         let cause = guard.lost().await;
         let lost_at = Instant::now();
         let (next, granted_at) = successor.await.unwrap();
-        assert!(lost_at < granted_at, "granted {:?} before the loss was told", lost_at - granted_at);
-        assert!(lost_at - cut_at < SESSION, "told after {:?} ({cause})", lost_at - cut_at);
+        assert!(lost_at < granted_at, "granted {:?} before the loss was reported", lost_at - granted_at);
+        assert!(lost_at - cut_at < SESSION, "reported after {:?} ({cause})", lost_at - cut_at);
         assert!(next.fence() > fence);
         next.release().await.unwrap();
         proxy.heal().unwrap();
@@ -70,7 +70,7 @@ async fn a_reconnect_within_the_session_keeps_the_lock() {
     assert!(other.inspect("job").await.unwrap().holders.is_empty());
 }
 
-/// The session goes on, so a node that is forgotten would stay for as long as the client lives.
+/// The session continues, so a node that is forgotten would stay for as long as the client lives.
 #[tokio::test(flavor = "multi_thread")]
 async fn release_while_disconnected_completes_in_the_background() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -103,7 +103,7 @@ async fn release_while_disconnected_completes_in_the_background() {
     take(&broken, &claim("held", Share::MUTEX)).await;
 }
 
-/// What is asked for in an outage is not kept for its end, when nobody waits for it any more.
+/// Requests made in an outage are not kept until its end once their callers have left.
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_do_not_pile_up_while_there_is_no_connection() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -131,8 +131,8 @@ async fn requests_do_not_pile_up_while_there_is_no_connection() {
     assert!(sent < 100, "{sent} requests came after the outage");
 }
 
-/// The client crate sets all watches again after a reconnect, and succeeds only with as many as fit in one request. However many wait, what
-/// the session holds must not be lost.
+/// The client crate sets all watches again after a reconnect, and succeeds only with as many as fit in
+/// one request. However many wait, what the session holds must not be lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_with_hundreds_of_waits_is_resumed() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -207,7 +207,7 @@ async fn is_resumed(client: &ZooKeeperBackend, proxy: &Proxy) {
     eventually(async || matches!(renew(client, &held).await, Renewal::Alive)).await;
 }
 
-/// The node was made, and its maker was not told.
+/// The node was made, and its client did not get the answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_making_was_not_answered_is_found_again() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -227,7 +227,7 @@ async fn a_node_whose_making_was_not_answered_is_found_again() {
             let seen = other.inspect(&unsure.resource, None, &no_patience()).await.unwrap();
             seen.holders.iter().filter(|standing| standing.id == unsure.id).count()
         };
-        assert_eq!(made().await, 1, "made, and not told");
+        assert_eq!(made().await, 1, "made, and not answered");
         if resumes {
             let grant = take(&broken, &unsure).await;
             assert_eq!(made().await, 1, "one claim, one node");
@@ -240,8 +240,8 @@ async fn a_node_whose_making_was_not_answered_is_found_again() {
     eventually(async || matches!(renew(&broken, &first).await, Renewal::Alive)).await;
 }
 
-/// Of other libraries' semaphores a claim moves from one node to another: whichever answer is lost on the way, it is one
-/// node, and is found where it is.
+/// In other libraries' semaphores a claim moves from one node to another. No matter which answer is
+/// lost, the claim has one node, and the client finds it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_found_again_whichever_answer_was_lost() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -290,14 +290,14 @@ async fn a_lease_is_found_again_whichever_answer_was_lost() {
                 .await;
             assert_eq!(made().await, (Vec::new(), 0), "{dialect} {n}");
         }
-        assert!(untold > 0, "{dialect}: no lease was made without its maker being told");
+        assert!(untold > 0, "{dialect}: no lease was made whose answer was lost");
         eventually(async || matches!(renew(&broken, &first).await, Renewal::Alive)).await;
         assert!(matches!(release(&broken, &first).await, Release::Freed));
     }
 }
 
-/// A node may bear the claim's name and belong to a session that is about to end. It would be lost without a word, so it is
-/// no place of ours, whatever its name says.
+/// A node may have the claim's name and belong to a session that is about to end. It would be lost
+/// without notice, so it does not count as the claim's place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_another_session_is_never_adopted() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -364,7 +364,7 @@ async fn the_end_of_a_session_is_told_and_a_new_one_opened() {
         eventually(async || matches!(renew(&broken, claim).await, Renewal::Lost)).await;
         assert!(matches!(release(&broken, claim).await, Release::Gone));
     }
-    // One that waited stands in line again, by itself, under the new session.
+    // A waiter is queued again, by itself, under the new session.
     eventually(async || {
         other.inspect(&waits.resource, None, &no_patience()).await.unwrap().waiting.len() == 1
     })
@@ -374,7 +374,7 @@ async fn the_end_of_a_session_is_told_and_a_new_one_opened() {
     hold(&broken, &claim("a", Share::MUTEX)).await;
 }
 
-/// A claim that somebody breaks is lost at the next renewal, and one that waits stands in line again.
+/// A claim that another client breaks is lost at the next renewal, and a waiter is queued again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_claim_is_lost_to_its_holder_alone() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -391,7 +391,7 @@ async fn a_broken_claim_is_lost_to_its_holder_alone() {
     assert_eq!(spared.state(), State::Valid);
 }
 
-/// One server of three is killed, another hangs: whoever holds goes on, and the line moves on.
+/// One server of three is killed, another hangs: holders keep their locks, and the queue advances.
 #[tokio::test(flavor = "multi_thread")]
 async fn three_servers_lose_their_leader_and_nothing_else() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(3).await else { return };
@@ -410,7 +410,8 @@ async fn three_servers_lose_their_leader_and_nothing_else() {
             "kill" => servers.kill(leader).unwrap(),
             _ => servers.stop(leader).unwrap(),
         }
-        // It may have been lost meanwhile, which is not a fault as long as it is said; it must not hold beside the next.
+        // It may have been lost meanwhile, which is not a fault as long as it is said; it must not hold
+        // beside the next.
         let fence = first.fence();
         drop(first);
         let second = tokio::time::timeout(Duration::from_secs(40), second).await.unwrap().unwrap();
@@ -427,8 +428,9 @@ async fn three_servers_lose_their_leader_and_nothing_else() {
     assert!(matches!(theirs.mutex("held").try_lock().await, Ok(None)));
 }
 
-/// Servers write down the paths of all nodes of a session when it ends, and read no more than 2 MiB again when they start.
-/// 1,700 long ones are more than one session is given; `LEASEHOLD_CLAIMS=4000` are more than the servers would read if it were.
+/// Servers write down the paths of all nodes of a session when it ends, and read no more than 2 MiB
+/// again when they start. 1,700 long ones are more than one session is given; `LEASEHOLD_CLAIMS=4000`
+/// are more than the servers would read if it were.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_drop_with_many_claims_does_not_take_the_servers_down() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };

@@ -1,4 +1,4 @@
-//! What waiting costs the servers, and who may touch what is written there.
+//! The cost of waiting to the servers, and the rights to the nodes.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -15,7 +15,7 @@ use leasehold::core::{
 use leasehold_testkit::{ZooKeeperEnsemble, peers, require};
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig, ZooKeeperProof};
 
-/// Each release wakes whoever can be admitted and nobody else, however many wait.
+/// Each release wakes the waiters that can be admitted and no others, for any number of waiters.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hand_over_costs_the_same_however_long_the_line_is() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -23,8 +23,9 @@ async fn a_hand_over_costs_the_same_however_long_the_line_is() {
         let few = requests_per_hand_over(&servers, share, holders, 20).await;
         let many = requests_per_hand_over(&servers, share, holders, 1000).await;
         println!("requests per hand-over of {share}: {few} with 20 waiters, {many} with 1000");
-        // The release, then the leader and the line for whoever is woken, and the other watches of a counted share. Below
-        // that the number differs with who watches whom, which the order of arrival decides; it does not grow with the line.
+        // The release, then the leader and the queue for the waiter that is woken, and the other watches
+        // of a counted share. Below that the number depends on which claim watches which, which the
+        // order of arrival decides; it does not grow with the queue.
         let limit = 3.0 + 2.0 * (holders - 1) as f64 + 0.5;
         assert!(few <= limit, "{share}: {few} requests per hand-over with 20 waiters");
         assert!(many <= limit, "{share}: {many} requests per hand-over with 1000 waiters");
@@ -68,7 +69,7 @@ async fn requests_per_hand_over(
     for _ in 0..ROUNDS {
         let (client, claim) = held.pop_front().unwrap();
         assert!(matches!(release(&client, &claim).await, Release::Freed));
-        // Whoever it is: they came together.
+        // Any of them: they came together.
         let granted = async || waits.iter().position(|(.., task)| task.is_finished());
         eventually(async || granted().await.is_some()).await;
         let (client, claim, task) = waits.swap_remove(granted().await.unwrap());
@@ -95,7 +96,7 @@ async fn stand(backend: &ZooKeeperBackend, resource: &Resource, count: usize) {
 
 const ROUNDS: usize = 15;
 
-/// What is held costs a few requests in all, however much it is, and no server keeps a watch for it.
+/// Held locks cost a few requests in all, for any number of locks, and no server keeps a watch for them.
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_held_locks_are_confirmed_by_a_few_requests() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -126,7 +127,7 @@ async fn ten_thousand_held_locks_are_confirmed_by_a_few_requests() {
     assert!(backend.release(&all).await.iter().all(|release| matches!(release, Release::Freed)));
 }
 
-/// With a large semaphore one watch on the line is cheaper than one on each holder.
+/// With a large semaphore one watch on the queue is cheaper than one on each holder.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_semaphore_is_waited_for_by_one_watch() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -276,17 +277,19 @@ async fn a_foreign_child_is_an_error_and_stays() {
     assert_eq!(failure.kind, FailureKind::Foreign);
     assert!(failure.detail().contains("_c_e7e2cd8e-lock-0000000009"), "{failure}");
     assert!(user.check_stat(foreign).await.unwrap().is_some());
-    assert!(matches!(release(&backend, &ours).await, Release::Freed), "what is ours can be given back");
+    assert!(matches!(release(&backend, &ours).await, Release::Freed), "our own claim can be released");
 }
 
-/// Whoever takes a lock again and again, alone, needs no look at the line. As soon as somebody else was there, it looks.
+/// A client that acquires a lock repeatedly, alone, needs no look at the queue. Once another claim was
+/// there, it looks.
 #[tokio::test(flavor = "multi_thread")]
 async fn lone_client_reacquires_with_two_requests_and_sees_all_others() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     // Long sessions, so that pings are few.
     let url = format!("{}?session=60s", servers.url());
     let (ours, theirs) = (backend(&url).await, backend(&url).await);
-    // A container would be removed by the server between two cycles, now and then, and cost some requests more.
+    // A container would be removed by the server between two cycles, now and then, and cost some
+    // requests more.
     let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
     let container = "/leasehold/again";
     let kept = zookeeper_client::CreateMode::Persistent.with_acls(zookeeper_client::Acls::anyone_all());
@@ -336,7 +339,8 @@ async fn lone_client_reacquires_with_two_requests_and_sees_all_others() {
     waits_for(&ours, &theirs, &theirs_now).await;
 }
 
-/// Another claim of `ours` stands behind what `theirs` hold, and holds once that is given back.
+/// Checks that another claim of `ours` is queued behind the claim that `theirs` hold, and holds once
+/// that is released.
 async fn waits_for(ours: &Arc<ZooKeeperBackend>, theirs: &ZooKeeperBackend, held: &Claim) {
     let second = claim(held.resource.as_str(), Share::MUTEX);
     let waiting = tokio::spawn({
@@ -351,7 +355,8 @@ async fn waits_for(ours: &Arc<ZooKeeperBackend>, theirs: &ZooKeeperBackend, held
     assert!(matches!(release(ours, &second).await, Release::Freed));
 }
 
-/// A name that is used for the first time, or has rested, costs one round trip as any other: what is above it is there.
+/// A name that is used for the first time, or has rested, costs one round trip as any other: what is
+/// above it is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_has_rested_costs_three_requests() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -386,7 +391,7 @@ async fn what_is_printed_shows_no_id_of_a_claim() {
     stand(&client, &held.resource, 1).await;
     let proof = grant.proof.get::<ZooKeeperProof>().unwrap();
     let printed = format!("{client:?} {grant:?} {proof:?}");
-    // What another user of the node left there makes the line unreadable, and the error shows names.
+    // A node that another user left there makes the queue unreadable, and the error shows names.
     let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();
     let options = zookeeper_client::CreateMode::Ephemeral.with_acls(zookeeper_client::Acls::anyone_all());
     let alike = format!("/leasehold/job/{}-1-1-{:010}", claim("x", Share::MUTEX).id.to_hex(), 0);
@@ -404,7 +409,7 @@ async fn what_is_printed_shows_no_id_of_a_claim() {
     waiting.await.unwrap();
 }
 
-/// As in every store: a line that grew without end would cost each newcomer more than the last.
+/// As in every store: a queue that grew without end would cost each newcomer more than the last.
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_waits_behind_ten_thousand() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -427,7 +432,7 @@ async fn nobody_waits_behind_ten_thousand() {
     let late = claim("full", Share::MUTEX);
     let failure = client.contend(&late, &endless()).await.unwrap_err();
     assert!(failure.is_transient() && failure.effect == Effect::None, "{failure}");
-    assert!(failure.detail().contains("claims stand in line"), "{failure}");
+    assert!(failure.detail().contains("claims are queued for it"), "{failure}");
     let children = async || user.list_children("/leasehold/full").await.unwrap();
     assert_eq!(children().await.len(), MAX_LINE + 1, "it left nothing behind");
     // Where one leaves there is room for one.
@@ -444,7 +449,8 @@ async fn nobody_waits_behind_ten_thousand() {
     waiting.abort();
 }
 
-/// The server removes a part of a semaphore that has become empty whenever it likes. Nobody has come or gone by that.
+/// The server removes a part of a semaphore that has become empty whenever it likes. Nobody has come or
+/// gone by that.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_node_that_goes_is_no_change() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -466,7 +472,8 @@ async fn an_empty_node_that_goes_is_no_change() {
     assert_ne!(look().await.version, before.version);
 }
 
-/// The counter of a container, near its end, by the server's own classes: nobody makes two thousand million nodes in a test.
+/// The counter of a container, near its end, by the server's own classes: nobody makes two thousand
+/// million nodes in a test.
 fn count_from(servers: &ZooKeeperEnsemble, path: &str, number: i32) {
     let jars = ["zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "netty-handler"];
     let jars: Vec<(String, &str)> = jars.iter().map(|jar| (format!("{jar}.jar"), "zookeeper")).collect();
@@ -528,7 +535,7 @@ async fn counter_overflow_keeps_one_holder_and_then_starts_again() {
         }
         assert!(matches!(release(&client, &claim).await, Release::Freed));
     }
-    // Alone, one holds also with that number, and when the container was removed, lines are as before.
+    // Alone, one holds also with that number, and when the container was removed, queues are as before.
     let alone = hold(&client, &claims[0]).await;
     assert!(alone.fence > last.fence);
     assert!(matches!(release(&client, &claims[0]).await, Release::Freed));

@@ -1,4 +1,5 @@
-//! TLS to the servers: who is trusted, who is let in, and that the session behaves as it does without.
+//! TLS to the servers: which servers are trusted, which clients are admitted, and that the session
+//! behaves as it does without.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -65,13 +66,13 @@ async fn who_cannot_be_verified_is_refused_on_either_side() {
     let plain = url("", servers.addr(0), certificates);
     let failure = connect(&plain.replace("timeout=20s", "timeout=2s")).await.unwrap_err();
     assert!(failure.detail().contains("TLS"), "{failure}");
-    // And a file that is none is told of before anything is sent.
+    // And a missing file is reported before anything is sent.
     let failure = connect(&format!("zks://{addr}?ca=/no/such/file")).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Invalid, "{failure}");
     assert!(failure.detail().contains("ca="), "{failure}");
 }
 
-/// What breaks and what hangs is seen through the tunnel as it is without.
+/// Broken and hung connections are seen through the tunnel as they are without it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_outlives_its_tls_connection_and_ends_in_time() {
     let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
@@ -99,7 +100,7 @@ async fn a_session_outlives_its_tls_connection_and_ends_in_time() {
     guard.lost().await;
     let lost_at = Instant::now();
     let (_next, granted_at) = successor.await.unwrap();
-    assert!(lost_at < granted_at, "granted before the loss was told");
+    assert!(lost_at < granted_at, "granted before the loss was reported");
     proxy.heal().unwrap();
     broken.mutex("another").lock_timeout(Duration::from_secs(120)).await.unwrap().release().await.unwrap();
 }
@@ -125,7 +126,7 @@ async fn another_process_gets_nothing_through_the_tunnel() {
             .unwrap();
         let mut said = Vec::new();
         let read = theirs.stdout.as_mut().unwrap().read_to_end(&mut said);
-        // Doors of other tests that run in this process are no tunnels, and may hang.
+        // Doors of other tests that run in this process are not tunnels, and may hang.
         refused += usize::from(tokio::time::timeout(Duration::from_secs(3), read).await.is_ok());
         assert!(said.is_empty(), "{said:?}");
     }

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: clients, claims, patience and a clock.
+//! Helpers of this crate's tests: clients, claims, patience and a clock.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses its own part")]
 
@@ -13,7 +13,7 @@ use leasehold::core::{
 use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 
-/// What clients ask for here, and get: eight ticks of the test servers.
+/// The session timeout that clients request and get in these tests: eight ticks of the test servers.
 pub const SESSION: Duration = Duration::from_secs(4);
 
 #[derive(Debug)]
@@ -94,7 +94,8 @@ pub async fn gone(backend: &ZooKeeperBackend, resource: &Resource) -> bool {
     seen.holders.is_empty() && seen.waiting.is_empty()
 }
 
-/// How many requests all clients of a server have sent: not their pings, of which there are more when a test takes longer.
+/// Returns the number of requests that all clients of a server have sent, without pings: a slower test
+/// has more of those.
 pub async fn requests(servers: &ZooKeeperEnsemble) -> u64 {
     let answer = servers.ask(0, "cons").await.unwrap();
     let counts = answer.split("lcxid=0x").skip(1).map(|rest| {

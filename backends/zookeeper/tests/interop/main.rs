@@ -45,7 +45,7 @@ async fn mutexes_exclude_each_other(library: &'static Library) {
         scene.stand(name, 0, 0).await;
     }
 
-    // The peer dies: its session ends, and the line moves on.
+    // The peer dies: its session ends, and the queue moves on.
     assert_eq!(peer.ask("mutex /job 1000").await, "held");
     let second = claim("job", Share::MUTEX);
     let waiting = waits(&scene.ours, &second);
@@ -64,7 +64,7 @@ async fn mutexes_exclude_each_other(library: &'static Library) {
     assert_eq!(peer.answer().await, "held");
 }
 
-/// Readers go together and exclude writers, whoever they are of.
+/// Readers hold together and exclude writers, those of either library.
 async fn readers_and_writers_mix(library: &'static Library) {
     let Some(scene) = Scene::open(library).await else { return };
     let peer = scene.peer().await;
@@ -98,7 +98,7 @@ async fn readers_and_writers_mix(library: &'static Library) {
     scene.stand("book", 0, 0).await;
 }
 
-/// What a peer holds can be broken, and is not touched by anything else.
+/// A peer's lock can be broken, and nothing else touches it.
 async fn a_peers_lock_can_be_broken(library: &'static Library) {
     let Some(scene) = Scene::open(library).await else { return };
     let peer = scene.peer().await;
@@ -142,8 +142,8 @@ async fn what_kazoo_holds_can_be_broken() {
     a_peers_lock_can_be_broken(&KAZOO).await;
 }
 
-/// Curator lets a writer read as well, and go on reading when it writes no more. In the version of Debian the reader's
-/// place is an ordinary one, so until then it looks as if it waited.
+/// Curator lets a writer read as well, and keep reading when it has stopped writing. In the version of
+/// Debian the reader's place is an ordinary one, so until then it looks as if it waited.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_of_curators_becomes_a_reader_without_a_gap() {
     let Some(scene) = Scene::open(&CURATOR).await else { return };
@@ -165,7 +165,7 @@ async fn a_writer_of_curators_becomes_a_reader_without_a_gap() {
     within(SOON, writes).await;
 }
 
-/// Names of one dialect in the line of another would be passed over by half of those who stand there.
+/// Names of one dialect in the queue of another would be ignored by half of the clients in it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_line_of_another_library_is_refused() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };

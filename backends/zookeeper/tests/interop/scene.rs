@@ -64,7 +64,7 @@ impl Scene {
         peer
     }
 
-    /// What stands in line, holders first.
+    /// Returns the shares of the holders, and those of the waiters.
     pub(crate) async fn seen(&self, name: &str) -> (Vec<Share>, Vec<Share>) {
         let seen =
             self.ours.inspect(&claim(name, Share::MUTEX).resource, None, &no_patience()).await.unwrap();

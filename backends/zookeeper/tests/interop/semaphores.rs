@@ -23,7 +23,7 @@ async fn leases_mix(library: &'static Library) {
     a_mutex_may_be_a_semaphore(&scene, &peer).await;
 }
 
-/// Each waits for the other, also first in line with a lease in hand; nobody gets one too many.
+/// Each waits for the other, also first in the queue with a lease in hand; no client gets a lease too many.
 async fn leases_are_counted_together(scene: &Scene, peer: &Shared) {
     let name = "pools/encode";
     let (first, second) = (claim(name, one_of(2)), claim(name, one_of(2)));
@@ -48,7 +48,7 @@ async fn leases_are_counted_together(scene: &Scene, peer: &Shared) {
     assert!(matches!(release(&scene.ours, &first).await, Release::Freed));
     let next = within(SOON, waiting).await;
     assert!(next.fence > grant.fence, "{next:?} after {grant:?}");
-    // The peer is the first in line now, Curator with a lease that does not count yet.
+    // The peer is the first in the queue now, Curator with a lease that does not count yet.
     scene.stand(name, 2, 1).await;
     assert!(peer.is_silent().await, "the peer has a lease too many");
     let third = claim(name, one_of(2));
@@ -70,7 +70,7 @@ async fn leases_are_counted_together(scene: &Scene, peer: &Shared) {
     assert!(scene.ours.list("pools/", None, 10).await.unwrap().is_empty());
 }
 
-/// Whoever dies, with a lease, first in line for one, or behind: the others go on.
+/// A client dies, with a lease, first in the queue for one, or behind: the others continue.
 async fn the_dead_leave_their_leases(library: &'static Library) {
     let Some(scene) = Scene::open(library).await else { return };
     let name = "job";
@@ -82,7 +82,7 @@ async fn the_dead_leave_their_leases(library: &'static Library) {
     let first = claim(name, one_of(2));
     let waiting = waits(&scene.ours, &first);
     scene.stand(name, 2, 2).await;
-    // The one ahead of us in line, which Curator leaves with a lease in hand, and a holder.
+    // The one ahead of us in the queue, which Curator leaves with a lease in hand, and a holder.
     assert!(!waiting.is_finished(), "we have a lease too many");
     tokio::join!(waiter.kill(), doomed.kill());
     within(SOON, waiting).await;
@@ -104,7 +104,8 @@ async fn the_dead_leave_their_leases(library: &'static Library) {
     scene.stand(name, 2, 0).await;
 }
 
-/// Many of both take and give back for a while: never are there more of them than leases.
+/// Many clients of both libraries acquire and release for a while: never do more of them hold than
+/// leases exist.
 async fn a_crowd_never_has_one_too_many(library: &'static Library) {
     let Some(scene) = Scene::open(library).await else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -148,7 +149,7 @@ fn holders_in(folder: &Path) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// What a peer has can be broken, and is told apart from what we have.
+/// A peer's lease can be broken, and is distinguished from ours.
 async fn a_peers_lease_can_be_broken(scene: &Scene, peer: &Shared) {
     let (mine, next) = (claim("chair", one_of(2)), claim("chair", one_of(2)));
     hold(&scene.ours, &mine).await;
@@ -228,7 +229,8 @@ async fn a_crowd_of_kazoos_and_ours_never_has_one_too_many() {
     a_crowd_never_has_one_too_many(&KAZOO).await;
 }
 
-/// kazoo writes down how many leases there are, and whoever asks for another number is refused: by it, and by us.
+/// kazoo writes the number of leases to a node, and a client that requests another number is refused: by
+/// kazoo, and by us.
 #[tokio::test(flavor = "multi_thread")]
 async fn kazoos_and_ours_refuse_another_number_of_leases() {
     let Some(scene) = Scene::open(&KAZOO).await else { return };
@@ -266,6 +268,6 @@ async fn several_leases_at_once_are_refused() {
 
 /// Tells the process of ours where to hold a lease.
 const HOLDS: &str = "LEASEHOLD_TEST_HOLDS";
-/// How often each takes and gives back, and how many of them are ours.
+/// The number of times that each client acquires and releases, and the number of our clients.
 const ROUNDS: usize = 20;
 const OURS: usize = 3;
