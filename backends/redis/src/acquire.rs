@@ -48,7 +48,7 @@ const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
 /// The server's treatment of a claim that is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// It keeps a place in the line, or none where waiters have no order.
+    /// It keeps a place in the queue, or none where waiters have no order.
     Kept,
     /// It goes away.
     None,
@@ -66,12 +66,12 @@ enum Seen {
     Busy(Line),
 }
 
-/// The claims ahead of one that waits.
+/// The claims ahead of a waiter.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     ahead: u32,
     first_end: Duration,
-    /// The time until another look challenges one of those ahead, or calls more of the line.
+    /// The time until another look challenges a claim ahead, or calls more of the queue.
     look_in: Option<Duration>,
     /// The number of those ahead that wait, too. Holders do not look, so they are left no time for it.
     behind: u32,
@@ -94,7 +94,7 @@ impl Asking<'_> {
         }
     }
 
-    /// Waits in line until the claim is granted or patience ends.
+    /// Waits in the queue until the claim is granted or patience ends.
     async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
         let channel = self.keys.channel(self.backend.reach);
         let mut heard = self.backend.listening.overhear(&channel);
@@ -173,7 +173,7 @@ impl Asking<'_> {
                 News::Everyone => return,
                 _ if !in_line => return,
                 News::Called { called, .. } if called.contains(&self.address()) => return,
-                // Others go first. Should they be dead, the waiters call more of the line.
+                // Others are first. If they are dead, the waiters call more of the queue.
                 News::Called { called, answered } => {
                     calls.hear(&called, answered, patience.now());
                 }
@@ -222,7 +222,7 @@ impl Asking<'_> {
                 Ok(Seen::Busy(Line { ahead, first_end, look_in, behind }))
             }
             Look::Full => Err(Failure::unavailable(format!(
-                "{} claims wait for {} already: no more may stand in line",
+                "{} claims are queued for {} already: try again later",
                 leasehold_core::MAX_LINE,
                 self.claim.resource
             ))),
@@ -234,7 +234,7 @@ impl Asking<'_> {
         let request = self.backend.release_request(self.claim);
         match self.backend.wire.run(&request, self.backend.config.timeout).await {
             Ok(_) => Failure::unavailable(format!(
-                "{} was granted and given back: {}",
+                "{} was granted and released again: {}",
                 self.claim.resource,
                 unconfirmed.detail()
             )),
@@ -254,7 +254,7 @@ impl Asking<'_> {
         Ok(Step::Busy(Hint { ask_again_in: None, ahead }))
     }
 
-    /// Leaves the line because of a failure that will not pass. Its remains end by themselves.
+    /// Leaves the queue because of a permanent failure. What is left of the claim expires.
     async fn give_up(&self, failure: Failure) -> Failure {
         match self.leave(None).await {
             Ok(_) => failure,

@@ -38,7 +38,7 @@ use crate::wait_keepalive::WaitKeepalive;
 /// each server: one for commands, and one for subscriptions while any claim waits.
 ///
 /// # Cancel safety
-/// Dropping a future of [`Backend::contend`] may leave a place in the line, which ends by itself:
+/// Dropping a future of [`Backend::contend`] may leave a place in the queue, which ends by itself:
 /// within the grace of a call once its turn comes, and within the profile's `place_ttl` otherwise.
 pub struct RedisBackend {
     pub(crate) config: RedisConfig,

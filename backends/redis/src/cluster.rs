@@ -1,9 +1,9 @@
 //! The servers of a cluster, and which of them serves which slot, as far as is known.
 //!
-//! What is known is one server's answer, and is asked for anew when a server says that it does not
-//! decide, when one cannot be reached, and when one keeps silent. Nothing depends on how old it is: a
-//! server that does not serve a slot refuses, and a fence carries the epoch that came in the same
-//! answer as its server's address.
+//! The view is one server's answer. The client asks for a new one when a server says that it does not
+//! decide, cannot be reached, or is silent. Nothing depends on the age of the view: a server that does
+//! not serve a slot refuses, and a fence carries the epoch that came in the same answer as its server's
+//! address.
 //!
 //! All requests wait for the same question. While the answers bring nothing new, the pauses before it grow.
 

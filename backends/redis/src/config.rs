@@ -435,7 +435,7 @@ fn read_path_db(url: &Url) -> Result<i64, Failure> {
 fn read_db(text: &str) -> Result<i64, Failure> {
     text.parse::<u32>()
         .map(i64::from)
-        .map_err(|_| invalid(format!("{text} is no database number: write 0, 1, 2 …")))
+        .map_err(|_| invalid(format!("{text} is not a database number: write 0, 1, 2 …")))
 }
 
 fn decoded(text: &str, what: &str) -> Result<Option<String>, Failure> {

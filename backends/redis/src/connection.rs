@@ -122,7 +122,7 @@ async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
         }
         Endpoint::Tls { host, port, files } => {
             let name = ServerName::try_from(host.clone())
-                .map_err(|error| invalid(format!("{host} is no host name for TLS")).because(error))?;
+                .map_err(|error| invalid(format!("{host} is not a host name for TLS")).because(error))?;
             let connector = TlsConnector::from(Arc::new(tls_settings(files)?));
             let stream = open_tcp(endpoint, host, *port).await?;
             let secured = connector.connect(name, stream).await;
@@ -274,7 +274,7 @@ fn authorities(ca: Option<&Path>) -> Result<RootCertStore, Failure> {
         Some(path) => {
             for certificate in certificates(path, "ca")? {
                 store.add(certificate).map_err(|error| {
-                    invalid(format!("ca={} is no authority's certificate: {error}", path.display()))
+                    invalid(format!("ca={} is not an authority's certificate: {error}", path.display()))
                 })?;
             }
         }

@@ -134,7 +134,7 @@ async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Fin
     }
     let forbidden = |what: &str, failure: &Failure| {
         Finding::new("pubsub", Severity::Broken, format!("{what} fails: {}", failure.detail()))
-            .meaning("waiters are not told of releases")
+            .meaning("waiters are not notified of releases")
             .advice("allow it (see the rights in the documentation of leasehold-redis), or write ?wait=poll")
     };
     // The same channel that a waiter for this lock listens on.

@@ -215,7 +215,7 @@ mod tests {
             };
             let Step::Granted(grant) = first else { panic!("busy") };
             let Step::Granted(again) = self.backend.contend(&claim, &none).await? else { panic!("busy") };
-            assert_eq!(again.fence, grant.fence, "asked again, the same");
+            assert_eq!(again.fence, grant.fence, "the same claim gets the same fence");
             let seen = self.backend.inspect(&claim.resource, None, &none).await?;
             assert_eq!((seen.fence, seen.holders[0].fence), (grant.fence, grant.fence));
             self.backend.release(&[&claim]).await;

@@ -22,7 +22,7 @@ pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all 
 pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
     let advice = match error.kind() {
         io::ErrorKind::ConnectionRefused => "nothing listens there: start the server, or correct the URL",
-        io::ErrorKind::NotFound => "there is no such socket: start the server, or correct the path",
+        io::ErrorKind::NotFound => "the socket does not exist: start the server, or correct the path",
         io::ErrorKind::PermissionDenied => {
             let text = format!("{address} may not be opened by this user: {error}");
             return Failure::new(FailureKind::Denied, Effect::None, text).because(error);
@@ -100,7 +100,7 @@ pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
         redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => Failure::new(
             FailureKind::Unsupported,
             Effect::Unknown,
-            format!("{address} answered what is no answer of Redis ({error}): is it a Redis server?"),
+            format!("the answer of {address} is not one of Redis ({error}): check that it is a Redis server"),
         ),
         _ => failure,
     }
@@ -270,7 +270,7 @@ const KNOWN: &[Known] = &[
     known(
         "STALE_EPOCH",
         FailureKind::Unavailable,
-        "this client's view is of before a failover: it asks again who the primary is",
+        "this client's view is from before a failover: it asks again for the primary",
     ),
     known(
         "NEEDS_EPOCH",

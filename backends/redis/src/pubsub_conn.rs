@@ -1,8 +1,8 @@
-//! One connection for subscriptions: asks for channels, and hears what comes.
+//! One connection for subscriptions: subscribes to channels, and receives the events.
 //!
-//! What the server says is matched by the channel's name, not by its order, because a server of a
-//! cluster ends subscriptions by itself when their slot moves away. Refusals carry no name and belong
-//! to the oldest question.
+//! An answer is matched by the channel's name, not by its order, because a server of a cluster ends
+//! subscriptions by itself when their slot moves away. A refusal carries no name and belongs to the
+//! oldest request.
 
 use std::collections::VecDeque;
 use std::io;

@@ -18,7 +18,7 @@ pub(crate) enum Look {
     Busy {
         ahead: u32,
         first_end: Duration,
-        /// The time until another look challenges one of those ahead, or calls more of the line.
+        /// The time until another look challenges a claim ahead, or calls more of the queue.
         look_in: Option<Duration>,
         /// The number of those ahead that wait, too.
         behind: u32,
@@ -155,7 +155,7 @@ fn foreign(member: &str) -> Failure {
         FailureKind::Foreign,
         Effect::None,
         format!(
-            "what stands under this name begins with {shown:?} and is no claim of leasehold: choose another ?prefix="
+            "the entry under this name that begins with {shown:?} is not a claim of leasehold: choose another ?prefix="
         ),
     )
 }

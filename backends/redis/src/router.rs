@@ -358,8 +358,8 @@ impl Open {
         }
         let last = self.last.map_or_else(String::new, |last| format!(" ({})", last.failure.detail()));
         Failure::unavailable(format!(
-            "slot {} of the cluster was served by nobody for as long as was waited{last}: is a primary down without a \
-             replica, or a slot left half moved?",
+            "slot {} of the cluster had no server within the time limit{last}: check for a primary that is down without a \
+             replica, and for a slot that was left half moved",
             self.slot
         ))
     }

@@ -46,7 +46,7 @@ script!(GLANCE, "scripts/glance.lua", None, "Keeps the places of a batch of wait
 script!(INSPECT, "scripts/inspect.lua", None, "Looks at one resource.");
 script!(COUNT, "scripts/count.lua", None, "Counts the claims of a batch of resources.");
 script!(SWEEP, "scripts/sweep.lua", Epoch, "Removes the fences of a batch of resources.");
-script!(READ_REGISTER, "scripts/register.lua" "scripts/read_register.lua", None, "What stands in a register.");
+script!(READ_REGISTER, "scripts/register.lua" "scripts/read_register.lua", None, "Reads a register.");
 script!(SWAP_REGISTER, "scripts/register.lua" "scripts/swap_register.lua", None, "Writes a register on a condition.");
 
 #[cfg(test)]

@@ -207,8 +207,8 @@ pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// The time for which a place is kept for a waiter that is not heard of. It is generous, because the
-/// line does not wait for it: a dead waiter is passed over within the grace of its call once its turn
-/// comes, or once it keeps another from what is free.
+/// queue does not wait for it: a dead waiter is passed over within the grace of its call once its turn
+/// comes, or once it keeps another waiter from a free share.
 pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
 
 /// The most claims that one script renews: about a millisecond of the server's time.

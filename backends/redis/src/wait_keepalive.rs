@@ -115,7 +115,7 @@ impl Drop for Watch {
 }
 
 impl Watched {
-    /// Returns when to glance next. Claims that are later in the line look later, so that they seldom
+    /// Returns when to glance next. Claims that are later in the queue look later, so that they seldom
     /// have to at all.
     fn due(&self, first_end: Duration) -> Instant {
         timer::after((first_end.max(TICK) + TICK + self.stagger).min(self.at_least_every))

@@ -74,7 +74,8 @@ async fn the_documented_rights_are_enough() {
 async fn each_documented_right_is_needed() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let rules = documented_rules();
-    // Not needed by what this test does: databases, what only the profile asks, and what only a forgetful server needs.
+    // Not needed by what this test does: databases, what only the profile asks, and what only a
+    // forgetful server needs.
     let spared =
         ["+select", "+info", "+config|get", "+script|load", "+unsubscribe", "+hmget", "+zrank", "+zcard"];
     for right in rules.split(' ').filter(|rule| rule.starts_with('+') && !spared.contains(rule)) {

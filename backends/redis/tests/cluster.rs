@@ -15,7 +15,7 @@ use leasehold_redis::{RedisBackend, RedisConfig};
 use leasehold_testkit::{Counts, RedisCluster, RedisServer, SlotMove, Tls};
 use tokio::time::timeout;
 
-/// A slow machine is no dead server.
+/// Long enough that a slow machine does not look like a dead server.
 const PATIENT: Duration = Duration::from_secs(30);
 
 async fn cluster() -> Option<RedisCluster> {
@@ -155,7 +155,7 @@ async fn a_holder_and_a_waiter_do_not_notice_that_their_slot_moves() {
         let (two, second) = (two.clone(), second.clone());
         async move {
             loop {
-                // As the engine does: what failed without an effect is asked again.
+                // As the engine does: a request that failed without an effect is repeated.
                 match two.contend(&second, &endless()).await {
                     Ok(leasehold_core::Step::Granted(grant)) => return grant.fence.unwrap(),
                     Ok(leasehold_core::Step::Busy(_)) => {}
@@ -253,7 +253,7 @@ async fn waiters_are_heard_of_after_a_change_of_primaries() {
     let released_at = Instant::now();
     assert!(freed(&one, &first).await);
     assert!(timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap().is_some());
-    // Sooner than whoever hears nothing would look.
+    // Sooner than a waiter without a subscription would look.
     assert!(released_at.elapsed() < Duration::from_millis(350), "{:?}", released_at.elapsed());
 }
 

@@ -47,7 +47,8 @@ async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {
     leasehold_redis::connect(RedisConfig::parse(url)?).await
 }
 
-/// One law on a cluster, which those that run at the same time share, and whose end is that of the last of them.
+/// One law on a cluster, which those that run at the same time share, and whose end is that of the last
+/// of them.
 struct Cluster {
     options: String,
     cluster: OnceCell<Option<Arc<RedisCluster>>>,

@@ -17,7 +17,7 @@ static RUNNING: Mutex<Shared> = Mutex::new(Shared { checked: 0, group: None });
 const SUITES: usize = 2;
 
 struct Shared {
-    /// How many laws have been checked: the last one ends the group.
+    /// The number of laws that have been checked: the last one ends the group.
     checked: usize,
     group: Option<RedisSentinel>,
 }

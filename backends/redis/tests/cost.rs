@@ -1,4 +1,4 @@
-//! What it costs: round trips, commands and time on the server.
+//! The costs of calls: round trips, commands and time on the server.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
@@ -19,7 +19,7 @@ fn mutex(name: &str) -> Claim {
     claim_of(name, Share::MUTEX, TTL)
 }
 
-/// Under which name those who hold have a claim.
+/// Returns the member of a claim in the sorted sets.
 fn member(claim: &Claim) -> String {
     format!("{}:{}:{}", claim.id.to_hex(), claim.share.weight(), claim.share.capacity())
 }
@@ -140,8 +140,8 @@ async fn a_thousand_readers_can_be_taken_and_let_go() {
     assert!(try_take(&backend, &claim_of("page", Share::WRITER, TTL)).await.is_some());
 }
 
-/// Many who hold are counted, not read: one of them can be exchanged without anybody noticing. Older clients do not count, and
-/// what they do is noticed.
+/// Many holders are counted, not read: an exchange of one of them is not noticed. Older clients do not
+/// count, and their changes are noticed.
 #[tokio::test]
 async fn many_holders_are_counted_and_not_read() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
@@ -159,7 +159,7 @@ async fn many_holders_are_counted_and_not_read() {
     server.command(&["ZREM", held, &member(&readers[0])]).await.unwrap();
     server.command(&["ZADD", held, &end, &member(&exclusive)]).await.unwrap();
     let newcomer = claim_of("page", Share::READER, TTL);
-    assert!(try_take(&backend, &newcomer).await.is_some(), "it read those who hold");
+    assert!(try_take(&backend, &newcomer).await.is_some(), "it read the holders");
     // A release leaves one holder less than was written down.
     assert!(freed(&backend, &newcomer).await);
     assert!(try_take(&backend, &newcomer).await.is_some());

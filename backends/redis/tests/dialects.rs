@@ -105,7 +105,7 @@ async fn a_key_of_another_type_is_told_and_never_destroyed() {
             assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
             assert!(failure.detail().contains("key-prefix"), "{failure}");
             assert!(backend.inspect(&claim.resource, None, &no_patience()).await.is_err());
-            // Whoever held before the key became another's has lost.
+            // A claim that held before another library took the key is lost.
             assert!(!renewed(&*backend, &claim).await && !freed(&*backend, &claim).await);
             assert!(backend.list("", None, 5).await.unwrap().is_empty());
             assert_eq!(text(&server, &["DUMP", key]).await, before, "{dialect} {words:?}");

@@ -1,4 +1,4 @@
-//! What is found about real servers.
+//! The findings of an examination of real servers.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 

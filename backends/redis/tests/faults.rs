@@ -1,4 +1,4 @@
-//! What the server and the network do to claims, and what is said about it.
+//! The effects of faults of the server and the network on claims, and the failures that are reported.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
@@ -64,7 +64,7 @@ async fn a_lost_answer_is_told_and_the_same_claim_gets_the_same_grant() {
     let seen = connect(&server.url()).await.inspect(&claim.resource, None, &no_patience()).await.unwrap();
     let fence = try_take(&backend, &claim).await.unwrap();
     assert_eq!(seen.holders[0].fence, Some(fence), "it had been granted, and is granted the same");
-    assert!(try_take(&backend, &mutex("job")).await.is_none(), "there is no second holder");
+    assert!(try_take(&backend, &mutex("job")).await.is_none(), "a second holder was granted");
 
     proxy.cut_after_request(1);
     let Renewal::Unknown(failure) = renew(&backend, &claim).await else { panic!() };
@@ -257,7 +257,8 @@ async fn what_is_not_ours_is_told_and_left_alone() {
         let others = if part == "fence" { "LPUSH" } else { "APPEND" };
         server.command(&[others, &key, "theirs"]).await.unwrap();
         let (claim, neighbour) = (mutex(&name), mutex("neighbour"));
-        // A foreign `line` alone does nothing to a resource where nobody waits; it is met by the first who waits.
+        // A foreign `line` alone does nothing to a resource where nobody waits; it is met by the first
+        // who waits.
         match (part, backend.contend(&claim, &patience(Duration::from_millis(50))).await) {
             ("line", Ok(Step::Granted(_))) => {
                 let waiter = mutex(&name);

@@ -24,10 +24,11 @@ enum Call {
     Contend(u8, Share, Way),
     Renew(u8, Share),
     Release(u8, Share),
-    /// Longer than a lease of this test and than the grace of a call, which is also what is followed by a challenge.
+    /// Longer than a lease of this test and than the grace of a call, which is also what is followed by
+    /// a challenge.
     Pass,
-    /// Longer than a call may be unanswered before more are called, and with a stretch before and behind it shorter than the
-    /// grace of a call. Two of them are longer.
+    /// Longer than a call may be unanswered before more are called, and with a stretch before and behind
+    /// it shorter than the grace of a call. Two of them are longer.
     Breathe,
 }
 

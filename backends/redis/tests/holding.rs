@@ -169,7 +169,7 @@ async fn a_look_shows_holders_line_and_notes() {
     assert_eq!((summary.holders, summary.waiting), (1, 2));
     assert!(renewed(&backend, &a).await);
     let again = backend.inspect(&a.resource, None, &no_patience()).await.unwrap();
-    assert_eq!(again.version, seen.version, "a renewal is no change");
+    assert_eq!(again.version, seen.version, "a renewal is not a change");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The locks of other libraries, against the real ones, in both directions and through crashes.
 //!
-//! Redisson's jar is not to be had from a package of Debian or PyPI, so its part is played by another client, which does
-//! what Redisson documents of its scripts, keys and channels.
+//! Redisson's jar is not to be had from a package of Debian or PyPI, so its part is played by another
+//! client, which does what Redisson documents of its scripts, keys and channels.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
@@ -18,7 +18,7 @@ use leasehold_core::{Backend, Share, Step};
 use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Error, RedisServer, require};
 
-/// What contends in this process, and how a peer is started that contends in its own.
+/// A backend that contends in this process, and the command of a peer that contends in a process of its own.
 struct Meeting {
     backend: Arc<dyn Backend>,
     url: String,
@@ -26,7 +26,7 @@ struct Meeting {
     server: RedisServer,
 }
 
-/// How a peer is started.
+/// A function that returns the command of a peer.
 type Starting = dyn Fn(&RedisServer) -> Result<Command, Error> + Send + Sync;
 
 impl Meeting {
@@ -237,7 +237,7 @@ async fn readers_and_writers(meeting: &Meeting) {
     assert_eq!(blocking(|| other.answer_within(Duration::from_millis(300))).unwrap(), None);
     assert!(freed(backend, &reader).await);
     let answer = blocking(|| other.answer_within(Duration::from_secs(5))).unwrap();
-    assert_eq!(answer.as_deref(), Some("held"), "our last reader tells their writer");
+    assert_eq!(answer.as_deref(), Some("held"), "our last reader notifies their writer");
     assert!(!got(backend, &reader).await && !got(backend, &writer).await);
     let limit = patience(Duration::from_secs(20));
     let releasing = async {

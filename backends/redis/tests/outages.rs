@@ -1,4 +1,5 @@
-//! Servers that are unreachable or deposed: where requests go, how long they wait, and how often clients connect.
+//! Servers that are unreachable or deposed: where requests go, how long they wait, and how often clients
+//! connect.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
@@ -47,7 +48,8 @@ async fn hammer(backend: &Arc<RedisBackend>, name: &str, during: Duration) -> Du
     begun.elapsed()
 }
 
-/// The most attempts that fit into that time: the pauses double from 50 ms to a second, and are halved at most.
+/// The most attempts that fit into that time: the pauses double from 50 ms to a second, and are halved
+/// at most.
 fn dials(during: Duration) -> u64 {
     8 + 2 * during.as_secs() + 2
 }
@@ -163,7 +165,8 @@ async fn sentinels_are_asked_over_one_connection_each() {
     group.kill(0).unwrap();
     let before = accepted();
     hammer(&backend, "job", Duration::from_secs(4)).await;
-    // More than one each where a busy machine makes one answer late; a connection for each question would be hundreds.
+    // More than one each where a busy machine makes one answer late; a connection for each question
+    // would be hundreds.
     assert!(accepted() - before <= 24, "{} connections", accepted() - before);
 }
 
@@ -247,7 +250,8 @@ async fn who_serves_what_is_asked_seldom_and_until_the_end() {
         assert!(took.unwrap() >= limit, "a request is given up before its time");
     }
     let (asked, during) = (asked().await - before, begun.elapsed());
-    // Pauses of 200 ms at least once they have grown, and the next server is asked as well where one is slow to answer.
+    // Pauses of 200 ms at least once they have grown, and the next server is asked as well where one is
+    // slow to answer.
     assert!(asked <= 30 + 10 * during.as_secs(), "asked {asked} times in {during:?}");
 }
 
@@ -266,7 +270,8 @@ async fn a_referral_is_followed_by_whichever_name() {
         let name = name_at(&cluster, 0).await;
         let (holder, waiter) = (long(&name), long(&name));
         let fence = try_take(&backend, &holder).await.unwrap();
-        // With one that waits all keys are there, and a script that names all of them can run where they have arrived.
+        // With one that waits all keys are there, and a script that names all of them can run where they
+        // have arrived.
         assert!(matches!(backend.contend(&waiter, &endless()).await.unwrap(), Step::Busy(_)));
         let slot = cluster.slot_of(&format!("lh:{name}")).await.unwrap();
         let moving = cluster.begin_move(slot, 1).await.unwrap();

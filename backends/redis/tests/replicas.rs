@@ -49,12 +49,12 @@ async fn a_grant_that_too_few_confirm_is_given_back() {
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
     assert!(
-        failure.detail().contains("1 of 2 replicas") && failure.detail().contains("given back"),
+        failure.detail().contains("1 of 2 replicas") && failure.detail().contains("released again"),
         "{failure}"
     );
     let seen = two.inspect(&claim.resource, None, &no_patience()).await.unwrap();
     assert!(seen.holders.is_empty() && seen.waiting.is_empty(), "{seen:?}");
-    // Whoever is busy is told so without waiting for anybody.
+    // A claim on a held lock is refused without waiting for replicas.
     let begun = Instant::now();
     assert!(try_take(&two, &mutex("held")).await.is_none());
     assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
@@ -62,7 +62,10 @@ async fn a_grant_that_too_few_confirm_is_given_back() {
     let Renewal::Unknown(failure) = renew(&two, &held).await else { panic!("it counted") };
     assert!(failure.detail().contains("1 of 2 replicas"), "{failure}");
 
-    assert!(try_take(&one, &claim).await.is_some(), "one of the two is enough for who asks for one");
+    assert!(
+        try_take(&one, &claim).await.is_some(),
+        "one of the two is enough for a client that asks for one"
+    );
     group.resume(2).unwrap();
     assert!(try_take(&two, &mutex("other")).await.is_some());
 }

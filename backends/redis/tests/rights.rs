@@ -1,4 +1,5 @@
-//! The rights that each way of using a server needs, with a user who has no others; and a proxy that refuses the rest.
+//! The rights that each way of using a server needs, with a user who has no others; and a proxy that
+//! refuses the rest.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
@@ -14,8 +15,8 @@ use leasehold_testkit::{Directory, Port, Process, RedisServer, require};
 
 const MODES: [&str; 4] = ["wait=poll", "dialect=plain", "dialect=python-redis-lock", "dialect=redisson"];
 
-/// Rights that this test does not need: they are for what only the profile asks, for another database, for a server that
-/// forgets, for one that has become a replica, and for what lasts longer than this.
+/// Rights that this test does not need: they are for what only the profile asks, for another database,
+/// for a server that forgets, for one that has become a replica, and for what lasts longer than this.
 const SPARED: [&str; 9] = [
     "+select",
     "+info",
@@ -94,7 +95,7 @@ async fn each_mode_works_with_its_line_and_with_nothing_less() {
                 let url = url.clone();
                 tokio::spawn(async move { works(&url, shares(mode), true).await })
             };
-            // What is no failure of a call that may fail is one of the test's assertions.
+            // An error that is not the failure of a call comes from one of the test's assertions.
             let outcome = tokio::time::timeout(Duration::from_secs(12), running).await.unwrap();
             assert!(!matches!(outcome, Ok(Ok(()))), "{mode}: {right} is not needed");
             if let Ok(Err(failure)) = outcome {
@@ -155,7 +156,7 @@ async fn a_message_that_is_refused_changes_no_answer() {
     assert!(backend.inspect(&waiter.resource, None, &no_patience()).await.unwrap().holders.is_empty());
 }
 
-/// Whether scripts cannot ask this server what a user may do.
+/// Returns `true` if scripts cannot ask this server for the rights of a user.
 async fn is_before_7(server: &RedisServer) -> bool {
     let info = server.command(&["INFO", "server"]).await.unwrap().into_text().unwrap();
     info.contains("redis_version:6.")

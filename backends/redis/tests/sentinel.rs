@@ -1,4 +1,4 @@
-//! A primary that is elected: who is talked to, under which epoch, and what holders are told.
+//! A primary that is elected: the server that clients use, its epoch, and what holders see.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
@@ -162,7 +162,7 @@ async fn a_waiter_is_served_by_the_new_primary() {
     try_take(&backend, &holder).await.unwrap();
     let waiting = async {
         loop {
-            // The engine goes on after what passes.
+            // The engine continues after a transient failure.
             match backend.contend(&waiter, &endless()).await {
                 Ok(leasehold_core::Step::Granted(grant)) => return grant.fence.unwrap(),
                 Ok(leasehold_core::Step::Busy(_)) => {}

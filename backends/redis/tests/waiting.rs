@@ -1,4 +1,4 @@
-//! Waiting in line: who is woken, when, and at what cost.
+//! Waiting in the queue: which waiters are woken, when, and at what cost.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
@@ -66,7 +66,7 @@ async fn a_line_is_served_in_order_without_a_herd() {
         assert!(freed(&holder, claim).await);
     }
     let used = server.counts().await.unwrap().since(&before);
-    // A release and a look for each; whoever is not called stays silent.
+    // A release and a look for each; a waiter that is not called is silent.
     let scripts = used.of("evalsha");
     assert!((41..=45).contains(&scripts), "{scripts} scripts for 21 releases and 20 grants");
 }
@@ -96,7 +96,7 @@ async fn a_release_wakes_all_who_fit_and_nobody_else() {
     assert_eq!(waiting(&backend, &writer).await, 1);
 }
 
-/// Puts claims in line of which nobody hears again.
+/// Puts claims in the queue whose clients then die.
 async fn dead_waiters(backend: &Arc<RedisBackend>, dead: &[Claim], before: usize) {
     for (n, claim) in dead.iter().enumerate() {
         let (sent, to) = (claim.clone(), backend.clone());
@@ -190,7 +190,8 @@ async fn nobody_looks_while_those_who_are_called_answer() {
         assert!(freed(&holder, &held).await);
         tasks.join_next().await.unwrap().unwrap();
         held = claim.clone();
-        // Longer than a call is unanswered before others look after it, and before the line passes on.
+        // Longer than a call may be unanswered before other waiters react, and before the queue passes
+        // over it.
         lateness = lateness.max(lateness_within(CALL_GRACE + CALL_GRACE / 2).await);
     }
     let scripts = server.counts().await.unwrap().since(&before).of("evalsha");
@@ -286,12 +287,13 @@ async fn a_dead_waiter_keeps_nobody_from_what_is_free() {
         });
         until_waiting(&backend, &writer, 1).await;
         dead.abort();
-        // Another process, which nobody has told anything.
+        // Another process, which has received no notification.
         let other = connect(&format!("{}{options}", server.url())).await;
         let begun = Instant::now();
         let reader = claim_of(writer.resource.as_str(), Share::READER, LONG);
         assert!(take(&other, &reader, &patience(LONG)).await.is_some());
-        // Not before it was silent for a while and has not answered; long before anybody would have looked for safety.
+        // Not before it was silent for a while and has not answered; long before anybody would have
+        // looked for safety.
         let (delay, silent) = (begun.elapsed(), unheard.elapsed());
         assert!(delay < Duration::from_secs(15), "{options}: {delay:?}");
         assert!(silent > (CALL_GRACE + CALL_GRACE).mul_f64(0.99), "{options}: {silent:?}");
@@ -478,8 +480,9 @@ async fn thousand_waiters_of_one_client_are_idle_on_two_connections() {
     let sent = used.of("evalsha") + used.of("ping") + used.of("subscribe");
     assert!((4..=40).contains(&sent), "1000 idle waiters sent {sent} requests in 21 s: {:?}", used.commands);
 
-    // One that is not woken looks for itself within twenty seconds, each at a time of its own: that ten of them do so within
-    // eight happens once in ten thousand runs. A thousand that are woken may take a busy machine longer than that.
+    // One that is not woken looks for itself within twenty seconds, each at a time of its own: that ten
+    // of them do so within eight happens once in ten thousand runs. A thousand that are woken may take a
+    // busy machine longer than that.
     let claims: Vec<&Claim> = holders.iter().collect();
     for released in [&claims[..10], &claims[10..]] {
         let begun = Instant::now();

@@ -101,7 +101,9 @@ impl Facts {
         if policy == "noeviction" {
             if limit > 0 && used > limit / 10 * 9 {
                 return Finding::new("eviction", Severity::Risk, found)
-                    .meaning("once memory is full no lock can be taken; those that are held can be renewed and given back")
+                    .meaning(
+                        "once memory is full no lock can be acquired; held locks can be renewed and released",
+                    )
                     .advice("raise maxmemory, or move other data elsewhere");
             }
             return Finding::new("eviction", Severity::Good, found)
@@ -125,8 +127,8 @@ impl Facts {
                 .advice("see to its disk; its log says more");
         }
         if self.info("aof_enabled") != "1" {
-            return Finding::new("persistence", Severity::Notice, "there is no append-only file")
-                .meaning("a restart forgets who holds what: a lock may go to a second holder while the first counts on it. \
+            return Finding::new("persistence", Severity::Notice, "the server writes no append-only file")
+                .meaning("a restart forgets all holders: a lock may go to a second holder while the first counts on it. \
                           Fences begin anew at the wall clock")
                 .advice("CONFIG SET appendonly yes and appendfsync always, or keep the server down for the longest ttl");
         }
@@ -238,7 +240,7 @@ impl Facts {
             return Some(Finding::new("access", Severity::Good, format!("this client is the user {user}")));
         }
         let finding = Finding::new("access", Severity::Notice, "no login is asked for")
-            .meaning("whoever reaches the server can break every lock")
+            .meaning("anyone who reaches the server can break every lock")
             .advice("a user of its own, with the rights that the documentation of leasehold-redis lists");
         Some(finding)
     }
@@ -256,8 +258,8 @@ pub(super) fn judge_cluster(text: &str) -> Finding {
     );
     if state != "ok" || assigned != "16384" || ok != "16384" {
         return Finding::new("cluster", Severity::Broken, found)
-            .meaning("locks in slots that nobody serves cannot be taken or renewed")
-            .advice("`redis-cli --cluster check` tells what is missing");
+            .meaning("locks in slots that no server serves cannot be acquired or renewed")
+            .advice("run `redis-cli --cluster check`: it shows what is missing");
     }
     Finding::new("cluster", Severity::Good, found)
 }

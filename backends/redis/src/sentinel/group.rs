@@ -24,7 +24,7 @@ impl Group {
         let name = percent_decode_str(path.trim_start_matches('/')).decode_utf8_lossy().into_owned();
         if name.is_empty() || name.contains('/') || name.contains(char::is_control) {
             return Err(invalid(format!(
-                "behind the Sentinels stands the name of the primary, as in their «sentinel monitor»: write {FORM}"
+                "the path is not the name of a primary, as in \"sentinel monitor\" of the Sentinels: write {FORM}"
             )));
         }
         Ok(Group { sentinels, name, credentials: Credentials::new(None, None, PASSWORD_VARIABLE) })

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: claims, patience and a clock.
+//! Helpers of this crate's tests: claims, patience and a clock.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses its own part")]
 
@@ -112,7 +112,7 @@ pub async fn known(backend: &RedisBackend, claim: &Claim) -> bool {
     }
 }
 
-/// The same of any backend, in whatever dialect.
+/// The same for any backend, in any dialect.
 pub mod any {
     use super::*;
 
