@@ -107,7 +107,7 @@ pub(crate) fn judge(status: &Status) -> Advice {
         // there.
         _ if status.source().is_some() => {
             let detail = format!(
-                "the connection to an etcd server broke ({}): does it speak etcd, and TLS where the URL says etcds://?",
+                "the connection to an etcd server broke ({}): check that it speaks etcd, and TLS where the URL says etcds://",
                 root_cause(status)
             );
             Advice::TryElsewhere(Failure::unanswered(detail))

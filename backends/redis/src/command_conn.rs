@@ -265,7 +265,7 @@ impl Wire {
                 link.stayed_silent();
                 Err(ReplyError::Failed(
                     Failure::unanswered(format!(
-                        "{} did not answer within {limit}: is the server hung, or the network down?",
+                        "{} did not answer within {limit}: check for a hung server, and for a network that is down",
                         link.target().endpoint
                     ))
                     .because(elapsed),
@@ -328,7 +328,7 @@ impl Wire {
     fn unreached(&self, limit: Limit) -> Failure {
         self.line().last.clone().unwrap_or_else(|| {
             Failure::unavailable(format!(
-                "{} accepted no connection within {limit}: is the server hung, or a firewall in between?",
+                "{} accepted no connection within {limit}: check for a hung server, and for a firewall in between",
                 self.address()
             ))
         })

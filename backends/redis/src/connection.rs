@@ -79,10 +79,10 @@ impl Dialer {
         match tokio::time::timeout(limit, dialing).await {
             Ok(outcome) => outcome,
             Err(elapsed) => Err(Failure::unavailable(format!(
-                "{endpoint} accepted no connection within {}: is the server hung, a firewall in between, or {}?",
+                "{endpoint} accepted no connection within {}: check for a hung server, for a firewall in between, and for {}",
                 humantime::format_duration(limit),
                 match endpoint {
-                    Endpoint::Tls { .. } => "no TLS on this port",
+                    Endpoint::Tls { .. } => "a port without TLS",
                     Endpoint::Tcp { .. } | Endpoint::Unix { .. } => "another protocol than Redis",
                 }
             ))

@@ -27,7 +27,7 @@ pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
             let text = format!("{address} may not be opened by this user: {error}");
             return Failure::new(FailureKind::Denied, Effect::None, text).because(error);
         }
-        io::ErrorKind::TimedOut => "is a firewall in between?",
+        io::ErrorKind::TimedOut => "check for a firewall in between",
         _ => "check the host name, the network and the server",
     };
     Failure::unavailable(format!("cannot connect to {address} ({error}): {advice}")).because(error)
@@ -48,7 +48,7 @@ pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
     } else {
         (
             FailureKind::Unavailable,
-            "does the server speak TLS on this port, and does it ask for a certificate (?cert=path&key=path)?",
+            "check that the server speaks TLS on this port, and whether it needs a certificate (?cert=path&key=path)",
         )
     };
     Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
@@ -60,7 +60,7 @@ pub(crate) fn of_greeting(error: io::Error, endpoint: &Endpoint) -> Failure {
         return of_tls(error, &endpoint.to_string());
     }
     Failure::unavailable(format!(
-        "{endpoint} ended the connection during login ({error}): does it speak Redis, and in the clear as redis:// does?"
+        "{endpoint} ended the connection during login ({error}): check that it speaks Redis, and without TLS as redis:// does"
     ))
     .because(error)
 }
@@ -210,7 +210,7 @@ fn of_text(text: &str, address: &str) -> Failure {
     });
     let (kind, advice) = match known {
         Some(known) => (known.kind, known.advice),
-        None => (FailureKind::Unsupported, "is it Redis 6.2 or later, or Valkey?"),
+        None => (FailureKind::Unsupported, "check that it is Redis 6.2 or later, or Valkey"),
     };
     let mut advice = advice.to_owned();
     if kind == FailureKind::Denied {

@@ -165,7 +165,7 @@ pub(crate) fn not_understood() -> Failure {
     Failure::new(
         FailureKind::Unsupported,
         Effect::Unknown,
-        "the server's answer is not understood: is it Redis 6.2 or later, or Valkey, without a proxy that rewrites answers?",
+        "the server's answer is not understood: check that it is Redis 6.2 or later, or Valkey, without a proxy that rewrites answers",
     )
 }
 

@@ -199,8 +199,8 @@ impl Shared {
             && (named.epoch < newest.epoch || named.epoch == newest.epoch && !named.is_same(newest))
         {
             return Err(Failure::unavailable(format!(
-                "the Sentinels name {} as the primary of {} in epoch {}, but named {} in epoch {} before: are they cut off, or were \
-                 they set up anew?",
+                "the Sentinels name {} as the primary of {} in epoch {}, but named {} in epoch {} before: check whether they are cut \
+                 off, or were set up anew",
                 named.host, self.group.name, named.epoch, newest.host, newest.epoch
             )));
         }

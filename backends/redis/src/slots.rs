@@ -183,7 +183,9 @@ fn not_understood(line: &str) -> Failure {
     Failure::new(
         FailureKind::Unsupported,
         Effect::None,
-        format!("a line of CLUSTER NODES is not understood ({shown:?}): is it a Redis or Valkey cluster?"),
+        format!(
+            "a line of CLUSTER NODES is not understood ({shown:?}): check that it is a Redis or Valkey cluster"
+        ),
     )
 }
 

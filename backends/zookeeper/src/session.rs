@@ -55,9 +55,11 @@ async fn reachable(hosts: &[Host]) -> String {
     match tokio::time::timeout(GLANCE, TcpStream::connect(&place)).await {
         Ok(Err(error)) => format!(": {place}: {error}"),
         Ok(Ok(_)) => {
-            format!(": {place} takes connections: is it ZooKeeper, with a quorum, and in the clear?")
+            format!(
+                ": {place} accepts connections: check that it is ZooKeeper, with a quorum, and without TLS"
+            )
         }
-        Err(_) => format!(": {place} takes no connection"),
+        Err(_) => format!(": {place} accepts no connection"),
     }
 }
 

@@ -51,7 +51,7 @@ impl Answer {
             Some(Answer { named, is_failing_over: field("flags")?.contains("failover_in_progress") })
         };
         read().ok_or_else(|| {
-            let text = "its answer is not understood: is it a Sentinel of Redis 6.2 or later, or of Valkey?";
+            let text = "its answer is not understood: check that it is a Sentinel of Redis 6.2 or later, or of Valkey";
             Failure::new(FailureKind::Unsupported, Effect::None, text)
         })
     }

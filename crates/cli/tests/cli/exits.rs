@@ -133,8 +133,8 @@ fn what_listens_on_a_wrong_port_is_told_as_far_as_it_can_be() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let nobody = leasehold_testkit::Port::take().unwrap();
     for (url, text) in [
-        (format!("etcd://{}?timeout=10s", redis.server.addr()), "does it speak etcd"),
-        (format!("zk://{}?timeout=10s", redis.server.addr()), "is it ZooKeeper"),
+        (format!("etcd://{}?timeout=10s", redis.server.addr()), "check that it speaks etcd"),
+        (format!("zk://{}?timeout=10s", redis.server.addr()), "check that it is ZooKeeper"),
         (format!("zk://{}?timeout=10s", nobody.addr()), "refused"),
     ] {
         Place::on(&url).end(&["ls"]).expect(69).says(text);
