@@ -121,7 +121,7 @@ async fn one_of_a_circle_is_told(ground: &Ground, name: &str, clients: &[&Client
     assert_eq!(told[0].kind(), ErrorKind::Deadlock, "{}", told[0]);
     for number in 0..clients.len() {
         let text = told[0].to_string();
-        assert!(text.contains(&format!("«party {number}» holds {name}/{number} ")), "{text}");
+        assert!(text.contains(&format!("\"party {number}\" holds {name}/{number} ")), "{text}");
         ground.free(&format!("{name}/{number}")).await;
     }
 }

@@ -68,7 +68,7 @@ impl MemcachedConfig {
         let tls = match parts.scheme.as_str() {
             "memcached" => None,
             "memcacheds" => Some(TlsFiles::default()),
-            _ => return Err(invalid(format!("this is no memcached URL: write {FORM}"))),
+            _ => return Err(invalid(format!("this is not a memcached URL: write {FORM}"))),
         };
         if !parts.path.is_empty() {
             return Err(invalid("memcached has no path: write a beginning for its keys as ?prefix=name:"));

@@ -84,7 +84,7 @@ fn memory(at: &str, facts: &Facts, ttl: Duration) -> Finding {
         }
         spared => {
             let found = match spared {
-                None => format!("{at} evicts whatever was not used lately, locks included"),
+                None => format!("{at} evicts items that were not used lately, locks included"),
                 Some(spared) => {
                     format!("{at} spares items of up to {} only", humantime::format_duration(spared))
                 }

@@ -98,7 +98,7 @@ impl Dialer {
             Some(files) => {
                 let name = ServerName::try_from(self.host.name.clone());
                 let name = name.map_err(|error| {
-                    invalid(format!("{} is no host name for TLS", self.host.name)).because(error)
+                    invalid(format!("{} is not a valid host name for TLS", self.host.name)).because(error)
                 })?;
                 let connector = TlsConnector::from(Arc::new(client_settings(files)?));
                 let secured = connector.connect(name, stream).await;
@@ -161,7 +161,7 @@ impl Dialer {
         let stats = self.stats(stream, "").await?;
         let settings = self.stats(stream, "settings").await?;
         Facts::read(stats, settings)
-            .map_err(|missing| error::of_strange(&format!("it does not tell its {missing}"), &self.address()))
+            .map_err(|missing| error::of_strange(&format!("its statistics lack {missing}"), &self.address()))
     }
 
     async fn stats(

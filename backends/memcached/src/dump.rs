@@ -50,7 +50,7 @@ async fn keys(wire: &Wire, node: &Node) -> Result<Vec<String>, Failure> {
     match tokio::time::timeout(DUMP_LIMIT, dump(wire, node)).await {
         Ok(outcome) => outcome,
         Err(elapsed) => {
-            let text = format!("{} did not tell all its keys within {DUMP_LIMIT:?}", node.dialer.address());
+            let text = format!("{} did not list all its keys within {DUMP_LIMIT:?}", node.dialer.address());
             Err(Failure::unavailable(text).because(elapsed))
         }
     }

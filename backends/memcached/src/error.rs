@@ -44,11 +44,11 @@ pub(crate) fn of_greeting(error: io::Error, address: &str) -> Failure {
 
 /// Describes what came in place of a greeting.
 pub(crate) fn of_strange(what: &str, address: &str) -> Failure {
-    let text = format!("{address} is no memcached that can be used ({what}): version 1.6 or later is needed");
+    let text = format!("{address} is not a usable memcached ({what}): version 1.6 or later is needed");
     Failure::new(FailureKind::Unsupported, Effect::None, text)
 }
 
-/// Explains why there is no answer. A question that only reads has no effect, no matter what became of it.
+/// Explains why an answer is missing. A request that only reads has no effect, no matter what became of it.
 pub(crate) fn of_silence(silence: Silence, changes: bool, address: &str, limit: &str) -> Failure {
     let text = match silence {
         Silence::Unsent => format!("the connection to {address} broke before this was sent"),

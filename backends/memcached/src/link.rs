@@ -33,7 +33,7 @@ pub(crate) struct Link {
     tasks: [AbortHandle; 2],
 }
 
-/// The reason why there is no answer.
+/// The reason for a missing answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Silence {
     /// The question never left this process.
@@ -285,7 +285,7 @@ mod tests {
         let key = Key::new("a".to_owned()).unwrap();
         let remove = [Command::Remove { key: &key, number: 1 }];
         assert_eq!(link.ask(&remove, LIMIT).await, Err(Silence::Late));
-        assert!(!link.is_usable(), "a server that owes an answer is not asked again");
+        assert!(!link.is_usable(), "a server that owes an answer gets no further request");
         drop(server);
 
         let (link, server) = self::link();

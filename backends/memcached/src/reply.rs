@@ -36,7 +36,7 @@ impl Reply {
 
 /// The error of an input that is not an answer of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("what came is no answer of memcached: {0}")]
+#[error("the input is not an answer of memcached: {0}")]
 pub(crate) struct Garbled(&'static str);
 
 /// Takes the first whole answer off `input`, with the number of bytes that it has; `None` where more must
@@ -76,7 +76,7 @@ fn read_line(input: &[u8]) -> Result<Option<(&str, usize)>, Garbled> {
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
         return if input.len() >= MAX_LINE { Err(Garbled("a line without an end")) } else { Ok(None) };
     };
-    let line = std::str::from_utf8(&input[..end]).map_err(|_| Garbled("a line that is no text"))?;
+    let line = std::str::from_utf8(&input[..end]).map_err(|_| Garbled("a line that is not text"))?;
     Ok(Some((line, end + 2)))
 }
 

@@ -1,6 +1,6 @@
 //! Logins, TLS, servers that cannot be used, and what `doctor` says of a server.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -32,7 +32,7 @@ async fn a_login_is_needed_where_the_server_asks_for_one() {
         wrong.detail().contains("check user and password") && !wrong.detail().contains("wrong@"),
         "{wrong}"
     );
-    // A password is never told to a server that asks for none: it would keep it as an item.
+    // A password is never sent to a server that does not ask for one: it would keep it as an item.
     let open_to_all = MemcachedServer::start().await.unwrap();
     let failure = open(&format!("memcached://me:s3cret@{}", open_to_all.addr())).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Invalid);

@@ -1,6 +1,6 @@
-//! What it costs: commands on the server, by its own counts.
+//! The cost of a lock: commands on the server, by its own counts.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

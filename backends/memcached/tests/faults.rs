@@ -1,6 +1,6 @@
-//! What a memcached server can do to a lock, each fault on the real server, in both dialects.
+//! Faults of a memcached server that affect a lock: each on the real server, in both dialects.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -232,8 +232,8 @@ async fn dead_server_makes_its_locks_unavailable_and_others_continue() {
     }
 }
 
-/// The engine asks the parts of a store apart from each other. Here a request waits for minutes, so that one which concerns the
-/// hung server is never answered in time.
+/// The engine asks the parts of a store apart from each other. Here a request waits for minutes, so that
+/// one which concerns the hung server is never answered in time.
 #[tokio::test]
 async fn a_hung_server_keeps_no_lease_of_the_others_from_renewal() {
     for dialect in DIALECTS {

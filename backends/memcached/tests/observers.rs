@@ -1,7 +1,8 @@
-//! Claims that many observers judge, each by its own clock, on a real server: all of them see that a holder lives, also where
-//! the holder never saw its own claim before. Clocks are moved by hand, so nothing here depends on how long it takes.
+//! Claims that many observers judge, each by its own clock, on a real server: all of them see that a
+//! holder lives, also where the holder never saw its own claim before. Clocks are moved by hand, so
+//! nothing here depends on how long it takes.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -79,7 +80,8 @@ fn job() -> Claim {
     Claim { ttl: LEASE, ..mutex("job") }
 }
 
-/// Makes a holder that was granted in its turn, so that it never saw its own claim, and an observer that has watched it since.
+/// Makes a holder that was granted in its turn, so that it never saw its own claim, and an observer that
+/// has watched it since.
 async fn granted_in_line(world: &World) -> (Client, Claim, Client) {
     let (first, holder, observer) = (world.client().await, world.client().await, world.client().await);
     let (before, claim) = (job(), job());

@@ -66,7 +66,7 @@ async fn what_a_killed_tooz_leaves_ends_with_its_lease() {
     let backend = connect(&format!("{}?dialect=plain&prefix=__TOOZ_LOCK_", server.url())).await;
     assert_eq!(peer.ask("acquire").unwrap(), "held");
     peer.kill().unwrap();
-    assert!(try_take(&*backend, &mutex("job")).await.unwrap().is_none(), "its lease goes on");
+    assert!(try_take(&*backend, &mutex("job")).await.unwrap().is_none(), "its lease continues");
     let began = std::time::Instant::now();
     take(&*backend, &mutex("job")).await;
     assert!(began.elapsed().as_secs() < 4, "{:?}", began.elapsed());

@@ -128,10 +128,10 @@ impl Base {
             }
             tokio::time::sleep(EVICTING_PAUSE).await;
         }
-        Err(Failure::unanswered("the server was told to end the connection, and had not done so in time"))
+        Err(Failure::unanswered("the server accepted the request, and did not end the connection in time"))
     }
 
-    /// Looks, once more where a table is lost with the server's data.
+    /// Sends a query, and repeats it once if a table was lost with the server's data.
     pub(crate) async fn look(&self, question: &str) -> Result<Vec<Row>, Failure> {
         let answer = match self.pool.run(question).await {
             Err(Refusal::NoTable(failure)) => {

@@ -76,7 +76,7 @@ impl MySqlCells {
             return Err(Refusal::NoTable(failure));
         }
         if self.shelf.is_some() {
-            tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
+            tracing::warn!(%failure, "the lock table is gone: all locks that were held are lost");
         }
         schema::restore(&self.pool).await.map_err(Refusal::Failed)
     }

@@ -180,7 +180,7 @@ impl MySqlConfig {
             }
             (other, _) => {
                 let known = [OPTIONS, &SqlOptions::NAMES].concat().join(", ");
-                return Err(invalid(format!("{other:?} is no option of mysql://; known are {known}")));
+                return Err(invalid(format!("{other:?} is not an option of mysql://; known are {known}")));
             }
         }
         Ok(())
@@ -362,7 +362,7 @@ mod tests {
             ("mysql://me@a/d?dialect=zope&method=get-lock", "dialect=tooz"),
             ("mysql://me@a/d?dialect=tooz", "dialect=tooz is for method=get-lock"),
             ("mysql://me@a/d?dialect=dotnet", "dialect=dotnet is for method=get-lock"),
-            ("mysql://me@a/d?dialect=shedlock&order=fifo", "whoever asks first"),
+            ("mysql://me@a/d?dialect=shedlock&order=fifo", "the first client that asks"),
             ("mysql://me@a/d?method=get-lock&order=fifo", "order is for method=row"),
             ("mysql://me@a/d?method=get-lock&silence=1ms", "silence"),
             ("mysql://me@a/d?socket=here", "socket=/path"),

@@ -131,7 +131,7 @@ pub(crate) fn replication(server: &Server) -> Finding {
     let topic = "replication";
     if server.is_clustered() {
         return Finding::new(topic, Severity::Risk, "this server is one of a cluster that decides together")
-            .meaning("leases end by the clock of whichever server is asked, and a server of the cluster may be behind")
+            .meaning("leases end by the clock of the server that is asked, and a server of the cluster may be behind")
             .advice("name the same single server in the URLs of all clients");
     }
     if !server.is_followed() {
@@ -184,7 +184,7 @@ fn privileges(cells: &MySqlCells, facts: &Facts) -> Finding {
     );
     match rights {
         Rights::Everything => Finding::new("privileges", Severity::Notice, format!("{user} may do anything"))
-            .meaning("whoever reads this URL may, too; and it may write to a server that is set read-only")
+            .meaning("so may anyone who reads this URL; the user may also write to a read-only server")
             .advice(advice),
         Rights::Create => Finding::new("privileges", Severity::Notice, format!("{user} may create tables"))
             .meaning("that is needed for the first use only")

@@ -276,7 +276,7 @@ fn login(config: &MySqlConfig, place: &Endpoint) -> Result<OptsBuilder, Failure>
     Ok(login)
 }
 
-/// Refuses older versions, which are no longer maintained.
+/// Refuses older versions, whose maintenance has ended.
 fn check_version(flavour: Flavour, version: &str, place: &Endpoint) -> Result<(), Failure> {
     // MariaDB may be called "5.5.5-10.11.6-MariaDB", for clients that know no other beginning.
     let plain = version.strip_prefix("5.5.5-").unwrap_or(version);

@@ -56,7 +56,7 @@ impl ShedLock {
                 Err(Refusal::NoTable(failure))
                     if self.pool.config.sql.create == Create::Yes && tries < MAX_TRIES =>
                 {
-                    tracing::warn!(%failure, "ShedLock's table is gone: whatever was held is lost");
+                    tracing::warn!(%failure, "ShedLock's table is gone: all locks that were held are lost");
                     Columns::ensure(&self.pool).await?;
                 }
                 answer => return answer.map_err(Refusal::into_failure),

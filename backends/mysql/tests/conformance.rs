@@ -2,8 +2,9 @@
 //!
 //! A run takes what differs most; `LEASEHOLD_MYSQL=all` takes every way.
 //!
-//! Ground rules: a machine that runs other tests beside these may not answer for a second or two. Connections that hold
-//! locks are given up after a silence that no such machine reaches, since most laws hold a lock for as long as they run.
+//! Ground rules: a machine that runs other tests beside these may not answer for a second or two.
+//! Connections that hold locks are given up after a silence that no such machine reaches, since most
+//! laws hold a lock for as long as they run.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -14,7 +15,7 @@ use leasehold_core::{Backend, Failure};
 use leasehold_mysql::MySqlConfig;
 use leasehold_testkit::{MariaDbServer, require};
 
-/// How many subjects are alive: the last one ends the server.
+/// The servers, and the number of subjects that are alive: the last one ends them.
 static SHARED: Mutex<Option<(Arc<MariaDbServer>, usize)>> = Mutex::new(None);
 
 struct On {

@@ -1,4 +1,4 @@
-//! What a lock costs the server: statements, and how it finds its row.
+//! The cost of a lock on the server: statements, and the access path to its row.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -34,8 +34,9 @@ async fn ten_thousand_rows_need_no_scan_and_renewals_are_batched() {
     }
     for (name, before) in before {
         let spent = counter(&server, name).await - before;
-        // The first acquire of a name is one INSERT, as is the first look of each that finds it held; another acquire by
-        // whoever left it is one UPDATE, and so is a release. The kit's questions read a few rows of the server's own.
+        // The first acquire of a name is one INSERT, and so is the first look of a client that finds it
+        // held. Another acquire by the client that released it is one UPDATE, and so is a release. The
+        // kit's questions read a few rows of the server's own.
         let most = match name {
             "Com_insert" => 20 + 200,
             "Com_update" => 180 + 200,

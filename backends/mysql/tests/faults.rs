@@ -1,4 +1,4 @@
-//! What a server, and the way to it, do to locks in rows.
+//! Faults of a server, and of the network to it, that affect locks in rows.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -28,7 +28,8 @@ async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same() {
     faults::the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(both, lose).await;
 }
 
-/// No epoch tells of a promotion. The counter follows the clock, so that it rises unless that of the new primary is behind.
+/// No epoch records a promotion. The counter follows the clock, so it rises unless the clock of the new
+/// primary is behind.
 #[tokio::test]
 async fn replica_is_refused_until_failover_and_fences_continue_above() {
     let builder = MariaDbServer::builder().replicated().setting("sync-binlog", "1");
@@ -155,7 +156,8 @@ async fn a_row_that_a_stranger_keeps_is_waited_for_inside_patience() {
     let ours = async {
         keeps_a_row(&server).await;
         let failure = look_once(&*backend, &claim("job", LONG)).await.unwrap_err();
-        // The server says first that the time is over, unless the machine is busy; then nobody knows what came of it.
+        // The server says first that the time is over, unless the machine is busy; then nobody knows
+        // what came of it.
         let is_known = !failure.detail().contains("did not answer within");
         assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}");
         assert_eq!(failure.effect, if is_known { Effect::None } else { Effect::Unknown }, "{failure}");
@@ -243,8 +245,8 @@ async fn lost_races_and_deadlocks_are_run_again() {
     for _ in 0..8 {
         clients.push(open(&server.url()).await);
     }
-    // A stranger that takes both rows in the other order would make deadlocks with every batch that waits for rows. It has
-    // written more than the batch, so that it is never the one that is given up.
+    // A stranger that takes both rows in the other order would make deadlocks with every batch that
+    // waits for rows. It has written more than the batch, so that it is never the one that is given up.
     server.sql("CREATE TABLE heavy (n INT) ENGINE = InnoDB").await.unwrap();
     let pair = [claim("p1", LONG), claim("p2", LONG)];
     let backend = open(&server.url()).await;
@@ -293,7 +295,7 @@ async fn cancelled_waits_leave_no_row_and_no_connection() {
     }
 }
 
-/// What is left of an answer is not waited for, since that may be for ever.
+/// The client does not wait for the rest of an answer, since that may take for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_fell_silent_in_an_answer_is_closed() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
@@ -340,7 +342,7 @@ fn established(port: u16) -> usize {
     table.lines().filter(is_open).count()
 }
 
-/// Nobody waits for ever for a connection that others do not give back.
+/// No task waits for ever for a connection that other tasks do not return.
 #[tokio::test]
 async fn a_wait_for_a_connection_has_a_limit() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };

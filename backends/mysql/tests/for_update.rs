@@ -1,4 +1,5 @@
-//! Rows that open transactions have locked: what ends them, who waits for them, and the user's own transactions.
+//! Rows that open transactions have locked: what ends them, who waits for them, and the user's own
+//! transactions.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -79,9 +80,9 @@ async fn network_partition_loss_is_reported_before_the_next_grant() {
     });
     lost_within(&mut signal, Duration::from_secs(2)).await;
     let told = Instant::now();
-    assert!(!waiting.is_finished(), "granted before the loss was told");
+    assert!(!waiting.is_finished(), "granted before the loss was reported");
     let granted = tokio::time::timeout(Duration::from_secs(8), waiting).await.unwrap().unwrap();
-    println!("told after {:?}, granted after {:?}", told - parted, granted - parted);
+    println!("loss reported after {:?}, granted after {:?}", told - parted, granted - parted);
     assert!(told < granted);
 }
 
@@ -123,7 +124,7 @@ async fn who_leaves_while_it_waits_is_ended_in_the_server() {
 async fn cancelled_acquires_leave_no_open_transaction() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let acquires: usize = std::env::var("LEASEHOLD_CANCELLED").map_or(200, |number| number.parse().unwrap());
-    // Whoever is dropped in the middle of a question takes its session along, so the holder has another.
+    // An acquire that is dropped in the middle of a request ends its session, so the holder uses another one.
     let (backend, holder) = (here(&server).await, here(&server).await);
     let mut left = acquires;
     while left > 0 {
@@ -204,7 +205,7 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
         assert!(!waiting.is_finished());
         user.query_drop(end).await.unwrap();
         let grant = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
-        // Whoever holds it now sees what was written under it.
+        // The present holder sees what was written under the lock before.
         assert_eq!(server.sql("SELECT balance FROM account").await.unwrap().trim(), expected);
         assert!(grant.fence > last, "{grant:?} after {last:?}");
         last = grant.fence;
@@ -217,12 +218,12 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
     }
 }
 
-/// Its connection ends after it was seen alive and before the fence is drawn: somebody else may have the row by then, under a
-/// fence that is lower.
+/// The connection ends after it was seen alive and before the fence is drawn: another client may have
+/// the row by then, under a lower fence.
 #[tokio::test]
 async fn who_dies_while_its_fence_is_drawn_is_granted_nothing() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    // No sign of life is asked for meanwhile, which would tell of the end as well.
+    // No sign of life is requested meanwhile: it would reveal the end of the connection as well.
     let url = format!("{}?method=for-update&silence=5m", server.url());
     let (backend, other) = (open(&url).await, here(&server).await);
     let first = claim("job", LONG);

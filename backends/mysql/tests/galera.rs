@@ -1,4 +1,4 @@
-//! What servers that decide together, by Galera, do to locks.
+//! Faults of a Galera cluster that affect locks.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -41,7 +41,8 @@ async fn galera_clients_exclude_each_other_and_retry_certification() {
         assert!(failure.detail().contains("method=row"), "{failure}");
     }
 
-    // It is refused for a reason, which whoever takes it in a transaction of his own has to know.
+    // The reason for the refusal, which also matters to programs that take the lock in a transaction of
+    // their own.
     let [here, there] = cluster.servers() else { panic!("two were asked for") };
     let locking = MySqlConfig::parse(&format!("{}?method=for-update", urls[0])).unwrap();
     here.sql(schema(&locking).split_once(';').unwrap().1).await.unwrap();
@@ -61,7 +62,7 @@ async fn galera_clients_exclude_each_other_and_retry_certification() {
         user.query_drop("COMMIT").await.unwrap();
     }
 
-    // What one server has confirmed is what the next question to the other is answered by.
+    // The next request to the other server sees everything that one server has confirmed.
     let (here, there) = (clients[0].clone(), clients[1].clone());
     let mut last = None;
     for round in 0..100 {
@@ -75,7 +76,7 @@ async fn galera_clients_exclude_each_other_and_retry_certification() {
         assert!(matches!(release, Release::Freed), "round {round}: {release:?}");
     }
 
-    // Until two servers have changed the same row, of whom one is told that it came too late.
+    // Until two servers have changed the same row, and one of them gets an error because it came too late.
     for _ in 0..20 {
         faults::everybody_has_a_turn(clients.clone()).await;
         let mut lost = 0;

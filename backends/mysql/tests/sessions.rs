@@ -22,12 +22,12 @@ async fn here(server: &MariaDbServer) -> std::sync::Arc<dyn Backend> {
     open(&format!("{}?{SESSIONS}", server.url())).await
 }
 
-/// Waits until the loss is told.
+/// Waits until the loss is reported.
 async fn is_told(grant: &mut Grant, within: Duration) {
     let lost = grant.lost.as_mut().unwrap();
     assert!(
         tokio::time::timeout(within, lost.fired()).await.is_ok(),
-        "the loss was not told within {within:?}"
+        "the loss was not reported within {within:?}"
     );
 }
 
@@ -50,7 +50,7 @@ async fn connection_killed_by_the_server_reports_loss_of_its_locks() {
     assert!(matches!(renew(&*one, &a).await, Renewal::Alive), "signs of life keep it");
     let session = server.sql("SELECT session FROM leasehold_held WHERE name = 'a'").await.unwrap();
     server.sql(&format!("KILL {}", session.trim())).await.unwrap();
-    // Granted to another one at once, and told to both holders within the time of silence.
+    // Another client gets it at once, and both holders see the loss within the time of silence.
     let next = claim("a", LONG);
     let second = hold(&*two, &next).await;
     assert!(second.fence > held_a.fence, "{second:?} after {held_a:?}");
@@ -72,7 +72,7 @@ async fn an_operator_ends_the_connection_that_holds_and_no_other() {
         // The condition under which a connection is ended, where it is not fulfilled.
         let nobody = server.sql("KILL CONNECTION IF(IS_USED_LOCK('free') = 7, 7, 0)").await.unwrap_err();
         assert!(nobody.to_string().contains("1094"), "{nobody}");
-        // These servers tell nobody: a sign of life that is not answered does.
+        // These servers notify nobody: a sign of life without an answer reveals the loss.
         breaking::what_is_broken_ends_and_nothing_else(clients, shared, Duration::from_millis(1_300)).await;
     }
 }
@@ -135,7 +135,7 @@ async fn server_hang_reports_loss_before_the_lock_is_granted_again() {
         let failure = look_once(&*backend, &claim("other", LONG)).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Unavailable);
         server.resume().unwrap();
-        // The connection is closed, so the server ends its locks as soon as it goes on.
+        // The connection is closed, so the server ends its locks as soon as it runs again.
         take(&*backend, &claim("job", LONG)).await;
     }
 }
@@ -160,7 +160,7 @@ async fn cancelled_wait_leaves_nothing_and_failed_statement_releases() {
     let poor = open(&format!("mysql://app@{}/locks?{SESSIONS}", server.addr())).await;
     let failure = look_once(&*poor, &claim("mine", LONG)).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Denied, "{failure}");
-    assert_eq!(locks(&server).await.lines().count(), 1, "what could not be entered is given back");
+    assert_eq!(locks(&server).await.lines().count(), 1, "a lock that could not be entered is released");
     hold(&*two, &claim("mine", LONG)).await;
     drop((one, two, poor));
     for tries in 0.. {

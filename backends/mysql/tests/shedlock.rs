@@ -1,4 +1,5 @@
-//! ShedLock's table, shared with a scheduler that sends ShedLock's documented statements through another client.
+//! ShedLock's table, shared with a scheduler that sends ShedLock's documented statements through another
+//! client.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -19,7 +20,7 @@ const DOCUMENTED: &str = "CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_
 
 const NOW: &str = "UTC_TIMESTAMP(3)";
 
-/// What a provider with `usingDbTime()` sends; the count of changed rows is its answer.
+/// The statements of a provider with `usingDbTime()`; the count of changed rows is its answer.
 struct Java<'a>(&'a MariaDbServer);
 
 #[async_trait::async_trait]

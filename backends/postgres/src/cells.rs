@@ -75,7 +75,7 @@ impl PostgresCells {
         match self.pool.ask(sql, params).await {
             Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
                 if self.shelf.is_some() {
-                    tracing::warn!(%failure, "the lock table is gone: whatever was held is lost");
+                    tracing::warn!(%failure, "the lock table is gone: all locks that were held are lost");
                 }
                 schema::restore(&self.pool).await.map_err(Refusal::Failed)?;
                 self.pool.ask(sql, params).await

@@ -212,7 +212,7 @@ impl PostgresConfig {
             }
             (other, _) => {
                 return Err(invalid(format!(
-                    "{other:?} is no option of postgres://; known are {}",
+                    "{other:?} is not an option of postgres://; known are {}",
                     [OPTIONS, &SqlOptions::NAMES].concat().join(", ")
                 )));
             }
@@ -386,7 +386,7 @@ mod tests {
             ("postgres://me@a?connections=0", "1 to 100"),
             ("postgres://me@a?method=magic", "method=row"),
             ("postgres://me@a?dialect=quartz", "dialect=shedlock"),
-            ("postgres://me@a?order=fifo&dialect=shedlock", "whoever asks first"),
+            ("postgres://me@a?order=fifo&dialect=shedlock", "the first client that asks"),
             ("postgres://me@a?method=advisory&order=fifo", "order is for method=row"),
             ("postgres://me@a?silence=5s", "silence is for method=advisory"),
             ("postgres://me@a?transactions=5&method=advisory", "transactions is for method=for-update"),

@@ -122,7 +122,7 @@ pub(crate) fn durability(server: &Server) -> Finding {
             .meaning("what was confirmed survives a crash, and a failover where there are standbys"),
         FenceGrade::AcrossFailover => Finding::new("durability", Severity::Notice, found)
             .meaning(
-                "a failover may forget the last grants: two may hold for a while, and fences tell them apart",
+                "a failover may forget the last grants: two may hold for a while, and their fences differ",
             )
             .advice(
                 "where that must not happen, set synchronous_commit to on, name all standbys in synchronous_standby_names and ask \
@@ -184,7 +184,7 @@ fn privileges(cells: &PostgresCells, facts: &Facts) -> Finding {
     );
     let finding = match (facts.is_superuser, facts.may_create) {
         (true, _) => Finding::new("privileges", Severity::Notice, format!("{user} is a superuser"))
-            .meaning("whoever reads this URL may do anything on this server"),
+            .meaning("anyone who reads this URL may do anything on this server"),
         (_, true) => Finding::new("privileges", Severity::Notice, format!("{user} may create tables"))
             .meaning("that is needed for the first use only"),
         _ => {

@@ -320,5 +320,5 @@ const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.inet_c
 /// The messages that wait to be read by a listener; beyond that the server waits.
 const UNASKED_MAX: usize = 1_000;
 
-/// The oldest version: older ones have no table of this form, and are no longer maintained.
+/// The oldest supported version: older ones lack tables of this form, and their maintenance has ended.
 const OLDEST: i32 = 120_000;

@@ -253,7 +253,10 @@ pub(crate) async fn create(pool: &Pool, schema: &str) -> Result<(), Failure> {
 async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     let names = &pool.config.names;
     let (leases, held, meta) = (names.table(""), names.table("_held"), names.table("_meta"));
-    tracing::warn!(meta, "the tables came from another PostgreSQL cluster: fences go on above the old ones");
+    tracing::warn!(
+        meta,
+        "the tables are from another PostgreSQL cluster: fences continue above the old ones"
+    );
     // The method that comes first settles in for all.
     let text =
         format!("SELECT to_regclass('{leases}'::text) IS NOT NULL, to_regclass('{held}'::text) IS NOT NULL");

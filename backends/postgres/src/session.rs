@@ -65,7 +65,7 @@ impl Base {
     async fn tidy(&self, link: &Link) -> Result<(), Failure> {
         match self.roll.tidy(link).await {
             Err(Refusal::NoTable(failure)) if self.config.sql.create == Create::Yes => {
-                tracing::warn!(%failure, "the table of holders is gone: whatever was held is lost");
+                tracing::warn!(%failure, "the table of holders is gone: all locks that were held are lost");
                 schema::restore(&self.pool).await?;
                 self.roll.tidy(link).await.map_err(Refusal::into_failure)
             }

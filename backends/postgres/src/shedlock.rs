@@ -51,7 +51,7 @@ impl ShedLock {
     ) -> Result<Vec<tokio_postgres::Row>, Failure> {
         let answer = match self.pool.look(sql, params).await {
             Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
-                tracing::warn!(%failure, "ShedLock's table is gone: whatever was held is lost");
+                tracing::warn!(%failure, "ShedLock's table is gone: all locks that were held are lost");
                 Columns::ensure(&self.pool).await?;
                 self.pool.look(sql, params).await
             }
@@ -201,7 +201,7 @@ impl Columns {
                 .collect::<Result<HashMap<String, (String, i32)>, Failure>>()
         };
         Columns::of(&found().map_err(Refusal::Failed)?).map_err(|why| {
-            let text = format!("{table} is no table of ShedLock's that can be used: {why}");
+            let text = format!("{table} cannot be used as ShedLock's table: {why}");
             Refusal::Failed(Failure::new(FailureKind::Unsupported, Effect::None, text))
         })
     }

@@ -3,8 +3,9 @@
 //! A run takes what differs most: each method directly, and rows through a pooler that shares sessions.
 //! `LEASEHOLD_POSTGRES=all` takes every way.
 //!
-//! Ground rules: a machine that runs other tests beside these may not answer for a second or two. Connections that hold
-//! locks are given up after a silence that no such machine reaches, since most laws hold a lock for as long as they run.
+//! Ground rules: a machine that runs other tests beside these may not answer for a second or two.
+//! Connections that hold locks are given up after a silence that no such machine reaches, since most
+//! laws hold a lock for as long as they run.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -15,7 +16,7 @@ use leasehold_core::{Backend, Failure};
 use leasehold_postgres::PostgresConfig;
 use leasehold_testkit::{Error, PgBouncer, PoolMode, PostgresServer, require};
 
-/// What is between the backend and the server.
+/// The poolers between the backend and the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Between {
     Nothing,
@@ -55,7 +56,7 @@ impl Servers {
     }
 }
 
-/// How many subjects are alive: the last one ends the server.
+/// The servers, and the number of subjects that are alive: the last one ends them.
 static SHARED: Mutex<Option<(Arc<Servers>, usize)>> = Mutex::new(None);
 
 struct Through(When, Between, &'static str);

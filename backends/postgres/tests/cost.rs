@@ -1,4 +1,4 @@
-//! What a lock costs the server: transactions, and how it finds its row.
+//! The cost of a lock on the server: transactions, and the access path to its row.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -8,7 +8,7 @@ use common::*;
 use leasehold_core::{Proof, Release, Renew, Renewal};
 use leasehold_testkit::PostgresServer;
 
-/// How many transactions have written something, up to now.
+/// Returns the number of transactions that have written something up to now.
 async fn writes(server: &PostgresServer) -> i64 {
     server.sql("SELECT pg_current_xact_id()").await.unwrap().trim().parse().unwrap()
 }
@@ -58,7 +58,8 @@ async fn uncontended_acquire_and_release_take_one_statement_each() {
         hold(&*backend, &claim).await;
         assert!(matches!(release(&*backend, &claim).await, Release::Freed));
     }
-    // By the word that each begins with. A name is inserted once; whoever left it changes its row from then on.
+    // Grouped by the first word of each statement. A name is inserted once; from then on the client that
+    // released it updates its row.
     let sent = "SELECT split_part(query, ' ', 1), sum(calls), sum(rows) FROM pg_stat_statements \
                 WHERE query LIKE '%leasehold%' GROUP BY 1 ORDER BY 1";
     assert_eq!(server.sql(sent).await.unwrap().trim(), "UPDATE|180|180\nWITH|20|20");
@@ -69,7 +70,8 @@ async fn what_many_tasks_want_at_once_shares_commits() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let mut before = 0;
-    // A few of a kind are written out, and more are not. The first time nobody has left anything to come back to.
+    // A few of a kind are written out, and more are not. The first time nobody has left anything to come
+    // back to.
     for tasks in [64, 64, 5, 64] {
         let start = writes(&server).await;
         let mut joined = tokio::task::JoinSet::new();

@@ -1,4 +1,4 @@
-//! What a server, and the way to it, do to locks in rows.
+//! Faults of a server, and of the network to it, that affect locks in rows.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -125,7 +125,7 @@ async fn a_primary_that_is_set_read_only_decides_nothing_any_more() {
         server.sql("SELECT pg_reload_conf()").await.unwrap();
     };
     set("on").await;
-    // Sessions hear of it when they are told to read their settings again, and not all at once.
+    // Sessions read their settings again when the server signals them, and not all at once.
     let mut told = None;
     for _ in 0..200 {
         match renew(&*backend, &held).await {
@@ -157,7 +157,7 @@ async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
     let ballast = dir.join("ballast");
     let (held, first) = full_disk::only_newcomers_are_refused(&*backend, || fill(&ballast)).await;
 
-    // Where the log has no room either, the server goes down, and nothing of it is told as lost.
+    // If the log has no room either, the server goes down, and no claim is reported as lost.
     drop(server.sql("SELECT pg_switch_wal(); CREATE TABLE more AS SELECT generate_series(1, 2000000)").await);
     for _ in 0..20 {
         match renew(&*backend, &held).await {
@@ -173,7 +173,7 @@ async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
     assert!(next.fence > first.fence);
 }
 
-/// Everybody wants the same few names, under an isolation that fails whoever was not first.
+/// All clients want the same few names, under an isolation level that fails every client but the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_races_are_run_again() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
@@ -217,8 +217,8 @@ async fn a_row_that_a_stranger_keeps_delays_nothing_else() {
     tokio::join!(stranger, isolation::a_locked_row_delays_nothing_else(&backend, lock, unlock));
 }
 
-/// A stranger takes the rows of a batch one after the other, in the other order. A batch waits for no row, so it can be in no
-/// deadlock, whoever else is.
+/// A stranger takes the rows of a batch one after the other, in the other order. A batch waits for no
+/// row, so it cannot take part in a deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_is_in_no_deadlock() {
     let Some(server) = PostgresServer::builder().setting("deadlock_timeout", "200ms").start_or_skip().await
@@ -258,7 +258,7 @@ async fn a_batch_is_in_no_deadlock() {
     assert!(backend.renew(&batch).await.iter().all(|renewal| matches!(renewal, Renewal::Renewed)));
 }
 
-/// What the server has said of statements that failed.
+/// Returns the server's log, with its messages about statements that failed.
 fn log(server: &PostgresServer) -> String {
     std::fs::read_to_string(server.log_path()).unwrap()
 }
@@ -303,7 +303,8 @@ async fn a_pooler_is_recognised_by_what_its_sessions_keep() {
     }
 }
 
-/// Another client takes the session that was just set, and gives it back, so that by chance the one that set it gets it again.
+/// Another client takes the session that was just set, and gives it back, so that by chance the one that
+/// set it gets it again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_pooler_is_recognised_each_time() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };

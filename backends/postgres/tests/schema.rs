@@ -42,7 +42,8 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     assert_eq!(server.sql("SELECT name FROM locks.jobs").await.unwrap().trim(), "job");
 }
 
-/// Also where the server's clock was set back by more than a century, and where the tables were restored in another cluster.
+/// Also where the server's clock was set back by more than a century, and where the tables were restored
+/// in another cluster.
 #[tokio::test]
 async fn a_sweep_removes_rows_and_no_fence_goes_back() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
@@ -101,7 +102,8 @@ async fn a_sweep_removes_rows_and_no_fence_goes_back() {
     }
 }
 
-/// A client that sees the database as it was before it waited for the sweep would go on under the epoch of before.
+/// A client that sees the database as it was before it waited for the sweep would continue under the old
+/// epoch.
 #[tokio::test]
 async fn rows_stay_where_a_session_may_begin_in_another_isolation() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
@@ -221,7 +223,7 @@ async fn a_view_shows_people_who_holds_and_who_waits() {
     assert!(matches!(release(&*backend, &next).await, Release::Freed));
     assert_eq!(shown().await, "");
 
-    // Whoever may read the view needs no right on the table.
+    // A user that may read the view needs no right on the table.
     let reader = "CREATE ROLE reader; GRANT SELECT ON leasehold_locks TO reader; SET ROLE reader; \
                   SELECT count(*) FROM leasehold_locks";
     assert_eq!(server.sql(reader).await.unwrap().trim(), "0");
@@ -396,7 +398,7 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
         )
         .await
         .unwrap();
-    // What a session has counted is told when it ends, which is when the kit has forgotten it.
+    // A session publishes its counts when it ends, and by then the kit has forgotten it.
     let (mut bloat, mut advice) = severity("table").await;
     for _ in 0..500 {
         if bloat == Severity::Risk {
@@ -412,7 +414,7 @@ async fn an_examination_names_what_hurts_and_what_to_grant() {
     assert!(isolation.severity == Severity::Notice && isolation.advice.contains("read committed"));
 }
 
-/// What a restore of the tables within one cluster leaves: rows of before, under the same timeline.
+/// A restore of the tables within one cluster leaves old rows under the same timeline.
 #[tokio::test]
 async fn fences_rise_over_a_restore_in_the_same_cluster() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
@@ -448,7 +450,8 @@ async fn fences_rise_over_a_restore_in_the_same_cluster() {
             highest = cycle(&*backend, "job").await;
         }
         server.sql(restore).await.unwrap();
-        // Rows are the same for those who were connected before; a counter is raised by the next that connects.
+        // Rows are the same for those who were connected before; a counter is raised by the next that
+        // connects.
         let backend = if method == "method=row" { backend } else { open(&url).await };
         let next = cycle(&*backend, "job").await;
         assert!(next > highest, "{method}: {next} after {highest}");
@@ -511,7 +514,8 @@ async fn until_one_waits(backend: &dyn Backend, name: &str) {
     }
 }
 
-/// A transaction of somebody else, which keeps the sweep from the lock of the table, must not keep clients from their rows.
+/// A transaction of somebody else, which keeps the sweep from the lock of the table, must not keep
+/// clients from their rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sweep_that_cannot_begin_lets_clients_get_on() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
@@ -669,7 +673,8 @@ async fn operators_of_others_in_the_search_path_are_not_called() {
     assert_eq!(server.sql(view).await.unwrap().trim(), "0");
 }
 
-/// Creates an operator, and a function, in the schema `public` for each pair of types for which `pg_catalog` has none of that name.
+/// Creates an operator, and a function, in the schema `public` for each pair of types for which
+/// `pg_catalog` has none of that name.
 const SHADOWS: &str = r#"
 DO $do$
 DECLARE

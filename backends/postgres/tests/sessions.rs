@@ -1,4 +1,4 @@
-//! What a server, and the way to it, do to locks that a connection holds.
+//! Faults of a server, and of the network to it, that affect locks of a connection.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -19,11 +19,12 @@ use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy, Way};
 use tokio::time::Instant;
 
 const METHODS: [&str; 2] = ["method=advisory&silence=1s", "method=for-update&silence=1s&transactions=60"];
-/// Far below the time of silence, which would tell, too, far above what it takes.
+/// Far below the time of silence, which would report the loss too, and far above the time that a report
+/// takes.
 const AT_ONCE: Duration = Duration::from_millis(700);
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Holds it, and answers what tells of its loss.
+/// Acquires the claim, and returns the signal of its loss.
 async fn hold_with_signal(backend: &dyn Backend, claim: &Claim) -> LossSignal {
     hold(backend, claim).await.lost.unwrap()
 }
@@ -178,9 +179,9 @@ async fn part(server: &PostgresServer, method: &str) {
     });
     lost_within(&mut signal, silence * 2).await;
     let told = Instant::now();
-    assert!(!waiting.is_finished(), "{method}: granted before the loss was told");
+    assert!(!waiting.is_finished(), "{method}: granted before the loss was reported");
     let granted = tokio::time::timeout(silence * 8, waiting).await.unwrap().unwrap();
-    println!("{method}: told after {:?}, granted after {:?}", told - parted, granted - parted);
+    println!("{method}: loss reported after {:?}, granted after {:?}", told - parted, granted - parted);
     assert!(told < granted);
 }
 
@@ -231,7 +232,8 @@ async fn cancelled_acquires_leave_no_lock_and_no_connection() {
     let acquires = std::env::var("LEASEHOLD_CANCELLED").map_or(200, |acquires| acquires.parse().unwrap());
     for method in METHODS {
         let url = format!("{}?{method}", server.url());
-        // Whoever is dropped in the middle of a question takes its session along, so the holder has another.
+        // An acquire that is dropped in the middle of a request ends its session, so the holder uses
+        // another one.
         let (backend, holder) = (open(&url).await, open(&url).await);
         let mut left: usize = acquires;
         while left > 0 {
@@ -394,7 +396,7 @@ async fn sessions_that_become_shared_have_no_second_holder() {
     }
 }
 
-/// A pooler on the server's machine, by unix sockets on both of its sides, where no port tells that it is there.
+/// A pooler on the server's machine, with unix sockets on both of its sides, so that no port gives it away.
 #[tokio::test]
 async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
@@ -437,7 +439,8 @@ async fn a_pooler_behind_unix_sockets_is_not_taken_for_the_server() {
     assert!(look_once(&*two, &claim("job", LONG)).await.unwrap().is_none());
 }
 
-/// A statement that waits for a row in the server, behind a transaction of somebody else, must not take a lock for nobody later.
+/// A statement that waits for a row in the server, behind a transaction of somebody else, must not take
+/// a lock for nobody later.
 #[tokio::test]
 async fn a_statement_through_a_pooler_ends_when_its_time_is_over() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
@@ -455,7 +458,8 @@ async fn a_statement_through_a_pooler_ends_when_its_time_is_over() {
     hold(&*one, &claim("job", LONG)).await;
 }
 
-/// The words of a server's messages are in its language. One statement that fails says nothing about the others.
+/// The words of a server's messages are in its language. One statement that fails says nothing about the
+/// others.
 #[tokio::test]
 async fn an_error_in_another_language_is_no_more_than_an_error() {
     let Some(server) = PostgresServer::builder().language("de").start_or_skip().await else { return };
@@ -549,7 +553,7 @@ async fn two_names_with_one_key_are_told_so() {
         let failure = look_once(&**backend, &claim(digits, LONG)).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Foreign);
         assert!(failure.detail().contains(digits) && failure.detail().contains("\"a\""), "{failure}");
-        // What is only taken is no collision.
+        // A name that is merely held does not collide.
         assert!(look_once(&**backend, &claim(name, LONG)).await.unwrap().is_none());
     }
 }
@@ -626,7 +630,7 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
             transaction.rollback().await.unwrap()
         }
         let (grant, claim) = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
-        // Whoever holds it now sees what was written under it.
+        // The present holder sees what was written under the lock before.
         assert_eq!(balance().await, expected);
         assert!(grant.fence > last, "{grant:?} after {last:?}");
         last = grant.fence;
@@ -645,7 +649,7 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
     assert!(look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none());
 }
 
-/// Two transactions that want each other's locks: one is told to try again, and then gets both.
+/// Two transactions that want each other's locks: one gets an error, tries again, and then gets both.
 #[tokio::test]
 async fn a_deadlock_of_two_transactions_ends_in_a_second_try() {
     let Some(server) = PostgresServer::builder().setting("deadlock_timeout", "100ms").start_or_skip().await
@@ -684,7 +688,7 @@ async fn a_deadlock_of_two_transactions_ends_in_a_second_try() {
     for task in tasks {
         tries += tokio::time::timeout(Duration::from_secs(20), task).await.unwrap().unwrap();
     }
-    assert!(tries > 2, "there was no deadlock");
+    assert!(tries > 2, "no deadlock occurred");
     for name in ["a", "b"] {
         hold(&*backend, &claim(name, LONG)).await;
     }

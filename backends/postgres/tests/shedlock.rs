@@ -1,4 +1,5 @@
-//! ShedLock's table, shared with a scheduler that sends ShedLock's documented statements through another client.
+//! ShedLock's table, shared with a scheduler that sends ShedLock's documented statements through another
+//! client.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -17,7 +18,7 @@ const DOCUMENTED: &str = "CREATE TABLE shedlock(name VARCHAR(64) NOT NULL, lock_
 
 const NOW: &str = "timezone('utc', CURRENT_TIMESTAMP)";
 
-/// What a provider with `usingDbTime()` sends; the count of changed rows is its answer.
+/// The statements of a provider with `usingDbTime()`; the count of changed rows is its answer.
 struct Java<'a>(&'a PostgresServer);
 
 #[async_trait::async_trait]
@@ -77,7 +78,8 @@ async fn a_scheduler_and_we_exclude_each_other() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     for table in [DOCUMENTED.to_owned(), DOCUMENTED.replace("TIMESTAMP", "TIMESTAMPTZ")] {
         server.sql(&format!("DROP TABLE IF EXISTS shedlock; {table}")).await.unwrap();
-        // A column with a zone and a session in another one than UTC do not go together with ShedLock's statements.
+        // A column with a zone and a session in another one than UTC do not go together with ShedLock's
+        // statements.
         server.sql("ALTER ROLE postgres SET timezone = 'UTC'").await.unwrap();
         let backend = open(&url(&server)).await;
         shed::a_scheduler_and_we_exclude_each_other(&*backend, &Java(&server)).await;

@@ -210,7 +210,7 @@ mod tests {
         assert!(!is_held(&connection));
         hold(&connection, 999);
         settle(&connection, &config, &machine("", 5)).unwrap();
-        assert!(!is_held(&connection), "the boot identity cannot be read, and the clock tells");
+        assert!(!is_held(&connection), "the boot identity cannot be read, and the clock decides");
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Base {
     fn connection(&mut self) -> Result<&mut Connection, Failure> {
         if file_at(&self.config.path) != self.file {
             *self = Base::open(self.config.clone())?;
-            tracing::warn!(database = %self.config, "the file was removed or replaced: whatever was held in it is lost");
+            tracing::warn!(database = %self.config, "the file was removed or replaced: all its locks are lost");
         }
         Ok(&mut self.connection)
     }
@@ -156,7 +156,8 @@ fn open(config: &SqliteConfig) -> Result<Connection, Failure> {
     match config.create {
         Create::Yes => flags |= OpenFlags::SQLITE_OPEN_CREATE,
         Create::No if !config.path.exists() => {
-            let text = "there is no such database: name another one; a client that locks creates it, unless its URL says create=no";
+            let text = "no such database exists: name another one; a client that locks creates it, unless its URL \
+                        says create=no";
             return Err(unsupported(config, text));
         }
         Create::No => {}

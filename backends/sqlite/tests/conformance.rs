@@ -1,6 +1,6 @@
-//! The laws of the seam, in a database file: in line and free, within a process and between processes.
+//! The laws of the seam, in a database file: in order and unordered, within a process and between processes.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

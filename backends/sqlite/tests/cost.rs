@@ -1,6 +1,6 @@
-//! What a lock costs the file: transactions, and how a statement finds its row.
+//! The cost of a lock on the file: transactions, and the access path of a statement to its row.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! What can happen to a database file, and to the machine under it.
+//! Faults of a database file, and of the machine under it.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -150,7 +150,7 @@ async fn a_lost_file_is_a_lost_lock_and_fences_rise_all_the_same() {
     assert!(try_take(&after, &claim("job")).await.unwrap().unwrap() > fence);
 }
 
-/// A file that was removed or replaced lives on for whoever has it open, and for nobody else.
+/// A file that was removed or replaced remains for the clients that have it open, and for no others.
 #[tokio::test]
 async fn replaced_database_file_is_a_loss_to_its_holders() {
     let place = Place::new();

@@ -112,7 +112,8 @@ pub const SHEDLOCK: &str = "shedlock";
 pub fn check_shedlock(options: &[(String, String)]) -> Result<(), Failure> {
     match options.iter().find(|(name, _)| matches!(name.as_str(), "wait" | "order" | "method")) {
         Some((name, _)) => Err(invalid(format!(
-            "{name} is for the native locks: in ShedLock's table everybody asks again, and whoever asks first has it"
+            "{name} is for the native locks: in ShedLock's table all waiters poll, and the first client that asks gets \
+             the lock"
         ))),
         None => Ok(()),
     }
@@ -181,7 +182,7 @@ mod tests {
         assert!(check_shedlock(&option("timeout")).is_ok());
         for name in ["wait", "order", "method"] {
             let refusal = check_shedlock(&option(name)).unwrap_err().to_string();
-            assert!(refusal.contains(name) && refusal.contains("whoever asks first"), "{refusal}");
+            assert!(refusal.contains(name) && refusal.contains("the first client that asks"), "{refusal}");
         }
     }
 }

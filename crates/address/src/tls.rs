@@ -60,7 +60,9 @@ fn authorities(files: &TlsFiles) -> Result<RootCertStore, Failure> {
         Some(text) => {
             for certificate in certificates(&text, "ca")? {
                 store.add(certificate).map_err(|error| {
-                    invalid(format!("the file of ca is no authority's certificate: {error}"))
+                    invalid(format!(
+                        "ca cannot be used: a certificate in it is unfit as an authority: {error}"
+                    ))
                 })?;
             }
         }

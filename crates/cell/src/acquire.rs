@@ -350,7 +350,7 @@ enum Seen {
 
 fn line_is_full(claim: &Claim, claims: usize) -> Failure {
     Failure::unavailable(format!(
-        "{claims} claims stand in line for {:?} already, and its cell has no room for more: try again later",
+        "{claims} claims are queued for {:?} already, and its cell has no room for more: try again later",
         claim.resource
     ))
 }

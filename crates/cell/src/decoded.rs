@@ -158,7 +158,7 @@ impl DecodedCell {
         called.find(answers).map(|entry| address(entry.id))
     }
 
-    /// Returns `true` if any claim is no longer in this ledger.
+    /// Returns `true` if any claim has left this ledger.
     fn has_left(&self, ledger: &Ledger) -> bool {
         let present: HashSet<_> = ledger.entries().iter().map(|entry| entry.id).collect();
         self.ledger.entries().iter().any(|entry| !present.contains(&entry.id))
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(call(&seen, &challenged), Call::These(vec![address(writer.id)]));
         assert!(seen.is_worth_writing(&challenged, &reader, Duration::from_secs(60)));
         let seen = page(&challenged, leasehold_core::CHALLENGE_AFTER);
-        assert_eq!(call(&seen, &seen.contend(&ask_of(&reader, wait)).0), Call::Nobody, "it was told already");
+        assert_eq!(call(&seen, &seen.contend(&ask_of(&reader, wait)).0), Call::Nobody, "called already");
         let seen = page(&ledger, Duration::ZERO);
         let mut left = seen.ledger.clone();
         assert!(left.release(ClaimId::from_bytes([1; 16]), seen.now));

@@ -8,11 +8,12 @@
 //!
 //! # What a store brings
 //!
-//! [`CellStore`]: read many, swap many on a condition, and `try_insert`: put a value where no claim lives, in one
-//! step, so that an uncontended acquire is one round trip. A release is one round trip too: a client that
-//! holds a cell alone remembers its version, and swaps without reading. Where this client was the last to
-//! write, both are an [`CellUpdate`]: what several tasks want at once goes to the store in one commit. A store
-//! that can carry a word from one client to another rings the [`Notifier`]; all others are polled.
+//! [`CellStore`]: read many, swap many on a condition, and `try_insert`: put a value where no claim
+//! lives, in one step, so that an uncontended acquire is one round trip. A release is one round trip
+//! too: a client that holds a cell alone remembers its version, and swaps without reading. Where this
+//! client was the last to write, both are a [`CellUpdate`]: what several tasks want at once goes to the
+//! store in one commit. A store that can carry a word from one client to another rings the [`Notifier`];
+//! all others are polled.
 //!
 //! # Whose time
 //!

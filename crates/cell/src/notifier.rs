@@ -245,7 +245,7 @@ mod tests {
         assert!(one.look_at().is_some(), "one in front may keep it from what is free");
         one.look();
         assert_eq!(one.look_at(), None);
-        assert_eq!(all.hear().await, News::Called, "an onlooker looks whatever it is");
+        assert_eq!(all.hear().await, News::Called, "an onlooker looks at every change");
     }
 
     #[tokio::test]

@@ -33,7 +33,7 @@ impl<C: CellStore> CellBackend<C> {
                 Ok(false) => Renewal::Lost,
                 Err(failure) => Renewal::Unknown(failure),
             });
-            // Others are in the cell, or it is lost: the remembered state is no longer true.
+            // Others are in the cell, or it is lost: the remembered state is outdated.
             self.mine.forget(claim.id);
         }
         let unanswered = || Renewal::Unknown(Failure::unanswered("the store did not answer a renewal"));

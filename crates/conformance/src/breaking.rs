@@ -24,8 +24,8 @@ pub async fn what_is_broken_ends_and_nothing_else(
 ) {
     let [holder, operator, next] = clients;
     let (job, other) = (claim("job", LONG), claim("other", LONG));
-    let mut signal = must(hold(&*holder, &job).await.lost.ok_or("nothing tells of its loss"));
-    let mut beside = must(hold(&*holder, &other).await.lost.ok_or("nothing tells of its loss"));
+    let mut signal = must(hold(&*holder, &job).await.lost.ok_or("no signal of its loss exists"));
+    let mut beside = must(hold(&*holder, &other).await.lost.ok_or("no signal of its loss exists"));
     let wrong_id = Claim { id: must(chance::id()), ..job.clone() };
     let wrong_name = Claim { resource: other.resource.clone(), ..job.clone() };
     for wrong in [&wrong_id, &wrong_name] {

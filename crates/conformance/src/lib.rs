@@ -40,8 +40,8 @@
 //!   killed and stopped; see [`taker`].
 //! - **No server on this machine**: [`Subject::open`] answers `None`, and the law is passed over.
 //! - A promise that is **not made** is reported on stderr, also by tests that pass: `LEASEHOLD-OPTED-OUT
-//!   order::a_line_of_ten_is_granted_in_order the mem backend cannot give order «first come, first
-//!   served»…`.
+//!   order::a_line_of_ten_is_granted_in_order the mem backend cannot provide order "first come, first
+//!   served"…`.
 //!
 //! `examples/tiny.rs` is a whole backend to begin from; it also shows how to go through [`laws`] without a
 //! test harness.

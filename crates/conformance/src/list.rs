@@ -17,7 +17,7 @@ pub fn laws() -> &'static [Law] {
 #[track_caller]
 pub fn prove(name: &str, subject: &dyn Subject) {
     let Some(law) = LAWS.iter().find(|law| law.name == name) else {
-        panic!("there is no law {name:?}; leasehold_conformance::laws() lists them");
+        panic!("unknown law {name:?}: leasehold_conformance::laws() lists the known ones");
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
     let runtime = match runtime {
@@ -120,8 +120,8 @@ macro_rules! __each_law {
                 a_repeated_claim_takes_its_weight_once: "a claim that asks again takes no second share",
                 a_second_release_finds_it_gone: "a release answers Freed once and Gone from then on",
                 a_second_renewal_answers_the_same: "renewing again changes nothing but the end of the lease",
-                a_waiting_claim_keeps_one_place: "a claim that waits stands in line once",
-                a_repeated_wait_keeps_its_place: "a claim that asks again while it waits stands where it stood",
+                a_waiting_claim_keeps_one_place: "a claim that waits is queued once",
+                a_repeated_wait_keeps_its_place: "a claim that asks again while it waits keeps its place",
             }
             adoption {
                 another_client_goes_on_with_a_claim: "where it adopts: another client holds on, under the same fence",
@@ -131,16 +131,16 @@ macro_rules! __each_law {
                 a_released_claim_is_not_renewed: "a renewal after the release answers Lost and brings nothing back",
                 an_expired_claim_is_not_renewed: "a renewal after the end of the lease answers Lost",
                 a_waiting_claim_is_not_made_a_holder: "a renewal grants nothing",
-                a_renewal_extends_the_lease: "a lease renewed in time goes on",
+                a_renewal_extends_the_lease: "a lease renewed in time continues",
                 a_renewal_never_shortens_the_lease: "a renewal with a shorter ttl leaves the longer one",
             }
             residue {
                 a_look_leaves_no_place: "contend with ended patience leaves nothing behind",
                 an_ended_wait_leaves_no_place: "a wait gives up its place before it comes back",
-                a_released_wait_leaves_no_place: "the release of a waiting claim takes it out of the line",
+                a_released_wait_leaves_no_place: "the release of a waiting claim takes it out of the queue",
                 two_hundred_cancelled_waits_leave_nothing: "waits that end at random moments leave nothing",
                 waits_cancelled_while_they_are_granted_leave_nothing: "nor do waits that end as their turn comes",
-                resources_without_claims_are_not_listed: "what is released is listed no more",
+                resources_without_claims_are_not_listed: "a resource without claims is not listed",
             }
             honesty {
                 ended_patience_means_one_look: "without patience contend looks once and answers",
@@ -150,7 +150,7 @@ macro_rules! __each_law {
                 a_ttl_beyond_the_profile_is_refused: "a ttl that cannot be kept is refused, not cut",
             }
             order {
-                fences_rise_over_two_hundred_grants: "each grant's fence is above all before, whoever asks",
+                fences_rise_over_two_hundred_grants: "a grant's fence is above all before, over all clients",
                 fences_rise_among_holders_together: "also among claims that hold together",
                 a_fence_survives_the_end_of_a_lease: "also after a holder that never released",
                 a_line_of_ten_is_granted_in_order: "Fifo: first come, first served, over all connections",
@@ -167,17 +167,17 @@ macro_rules! __each_law {
                 one_of_several_holders_leaves_alone: "of those who hold together one leaves, the others stay",
             }
             wake {
-                a_release_wakes_a_waiter: "a release reaches who waits, far sooner than a poll would",
+                a_release_wakes_a_waiter: "a release reaches a waiter, far sooner than a poll would",
                 no_release_is_lost_between_look_and_wait: "also one that comes just before the wait begins",
                 three_readers_wake_when_a_writer_leaves: "all who fit are woken, not the first alone",
-                a_waiter_that_leaves_wakes_those_behind_it: "Fifo: one that leaves the line makes way",
+                a_waiter_that_leaves_wakes_those_behind_it: "Fifo: a waiter that leaves the queue makes way",
                 a_release_finds_the_next_when_the_first_left: "a release reaches the next one who still waits",
                 a_wake_up_is_passed_on_by_one_that_leaves: "also when the first leaves at that very moment",
                 the_end_of_a_lease_wakes_a_waiter: "Lease: a silent holder blocks nobody beyond its ttl",
-                a_place_that_is_never_asked_for_again_blocks_nobody: "Polls: nor does a silent place in line",
+                a_place_that_is_never_asked_for_again_blocks_nobody: "Polls: nor a silent place in the queue",
             }
             view {
-                holders_and_line_are_shown_as_they_are: "an onlooker sees ids, shares, fences, notes and the line",
+                holders_and_line_are_shown_as_they_are: "ids, shares, fences, notes and the queue are visible",
                 a_change_wakes_an_onlooker: "one who has seen this version is answered at the next",
                 an_onlooker_of_the_past_is_answered_at_once: "one who has seen an older version does not wait",
                 an_onlooker_comes_back_when_patience_ends: "one who waits for a change is not kept longer",
@@ -188,9 +188,9 @@ macro_rules! __each_law {
             crash {
                 processes_take_turns: "one process sees what another holds, and fences rise over all of them",
                 one_holder_among_processes: "of the takers of several processes, one is inside",
-                a_release_wakes_another_process: "a release in one process reaches who waits in another",
+                a_release_wakes_another_process: "a release in one process reaches a waiter in another",
                 a_killed_holder_is_succeeded: "a killed holder frees at once (Session) or after its time",
-                a_killed_waiter_blocks_nobody: "a waiter that is killed in the middle of the line holds nobody up",
+                a_killed_waiter_blocks_nobody: "a waiter killed in the middle of the queue delays nobody",
                 a_killed_waiter_keeps_nobody_from_what_is_free: "SharedExclusive: nor one that wanted more than there is",
                 killed_waiters_are_passed_over_together: "Fifo: nor do many that are killed together, longer than one",
                 a_kill_at_any_instant_leaves_order: "a process killed at any instant leaves nothing damaged",
@@ -216,10 +216,10 @@ macro_rules! __each_law {
                 what_was_written_is_one_chain: "each write that succeeds follows the one that it saw",
                 of_many_writes_on_one_state_one_succeeds: "one state is left once",
                 values_are_seen_whole: "of two long values no reader sees a mixture",
-                a_change_wakes_who_waits: "a change, also a removal, reaches who waits for it",
+                a_change_wakes_who_waits: "a change, also a removal, reaches its waiters",
                 no_change_is_lost_between_look_and_wait: "also one that comes just before the wait begins",
-                what_was_seen_long_ago_is_answered_at_once: "who has seen an older state does not wait",
-                one_who_waits_comes_back_when_patience_ends: "and is told what still stands there",
+                what_was_seen_long_ago_is_answered_at_once: "a waiter with an older state does not wait",
+                one_who_waits_comes_back_when_patience_ends: "and gets the state that is still current",
                 a_value_is_forgotten_in_time_and_not_earlier: "or Unsupported where the store forgets nothing",
                 the_end_of_a_value_wakes_who_waits: "one who waits learns that a value was forgotten",
             }

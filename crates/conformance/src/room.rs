@@ -1,4 +1,4 @@
-//! Checks of locks that take a connection each when there are no more connections.
+//! Checks of locks that take a connection each, when all connections are in use.
 //!
 //! Ground rules: for tests only, so what must not fail panics.
 
@@ -21,7 +21,7 @@ pub async fn beyond_two_transactions_one_is_refused(backend: &dyn Backend) {
         hold(backend, claim).await;
     }
     let Err(failure) = look_once(backend, &claim("c", LONG)).await else {
-        panic!("there is room for a third lock");
+        panic!("a third lock was granted");
     };
     assert!(failure.is_transient() && failure.detail().contains("raise transactions="), "{failure}");
     assert!(matches!(release(backend, &claims[0]).await, Release::Freed));

@@ -57,8 +57,8 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// Notes that this client has finished with a granted claim that another client may adopt. If none
     /// does, the claim ends with its lease; if one does, nothing of this client ends it.
     ///
-    /// Only for backends that [adopt](Backend::supports_transfer), and only those have something to do here whose
-    /// client itself ends what it does not renew.
+    /// Only for backends that [adopt](Backend::supports_transfer), and only those have something to do
+    /// here whose client itself ends what it does not renew.
     fn detach(&self, _claim: &Claim) {}
 
     /// Takes one step towards holding the claim.

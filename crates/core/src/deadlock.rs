@@ -195,7 +195,7 @@ impl fmt::Display for Deadlock {
             let holds: Vec<&str> = wait.holds.iter().map(Resource::as_str).collect();
             let comma = if index == 0 { "" } else { "; " };
             let DeadlockedWait { who, resource, share, .. } = wait;
-            write!(f, "{comma}«{who}» holds {} and waits for {resource} ({share})", holds.join(", "))?;
+            write!(f, "{comma}\"{who}\" holds {} and waits for {resource} ({share})", holds.join(", "))?;
         }
         Ok(())
     }

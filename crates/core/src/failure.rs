@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Failure {
     /// The kind of failure.
     pub kind: FailureKind,
-    /// Whether the call may have taken effect.
+    /// The knowledge about whether the call took effect.
     pub effect: Effect,
     detail: Arc<str>,
     source: Option<Arc<dyn Error + Send + Sync>>,

@@ -118,11 +118,11 @@ impl LossSignal {
         *self.0.cause.borrow()
     }
 
-    /// Calls `tell` once, when the claim is lost; at once where it is lost already. It is not called after
-    /// the returned value was dropped, though a call that has begun continues.
+    /// Registers a listener that is called once, when the claim is lost; at once if it is lost already. It
+    /// is not called after the returned value was dropped, though a call that has begun continues.
     ///
-    /// It is called by the code that finds the loss, and must neither block nor panic. No task waits
-    /// meanwhile, so a claim that is held for a moment only costs nobody a change of tasks.
+    /// The code that finds the loss calls the listener, which must neither block nor panic. No task waits
+    /// meanwhile, so a claim that is held only for a moment costs no switch of tasks.
     pub fn on_loss(&self, tell: impl FnOnce(LossCause) + Send + 'static) -> LossSubscription {
         let mut listeners = self.0.listeners();
         // The cause is set before the listeners are called: a listener that finds none here is among those

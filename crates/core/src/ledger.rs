@@ -305,14 +305,14 @@ impl Ledger {
         }
     }
 
-    /// Calls more of the line where calls go unanswered: for each claim that is silent, so many from the
-    /// head that were silent since the first of these calls. Answers when another ask calls more, never
-    /// where none will.
+    /// Calls more of the queue if calls go unanswered: for each claim that is silent, so many from the
+    /// head that were silent since the first of these calls. Returns when another ask calls more, never
+    /// if none will.
     ///
-    /// A claim that is called this way answers by asking again, which gives it its place back for the whole
-    /// time. Those who do not leave the line together, however many they are.
+    /// A claim that is called this way answers by asking again, and so keeps its place for the whole
+    /// time. The claims that do not answer leave the queue together, however many they are.
     fn probe(&mut self, place: Duration, now: Moment) -> Moment {
-        // Places that are no longer than a call do not show which were called; those of sessions end
+        // Places that do not last longer than a call do not show which were called; those of sessions end
         // without a timer.
         if place <= CALL_GRACE || place == Duration::MAX {
             return Moment::NEVER;

@@ -53,7 +53,7 @@ impl Patience {
         self.deadline
     }
 
-    /// Returns the time that is left: zero when it has ended, [`Duration::MAX`] where there is no deadline.
+    /// Returns the time that is left: zero when it has ended, [`Duration::MAX`] without a deadline.
     pub fn left(&self) -> Duration {
         if self.ended.is_cancelled() {
             return Duration::ZERO;

@@ -23,8 +23,8 @@ pub struct Profile {
     pub fencing: FenceGrade,
     /// The events that can take a granted claim away.
     pub safety: Durability,
-    /// The time for which the place of a silent waiter stays in the line, or the ttl of its claim where
-    /// that is longer; zero where the server knows at once, or where there is no line.
+    /// The time for which the place of a silent waiter stays in the queue, or the ttl of its claim if that
+    /// is longer; zero if the server knows at once, or has no queue.
     pub place_ttl: Duration,
     /// The coarseness of the server's own clock, taken off the validity of every grant.
     pub granularity: Duration,
@@ -214,7 +214,7 @@ impl Profile {
 
 /// A demand that a backend does not meet. Nothing was sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the {backend} backend cannot give {what} «{needed}»: on this connection it is «{given}»")]
+#[error("the {backend} backend cannot provide {what} \"{needed}\": this connection provides \"{given}\"")]
 pub struct Unmet {
     /// The backend's name.
     pub backend: &'static str,
@@ -276,9 +276,9 @@ mod tests {
         let error = weak().fences(FenceGrade::Strict).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the weak backend cannot give fencing «strict»: on this connection it is «best effort»"
+            r#"the weak backend cannot provide fencing "strict": this connection provides "best effort""#
         );
         let error = weak().admits(permits(1, 2)).unwrap_err().to_string();
-        assert!(error.ends_with("on this connection it is «mutex, rwlock»"), "{error}");
+        assert!(error.ends_with(r#"this connection provides "mutex, rwlock""#), "{error}");
     }
 }

@@ -95,8 +95,8 @@ pub struct Registered {
     pub value: Option<Vec<u8>>,
     /// Names this state.
     pub stamp: Stamp,
-    /// The remaining time to live, by the store's clock and rounded down; `None` where the store never
-    /// forgets the value, or where there is no value.
+    /// The remaining time to live, by the store's clock and rounded down; `None` if the store never
+    /// forgets the value, or if the register is empty.
     pub left: Option<Duration>,
 }
 

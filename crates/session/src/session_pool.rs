@@ -111,7 +111,7 @@ impl<C: Sessions> SessionPool<C> {
 
     fn full(&self) -> Failure {
         let Capacity::One { sessions, option } = self.sessions.room() else {
-            return Failure::unavailable("there is no room for another session");
+            return Failure::unavailable("all sessions are in use: release a lock, or try again later");
         };
         Failure::unavailable(format!(
             "all {sessions} connections that may hold or wait for a lock are in use: release some, or raise {option} of \

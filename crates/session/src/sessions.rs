@@ -20,8 +20,8 @@ use leasehold_core::{
 /// - Dropping a [`Session`] closes its connection, and the server ends all of its locks then.
 /// - The server keeps a silent session for longer than the `valid` of the profile's
 ///   [`Liveness::Heartbeat`](leasehold_core::Liveness), counted from the last statement that it answered.
-///   What makes the server give up sooner, such as its own settings for dead connections, is set for each
-///   session when it is opened. The profile's `place_ttl` is how long it keeps one at most.
+///   Settings that make the server give up sooner, such as its own for dead connections, are set for each
+///   session when it is opened. The server keeps a session for at most the profile's `place_ttl`.
 /// - Fences are drawn *after* the lock was given, and are not taken back with a transaction.
 #[async_trait]
 pub trait Sessions: Any + Debug + Send + Sync {

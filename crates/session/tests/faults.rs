@@ -90,7 +90,7 @@ async fn silence_is_a_loss_before_the_server_may_end_the_session() {
         server.fall_silent();
         let cause = tokio::time::timeout(SILENCE * 2, signal.fired()).await.unwrap();
         assert_eq!(cause, LossCause::SessionEnded);
-        assert!(began.elapsed() < SILENCE * 2, "told after {:?}", began.elapsed());
+        assert!(began.elapsed() < SILENCE * 2, "reported after {:?}", began.elapsed());
     }
 }
 

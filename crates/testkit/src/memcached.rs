@@ -220,7 +220,7 @@ async fn exchange(stream: &mut TcpStream, words: &str, end: &str) -> Result<Stri
             || [&b"ERROR"[..], b"CLIENT_ERROR", b"SERVER_ERROR"].iter().any(|error| answer.starts_with(error))
         {
             let answer = String::from_utf8_lossy(&answer);
-            return Err(Error::failed(format!("memcached answered «{}»", answer.trim_end())));
+            return Err(Error::failed(format!("memcached answered \"{}\"", answer.trim_end())));
         }
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())

@@ -55,7 +55,7 @@ impl Peer {
     /// If it does not read any more.
     pub fn tell(&mut self, line: &str) -> Result<(), Error> {
         let stdin = self.stdin.as_mut().ok_or_else(|| Error::failed("the peer's stdin is closed"))?;
-        stdin.write_all(format!("{line}\n").as_bytes()).map_err(cannot("tell a peer", line))
+        stdin.write_all(format!("{line}\n").as_bytes()).map_err(cannot("send to a peer", line))
     }
 
     /// Returns the next line of its stdout.

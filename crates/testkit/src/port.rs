@@ -61,7 +61,7 @@ impl Port {
 /// Starts servers, again on other ports where another program took one of theirs meanwhile.
 ///
 /// # Errors
-/// That of the last start.
+/// The error of the last start.
 pub(crate) async fn on_free_ports<T, F>(mut start: impl FnMut() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,

@@ -1,6 +1,6 @@
 //! The memcached servers of the kit do what their methods say.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use leasehold_testkit::MemcachedServer;
 

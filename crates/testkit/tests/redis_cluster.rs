@@ -1,6 +1,6 @@
 //! The Redis Cluster of the kit: it serves, and its faults are what they say.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Sentinels and their servers, as far as tests rely on them.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: clients, claims and patience.
+//! Helpers of the tests of this crate: clients, claims and patience.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test program uses its own part")]
 
@@ -86,7 +86,7 @@ pub async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
     backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
 }
 
-/// The answer to a renewal, asked again while it is not known.
+/// Renews a claim, and repeats the request until the answer is known.
 pub async fn renewed_at_last(backend: &dyn Backend, claim: &Claim) -> Renewal {
     for _ in 0..100 {
         match renew(backend, claim).await {

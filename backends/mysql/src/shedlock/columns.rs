@@ -56,7 +56,7 @@ impl Columns {
         };
         let found: Result<HashMap<_, _>, Failure> = rows.iter().map(column).collect();
         Columns::of(&found.map_err(Refusal::Failed)?).map_err(|why| {
-            let text = format!("{table} is no table of ShedLock's that can be used: {why}");
+            let text = format!("{table} cannot be used as ShedLock's table: {why}");
             Refusal::Failed(Failure::new(FailureKind::Unsupported, Effect::None, text))
         })
     }

@@ -1,4 +1,4 @@
-//! What the tests of this backend share.
+//! Helpers of the tests of this backend.
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "not each test uses all of it")]
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
@@ -29,7 +29,7 @@ pub async fn comes_to(server: &MariaDbServer, question: &str, expected: &str) {
         if found.trim() == expected {
             return;
         }
-        // The server gathers what it tells of transactions anew when nobody has asked for a tenth of a second.
+        // The server refreshes its view of transactions only if nobody has read it for a tenth of a second.
         tokio::time::sleep(Duration::from_millis(130)).await;
     }
     panic!("{question}: {found} and not {expected}");

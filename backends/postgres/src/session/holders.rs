@@ -161,7 +161,7 @@ pub(crate) fn evict(names: &Names, holds: &str) -> String {
 
 /// Returns the outcome of [`evict`].
 pub(crate) fn evicted(answer: Result<Vec<Row>, Refusal>) -> Result<Option<Vec<Resource>>, Failure> {
-    let overdue = "the server was told to end the connection, and had not done so in time";
+    let overdue = "the server accepted the request, and did not end the connection in time";
     let rows = answer.map_err(|refusal| match refusal {
         // The caller that waits for the end of a session has asked it to end.
         Refusal::CalledBack(_) => Failure::unanswered(overdue),

@@ -1,4 +1,4 @@
-//! What the tests of this backend share.
+//! Helpers of the tests of this backend.
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "not each test uses all of it")]
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]

@@ -23,10 +23,10 @@ pub(crate) async fn another_client_goes_on_with_a_claim(trial: &Trial) -> Checke
         let mut claim = trial.short(&resource, share)?;
         let granted = first.hold(&claim).await?;
         first.backend.detach(&claim);
-        claim.note = Note::new("whoever goes on")?;
+        claim.note = Note::new("the next client")?;
         let adopted = second.hold(&claim).await?;
         if trial.clock.now() >= granted.asked_at.after(trial.ttl()) {
-            return Err(Stop::late("the machine was too busy to go on with a claim in time".to_owned()));
+            return Err(Stop::late("the machine was too busy to adopt a claim in time".to_owned()));
         }
         ensure!(adopted.fence == granted.fence, "{:?} became {:?}", granted.fence, adopted.fence);
         if share.is_exclusive() {
@@ -43,14 +43,14 @@ pub(crate) async fn another_client_goes_on_with_a_claim(trial: &Trial) -> Checke
             if !kept && asked_at >= valid_until {
                 return Err(Stop::late("the machine was too busy to renew in time".to_owned()));
             }
-            ensure!(kept, "{share}: a renewal by the client that goes on with a claim answered {answer:?}");
+            ensure!(kept, "{share}: a renewal by the client that adopted a claim answered {answer:?}");
             valid_until = asked_at.after(trial.ttl());
         }
         let seen = second.look(&resource).await?;
         let notes: Vec<_> = seen.holders.iter().map(|standing| standing.note.as_str()).collect();
-        ensure!(notes == ["whoever goes on"], "{share}: seen as holders: {notes:?}");
+        ensure!(notes == ["the next client"], "{share}: seen as holders: {notes:?}");
         second.free(&claim).await?;
-        second.nobody(&resource, "after the release by the client that went on").await?;
+        second.nobody(&resource, "after the release by the client that adopted it").await?;
     }
     Ok(())
 }
@@ -72,7 +72,7 @@ pub(crate) async fn what_nobody_goes_on_with_ends(trial: &Trial) -> Checked {
         client.renew(&other, &kept.proof).await?;
     }
     let successor = next.claim.clone();
-    next.granted(Duration::from_millis(1), "a claim behind one that nobody goes on with").await?;
+    next.granted(Duration::from_millis(1), "a claim behind one that nobody adopts").await?;
     client.end(&other).await?;
     trial.client(1).free(&successor).await
 }
@@ -80,6 +80,6 @@ pub(crate) async fn what_nobody_goes_on_with_ends(trial: &Trial) -> Checked {
 fn needs_adoption(trial: &Trial) -> Checked {
     match trial.client(0).backend.supports_transfer() {
         true => Ok(()),
-        false => Err(Stop::OptedOut("no other client goes on with what one was granted".to_owned())),
+        false => Err(Stop::OptedOut("no other client can adopt a granted claim".to_owned())),
     }
 }

@@ -20,7 +20,7 @@ pub(crate) async fn ended_patience_means_one_look(trial: &Trial) -> Checked {
             prompt(trial.clock.now().since(began), "a look at what is held")?;
         }
         trial.client(0).free(&holder).await?;
-        // A look is a real one: a free lock is granted although there is no time to wait.
+        // A look is a real one: a free lock is granted although the patience has ended.
         let next = trial.claim(&resource, share)?;
         trial.client(1).hold(&next).await?;
         trial.client(1).free(&next).await?;

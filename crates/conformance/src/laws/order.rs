@@ -101,8 +101,8 @@ pub(crate) async fn a_line_of_ten_is_granted_in_order(trial: &Trial) -> Checked 
         let order = order.lock().await;
         if order.iter().enumerate().any(|(n, granted)| n != *granted) {
             let what = format!("{share}: a line of {LINE} was granted in the order {order:?}");
-            // A waiter that does not answer a call in time is passed over; one that polls may have been kept from it, by
-            // this machine or by a store that answered late.
+            // A waiter that does not answer a call in time is passed over; one that polls may have been
+            // kept from it, by this machine or by a store that answered late.
             return Err(match trial.polls() {
                 true if slowest >= STALLED => {
                     Stop::Delayed(format!("{what}; the store took up to {slowest:?}"))

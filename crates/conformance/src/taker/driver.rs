@@ -83,7 +83,7 @@ impl Taker {
         if answer == "stands" {
             return Ok(());
         }
-        Err(Stop::broken(format!("a taker answered {answer:?} to an order to stand in line")))
+        Err(Stop::broken(format!("a taker answered {answer:?} to an order to join the queue")))
     }
 
     /// Returns the answer to the renewal of the claim.

@@ -55,7 +55,8 @@ fn a_circle_is_found_and_told_from_whoever_closed_it() {
     let found = find(&waits, &lines);
     assert_eq!(who(&found), [["9", "8", "7"]]);
     assert_eq!(found[0].waits[0].holds, [name("b")]);
-    let text = "«9» holds b and waits for c (mutex); «8» holds c and waits for a (mutex); «7» holds a and waits for b (mutex)";
+    let text = "\"9\" holds b and waits for c (mutex); \"8\" holds c and waits for a (mutex); \
+                \"7\" holds a and waits for b (mutex)";
     assert_eq!(found[0].to_string(), text);
 }
 
@@ -86,7 +87,7 @@ fn readers_are_in_the_way_of_a_writer_and_not_of_readers() {
     assert_eq!(
         who(&find(&[wait(1, "b", MUTEX, &[1]), wait(2, "a", WRITER, &[3])], &lines)),
         [["2", "1"]],
-        "that another reader lets go does not help"
+        "the release of another reader does not help"
     );
     assert_eq!(who(&find(&[wait(1, "a", WRITER, &[1]), wait(2, "a", WRITER, &[2])], &lines)), [["2", "1"]]);
 }
@@ -104,7 +105,7 @@ fn a_reader_behind_a_writer_waits_for_whom_the_writer_waits() {
     assert_eq!(
         find(&[waits[0].clone(), passes], &lines),
         [],
-        "where the writer can be passed, it is no deadlock"
+        "if the writer can be passed, this is not a deadlock"
     );
     let ahead = Announced { asks: Some(Tag::of(id(8))), ..in_line };
     assert_eq!(find(&[waits[0].clone(), ahead], &lines), [], "and neither if it stood ahead of the writer");

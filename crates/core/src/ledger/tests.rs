@@ -133,7 +133,7 @@ proptest! {
             }
             let after: Vec<_> = ledger.entries()[..ledger.called_up_to()].iter().map(|e| e.id).collect();
             for claim in admitted.iter().filter(|claim| Some(**claim) != gone) {
-                prop_assert!(after.contains(claim), "{claim:?} was admitted and is no longer");
+                prop_assert!(after.contains(claim), "{claim:?} was admitted before and is not now");
             }
         }
     }

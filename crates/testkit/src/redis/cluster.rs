@@ -149,7 +149,7 @@ impl RedisCluster {
     /// Returns the slot that a key lies in.
     pub async fn slot_of(&self, key: &str) -> Result<u16, Error> {
         let reply = self.members[self.awake()?].server.command(&["CLUSTER", "KEYSLOT", key]).await?;
-        reply.into_text()?.parse().map_err(|_| Error::failed("redis told no number as the slot of a key"))
+        reply.into_text()?.parse().map_err(|_| Error::failed("redis answered no number as the slot of a key"))
     }
 
     /// Returns the member that says it is the primary of a slot, the one of the newest epoch where two do.

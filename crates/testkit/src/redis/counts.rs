@@ -10,8 +10,8 @@ use crate::error::Error;
 ///
 /// A command that a script calls counts under its own name, beside the `evalsha` that called it. Commands
 /// that the server rejects before it runs them (no permission, wrong number of arguments) do not count.
-/// What goes through [`RedisServer::command`](super::RedisServer::command) is left out, unless it was
-/// rejected (then it is taken away though it never counted) or is itself a script (what it calls counts).
+/// Commands through [`RedisServer::command`](super::RedisServer::command) are left out, with two
+/// exceptions: a rejected one is subtracted although it never counted, and the calls of a script count.
 ///
 /// ```
 /// # use leasehold_testkit::RedisServer;
@@ -80,7 +80,7 @@ impl Counts {
             }
         }
         counts.commands.retain(|_, calls| *calls > 0);
-        let absent = |field: &str| Error::failed(format!("redis does not tell {field} in INFO"));
+        let absent = |field: &str| Error::failed(format!("redis does not report {field} in INFO"));
         counts.connections = open.ok_or_else(|| absent("connected_clients"))?.saturating_sub(1);
         let accepted: u64 = accepted.ok_or_else(|| absent("total_connections_received"))?;
         counts.accepted = accepted.saturating_sub(own.connections);
@@ -119,7 +119,7 @@ impl Tally {
 
 fn number(field: &str, text: Option<&str>) -> Result<u64, Error> {
     let parsed = text.and_then(|text| text.trim().parse().ok());
-    parsed.ok_or_else(|| Error::failed(format!("redis told no number in INFO field {field}")))
+    parsed.ok_or_else(|| Error::failed(format!("redis reported no number in INFO field {field}")))
 }
 
 #[cfg(test)]
@@ -150,8 +150,8 @@ mod tests {
     #[test]
     fn an_answer_without_the_fields_is_an_error() {
         let error = Counts::read("connected_clients:3", &Tally::default()).unwrap_err();
-        assert_eq!(error.to_string(), "redis does not tell total_connections_received in INFO");
+        assert_eq!(error.to_string(), "redis does not report total_connections_received in INFO");
         let error = Counts::read("cmdstat_ping:usec=1", &Tally::default()).unwrap_err();
-        assert_eq!(error.to_string(), "redis told no number in INFO field cmdstat_ping");
+        assert_eq!(error.to_string(), "redis reported no number in INFO field cmdstat_ping");
     }
 }

@@ -104,7 +104,7 @@ pub(crate) async fn what_was_written_is_one_chain(trial: &Trial) -> Checked {
         };
         link = next;
     }
-    ensure!(link.is_empty(), "the chain goes on behind its {all} links, with {link:?}");
+    ensure!(link.is_empty(), "the chain continues behind its {all} links, with {link:?}");
     Ok(())
 }
 

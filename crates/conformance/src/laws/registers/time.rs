@@ -23,11 +23,11 @@ pub(crate) async fn a_change_wakes_who_waits(trial: &Trial) -> Checked {
         let value = if round % 2 == 0 { Some(&b"new"[..]) } else { None };
         let stamp = swap(trial.client(0), &at, &seen.stamp, value).await?;
         let (found, at_last) = seen_within(waiting, trial).await?;
-        ensure!(Some(&found.stamp) == stamp.as_ref(), "{stamp:?} was written, and {found:?} is told");
-        ensure!(found.value.as_deref() == value, "{value:?} was written, and {:?} is told", found.value);
+        ensure!(Some(&found.stamp) == stamp.as_ref(), "{stamp:?} was written, and {found:?} is reported");
+        ensure!(found.value.as_deref() == value, "{value:?} was written, and {:?} is reported", found.value);
         let delay = at_last.since(changed_at);
         if delay > WAKE {
-            return Err(Stop::late(format!("a change was told after {delay:?}")));
+            return Err(Stop::late(format!("a change was reported after {delay:?}")));
         }
     }
     Ok(())
@@ -45,7 +45,10 @@ pub(crate) async fn no_change_is_lost_between_look_and_wait(trial: &Trial) -> Ch
         swap(trial.client(n), &at, &seen, Some(value.as_bytes())).await?;
         let changed_at = trial.clock.now();
         let (found, at_last) = seen_within(waiting, trial).await?;
-        ensure!(found.value.as_deref() == Some(value.as_bytes()), "{value} was written, {found:?} is told");
+        ensure!(
+            found.value.as_deref() == Some(value.as_bytes()),
+            "{value} was written, {found:?} is reported"
+        );
         // A backend may look again from time to time; this must not be what its waiters live on.
         slow += usize::from(at_last.since(changed_at) > WAKE / 2);
     }
@@ -65,7 +68,7 @@ pub(crate) async fn what_was_seen_long_ago_is_answered_at_once(trial: &Trial) ->
     for seen in past {
         let patience = Patience::unlimited(trial.clock.clone());
         let found = within(AT_ONCE, "changed", store(client)?.changed(&at, &seen, &patience)).await??;
-        ensure!(found.stamp == last, "{last:?} is there, and {found:?} is told");
+        ensure!(found.stamp == last, "{last:?} is the present state, and {found:?} is reported");
     }
     Ok(())
 }
@@ -76,7 +79,7 @@ pub(crate) async fn one_who_waits_comes_back_when_patience_ends(trial: &Trial) -
     for client in trial.clients() {
         let none = Patience::none(trial.clock.clone());
         let found = within(AT_ONCE, "changed", store(client)?.changed(&at, &stamp, &none)).await??;
-        ensure!(found.stamp == stamp, "nothing was written, and {found:?} is told");
+        ensure!(found.stamp == stamp, "nothing was written, and {found:?} is reported");
     }
     // Once by the clock, and once by word.
     for by_word in [false, true] {
@@ -91,7 +94,7 @@ pub(crate) async fn one_who_waits_comes_back_when_patience_ends(trial: &Trial) -
             patience.end();
         }
         let (found, at_last) = seen_within(waiting, trial).await?;
-        ensure!(found.stamp == stamp, "nothing was written, and {found:?} is told");
+        ensure!(found.stamp == stamp, "nothing was written, and {found:?} is reported");
         let waited = at_last.since(begun);
         ensure!(waited + SLACK >= PATIENT, "nothing changed, and it came back after {waited:?}");
         if waited > PATIENT + WAKE {
@@ -158,10 +161,10 @@ pub(crate) async fn the_end_of_a_value_wakes_who_waits(trial: &Trial) -> Checked
     let written_at = trial.clock.now();
     let waiting = wait(trial.client(1), &at, &stamp, Patience::unlimited(trial.clock.clone()))?;
     let (found, at_last) = seen_within(waiting, trial).await?;
-    ensure!(found.value.is_none(), "nobody wrote, and {found:?} is told");
+    ensure!(found.value.is_none(), "nobody wrote, and {found:?} is reported");
     let (waited, limit) = (at_last.since(written_at), keep + lateness(trial));
     if waited > limit {
-        return Err(Stop::late(format!("the end of a value for {keep:?} was told after {waited:?}")));
+        return Err(Stop::late(format!("the end of a value for {keep:?} was reported after {waited:?}")));
     }
     Ok(())
 }
@@ -203,7 +206,7 @@ async fn seen_within(
     let limit = WAKE * 3 + trial.ttl() + lateness(trial);
     match tokio::time::timeout(limit, waiting).await {
         Ok(told) => told?,
-        Err(_) => Err(Stop::late(format!("nothing was told within {limit:?}"))),
+        Err(_) => Err(Stop::late(format!("nothing was reported within {limit:?}"))),
     }
 }
 
