@@ -52,7 +52,7 @@ pub struct MemcachedConfig {
 /// The format of a lock on the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// One item per resource holds the line of its claims.
+    /// One item per resource holds the queue of its claims.
     Native,
     /// One item per lock, which exists while it is held.
     Plain,

@@ -143,7 +143,7 @@ fn login(at: &str, facts: &Facts) -> Finding {
         return Finding::new("login", Severity::Good, format!("{at} asks for a login"));
     }
     Finding::new("login", Severity::Risk, format!("{at} asks nobody for a login"))
-        .meaning("everybody who reaches its port can free or take every lock")
+        .meaning("anyone who reaches its port can free or take every lock")
         .advice("let it listen on a private address, and start it with a file of logins (-Y)")
 }
 

@@ -1,8 +1,8 @@
-//! Which resources a server knows: it is asked for all its keys, since it cannot be asked for some.
+//! The list of the resources on a server. The client requests all keys, since a server cannot list some.
 //!
-//! For people who list, never for locking: it costs as much as the server has items. It runs on a
-//! connection of its own, and keeps only the keys that begin as ours do. The server walks its hash table
-//! for it: the other way, along the lists by which it evicts, misses what it moves about meanwhile.
+//! For inspection by people, never for locking: the cost grows with the number of items. The request runs
+//! on a connection of its own, and keeps only the keys that begin as ours do. The server walks its hash
+//! table for it: the other way, along the lists by which it evicts, misses items that move meanwhile.
 
 use std::time::Duration;
 

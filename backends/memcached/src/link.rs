@@ -1,5 +1,5 @@
-//! One connection, shared by all who ask at the same time: what is asked together goes out together, and
-//! answers come back in the order of the questions.
+//! One connection, shared by simultaneous requests: they are sent together, and answers come back in the
+//! order of the requests.
 //!
 //! Ground rules: every question learns whether it left this process. One that is given up before it left
 //! never leaves; one that is given up afterwards ends the connection, since a server that owes an answer is

@@ -1,4 +1,4 @@
-//! The native dialect: one item per resource holds the line of its claims, changed only if nobody else did.
+//! The native dialect: one item per resource holds the queue of its claims, changed only if nobody else did.
 //!
 //! Ground rules: the number of an item is its state; it rises over the whole server with every write, and
 //! begins anew with the server's process, so a number is nothing without the epoch. What is remembered of

@@ -63,7 +63,8 @@ fn read_owner(value: &[u8]) -> Option<Owner> {
     words.next().is_none().then_some(Owner { id, fence, resource, note })
 }
 
-/// Returns an id that cannot be guessed from the id alone, and that is the same for all who see the value.
+/// Returns an id that cannot be guessed from the id alone, and that is the same for all readers of the
+/// value.
 fn foreign_id(value: &[u8]) -> ClaimId {
     let digest =
         blake3::Hasher::new_derive_key("leasehold memcached foreign owner v1").update(value).finalize();

@@ -148,7 +148,7 @@ impl Base {
         if self.pool.config.sql.create == Create::No {
             return Err(failure);
         }
-        tracing::warn!(%failure, "the table of holders is gone: those who look see none of before");
+        tracing::warn!(%failure, "the table of holders is gone: inspections no longer show the earlier ones");
         schema::ensure(&self.pool).await
     }
 }

@@ -94,7 +94,7 @@ fn describe(cause: &ServerError) -> String {
              decide that the others are gone"
         }
         1040 | 1203 | 1226 => "lower connections= of the URL, or raise max_connections",
-        TIMED_OUT | NOT_WAITED => "a transaction of somebody else keeps the row of this lock: let it end",
+        TIMED_OUT | NOT_WAITED => "another transaction keeps the row of this lock: let it end",
         1290 | 1792 | 1836 => "it is a replica or set read-only: connect to the primary",
         1021 | 1114 | 3 | 28 => "make room on the server's disk",
         1153 => "raise max_allowed_packet of the server",

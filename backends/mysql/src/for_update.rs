@@ -129,7 +129,7 @@ impl RowSession {
         format!("{}-{}", self.word, self.turn.load(Ordering::SeqCst))
     }
 
-    /// Begins a transaction and locks the row, in one round trip; and enters who has it.
+    /// Begins a transaction and locks the row, in one round trip; then enters the holder.
     async fn take(&self, ask: &Ask<'_>) -> Result<Taking, Refusal> {
         self.turn.fetch_add(1, Ordering::SeqCst);
         // Whole seconds are what the server knows, and it looks once a second.
@@ -157,9 +157,9 @@ impl RowSession {
         }
     }
 
-    /// Enters who has it, and draws the fence, by another connection, whose transaction ends with the
+    /// Enters the holder, and draws the fence, by another connection, whose transaction ends with the
     /// statement. A session that has ended before enters nothing, because another client may have the row
-    /// by now; and the fence counts only where the session still exists when it has been drawn.
+    /// by now; and the fence counts only if the session still exists after the draw.
     async fn enter(&self, claim: &Claim) -> Result<Fence, Refusal> {
         let (name, note) = (literal(claim.resource.as_str()), literal(claim.note.as_str()));
         let (id, word, session) = (claim.id.to_hex(), self.word_of_turn(), self.held.number);

@@ -74,7 +74,7 @@ impl Sessions for GetLock {
         let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Vec::new()) };
         Ok(vec![match read::<Option<u64>>(&row, 1)? {
             Some(session) if session == user => standing(&row, resource, self.base.has_fences())?,
-            // Other programs may have it, who have no row with us.
+            // Another program may have it, which has no row in our table.
             _ => stranger(user),
         }])
     }
@@ -179,7 +179,7 @@ pub(crate) struct GetLockSession {
 }
 
 impl GetLockSession {
-    /// Takes the lock, and enters who has it, in one round trip. The fence is drawn once the lock was given.
+    /// Takes the lock and enters the holder, in one round trip. The fence is drawn after the lock is given.
     async fn take(&self, claim: &Claim) -> Result<Answer, Refusal> {
         let lock_name = utf8(&self.base.lock_name(&claim.resource));
         let entry = format!(

@@ -1,4 +1,5 @@
-//! The tables: what creates them, what checks them, and what a user needs who may not create them.
+//! The tables: the statements that create and check them, and the rights of a user that may not create
+//! them.
 //!
 //! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says
 //! which is the oldest client that may still use it. Creating existing objects changes nothing.
@@ -81,8 +82,9 @@ fn holders(names: &Names) -> String {
     )
 }
 
-/// Returns the rows that transactions lock, and who has which. They are apart, because a row that is locked
-/// cannot be written by another connection, and what the holder's own transaction writes nobody else sees.
+/// Returns the table of the rows that transactions lock, and the table of their holders. The two are apart
+/// because another connection cannot write a locked row, and no other connection sees what the holder's own
+/// transaction writes.
 fn locked_rows(names: &Names) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {rows} (

@@ -63,7 +63,7 @@ impl Server {
             liveness: Liveness::Heartbeat { valid: config.sql.silence },
             fencing: match config.dialect {
                 Dialect::Native => self.grade(),
-                // Those who do not use leasehold draw none.
+                // Clients without leasehold draw no fences.
                 Dialect::Tooz | Dialect::DotNet | Dialect::ShedLock => FenceGrade::None,
             },
             safety: Durability::LostOnFailover,
@@ -101,7 +101,7 @@ impl Server {
 
     /// Returns `true` if there is, or may be, a replica that could take over.
     pub(crate) fn is_followed(&self) -> bool {
-        // The last two only count who came since the server started: to be believed when they say yes.
+        // The last two only count registrations since the server started: to be believed when they say yes.
         ["slaves_connected", "rpl_semi_sync_master_clients", "rpl_semi_sync_source_clients"]
             .iter()
             .chain(&["com_register_slave", "com_register_replica", "com_binlog_dump", "com_binlog_dump_gtid"])

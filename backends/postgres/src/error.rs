@@ -12,7 +12,7 @@ pub(crate) enum Refusal {
     LostRace,
     /// The table, or a part of it, is not there.
     NoTable(Failure),
-    /// The statement was ended by its limit of time, or by who waited for it.
+    /// The statement was ended by its limit of time, or by the client that waited for it.
     CalledBack(Failure),
     /// Anything else.
     Failed(Failure),

@@ -1,4 +1,5 @@
-//! The tables: what creates them, what checks them, and what a user needs who may not create them.
+//! The tables: the statements that create and check them, and the rights of a user that may not create
+//! them.
 //!
 //! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says
 //! which is the oldest client that may still use it. Creating existing objects changes nothing.
@@ -70,8 +71,8 @@ COMMENT ON TABLE {registers} IS 'Values of leasehold that are no locks. A row wi
     )
 }
 
-/// Returns the view for people: a row for each claim that holds or waits. Ids are left out, since who knows
-/// one can end the claim.
+/// Returns the view for people: a row for each claim that holds or waits. Ids are left out, since anyone
+/// who knows one can end the claim.
 ///
 /// The form of the text is that of the ledger: an id, weight and capacity, the fence or `-`, end and
 /// beginning in nanoseconds, where 10^18 is the row's origin, and the note. A fence of zeros is the one

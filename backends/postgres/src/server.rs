@@ -257,7 +257,7 @@ mod tests {
             // Each of two that have one name is a candidate, and a commit waits for either one.
             (server(true, "on", "ANY 1 (a)", 2), FenceGrade::AcrossFailover),
             (server(true, "on", "ANY 2 (a, b)", 3), FenceGrade::AcrossFailover),
-            // Who is away may be behind, and be promoted all the same.
+            // A standby that is away may be behind, and be promoted all the same.
             (server(true, "on", "*", 2), FenceGrade::AcrossFailover),
             (server(true, "on", "*", 0), FenceGrade::AcrossFailover),
             (server(true, "on", "ANY 1 (a, b, c)", 3), FenceGrade::AcrossFailover),

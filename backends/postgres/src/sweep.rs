@@ -92,7 +92,7 @@ async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
     Err(Failure::unavailable(text))
 }
 
-/// Adds what a person who may not delete can do.
+/// Adds advice for a user that may not delete.
 fn explained(cells: &PostgresCells, failure: Failure) -> Failure {
     if failure.kind != FailureKind::Denied {
         return failure;

@@ -1,4 +1,4 @@
-//! Meaning of an error of SQLite for somebody who wants a lock.
+//! The meaning of an error of SQLite for a lock.
 //!
 //! Every change here is one transaction, and SQLite answers after its end. So an error means that nothing
 //! was changed, with one exception: a disk that fails while a transaction is being written out.
@@ -15,7 +15,7 @@ pub(crate) fn failure(config: &SqliteConfig, error: rusqlite::Error) -> Failure 
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
             FailureKind::Unavailable,
             Effect::None,
-            "somebody keeps the database locked: look for a program with an open transaction, or raise ?timeout=",
+            "another program keeps the database locked: look for an open transaction, or raise ?timeout=",
         ),
         Some(
             ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied,

@@ -100,7 +100,7 @@ fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Re
             tracing::info!(database = %config, "the machine was started again: claims from before are removed");
         }
     }
-    // Those who held something before the machine started again are gone. Fences stay.
+    // The holders from before the machine started again are gone. Fences stay.
     let clear =
         format!("UPDATE {table} SET claims = '', version = abs(random() / 2) + 1, origin = 0, lapses = 0");
     transaction.execute(&clear, []).map_err(failed)?;

@@ -176,8 +176,8 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// Pauses of one to four milliseconds. They do not grow: who has waited long must not have a smaller chance
-/// than who has just come.
+/// Pauses of one to four milliseconds. They do not grow: a client that has waited long must not have a
+/// smaller chance than one that has just come.
 struct Pause(u64);
 
 impl Pause {

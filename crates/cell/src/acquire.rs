@@ -50,7 +50,7 @@ impl<C: CellStore> CellBackend<C> {
         }
     }
 
-    /// Waits in line until the claim is granted or patience ends.
+    /// Waits in the queue until the claim is granted or patience ends.
     async fn wait(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let bell = self.bells().hang(&claim.resource, Some(address(claim.id)));
         let mut first = First::Seize;
@@ -216,7 +216,7 @@ impl<C: CellStore> CellBackend<C> {
         Some(Cell { text, version: put.version, fence: put.fence, ..cell.clone() })
     }
 
-    /// Contends in a page: where the order is free, a claim asks past the line first, and is queued only as
+    /// Contends in a page: where the order is free, a claim asks past the queue first, and is queued only as
     /// one of those to be called.
     fn contend_in(&self, page: &DecodedCell, claim: &Claim, wait: Wait) -> (Ledger, Verdict) {
         let known = page.ledger.entries().iter().any(|entry| entry.id == claim.id);
@@ -261,7 +261,7 @@ impl<C: CellStore> CellBackend<C> {
         Wait::InLine(PLACE_TTL)
     }
 
-    /// Leaves the line. Nothing of the claim remains.
+    /// Leaves the queue. Nothing of the claim remains.
     async fn leave(&self, claim: &Claim, ahead: Option<u32>) -> Result<Step, Failure> {
         self.pollers.forget(claim.id);
         match self.end(&[claim]).await.pop() {
@@ -284,7 +284,7 @@ async fn until_worth_a_look(claim: &Claim, bell: &Waiter, before: u32, first_end
         if !bell.is_hearing() {
             look_at = look_at.min(Instant::now() + jittered(claim, LAST_POLL, round));
         }
-        // Others go first. Should they be dead, the waiters call more of the line.
+        // Others go first. Should they be dead, the waiters call more of the queue.
         let after_others = bell.look_at().map(|at| at + TICK + stagger);
         tokio::select! {
             news = bell.hear() => match news {
@@ -302,8 +302,8 @@ fn busy(page: &DecodedCell, ledger: &Ledger, claim: &Claim, ahead: u32, earliest
     Seen::Busy { ahead, before, first_end: page.now.until(earliest) }
 }
 
-/// Returns the number of claims that wait before this one. Those who hold are in nobody's way to looking
-/// soon.
+/// Returns the number of claims that wait before this one. Holders do not count: they keep no waiter from
+/// looking soon.
 fn waiting_before(ledger: &Ledger, claim: &Claim) -> u32 {
     let before = ledger.entries().iter().take_while(|entry| entry.id != claim.id);
     u32::try_from(before.filter(|entry| entry.granted.is_none()).count()).unwrap_or(u32::MAX)

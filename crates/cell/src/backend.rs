@@ -24,7 +24,7 @@ use crate::turns::Turns;
 /// Promises what the store's [`Profile`] says.
 ///
 /// # Cancel safety
-/// Dropping a future of [`Backend::contend`] may leave a place in the line, which ends by itself: within
+/// Dropping a future of [`Backend::contend`] may leave a place in the queue, which ends by itself: within
 /// the grace of a call once its turn comes, and within the profile's `place_ttl` otherwise.
 #[derive(Debug)]
 pub struct CellBackend<C> {
@@ -66,7 +66,7 @@ impl<C: CellStore> CellBackend<C> {
         DecodedCell::open(resource, cell, self.cells.timekeeping(), &self.sightings, self.clock.now())
     }
 
-    /// Returns the bells of the store, or some that nobody ever rings.
+    /// Returns the notifier of the store, or one that never notifies.
     pub(crate) fn bells(&self) -> &Notifier {
         self.cells.bells().unwrap_or(&self.silent)
     }

@@ -27,7 +27,7 @@ pub trait CellStore: Debug + Send + Sync + 'static {
     /// Returns the longest text that a cell can carry, in bytes.
     fn max_text(&self) -> usize;
 
-    /// Returns the bells that the store rings when a client is called, where it can carry word.
+    /// Returns the notifier that passes the store's calls to waiters, if the store can notify clients.
     fn bells(&self) -> Option<&Notifier> {
         None
     }
@@ -90,9 +90,9 @@ pub trait CellStore: Debug + Send + Sync + 'static {
     /// once.
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>>;
 
-    /// Changes cells as [`CellStore::swap`] does, without waiting for any transaction: a cell that one keeps
-    /// locked is left as one whose condition does not hold. So nobody who locks a cell delays what is done
-    /// to others. A store whose cells cannot be locked has nothing to add.
+    /// Changes cells as [`CellStore::swap`] does, without waiting for any transaction: a locked cell is left
+    /// alone, like one whose condition does not hold. So a transaction that locks a cell does not delay the
+    /// changes of others. A store whose cells cannot be locked has nothing to add.
     async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         self.swap(swaps).await
     }

@@ -18,7 +18,7 @@ use crate::timing::draw_version;
 
 /// One cell as it was read, at one instant.
 pub(crate) struct DecodedCell {
-    /// The line at that instant, on the clock of `now`. Claims whose time has passed are still in it.
+    /// The queue at that instant, on the clock of `now`. Claims whose time has passed are still in it.
     pub(crate) ledger: Ledger,
     pub(crate) now: Moment,
     pub(crate) version: u64,
@@ -45,7 +45,7 @@ impl DecodedCell {
         Ok(DecodedCell { ledger, now, version: cell.version, floor: cell.floor, lifetime, raw })
     }
 
-    /// Returns the line and the verdict when this is asked.
+    /// Returns the queue and the verdict when this is asked.
     pub(crate) fn contend(&self, ask: &Ask) -> (Ledger, Verdict) {
         let mut ledger = self.ledger.clone();
         ledger.raise_fence(self.raised());

@@ -186,7 +186,7 @@ impl<C: CellStore> Shared<C> {
     }
 }
 
-/// A commit that is under way. With its end those may go who came meanwhile.
+/// A commit that is under way. Its end lets the tasks that came meanwhile start theirs.
 struct Sent<C: CellStore> {
     shared: Arc<Shared<C>>,
     runtime: Handle,
@@ -234,7 +234,7 @@ impl<C: CellStore> Round<C> {
                     self.give_back(&lot.amends, &answers);
                 }
             }
-            // Those who were answered come with what they want next.
+            // The tasks that were answered may now send their next requests.
             tokio::task::yield_now().await;
         }
     }

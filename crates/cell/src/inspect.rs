@@ -67,7 +67,7 @@ impl<C: CellStore> CellBackend<C> {
         let entries = ledger.entries();
         let mut holders: Vec<ClaimInfo> =
             entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect();
-        // One that passed the line is ahead of those that were granted before it.
+        // One that passed the queue is ahead of those that were granted before it.
         holders.sort_by_key(|holder| holder.fence);
         let last = ledger.last_fence();
         let snapshot = Snapshot {

@@ -3,7 +3,7 @@
 //!
 //! One cell per resource holds the [`Ledger`](leasehold_core::Ledger) as text. A client reads the cell,
 //! lets the ledger decide, and writes the result back on the condition that the cell is still what was
-//! read. The store decides only which of two writers was first; the rule of admission, the line, retries,
+//! read. The store decides only which of two writers was first; the rule of admission, the queue, retries,
 //! renewal in batches, waiting and expiry are written here, once.
 //!
 //! # What a store brings
@@ -12,8 +12,8 @@
 //! lives, in one step, so that an uncontended acquire is one round trip. A release is one round trip
 //! too: a client that holds a cell alone remembers its version, and swaps without reading. Where this
 //! client was the last to write, both are a [`CellUpdate`]: what several tasks want at once goes to the
-//! store in one commit. A store that can carry a word from one client to another rings the [`Notifier`];
-//! all others are polled.
+//! store in one commit. A store that can notify clients passes the calls to the [`Notifier`]; all others
+//! are polled.
 //!
 //! # Whose time
 //!

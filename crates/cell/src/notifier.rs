@@ -1,9 +1,9 @@
 //! Waiters that sleep until a notification comes, and the way in which the store's notifications reach
 //! them.
 //!
-//! Ground rules: the map is behind a plain mutex that is never held across an await. A bell keeps its
-//! notifications until it is asked, so nothing is lost between look and wait. While nothing can be heard,
-//! everybody knows.
+//! Ground rules: the map is behind a plain mutex that is never held across an await. A subscription keeps
+//! its notifications until its waiter reads them, so nothing is lost between look and wait. While no
+//! notification can arrive, every waiter knows that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +17,11 @@ use crate::Call;
 
 /// Returns the public address by which a claim is called: it cannot be used to end the claim.
 pub fn address(id: ClaimId) -> u32 {
-    // A digest, because these bits travel past all who listen.
+    // A digest, because every listener sees these bits.
     u32::from_str_radix(&id.tag()[..8], 16).unwrap_or_default()
 }
 
-/// The bells of one client. Clones are the same bells.
+/// The subscriptions of one client. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Notifier(Arc<Inner>);
 
@@ -35,7 +35,7 @@ struct Inner {
 }
 
 impl Notifier {
-    /// Bells that nobody rings yet.
+    /// Creates a notifier without subscriptions.
     pub fn new() -> Self {
         Notifier(Arc::new(Inner {
             ears: Mutex::default(),
@@ -55,7 +55,7 @@ impl Notifier {
         let _ = self.0.wanted.subscribe().wait_for(|count| *count > 0).await;
     }
 
-    /// Waits until nobody listens any more.
+    /// Waits until no subscription is left.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -109,7 +109,7 @@ impl Notifier {
         }
     }
 
-    /// Returns the present moment, counted from the beginning of these bells.
+    /// Returns the present moment, counted from the creation of this notifier.
     fn now(&self) -> Moment {
         Moment::START.after(self.0.begun.elapsed())
     }
@@ -170,7 +170,7 @@ pub(crate) struct Waiter {
 pub(crate) enum News {
     /// The call concerns the listener.
     Called,
-    /// Others were called or have answered, or there is more room than before for which nobody was called.
+    /// Others were called or have answered, or more became free and nobody was called for it.
     Others,
 }
 

@@ -1,4 +1,4 @@
-//! Those who ask again and again: how often each has asked, and when it is to ask next.
+//! The claims that poll: the number of requests of each, and the time of its next one.
 //!
 //! Ground rules: forgetting costs a few requests and nothing else, so the memory is bounded.
 
@@ -40,7 +40,7 @@ pub fn pause(claim: &Claim, round: u32, first_end: Duration) -> Duration {
     jittered(claim, pause, round).min(first_end.saturating_add(TICK)).max(TICK)
 }
 
-/// Returns a pause as [`pause`] does, for a claim with so many waiting before it: the next in line asks
+/// Returns a pause as [`pause`] does, for a claim with so many waiting before it: the next in the queue asks
 /// again soon.
 pub(crate) fn pause_in_line(claim: &Claim, round: u32, before: u32, first_end: Duration) -> Duration {
     let longest = HEAD_POLL.saturating_mul(before.saturating_add(1));

@@ -1,4 +1,4 @@
-//! Release: who is known to be alone in a cell empties it at once, all others look first.
+//! Release: a claim that is known to be alone in its cell empties the cell at once, all others look first.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! Renewal: who is known to be alone in a cell writes at once, all others look first. Either way a whole
-//! batch is one request, or two.
+//! Renewal: a claim that is known to be alone in its cell writes at once, all others look first. Either way
+//! a whole batch is one request, or two.
 
 use std::collections::HashSet;
 

@@ -143,16 +143,16 @@ pub fn shed_profile(name: &'static str, safety: Durability) -> Profile {
     }
 }
 
-/// Returns the finding about the clocks of all who write the table: so many rows were locked later than the
-/// database's clock is now.
+/// Returns the finding about the clocks of all writers of the table: so many rows were locked later than
+/// the database's clock is now.
 pub fn clock_finding(ahead: Result<i64, Failure>) -> Finding {
     match ahead {
         Ok(0) => Finding::new("clock", Severity::Good, "no row is from the future")
-            .meaning("all who write the table seem to go by the server's clock, in UTC"),
+            .meaning("all writers of the table seem to use the server's clock, in UTC"),
         Ok(ahead) => {
             let found = format!("{ahead} rows were locked later than the server's clock is now");
             Finding::new("clock", Severity::Risk, found)
-                .meaning("somebody writes the table by a clock of its own, or in another time zone: its locks last too long, and ours may look free to it")
+                .meaning("a program writes the table by its own clock, or in another time zone: its locks last too long, and ours may look free to it")
                 .advice("configure usingDbTime() in every ShedLock provider that uses this table")
         }
         Err(failure) => Finding::new("clock", Severity::Unknown, failure.to_string())

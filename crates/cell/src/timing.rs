@@ -13,7 +13,7 @@ pub const MIN_TTL: Duration = Duration::from_millis(200);
 /// The longest lease.
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// The time for which a place is kept for a silent waiter. Generous, because it is not what the line waits
+/// The time for which a place is kept for a silent waiter. Generous, because it is not what the queue waits
 /// for: a dead waiter is passed over within the grace of its call once its turn comes, or once it keeps
 /// another from free capacity.
 pub const PLACE_TTL: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ pub(crate) const TICK: Duration = Duration::from_millis(2);
 
 /// Pauses of one that asks again and again. Within the longest, one that lives answers a call.
 pub(crate) const FIRST_POLL: Duration = Duration::from_millis(25);
-/// The longest pause of the waiter that is next in line; those behind it have as many times as long.
+/// The longest pause of the waiter that is next in the queue; those behind it have as many times as long.
 pub(crate) const HEAD_POLL: Duration = Duration::from_millis(100);
 pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
 
@@ -146,6 +146,6 @@ pub(crate) fn too_busy() -> Failure {
 /// Describes a cell that stays as it was read, and cannot be written.
 pub(crate) fn locked(at: &Resource) -> Failure {
     Failure::unavailable(format!(
-        "a transaction of somebody else keeps the cell of {at:?} locked in the store: let it end"
+        "another transaction keeps the cell of {at:?} locked in the store: let it end"
     ))
 }

@@ -238,7 +238,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until as many claims are queued. Where the line is not visible, gives them time to come.
+    /// Waits until as many claims are queued. Where the queue is not visible, gives them time to come.
     pub(crate) async fn stand(&self, resource: &Resource, waiting: usize) -> Checked {
         let fifo = self.backend.profile().order >= leasehold_core::QueueOrder::Fifo;
         let limit = if fifo { HANG } else { UNSEEN };

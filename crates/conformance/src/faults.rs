@@ -101,7 +101,7 @@ pub async fn everybody_has_a_turn(clients: Vec<Arc<dyn Backend>>) {
     }
 }
 
-/// Waits that are given up at any point leave nobody in the line; as many as `LEASEHOLD_CANCELLED` says,
+/// Waits that are given up at any point leave nobody in the queue; as many as `LEASEHOLD_CANCELLED` says,
 /// else a few hundred.
 ///
 /// # Panics

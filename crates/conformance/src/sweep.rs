@@ -21,7 +21,7 @@ pub async fn what_is_over_is_emptied(backend: &dyn Backend, sweep: impl AsyncFn(
     let ended = claim("ended", Duration::from_millis(200));
     let before = hold(backend, &ended).await;
     let waiting = Patience::unlimited(clock());
-    // A place in the line is left by a client that does not come back.
+    // A place in the queue is left by a client that does not come back.
     let left = claim("held", LONG);
     let asked = tokio::time::timeout(Duration::from_millis(200), backend.contend(&left, &waiting)).await;
     assert!(!matches!(asked, Ok(Ok(leasehold_core::Step::Granted(_)))), "it is held");

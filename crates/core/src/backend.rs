@@ -23,7 +23,7 @@ use crate::{
 /// 3. **Finality**: `renew` never resurrects and never shortens; once gone, only a new claim can hold.
 /// 4. **No residue**: after `Busy` with ended patience, and after `release`, nothing of the claim remains.
 /// 5. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`](crate::Effect::Unknown).
-/// 6. **Order**: fences rise strictly per resource; a backend that promises FIFO grants in line order.
+/// 6. **Order**: fences rise strictly per resource; a backend that promises FIFO grants in queue order.
 /// 7. **Own only**: a release or renewal never touches another's claim.
 /// 8. **Wake**: a waiter learns of a release within the profile's promise; no wake-up is lost between look
 ///    and wait.

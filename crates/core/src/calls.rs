@@ -1,8 +1,9 @@
 //! The calls to others that a waiter is notified of, and the moment at which it checks them.
 //!
 //! Live waiters answer within milliseconds, and the other waiters are notified of that, too: as long as
-//! nobody died, nobody looks. Where a call stays unanswered, all who hear of it look at slightly different
-//! times. The first that calls more of the line is heard by the others, which then wait again.
+//! nobody died, nobody looks. If a call stays unanswered, all waiters that know of it look at slightly
+//! different times. The first that calls more of the queue is heard by the others, which then wait
+//! again.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub struct CallWatch {
 }
 
 impl CallWatch {
-    /// Forgets all calls, for one that looks now and learns who is called.
+    /// Forgets all calls, for a waiter that looks now and sees which claims are called.
     pub fn look(&mut self) {
         *self = CallWatch { last_unused: self.last_unused, ..CallWatch::default() };
     }
@@ -37,7 +38,7 @@ impl CallWatch {
         }
     }
 
-    /// Notes who was called at `now`, and who has answered.
+    /// Records the claims that were called at `now`, and the one that has answered.
     pub fn hear(&mut self, called: &[u32], answered: Option<u32>, now: Moment) {
         if let Some(answered) = answered {
             self.unanswered.remove(&answered);
@@ -56,7 +57,7 @@ impl CallWatch {
         self.last = Some(now);
     }
 
-    /// Returns when to look: because of what became free, when a look calls more of the line, or when the
+    /// Returns when to look: because of what became free, when a look calls more of the queue, or when the
     /// first that was called is passed over. `None` where nothing became free and all have answered.
     pub fn look_at(&self) -> Option<Moment> {
         [self.unused, self.unanswered_at()].into_iter().flatten().min()

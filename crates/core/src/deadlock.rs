@@ -117,7 +117,7 @@ impl<'a> Graph<'a> {
                 behind.extend(owners);
             }
         }
-        // Those ahead in the line whose turn never comes stay in the way, too, and for the same reason.
+        // Those ahead in the queue whose turn never comes stay in the way, too, and for the same reason.
         let place = asks.and_then(|asks| line.waiting.iter().position(|one| Tag::of(one.id) == asks));
         for ahead in &line.waiting[..place.unwrap_or_default()] {
             if !load.admits(ahead.share) {

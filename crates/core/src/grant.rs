@@ -140,7 +140,7 @@ impl LossSignal {
     }
 }
 
-/// Somebody who is called when a claim is lost. Dropping it ends that.
+/// A subscription to the loss of a claim. Dropping it ends the subscription.
 #[derive(Debug)]
 #[must_use = "nobody is called after it was dropped"]
 pub struct LossSubscription {
@@ -165,7 +165,7 @@ struct Loss {
     listeners: Mutex<Listeners>,
 }
 
-/// Those who are to be called, by numbers that are never used twice.
+/// The listeners to call, by numbers that are never used twice.
 #[derive(Default)]
 struct Listeners {
     next: u64,

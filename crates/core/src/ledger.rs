@@ -1,4 +1,4 @@
-//! The admission rule as pure code: the line of claims on one resource.
+//! The admission rule as pure code: the queue of claims on one resource.
 //!
 //! *A claim is admitted iff the weights of all claims ahead of it plus its own fit the capacity.* The
 //! capacity is the smallest that any of these claims names. Claims ahead only leave, so admission is
@@ -16,26 +16,26 @@ mod text;
 
 pub use text::DamagedLedger;
 
-/// The time for which the line waits for a claim whose turn has come and that does not take it, before it
+/// The time for which the queue waits for a claim whose turn has come and that does not take it, before it
 /// passes on.
 ///
-/// A waiter that is alive answers in milliseconds. One that died in the line costs the others no more than
+/// A waiter that is alive answers in milliseconds. One that died in the queue costs the others no more than
 /// this.
 pub const CALL_GRACE: Duration = Duration::from_secs(1);
 
-/// The time for which a called claim may leave its call unanswered before others in the line are called as
+/// The time for which a called claim may leave its call unanswered before others in the queue are called as
 /// well.
 ///
 /// When one waiter died, others may have died with it. They are called while the grace of the first is
-/// still running, so that all who do not answer are passed over together.
+/// still running, so that all claims that do not answer are passed over together.
 pub const PROBE_AFTER: Duration = Duration::from_millis(250);
 
-/// The time after which an unanswered call makes its claim count as silent, and lets the line call further.
+/// The time after which an unanswered call makes its claim count as silent, and lets the queue call further.
 ///
 /// No waiter that polls leaves more time between two looks than this.
 pub const SILENT_AFTER: Duration = Duration::from_millis(400);
 
-/// The distance from its head to which the line calls for each claim that is silent; all of it where as
+/// The distance from its head to which the queue calls for each claim that is silent; all of it where as
 /// many are.
 ///
 /// One dead waiter costs those that live no more than so many looks, and all that died are called in the
@@ -54,14 +54,14 @@ pub const CHALLENGE_AFTER: Duration = Duration::from_secs(4);
 /// The most claims that one line may have.
 pub const MAX_LINE: usize = 10_000;
 
-/// The line of claims on one resource, holders first.
+/// The queue of claims on one resource, holders first.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     entries: Vec<Entry>,
     last: Fence,
 }
 
-/// One claim in the line.
+/// One claim in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The id of the claim.
@@ -70,7 +70,7 @@ pub struct Entry {
     pub share: Share,
     /// Its fence, once it was granted.
     pub granted: Option<Fence>,
-    /// The moment at which it leaves the line unless it is heard of again: the end of the lease or of the
+    /// The moment at which it leaves the queue unless it is heard of again: the end of the lease or of the
     /// place.
     pub until: Moment,
     /// The moment at which it came, or was granted.
@@ -127,10 +127,10 @@ pub enum Verdict {
         /// The number of claims ahead of it, holders included.
         ahead: u32,
         /// The moment at which the earliest of those ahead leaves unless it is heard of again, or when
-        /// another ask is useful: to challenge one of them, or to call more of the line.
+        /// another ask is useful: to challenge one of them, or to call more of the queue.
         earliest: Moment,
     },
-    /// The line has [`MAX_LINE`] claims already.
+    /// The queue has [`MAX_LINE`] claims already.
     Full,
 }
 
@@ -140,13 +140,13 @@ impl Ledger {
         Ledger { entries: Vec::new(), last }
     }
 
-    /// Creates the line of a stored ledger, in order.
+    /// Creates the queue of a stored ledger, in order.
     pub fn restore(entries: Vec<Entry>, last: Fence) -> Self {
         let top = entries.iter().filter_map(|entry| entry.granted).max().unwrap_or_default();
         Ledger { entries, last: last.max(top) }
     }
 
-    /// Returns the line, in order.
+    /// Returns the queue, in order.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -274,7 +274,7 @@ impl Ledger {
         })
     }
 
-    /// Finds where the part of the line ends in which every waiting claim is admitted, in one pass over the
+    /// Finds where the part of the queue ends in which every waiting claim is admitted, in one pass over the
     /// line.
     fn called_up_to(&self) -> usize {
         // A held claim counts at any place, as in `admits`; a waiting claim counts for those behind it.
@@ -351,7 +351,7 @@ impl Ledger {
 
     /// Shortens the place of the first claim that is not admitted, where it alone keeps the one at `index`
     /// from free capacity and was silent for as long as a call may take. Answers when another ask is of
-    /// use, which is soon for a claim that is new in the line; never where it is in nobody's way.
+    /// use, which is soon for a claim that is new in the queue; never where it is in nobody's way.
     ///
     /// The ends of places show when their claims were heard of, as all of a line keep them for as long,
     /// which is `place`.
@@ -376,7 +376,7 @@ impl Ledger {
 
     /// Returns the rule itself, for a claim that is behind the first `ahead` entries.
     ///
-    /// A held claim counts at any place in the line: one that passes the line is in nobody's way only while
+    /// A held claim counts at any place in the queue: one that passes the queue is in nobody's way only while
     /// it fits.
     fn admits(&self, ahead: usize, share: Share) -> bool {
         let mut load = u64::from(share.weight());
@@ -405,7 +405,7 @@ impl Ledger {
         };
         match (known, ask.wait) {
             (Some(index), _) => self.entries[index] = entry,
-            // One that passes the line is put ahead of it, or the waiters would be counted as if it came
+            // One that passes the queue is put ahead of it, or the waiters would be counted as if it came
             // after them.
             (None, Wait::Barging) => self.entries.insert(0, entry),
             (None, _) => self.entries.push(entry),

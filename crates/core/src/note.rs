@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Up to 1 KiB of text that a claim shows to anybody who inspects the resource: host, process, command, a
-/// leader's address, a trace id. It is information, never part of a decision.
+/// Up to 1 KiB of text that a claim shows to every client that inspects the resource: host, process,
+/// command, a leader's address, a trace id. It is information, never part of a decision.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Note(Arc<str>);
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{ClaimId, Fence, Note, Resource, Share};
 
-/// The holders and the line of one resource at one instant of the server.
+/// The holders and the queue of one resource at one instant of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// The resource that was looked at.
@@ -13,7 +13,7 @@ pub struct Snapshot {
     pub version: SnapshotVersion,
     /// The holders, in the order of grants.
     pub holders: Vec<ClaimInfo>,
-    /// The waiters, first in line first.
+    /// The waiters, first in the queue first.
     pub waiting: Vec<ClaimInfo>,
     /// The last fence that was granted, where the backend keeps one.
     pub fence: Option<Fence>,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-/// A file system, by what its files survive and who shares them.
+/// A kind of file system, by the events that its files survive and the machines that share them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystem {
     /// Its files outlive a restart of the machine, and only this machine has it mounted.

@@ -1,8 +1,8 @@
 //! The claims that this client holds, and in which session.
 //!
 //! Ground rules: a server lets one session take one lock again and again, so which claims of this client
-//! exclude each other is decided here, before anything is sent. The book is behind a plain mutex that is
-//! never held across an await. The end of a session strikes out all that it held, and notifies every
+//! exclude each other is decided here, before anything is sent. The table is behind a plain mutex that is
+//! never held across an await. The end of a session removes all claims that it held, and notifies every
 //! holder, in one step.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::open::Open;
 use crate::sessions::{Session, Sharing, collision};
 
-/// The book of one client.
+/// The claims of one client.
 #[derive(Debug)]
 pub(crate) struct ClaimTable<S>(Mutex<Pages<S>>);
 
@@ -158,7 +158,7 @@ impl<S: Session> ClaimTable<S> {
         let lost = pages.held.extract_if(|_, held| held.open.number == session);
         let lost: Vec<Held<S>> = lost.map(|(_, held)| held).collect();
         // Listeners are foreign code, and the last handle of a session may be among what is dropped:
-        // neither is any business of the tasks that want the book.
+        // the tasks that want the table must not wait for either.
         drop(pages);
         for held in &lost {
             held.lost.fire(LossCause::SessionEnded);
@@ -185,7 +185,7 @@ impl<S: Session> ClaimTable<S> {
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages<S>> {
-        // Every change of the book is whole before anything can panic.
+        // Every change of the table is complete before anything can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

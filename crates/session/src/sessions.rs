@@ -1,8 +1,8 @@
 //! The interface that a server has to implement: sessions that can be opened, and locks that a session
 //! holds.
 //!
-//! Ground rules: nothing here decides who of one client may ask; that is done before a session is asked. A
-//! session answers one question at a time as it is, and leaves nothing behind where it says that it did not
+//! Ground rules: nothing here decides which task of a client may send a request; that is done before. A
+//! session answers one request at a time, and leaves nothing behind if it says that the request did not
 //! happen.
 
 use std::any::Any;
@@ -89,7 +89,7 @@ pub enum Capacity {
     One {
         /// Connections of one client at most. A claim that would need one more is refused at once.
         sessions: usize,
-        /// The option of the URL that sets this number, for the person who is refused.
+        /// The option of the URL that sets this number, for the message of a refusal.
         option: &'static str,
     },
 }

@@ -92,7 +92,7 @@ impl Sessions for Advisory {
         if !holders.is_empty() {
             return Ok(holders);
         }
-        // Other programs may have it, who have no row with us.
+        // Another program may have it, which has no row in our table.
         let (wide, one, high, low) = Key::of(resource.as_str()).numbers();
         let rows = self.base.pool.look(&self.statements.strangers, &[&wide, &one, &high, &low]).await;
         let rows = rows.map_err(Refusal::into_failure)?;
@@ -191,7 +191,7 @@ impl Session for AdvisorySession {
                     return Ok(Answer::Busy);
                 }
                 Refusal::NoTable(failure) if !is_last && self.base.config.sql.create == Create::Yes => {
-                    tracing::warn!(%failure, "a table is gone: those who look see no holders of before");
+                    tracing::warn!(%failure, "a table is gone: inspections no longer show the earlier holders");
                     self.put_back(ask).await?;
                     crate::schema::restore(&self.base.pool).await?;
                 }
@@ -324,8 +324,8 @@ impl Statements {
     }
 }
 
-/// Takes the lock, and enters who has it, in one round trip. The fence is drawn for a row that exists only
-/// once the lock was given.
+/// Takes the lock and enters the holder, in one round trip. The fence is drawn for a row that exists only
+/// after the lock is given.
 fn take(names: &Names, lock: &str, clear: &str) -> String {
     let held = names.table("_held");
     format!(

@@ -116,7 +116,7 @@ enum Call {
 }
 
 impl RowSession {
-    /// Begins a transaction, locks the row, and enters who has it.
+    /// Begins a transaction, locks the row, and enters the holder.
     async fn take(&self, ask: &Ask<'_>) -> Result<Taking, Refusal> {
         let word = draw_word().map_err(Refusal::Failed)?;
         let limit = self.base.limit() + ask.wait;
@@ -171,7 +171,7 @@ impl RowSession {
                     return Ok(Answer::Busy);
                 }
                 Refusal::NoTable(failure) if self.base.config.sql.create == Create::Yes => {
-                    tracing::warn!(%failure, "a table is gone: those who look see no holders of before");
+                    tracing::warn!(%failure, "a table is gone: inspections no longer show the earlier holders");
                     self.end().await?;
                     crate::schema::restore(&self.base.pool).await?;
                 }

@@ -34,7 +34,7 @@ impl Owner {
     }
 }
 
-/// Returns an id that cannot be guessed from the id alone, and that is the same for all who see the row.
+/// Returns an id that cannot be guessed from the id alone, and that is the same for all readers of the row.
 fn foreign_id(text: &str) -> ClaimId {
     let mut digest = blake3::Hasher::new_derive_key("leasehold shedlock foreign owner v1");
     let digest = digest.update(text.as_bytes()).finalize();

@@ -1,4 +1,4 @@
-//! Order: fences rise strictly per resource; a backend that promises FIFO grants in line order.
+//! Order: fences rise strictly per resource; a backend that promises FIFO grants in queue order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

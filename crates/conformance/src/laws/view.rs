@@ -96,7 +96,7 @@ async fn unfinished(
         let (onlooker, watched, seen) = (trial.client(2).clone(), resource.clone(), version.clone());
         let task = tokio::spawn(async move {
             let mut snapshot = watch(&onlooker, &watched, &seen, ONLOOKER * 3).await?;
-            // A claim may be seen in the line for a moment before it holds, which is a change of its own.
+            // A claim may be seen in the queue for a moment before it holds, which is a change of its own.
             for _ in 0..STEPS {
                 if snapshot.waiting.is_empty() {
                     break;

@@ -107,7 +107,7 @@ pub(crate) async fn three_readers_wake_when_a_writer_leaves(trial: &Trial) -> Ch
     Ok(())
 }
 
-/// A claim that leaves the line without ever holding makes way for those behind it.
+/// A claim that leaves the queue without ever holding makes way for those behind it.
 pub(crate) async fn a_waiter_that_leaves_wakes_those_behind_it(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     let permits = [Share::permits(2, 3)?, Share::permits(3, 3)?, Share::permits(1, 3)?];
@@ -192,7 +192,7 @@ pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked 
     Ok(())
 }
 
-/// A client that polls may die between two polls: its place must not block the line for good.
+/// A client that polls may die between two polls: its place must not block the queue for good.
 pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     trial.needs_polling()?;

@@ -142,7 +142,7 @@ fn one_that_died_costs_the_others_a_bounded_number_of_looks() {
     for line in [&mut idle, &mut line] {
         assert!(line.ledger.release(id(HOLDER), line.now));
     }
-    // The first that lives looks, and calls more of the line.
+    // The first that lives looks, and calls more of the queue.
     line.ledger.contend(&ask(id(999), Share::MUTEX, Wait::InLine(PLACE)), line.now.after(PROBE_AFTER));
     let called = |line: &Line, after: Duration| {
         let by = line.now.after(after + CALL_GRACE);

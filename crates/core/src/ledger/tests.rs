@@ -103,7 +103,7 @@ fn run(history: &[Call]) -> Result<(), TestCaseError> {
         ids.dedup();
         prop_assert_eq!(ids.len(), ledger.entries().len(), "a claim stands twice");
     }
-    // The line always empties by itself once all are silent.
+    // The queue always empties by itself once all are silent.
     ledger.expire(now.after(LEASE));
     prop_assert!(ledger.entries().is_empty());
     Ok(())

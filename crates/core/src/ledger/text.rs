@@ -1,4 +1,4 @@
-//! The line as text, for stores that keep it in a file, a row or a value.
+//! The queue as text, for stores that keep it in a file, a row or a value.
 //!
 //! One header line with the version, the length and a checksum of the body; then one line for the store's
 //! own words, one for the last fence, one for each claim. Any text that is not exactly what

@@ -178,8 +178,8 @@ impl RedisCluster {
         self.until(&format!("a replica of member {primary}"), find).await
     }
 
-    /// Waits up to a minute until all members that run agree on who serves which slot, serve, and follow
-    /// where they are replicas.
+    /// Waits up to a minute until all members that run agree on the owner of each slot, serve, and follow
+    /// their primary if they are replicas.
     pub async fn settle(&self) -> Result<(), Error> {
         let settled = || -> Asking<'_, _> { Box::pin(async { Ok(self.is_settled().await?.then_some(())) }) };
         self.until("a cluster at rest", settled).await
