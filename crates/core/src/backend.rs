@@ -1,8 +1,8 @@
 //! The seam: everything that differs from one lock service to the next.
 //!
-//! A backend does only what its server alone can decide. Waiting lines inside the process, renewal, local
-//! expiry, retries and cancellation are the engine's, written once. The laws that every backend keeps are
-//! executable in the `leasehold-conformance` crate.
+//! A backend does only what its server alone can decide. The engine implements queues inside the process,
+//! renewal, local expiry, retries and cancellation, once for all backends. The crate
+//! `leasehold-conformance` tests the laws that every backend keeps.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ use crate::{
     Snapshot, SnapshotVersion,
 };
 
-/// One lock service, seen through four verbs and a look: contend, renew, release, inspect, list.
+/// A lock service, with five operations: contend, renew, release, inspect, list.
 ///
 /// Promises, each a law of the conformance suite:
 /// 1. **Safety**: the weights of live granted claims never exceed the capacity.
@@ -31,16 +31,16 @@ use crate::{
 /// The engine never drops a future of this trait midway; a backend need not be cancel safe.
 #[async_trait]
 pub trait Backend: Any + Debug + Send + Sync {
-    /// Returns the promises of this connection. Constant for its life.
+    /// Returns the promises of this connection, which are constant for its life.
     fn profile(&self) -> &Profile;
 
-    /// Explains why claims of this share are not admitted, where the profile alone does not say enough for
-    /// a person.
+    /// Explains why claims of this share are not admitted, if the profile alone does not say enough for a
+    /// person.
     fn unsupported_reason(&self, _share: Share) -> Option<&'static str> {
         None
     }
 
-    /// Returns the registers of the same store, where it has them; see [`Registers`].
+    /// Returns the registers of the same store, if it has them; see [`Registers`].
     fn registers(&self) -> Option<&dyn Registers> {
         None
     }
@@ -49,61 +49,63 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// fence of the grant, the other client's note is shown from then on, and the end of the first client
     /// does not end the claim.
     ///
-    /// Not where a connection or a process keeps what it holds.
+    /// Returns `false` if a connection or a process keeps what it holds.
     fn supports_transfer(&self) -> bool {
         false
     }
 
-    /// Notes that this client has finished with a granted claim that another client may adopt. If none
-    /// does, the claim ends with its lease; if one does, nothing of this client ends it.
+    /// Records that this client has finished with a granted claim that another client may adopt. If no
+    /// client adopts the claim, it ends with its lease; if one does, nothing of this client ends it.
     ///
-    /// Only for backends that [adopt](Backend::supports_transfer), and only those have something to do
-    /// here whose client itself ends what it does not renew.
+    /// The engine calls it only for backends that [adopt](Backend::supports_transfer). A backend has
+    /// something to do here only if its client itself ends what it does not renew.
     fn detach(&self, _claim: &Claim) {}
 
     /// Takes one step towards holding the claim.
     ///
-    /// May block until `patience` ends, and returns as soon as anything changed. A poller answers at once and
-    /// says when to ask again; a notifier subscribes, then looks, then waits; a queue keeps its place between
-    /// calls. With patience that ended before the call it looks exactly once and leaves no place behind.
-    /// When patience ends during the call the place is given up before it returns `Busy`.
+    /// May block until `patience` ends, and returns as soon as anything changed. A backend that polls answers
+    /// at once and says when to call again; one with notifications subscribes, then looks, then waits; one
+    /// with a queue keeps the claim's place between calls. If patience ended before the call, it looks
+    /// exactly once and leaves no place behind. If patience ends during the call, it gives up the place
+    /// before it returns `Busy`.
     ///
     /// # Errors
-    /// A [`Failure`] whose effect is `Unknown` may have left a place, or even a grant: the same claim is then
-    /// contended for again, or released.
+    /// A [`Failure`] whose effect is `Unknown` may have left a place, or even a grant: the engine then
+    /// contends for the same claim again, or releases it.
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure>;
 
-    /// Names the part of the store that answers for this claim: a server of several, a shard, a session.
+    /// Returns the part of the store that answers for this claim: a server of several, a shard, a session.
     ///
     /// Claims of different parts never go in one call of [`renew`](Backend::renew) or
     /// [`release`](Backend::release), so a part that hangs holds back the answers for its own claims only,
-    /// and the engine limits the calls in flight of each part by itself. It is asked before each call, so
-    /// it may change, and a wrong answer costs isolation, not safety. It must not block, and should have
-    /// few different values: each one is a call of its own. Leave it as it is where one server answers for
-    /// everything.
+    /// and the engine limits the calls in flight of each part by itself. The engine asks for the part before
+    /// each call, so it may change, and a wrong answer costs isolation, not safety. It must not block, and
+    /// should have few different values: each one is a call of its own. Keep the default if one server
+    /// answers for everything.
     fn part(&self, _claim: &Claim) -> u64 {
         0
     }
 
-    /// Extends each claim by its ttl from now; never shortens, never resurrects. Answers in order.
+    /// Extends each claim by its ttl from now; never shortens, never resurrects. Returns the outcomes in
+    /// order.
     ///
-    /// A batch may be larger than the profile's maximum; the backend cuts it. All claims of a batch are of
+    /// A batch may be larger than the profile's maximum; the backend cuts it. All claims of a batch belong to
     /// one [part](Backend::part).
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal>;
 
-    /// Ends each claim: granted, waiting or of unknown outcome alike. Answers in order. All are of one
-    /// [part](Backend::part).
+    /// Ends each claim: granted, waiting or of unknown outcome alike. Returns the outcomes in order. All
+    /// claims belong to one [part](Backend::part).
     async fn release(&self, batch: &[&Claim]) -> Vec<Release>;
 
     /// Takes a claim away from the client that has it, for an operator who has seen it.
     ///
-    /// Unlike a release it may be of another client, and end more: where a connection keeps what it holds,
-    /// only its end takes a claim away, and all else that it holds goes along. It ends nothing where the
-    /// claim is not there any more.
+    /// Unlike a release, it may end the claim of another client, and more than one claim: if a connection
+    /// keeps what it holds, only the end of the connection takes a claim away, with everything else that
+    /// the connection holds. It ends nothing if the claim no longer exists.
     ///
     /// # Errors
-    /// `Denied` where the server does not let this user do it, `Unsupported` where nobody can by way of
-    /// this store. Another [`Failure`] whose effect is `Unknown` may have ended it.
+    /// `Denied` if the server does not let this user do it, `Unsupported` if no user can do it through this
+    /// store. Another [`Failure`] whose effect is `Unknown` may have ended the claim.
     async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
         match self.release(&[claim]).await.pop() {
             Some(Release::Freed) => Ok(BreakOutcome::Ended { also_released: Vec::new() }),
@@ -113,11 +115,11 @@ pub trait Backend: Any + Debug + Send + Sync {
         }
     }
 
-    /// Holders and line of a resource. With `seen`, waits until the version is another one or patience ends,
-    /// and answers with what there is then.
+    /// Returns the holders and the queue of a resource. With `seen`, waits until the version is another one
+    /// or patience ends, and returns the state at that time.
     ///
     /// A backend without change notifications answers at once with the version that was seen; the engine
-    /// asks again after a pause.
+    /// calls again after a pause.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -128,8 +130,8 @@ pub trait Backend: Any + Debug + Send + Sync {
         patience: &Patience,
     ) -> Result<Snapshot, Failure>;
 
-    /// Resources whose name begins with `prefix` and that have holders or waiters, in the order of their
-    /// names, beginning behind `after`, at most `limit`.
+    /// Returns the resources whose name begins with `prefix` and that have holders or waiters, in the order
+    /// of their names, beginning behind `after`, at most `limit`.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -142,10 +144,9 @@ pub trait Backend: Any + Debug + Send + Sync {
 
     /// Examines which settings of this store help or harm locks with leases of `ttl`, for a person to read.
     ///
-    /// It asks the server and changes nothing on it, and it does not fail: what may not be asked, or was
-    /// not answered, is a finding of its own. What can be found out over the seam, such as how long a round
-    /// trip takes, is not looked for in here. Without anything of its own to say a backend leaves this as
-    /// it is.
+    /// It asks the server and changes nothing on it, and it does not fail: a question that is not allowed, or
+    /// not answered, is a finding of its own. The engine itself measures what the seam shows, such as the
+    /// time of a round trip. A backend without findings of its own keeps the default.
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         _ = ttl;
         Vec::new()
@@ -164,13 +165,13 @@ pub enum Step {
 /// A hint about a claim that is not yet granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
-    /// The time after which to call `contend` again; at once where it is `None`.
+    /// The time after which to call `contend` again; at once if it is `None`.
     pub ask_again_in: Option<Duration>,
-    /// The number of claims ahead, holders included, where it is known.
+    /// The number of claims ahead, holders included, if it is known.
     pub ahead: Option<u32>,
 }
 
-/// One claim to be renewed, with what its grant left behind.
+/// A claim to renew, with the proof of its grant.
 #[derive(Clone, Copy, Debug)]
 pub struct Renew<'a> {
     /// The claim.
@@ -182,7 +183,7 @@ pub struct Renew<'a> {
 /// The outcome of one renewal.
 #[derive(Clone, Debug)]
 pub enum Renewal {
-    /// The lease runs for another ttl from when the call was made.
+    /// The lease runs for another ttl, counted from the beginning of the call.
     Renewed,
     /// A session keeps the claim, and both are alive.
     Alive,
@@ -195,11 +196,11 @@ pub enum Renewal {
 /// The outcome of one release.
 #[derive(Clone, Debug)]
 pub enum Release {
-    /// The claim was there and is ended.
+    /// The claim existed and is ended.
     Freed,
-    /// The claim was not there: it was released before, or lost, or never arrived.
+    /// The claim did not exist: it was released before, or lost, or never arrived.
     Gone,
-    /// No answer; the claim may still be there until its ttl ends.
+    /// No answer; the claim may still exist until its ttl ends.
     Unknown(Failure),
 }
 

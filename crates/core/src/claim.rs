@@ -8,17 +8,17 @@ use crate::{Note, Resource, Share};
 /// One request to hold (part of) a resource.
 ///
 /// The id is drawn before the first attempt, so that every call of the seam can be repeated after any
-/// failure: the backend recognises the claim and answers the same again.
+/// failure: the backend recognises the claim and gives the same answer again.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// The identity of the claim; the secret that renews and releases it.
     pub id: ClaimId,
-    /// The resource that is asked for.
+    /// The requested resource.
     pub resource: Resource,
-    /// The share of the resource that is asked for.
+    /// The requested share of the resource.
     pub share: Share,
-    /// The time for which the server keeps the claim without hearing of it again. Crash recovery, not a
-    /// business limit.
+    /// The time for which the server keeps the claim without a sign of life. It serves crash recovery, and is
+    /// not a business limit.
     pub ttl: Duration,
     /// The note that others see.
     pub note: Note,
@@ -41,7 +41,7 @@ impl ClaimId {
         &self.0
     }
 
-    /// Returns the id as 32 lower-case hexadecimal digits, as backends write it down.
+    /// Returns the id as 32 lower-case hexadecimal digits, the form in which backends store it.
     pub fn to_hex(self) -> String {
         // Written for every request: digit by digit, since formatting makes a string for each byte.
         let mut text = String::with_capacity(32);

@@ -4,15 +4,15 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// A call of the seam that did not get its answer.
+/// The failure of a call to a backend.
 ///
 /// Every failure says two things: its kind, and its [`Effect`]. A backend that cannot be sure reports
-/// [`Effect::Unknown`]; the engine then asks again with the same claim, or releases it.
+/// [`Effect::Unknown`]; the engine then repeats the call with the same claim, or releases it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The kind of failure.
     pub kind: FailureKind,
-    /// The knowledge about whether the call took effect.
+    /// The effect that the call may have had.
     pub effect: Effect,
     detail: Arc<str>,
     source: Option<Arc<dyn Error + Send + Sync>>,
@@ -46,7 +46,7 @@ pub enum Effect {
 }
 
 impl Failure {
-    /// Creates a failure of `kind`, described by `detail`, which says what the person can do where that is
+    /// Creates a failure of `kind`. Its `detail` describes it, and says what the person can do if that is
     /// known.
     pub fn new(kind: FailureKind, effect: Effect, detail: impl Into<String>) -> Self {
         Failure { kind, effect, detail: detail.into().into(), source: None }
@@ -74,7 +74,7 @@ impl Failure {
         &self.detail
     }
 
-    /// Returns `true` if the same call may succeed later without anybody changing anything.
+    /// Returns `true` if the same call may succeed later without any change.
     pub fn is_transient(&self) -> bool {
         self.kind == FailureKind::Unavailable
     }

@@ -1,4 +1,4 @@
-//! The server's yes, and the ways in which it can end.
+//! The grant of a claim, and the ways in which it can end.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -10,13 +10,13 @@ use tokio::sync::watch;
 
 use crate::{Fence, Moment};
 
-/// The server said yes.
+/// The grant of a claim by the server.
 #[derive(Clone, Debug)]
 pub struct Grant {
     /// Local time *before* the request that was granted left this process. Validity is counted from here,
     /// never from the arrival of the reply, which may have waited in a socket while the lease ran out.
     pub asked_at: Moment,
-    /// The fencing token, where the backend has one.
+    /// The fencing token, if the backend has one.
     pub fence: Option<Fence>,
     /// A signal for an end that only the backend can see: a session that ended, a claim that was broken.
     pub lost: Option<LossSignal>,
@@ -24,7 +24,7 @@ pub struct Grant {
     pub proof: Proof,
 }
 
-/// Why a held claim ended before it was released.
+/// The reason why a held claim ended before it was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossCause {
@@ -41,9 +41,8 @@ pub enum LossCause {
     /// The process is a fork of the one that took the lock.
     Forked,
     /// The claim was handed over, and is now held by another.
-    Transferred,
-    /// Nothing renews it any more: the runtime that the client was opened in ended, or the task that renews
-    /// failed.
+    HandedOver,
+    /// The renewal ended: the runtime that the client was opened in ended, or the task that renews failed.
     RenewalEnded,
 }
 
@@ -75,8 +74,8 @@ impl LossTrigger {
 
     /// Signals that the claim is lost. The first cause stays.
     ///
-    /// The [listeners](LossSignal::on_loss) are called before this returns, so no lock may be held that
-    /// they need. One that panics keeps the call from none of the others, and does not end this.
+    /// It calls the [listeners](LossSignal::on_loss) before it returns, so the caller must not hold a lock
+    /// that they need. If a listener panics, the others are called all the same, and this call continues.
     pub fn fire(&self, cause: LossCause) {
         let first = self.0.cause.send_if_modified(|present| {
             let first = present.is_none();
@@ -100,7 +99,7 @@ impl LossTrigger {
 pub struct LossSignal(Arc<Loss>);
 
 impl LossSignal {
-    /// Waits until the claim is lost; forever where it never is.
+    /// Waits until the claim is lost; forever if it is never lost.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -113,7 +112,7 @@ impl LossSignal {
         }
     }
 
-    /// Returns the cause, where the claim is lost already.
+    /// Returns the cause, if the claim is lost already.
     pub fn cause(&self) -> Option<LossCause> {
         *self.0.cause.borrow()
     }
@@ -206,7 +205,7 @@ impl Proof {
         self.0.is_none()
     }
 
-    /// Returns the kept value, where it is of this type.
+    /// Returns the kept value, if it has this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.as_deref().and_then(|value| value.downcast_ref())
     }

@@ -2,11 +2,11 @@
 //! pure machines that both sides can trust.
 //!
 //! Ground rules of this crate: no runtime, no sockets, no clock of its own and no randomness of its own.
-//! Time comes in as a [`Moment`], identity as bytes. What is here can therefore be tested by plain
-//! property tests, and a foreign backend depends on nothing else of leasehold.
+//! Time comes in as a [`Moment`], identity as bytes. Plain property tests can therefore test all of it, and a
+//! foreign backend depends on nothing else of leasehold.
 //!
 //! Start reading at [`Backend`]: it is the seam; [`Registers`] is a second one, which a store may have.
-//! [`Ledger`] is the admission rule as an executable specification; memory and file stores run it, the
+//! [`Ledger`] is the admission rule as an executable specification: memory and file stores run it, and the
 //! others are tested against it.
 
 #![forbid(unsafe_code)]

@@ -11,7 +11,7 @@ use crate::{FenceGrade, Share};
 pub struct Profile {
     /// The backend's name, as its URL scheme says it.
     pub name: &'static str,
-    /// Which shares it can admit.
+    /// The shares that it can admit.
     pub admission: LockSupport,
     /// The order in which waiting claims are granted.
     pub order: QueueOrder,
@@ -26,10 +26,10 @@ pub struct Profile {
     /// The time for which the place of a silent waiter stays in the queue, or the ttl of its claim if that
     /// is longer; zero if the server knows at once, or has no queue.
     pub place_ttl: Duration,
-    /// The coarseness of the server's own clock, taken off the validity of every grant.
+    /// The coarseness of the server's own clock, which is subtracted from the validity of every grant.
     pub granularity: Duration,
     /// The time by which a claim of a dead client outlives its ttl, or `place_ttl` while it waits: the
-    /// margin that the server adds to the time that it was asked for. Zero where it goes in time.
+    /// margin that the server adds to the requested time. Zero if the claim ends in time.
     pub overrun: Duration,
     /// The most claims that one `renew` call sends to the server in one request.
     pub renew_batch_max: usize,
@@ -37,7 +37,7 @@ pub struct Profile {
     pub note_max: usize,
 }
 
-/// Which shares a backend can admit.
+/// The shares that a backend can admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum LockSupport {
@@ -69,7 +69,7 @@ impl fmt::Display for LockSupport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum QueueOrder {
-    /// The first that asks after a release.
+    /// The first client that asks after a release.
     Unordered,
     /// First come, first served, over all processes.
     Fifo,
@@ -88,9 +88,9 @@ impl fmt::Display for QueueOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum WaitMode {
-    /// The client asks again and again, with growing pauses.
+    /// The client polls, with growing pauses.
     Polls,
-    /// The server, or another client through it, sends word.
+    /// The server, or another client through it, sends a notification.
     Notifies,
     /// The request itself blocks in the server or in the kernel.
     Blocks,
@@ -110,8 +110,7 @@ pub enum Liveness {
     /// A session: a connection or a process that the server, or the kernel, watches.
     Session,
     /// A session that the server ends after a time of silence. No matter what the ttl of a claim is, its
-    /// holder may count on it for `valid` from when the last confirmed renewal was asked for, and no
-    /// longer.
+    /// holder may count on it for `valid` from the request of the last confirmed renewal, and no longer.
     Heartbeat {
         /// The validity of a grant or a renewal.
         valid: Duration,
@@ -120,7 +119,7 @@ pub enum Liveness {
 
 impl Liveness {
     /// Returns the time for which the holder of a claim of this ttl may count on it after a confirmed
-    /// renewal; `None` where there is nothing to count because only a signal ends it.
+    /// renewal; `None` if only a signal ends it, without a time to count.
     pub fn valid_for(self, ttl: Duration) -> Option<Duration> {
         match self {
             Liveness::Lease { .. } => Some(ttl),
@@ -156,7 +155,7 @@ impl Profile {
     /// Checks that claims of this share can be admitted.
     ///
     /// # Errors
-    /// [`Unmet`] says what was asked and what there is.
+    /// [`Unmet`], with the demand and the promise.
     pub fn admits(&self, share: Share) -> Result<(), Unmet> {
         let needed = match share {
             Share::MUTEX => LockSupport::Exclusive,
@@ -170,15 +169,15 @@ impl Profile {
     /// Checks that waiting claims are granted in this order at least.
     ///
     /// # Errors
-    /// [`Unmet`] says what was asked and what there is.
+    /// [`Unmet`], with the demand and the promise.
     pub fn orders(&self, order: QueueOrder) -> Result<(), Unmet> {
         self.demand("order", order, self.order)
     }
 
-    /// Checks that its fences are of this grade at least.
+    /// Checks that its fences have this grade at least.
     ///
     /// # Errors
-    /// [`Unmet`] says what was asked and what there is.
+    /// [`Unmet`], with the demand and the promise.
     pub fn fences(&self, grade: FenceGrade) -> Result<(), Unmet> {
         self.demand("fencing", grade, self.fencing)
     }
@@ -186,7 +185,7 @@ impl Profile {
     /// Checks that a granted claim is as safe as this at least.
     ///
     /// # Errors
-    /// [`Unmet`] says what was asked and what there is.
+    /// [`Unmet`], with the demand and the promise.
     pub fn keeps(&self, safety: Durability) -> Result<(), Unmet> {
         self.demand("safety", safety, self.safety)
     }
@@ -194,7 +193,7 @@ impl Profile {
     /// Checks that others see so many bytes of a holder's note at least.
     ///
     /// # Errors
-    /// [`Unmet`] says what was asked and what there is.
+    /// [`Unmet`], with the demand and the promise.
     pub fn shows(&self, bytes: usize) -> Result<(), Unmet> {
         self.demand("bytes of a note", bytes, self.note_max)
     }
@@ -218,7 +217,7 @@ impl Profile {
 pub struct Unmet {
     /// The backend's name.
     pub backend: &'static str,
-    /// Which promise.
+    /// The name of the promise.
     pub what: &'static str,
     /// The requirement.
     pub needed: String,

@@ -1,9 +1,9 @@
-//! The second seam, which a backend may have: small values beside the locks, changed on a condition, and
-//! waited for.
+//! The second seam, which a backend may have: small values beside the locks, with conditional changes and
+//! waits for a change.
 //!
 //! A state that several parties agree on without holding it, such as how far a latch has come or which
 //! tasks wait for a condition, is kept in a register. It is not a lock: nobody owns it, and no lease ends
-//! it. What is built of registers is written once over this seam, as locks are over
+//! it. Primitives over registers are written once over this seam, as locks are over
 //! [`Backend`](crate::Backend).
 
 use std::fmt::Debug;
@@ -20,13 +20,14 @@ use crate::{Durability, Effect, Failure, FailureKind, Patience, Resource, WaitMo
 /// Promises, each a law of the conformance suite:
 /// 1. **Linearizable**: a swap that took effect is seen by every read that begins after its answer, and of
 ///    several swaps on one seen state one takes effect at most.
-/// 2. **Never by half**: a value is the one that was written, whole, or none.
+/// 2. **Never by half**: a read returns a written value as a whole, or none.
 /// 3. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`].
 /// 4. **Wake**: a waiter learns of a change within what `waiting` promises, also of one between look and
 ///    wait.
 /// 5. **Own kind only**: a value that was not written by a register is left as it is, and is a failure.
 ///
-/// As those of a backend, its futures are never dropped midway; they need not be cancel safe.
+/// The engine never drops a future of this trait midway, as with [`Backend`](crate::Backend); it need not be
+/// cancel safe.
 #[async_trait]
 pub trait Registers: Debug + Send + Sync {
     /// Returns the promises of this store for its registers. Constant for the life of the connection.
@@ -38,18 +39,18 @@ pub trait Registers: Debug + Send + Sync {
     /// A [`Failure`]; reading changes nothing.
     async fn read(&self, at: &Resource) -> Result<Registered, Failure>;
 
-    /// Writes, or removes, if the register still has the state that was seen. `None` where it is not:
-    /// nothing was written.
+    /// Writes or removes the value, if the register still has the state that was seen. Returns `None`
+    /// otherwise: nothing was written.
     ///
     /// # Errors
-    /// `Invalid` for a value longer than [`RegisterPromise::max_bytes`], `Unsupported` for one to be
-    /// forgotten where the store does not forget, both before anything is sent. After any other whose
+    /// `Invalid` for a value longer than [`RegisterPromise::max_bytes`], `Unsupported` for one with a
+    /// lifetime if the store does not forget, both before anything is sent. After any other whose
     /// effect is `Unknown` a read shows whether it was written, if the value names its writer.
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure>;
 
     /// Returns the state of the register as soon as it is not the one that was seen, or when patience ends.
     ///
-    /// A store that promises [`WaitMode::Polls`] answers at once, and its caller asks again after a pause.
+    /// A store that promises [`WaitMode::Polls`] answers at once, and its caller calls again after a pause.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -91,19 +92,19 @@ impl RegisterPromise {
 /// The state of a register when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
-    /// The value; `None` where there is none.
+    /// The value; `None` if the register is empty.
     pub value: Option<Vec<u8>>,
-    /// Names this state.
+    /// The name of this state.
     pub stamp: Stamp,
     /// The remaining time to live, by the store's clock and rounded down; `None` if the store never
     /// forgets the value, or if the register is empty.
     pub left: Option<Duration>,
 }
 
-/// Names one state of a register, and says nothing else.
+/// A name of one state of a register, without further meaning.
 ///
-/// No two values that were ever written under one name have the same stamp, even if they are equal. All the
-/// times in which there was not a value may have the same one.
+/// No two values that were ever written under one name have the same stamp, even if they are equal. All
+/// states without a value may have the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp(pub String);
 

@@ -7,15 +7,15 @@ use crate::{ClaimId, Fence, Note, Resource, Share};
 /// The holders and the queue of one resource at one instant of the server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
-    /// The resource that was looked at.
+    /// The inspected resource.
     pub resource: Resource,
-    /// Names this state; another state has another version.
+    /// The name of this state; another state has another version.
     pub version: SnapshotVersion,
     /// The holders, in the order of grants.
     pub holders: Vec<ClaimInfo>,
-    /// The waiters, first in the queue first.
+    /// The waiters, in the order of the queue.
     pub waiting: Vec<ClaimInfo>,
-    /// The last fence that was granted, where the backend keeps one.
+    /// The last fence that was granted, if the backend keeps one.
     pub fence: Option<Fence>,
 }
 
@@ -27,19 +27,18 @@ pub struct ClaimInfo {
     pub id: ClaimId,
     /// The share that it asks for.
     pub share: Share,
-    /// Its fence, where it holds.
+    /// Its fence, if it holds.
     pub fence: Option<Fence>,
     /// The moment since which it holds or waits, in milliseconds of the Unix epoch on the server's clock;
     /// for display only.
     pub since_unix_ms: Option<u64>,
-    /// The time for which the server keeps it without hearing of it again; `None` where a session keeps it
-    /// alive.
+    /// The time for which the server keeps it without a sign of life; `None` if a session keeps it alive.
     pub remaining: Option<Duration>,
     /// The note of the claim.
     pub note: Note,
 }
 
-/// One line of a listing.
+/// One resource of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceSummary {
     /// The resource.
@@ -50,6 +49,6 @@ pub struct ResourceSummary {
     pub waiting: u32,
 }
 
-/// Names one state of a resource; only equality means anything.
+/// A name of one state of a resource; only equality has a meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SnapshotVersion(pub String);
