@@ -228,8 +228,8 @@ impl PlainBackend {
             .collect()
     }
 
-    /// Changes each of these items under its number: `None` where it changed meanwhile, `false` where it is
-    /// not its claim's any more.
+    /// Changes each of these items under its number: `None` if it changed meanwhile, `false` if it no longer
+    /// belongs to its claim.
     async fn apply(
         &self,
         claims: &[&Claim],

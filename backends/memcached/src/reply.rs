@@ -1,8 +1,8 @@
 //! Answers that are received, read byte by byte as they come.
 //!
 //! Ground rules: no input makes this panic, and none makes it keep more than one line and one value of the
-//! lengths below. Any input that is not exactly an answer of the protocol ends the connection, since nobody
-//! could know any more which answer belongs to which command.
+//! lengths below. Any input that is not exactly an answer of the protocol ends the connection, since the
+//! answers could no longer be assigned to their commands.
 
 use crate::command::MAX_VALUE;
 

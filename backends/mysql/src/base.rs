@@ -107,8 +107,8 @@ impl Base {
         Ok(summaries)
     }
 
-    /// Ends the connection that has the named lock `lock`, which represents a claim; `false` where this
-    /// connection does not have it any more. `lock` is an expression of SQL.
+    /// Ends the connection that has the named lock `lock`, which represents a claim; `false` if this
+    /// connection no longer has it. `lock` is an expression of SQL.
     ///
     /// The very statement that ends it checks that it has the lock, and its number does not come again
     /// while the server runs.

@@ -26,7 +26,7 @@ pub(crate) struct Link {
     timeout: Duration,
 }
 
-/// Which of the two servers it is, where they differ.
+/// The kind of server, where the two differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flavour {
     MariaDb,

@@ -117,9 +117,9 @@ pub(crate) struct RowSession {
     rows: String,
     /// The name of the connection, as long as it lives.
     word: String,
-    /// Which of its transactions it has, or had last.
+    /// The number of its present or last transaction.
     turn: AtomicU64,
-    /// Told when a question is not wanted any more.
+    /// Notified when a request is called back.
     called_back: Notify,
 }
 

@@ -199,8 +199,8 @@ impl Link {
         begun.and(ended).map(|()| rows)
     }
 
-    /// Writes a setting of the server: a statement whose answer nobody waits for any more must not take
-    /// effect much later.
+    /// Writes a setting of the server: a statement whose answer is no longer awaited must not take effect
+    /// much later.
     fn statement_timeout(&self) -> String {
         format!("statement_timeout = {}", self.timeout.as_millis().max(1))
     }

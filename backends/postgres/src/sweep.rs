@@ -1,4 +1,4 @@
-//! Rows of locks that nobody uses any more: found, and removed without a fence ever going back.
+//! The removal of rows of locks that are no longer used, without a fence ever going back.
 //!
 //! Ground rules: the row of a lock is what keeps its fence. Before one is deleted, the base of all epochs
 //! is raised to its epoch at least, so that any later grant has a greater one: on this cluster, on any that

@@ -48,8 +48,8 @@ impl Worker {
         Ok(Worker { jobs })
     }
 
-    /// Carries out `work`, again and again while others write, for up to `limit`. Nothing of it was done
-    /// where the database itself cannot be opened any more.
+    /// Carries out `work`, and repeats it while others write, for up to `limit`. Nothing of it was done if
+    /// the database itself can no longer be opened.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         limit: Duration,

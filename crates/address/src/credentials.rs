@@ -35,8 +35,10 @@ impl Credentials {
         self.file = Some(path.into());
     }
 
+    /// Checks that at most one password is given.
+    ///
     /// # Errors
-    /// `Invalid` where two passwords are given.
+    /// `Invalid` if two passwords are given.
     pub fn check(&self) -> Result<(), Failure> {
         if self.given.is_some() && self.file.is_some() {
             return Err(invalid("two passwords: one is in the URL, the other in password-file; keep one"));
@@ -44,12 +46,11 @@ impl Credentials {
         Ok(())
     }
 
-    /// Returns the password to log in with now. A file is read anew each time, so that it may be changed.
-    /// One that every user of the machine may read is used, with a warning: the secrets of containers are
-    /// such files.
+    /// Returns the present password. A file is read each time, so that it may be changed. A file that every
+    /// user of the machine may read is used, with a warning: the secrets of containers are such files.
     ///
     /// # Errors
-    /// `Invalid` where the file cannot be read.
+    /// `Invalid` if the file cannot be read.
     pub fn password(&self) -> Result<Option<SecretString>, Failure> {
         if self.given.is_some() {
             return Ok(self.given.clone());

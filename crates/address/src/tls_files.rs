@@ -31,8 +31,10 @@ impl TlsFiles {
         true
     }
 
+    /// Checks that certificate and key are named together.
+    ///
     /// # Errors
-    /// `Invalid` where a certificate is named without its key, or the other way round.
+    /// `Invalid` if a certificate is named without its key, or the other way round.
     pub fn check(&self) -> Result<(), Failure> {
         match self.cert.is_some() == self.key.is_some() {
             true => Ok(()),
@@ -40,10 +42,10 @@ impl TlsFiles {
         }
     }
 
-    /// Returns the text of the authorities' file, where one is named.
+    /// Returns the text of the authorities' file, if one is named.
     ///
     /// # Errors
-    /// `Invalid` where it cannot be read.
+    /// `Invalid` if it cannot be read.
     pub fn read_authorities(&self) -> Result<Option<Vec<u8>>, Failure> {
         self.ca.as_deref().map(|path| read_file(path, "ca")).transpose()
     }

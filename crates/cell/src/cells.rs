@@ -43,8 +43,7 @@ pub trait CellStore: Debug + Send + Sync + 'static {
         0
     }
 
-    /// Puts a value where no cell exists, or one in which no claim lives any more, in one step of the
-    /// store.
+    /// Puts a value where no cell exists, or where no claim of the cell lives, in one step of the store.
     ///
     /// The store itself makes the fence, above every fence that this cell ever had, and keeps it beside the
     /// text; the origin becomes the present. `put.fence` says nothing here.
@@ -143,7 +142,7 @@ pub enum ClockSource {
 pub struct Cell {
     /// The ledger; empty where it has no claims.
     pub text: String,
-    /// Names this state of the cell, among all that it ever had.
+    /// The name of this state of the cell, among all that it ever had.
     pub version: u64,
     /// The last fence of this cell, kept beside the text. It is the fence of a claim that seized the cell.
     pub fence: Fence,
@@ -160,8 +159,8 @@ pub struct Put {
     /// The ledger; empty where no claims are left. The cell itself, or at least its fence, is kept all the
     /// same, unless fences of the store rise without it.
     pub text: String,
-    /// Names the new state: drawn at random, positive as a signed number. A store that numbers its states
-    /// itself ignores it.
+    /// The name of the new state: drawn at random, positive as a signed number. A store that numbers its
+    /// states itself ignores it.
     pub version: u64,
     /// The last fence of the cell.
     pub fence: Fence,
@@ -214,7 +213,7 @@ pub enum InsertOutcome {
 /// One conditional write.
 #[derive(Clone, Debug)]
 pub struct Swap {
-    /// Which cell.
+    /// The cell.
     pub at: Resource,
     /// The version that it must have.
     pub seen: u64,
@@ -230,7 +229,7 @@ pub struct Swap {
 /// called.
 #[derive(Clone, Debug)]
 pub struct CellUpdate {
-    /// Which cell.
+    /// The cell.
     pub at: Resource,
     /// The version that it must have: the one that this client gave it.
     pub seen: u64,

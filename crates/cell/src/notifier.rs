@@ -175,7 +175,7 @@ pub(crate) enum News {
 }
 
 impl Waiter {
-    /// Waits for word. What came since the last call is answered at once.
+    /// Waits for a notification. Returns at once if one came since the last call.
     pub(crate) async fn hear(&self) -> News {
         tokio::select! {
             biased;

@@ -10,7 +10,7 @@ use leasehold_core::{Claim, ClaimId};
 
 use crate::timing::{FIRST_POLL, HEAD_POLL, LAST_POLL, TICK, jittered};
 
-/// Which claims of this client have asked how often, where they ask again and again.
+/// The number of requests of each claim of this client that polls.
 #[derive(Debug, Default)]
 pub struct Pollers(Mutex<HashMap<ClaimId, u32>>);
 

@@ -190,7 +190,7 @@ const FOR_EVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 const MAX_BYTES: usize = 512 * 1024;
 /// The longest head before the bytes in a text.
 const MAX_HEAD: usize = 32;
-/// Longest time between two looks of one that waits, for word that was lost.
+/// The longest time between two looks of a waiter, in case a notification was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// The same while nothing can be heard.
 const DEAF: Duration = Duration::from_millis(300);

@@ -1,4 +1,4 @@
-//! Sweeping: claims that ended by their time, in cells that nobody uses any more, are removed.
+//! Sweeping: the removal of claims that ended by their time, in cells that are no longer used.
 //!
 //! Ground rules: each client that uses a cell does the same in passing, so nothing here is needed for a
 //! lock to be right. A cell is changed on the condition that it is still what was read, and only where no

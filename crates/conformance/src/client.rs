@@ -207,7 +207,7 @@ impl Client {
         }
     }
 
-    /// Renews a claim that is not held any more, which must be said.
+    /// Renews a claim that is no longer held, and checks that the answer says so.
     pub(crate) async fn lost(&self, claim: &Claim, proof: &Proof, why: &str) -> Checked {
         match self.renew(claim, proof).await? {
             Renewal::Lost => Ok(()),

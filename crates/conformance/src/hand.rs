@@ -21,8 +21,10 @@ pub fn clock() -> Arc<dyn Clock> {
     Arc::new(SteadyClock::new())
 }
 
+/// Returns the resource of this name.
+///
 /// # Panics
-/// If it is not a name.
+/// If `name` is not a valid name.
 pub fn resource(name: &str) -> Resource {
     must(Resource::new(name))
 }
@@ -30,7 +32,7 @@ pub fn resource(name: &str) -> Resource {
 /// Returns a new claim on all of a resource.
 ///
 /// # Panics
-/// If it is not a name, or the system has no randomness.
+/// If `name` is not a valid name, or the system has no randomness.
 pub fn claim(name: &str, ttl: Duration) -> Claim {
     let mut id = [0; 16];
     must(getrandom::fill(&mut id));
@@ -38,10 +40,10 @@ pub fn claim(name: &str, ttl: Duration) -> Claim {
     Claim { id, resource: resource(name), share: Share::MUTEX, ttl, note: Note::default() }
 }
 
-/// Asks once, without waiting.
+/// Contends once, without waiting.
 ///
 /// # Errors
-/// Those of the backend.
+/// The errors of the backend.
 pub async fn look_once(backend: &dyn Backend, claim: &Claim) -> Result<Option<Grant>, Failure> {
     match backend.contend(claim, &Patience::none(clock())).await? {
         Step::Granted(grant) => Ok(Some(grant)),
@@ -52,7 +54,7 @@ pub async fn look_once(backend: &dyn Backend, claim: &Claim) -> Result<Option<Gr
 /// Takes a free lock.
 ///
 /// # Panics
-/// If it is not.
+/// If the lock is not free.
 pub async fn hold(backend: &dyn Backend, claim: &Claim) -> Grant {
     match look_once(backend, claim).await {
         Ok(Some(grant)) => grant,
@@ -60,10 +62,10 @@ pub async fn hold(backend: &dyn Backend, claim: &Claim) -> Grant {
     }
 }
 
-/// Waits as the engine does: with the same claim after every failure that may pass.
+/// Waits as the engine does: contends with the same claim after every transient failure.
 ///
 /// # Panics
-/// If one does not pass, or nothing is granted in the end.
+/// If a failure is not transient, or nothing is granted in the end.
 pub async fn take(backend: &dyn Backend, claim: &Claim) -> Grant {
     let patience = Patience::unlimited(clock());
     for _ in 0..MAX_STEPS {
@@ -77,22 +79,26 @@ pub async fn take(backend: &dyn Backend, claim: &Claim) -> Grant {
     panic!("{:?} was never granted", claim.resource);
 }
 
+/// Releases a claim.
+///
 /// # Panics
 /// If the backend does not answer.
 pub async fn release(backend: &dyn Backend, claim: &Claim) -> Release {
     must(backend.release(&[claim]).await.pop().ok_or("no answer"))
 }
 
+/// Renews a claim.
+///
 /// # Panics
 /// If the backend does not answer.
 pub async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
     must(backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().ok_or("no answer"))
 }
 
-/// Renews as the engine does, until it is known what became of it.
+/// Renews as the engine does, until the outcome is known.
 ///
 /// # Panics
-/// If that is never known.
+/// If the outcome is never known.
 pub async fn renew_at_last(backend: &dyn Backend, claim: &Claim) -> Renewal {
     for _ in 0..MAX_STEPS {
         match renew(backend, claim).await {

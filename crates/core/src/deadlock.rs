@@ -60,7 +60,7 @@ pub fn find(waits: &[Announced], lines: &[Snapshot]) -> Vec<Deadlock> {
     found
 }
 
-/// Which of the waits block which.
+/// The graph of waits that block each other.
 struct Graph<'a> {
     waits: &'a [Announced],
     lines: HashMap<&'a Resource, &'a Snapshot>,

@@ -10,8 +10,8 @@ use crate::{Clock, Moment};
 
 /// The limit of one wait. Cloned freely: all clones end together.
 ///
-/// The engine ends it, at the deadline or because nobody wants the answer any more; a backend listens and
-/// returns what it has. The engine never drops a backend's future instead.
+/// The engine ends it, at the deadline or because no caller needs the answer; a backend listens and returns
+/// its present answer. The engine never drops a backend's future instead.
 #[derive(Clone)]
 pub struct Patience {
     clock: Arc<dyn Clock>,

@@ -137,7 +137,7 @@ impl Debug for Stamp {
 /// The memory that a member has of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberState {
-    /// Names the running server; another one after each restart.
+    /// The name of the running server; another one after each restart.
     pub run: String,
     /// Its mark, of any run.
     pub mark: Option<Mark>,

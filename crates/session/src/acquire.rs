@@ -174,7 +174,8 @@ impl<C: Sessions> SessionBackend<C> {
     }
 }
 
-/// Asks once. One that nobody wants any more is called back from the server, and what it got is got.
+/// Sends the request once. A request that is no longer needed is called back from the server; a lock that it
+/// already got is returned all the same.
 async fn wait_on<S: Session>(
     open: &Open<S>,
     claim: &Claim,

@@ -1,4 +1,4 @@
-//! The claims that this client holds, and in which session.
+//! The claims that this client holds, with their sessions.
 //!
 //! Ground rules: a server lets one session take one lock again and again, so which claims of this client
 //! exclude each other is decided here, before anything is sent. The table is behind a plain mutex that is
@@ -23,7 +23,7 @@ pub(crate) struct ClaimTable<S>(Mutex<Pages<S>>);
 #[derive(Debug)]
 struct Pages<S> {
     held: HashMap<ClaimId, Held<S>>,
-    /// Which locks the sessions that hold many have, requests under way included.
+    /// The locks of the sessions that hold many, requests under way included.
     keys: HashMap<String, Taken>,
     waiting: HashMap<ClaimId, CancellationToken>,
 }

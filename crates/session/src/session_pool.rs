@@ -1,7 +1,7 @@
-//! The sessions of one client: which there are, and which may be used.
+//! The sessions of one client.
 //!
-//! Ground rules: a session is opened by one task while the others wait for it. A session that is over is
-//! never handed out, and its end strikes out what it held before anybody learns of it in another way.
+//! Ground rules: one task opens a session while the others wait for it. A session that is over is never
+//! handed out, and its end removes what it held before any task learns of it in another way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,7 +73,7 @@ impl<C: Sessions> SessionPool<C> {
         }
     }
 
-    /// Takes back a session that has no lock any more.
+    /// Takes back a session that no longer has a lock.
     pub(crate) fn give_back(&self, open: Arc<Open<C::Session>>) {
         let mut idle = self.idle();
         if open.is_live() && idle.len() < IDLE_MAX {

@@ -167,7 +167,7 @@ pub struct Ask<'a> {
     pub beside: Sharing,
 }
 
-/// Which other claims hold the same lock in the same session.
+/// The other claims that hold the same lock in the same session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// None: the server decides.

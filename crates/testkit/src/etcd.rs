@@ -109,7 +109,7 @@ impl EtcdCluster {
         self.members[member].process.directory().log_path()
     }
 
-    /// Stops a member (SIGSTOP): connections stay open, nothing answers any more. See [`Process::stop`].
+    /// Stops a member (SIGSTOP): connections stay open, and nothing answers. See [`Process::stop`].
     pub fn stop(&self, member: usize) -> Result<(), Error> {
         self.members[member].process.stop()
     }

@@ -105,7 +105,7 @@ impl MariaDbServer {
         self.ask(&["-D", DATABASE], statements).await
     }
 
-    /// Hangs the server (SIGSTOP): connections stay open, nothing answers any more. See [`Process::stop`].
+    /// Hangs the server (SIGSTOP): connections stay open, and nothing answers. See [`Process::stop`].
     pub fn stop(&self) -> Result<(), Error> {
         self.process.stop()
     }

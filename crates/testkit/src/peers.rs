@@ -52,7 +52,7 @@ impl Peer {
     /// Writes one line to its stdin.
     ///
     /// # Errors
-    /// If it does not read any more.
+    /// If it no longer reads.
     pub fn tell(&mut self, line: &str) -> Result<(), Error> {
         let stdin = self.stdin.as_mut().ok_or_else(|| Error::failed("the peer's stdin is closed"))?;
         stdin.write_all(format!("{line}\n").as_bytes()).map_err(cannot("send to a peer", line))
@@ -70,7 +70,7 @@ impl Peer {
     /// Returns the next line of its stdout, or `None` where it does not come in time.
     ///
     /// # Errors
-    /// If none will come any more.
+    /// If no further answer will come.
     pub fn answer_within(&self, limit: Duration) -> Result<Option<String>, Error> {
         match self.answers.recv_timeout(limit) {
             Ok(line) => Ok(Some(line)),

@@ -114,7 +114,7 @@ impl PostgresServer {
         output("psql", psql).await
     }
 
-    /// Hangs the server (SIGSTOP), its processes for single connections included: nothing answers any more.
+    /// Hangs the server (SIGSTOP), its processes for single connections included: nothing answers.
     pub fn stop(&self) -> Result<(), Error> {
         self.process.stop()?;
         self.signal_children(rustix::process::Signal::STOP)

@@ -88,7 +88,7 @@ impl Process {
         ended.end().ok()
     }
 
-    /// Stops it (SIGSTOP): connections stay open, nothing answers any more. Its helper processes continue.
+    /// Stops it (SIGSTOP): connections stay open, and nothing answers. Its helper processes continue.
     ///
     /// # Errors
     /// When it has not stopped within 10 seconds, or does not run.

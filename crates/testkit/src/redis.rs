@@ -153,7 +153,7 @@ impl RedisServer {
         self.process.pid()
     }
 
-    /// Stops the server (SIGSTOP): connections stay open, nothing answers any more. See [`Process::stop`].
+    /// Stops the server (SIGSTOP): connections stay open, and nothing answers. See [`Process::stop`].
     pub fn stop(&self) -> Result<(), Error> {
         self.process.stop()
     }

@@ -180,7 +180,7 @@ impl ZooKeeperEnsemble {
         self.nodes[server].ports.client.addr()
     }
 
-    /// Stops a server (SIGSTOP): connections stay open, nothing answers any more. See [`Process::stop`].
+    /// Stops a server (SIGSTOP): connections stay open, and nothing answers. See [`Process::stop`].
     pub fn stop(&self, server: usize) -> Result<(), Error> {
         self.nodes[server].process.stop()
     }

@@ -184,7 +184,7 @@ impl RowSession {
         Ok(Answer::Busy)
     }
 
-    /// Goes on to the next part of a question; `false` where it is not wanted any more.
+    /// Continues with the next part of a request; `false` if the request was called back.
     fn move_on(&self, call: Call) -> bool {
         self.call.send_if_modified(|present| {
             let wanted = *present != Call::Heeded;

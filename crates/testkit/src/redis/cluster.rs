@@ -45,7 +45,7 @@ pub struct RedisCluster {
 /// A slot on its way from one member to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotMove {
-    /// Which slot.
+    /// The slot.
     pub slot: u16,
     /// The member that owns it until the move ends.
     pub from: usize,
@@ -119,7 +119,7 @@ impl RedisCluster {
         self.certificates.as_ref()
     }
 
-    /// Stops a member (SIGSTOP): connections stay open, nothing answers any more. See [`RedisServer::stop`].
+    /// Stops a member (SIGSTOP): connections stay open, and nothing answers. See [`RedisServer::stop`].
     pub fn stop(&self, member: usize) -> Result<(), Error> {
         self.members[member].awake.store(false, Ordering::SeqCst);
         self.members[member].server.stop()

@@ -15,7 +15,7 @@ pub(super) struct Node {
     slots: Vec<RangeInclusive<u16>>,
 }
 
-/// Which slots a primary serves, and since which epoch.
+/// The slots that a primary serves, and the epoch since which it does.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ownership {
     id: String,

@@ -61,7 +61,7 @@ impl RedisSentinel {
     /// The name under which the Sentinels watch the primary.
     pub const NAME: &str = "locks";
 
-    /// Options.
+    /// Returns a builder with options.
     pub fn builder() -> RedisSentinelBuilder {
         RedisSentinelBuilder {
             server: RedisBuilder::new(),
@@ -129,7 +129,7 @@ impl RedisSentinel {
         self.sentinels[number].addr()
     }
 
-    /// Stops a server (SIGSTOP): connections stay open, nothing answers any more.
+    /// Stops a server (SIGSTOP): connections stay open, and nothing answers.
     pub fn stop(&self, number: usize) -> Result<(), Error> {
         self.server(number).stop()
     }
