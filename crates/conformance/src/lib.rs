@@ -1,9 +1,9 @@
-//! The laws every leasehold backend keeps, as a test suite that any backend runs, ours or foreign.
+//! The laws that every leasehold backend keeps, as a test suite for any backend, ours or foreign.
 //!
 //! Ground rules: the suite knows backends only through the seam of `leasehold-core`, and runs whole. A
 //! backend opts out of a law only through its [`Profile`](leasehold_core::Profile), and the suite checks
-//! that the opt-out is true: one that admits no counted shares must refuse them, one that polls must not
-//! block, one that has no fences must show none.
+//! that the opt-out is true: a backend that admits no counted shares must refuse them, one that polls must
+//! not block, and one without fences must show none.
 //!
 //! # How to run it
 //!
@@ -48,34 +48,35 @@
 //!
 //! # The laws
 //!
-//! | group | what a backend does that keeps it |
+//! | group | the rule that a backend keeps |
 //! |---|---|
-//! | `profile` | it is what its profile says, no less and no more |
+//! | `profile` | it behaves as its profile says, no less and no more |
 //! | `safety` | the weights of what is held together never exceed the smallest capacity |
 //! | `idempotence` | any call may be repeated with the same claim |
 //! | `finality` | a renewal never resurrects and never shortens |
 //! | `residue` | after `Busy` with ended patience, and after a release, nothing remains |
-//! | `honesty` | it answers what happened, and when patience ends |
+//! | `honesty` | it reports what happened, and returns when patience ends |
 //! | `order` | fences rise strictly; FIFO means first come, first served |
 //! | `own_only` | a release or a renewal never touches another's claim |
-//! | `wake` | a waiter learns of a release in time, and none is lost between look and wait |
-//! | `view` | an onlooker sees what is there; names never collide |
-//! | `crash` | the others live on when a process is killed or stopped |
+//! | `wake` | a waiter sees a release in time, and no wake-up is lost between look and wait |
+//! | `view` | an inspection shows the present holders and waiters; names never collide |
+//! | `crash` | the other processes continue when a process is killed or stopped |
 //! | `batch` | each claim of a batch gets its own answer, in order |
-//! | `registers` | values change one after the other, whole, on what was seen; where the backend has any |
+//! | `registers` | if the backend has any: values change one after the other, whole, on the seen state |
 //!
 //! # What the suite cannot show
 //!
-//! It has no hand on the way to the server. That a lost answer is reported with
-//! [`Effect::Unknown`](leasehold_core::Effect::Unknown), that a server that is away is `Unavailable`, and
-//! what a failover does are for the backend's own tests, with a connection that can be cut. Neither can it
-//! prove a race absent: it runs many, at random.
+//! It does not control the network to the server. The backend's own tests, with a connection that can be cut,
+//! have to check three things: a lost answer is reported with
+//! [`Effect::Unknown`](leasehold_core::Effect::Unknown), a server that is away is `Unavailable`, and a
+//! failover does what the backend documents. Nor can the suite prove that a race is absent: it runs many
+//! races, at random.
 //!
 //! # Machines that are busy
 //!
-//! Violations of safety are checked without regard to time. What must happen *in time* has bounds far above
-//! what it takes, and counts as broken only where the machine itself kept time meanwhile; otherwise it is
-//! tried again.
+//! Violations of safety are checked without regard to time. An event that must happen *in time* has a bound
+//! far above its usual duration. It counts as broken only if the machine itself kept time meanwhile;
+//! otherwise the law is tried again.
 
 #![forbid(unsafe_code)]
 
