@@ -12,7 +12,7 @@ use crate::ground::{Ground, LIMIT, Part, Primitive, TTL, assert_unsupported, not
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
-    name: "lock delay",
+    name: "lock-delay",
     rules: |ground| rules(ground).boxed(),
     parts: &[Part {
         name: "holder",

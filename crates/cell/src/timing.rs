@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience, Profile, Resource, SILENT_AFTER, Share};
+use tokio::time::Instant;
 
 use crate::notifier::address;
 
@@ -33,6 +34,9 @@ pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
 /// Tries of one change against other writers, before the cell counts as too busy. Every lost try is
 /// another's success.
 pub(crate) const MAX_TRIES: u32 = 50;
+/// The time for which a change that delays no other is tried at least, whatever the number of tries: a
+/// crowd of two hundred writers on a slow store succeeds one after another for seconds.
+const BUSY_FOR: Duration = Duration::from_secs(10);
 /// Limit of tries that find the cell unchanged and cannot change it, before it counts as locked, where
 /// other cells of the same call wait meanwhile. One that is alone gets nearly all tries, about a second.
 pub(crate) const LOCKED_TRIES: u32 = 16;
@@ -57,7 +61,35 @@ pub async fn before_retry(tries: u32) {
     tokio::time::sleep(longest.mul_f64(f64::from(part) / f64::from(u32::MAX))).await;
 }
 
-/// Returns when patience has ended, by a signal or by the clock.
+/// The tries of one change against other writers.
+#[derive(Debug)]
+pub(crate) struct Tries {
+    made: u32,
+    /// The time until which there is always another try.
+    until: Option<Instant>,
+}
+
+impl Tries {
+    /// Counts the tries of a change that others wait for: [`MAX_TRIES`].
+    pub(crate) fn few() -> Tries {
+        Tries { made: 0, until: None }
+    }
+
+    /// Counts the tries of a change that nothing else waits for: [`MAX_TRIES`], and more until
+    /// [`BUSY_FOR`] has passed.
+    pub(crate) fn many() -> Tries {
+        Tries { made: 0, until: Some(Instant::now() + BUSY_FOR) }
+    }
+
+    /// Counts a lost try. Returns the number of tries lost before it; `None` if it was the last one.
+    pub(crate) fn next(&mut self) -> Option<u32> {
+        self.made += 1;
+        let is_early = self.until.is_some_and(|until| Instant::now() < until);
+        (self.made < MAX_TRIES || is_early).then_some(self.made - 1)
+    }
+}
+
+/// Comes back when patience has ended, by word or by the clock.
 ///
 /// # Cancel safety
 /// Dropping the future loses nothing.
@@ -107,7 +139,7 @@ fn check_share(profile: &Profile, share: Share) -> Result<(), Failure> {
 /// Returns the failure of a cell that changed whenever it was to be written.
 pub(crate) fn too_busy() -> Failure {
     Failure::unavailable(format!(
-        "other clients changed it {MAX_TRIES} times between look and write: try again later"
+        "other clients changed it more than {MAX_TRIES} times between look and write: try again later"
     ))
 }
 

@@ -41,8 +41,9 @@ pub enum LossCause {
     /// The process is a fork of the one that took the lock.
     Forked,
     /// The claim was handed over, and is now held by another.
-    HandedOver,
-    /// The renewal ended: the runtime that the client was opened in ended, or the task that renews failed.
+    Transferred,
+    /// Nothing renews it any more: the runtime that the client was opened in ended, or the task that renews
+    /// failed.
     RenewalEnded,
 }
 

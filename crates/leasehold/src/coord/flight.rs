@@ -100,7 +100,7 @@ pub enum ValueSource {
     /// A kept value that is older than its ttl, and is being loaded anew.
     Stale,
     /// A value of the caller's loader, which is kept for the others.
-    FlightOutcome,
+    Loaded,
     /// A loaded value that is not kept: the loader was overtaken, took too long, or the value
     /// is not to be kept.
     NotKept,
@@ -406,7 +406,7 @@ impl SingleFlight {
             return Err(register.error(ErrorKind::Invalid, text).into());
         }
         let origin = match self.keep(register, loader, value.as_deref(), ttl, took).await {
-            Ok(true) => ValueSource::FlightOutcome,
+            Ok(true) => ValueSource::Loaded,
             Ok(false) => ValueSource::NotKept,
             Err(error) => {
                 tracing::debug!(%error, "a loaded value could not be kept");

@@ -54,7 +54,7 @@ pub trait RedisEval: Send + Sync {
 ///
 /// # async fn pay(client: redis::Client) -> Result<(), Box<dyn std::error::Error>> {
 /// let locks = Client::open("redis://127.0.0.1").await?;
-/// let guard = locks.mutex("account/7").fenced(FenceGrade::BestEffort)?.lock().await?;
+/// let guard = locks.mutex("account/7").require_fencing(FenceGrade::BestEffort)?.lock().await?;
 /// let connection = Connection(client.get_multiplexed_async_connection().await?);
 /// let account = FencedRedis::open(connection, "account/7", guard.fence()).await?;
 /// let balance: i64 = match account.get().await? {

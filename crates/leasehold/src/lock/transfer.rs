@@ -193,7 +193,7 @@ impl FromStr for TransferToken {
 impl fmt::Debug for TransferToken {
     /// Omits the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handover")
+        f.debug_struct("TransferToken")
             .field("resource", &self.resource)
             .field("share", &self.share)
             .field("fence", &self.fence)

@@ -92,7 +92,7 @@ async fn callers_of_one_key_fail_together_where_the_store_is_away() {
     // A failure that was reported then is not reported to later callers.
     assert_eq!(
         ask(&flight(&locks), &source, Duration::ZERO, false).await.unwrap().origin,
-        ValueSource::FlightOutcome
+        ValueSource::Loaded
     );
 }
 
@@ -213,7 +213,7 @@ async fn a_slow_old_loader_does_not_replace_a_newer_value() {
     old.fault(Verb::Release, Mode::Hang);
     source.version.store(7, Ordering::SeqCst);
     let quick = ask(&flight(&new.locks), &source, Duration::from_millis(5), false).await.unwrap();
-    assert_eq!((version(&quick), quick.origin), (7, ValueSource::FlightOutcome));
+    assert_eq!((version(&quick), quick.origin), (7, ValueSource::Loaded));
     let slow = slow.await.unwrap();
     assert_eq!((version(&slow), slow.origin), (0, ValueSource::NotKept));
     assert_eq!(version(&flight(&new.locks).get().await.unwrap().unwrap()), 7);
@@ -263,7 +263,7 @@ async fn a_stale_value_is_given_out_while_it_is_loaded_anew() {
             Ok::<_, String>(Some(value))
         })
     };
-    assert_eq!(ask().await.unwrap().origin, ValueSource::FlightOutcome);
+    assert_eq!(ask().await.unwrap().origin, ValueSource::Loaded);
     tokio::time::sleep(ttl - Duration::from_millis(200)).await;
     assert_eq!(ask().await.unwrap().origin, ValueSource::Kept);
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -280,7 +280,7 @@ async fn a_stale_value_is_given_out_while_it_is_loaded_anew() {
     assert_eq!(source.loads.load(Ordering::SeqCst), 2);
     tokio::time::sleep(Duration::from_secs(16)).await;
     assert!(flight.get().await.unwrap().is_none());
-    assert_eq!(ask().await.unwrap().origin, ValueSource::FlightOutcome);
+    assert_eq!(ask().await.unwrap().origin, ValueSource::Loaded);
 }
 
 /// The longer a load takes, the earlier it is repeated; it is not repeated early if that is turned off.
@@ -329,10 +329,10 @@ async fn that_there_is_nothing_is_kept_as_long_as_it_is_said() {
         }
     };
     let kept = client.locks.single_flight("kept").negative_for(Duration::from_secs(2));
-    assert_eq!(ask(kept.clone()).await, ValueSource::FlightOutcome);
+    assert_eq!(ask(kept.clone()).await, ValueSource::Loaded);
     assert_eq!(ask(kept.clone()).await, ValueSource::Kept);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(ask(kept).await, ValueSource::FlightOutcome);
+    assert_eq!(ask(kept).await, ValueSource::Loaded);
     let never = client.locks.single_flight("never").negative_for(Duration::ZERO);
     assert_eq!(ask(never.clone()).await, ValueSource::NotKept);
     assert_eq!(ask(never).await, ValueSource::NotKept);

@@ -83,7 +83,7 @@ impl Seat {
     /// another caller loaded it.
     pub(super) fn bring(&self, loaded: &FlightOutcome) {
         let origin = match loaded.origin {
-            ValueSource::FlightOutcome => ValueSource::Kept,
+            ValueSource::Loaded => ValueSource::Kept,
             origin => origin,
         };
         self.slot.brought.send_replace(Some(Ok(FlightOutcome { value: loaded.value.clone(), origin })));
