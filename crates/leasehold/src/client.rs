@@ -152,68 +152,73 @@ impl Client {
     }
 
     /// Returns a lock for one holder at a time.
-    pub fn mutex(&self, name: &str) -> Mutex {
-        self.lock(name, kind::Exclusive)
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        self.lock(name.as_ref(), kind::Exclusive)
     }
 
     /// Returns a lock for many readers or one writer.
-    pub fn rwlock(&self, name: &str) -> RwLock {
-        self.lock(name, kind::Shared)
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
+        self.lock(name.as_ref(), kind::Shared)
     }
 
     /// Returns a lock for up to `permits` holders at a time.
     ///
     /// All users of one name should give the same number. If the numbers differ, the smallest among
     /// current holders and waiters counts.
-    pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
-        self.lock(name, kind::Counted { permits })
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        self.lock(name.as_ref(), kind::Counted { permits })
     }
 
     /// Combines several mutexes into one: all of them are acquired, or none. [`MultiLock::and`] adds
     /// locks of other kinds and of other stores.
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiLock {
-        names.into_iter().fold(MultiLock::new(), |all, name| all.and(self.mutex(name.as_ref())))
+        names.into_iter().fold(MultiLock::new(), |all, name| all.and(self.mutex(name)))
     }
 
     /// Returns a lock that is divided into `count` stripes, 1 to 65,536.
-    pub fn striped_mutex(&self, name: &str, count: u32) -> StripedMutex {
-        StripedMutex::new(name, count, |stripe| self.mutex(stripe))
+    pub fn striped_mutex(&self, name: impl AsRef<str>, count: u32) -> StripedMutex {
+        StripedMutex::new(name.as_ref(), count, |stripe| self.mutex(stripe))
     }
 
     /// Returns an election: one of many candidates leads, and all can see which one.
-    pub fn election(&self, name: &str) -> Election {
-        Election::new(self.mutex(name), self.rwlock(&Election::board_of(name)))
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        let name = name.as_ref();
+        Election::new(self.mutex(name), self.rwlock(Election::board_of(name)))
     }
 
     /// Returns a compare-and-set value.
-    pub fn versioned(&self, name: &str) -> Versioned {
-        Versioned::new(self.engine.clone(), name, self.mutex(&Versioned::gate_of(name)))
+    pub fn versioned(&self, name: impl AsRef<str>) -> Versioned {
+        let name = name.as_ref();
+        Versioned::new(self.engine.clone(), name, self.mutex(Versioned::gate_of(name)))
     }
 
     /// Returns a condition: tasks wait for it under a lock until another task notifies.
-    pub fn condition(&self, name: &str) -> Condition {
-        Condition::new(self.engine.clone(), name, self.rwlock(&Condition::signs_of(name)))
+    pub fn condition(&self, name: impl AsRef<str>) -> Condition {
+        let name = name.as_ref();
+        Condition::new(self.engine.clone(), name, self.rwlock(Condition::signs_of(name)))
     }
 
     /// Returns a one-shot latch that opens for good after `count` count-downs.
-    pub fn latch(&self, name: &str, count: u32) -> Latch {
-        Latch::new(self.engine.clone(), name, count)
+    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Latch {
+        Latch::new(self.engine.clone(), name.as_ref(), count)
     }
 
     /// Returns a reusable barrier for `parties` participants.
-    pub fn barrier(&self, name: &str, parties: u32) -> Barrier {
-        Barrier::new(self.engine.clone(), name, parties, self.rwlock(&Barrier::signs_of(name)))
+    pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Barrier {
+        let name = name.as_ref();
+        Barrier::new(self.engine.clone(), name, parties, self.rwlock(Barrier::signs_of(name)))
     }
 
     /// Returns a rate limit of up to `count` permits in any `period`.
-    pub fn rate_limit(&self, name: &str, count: u32, period: Duration) -> RateLimit {
-        let permits = self.semaphore(&RateLimit::permits_of(name), count);
+    pub fn rate_limit(&self, name: impl AsRef<str>, count: u32, period: Duration) -> RateLimit {
+        let permits = self.semaphore(RateLimit::permits_of(name.as_ref()), count);
         RateLimit::new(self.engine.clone(), permits, period, count)
     }
 
     /// Returns a value that one caller loads for all callers that want it.
-    pub fn single_flight(&self, key: &str) -> SingleFlight {
-        let turn = self.mutex(&SingleFlight::turn_of(key));
+    pub fn single_flight(&self, key: impl AsRef<str>) -> SingleFlight {
+        let key = key.as_ref();
+        let turn = self.mutex(SingleFlight::turn_of(key));
         SingleFlight::new(self.engine.clone(), self.flights.clone(), key, turn)
     }
 

@@ -45,17 +45,17 @@ impl Client {
     }
 
     /// Returns a lock for one holder at a time.
-    pub fn mutex(&self, name: &str) -> Mutex {
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Lock::new(self.client.mutex(name))
     }
 
     /// Returns a lock for many readers or one writer.
-    pub fn rwlock(&self, name: &str) -> RwLock {
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         Lock::new(self.client.rwlock(name))
     }
 
     /// Returns a lock for up to `permits` holders at a time.
-    pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
         Lock::new(self.client.semaphore(name, permits))
     }
 
@@ -66,43 +66,43 @@ impl Client {
     }
 
     /// Returns a lock that is divided into `count` stripes.
-    pub fn striped_mutex(&self, name: &str, count: u32) -> StripedMutex {
+    pub fn striped_mutex(&self, name: impl AsRef<str>, count: u32) -> StripedMutex {
         Blocking::new(self.client.striped_mutex(name, count))
     }
 
     /// Returns an election: one of many candidates leads, and all can see which one.
-    pub fn election(&self, name: &str) -> Election {
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
         Blocking::new(self.client.election(name))
     }
 
     /// Returns a compare-and-set value.
-    pub fn versioned(&self, name: &str) -> Versioned {
+    pub fn versioned(&self, name: impl AsRef<str>) -> Versioned {
         Blocking::new(self.client.versioned(name))
     }
 
     /// Returns a condition: threads wait for it under a lock until another one notifies, by
     /// [`Guard::wait`](super::Guard::wait).
-    pub fn condition(&self, name: &str) -> crate::Condition {
+    pub fn condition(&self, name: impl AsRef<str>) -> crate::Condition {
         self.client.condition(name)
     }
 
     /// Returns a one-shot latch that opens for good after `count` count-downs.
-    pub fn latch(&self, name: &str, count: u32) -> Latch {
+    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Latch {
         Blocking::new(self.client.latch(name, count))
     }
 
     /// Returns a reusable barrier for `parties` participants.
-    pub fn barrier(&self, name: &str, parties: u32) -> Barrier {
+    pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Barrier {
         Blocking::new(self.client.barrier(name, parties))
     }
 
     /// Returns a rate limit of up to `count` permits in any `period`.
-    pub fn rate_limit(&self, name: &str, count: u32, period: Duration) -> RateLimit {
+    pub fn rate_limit(&self, name: impl AsRef<str>, count: u32, period: Duration) -> RateLimit {
         Blocking::new(self.client.rate_limit(name, count, period))
     }
 
     /// Returns a value that one caller loads for all callers that want it.
-    pub fn single_flight(&self, key: &str) -> SingleFlight {
+    pub fn single_flight(&self, key: impl AsRef<str>) -> SingleFlight {
         Blocking::new(self.client.single_flight(key))
     }
 
