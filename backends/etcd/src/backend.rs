@@ -1,5 +1,7 @@
 //! The seam: which file answers which verb, and what is promised.
 
+mod registers;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +19,7 @@ use crate::core::Core;
 use crate::error::Refusal;
 use crate::layout::{Dialect, Layout, look_up};
 use crate::lease::length_for;
-use crate::{acquire, diagnose, inspect, lease_table, maintenance, registers, release, renew, version};
+use crate::{acquire, diagnose, inspect, lease_table, maintenance, release, renew, version};
 
 /// Locks on one etcd cluster.
 ///

@@ -21,7 +21,6 @@ use crate::layout::{Layout, look_up};
 use crate::lease::{Lease, Purpose, length_for};
 use crate::lease_table::{Access, LeaseChoice, LeaseTable};
 use crate::limiter::Gate;
-use crate::maintenance;
 use crate::member::{Kept, Line, term};
 use crate::proto::{
     DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, Request, Response,
@@ -101,7 +100,7 @@ impl Core {
     /// Notes that something is due at that moment. The task that tends to it is woken only where it
     /// would look too late.
     fn nudge_before(&self, due: Option<Moment>) {
-        if due.is_some_and(|due| due < self.now().after(maintenance::LONGEST)) {
+        if due.is_some_and(|due| due < self.now().after(LONGEST_PAUSE)) {
             self.nudge.notify_one();
         }
     }
@@ -461,6 +460,8 @@ fn round_on(
     }
 }
 
+/// The longest pause of the task that tends to what is due.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The number of operations that etcd allows in one transaction by default.
 const OPERATIONS_MAX: usize = 128;
 /// The most transactions of renewals that are under way together. Each looks at as many keys as one

@@ -22,7 +22,7 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Note, Resourc
 use crate::key_slots::Slot;
 use crate::proto::{KeyValue, RangeRequest, order};
 use crate::queue::Entry;
-use crate::txn::{Erase, created_at, value_begins};
+use crate::txn::{Erase, Span, created_at, value_begins};
 
 /// The place of the keys, and the way in which they are written.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,20 +41,6 @@ pub(crate) enum Dialect {
     Concurrency,
     /// The form of Python's `etcd3` and `etcd3gw`: one key for a lock, and no queue. Mutexes only.
     Etcd3,
-}
-
-/// A range of keys, its end excluded.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Span {
-    pub(crate) start: Vec<u8>,
-    pub(crate) end: Vec<u8>,
-}
-
-impl Span {
-    pub(crate) fn holds(&self, key: &[u8]) -> bool {
-        // No queue goes up to the last key of all.
-        self.start.as_slice() <= key && key < self.end.as_slice()
-    }
 }
 
 impl Layout {

@@ -23,7 +23,6 @@ mod outage;
 mod proof;
 mod proto;
 mod queue;
-mod registers;
 mod release;
 mod renew;
 mod txn;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_core::ClaimId;
 
-use crate::core::Core;
+use crate::core::{Core, LONGEST_PAUSE};
 use crate::txn::Erase;
 
 /// Starts the task. It ends when the client is gone.
@@ -31,7 +31,7 @@ async fn tend(core: Weak<Core>) {
         if !chores.end.is_empty() {
             drop(leasehold_machine::spawn(end(core.clone(), chores.end)));
         }
-        let pause = chores.next.map_or(LONGEST, |next| now.until(next)).clamp(SHORTEST, LONGEST);
+        let pause = chores.next.map_or(LONGEST_PAUSE, |next| now.until(next)).clamp(SHORTEST, LONGEST_PAUSE);
         let nudge = core.nudge.clone();
         // The client may go meanwhile: this task does not keep it alive.
         drop(core);
@@ -96,6 +96,4 @@ const ENDS_TOGETHER: usize = 1_024;
 /// when it was due.
 const WAIT_LIMIT: Duration = Duration::from_millis(1_200);
 const SHORTEST: Duration = Duration::from_millis(5);
-/// The longest pause between its looks.
-pub(crate) const LONGEST: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_secs(1);

@@ -1,7 +1,20 @@
 //! The parts that transactions are made of.
 
-use crate::layout::Span;
 use crate::proto::{Compare, Operand, RangeResponse, Request, RequestOp, Response, ResponseOp, compare};
+
+/// A range of keys, its end excluded.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Span {
+    pub(crate) start: Vec<u8>,
+    pub(crate) end: Vec<u8>,
+}
+
+impl Span {
+    pub(crate) fn holds(&self, key: &[u8]) -> bool {
+        // No line goes up to the last key of all.
+        self.start.as_slice() <= key && key < self.end.as_slice()
+    }
+}
 
 /// A key that is to go, and what it has to be like for that.
 #[derive(Clone, Debug, PartialEq)]

@@ -23,10 +23,10 @@ use tonic::Streaming;
 
 use crate::cluster::{Chosen, Cluster};
 use crate::error::{Advice, judge};
-use crate::layout::Span;
 use crate::member::Line;
 use crate::outage::Backoff;
 use crate::proto::{WatchCancelRequest, WatchCreateRequest, WatchOrder, WatchRequest, WatchResponse};
+use crate::txn::Span;
 
 /// The client's end of the stream.
 #[derive(Debug)]

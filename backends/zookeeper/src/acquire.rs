@@ -15,8 +15,8 @@ use leasehold_core::{
 };
 use zookeeper_client::{Error, Stat};
 
-use crate::backend::Ensemble;
 use crate::dialect::Dialect;
+use crate::ensemble::Ensemble;
 use crate::layout;
 use crate::names::NodeRole;
 use crate::places::{Own, Stage};

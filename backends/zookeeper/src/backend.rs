@@ -12,11 +12,13 @@ use leasehold_core::{
 
 use crate::config::ZooKeeperConfig;
 use crate::dialect::Dialect;
+use crate::ensemble::Ensemble;
 use crate::four_letter;
+use crate::leftovers::Leftovers;
 use crate::names::Names;
 use crate::places::Places;
 use crate::recent::Recent;
-use crate::release::{self, Leftovers};
+use crate::release;
 use crate::renew::LOOKS_MAX;
 use crate::session::Sessions;
 use crate::session_pool::SessionPool;
@@ -41,21 +43,6 @@ pub struct ZooKeeperBackend {
     pub(crate) ensemble: Arc<Ensemble>,
     validity: Validity,
     profile: Profile,
-}
-
-/// The state that the parts of the backend share.
-#[derive(Debug)]
-pub(crate) struct Ensemble {
-    pub(crate) config: ZooKeeperConfig,
-    pub(crate) names: Names,
-    /// The session for everything but claims.
-    pub(crate) sessions: Sessions,
-    /// Those that claims are in.
-    pub(crate) fleet: SessionPool,
-    pub(crate) places: Places,
-    pub(crate) quiet: Quiet,
-    pub(crate) recent: Recent,
-    pub(crate) leftovers: Leftovers,
 }
 
 impl ZooKeeperBackend {

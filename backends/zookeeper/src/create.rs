@@ -4,7 +4,7 @@ use leasehold_core::{Effect, Failure};
 use zookeeper_client::{CreateOptions, Error};
 
 use crate::acquire::cannot_look;
-use crate::backend::Ensemble;
+use crate::ensemble::Ensemble;
 use crate::layout;
 use crate::session::Session;
 

@@ -12,8 +12,8 @@ use leasehold_address::Host;
 use leasehold_core::{Finding, Severity};
 use zookeeper_client::{Acl, Error, Permission};
 
-use crate::backend::Ensemble;
 use crate::dialect::Dialect;
+use crate::ensemble::Ensemble;
 use crate::four_letter::{self, Word};
 use crate::validity::Validity;
 

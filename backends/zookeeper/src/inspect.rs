@@ -7,8 +7,8 @@ use leasehold_core::{
 use zookeeper_client::{Error, MultiReadResult, Stat};
 
 use crate::acquire::cannot_look;
-use crate::backend::Ensemble;
 use crate::dialect::Dialect;
+use crate::ensemble::Ensemble;
 use crate::layout;
 use crate::names::NodeRole;
 use crate::resource_view::{Children, ResourceView};

@@ -16,8 +16,8 @@ use leasehold_core::{Claim, Effect, Failure, FailureKind, Moment, Patience, Reso
 use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult};
 
 use crate::acquire::{Look, cannot_look, cannot_stand};
-use crate::backend::Ensemble;
 use crate::dialect::{Dialect, looks_like_a_claim};
+use crate::ensemble::Ensemble;
 use crate::layout;
 use crate::names::NodeRole;
 use crate::places::{Own, Stage};

@@ -5,8 +5,8 @@ use leasehold_core::{Effect, Failure, FailureKind, Resource, ResourceSummary};
 use zookeeper_client::Error;
 
 use crate::acquire::cannot_look;
-use crate::backend::Ensemble;
 use crate::dialect::{Dialect, looks_like_a_claim};
+use crate::ensemble::Ensemble;
 use crate::session::Session;
 
 impl Ensemble {

@@ -13,7 +13,8 @@ use leasehold_core::{
 };
 use zookeeper_client::{Error, Stat};
 
-use crate::backend::{Ensemble, ZooKeeperBackend};
+use crate::backend::ZooKeeperBackend;
+use crate::ensemble::Ensemble;
 use crate::layout;
 use crate::session::Session;
 use crate::watching::Watching;

@@ -4,59 +4,16 @@
 //! the client lives. So an abandoned claim is ended until a server says that it is gone, however long
 //! that takes.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use leasehold_core::{Claim, ClaimId, Failure, Release};
-use tokio::sync::Notify;
+use leasehold_core::{Claim, Failure, Release};
 
-use crate::backend::Ensemble;
+use crate::ensemble::Ensemble;
 use crate::names::NodeRole;
 use crate::places::Stage;
-
-/// Abandoned claims that may still exist.
-#[derive(Default)]
-pub(crate) struct Leftovers {
-    claims: Mutex<HashMap<ClaimId, Claim>>,
-    added: Arc<Notify>,
-}
-
-impl Leftovers {
-    fn add(&self, claim: &Claim) {
-        self.lock().insert(claim.id, claim.clone());
-        self.added.notify_one();
-    }
-
-    fn remove(&self, id: ClaimId) {
-        self.lock().remove(&id);
-    }
-
-    /// Returns some of them.
-    fn some(&self) -> Vec<Claim> {
-        self.lock().values().take(AT_ONCE).cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ClaimId, Claim>> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Leftovers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Leftovers({} claims)", self.lock().len())
-    }
-}
-
-impl Drop for Leftovers {
-    /// Wakes the background once more, to find that the client is gone.
-    fn drop(&mut self) {
-        self.added.notify_one();
-    }
-}
 
 impl Ensemble {
     /// Ends the claims of a batch, in order.
@@ -139,7 +96,7 @@ pub(crate) async fn sweep(ensemble: Weak<Ensemble>) {
     loop {
         {
             let Some(ensemble) = ensemble.upgrade() else { return };
-            for claim in ensemble.leftovers.some() {
+            for claim in ensemble.leftovers.some(AT_ONCE) {
                 match ensemble.try_end(&claim).await {
                     Ok(was_there) => {
                         tracing::debug!(resource = %claim.resource, was_there, "ended what was left over");
@@ -153,7 +110,7 @@ pub(crate) async fn sweep(ensemble: Weak<Ensemble>) {
                     }
                 }
             }
-            if ensemble.leftovers.some().is_empty() {
+            if ensemble.leftovers.some(AT_ONCE).is_empty() {
                 pause = IDLE;
             }
         }

@@ -11,7 +11,7 @@ use futures_util::future::{join, join_all};
 use leasehold_core::{Claim, Failure, Renew, Renewal};
 use zookeeper_client::{Client, Error, MultiReadResult};
 
-use crate::backend::Ensemble;
+use crate::ensemble::Ensemble;
 use crate::layout;
 use crate::session::Session;
 

@@ -15,12 +15,12 @@ use leasehold_address::{Host, reveal};
 use leasehold_core::{Effect, Failure, FailureKind, LossCause, LossSignal, LossTrigger};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use zookeeper_client::{Client, Error, SessionState};
+use zookeeper_client::{Client, Error, SessionState, Stat};
 
 use crate::config::ZooKeeperConfig;
 use crate::layout;
 use crate::tunnel::Tunnel;
-use crate::watching::WatchRoom;
+use crate::watching::{WatchRoom, Watching};
 
 /// One session with the ensemble.
 pub(crate) struct Session {
@@ -185,6 +185,49 @@ impl Session {
             state = states.changed().await;
         }
         state
+    }
+}
+
+impl Session {
+    /// Returns the children of a node, and a watch on their next change.
+    pub(crate) async fn watch_children(
+        &self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<(Vec<String>, Stat, Watching), Error> {
+        let Some(room) = self.watches.take(path) else {
+            let (names, stat) = self.ask(limit, self.client.get_children(path)).await?;
+            return Ok((names, stat, self.watches.pause()));
+        };
+        let (names, stat, watcher) = self.ask(limit, self.client.get_and_watch_children(path)).await?;
+        Ok((names, stat, Watching::Watch(watcher, room)))
+    }
+
+    /// Returns whether a node exists, and a watch on its next change, making or end.
+    pub(crate) async fn watch_stat(
+        &self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<(Option<Stat>, Watching), Error> {
+        let Some(room) = self.watches.take(path) else {
+            return Ok((self.ask(limit, self.client.check_stat(path)).await?, self.watches.pause()));
+        };
+        let (stat, watcher) = self.ask(limit, self.client.check_and_watch_stat(path)).await?;
+        Ok((stat, Watching::Watch(watcher, room)))
+    }
+
+    /// Returns the data of a node, and a watch on its next change.
+    pub(crate) async fn watch_data(
+        &self,
+        path: &str,
+        limit: Duration,
+    ) -> Result<(Vec<u8>, Stat, Watching), Error> {
+        let Some(room) = self.watches.take(path) else {
+            let (data, stat) = self.ask(limit, self.client.get_data(path)).await?;
+            return Ok((data, stat, self.watches.pause()));
+        };
+        let (data, stat, watcher) = self.ask(limit, self.client.get_and_watch_data(path)).await?;
+        Ok((data, stat, Watching::Watch(watcher, room)))
     }
 }
 

@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
-use zookeeper_client::{Error, OneshotWatcher, Stat};
-
-use crate::session::Session;
+use zookeeper_client::OneshotWatcher;
 
 /// The bytes that the paths of the watches of one session may still take.
 pub(crate) struct WatchRoom {
@@ -34,7 +32,7 @@ impl WatchRoom {
         WatchRoom { free: Arc::new(Semaphore::new(ROOM)), looks: Arc::default() }
     }
 
-    fn take(&self, path: &str) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn take(&self, path: &str) -> Option<OwnedSemaphorePermit> {
         self.free.clone().try_acquire_many_owned(u32::try_from(path.len()).ok()?).ok()
     }
 
@@ -43,7 +41,7 @@ impl WatchRoom {
         (self.free.available_permits() > ROOM / 2).then(|| self.take(path)).flatten()
     }
 
-    fn pause(&self) -> Watching {
+    pub(crate) fn pause(&self) -> Watching {
         Watching::Pause(self.looks.clone())
     }
 }
@@ -59,49 +57,6 @@ impl Watching {
                 tokio::time::sleep(BETWEEN).await;
             }
         }
-    }
-}
-
-impl Session {
-    /// Returns the children of a node, and a watch on their next change.
-    pub(crate) async fn watch_children(
-        &self,
-        path: &str,
-        limit: Duration,
-    ) -> Result<(Vec<String>, Stat, Watching), Error> {
-        let Some(room) = self.watches.take(path) else {
-            let (names, stat) = self.ask(limit, self.client.get_children(path)).await?;
-            return Ok((names, stat, self.watches.pause()));
-        };
-        let (names, stat, watcher) = self.ask(limit, self.client.get_and_watch_children(path)).await?;
-        Ok((names, stat, Watching::Watch(watcher, room)))
-    }
-
-    /// Returns whether a node exists, and a watch on its next change, making or end.
-    pub(crate) async fn watch_stat(
-        &self,
-        path: &str,
-        limit: Duration,
-    ) -> Result<(Option<Stat>, Watching), Error> {
-        let Some(room) = self.watches.take(path) else {
-            return Ok((self.ask(limit, self.client.check_stat(path)).await?, self.watches.pause()));
-        };
-        let (stat, watcher) = self.ask(limit, self.client.check_and_watch_stat(path)).await?;
-        Ok((stat, Watching::Watch(watcher, room)))
-    }
-
-    /// Returns the data of a node, and a watch on its next change.
-    pub(crate) async fn watch_data(
-        &self,
-        path: &str,
-        limit: Duration,
-    ) -> Result<(Vec<u8>, Stat, Watching), Error> {
-        let Some(room) = self.watches.take(path) else {
-            let (data, stat) = self.ask(limit, self.client.get_data(path)).await?;
-            return Ok((data, stat, self.watches.pause()));
-        };
-        let (data, stat, watcher) = self.ask(limit, self.client.get_and_watch_data(path)).await?;
-        Ok((data, stat, Watching::Watch(watcher, room)))
     }
 }
 

@@ -15,17 +15,17 @@ use leasehold_core::{
     Resource, Stamp, WaitMode,
 };
 
-use crate::backend::EtcdBackend;
+use super::EtcdBackend;
 use crate::cluster::Answer;
 use crate::core::Core;
 use crate::error::Refusal;
-use crate::layout::{Span, look_up};
+use crate::layout::look_up;
 use crate::lease::length_for;
 use crate::proto::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest,
     RangeRequest, Request, RequestOp, TxnRequest, TxnResponse,
 };
-use crate::txn::{changed_at, created_at, into_range, op, version_is};
+use crate::txn::{Span, changed_at, created_at, into_range, op, version_is};
 use crate::watcher::Target;
 
 /// Returns what a cluster of this safety promises of its registers.
