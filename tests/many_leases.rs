@@ -20,7 +20,7 @@ async fn hold_all(locks: &Client, leases: usize, ttl: Duration) -> Vec<Guard> {
         tasks.spawn(async move {
             let mut guards = Vec::new();
             for lease in (first..leases).step_by(AT_ONCE) {
-                guards.push(locks.mutex(&format!("lease/{lease}")).ttl(ttl).lock().await.unwrap());
+                guards.push(locks.mutex(format!("lease/{lease}")).ttl(ttl).lock().await.unwrap());
             }
             guards
         });

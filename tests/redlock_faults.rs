@@ -40,7 +40,7 @@ async fn a_minority_that_hangs_or_is_dead_slows_no_grant() {
     let mut took = Vec::new();
     for n in 0..15 {
         let began = Instant::now();
-        let guard = locks.mutex(&format!("job/{n}")).lock().await.unwrap();
+        let guard = locks.mutex(format!("job/{n}")).lock().await.unwrap();
         took.push(began.elapsed());
         guard.release().await.unwrap();
     }

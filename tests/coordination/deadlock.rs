@@ -155,7 +155,7 @@ async fn nobody_is_told_where_a_permit_comes_free(ground: &Ground, name: &str) {
     }
     let (ann, ben, cid) = (Owner::new(), Owner::new(), Owner::new());
     let permits = |locks: &Client, owner: &Owner| {
-        locks.semaphore(&format!("{name}/permits"), 2).owner(owner).detect_deadlocks(SOON)
+        locks.semaphore(format!("{name}/permits"), 2).owner(owner).detect_deadlocks(SOON)
     };
     let other = format!("{name}/other");
     let has_ann = permits(&ground.one, &ann).acquire().await.unwrap();

@@ -31,7 +31,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     if !ground.keeps_values() {
         return;
     }
-    let latch = ground.one.latch(&victim.name(), 2);
+    let latch = ground.one.latch(victim.name(), 2);
     victim.dies().await;
     // His program is started anew, and does not know whether it had counted.
     latch.count_down_as("the dead one").await.unwrap();

@@ -42,7 +42,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             around: |ground, victim| {
                 async move {
                     let name = victim.name();
-                    let mut busy = Some(ground.one.mutex(&format!("{name}/b")).lock().await.unwrap());
+                    let mut busy = Some(ground.one.mutex(format!("{name}/b")).lock().await.unwrap());
                     if victim.comes_through() {
                         drop(busy.take());
                     }
@@ -62,7 +62,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
 };
 
 fn both(locks: &Client, name: &str, ttl: Duration) -> MultiLock {
-    let part = |which: &str| locks.mutex(&format!("{name}/{which}")).ttl(ttl);
+    let part = |which: &str| locks.mutex(format!("{name}/{which}")).ttl(ttl);
     MultiLock::new().and(part("b")).and(part("a"))
 }
 

@@ -41,7 +41,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     if !is_carried_by(ground) {
         return;
     }
-    let rate = ground.one.rate_limit(&victim.name(), 2, PERIOD);
+    let rate = ground.one.rate_limit(victim.name(), 2, PERIOD);
     let (begun, has_used_it_up) = (Instant::now(), victim.step() > 0);
     victim.dies().await;
     soon("the rate", rate.acquire_many(2)).await.unwrap();

@@ -46,7 +46,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     if !ground.keeps_values() {
         return;
     }
-    let value = ground.one.versioned(&victim.name());
+    let value = ground.one.versioned(victim.name());
     add_one(&value).await;
     // Asked once, as nobody else is at it: the second step is the question, the third is after the writing.
     let step = victim.step();

@@ -66,7 +66,7 @@ async fn unanswered(seen: &mut Seen, one: &Client, two: &Client) {
 async fn refused(seen: &mut Seen, one: &Client) {
     let mutex = || one.mutex("secrets/refused");
     seen.texts.came("an empty name", &one.mutex("").try_lock().await);
-    seen.texts.came("a long name", &one.mutex(&"n".repeat(600)).try_lock().await);
+    seen.texts.came("a long name", &one.mutex("n".repeat(600)).try_lock().await);
     seen.texts.came("a short ttl", &mutex().ttl(Duration::from_nanos(1)).try_lock().await);
     seen.texts.came("no permits", &one.semaphore("secrets/none", 0).try_acquire().await);
     seen.texts.came("too many permits", &one.semaphore("secrets/few", 2).try_acquire_many(3).await);

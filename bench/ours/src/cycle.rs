@@ -40,7 +40,7 @@ pub(crate) struct Ours(Arc<Vec<Mutex>>);
 impl Ours {
     pub(crate) async fn open(url: &str, tasks: usize, name: impl Fn(usize) -> String) -> Outcome<Ours> {
         let locks = Client::open(url).await?;
-        Ok(Ours(Arc::new((0..tasks).map(|task| locks.mutex(&name(task))).collect())))
+        Ok(Ours(Arc::new((0..tasks).map(|task| locks.mutex(name(task))).collect())))
     }
 
     /// Runs the tasks: each locks and releases its mutex, again and again.

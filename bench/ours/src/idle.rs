@@ -62,13 +62,13 @@ async fn watch(locks: usize, options: &str, length: Duration) -> Outcome<Watched
     let mut guards = Vec::with_capacity(locks);
     for lock in 0..locks {
         // Long enough that no renewal comes between.
-        guards.push(holder.mutex(&name(lock)).ttl(LONG).lock().await?);
+        guards.push(holder.mutex(name(lock)).ttl(LONG).lock().await?);
     }
     let others = server.counts().await?.connections;
     let waiting = Client::open(&format!("{}{options}", server.url())).await?;
     let mut tasks = JoinSet::new();
     for waiter in 0..WAITERS {
-        let mutex = waiting.mutex(&name(waiter));
+        let mutex = waiting.mutex(name(waiter));
         tasks.spawn(async move { mutex.lock().await.map(drop) });
     }
     tokio::time::sleep(SETTLE).await;

@@ -122,7 +122,7 @@ pub(crate) async fn hold_all(locks: &Client, leases: usize, ttl: Duration) -> Ou
         tasks.spawn(async move {
             let mut guards = Vec::new();
             for lease in (first..leases).step_by(AT_ONCE) {
-                guards.push(locks.mutex(&raw::name(lease)).ttl(ttl).lock().await?);
+                guards.push(locks.mutex(raw::name(lease)).ttl(ttl).lock().await?);
             }
             Outcome::Ok(guards)
         });

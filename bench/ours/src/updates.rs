@@ -51,7 +51,7 @@ impl Writers {
     async fn open(url: &str, clients: usize, name: fn(usize) -> String) -> Outcome<Writers> {
         let mut values = Vec::new();
         for client in 0..clients {
-            values.push(Client::open(url).await?.versioned(&name(client)));
+            values.push(Client::open(url).await?.versioned(name(client)));
         }
         Ok(Writers(Arc::new(values)))
     }

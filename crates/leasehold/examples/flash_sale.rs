@@ -52,7 +52,7 @@ async fn main() -> leasehold::Result<()> {
 
 /// Sells the whole stock to more buyers than there are pieces.
 async fn sell(locks: &Client, stripes: u32) -> leasehold::Result<Sale> {
-    let lock = locks.striped_mutex(&format!("flash-sale/{stripes}"), stripes);
+    let lock = locks.striped_mutex(format!("flash-sale/{stripes}"), stripes);
     let stock: Arc<Vec<AtomicU32>> =
         Arc::new((0..stripes).map(|_| AtomicU32::new(PIECES / stripes)).collect());
     let began = Instant::now();

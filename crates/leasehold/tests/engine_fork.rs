@@ -118,7 +118,7 @@ fn the_parent() {
         let locks = Client::open(&url).await.unwrap();
         let mut guards = Vec::new();
         for number in 0..5 {
-            guards.push(locks.mutex(&format!("job/{number}")).ttl(TTL).lock().await.unwrap());
+            guards.push(locks.mutex(format!("job/{number}")).ttl(TTL).lock().await.unwrap());
         }
         let other = Client::open(&url).await.unwrap();
         let waiting = tokio::spawn(async move { other.mutex("job/0").ttl(TTL).lock().await });

@@ -263,7 +263,7 @@ async fn held_locks_are_renewed_in_batches_and_never_lost_falsely() {
     let (locks, wire) = Store::new().client();
     let mut guards = Vec::new();
     for n in 0..500 {
-        guards.push(locks.mutex(&format!("job/{n}")).ttl(ms(1500)).lock().await.unwrap());
+        guards.push(locks.mutex(format!("job/{n}")).ttl(ms(1500)).lock().await.unwrap());
     }
     tokio::time::sleep(ms(3200)).await;
     assert!(guards.iter().all(|guard| guard.state() == State::Valid));

@@ -157,7 +157,7 @@ async fn what_cannot_be_is_refused_before_anything_is_sent() {
     let (locks, wire) = Store::new().client();
     let owned = locks.rwlock("prices").owner(&Owner::new());
     assert_eq!(owned.upgradable_read().await.unwrap_err().kind(), ErrorKind::Invalid);
-    let long = locks.rwlock(&"x".repeat(510));
+    let long = locks.rwlock("x".repeat(510));
     assert_eq!(long.upgradable_read().await.unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(wire.calls(Verb::Contend), 0);
 }

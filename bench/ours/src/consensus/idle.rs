@@ -100,11 +100,11 @@ async fn waiters(system: &System, plan: &Plan) -> Outcome<f64> {
     let mut guards = Vec::with_capacity(WAITERS);
     for lock in 0..WAITERS {
         // Long enough that no renewal comes between.
-        guards.push(holder.mutex(&name(lock)).ttl(LONG).lock().await?);
+        guards.push(holder.mutex(name(lock)).ttl(LONG).lock().await?);
     }
     let mut tasks = JoinSet::new();
     for waiter in 0..WAITERS {
-        let mutex = waiting.mutex(&name(waiter)).ttl(TTL);
+        let mutex = waiting.mutex(name(waiter)).ttl(TTL);
         tasks.spawn(async move { mutex.lock().await.map(drop) });
     }
     tokio::time::sleep(SETTLE).await;

@@ -82,7 +82,7 @@ async fn ours(system: &System, waiters: usize, length: Duration) -> Outcome<Hand
     }
     // Requests that a client sends once are not part of a hand-over.
     for (number, locks) in clients.iter().enumerate() {
-        locks.mutex(&format!("first/{number}")).lock().await?.release().await?;
+        locks.mutex(format!("first/{number}")).lock().await?.release().await?;
     }
     let before = system.messages().await?;
     let until = now_nanos() + u64::try_from(length.as_nanos())?;

@@ -79,7 +79,7 @@ fn many_locks_are_listed_page_by_page() {
         let locks = leasehold::Client::open(&url).await.unwrap();
         let mut guards = Vec::new();
         for number in 0..1203 {
-            guards.push(locks.mutex(&format!("page/{number:04}")).lock().await.unwrap());
+            guards.push(locks.mutex(format!("page/{number:04}")).lock().await.unwrap());
         }
         guards.push(locks.mutex("other").lock().await.unwrap());
         (locks, guards)

@@ -290,7 +290,7 @@ async fn a_fresh_value_is_loaded_early_by_chance() {
     let client = world.calm_client();
     for (eagerness, loads) in [(0.0, 1), (1.0, 2)] {
         let source = Arc::new(Source::default());
-        let flight = client.locks.single_flight(&format!("page {eagerness}")).early(eagerness);
+        let flight = client.locks.single_flight(format!("page {eagerness}")).early(eagerness);
         let ask = || {
             let source = source.clone();
             flight.get_or_load(Duration::from_secs(10), move || async move {

@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_secs(5);
 async fn held(world: &World, prefix: &str, count: u32) -> Vec<Guard> {
     let mut guards = Vec::new();
     for number in 0..count {
-        guards.push(world.locks.mutex(&format!("{prefix}/{number}")).ttl(TTL).lock().await.unwrap());
+        guards.push(world.locks.mutex(format!("{prefix}/{number}")).ttl(TTL).lock().await.unwrap());
     }
     guards
 }

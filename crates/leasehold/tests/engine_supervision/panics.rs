@@ -136,7 +136,7 @@ impl tracing::Subscriber for Lost {
 async fn a_subscriber_that_does_not_know_its_span_stops_nothing() {
     let _told = tracing::subscriber::set_default(Lost);
     let world = World::new(|_, _, _| pass());
-    let mutexes: Vec<_> = (0..3).map(|number| world.locks.mutex(&format!("job/{number}"))).collect();
+    let mutexes: Vec<_> = (0..3).map(|number| world.locks.mutex(format!("job/{number}"))).collect();
     let mut waiting = Vec::new();
     let mut guards = Vec::new();
     for mutex in &mutexes {

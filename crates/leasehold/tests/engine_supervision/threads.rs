@@ -48,7 +48,7 @@ fn several_updates_at_a_time_may_block_and_lock() {
     renewed_meanwhile(&locks, |locks| {
         thread::scope(|scope| {
             for number in 0..4 {
-                let (value, inner) = (locks.versioned(&format!("value/{number}")), locks.clone());
+                let (value, inner) = (locks.versioned(format!("value/{number}")), locks.clone());
                 scope.spawn(move || {
                     value.update(move |_| {
                         block_for_long(&inner);
@@ -72,7 +72,7 @@ fn a_loss_of_many_locks_whose_actions_block_stops_no_renewal() {
     let (end, ended) = mpsc::channel::<()>();
     let ended = Arc::new(Mutex::new(ended));
     let guards: Vec<Guard> =
-        (0..MANY).map(|number| locks.mutex(&format!("job/{number}")).lock().unwrap()).collect();
+        (0..MANY).map(|number| locks.mutex(format!("job/{number}")).lock().unwrap()).collect();
     for guard in &guards {
         let (called, ended) = (called.clone(), ended.clone());
         let action = move |_| {

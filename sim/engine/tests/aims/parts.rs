@@ -89,7 +89,7 @@ pub(crate) fn one_part_hangs_in_releases(seed: u64, mutant: &'static str) -> Ver
     aimed(seed, mutant, |dice| async move {
         let locks = client(Arc::new(Parted { memory: store(), patience: dice.ms(500, 10_000) }));
         for number in 0..dice.between(70, 150) {
-            drop(locks.mutex(&format!("dead/{number}")).lock().await.unwrap());
+            drop(locks.mutex(format!("dead/{number}")).lock().await.unwrap());
             yield_now().await;
         }
         for _ in 0..dice.between(1, 5) {
@@ -113,7 +113,7 @@ pub(crate) fn one_part_hangs_in_renewals(seed: u64, mutant: &'static str) -> Ver
         let mut guards = Vec::new();
         for number in 0..dice.between(2, 6) {
             let part = if number % 2 == 0 { "live" } else { "dead" };
-            guards.push(locks.mutex(&format!("{part}/{number}")).ttl(ttl).lock().await.unwrap());
+            guards.push(locks.mutex(format!("{part}/{number}")).ttl(ttl).lock().await.unwrap());
             sleep(dice.ms(0, 5)).await;
         }
         let end = Instant::now() + ttl * 4;
