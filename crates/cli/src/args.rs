@@ -1,8 +1,9 @@
 //! The command line as it is written: every flag once, with its help.
 //!
-//! Ground rules: a value that can be judged by itself becomes a type here. What depends on other values, on the
-//! environment or on the disk is decided by the command that it belongs to. The URL of a store stays raw text and is
-//! parsed elsewhere, because the parser's own errors would repeat it, password and all.
+//! Ground rules: a value that can be judged by itself becomes a type here. What depends on other values,
+//! on the environment or on the disk is decided by the command that it belongs to. The URL of a store
+//! stays raw text and is parsed elsewhere, because the parser's own errors would repeat it, password and
+//! all.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -16,14 +17,15 @@ use crate::help_text;
 
 /// Hold a lock while a command runs.
 ///
-/// A lock has a name. Of all the commands that run under one name, on one machine or on many, one runs at a time (or
-/// up to N, or many readers). Without a server, the lock holds among the processes of this machine; with --store, among
-/// all machines that name the same server.
+/// A lock has a name. Of all the commands that run under one name, on one machine or on many, only one
+/// runs at a time (or up to N, or many readers). Without a server, the lock excludes the processes of
+/// this machine; with --store, it excludes the commands on all machines that use the same server.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_help = help_text::EXAMPLES, after_long_help = help_text::EXAMPLES_LONG, styles = STYLES)]
 #[command(arg_required_else_help = true, subcommand_required = true, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Log more on stderr: -v grants and releases, -vv what fails and is tried again, -vvv everything; warnings are shown without [env: LEASEHOLD_LOG]
+    /// Log more on stderr: -v grants and releases, -vv also failures and retries, -vvv everything; the
+    /// default is warnings [env: LEASEHOLD_LOG]
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub(crate) verbose: u8,
 
@@ -34,11 +36,11 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
-    /// Show who holds a lock and who waits for it
+    /// Show the holders and the waiters of a lock
     #[command(after_help = help_text::SHOW_EXAMPLES)]
     Show(LookArgs),
     Ls(ListArgs),
-    /// Print a line for every change of a lock, until interrupted
+    /// Print a line for every change of a lock until interrupted
     #[command(after_help = help_text::WATCH_EXAMPLES)]
     Watch(LookArgs),
     Revoke(RevokeArgs),
@@ -47,7 +49,7 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     Schema(SchemaArgs),
     Sweep(SweepArgs),
-    /// Look after the servers of a redlock:// store
+    /// Maintain the servers of a redlock:// store
     #[command(subcommand)]
     Redlock(RedlockVerb),
     Completions(CompletionsArgs),
@@ -58,28 +60,28 @@ pub(crate) enum RedlockVerb {
     Rearm(RearmArgs),
 }
 
-/// Where the locks are kept.
+/// The store that keeps the locks.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StoreArgs {
     /// The store that keeps the locks [env: LEASEHOLD_URL] [default: files on this machine]
     ///
     ///   file:                      files of this user, for the processes of this machine
-    ///   file:///a/directory        files there
+    ///   file:///a/directory        files in this directory
     ///   sqlite:/a/file.db          a database file of this machine
     ///   redis://host:6379/0        a Redis or Valkey server
     ///   rediss://host              the same over TLS
     ///   redis+unix:///a/socket     the same over a Unix socket
-    ///   redis+sentinel://h1,h2/n   the primary that Sentinels name for n
-    ///   redis+cluster://h1,h2      a cluster, found by way of any of its servers
-    ///   redlock://h1,h2,h3         the majority of several Redis servers
+    ///   redis+sentinel://h1,h2/n   the primary that Sentinels report for n
+    ///   redis+cluster://h1,h2      a cluster, found through any of its servers
+    ///   redlock://h1,h2,h3         a majority of several Redis servers
     ///   etcd://h1,h2,h3            an etcd cluster; etcds:// over TLS
     ///   zk://h1,h2,h3/chroot       a ZooKeeper ensemble; zks:// over TLS
     ///   postgres://user@host/db    a PostgreSQL database
     ///   mysql://user@host/db       a MariaDB or MySQL database
     ///   memcached://h1,h2          caches, which may forget a lock at any moment
     ///
-    /// A password in a URL on the command line is seen by everyone on the machine.
-    /// Put the URL into LEASEHOLD_URL, or name a file:
+    /// A password in a URL on the command line is visible to everyone on the machine.
+    /// Put the URL into LEASEHOLD_URL, or name a password file:
     ///   redis://host?password-file=/path
     #[arg(long = "store", value_name = "URL", verbatim_doc_comment)]
     pub(crate) url: Option<String>,
@@ -92,7 +94,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// Wait for the lock this long, then exit with 75 [default: as long as it takes]
+    /// Wait at most this long for the lock, then exit with 75 [default: no limit]
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
     pub(crate) wait: Option<Duration>,
 
@@ -100,52 +102,55 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) no_wait: bool,
 
-    /// Hold it together with others that say --shared, but with no one who does not
+    /// Hold the lock together with other commands that use --shared, and with no others
     #[arg(long, conflicts_with = "permits")]
     pub(crate) shared: bool,
 
     /// Let up to N commands run at a time
     ///
-    /// All who use one name should say the same N. Where they differ, the smallest among those that hold or wait counts.
+    /// Use the same N everywhere for one name. If the numbers differ, the smallest N among the holders
+    /// and waiters counts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
 
     /// How long the lock stays taken when this machine dies or is cut off [default: 30s]
     ///
-    /// It is no limit to how long the command may run: while it runs, the lock is renewed every third of this. Shorter
-    /// frees the lock sooner after a crash; longer survives longer pauses of the network. A file store needs none: it
-    /// sees at once when a process has ended.
+    /// This does not limit how long the command may run: while it runs, the lock is renewed every third
+    /// of this time. A shorter time frees the lock sooner after a crash; a longer time survives longer
+    /// network outages. A file store needs none: it notices at once when a process has ended.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
 
-    /// What becomes of the command when the lock is lost
+    /// What to do with the command if the lock is lost
     ///
-    /// A lock is lost when it could not be renewed in time, when somebody broke it, when the server forgot it, or when
-    /// --max-hold is over. Somebody else may hold it then.
+    /// A lock is lost if it could not be renewed in time, if it was broken with `leasehold break`, if
+    /// the server forgot it, or if --max-hold is over. Another command may hold it then.
     #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnLost::Term)]
     pub(crate) on_lost: OnLost,
 
-    /// With --on-lost=term: how long the command has to end before it is killed
+    /// With --on-lost=term: the time that the command has to end before it is killed
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     pub(crate) grace: Duration,
 
-    /// What the command is sent when somebody asks for the lock back, with `leasehold revoke`
+    /// The signal to send to the command when the lock is revoked with `leasehold revoke`
     ///
-    /// It is a request: the lock stays held until the command ends, and a command that does nothing about it goes on.
+    /// It is a request: the lock stays held until the command ends, and a command that ignores the
+    /// signal continues.
     #[arg(long, value_name = "SIGNAL", value_enum, default_value_t = OnRevoke::Ignore)]
     pub(crate) on_revoke: OnRevoke,
 
-    /// Hold the lock no longer than this; then it counts as lost
+    /// Hold the lock at most this long; after that it counts as lost
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) max_hold: Option<Duration>,
 
-    /// Hold the lock at least this long, even where the command ends sooner
+    /// Hold the lock at least this long, even if the command ends sooner
     ///
-    /// For jobs that several machines start by the clock: the one that comes a little later must still find it taken.
+    /// For jobs that several machines start at the same time of day: a machine that starts a little
+    /// later must still find the lock taken.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) min_hold: Option<Duration>,
 
-    /// What others see of this holder [default: host, user, process id and the program's name]
+    /// Text that identifies this holder to others [default: host, user, process id and the program's name]
     #[arg(long, value_name = "TEXT", value_parser = note)]
     pub(crate) note: Option<Note>,
 
@@ -184,9 +189,9 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// List who waits for each other so that nobody can go on, instead
+    /// List deadlocks instead of locks
     ///
-    /// Of those who wait, the ones are seen that announce it: programs that say `detect_deadlocks`.
+    /// Only announced waits are seen: those of programs that use `detect_deadlocks`.
     #[arg(long, conflicts_with = "prefix")]
     pub(crate) deadlocks: bool,
 
@@ -195,20 +200,21 @@ pub(crate) struct ListArgs {
     pub(crate) prefix: String,
 }
 
-/// Ask those who hold a lock to let go
+/// Ask the holders of a lock to release it
 ///
-/// A holder that listens hears of it and decides for itself; the lock is not taken away. Who holds it later is not asked.
+/// A holder that listens for the request is notified and decides for itself; the lock is not taken away.
+/// Later holders are not asked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::REVOKE_EXAMPLES)]
 pub(crate) struct RevokeArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// Why, up to 256 bytes: holders are told
+    /// The reason, up to 256 bytes; the holders see it
     #[arg(long, value_name = "TEXT", default_value = "no reason given")]
     pub(crate) reason: String,
 
-    /// Print JSON instead: who was asked
+    /// Print JSON instead: the holders that were asked
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -217,18 +223,18 @@ pub(crate) struct RevokeArgs {
     pub(crate) name: Resource,
 }
 
-/// Take a lock away from those who hold it
+/// Take a lock away from its holders
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::BREAK_EXAMPLES)]
 pub(crate) struct BreakArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// Do not ask. Required where there is no terminal to ask on
+    /// Do not ask for confirmation (required without a terminal)
     #[arg(long)]
     pub(crate) yes: bool,
 
-    /// Turn away those who wait, too
+    /// Also cancel queued waiters
     #[arg(long)]
     pub(crate) waiting: bool,
 
@@ -241,10 +247,10 @@ pub(crate) struct BreakArgs {
     pub(crate) name: Resource,
 }
 
-/// Lead, whenever no other candidate of this name does
+/// Run a command or hook while this instance is the elected leader
 ///
-/// It campaigns until it leads, and does then what it is told to. When it loses leadership it stops that and campaigns
-/// again; when it is told to end (TERM, INT, HUP, QUIT) it resigns.
+/// The instance campaigns until it is the leader, and then runs COMMAND or the --on-elected hook. If it loses
+/// leadership, it stops the program and campaigns again. On TERM, INT, HUP or QUIT it resigns.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::ELECT_EXAMPLES)]
 #[command(override_usage = ELECT_USAGE)]
@@ -253,23 +259,25 @@ pub(crate) struct ElectArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// A shell command to run each time it was elected. While it runs, and after it has ended well, it leads
+    /// A shell command to run after each election; the instance leads while the command runs and after
+    /// it succeeds
     #[arg(long, value_name = "CMD", conflicts_with = "command")]
     pub(crate) on_elected: Option<OsString>,
 
-    /// A shell command to run each time it has stopped leading, whether it lost or resigned
+    /// A shell command to run each time this instance ceases to lead, after a loss or a resignation
     #[arg(long, value_name = "CMD")]
     pub(crate) on_demoted: Option<OsString>,
 
-    /// How long nobody leads when this machine dies or is cut off [default: 30s]
+    /// How long the election has no leader after this machine dies or is cut off [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
 
-    /// How long a command has to end when leadership is lost, before it is killed
+    /// The time that a command has to end after leadership is lost, before it is killed
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     pub(crate) grace: Duration,
 
-    /// What observers see of this leader, an address for instance [default: host, user, process id and the program's name]
+    /// Text that identifies this leader to observers, such as an address [default: host, user, process
+    /// id and the program's name]
     #[arg(long, value_name = "TEXT", value_parser = note)]
     pub(crate) value: Option<Note>,
 
@@ -277,15 +285,17 @@ pub(crate) struct ElectArgs {
     #[arg(value_parser = resource)]
     pub(crate) name: Resource,
 
-    /// A command to run while it leads, after --. When it ends by itself, so does this
+    /// The command to run while this instance leads, after --. When it ends by itself, `elect` resigns
+    /// and exits
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Print what creates a database's tables for locks
+/// Print the SQL that creates the lock tables and grants
 ///
-/// For those who may not let a program create tables: the statements, and what the user of the URL needs to be granted.
-/// They can be run again, also beside clients that are at work. Nothing is sent anywhere.
+/// For databases where programs may not create tables. The output has the statements that create the
+/// tables, and the grants that the user of the URL needs. The statements can be run again, also while
+/// clients are at work. Nothing is sent to the database.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::SCHEMA_EXAMPLES)]
 pub(crate) struct SchemaArgs {
@@ -293,19 +303,21 @@ pub(crate) struct SchemaArgs {
     pub(crate) store: StoreArgs,
 }
 
-/// Remove what is left of locks that nobody uses any more
+/// Remove the remains of unused locks
 ///
-/// Each name that was ever locked has a row in a database, or a key on Redis, which keeps the fence. Locks do not need a sweep:
-/// whoever comes next removes what is over. It is for names that nobody comes by any more; run it from time to time. On
-/// PostgreSQL it deletes their rows, and needs the right to; on MySQL, MariaDB and SQLite rows stay and are emptied; on Redis it
-/// deletes their keys. What is held or waited for is not touched, and fences rise as ever.
+/// Each name that was ever locked has a row in a database, or a key on Redis, which keeps the fence.
+/// Locks work without a sweep: the next client that uses a name removes what is over. A sweep is for
+/// names that no client uses any more; run it from time to time. On PostgreSQL it deletes their rows,
+/// and needs the privilege to do so; on MySQL, MariaDB and SQLite the rows stay and are emptied; on
+/// Redis it deletes their keys. Names that are held or waited for are not touched, and fences keep
+/// rising.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::SWEEP_EXAMPLES)]
 pub(crate) struct SweepArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// Spare what was used within this time
+    /// Only remove locks that were unused for at least this long
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30d")]
     pub(crate) unused_for: Duration,
 
@@ -314,17 +326,17 @@ pub(crate) struct SweepArgs {
     pub(crate) json: bool,
 }
 
-/// Find out what of a store's set-up helps or hurts locks
+/// Check a store's configuration for problems that affect locks
 ///
-/// It takes and gives back the lock leasehold-doctor a few times, and asks the server what it is and how it is set up. It
-/// changes nothing.
+/// It acquires and releases the lock leasehold-doctor a few times, and asks the server for its version and
+/// configuration. It changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::DOCTOR_EXAMPLES)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// The ttl that locks are going to have: what is too slow depends on it
+    /// The ttl that locks are going to have; the limits for latency depend on it
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub(crate) ttl: Duration,
 
@@ -333,17 +345,18 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 }
 
-/// Put servers to use that are new, or have forgotten what they granted
+/// Re-enable new or wiped servers of a redlock:// store
 ///
-/// A server that starts without its data is not counted any more. As long as a majority remembers, it comes back by
-/// itself. When a majority has forgotten, nothing is granted until this is said; and new servers serve a little sooner.
+/// A server that starts without its data no longer counts. As long as a majority still has its data, the
+/// server is re-enabled without help. If a majority has lost its data, nothing is granted until this
+/// command is run. With it, new servers also serve a little sooner.
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::REARM_EXAMPLES)]
 pub(crate) struct RearmArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// Do not ask. Required where there is no terminal to ask on
+    /// Do not ask for confirmation (required without a terminal)
     #[arg(long)]
     pub(crate) yes: bool,
 }
@@ -355,21 +368,21 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: Shell,
 }
 
-/// What becomes of the command when the lock is lost.
+/// The action on the command if the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
     /// Send TERM, and KILL after --grace; exit with 76
     Term,
     /// Send KILL at once; exit with 76
     Kill,
-    /// Say so and let it go on; exit with the command's own code
+    /// Print a warning and let the command continue; exit with the command's own code
     Ignore,
 }
 
-/// What the command is sent when the lock is asked back.
+/// The signal to send to the command when the lock is revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnRevoke {
-    /// Nothing: requests are not listened to
+    /// Send no signal: requests are ignored
     Ignore,
     Term,
     Int,

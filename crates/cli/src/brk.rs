@@ -1,8 +1,8 @@
 //! `break`: takes a lock away from its holders.
 //!
-//! Ground rules: it ends the claims that were shown and no others: a holder that took the lock between
-//! the look and the answer keeps it. Where that takes other locks along, it says so before it asks, and
-//! names them afterwards.
+//! Ground rules: it ends the claims that were shown and no others: a holder that acquired the lock between
+//! the look and the answer keeps it. If that ends other locks too, it says so before it asks, and names
+//! them afterwards.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -20,11 +20,11 @@ use crate::store::Store;
 use crate::text::visible;
 
 /// # Errors
-/// Usage, where it would have to ask and cannot; the store failed; stdout cannot be written.
+/// Usage, if a confirmation is needed and there is no terminal; the store failed; stdout cannot be written.
 pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
     let may_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !args.yes && !may_ask {
-        let text = "there is no terminal to ask on: say --yes if you are sure";
+        let text = "cannot ask for confirmation: stdin or stderr is not a terminal; use --yes";
         return Err(Problem::new(Exit::Usage, text));
     }
     let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
@@ -57,10 +57,10 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         }
     }
     if broken.is_empty() {
-        complain(&format!("{name} was given back meanwhile: nothing was broken"));
+        complain(&format!("{name} was released in the meantime: nothing was broken"));
         return Ok(Exit::NothingBroken);
     }
-    // The holder that was asked has read it already.
+    // Without --yes, the question has shown it already.
     if args.yes && !args.json {
         writeln!(out, "{consequences}")?;
     }
@@ -68,8 +68,8 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
 }
 
 fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<ClaimInfo> {
-    // Waiters go first, last in line first: otherwise the end of a holder would let one of them in
-    // before its own end comes.
+    // Waiters are ended first, from the back of the queue: otherwise the end of a holder would grant the
+    // lock to a waiter that is about to be ended.
     let waiting = snapshot.waiting.iter().rev().filter(|_| with_waiting);
     waiting.chain(&snapshot.holders).cloned().collect()
 }
@@ -96,7 +96,7 @@ async fn break_all(
     Ok((broken, others))
 }
 
-/// Returns what a person should know before it is done.
+/// Returns the consequences that a person should know before the break.
 fn consequences(locks: &Client) -> &'static str {
     match locks.profile().liveness {
         Liveness::Heartbeat { .. } => OF_A_CONNECTION,
@@ -119,11 +119,11 @@ fn is_confirmed(snapshot: &Snapshot, count: usize, consequences: &str) -> Result
 }
 
 const CONSEQUENCES: &str = "\
-A holder learns of it at its next renewal, a third of its ttl later at most.
-Until then it and the next holder both act; only what checks the fence can
-tell them apart.";
+A holder notices the loss at its next renewal, at most a third of its ttl
+later. Until then the old holder and the next one both act; only a resource
+that checks the fence can distinguish them.";
 
 const OF_A_CONNECTION: &str = "\
-It ends the holder's connection to the server, and with it all other locks
-that are held on the same connection. The holder learns of it at once, or
-at its next sign of life; until then it and the next holder both act.";
+This ends the holder's connection to the server, and with it all other locks
+that are held on the same connection. The holder notices the loss at once, or
+at its next sign of life; until then the old holder and the next one both act.";

@@ -1,8 +1,8 @@
 //! The command while it runs.
 //!
-//! Ground rules: it is started directly, in the warden's process group, with the streams of this
-//! process and none of its other descriptors. It is waited for by its id and by nothing else, so that
-//! also its stops are seen; once its end was seen, the id is not used any more.
+//! Ground rules: the command is started directly, in the warden's process group, with the streams of this
+//! process and none of its other descriptors. It is waited for by its id and by nothing else, so that its
+//! stops are seen too; after its end was seen, the id is no longer used.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ pub(crate) struct Child {
     pid: Pid,
 }
 
-/// The state of the child, where it changed since it was last asked after.
+/// The state of the child, if it has changed since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It has ended.
@@ -78,7 +78,7 @@ impl Child {
                 Ok(None) => return None,
                 Ok(Some((_, status))) => return change_of(status),
                 Err(rustix::io::Errno::INTR) => {}
-                // It cannot be waited for: another part has done that, and how it ended is unknown.
+                // The child was already waited for elsewhere, so its exit code is unknown.
                 Err(_) => return Some(Change::Ended(Ending::Code(u8::MAX))),
             }
         }

@@ -1,12 +1,13 @@
 //! Holders and waiters, for people.
 //!
-//! Ground rules: notes and names come from others and are made visible here, so that no caller can forget it.
+//! Ground rules: notes and names come from other clients. They are made visible here, so that no caller can
+//! forget it.
 
 use leasehold::{ClaimInfo, Snapshot};
 
 use crate::text::{ago, duration, timestamp, visible};
 
-/// Returns who holds it and since when, in one line: `held by … since … (3m 12s ago)`.
+/// Returns the holders and the time of the first grant, in one line: `held by … since … (3m 12s ago)`.
 pub(crate) fn held_by(snapshot: &Snapshot) -> String {
     let others = match snapshot.holders.len() {
         0 => return "free".to_owned(),
@@ -19,7 +20,7 @@ pub(crate) fn held_by(snapshot: &Snapshot) -> String {
     format!("held by {}{others}{since}", who(first))
 }
 
-/// Returns who it is, by the note.
+/// Returns the note of a claim, or its tag without a note.
 pub(crate) fn who(standing: &ClaimInfo) -> String {
     match standing.note.as_str() {
         "" => format!("somebody without a note (tag {})", &standing.id.tag()[..8]),
@@ -27,13 +28,13 @@ pub(crate) fn who(standing: &ClaimInfo) -> String {
     }
 }
 
-/// Returns since when, as a point in time and how long ago that is.
+/// Returns the time of the grant, as a point in time and as an age.
 pub(crate) fn since(standing: &ClaimInfo) -> Option<String> {
     let at = standing.since_unix_ms?;
     Some(format!("{} ({} ago)", timestamp(at), duration(ago(at))))
 }
 
-/// Returns how long it is held already.
+/// Returns the time since the grant.
 pub(crate) fn held_for(standing: &ClaimInfo) -> Option<String> {
     standing.since_unix_ms.map(|at| duration(ago(at)))
 }

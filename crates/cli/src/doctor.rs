@@ -1,4 +1,4 @@
-//! `doctor`: what of a store's set-up helps or hurts locks.
+//! `doctor`: checks a store's configuration for problems that affect locks.
 
 use std::io::{self, Write};
 
@@ -34,7 +34,7 @@ fn exit(findings: &[Finding]) -> Exit {
     }
 }
 
-/// Writes it for people: one line for what is as it should be, three where there is something to think about.
+/// Writes the findings for people: one line for a good one, three for one that needs attention.
 fn print(out: &mut impl Write, store: &str, findings: &[Finding], paint: Paint) -> io::Result<()> {
     writeln!(out, "{}", paint.bold(&visible(store)))?;
     for finding in findings {

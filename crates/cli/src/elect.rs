@@ -1,7 +1,7 @@
-//! `elect`: campaign, lead, lose or resign, and campaign again.
+//! `elect`: campaigns, leads, loses or resigns, and campaigns again.
 //!
-//! Ground rules: each term is a `run` of its own, with a connection of its own, so an error of one term
-//! is gone in the next. Only an error before the first term ends the program.
+//! Ground rules: each term is a `run` of its own, with its own connection, so an error of one term does not
+//! affect the next. Only an error before the first term ends the program.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn terms(request: &Request, signals: &mut Signals, voice: &Stderr) -> Exit
         }
         match ended {
             Ok(Ended { exit: Exit::Lost, .. }) => {
-                voice.say(&format!("{} is campaigned for again", visible(request.name.as_str())));
+                voice.say(&format!("campaigning for {} again", visible(request.name.as_str())));
             }
             Err(problem) if problem.exit == Exit::Unavailable && !is_first => {
                 voice.say(&format!("{problem}; trying again in {}", duration(PAUSE)));

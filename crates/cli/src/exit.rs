@@ -1,4 +1,4 @@
-//! Exit codes, and what is said where it did not work.
+//! Exit codes, and the messages of failures.
 //!
 //! Ground rules: this is the only table of exit codes and the only mapping from the library's errors.
 //! The codes are an interface: scripts branch on them. They follow `sysexits.h` where that has a word
@@ -19,7 +19,7 @@ pub(crate) enum Exit {
     Done,
     /// `break` broke nothing; `revoke` found no holder to ask.
     NothingBroken,
-    /// `doctor` found something that will hurt one day.
+    /// `doctor` found a risk.
     RiskFound,
     /// `ls --deadlocks` found some.
     DeadlockFound,
@@ -77,7 +77,7 @@ impl Exit {
         }
     }
 
-    /// Returns how the library's error ends this process.
+    /// Returns the exit code for an error of the library.
     fn of(error: &Error) -> Exit {
         match error.kind() {
             ErrorKind::Timeout => Exit::Busy,
@@ -110,8 +110,7 @@ impl Problem {
         self
     }
 
-    /// Returns `true` if the reader of the output has gone away: nothing is to be said, and nothing
-    /// went wrong.
+    /// Returns `true` if the reader of the output has closed it, which is not an error and needs no message.
     pub(crate) fn is_silent(&self) -> bool {
         self.text.is_empty()
     }

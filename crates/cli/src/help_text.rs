@@ -1,8 +1,7 @@
 //! The text under the help of a command: examples, variables, signals and exit codes.
 //!
 //! Ground rules: text only. Each line that begins with `leasehold` runs unchanged, apart from the names
-//! of machines and files; a reader at a terminal of 80 columns sees no line broken but those of long
-//! URLs.
+//! of machines and files. On a terminal of 80 columns no line wraps, except those with long URLs.
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -11,9 +10,9 @@ Examples:
                                                 one at a time, on every machine
   leasehold run --no-wait nightly -- ./report.sh
                                                 do nothing if it runs already
-  leasehold show nightly                        who holds it, who waits
+  leasehold show nightly                        holders and waiters
 
-`leasehold run --help` tells the whole story.";
+See `leasehold run --help` for details.";
 
 pub(crate) const EXAMPLES_LONG: &str = "\
 Examples:
@@ -24,20 +23,20 @@ Examples:
                                                 do nothing if it runs already
   leasehold run --permits 3 encode -- ./encode.sh
                                                 at most three at a time
-  leasehold show nightly                        who holds it, who waits
+  leasehold show nightly                        holders and waiters
   leasehold ls --json                           all locks, for a program
-  leasehold revoke nightly                      ask its holder to let go
+  leasehold revoke nightly                      ask its holder to release it
   leasehold break nightly                       take it away from its holder
-  leasehold doctor --store redis://db              what of its set-up hurts locks
+  leasehold doctor --store redis://db           check the store's configuration
 
 Environment:
-  LEASEHOLD_URL    the store, where --store does not name one
+  LEASEHOLD_URL    the store, if --store is not given
   NO_COLOR         no colours
 
 Exit codes:
   0    done; with `run`, the command's own code
-  1    `break` found nothing to break, `revoke` nobody to ask; `doctor` found
-       a risk, `ls --deadlocks` a deadlock
+  1    `break` found nothing to break, `revoke` no holder to ask; `doctor`
+       found a risk, `ls --deadlocks` a deadlock
   64   the command line cannot be understood
   69   the store cannot be reached
   74   the output cannot be written
@@ -45,7 +44,7 @@ Exit codes:
   76   the lock was lost
   78   refused, because it would not be safe
   126  the command cannot be started
-  127  there is no such command
+  127  the command was not found
   128+n  ended by signal n";
 
 pub(crate) const RUN_EXAMPLES: &str = "\
@@ -55,7 +54,7 @@ Examples:
   leasehold run --permits 3 encode -- ./encode.sh in.mov
   leasehold run nightly -- sh -c 'echo held by $LEASEHOLD_FENCE'
 
---help says what the command sees, what becomes of signals, and the exit codes.";
+--help describes the command's environment, signals and exit codes.";
 
 pub(crate) const RUN_EXAMPLES_LONG: &str = "\
 Examples:
@@ -67,55 +66,55 @@ Examples:
 
 What the command sees:
   LEASEHOLD_NAME   the name of the lock
-  LEASEHOLD_FENCE  a number that rises with every grant: hand it to what you
-                   write to, and let that refuse a smaller one. Not set where
-                   the store has none
-  LEASEHOLD_OWNER  by this, a `leasehold run` inside the command knows what is
-                   held already: for the same name on the same store it goes
-                   on at once, under the same fence
+  LEASEHOLD_FENCE  a number that rises with every grant: pass it to the
+                   resource that you write to, and let the resource refuse a
+                   smaller one. Not set if the store has no fences
+  LEASEHOLD_OWNER  tags of the locks that are held. A `leasehold run` inside
+                   the command for the same name on the same store starts at
+                   once, under the same fence
   LEASEHOLD_URL    the store, without a password: no password reaches the
                    command's environment
 
 Signals:
-  The command runs in a process group of its own, with the terminal if there
-  is one: Ctrl-C and Ctrl-Z reach it as always. TERM, INT, HUP, QUIT, USR1 and
-  USR2 that are sent to leasehold are passed on to that group; while it still
-  waits for the lock, they end the wait. When leasehold is killed, even by
-  KILL, so is the group. What the command leaves running in the background is
-  not waited for, and not protected.
+  The command runs in a process group of its own, with the terminal if one
+  exists: Ctrl-C and Ctrl-Z work as usual. leasehold passes TERM, INT, HUP,
+  QUIT, USR1 and USR2 on to that group; while leasehold still waits for the
+  lock, they end the wait. If leasehold is killed, even by KILL, the group is
+  killed too. Background processes that the command leaves behind are neither
+  waited for nor protected.
 
 Exit codes:
-  The command's own, 128+n where signal n ended it; or
+  The command's own, or 128+n if signal n ended it; otherwise
   64   the command line cannot be understood
   69   the store cannot be reached
   75   busy, or not free in time
   76   the lock was lost
   78   refused, because it would not be safe
   126  the command cannot be started
-  127  there is no such command";
+  127  the command was not found";
 
 pub(crate) const SHOW_EXAMPLES: &str = "\
 Examples:
   leasehold show nightly
   leasehold show --json nightly | jq -r '.holders[].note'
 
-Exits with 0 whether it is held or free.";
+Exits with 0, whether the lock is held or free.";
 
 pub(crate) const LS_EXAMPLES: &str = "\
 Examples:
   leasehold ls
   leasehold ls orders/
   leasehold ls --json | jq -r 'select(.waiting > 0).name'
-  leasehold ls --deadlocks                      who waits for each other
+  leasehold ls --deadlocks                      claims that block each other
 
-Exits with 0; with --deadlocks where there is one with 1.";
+Exits with 0. With --deadlocks, exits with 1 if there is a deadlock.";
 
 pub(crate) const WATCH_EXAMPLES: &str = "\
 Examples:
   leasehold watch nightly
   leasehold watch --json nightly | jq --unbuffered -r .state
 
-The first line says how it stands now. Ctrl-C ends it.";
+The first line is the current state. Ctrl-C ends the command.";
 
 pub(crate) const REVOKE_EXAMPLES: &str = "\
 Examples:
@@ -124,33 +123,34 @@ Examples:
   leasehold run --on-revoke term nightly -- ./report.sh
                                                 a holder that listens
 
-Exits with 0 where somebody was asked, with 1 where nobody holds it. For force
-see `leasehold break`.";
+Exits with 0 if a holder was asked, with 1 if the lock is free. To take the
+lock away, see `leasehold break`.";
 
 pub(crate) const BREAK_EXAMPLES: &str = "\
 Examples:
   leasehold break nightly
   leasehold break --yes --store redis://db nightly
 
-The holders are not asked. Each learns of it at its next renewal, a third of
-its ttl later at most; until then both the old holder and the next one act.
-Only what checks the fence can tell them apart. Where a connection keeps what
-it holds (advisory, get-lock, for-update), that connection is ended, with all
-locks on it.
+The holders are not asked. Each notices the loss at its next renewal, at most
+a third of its ttl later; until then the old holder and the next one both act.
+Only a resource that checks the fence can distinguish them. If a connection
+keeps the lock (advisory, get-lock, for-update), that connection is ended,
+with all locks on it.
 
-Exits with 0 where something was broken, with 1 where there was nothing to
-break or you said no.";
+Exits with 0 if a lock was broken, with 1 if there was nothing to break or
+you answered no.";
 
 pub(crate) const ELECT_EXAMPLES: &str = "\
 Examples:
   leasehold elect scheduler --store etcd://db -- ./scheduler
   leasehold elect proxy --value 10.0.0.7:80 --on-elected 'ip addr add 10.0.0.1/24 dev eth0' \\
                                             --on-demoted 'ip addr del 10.0.0.1/24 dev eth0'
-  leasehold watch proxy                         who leads, as it changes
+  leasehold watch proxy                         the leader, and each change
 
-What a command sees, and what becomes of signals, is as with `run`. Exits with the
-code of a COMMAND that has ended by itself, or of an --on-elected that failed; by the
-signal that ended it; or as `run` where the store cannot be reached at first.";
+The environment of a command and the handling of signals are those of `run`.
+Exits with the code of a COMMAND that has ended by itself, or of an
+--on-elected that failed; by the signal that ended it; or, if the store cannot
+be reached at first, as `run` does.";
 
 pub(crate) const SCHEMA_EXAMPLES: &str = "\
 Examples:
@@ -164,11 +164,12 @@ Examples:
   leasehold redlock rearm --store redlock://a,b,c
   leasehold redlock rearm --yes --store redlock://a,b,c
 
-A lock that was granted before the servers forgot it may be valid until its
-lease ends. Wait that long, or stop its holder, before you say this: otherwise
-two may hold, and only what checks the fence can tell them apart.
+A lock that was granted before the servers lost their data may be valid until
+its lease ends. Wait that long, or stop its holder, before you run this:
+otherwise two clients may hold the lock, and only a resource that checks the
+fence can distinguish them.
 
-Exits with 0 where a majority serves now, with 1 where you said no.";
+Exits with 0 if a majority serves now, with 1 if you answered no.";
 
 pub(crate) const DOCTOR_EXAMPLES: &str = "\
 Examples:
@@ -176,8 +177,8 @@ Examples:
   leasehold doctor --store redis://db --ttl 10s
   leasehold doctor --json | jq -r 'select(.severity != \"good\").advice'
 
-Exits with 0 where nothing is worse than a notice, with 1 where a risk was
-found, and with 78 where locks do not work or exclude nobody.";
+Exits with 0 if nothing is worse than a notice, with 1 if a risk was found,
+and with 78 if locks do not work or do not exclude other processes.";
 
 pub(crate) const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

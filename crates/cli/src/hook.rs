@@ -1,8 +1,8 @@
-//! The hook of a candidate: what `elect --on-demoted` runs once it leads no more.
+//! The hook of a candidate: the program that `elect --on-demoted` runs after leadership has ended.
 //!
-//! Ground rules: it is started as a command is, with the environment of one, in a process group with a
-//! warden. It never lasts for ever: it has the time of a lease, or the grace from the first signal that
-//! asks this process to end.
+//! Ground rules: the hook is started like a command, with a command's environment, in a process group with
+//! a warden. Its time is limited: to one ttl, or to the grace period from the first signal that asks this
+//! process to end.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::stderr::Stderr;
 use crate::text::duration;
 use crate::warden::Warden;
 
-/// Runs it to its end, and says where it failed.
+/// Runs the hook to its end, and reports a failure.
 pub(crate) async fn run(request: &Request, program: &Program, signals: &mut Signals, voice: &Stderr) {
     if let Err(complaint) = attend(request, program, signals).await {
         voice.say(&format!("--on-demoted failed: {complaint}"));
@@ -92,7 +92,7 @@ impl Hook<'_> {
         }
     }
 
-    /// Sends a signal that asks it to end; from the first on it has the grace.
+    /// Sends a signal that asks the hook to end; the grace period begins with the first one.
     fn ask(&mut self, signal: Signal) {
         self.end.get_or_insert_with(|| SystemClock.now().after(self.grace));
         self.warden.signal(signal);
@@ -101,6 +101,6 @@ impl Hook<'_> {
     }
 }
 
-/// The clock that counts suspend is looked at this often at least, and the killed is asked after.
+/// The longest time between two looks at the clock, which also counts suspended time, and at a killed hook.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);

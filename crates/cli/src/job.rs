@@ -1,8 +1,8 @@
 //! The command under its lock: from the start of its process group to its end.
 //!
 //! Ground rules: on every wake-up, this process looks at the clock first: a process that was stopped
-//! past its lease acts on the loss before anything else. It acts first and speaks afterwards. Nothing
-//! in here waits for anything but the next event.
+//! past its lease acts on the loss before anything else. It acts first and prints afterwards. Nothing
+//! here waits for anything but the next event.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ use crate::warden::{Warden, Word};
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     request: &'a Request,
-    /// None where an outer `run` holds the lock: its loss is that one's business.
+    /// `None` if an outer `run` holds the lock: the outer one handles a loss.
     guard: Option<&'a Guard>,
     warden: Warden,
     terminal: Option<Terminal>,
@@ -40,7 +40,7 @@ pub(crate) struct Job<'a> {
     kill_at: Option<Moment>,
 }
 
-/// The way in which it has ended.
+/// The way in which a job has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     ending: Ending,
@@ -67,7 +67,7 @@ impl Outcome {
 
 type Listening<'a> = Pin<Box<dyn Future<Output = leasehold::Result<Revocation>> + 'a>>;
 
-/// An event that wakes it up.
+/// An event that wakes a job up.
 enum Event {
     Lost,
     Revoked(leasehold::Result<Revocation>),
@@ -76,8 +76,8 @@ enum Event {
 }
 
 impl<'a> Job<'a> {
-    /// Prepares the process group, with the terminal if it is our turn there: so the command never
-    /// finds itself in the background.
+    /// Prepares the process group, with the terminal if this process is in the foreground there: so the
+    /// command never finds itself in the background.
     pub(crate) fn new(
         request: &'a Request,
         guard: Option<&'a Guard>,
@@ -109,7 +109,7 @@ impl<'a> Job<'a> {
         self.warden.group()
     }
 
-    /// Ends it without a command.
+    /// Ends the job without a command.
     pub(crate) async fn abandon(mut self) {
         self.take_terminal_back();
         self.warden.end().await;
@@ -133,7 +133,7 @@ impl<'a> Job<'a> {
             self.look();
             match event {
                 Event::Revoked(heard) => {
-                    // It is listened to once: the lock is revoked, or it cannot be heard.
+                    // One answer is all that comes: a revocation, or the error that ends the listening.
                     listening = None;
                     self.revoked(heard);
                 }
@@ -149,7 +149,7 @@ impl<'a> Job<'a> {
         self.finish(ending).await
     }
 
-    /// Returns the request to release, where it is listened to.
+    /// Returns a future of the request to release, if this job listens for one.
     fn listening(&self) -> Option<Listening<'a>> {
         let guard = self.guard.filter(|_| self.request.on_revoke.is_some())?;
         Some(Box::pin(guard.revoked()))
@@ -161,11 +161,11 @@ impl<'a> Job<'a> {
             (Ok(revocation), Some(signal)) => {
                 self.warden.signal(signal);
                 let reason = visible(&revocation.reason);
-                self.voice.say(&format!("{name} is asked back: {reason}; the command is told by a signal"));
+                self.voice.say(&format!("{name} is revoked: {reason}; the command was sent a signal"));
             }
             // A loss is reported as a loss.
             (Err(error), _) if !error.is_lost() => {
-                self.voice.say(&format!("{error}: nobody hears whether {name} is asked back"));
+                self.voice.say(&format!("{error}: revocations of {name} are no longer noticed"));
             }
             _ => {}
         }
@@ -193,7 +193,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Looks at the clock, and acts on what it says.
+    /// Checks the clock, and acts on the state of the lease.
     fn look(&mut self) {
         if let Some(guard) = self.guard.filter(|_| !self.lost) {
             match guard.state() {
@@ -204,11 +204,11 @@ impl<'a> Job<'a> {
         if self.kill_at.is_some_and(|at| self.clock.now() >= at) {
             self.kill_at = None;
             self.warden.signal(Signal::KILL);
-            self.voice.say("the command has not ended in its grace, and was killed");
+            self.voice.say("the command did not end within its grace period, and was killed");
         }
     }
 
-    /// Says when renewals begin to fail, and when they succeed again.
+    /// Reports when renewals begin to fail, and when they succeed again.
     fn doubt(&mut self, is_suspect: bool, remaining: Duration) {
         if is_suspect == std::mem::replace(&mut self.is_suspect, is_suspect) {
             return;
@@ -216,7 +216,7 @@ impl<'a> Job<'a> {
         let name = visible(self.request.name.as_str());
         self.voice.say(&match is_suspect {
             true => format!(
-                "{name} could not be renewed, and is lost in {} unless that succeeds",
+                "{name} could not be renewed, and is lost in {} unless a renewal succeeds",
                 duration(remaining)
             ),
             false => format!("{name} was renewed again"),
@@ -232,20 +232,20 @@ impl<'a> Job<'a> {
                 self.warden.signal(Signal::CONT);
                 let end = self.clock.now().after(grace);
                 self.kill_at = Some(end);
-                // From here on the warden only sees to it that the grace has an end.
+                // From now on the warden only enforces the end of the grace period.
                 self.warden.tell(Word::Until(end, Duration::ZERO));
-                format!("the command is told to end, and killed in {}", duration(grace))
+                format!("the command was sent TERM, and is killed in {}", duration(grace))
             }
             Loss::Kill => {
                 self.warden.signal(Signal::KILL);
                 "the command was killed".to_owned()
             }
-            Loss::Ignore => "the command goes on WITHOUT the lock, as --on-lost=ignore says".to_owned(),
+            Loss::Ignore => "the command continues WITHOUT the lock, because of --on-lost=ignore".to_owned(),
         };
         self.voice.say(&format!("{} was lost: {cause}; {what}", visible(self.request.name.as_str())));
     }
 
-    /// Tells the warden until when the lease is good, so that it acts where this process cannot.
+    /// Reports the end of the lease to the warden, so that the warden acts when this process cannot.
     fn tell_warden(&mut self) {
         let (Some(guard), false) = (self.guard, self.lost) else { return };
         let remaining = guard.remaining();
@@ -258,7 +258,7 @@ impl<'a> Job<'a> {
         self.warden.tell(word);
     }
 
-    /// Returns how long nothing needs to be done unless something happens.
+    /// Returns the time until the next action, if no event comes before.
     fn pause(&self) -> Duration {
         let now = self.clock.now();
         let to_kill = self.kill_at.map_or(Duration::MAX, |at| now.until(at));
@@ -282,14 +282,15 @@ impl<'a> Job<'a> {
             self.warden.signal(Signal::CONT);
             return;
         }
-        // Without a person, the command may well stay stopped: the lock is held meanwhile.
+        // Without a person at a terminal, the command may stay stopped: the lock is held meanwhile.
         if !(wants_terminal || is_interactive()) {
             return;
         }
         terminal.take_back();
-        // The job that the shell knows is our group. It stops as a whole, so that the shell takes over.
+        // The job that the shell knows is this process's group. It stops as a whole, so that the shell takes
+        // over.
         if kill_current_process_group(Signal::TSTP).is_ok() {
-            // If no shell could ever continue it, the kernel does not stop it; then this process just
+            // If no shell could ever continue the group, the kernel does not stop it; then this process
             // continues.
             drop(tokio::time::timeout(STOP_LIMIT, signals.continued()).await);
         }
@@ -297,8 +298,8 @@ impl<'a> Job<'a> {
         self.resume();
     }
 
-    /// Continues this process after a stop, and the command with it; with the terminal if it is our
-    /// turn there.
+    /// Continues this process after a stop, and the command with it; with the terminal if this process is
+    /// in the foreground there.
     fn resume(&mut self) {
         if let Some(terminal) =
             self.terminal.as_mut().filter(|terminal| is_interactive() && !terminal.is_lent() && !is_shared())
@@ -319,14 +320,14 @@ impl<'a> Job<'a> {
             // A process that used the terminal while it was lent was stopped for that.
             let _ = kill_current_process_group(Signal::CONT);
         }
-        // Without the terminal the command was not reached by Ctrl-C itself; then this process was, and
+        // Without the terminal, Ctrl-C did not reach the command itself; it reached this process, which
         // passed it on.
         let is_passed_on = by_int && self.heard_int && !had_terminal;
         let interrupted =
             by_int && had_terminal || is_passed_on && Exit::by(Signal::INT) == Exit::Interrupted;
         if interrupted && had_terminal {
             // Ctrl-C is meant for the whole job of the shell, a script around this process included. It
-            // reached only the command, because that one had the terminal.
+            // reached only the command, because the command had the terminal.
             let _ = kill_current_process_group(Signal::INT);
         }
         self.warden.end().await;
@@ -338,11 +339,11 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The interval at which the warden hears that the lease is renewed: a third of what is left, within
-/// these.
+/// The bounds of the interval at which renewals are reported to the warden: a third of the remaining time,
+/// within these.
 const TELL_MIN: Duration = Duration::from_millis(5);
 const TELL_MAX: Duration = Duration::from_secs(5);
-/// The clock that counts suspend is looked at this often at least.
+/// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// The time that it can take until a stop signal that was sent to oneself has worked.
+/// The time that a stop signal to this process's own group can take to have an effect.
 const STOP_LIMIT: Duration = Duration::from_millis(200);

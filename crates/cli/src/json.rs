@@ -1,8 +1,8 @@
 //! The shapes of `--json`: one object a line.
 //!
 //! Ground rules: these are an interface, described in `docs/cli.md`. Adding a field is fine, changing
-//! or removing one is a breaking change. The id of a claim is never among them, because its knowledge
-//! is enough to end the claim.
+//! or removing one is a breaking change. The id of a claim is never among them, because the id is enough
+//! to end the claim.
 
 use std::io::{self, Write};
 

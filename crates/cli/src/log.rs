@@ -1,8 +1,8 @@
 //! The library's log, on stderr.
 //!
-//! Ground rules: warnings are shown unless LEASEHOLD_LOG says otherwise, more only on request. Lines go
-//! by the voice, which masks passwords and delays no caller; stdout and exit codes know nothing of it.
-//! Only leasehold's own events are shown: what other libraries log may hold anything.
+//! Ground rules: warnings are shown unless LEASEHOLD_LOG says otherwise, more only on request. Lines are
+//! printed by `stderr`, which masks passwords and delays no caller; stdout and exit codes do not depend on
+//! the log. Only leasehold's own events are shown: the lines of other libraries may hold anything.
 
 use std::fmt::{Debug, Write};
 
@@ -15,7 +15,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use crate::exit::{Exit, Problem};
 use crate::stderr::Stderr;
 
-/// Begins to log: what `-v` said so often, else what the environment says.
+/// Starts the log, at the level of the `-v` flags, else at that of the environment.
 ///
 /// # Errors
 /// Usage, where the environment names no level.
@@ -23,7 +23,7 @@ pub(crate) fn start(verbose: u8) -> Result<(), Problem> {
     // A value that is not text names no level.
     let named = std::env::var_os(VARIABLE).unwrap_or_default();
     let level = level(verbose, &named.to_string_lossy()).ok_or_else(|| {
-        let text = format!("{VARIABLE} is none of off, error, warn, info, debug and trace");
+        let text = format!("{VARIABLE} is not a log level: use off, error, warn, info, debug or trace");
         Problem::new(Exit::Usage, text)
     })?;
     // No other part of this program sets one, so this cannot fail.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for
-//! stderr goes through `voice`, and text of others is made visible before it reaches a terminal.
+//! stderr goes through `stderr`, and foreign text is made visible before it reaches a terminal.
 
 #![forbid(unsafe_code)]
 
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         problem.exit
     });
     if exit == Exit::Interrupted {
-        // Comes back only where the signal has no effect; then the code says the same.
+        // This returns only if the signal has no effect; then the exit code says the same.
         let _ = signal_hook::low_level::emulate_default_handler(Signal::INT.as_raw());
     }
     exit.code().into()
@@ -82,7 +82,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
     if let Verb::Completions(args) = verb {
         return completions(&args);
     }
-    // One thread: the command is started by it, signals are heard by it, and nothing here computes.
+    // One thread starts the command and receives the signals; nothing here computes.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Problem::new(Exit::Unavailable, format!("cannot start: {error}")))?;
@@ -102,7 +102,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Redlock(RedlockVerb::Rearm(args)) => redlock::rearm(args).await,
             Verb::Completions(args) => completions(&args),
         };
-        // The lines of the log come before the complaint that ends the program.
+        // The lines of the log come before the error that ends the program.
         if let Some(voice) = stderr::Stderr::started() {
             voice.settle().await;
         }
@@ -127,7 +127,7 @@ fn answer(error: &clap::Error) -> Result<Exit, Problem> {
         error.print()?;
         return Ok(Exit::Done);
     }
-    // Clap repeats what was written, and that may be a URL in the wrong place.
+    // Clap repeats the arguments, and one of them may be a URL in the wrong place.
     let plain = error.render().to_string();
     let hint = hint(error).map(|hint| format!("\ntip: {hint}")).unwrap_or_default();
     let clean = format!("{}{hint}", store::redacted(plain.trim_end()));
@@ -139,7 +139,7 @@ fn answer(error: &clap::Error) -> Result<Exit, Problem> {
     Ok(Exit::Usage)
 }
 
-/// Returns what was meant, where the command line shows it.
+/// Returns the probable intention, if the command line shows it.
 fn hint(error: &clap::Error) -> Option<&'static str> {
     let holds = matches!(std::env::args_os().nth(1)?.to_str()?, "run" | "elect");
     let is_word = || match error.get(ContextKind::InvalidArg) {

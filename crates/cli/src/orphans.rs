@@ -1,8 +1,7 @@
-//! Processes that were left to this one by their parents: it has them where it is the first process of
-//! a container.
+//! Orphaned processes: this process inherits them if it is the first process of a container.
 //!
-//! Ground rules: only what has ended is waited for, by its id, and never a process that this one
-//! started itself.
+//! Ground rules: only processes that have ended are waited for, by their ids, and never a process that
+//! this one has started itself.
 
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 
@@ -10,7 +9,7 @@ use crate::processes;
 
 /// Reaps those that have ended, except `own`, which are waited for elsewhere.
 pub(crate) fn reap(own: &[Pid]) {
-    // Nothing is left to another process, unless it asked for that; this one does not.
+    // Any other process inherits orphans only on request, and this one does not request it.
     if !getpid().is_init() {
         return;
     }

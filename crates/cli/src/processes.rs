@@ -1,7 +1,7 @@
 //! The processes of this machine, as the kernel lists them.
 //!
-//! Ground rules: a list is old when it is read, so its user looks again before acting on it. Without
-//! `/proc`, the list is empty.
+//! Ground rules: a list is outdated when it is read, so the caller checks again before it acts on it.
+//! Without `/proc`, the list is empty.
 
 use rustix::process::Pid;
 
@@ -9,10 +9,10 @@ use rustix::process::Pid;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: Pid,
-    /// `None` where it has none that this process may see.
+    /// `None` if the process has no parent that this process may see.
     pub(crate) parent: Option<Pid>,
     pub(crate) group: Option<Pid>,
-    /// It has ended, and waits to be reaped at most.
+    /// `true` if the process has ended; it may still have to be reaped.
     pub(crate) is_over: bool,
     name: String,
 }

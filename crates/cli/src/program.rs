@@ -1,8 +1,8 @@
 //! The program that is to be run, looked up before a lock is taken for it.
 //!
-//! Ground rules: the same search as `execvp`: a name with a slash is a path, another one is sought in
-//! PATH, where the first file that may be executed is taken. What is found here can be gone when it is
-//! started; then starting says so.
+//! Ground rules: the same search as `execvp`: a name with a slash is a path, any other name is searched in
+//! PATH, where the first executable file is used. A file that was found here can be missing when it is
+//! started; then the start fails with its own error.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -76,7 +76,7 @@ impl Program {
         if is_missing(error) {
             let text = match self.name.as_bytes() {
                 [] => "the command is empty: write one after --".to_owned(),
-                path if path.contains(&b'/') => format!("{name}: there is no such file"),
+                path if path.contains(&b'/') => format!("{name}: no such file"),
                 _ => format!("{name}: no such command in PATH"),
             };
             return Problem::new(Exit::NotFound, text);

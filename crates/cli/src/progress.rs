@@ -1,9 +1,9 @@
-//! The line that a person sees while `run` waits: the holder of the lock, for how long, how many are
-//! ahead.
+//! The line that a person sees while `run` waits: the holder of the lock, the time since its grant, and
+//! the number of claims ahead.
 //!
-//! Ground rules: it only looks, and only where a person watches: stderr is a terminal and it is our
-//! turn there. It runs in a task of its own, which is never dropped midway in a request to the store;
-//! it is asked to end and does so after the answer.
+//! Ground rules: it only reads, and only if a person watches: stderr is a terminal and this process is in
+//! the foreground there. It runs in a task of its own, which is never dropped midway in a request to the
+//! store; the task is asked to end, and does so after the answer.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -84,11 +84,12 @@ impl Line {
             if !terminal.is_ours() {
                 continue;
             }
-            // Without an answer of the store, the line says what it said before.
+            // Without an answer of the store, the line stays as it is.
             if let Ok(seen) = self.locks.inspect(self.name.as_str()).await {
                 snapshot = Some(seen);
             }
-            // The sender is gone as soon as the wait has ended: then the line was cleared and stays so.
+            // The sender is dropped as soon as the wait has ended: then the line was cleared, and stays
+            // cleared.
             if self.ends.has_changed().is_err() {
                 return;
             }
@@ -113,8 +114,8 @@ fn line(name: &Resource, own: &Note, snapshot: Option<&Snapshot>) -> String {
     line
 }
 
-/// Returns how many claims are before ours, holders included; `None` where ours cannot be distinguished
-/// from another.
+/// Returns the number of claims before that of this process, holders included; `None` if its claim cannot
+/// be distinguished from another.
 fn ahead(own: &Note, snapshot: &Snapshot) -> Option<usize> {
     let mut ours = snapshot.waiting.iter().enumerate().filter(|(_, waiter)| waiter.note == *own);
     match (ours.next(), ours.next()) {

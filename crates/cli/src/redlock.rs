@@ -1,6 +1,6 @@
-//! `redlock rearm`: puts the servers of a quorum to use again.
+//! `redlock rearm`: re-enables the servers of a quorum.
 //!
-//! Ground rules: it says what may follow before it asks, and does nothing where it cannot ask.
+//! Ground rules: it prints the consequences before it asks, and does nothing if it cannot ask.
 
 use std::any::Any;
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -15,12 +15,12 @@ use crate::stderr::complain;
 use crate::store::Store;
 
 /// # Errors
-/// Usage, where it would have to ask and cannot, and for a store of another kind; as the servers fail;
-/// of stdout.
+/// Usage, if a confirmation is needed and there is no terminal, and for a store of another kind; a failure
+/// of the servers or of stdout.
 pub(crate) async fn rearm(args: RearmArgs) -> Result<Exit, Problem> {
     let may_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !args.yes && !may_ask {
-        let text = "there is no terminal to ask on: say --yes if you are sure";
+        let text = "cannot ask for confirmation: stdin or stderr is not a terminal; use --yes";
         return Err(Problem::new(Exit::Usage, text));
     }
     let store = Store::named(args.store.url.as_deref())?;
@@ -28,7 +28,7 @@ pub(crate) async fn rearm(args: RearmArgs) -> Result<Exit, Problem> {
     let backend: &dyn Any = &**locks.backend();
     let Some(quorum) = backend.downcast_ref::<Quorum>() else {
         let text =
-            format!("{} is no store of several servers: name one by --store redlock://a,b,c", store.shown());
+            format!("cannot rearm {}: it is not a redlock store; use --store redlock://a,b,c", store.shown());
         return Err(Problem::new(Exit::Usage, text));
     };
     if !args.yes && !is_confirmed()? {
@@ -43,9 +43,9 @@ pub(crate) async fn rearm(args: RearmArgs) -> Result<Exit, Problem> {
         Problem::new(exit, format!("rearm: {failure}"))
     })?;
     let mut out = io::stdout().lock();
-    writeln!(out, "armed: {}; fences go on in epoch {}", rearmed.armed.join(", "), rearmed.epoch)?;
+    writeln!(out, "armed: {}; fences continue in epoch {}", rearmed.armed.join(", "), rearmed.epoch)?;
     for missed in &rearmed.missed {
-        writeln!(out, "not armed: {missed}; it is counted again by itself once it can be reached")?;
+        writeln!(out, "not armed: {missed}; this server is counted again once it can be reached")?;
     }
     Ok(Exit::Done)
 }
@@ -60,6 +60,6 @@ fn is_confirmed() -> Result<bool, Problem> {
 }
 
 const CONSEQUENCES: &str = "\
-A lock that was granted before the servers forgot it may be valid until its
-lease ends. If its holder still runs, two will hold; only what checks the fence
-can tell them apart.";
+A lock that was granted before the servers lost their data may be valid until
+its lease ends. If its holder still runs, two clients will hold the lock; only
+a resource that checks the fence can distinguish them.";

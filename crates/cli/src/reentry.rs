@@ -1,8 +1,8 @@
-//! A `run` inside a `run`: what the outer one holds is not asked for again.
+//! A `run` inside a `run`: the inner one does not request a lock that the outer one holds.
 //!
-//! Ground rules: `LEASEHOLD_OWNER` only says what may be held; the store says what is. A claim that is
-//! named there and is no longer among the holders counts for nothing, and the lock is then taken like
-//! any other.
+//! Ground rules: `LEASEHOLD_OWNER` only says which claims may be held; the store decides. A claim of the
+//! variable that is not among the holders any longer is ignored, and the lock is then acquired like any
+//! other.
 
 use leasehold::{Client, Fence, Resource, Share};
 
@@ -25,7 +25,7 @@ impl Tags {
     }
 
     fn read(text: &str) -> Tags {
-        // Anything else than a tag is not ours, and is not passed on.
+        // Anything other than a tag was not written by leasehold, and is not passed on.
         let is_tag = |text: &&str| text.len() == TAG && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let mut tags: Vec<_> = text.split(',').map(str::trim).filter(is_tag).map(str::to_owned).collect();
         let surplus = tags.len().saturating_sub(MOST);
@@ -39,11 +39,11 @@ impl Tags {
         tags.join(",")
     }
 
-    /// Looks whether an outer `run` holds `name`.
+    /// Finds the claim of an outer `run` on `name`.
     ///
     /// # Errors
-    /// Refused, where it holds less of it than is wanted now: waiting for the rest would be waiting for
-    /// itself. The store failed.
+    /// Refused, if the outer `run` holds a smaller share than is requested now: waiting for the rest would
+    /// be waiting for itself. The store failed.
     pub(crate) async fn find(
         &self,
         locks: &Client,
@@ -73,10 +73,11 @@ impl Tags {
     }
 }
 
-/// The variable that has the tags.
+/// The variable that holds the tags.
 pub(crate) const OWNER_VARIABLE: &str = "LEASEHOLD_OWNER";
 const TAG: usize = 32;
-/// The most that are passed on; deeper nesting has other problems than waiting for the outermost.
+/// The largest number of tags that are passed on; deeper nesting has other problems than a wait for the
+/// outermost `run`.
 const MOST: usize = 64;
 
 #[cfg(test)]

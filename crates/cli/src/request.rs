@@ -1,4 +1,4 @@
-//! The request that `run` was given, as types: parsed once, then trusted.
+//! The request to `run`, as types: parsed once, then trusted.
 
 use std::time::Duration;
 
@@ -27,11 +27,11 @@ pub(crate) struct Request {
     pub(crate) min_hold: Duration,
     pub(crate) program: Program,
     pub(crate) after: After,
-    /// The program that is run each time that the lock is held no more.
+    /// The program that is run each time the lock is no longer held.
     pub(crate) hook: Option<Program>,
 }
 
-/// The fate of the lock when the command has ended well.
+/// The treatment of the lock after the command has succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// It is released.
@@ -63,7 +63,7 @@ pub(crate) struct Terms {
     max_hold: Option<Duration>,
 }
 
-/// The fate of the command when the lock is lost.
+/// The treatment of the command after the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
     /// TERM, and KILL after this.
@@ -77,7 +77,7 @@ impl Request {
     /// As [`Store::named`]; usage, for an empty command.
     pub(crate) fn new(args: RunArgs) -> Result<Request, Problem> {
         let program = Program::new(args.command)
-            .ok_or_else(|| Problem::new(Exit::Usage, "there is no command: write it after --"))?;
+            .ok_or_else(|| Problem::new(Exit::Usage, "the command is missing: write it after --"))?;
         Ok(Request {
             store: Store::named(args.store.url.as_deref())?,
             name: args.name,
@@ -125,7 +125,7 @@ impl Request {
             None => (Program::new(args.command), After::Release),
         };
         let program =
-            program.ok_or_else(|| Problem::new(Exit::Usage, "there is no command: write it after --"))?;
+            program.ok_or_else(|| Problem::new(Exit::Usage, "the command is missing: write it after --"))?;
         Ok(Request {
             store: Store::named(args.store.url.as_deref())?,
             name: args.name,
@@ -173,7 +173,7 @@ impl Request {
         }
     }
 
-    /// Returns how long a started program has to end.
+    /// Returns the time that a started program has to end.
     pub(crate) fn grace(&self) -> Duration {
         match self.on_lost {
             Loss::Term(grace) => grace,
@@ -181,12 +181,12 @@ impl Request {
         }
     }
 
-    /// Returns how long the lock stays taken when this machine dies.
+    /// Returns the time for which the lock stays taken when this machine dies.
     pub(crate) fn ttl(&self) -> Duration {
         self.terms.ttl.unwrap_or(TTL)
     }
 
-    /// Returns how much of the lock is asked for.
+    /// Returns the share of the lock that is requested.
     ///
     /// # Errors
     /// `Invalid` for permits of none, which the command line refuses before.
@@ -205,7 +205,7 @@ impl Request {
         if let Some(limit) = self.terms.max_hold {
             lock = lock.max_hold(limit);
         }
-        // Better now than when the request would not be heard.
+        // Better refused now than unnoticed when a revocation comes.
         if self.on_revoke.is_some() { lock.revocable() } else { Ok(lock) }
     }
 }
@@ -220,7 +220,7 @@ fn own_note(program: &Program) -> Note {
     Note::clipped(&format!("host={host} user={user} pid={pid} cmd={}", program.short_name()))
 }
 
-/// The grace where none was said.
+/// The default grace period.
 const GRACE: Duration = Duration::from_secs(5);
-/// The library's own, where none was said.
+/// The default ttl, which is the library's.
 const TTL: Duration = Duration::from_secs(30);

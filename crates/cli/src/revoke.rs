@@ -28,12 +28,14 @@ pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
     }
     if asked.is_empty() {
         if !args.json {
-            complain(&format!("{name} is free: there is nobody to ask"));
+            complain(&format!("{name} is free: nobody to ask"));
         }
         return Ok(Exit::NothingBroken);
     }
     if !args.json {
-        complain("a holder that does not listen for this (run --on-revoke) goes on, and nobody is told");
+        complain(
+            "a holder that does not listen for requests (run --on-revoke) continues, and is not reported",
+        );
     }
     Ok(Exit::Done)
 }

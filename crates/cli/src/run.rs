@@ -85,19 +85,17 @@ pub(crate) async fn hold_and_run(
             hook::run(request, program, signals, voice).await;
         }
     };
-    // A claim that was abandoned while its grant was on its way is ended now, or the line would have to
-    // wait for its ttl. If nothing could be taken the reason is reported, which is also why nothing is
-    // confirmed.
+    // A claim that was abandoned while its grant was on its way is ended now, or the queue would have to
+    // wait for its ttl. If nothing could be acquired, that error is reported, which is also the reason why
+    // nothing is confirmed.
     let (is_confirmed, ()) = tokio::join!(locks.close(CLOSE_LIMIT), hook);
     if !is_confirmed && ended.is_ok() {
-        voice.say(
-            "the store did not confirm that everything was given back; what is left there ends with its ttl",
-        );
+        voice.say("the store did not confirm all releases; what is left in the store ends with its ttl");
     }
     ended
 }
 
-/// Starts the command under the lock, attends to it, and gives the lock back.
+/// Starts the command under the lock, attends to it, and releases the lock.
 async fn with_command(
     request: &Request,
     file: std::path::PathBuf,

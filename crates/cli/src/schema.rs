@@ -1,4 +1,4 @@
-//! `schema`: what creates a database's tables for locks.
+//! `schema`: prints the SQL that creates the lock tables of a database.
 
 use std::io::Write;
 

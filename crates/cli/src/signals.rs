@@ -20,22 +20,22 @@ use tokio::signal::unix::{SignalKind, signal};
 pub(crate) enum Heard {
     /// A signal that is meant for the command, or ends a wait.
     Sent(Signal),
-    /// A child has ended, stopped or gone on.
+    /// A child has ended, stopped or continued.
     Child,
     /// This process was stopped and continues.
     Continued,
 }
 
-/// The signals, from when it was made.
+/// The signals since the start of listening.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Heard, tokio::signal::unix::Signal)>,
-    /// The last one that was heard and asks a program to end, and when.
+    /// The last signal that asks a program to end, and its time.
     ending: Option<(Signal, Moment)>,
 }
 
 impl Signals {
-    /// Listens to what [`Heard`] names.
+    /// Listens to the events of [`Heard`].
     ///
     /// # Errors
     /// Of the operating system.
@@ -44,7 +44,7 @@ impl Signals {
         let sent =
             PASSED_ON.iter().filter(|signal| !ignored.has(**signal)).map(|signal| Heard::Sent(*signal));
         let mut streams = Vec::new();
-        // The order is the order of answers: what happened to the command itself comes first.
+        // This is also the order in which events are reported: those of the command itself come first.
         for heard in [Heard::Continued, Heard::Child].into_iter().chain(sent) {
             let kind = match heard {
                 Heard::Child => Signal::CHILD,
@@ -74,9 +74,9 @@ impl Signals {
         self.first(|heard| heard == Heard::Continued).await;
     }
 
-    /// Returns the last signal that was heard and asks a program to end. A command that still runs for
-    /// longer than `grace` after a HUP has taken it for something else, for a request to read its
-    /// configuration; then it does not count.
+    /// Returns the last signal that asks a program to end. A command that runs for longer than `grace`
+    /// after a HUP uses it for something else, such as reading its configuration; then the HUP does not
+    /// count.
     pub(crate) fn ending(&self, grace: Duration) -> Option<Signal> {
         self.ending.filter(|asked| still_asks(*asked, SystemClock.now(), grace)).map(|(signal, _)| signal)
     }
@@ -129,7 +129,7 @@ impl Mask {
     }
 }
 
-/// Returns what this process ignored when it started. Without `/proc`, nothing is known to be.
+/// Returns the signals that this process ignored when it started; none without `/proc`.
 fn ignored_at_start() -> Mask {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_in(&status)

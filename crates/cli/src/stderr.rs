@@ -16,7 +16,7 @@ use crate::store::redacted;
 use crate::terminal::without_ttou;
 use crate::text::{clipped, visible};
 
-/// The speaker.
+/// A handle to the thread that writes the messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Stderr {
     words: SyncSender<Word>,
@@ -28,7 +28,7 @@ enum Word {
     Say(String),
     /// A line that is replaced by the next; an empty one removes it.
     Show(String),
-    /// Everything before this was said.
+    /// Everything before this was written.
     Done(oneshot::Sender<()>),
 }
 
@@ -46,12 +46,12 @@ impl Stderr {
         Ok(SHARED.get_or_init(|| Stderr { words }).clone())
     }
 
-    /// Returns the speaker, where anything was said by it.
+    /// Returns the handle, if the thread was started.
     pub(crate) fn started() -> Option<Stderr> {
         SHARED.get().cloned()
     }
 
-    /// Says a line, prefixed as the program's.
+    /// Prints a line with the program's name as its prefix.
     pub(crate) fn say(&self, text: &str) {
         drop(self.words.try_send(Word::Say(redacted(text))));
     }
@@ -61,13 +61,13 @@ impl Stderr {
         drop(self.words.try_send(Word::Show(text)));
     }
 
-    /// Removes the line that is shown.
+    /// Removes the line on the screen.
     pub(crate) fn clear(&self) {
         self.show(String::new());
     }
 
-    /// Waits until everything was said, up to a limit: a terminal that takes no output must not block
-    /// us without end.
+    /// Waits until everything is written, up to a limit: a terminal that takes no output must not block
+    /// this process without end.
     pub(crate) async fn settle(&self) {
         let (done, told) = oneshot::channel();
         if self.words.try_send(Word::Done(done)).is_ok() {
@@ -76,7 +76,7 @@ impl Stderr {
     }
 }
 
-/// Says a line on stderr at once, for commands that hold nothing.
+/// Prints a line on stderr at once, for commands that hold no lock.
 pub(crate) fn complain(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{}", prefixed(&redacted(text))));
 }
@@ -100,13 +100,13 @@ fn speak(heard: &Receiver<Word>) {
                 Ok(())
             }
         };
-        // With stderr gone, this cannot be reported anywhere.
+        // Without stderr, this cannot be reported anywhere.
         drop(said.and_then(|()| stderr.flush()));
     }
 }
 
-/// Prefixes each line of a message with its source. Line breaks are ours; all else that is not
-/// printable came from outside.
+/// Prefixes each line of a message with the name of the program. Line breaks are leasehold's own; any
+/// other unprintable character came from outside.
 fn prefixed(text: &str) -> String {
     let lines: Vec<String> = text.lines().map(|line| format!("leasehold: {}", visible(line))).collect();
     lines.join("\n")

@@ -1,4 +1,4 @@
-//! Which store is used, and how it is spoken of without its password.
+//! The choice of the store, and its URL without the password.
 //!
 //! Ground rules: the URL with its password leaves this file in one direction only, into the library.
 //! Everything that is shown or passed on comes from [`Store::shown`] and [`Store::for_child`]; every
@@ -46,7 +46,8 @@ impl Store {
     fn choose(on: Option<&str>, inherited: Option<&OsStr>) -> Result<Store, Problem> {
         let (url, origin) = match (on, inherited) {
             (Some(url), _) if url.trim().is_empty() => {
-                let text = "--store is empty: name a store by its URL, or leave --store out for files on this machine";
+                let text =
+                    "--store is empty: give the URL of a store, or omit --store for files on this machine";
                 return Err(Problem::new(Exit::Usage, text));
             }
             (Some(url), _) => (url.to_owned(), Origin::Flag),
@@ -58,8 +59,8 @@ impl Store {
             }
         };
         if url.starts_with("mem:") {
-            let text = "mem: keeps locks in the memory of one process, so it would exclude nobody; take file:, which \
-                        excludes all processes of this machine";
+            let text = "mem: keeps locks in the memory of one process, so it cannot exclude other processes; use \
+                        file:, which excludes the processes of this user on this machine";
             return Err(Problem::new(Exit::Refused, text));
         }
         Ok(Store { url, origin, creates: true })
@@ -130,7 +131,7 @@ impl Store {
         match self.origin {
             Origin::Flag => "named by --store",
             Origin::Environment => "named by LEASEHOLD_URL",
-            Origin::Default => "the default; name another by --store or LEASEHOLD_URL",
+            Origin::Default => "the default; name another with --store or LEASEHOLD_URL",
         }
     }
 }
@@ -240,7 +241,7 @@ fn password_hint(is_nested: bool) -> &'static str {
     if is_nested {
         "; `leasehold run` passes no password on to its command, but it does pass on ?password-file=/path"
     } else {
-        "; where a password is missing, put it into a file and name that by ?password-file=/path"
+        "; if a password is missing, put it into a file and name the file with ?password-file=/path"
     }
 }
 

@@ -1,8 +1,8 @@
 //! The terminal that this process was started from, and its foreground group.
 //!
 //! Ground rules: the terminal belongs to one process group at a time. It is lent to the command's group
-//! and taken back; it is never taken from a group that did not get it from us. Only this file changes
-//! which group has it.
+//! and taken back; it is never taken from a group that did not get it from this process. Only this file
+//! changes the group that has it.
 
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
@@ -33,17 +33,17 @@ impl Terminal {
         Some(Terminal { tty: tty.into(), lent: None })
     }
 
-    /// Returns `true` if it is the turn of this process's group: what is typed comes here.
+    /// Returns `true` if this process's group is in the foreground and receives the input.
     pub(crate) fn is_ours(&self) -> bool {
         tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
     }
 
-    /// Returns `true` if `group` has it from us.
+    /// Returns `true` if this process has lent the terminal to `group`.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.is_some_and(|group| tcgetpgrp(&self.tty).is_ok_and(|now| now == group))
     }
 
-    /// Lends it to `group` if it is ours. `true` where it was.
+    /// Lends the terminal to `group` if this process's group has it. Returns `true` if it was lent.
     pub(crate) fn lend(&mut self, group: Pid) -> bool {
         let lent = self.is_ours() && self.give(group);
         if lent {
@@ -52,12 +52,10 @@ impl Terminal {
         lent
     }
 
-    /// Takes it back from the group that got it from us. Returns `true` where it had been lent until
-    /// now.
+    /// Takes the terminal back from the group that it was lent to. Returns `true` if it was lent until now.
     pub(crate) fn take_back(&mut self) -> bool {
         let Some(group) = self.lent.take() else { return false };
-        // A shell may have taken it for itself meanwhile; but a terminal of a group that exists no more
-        // is free.
+        // A shell may have taken the terminal meanwhile; but a terminal whose group no longer exists is free.
         let returns = match tcgetpgrp(&self.tty) {
             Ok(now) => now == group || is_gone(test_kill_process_group(now)),
             Err(_) => true,
@@ -71,17 +69,17 @@ impl Terminal {
     }
 }
 
-/// Returns `true` if a group that was sent no signal with this result exists no more. One that may not
-/// be sent signals exists.
+/// Returns `true` if the result of sending signal 0 to a group shows that the group no longer exists. A
+/// group to which no signal may be sent exists.
 fn is_gone(sent: rustix::io::Result<()>) -> bool {
     sent == Err(Errno::SRCH)
 }
 
-/// Returns `true` if others are at work in the group of this process that would be without the terminal
-/// when it is lent: members of a pipeline, or a script that did not wait. The ancestors of this
-/// process, which wait for it, do not count.
+/// Returns `true` if other processes are at work in the group of this process that would lose the terminal
+/// when it is lent: members of a pipeline, or a script that did not wait. The ancestors of this process,
+/// which wait for it, do not count.
 pub(crate) fn is_shared() -> bool {
-    // A script without job control starts so what it does not wait for.
+    // This is how a script without job control starts a program that it does not wait for.
     if was_ignored(Signal::INT) {
         return true;
     }
@@ -93,12 +91,12 @@ pub(crate) fn is_shared() -> bool {
     })
 }
 
-/// Returns `true` if this process talks with a person: one of its three streams is a terminal.
+/// Returns `true` if this process is used interactively: one of its three streams is a terminal.
 pub(crate) fn is_interactive() -> bool {
     std::io::stdin().is_terminal() || std::io::stderr().is_terminal() || std::io::stdout().is_terminal()
 }
 
-/// Does `work`, which may write to the terminal or change it, without being stopped in the background.
+/// Runs `work`, which may write to the terminal or change it, without a stop in the background.
 pub(crate) fn without_ttou<T>(work: impl FnOnce() -> T) -> T {
     let mut ttou = SigSet::empty();
     ttou.add(NixSignal::SIGTTOU);

@@ -1,4 +1,4 @@
-//! Text of others, made fit for a screen; durations and points in time, for people.
+//! Foreign text, made fit for a screen; durations and points in time, for people.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -18,7 +18,7 @@ pub(crate) fn visible(text: &str) -> String {
     clean
 }
 
-/// As much of the text as fits into so many columns, with `…` where something was cut off.
+/// Returns as much of the text as fits into so many columns, with `…` if something was cut off.
 pub(crate) fn clipped(text: &str, columns: usize) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut taken = 0;
@@ -34,7 +34,7 @@ pub(crate) fn clipped(text: &str, columns: usize) -> String {
     clean
 }
 
-/// Writes how long, to the second, and in the two largest units: `3m 12s`.
+/// Writes a duration to the second, in its two largest units: `3m 12s`.
 pub(crate) fn duration(length: Duration) -> String {
     let seconds = length.as_secs();
     if seconds == 0 {
@@ -50,8 +50,8 @@ pub(crate) fn timestamp(unix_ms: u64) -> String {
     time.map_or_else(|| format!("{unix_ms} ms"), |time| humantime::format_rfc3339_seconds(time).to_string())
 }
 
-/// Returns how long ago that was by this machine's clock; zero where the store's is ahead. For display
-/// only.
+/// Returns the age of a point in time by this machine's clock; zero if the store's clock is ahead. For
+/// display only.
 pub(crate) fn ago(unix_ms: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.saturating_sub(Duration::from_millis(unix_ms))
@@ -67,7 +67,7 @@ fn is_treacherous(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Returns one for a character that is one column wide everywhere; two for all else, which is never too
+/// Returns one for a character that is one column wide everywhere; two for any other, which is never too
 /// little.
 fn columns_of(c: char) -> usize {
     let is_narrow = c < '\u{300}' || matches!(c, '\u{2010}'..='\u{2027}');

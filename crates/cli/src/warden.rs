@@ -2,10 +2,10 @@
 //!
 //! A command may not continue unprotected when leasehold is killed or stopped. The warden is this same
 //! program, started as the leader of the process group into which the command is started. It waits at
-//! the end of a pipe whose other end only leasehold holds. When the pipe closes without a word,
+//! the end of a pipe whose other end only leasehold holds. If the pipe closes without a message,
 //! leasehold was killed: the whole group is killed, with everything that the command has started and
-//! that has not left the group. When a lease ends and leasehold has said nothing, leasehold is stopped
-//! or hangs: the group is sent TERM, and KILL after the grace.
+//! that has not left the group. If a lease ends without a new message, leasehold is stopped or hangs: the
+//! group is sent TERM, and KILL after the grace period.
 //!
 //! The kernel's parent-death signal would do less: it reaches the command alone and nothing that the
 //! command started.
@@ -14,8 +14,8 @@
 //! group are meant for the command. It holds no descriptor of the user's, no environment, no directory.
 //! Its name differs from ours, so that a kill of leasehold by name does not end the warden with it.
 //!
-//! What it cannot do: end what has left the group (a daemon, or an interactive shell's jobs), or act
-//! once it was killed itself.
+//! The warden cannot end a process that has left the group (a daemon, or an interactive shell's jobs), and
+//! cannot act after it was killed itself.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::OwnedFd;
@@ -45,27 +45,27 @@ pub(crate) struct Warden {
     told: Option<Word>,
 }
 
-/// The words for the warden. The newest word counts.
+/// The messages to the warden. The newest one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// Nothing is to be done until it is said.
+    /// Do nothing until the next message.
     Wait,
-    /// Unless there is another word by then: TERM, and KILL after the grace.
+    /// Without another message by then: TERM, and KILL after the grace period.
     Until(Moment, Duration),
-    /// The command has ended: end, too, and kill nothing.
+    /// The command has ended: the warden ends too, and kills nothing.
     Done,
 }
 
 impl Warden {
-    /// Starts a warden, and with it the group. It keeps `life` open to its own end, so that a lock
-    /// which lives by that descriptor is not free before the group was killed.
+    /// Starts a warden, and with it the group. The warden keeps `life` open to its own end, so that a lock
+    /// that depends on this descriptor is not free before the group was killed.
     ///
     /// # Errors
     /// No process can be started.
     pub(crate) fn start(life: Option<OwnedFd>) -> io::Result<Warden> {
         let (heard, words) = io::pipe()?;
-        // A word that finds no room is dropped: leasehold must never wait for the warden, which could
-        // be stopped.
+        // A message that does not fit into the pipe is dropped: leasehold must never wait for the warden,
+        // which could be stopped.
         rustix::io::ioctl_fionbio(&words, true)?;
         let mut command = Command::new(own_program()?);
         command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
@@ -88,7 +88,7 @@ impl Warden {
         let _ = kill_process_group(self.pid, signal);
     }
 
-    /// Sends the word to the warden, unless it was the last one sent.
+    /// Sends the message to the warden, unless it equals the last one sent.
     pub(crate) fn tell(&mut self, word: Word) {
         if self.told != Some(word)
             && let Some(words) = &self.words
@@ -136,15 +136,14 @@ impl Word {
 
 /// Returns `true` if this process was started as a warden.
 pub(crate) fn is_called_for() -> bool {
-    // The group is the proof: this program, given that name by hand, does not lead a group of that
-    // sort.
+    // The group is the proof: this program, started under that name by hand, does not lead such a group.
     std::env::args_os().next().is_some_and(|name| name == NAME) && getpgrp() == getpid()
 }
 
 /// Runs the warden's whole life.
 pub(crate) fn serve() -> u8 {
     let _ = SigSet::all().thread_block();
-    // The name in the process table, which is that of the file otherwise.
+    // The name in the process table, which would otherwise be that of the file.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(NAME_OF_THREAD);
     let mut post = Post { clock: SystemClock, next: Next::Never, unread: Vec::new() };
@@ -152,14 +151,14 @@ pub(crate) fn serve() -> u8 {
     0
 }
 
-/// The knowledge of the warden.
+/// The state of the warden.
 struct Post {
     clock: SystemClock,
     next: Next,
     unread: Vec<u8>,
 }
 
-/// The step that it takes next unless another word comes.
+/// The next step of the warden if no other message comes.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Never,
@@ -168,7 +167,7 @@ enum Next {
 }
 
 impl Post {
-    /// Waits for a word or for the time to act. `false` where all is done.
+    /// Waits for a message or for the time to act. Returns `false` if all is done.
     fn listen(&mut self) -> bool {
         let stdin = rustix::stdio::stdin();
         let mut heard = [PollFd::new(&stdin, PollFlags::IN)];
@@ -192,7 +191,7 @@ impl Post {
                 None => {}
             }
         }
-        // No word is so long: what is left is none, and must not grow.
+        // No message is this long: the rest is not a message, and must not grow.
         if self.unread.len() > LONGEST_WORD {
             self.unread.clear();
         }
@@ -234,8 +233,8 @@ fn kill_all() {
     let _ = kill_current_process_group(Signal::KILL);
 }
 
-/// Kills the members of the groups, and of those that wardens under them lead. Returns `false` where
-/// none is left but wardens and those that this process may not kill.
+/// Kills the members of the groups, and of the groups that wardens under them lead. Returns `false` if only
+/// wardens are left, and processes that this process may not kill.
 fn kill_others(groups: &mut Vec<Pid>) -> bool {
     let all = processes::all();
     let is_in = |groups: &[Pid], group: Option<Pid>| group.is_some_and(|group| groups.contains(&group));
@@ -258,7 +257,7 @@ fn kill_others(groups: &mut Vec<Pid>) -> bool {
     living.filter(|process| kill_process(process.pid, Signal::KILL).is_ok()).count() > 0
 }
 
-/// Returns this program's file, also where it was replaced by another since it was started.
+/// Returns this program's file, even if it was replaced by another since the start.
 fn own_program() -> io::Result<std::path::PathBuf> {
     let link = Path::new("/proc/self/exe");
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
@@ -267,11 +266,11 @@ fn own_program() -> io::Result<std::path::PathBuf> {
 const NAME: &str = "lh-warden";
 #[cfg(target_os = "linux")]
 const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
-/// The time for which the warden leaves it to leasehold to act first.
+/// The time that the warden gives leasehold to act first.
 const PRECEDENCE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_WORD: usize = 256;
-/// The longest pause between two looks whether what was killed is gone.
+/// The longest pause between two checks for killed processes that still exist.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
 const END_LOOKS: u32 = 100;
 const END_PAUSE: Duration = Duration::from_millis(2);

@@ -12,7 +12,7 @@ use crate::show::summary;
 use crate::store::Store;
 use crate::text::now;
 
-/// Signals are left as they are: they end it at once, also without a reader of its output.
+/// Signals keep their defaults: they end the command at once, even without a reader of its output.
 ///
 /// # Errors
 /// The store failed for longer than is tolerated; stdout cannot be written.
@@ -25,7 +25,7 @@ pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
     }
 }
 
-/// Waits for another version. Asks again while the store is away for a moment.
+/// Waits for another version. Retries while the store is briefly unreachable.
 async fn next(locks: &Client, name: &str, seen: &SnapshotVersion) -> Result<Snapshot, Problem> {
     let mut failing_since = None;
     loop {

@@ -101,7 +101,7 @@ fn a_leader_who_survived_a_hup_campaigns_again_after_a_loss() {
     // Longer than its grace: what it goes on after was no request to end.
     std::thread::sleep(std::time::Duration::from_millis(300));
     place.end(&["break", "--yes", "boss"]).expect(0);
-    leader.complaint_with("campaigned for again");
+    leader.complaint_with("campaigning for boss again");
     leader.line_with("begin");
     leader.signal(Signal::TERM);
     leader.end();

@@ -101,8 +101,9 @@ fn killed_server_ends_the_command_before_the_lease_expires() {
     let began = Instant::now();
     redis.server.kill().unwrap();
     running.line_with("terminated");
-    // The lease ran for three seconds from the last renewal, which was before. That the loss comes first is tested in
-    // virtual time; here it must not wait for what else has a limit: an outage is tolerated for fifteen.
+    // The lease ran for three seconds from the last renewal, which was before. That the loss comes first
+    // is tested in virtual time; here it must not wait for what else has a limit: an outage is tolerated
+    // for fifteen.
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     running.end().expect(76).says("job was lost");
 }
@@ -142,7 +143,8 @@ fn stopped_past_the_lease_acts_on_loss_and_spares_the_next_lock() {
     let first = place.start(&["--ttl", "1s", "job"], &format!("ps -o pgid= -p $$; {TELLS}"));
     let group = rustix::process::Pid::from_raw(number(&first.line_with(""))).unwrap();
     first.line_with("ready");
-    // The warden and the command are stopped as well: all that is left to act is leasehold itself, when it wakes up.
+    // The warden and the command are stopped as well: all that is left to act is leasehold itself, when
+    // it wakes up.
     first.signal(Signal::STOP);
     kill_process_group(group, Signal::STOP).unwrap();
     let second = place.hold(&["--ttl", "20s", "--note", "second", "job"]);

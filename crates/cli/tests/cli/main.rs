@@ -1,7 +1,8 @@
 //! The real binary, run as a person, a script or a shell runs it.
 //!
-//! Ground rules: every test has a store of its own. What happens is waited for by what it prints, never by the clock; the
-//! limits are generous, because the machine may be busy. Processes are ended by their ids, also when a test fails.
+//! Ground rules: every test has a store of its own. What happens is waited for by what it prints, never
+//! by the clock; the limits are generous, because the machine may be busy. Processes are ended by their
+//! ids, also when a test fails.
 
 #![allow(clippy::unwrap_used, reason = "all of it is tests, which the lint does not see in helper functions")]
 

@@ -18,7 +18,7 @@ fn revoke_sends_the_chosen_signal_and_the_command_releases() {
             let asked = place.end(&["revoke", "--reason", "it is\u{7} time", "job"]).expect(0);
             assert!(asked.out.starts_with("job: asked: ") && asked.out.contains("ann"), "{asked:?}");
             holder.line_with(&format!("got {name}"));
-            holder.end().expect(9).says("job is asked back: it is\\u{7} time");
+            holder.end().expect(9).says("job is revoked: it is\\u{7} time");
             waiter.line_with("in");
             waiter.end().expect(0);
         }
@@ -29,7 +29,7 @@ fn revoke_sends_the_chosen_signal_and_the_command_releases() {
 fn who_does_not_listen_goes_on_and_is_not_asked_twice() {
     let place = Place::new();
     let holder = place.hold(&["job"]);
-    place.end(&["revoke", "job"]).expect(0).says("a holder that does not listen");
+    place.end(&["revoke", "job"]).expect(0).says("a holder that does not listen for requests");
     let asked = place.end(&["revoke", "--json", "job"]).expect(0).out;
     let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
     assert_eq!((&asked["name"], asked["asked"].as_array().unwrap().len()), (&"job".into(), 1));

@@ -10,8 +10,8 @@ fn start_or_skip() -> Option<Redis> {
     Redis::build_or_skip(RedisServer::builder().password(PASSWORD))
 }
 
-/// Whether the environment or the words of any process of the command's group hold the password. Reads the group of the
-/// shell that runs it, leasehold's own words, and every variable that the command has.
+/// Whether the environment or the words of any process of the command's group hold the password. Reads
+/// the group of the shell that runs it, leasehold's own words, and every variable that the command has.
 const LOOK: &str = r#"
 group=$(ps -o pgid= -p $$ | tr -d ' ')
 for pid in $(ps -o pid= -o pgid= -e | awk -v group="$group" '$2 == group { print $1 }'); do

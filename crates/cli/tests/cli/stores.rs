@@ -1,6 +1,8 @@
-//! The contract of the command on each store with a server of its own kind: the same cases, one after the other.
+//! The contract of the command on each store with a server of its own kind: the same cases, one after
+//! the other.
 //!
-//! What depends on the store is said in one place, `Kind`. A case leaves nothing behind: that is checked after each.
+//! What depends on the store is said in one place, `Kind`. A case leaves nothing behind: that is checked
+//! after each.
 
 use std::time::{Duration, Instant};
 
@@ -39,8 +41,8 @@ fn zookeeper_keeps_the_contract() {
         resume: Box::new(|| server.resume(0).unwrap()),
     };
     keeps_the_contract(&kind("session=2s"), &CASES);
-    // The semaphores of other libraries, whose claims move from one node to another. Nobody is killed here, so a busy machine
-    // has time.
+    // The semaphores of other libraries, whose claims move from one node to another. Nobody is killed
+    // here, so a busy machine has time.
     for dialect in ["dialect=curator&prefix=c", "dialect=kazoo&prefix=k"] {
         keeps_the_contract(&kind(dialect), &[("permits and readers share", permits_and_readers_share)]);
     }

@@ -1,6 +1,7 @@
 //! Twelve processes on one lock, of which some are killed, stopped or ended by a signal all the time.
 //!
-//! A lease is longer than anybody is stopped, so the jobs never overlap, and whoever is left alone is granted the lock.
+//! A lease is longer than anybody is stopped, so the jobs never overlap, and whoever is left alone is
+//! granted the lock.
 
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,8 @@ struct Contender {
     is_ended: bool,
 }
 
-/// Runs it, and fails where jobs overlap, a fence does not rise, or somebody who was left alone was not granted the lock.
+/// Runs it, and fails where jobs overlap, a fence does not rise, or somebody who was left alone was not
+/// granted the lock.
 fn stress(place: &Place, length: Duration, seed: u64) {
     let mut random = Random(seed);
     let begin = || Contender {

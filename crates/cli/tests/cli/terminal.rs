@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use crate::support::pty::Pty;
 use crate::support::{Place, number};
 
-/// Reads a line from the terminal, and tells when it was continued: only then has the shell set the terminal to rights,
-/// and may something be typed.
+/// Reads a line from the terminal, and tells when it was continued: only then has the shell set the
+/// terminal to rights, and may something be typed.
 const READS: &str =
     "trap \"echo on\"\"ward\" CONT; echo rea\"\"dy; until read -r line; do :; done; echo \"got $line\"";
 
@@ -115,7 +115,8 @@ fn background_job_gets_the_terminal_when_brought_to_the_front() {
 fn bg_lets_it_go_on_without_the_terminal() {
     let place = Place::new();
     let mut shell = Pty::shell(&place);
-    // It starts no process while it may be stopped: a stop between vfork and exec would leave its shell waiting for ever.
+    // It starts no process while it may be stopped: a stop between vfork and exec would leave its shell
+    // waiting for ever.
     shell.enter("mkfifo go; leasehold run job -- sh -c 'echo rea\"\"dy; read -r _ <go; echo do\"\"ne'");
     shell.see("ready");
     shell.press("\x1a");

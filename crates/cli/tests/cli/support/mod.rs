@@ -45,7 +45,8 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// The binary with an environment that holds nothing of this machine's user, and the store in `LEASEHOLD_URL`.
+    /// The binary with an environment that holds nothing of this machine's user, and the store in
+    /// `LEASEHOLD_URL`.
     pub(crate) fn leasehold(&self, args: &[&str]) -> Command {
         let mut command = Command::new(BINARY);
         self.prepare(&mut command);
@@ -261,7 +262,8 @@ impl Lines {
         self.seen.borrow().clone()
     }
 
-    /// Everything, until nobody holds the stream open any more; or a moment, where a process that was left behind does.
+    /// Everything, until nobody holds the stream open any more; or a moment, where a process that was
+    /// left behind does.
     fn rest_until_closed(&self) -> String {
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(2)) {
             self.seen.borrow_mut().push_str(&line);

@@ -34,7 +34,8 @@ impl Pty {
             rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
         };
         tcsetwinsize(&master, Winsize { ws_row: 24, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        // It makes a session and takes the terminal of its stdin; no code between fork and exec is needed for that.
+        // It makes a session and takes the terminal of its stdin; no code between fork and exec is
+        // needed for that.
         let mut command = Command::new("setsid");
         place.prepare(&mut command);
         command.args(["--ctty", program]).args(args).env("TERM", "xterm").env("PS1", PROMPT);
