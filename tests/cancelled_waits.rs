@@ -1,4 +1,5 @@
-//! Ten thousand acquisitions dropped at random points leave no key, file, row, item, session lock, task or connection behind.
+//! Ten thousand acquisitions dropped at random points leave no key, file, row, item, session lock, task
+//! or connection behind.
 //!
 //! In databases and on memcached it is some hundreds for each way, or as many as `LEASEHOLD_CANCELLED` says.
 
@@ -14,13 +15,14 @@ use leasehold_tests::{Store, settled};
 
 const DROPPED: u32 = 10_000;
 const NAMES: u32 = 50;
-/// So many at the same time, and where each may need a connection.
+/// The number of acquisitions at the same time; the second, if each may need a connection.
 const CROWD: u32 = 500;
 const SMALL_CROWD: u32 = 50;
 /// One in so many waits for a mutex without an end.
 const ENDLESS: u32 = 40;
 
-/// Drops acquisitions of all kinds at random points, a crowd at the same time, while others come through: how many.
+/// Drops acquisitions of all kinds at random points, a crowd at the same time, while others come
+/// through: how many.
 async fn cancel_at_random(clients: &[Client], dropped: u32, crowd: u32) -> u32 {
     let mut came_through = 0;
     for round in 0..dropped.div_ceil(crowd) {
@@ -37,7 +39,7 @@ async fn cancel_at_random(clients: &[Client], dropped: u32, crowd: u32) -> u32 {
 async fn one(locks: Client, n: u32) -> bool {
     let chance = getrandom::u32().unwrap();
     let name = format!("job/{}", chance % NAMES);
-    // Some wait until they have it, so that whatever is dropped is also in somebody's way.
+    // Some wait until they are granted the lock, so that a dropped acquisition also has waiters behind it.
     let patience = match n % ENDLESS {
         0 => Duration::MAX,
         _ => Duration::from_micros(u64::from(chance >> 8) % 30_000),
@@ -112,7 +114,7 @@ async fn ten_thousand_dropped_acquisitions_leave_nothing() {
         keys.iter().filter(|key| matches!(key, Reply::Bytes(key) if key.ends_with(b":fence"))).count();
     assert_eq!(fences, keys.len(), "only fences may stay: {keys:?}");
     assert!(fences <= NAMES as usize + 1);
-    // What it has open is its own, and would be counted.
+    // Its own descriptors would be counted.
     drop(redis);
 
     in_postgres().await;
@@ -178,7 +180,7 @@ async fn leaves_nothing_when_it_is_closed(url: &str) {
     println!("{url}: {came_through} of {dropped} came through, in {:?}", began.elapsed());
     assert!(came_through > 0 && came_through < dropped, "{url}: {came_through} of {dropped}");
     for client in &clients {
-        assert!(client.close(Duration::from_secs(10)).await, "{url}: something is not given back");
+        assert!(client.close(Duration::from_secs(10)).await, "{url}: a claim was not released");
     }
     drop(clients);
     tasks_end(tasks).await;

@@ -1,7 +1,9 @@
-//! Ensembles that lose their leader, servers that hang, clients that are cut off and holders that are paused, all under load.
+//! Ensembles that lose their leader, servers that hang, clients that are cut off and holders that are
+//! paused, all under load.
 //!
-//! Never are there two valid holders, in the eyes of a register that checks fences; every loss is told before the next grant;
-//! the line moves on. Short by default; `LEASEHOLD_CAMPAIGN=whole` is what `docs/track-record.md` reports.
+//! A register that checks fences never sees two valid holders; every loss is reported before the next
+//! grant; the queue moves on. Short by default; `docs/track-record.md` reports on
+//! `LEASEHOLD_CAMPAIGN=whole`.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -17,7 +19,7 @@ use leasehold_tests::{Campaign, Ensemble, campaign::NAME};
 /// Of a lease, or of a session.
 const TTL: Duration = Duration::from_secs(2);
 
-/// How often each fault happens.
+/// The number of times that each fault happens.
 fn rounds(short: usize, whole: usize) -> usize {
     if std::env::var("LEASEHOLD_CAMPAIGN").is_ok_and(|length| length == "whole") { whole } else { short }
 }
@@ -87,7 +89,8 @@ async fn a_client_is_cut_off(store: &str, campaign: &Campaign, rounds: usize) {
         tokio::time::sleep(TTL / 3).await;
         proxies.iter().for_each(|proxy| proxy.blackhole(Way::Both));
         let cut_at = Instant::now();
-        // The others go on only when its lease or session has ended; the referee asks this guard at that moment.
+        // The others continue only when its lease or session has ended; the referee checks this guard at
+        // that moment.
         campaign.moves_on(1).await;
         assert!(guard.check().is_err(), "it holds, and another does");
         tokio::time::timeout(Duration::from_secs(1), guard.lost()).await.unwrap();

@@ -33,7 +33,8 @@ async fn hundred_thousand_leases_need_few_renewals_and_one_wheel() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let leases: usize =
         std::env::var("LEASEHOLD_LEASES").map_or(10_000, |number| number.parse().expect("a number"));
-    // Ten thousand leases take a few seconds on a slow machine, ten times as many a minute, and as much longer to renew.
+    // Ten thousand leases take a few seconds on a slow machine, ten times as many a minute, and as much
+    // longer to renew.
     let ttl = Duration::from_secs(if leases > 10_000 { 180 } else { 30 });
     let locks = Client::open(&server.url()).await.unwrap();
     let begun = Instant::now();
@@ -48,16 +49,18 @@ async fn hundred_thousand_leases_need_few_renewals_and_one_wheel() {
 
     let (calls, renewals) = (used.of("evalsha"), used.of("zadd"));
     println!("{renewals} renewals by {calls} calls in {took:.1?}, with {alive} tasks");
-    // One whose renewal is a little late, because others had the processor, is in doubt for that moment; none may be lost.
+    // One whose renewal is a little late, because others had the processor, is in doubt for that moment;
+    // none may be lost.
     let lost = guards.iter().filter(|guard| matches!(guard.state(), State::Lost(_))).count();
     assert_eq!(lost, 0, "leases were lost");
-    // Due after a third of the ttl, and moved forward to a beat at most; on a busy machine later, but within the ttl, since
-    // nobody lost its lease.
+    // Due after a third of the ttl, and moved forward to a beat at most; on a busy machine later, but
+    // within the ttl, since nobody lost its lease.
     let ttls = took.as_secs_f64() / ttl.as_secs_f64();
     let most = ((3.0 * ttls + 2.0) * leases as f64) as u64;
     assert!(renewals >= leases as u64 && renewals <= most, "{renewals} in {ttls} ttls");
-    // Full batches of five hundred, and in each beat, of which there are thirty in a ttl or one a second, a few that are not
-    // full: the leases of a beat come up within some milliseconds. However many leases there are, it is no more.
+    // Full batches of five hundred, and in each beat, of which there are thirty in a ttl or one a
+    // second, a few that are not full: the leases of a beat come up within some milliseconds. More
+    // leases do not make more of these.
     let beats = (took.as_secs_f64() * (30.0 / ttl.as_secs_f64()).max(1.0)).ceil() as u64;
     let bound = renewals / 500 + 4 * beats;
     assert!(calls <= bound, "{calls} calls for {renewals} renewals, where {bound} do");
@@ -67,7 +70,7 @@ async fn hundred_thousand_leases_need_few_renewals_and_one_wheel() {
     assert_eq!(used.connections, 1, "one connection carries them all");
 
     drop(guards);
-    assert!(locks.close(Duration::from_secs(120)).await, "not all leases were given back in time");
+    assert!(locks.close(Duration::from_secs(120)).await, "not all leases were released in time");
     let left = Client::open(&server.url()).await.unwrap().list("", None, 10).await.unwrap();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -49,16 +49,15 @@ fn check(outcomes: &[Vec<Outcome>], total: u64, rounds: u32) {
 
 /// A pause past the lease breaks what exclusion rests on: the fence has to keep every update.
 async fn no_acknowledged_update_is_lost(store: &Store, rounds: u32) {
-    // Who is paused is chance, and so is whether it holds just then: a run in which nobody did shows nothing.
+    // The paused actor is random, and so is whether it holds the lock then: a run in which none did
+    // shows nothing.
     for _ in 0..MAX_RUNS {
         let (outcomes, total, pauses) = run(store, rounds).await;
         check(&outcomes, total, rounds);
         let refused = outcomes.iter().flatten().filter(|outcome| **outcome == Outcome::Refused).count();
         let late =
             outcomes.iter().flatten().filter(|outcome| matches!(outcome, Outcome::DoneButLost(_))).count();
-        println!(
-            "{pauses} pauses, {refused} refused by the fence, {late} told of their loss after the write"
-        );
+        println!("{pauses} pauses, {refused} refused by the fence, {late} saw their loss after the write");
         if refused + late > 0 {
             return;
         }

@@ -1,7 +1,8 @@
-//! Primaries of Redis are killed under load again and again: what Sentinels and clusters make of it, and what holders are told.
+//! Primaries of Redis are killed under load again and again: the reactions of Sentinels and clusters,
+//! and the reports to holders.
 //!
-//! By default one failover of each kind; `LEASEHOLD_FAILOVERS=20` for the whole campaign, whose figures are in
-//! `docs/track-record.md`.
+//! By default one failover of each kind; `LEASEHOLD_FAILOVERS=20` for the whole campaign, whose figures
+//! are in `docs/track-record.md`.
 
 use std::time::Duration;
 
@@ -48,7 +49,7 @@ mod cluster {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_same_when_a_replica_has_to_confirm() {
-        // Two, so that whoever takes over has one that confirms.
+        // Two, so that a replica that takes over has one that confirms.
         let Some(group) = Elected::cluster(2).await else { return };
         kill_primaries(&group, "&replicas=1", LAG).await;
     }

@@ -18,7 +18,7 @@ const CLIENTS: usize = 4;
 const TTL: Duration = Duration::from_millis(1500);
 const OPTIONS: &str = "?max-ttl=1500ms&timeout=300ms";
 
-/// What is done to a server.
+/// The faults of a server.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Kill,
@@ -77,7 +77,7 @@ async fn contend(locks: Client, crowd: Arc<Crowd>) -> u64 {
         tokio::time::sleep(Duration::from_millis(u64::from(getrandom::u32().unwrap() % 8))).await;
         crowd.referee.leave(&guard);
         if let Some(guard) = Arc::into_inner(guard) {
-            // One that was lost meanwhile says so, and that is right.
+            // A lock that was lost meanwhile reports it, which is right.
             let _ = guard.release().await;
         }
     }
@@ -130,7 +130,7 @@ async fn any_two_of_five_may_fail_at_any_moment() {
         tokio::time::sleep(Duration::from_millis(chance() as u64 % 50)).await;
         faults[1].strike(&servers, second).await;
         let (struck, before) = (Instant::now(), crowd.referee.counts().grants);
-        // Whoever held when it happened may have to run out first.
+        // The lease of a holder at the time of the fault may have to run out first.
         while crowd.referee.counts().grants < before + 5 {
             assert!(
                 struck.elapsed() < TTL + Duration::from_secs(10),

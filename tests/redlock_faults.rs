@@ -9,7 +9,7 @@ use leasehold::{Client, ErrorKind, FenceGrade, LossCause, Severity, Tuning};
 use leasehold_testkit::{Data, RedisQuorum, RedisServer, Reply};
 use leasehold_tests::{arm, quorum, redlock};
 
-/// How long a server that has forgotten is not counted: this and a second, and the rest of one.
+/// The time for which a server that has forgotten is not counted: this and a second, and the rest of one.
 const SHORT: &str = "?max-ttl=900ms&timeout=300ms";
 const TTL: Duration = Duration::from_millis(900);
 
@@ -19,14 +19,14 @@ async fn servers(count: usize) -> Option<RedisQuorum> {
     Some(servers)
 }
 
-/// A client that does not put up with an outage for long.
+/// A client that tolerates an outage only briefly.
 async fn impatient(servers: &RedisQuorum, options: &str) -> Client {
     let tuning = Tuning { outage: Duration::from_millis(200), ..Tuning::default() };
     let url = format!("redlock://{}{options}", servers.hosts());
     Client::builder().tuning(tuning).open(&url).await.unwrap()
 }
 
-/// Whether the server has a lock of this resource.
+/// Returns `true` if the server has a lock of this resource.
 async fn is_locked(server: &RedisServer, name: &str) -> bool {
     server.command(&["EXISTS".to_owned(), format!("{{lh:{name}}}:vote")]).await.unwrap() == Reply::Int(1)
 }
@@ -163,7 +163,7 @@ async fn flush_without_restart_counts_as_data_loss() {
     assert!(locks.mutex("job").lock().await.unwrap().fence() > fence);
 }
 
-/// For how many seconds the server has run.
+/// Returns the time that the server has run, in seconds.
 async fn uptime(server: &RedisServer) -> u64 {
     let Reply::Bytes(info) = server.command(&["INFO", "server"]).await.unwrap() else { panic!("no INFO") };
     let info = String::from_utf8(info).unwrap();
@@ -193,7 +193,8 @@ async fn a_flushed_server_votes_for_nobody_while_a_lease_is_valid() {
     }
 }
 
-/// When the server was first asked without a mark, by a client that takes another lock; not what it was `before`.
+/// Returns the time when the server was first asked without a mark, by a client that acquires another
+/// lock; it differs from `before`.
 async fn noted(locks: &Client, server: &RedisServer, before: &Reply) -> Reply {
     let end = Instant::now() + Duration::from_secs(60);
     loop {

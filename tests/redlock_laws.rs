@@ -1,6 +1,6 @@
 //! The laws of the seam, on a quorum of five Redis servers.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where it cannot go on")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::{Arc, Weak};
 

@@ -60,13 +60,14 @@ impl Twins {
         Some(Twins { server, member, node, claims, asked: Vec::new(), heard: Vec::new(), asks: 0 })
     }
 
-    /// Somebody asks; whoever has the lock has let it run out before.
+    /// A client requests the lock; an earlier holder's lease has run out before.
     async fn ask(&mut self) {
         let who = below(CLAIMS);
         self.server.command(&["DEL", "{lh:twin}:vote"]).await.unwrap();
         let stamp = Stamp::from_bytes(bytes());
         let answer = self.member.ask(&self.claims[who], stamp).await.unwrap();
-        // The model knows values apart by a small number; long before it is used again, its question is forgotten.
+        // The model knows values apart by a small number; long before it is used again, its question is
+        // forgotten.
         self.asks += 1;
         let value = (self.asks % 200) as u8;
         let model = self.node.ask(value);
@@ -80,7 +81,7 @@ impl Twins {
         }
     }
 
-    /// Somebody writes after a question of now or of long ago, with a token that he may have come to.
+    /// A client writes after a request of now or of long ago, with a token that it may have decided on.
     async fn write(&mut self) -> bool {
         let last = self.asked.len().saturating_sub(1);
         // Half of them in time, the others late.
@@ -106,7 +107,7 @@ impl Twins {
         }
     }
 
-    /// Somebody marks the node by what was heard of it, now or long ago.
+    /// A client marks the node according to an answer of it, of now or of long ago.
     async fn mark(&mut self) -> bool {
         let Some((heard, memory)) = self.heard.get(below(self.heard.len().max(1))) else { return false };
         let epoch = heard.epoch + 1 + below(2) as u8;

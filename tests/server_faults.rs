@@ -83,7 +83,8 @@ async fn partitioned_holder_sees_loss_first_and_spares_its_successor() {
         let guard = hold(&locks, "job").await;
         proxy.blackhole(way);
         let next = hold(&other, "job").await;
-        // Read from the clock, at whatever moment this comes to run: nobody saw a valid guard after the grant.
+        // The check reads the clock, so it is right at any later moment: no valid guard existed after
+        // the grant.
         assert!(guard.check().is_err(), "{way:?}: the old holder believes that it holds");
         assert_eq!(lost_in_time(&guard).await, LossCause::Expired);
         proxy.heal().unwrap();
@@ -119,7 +120,7 @@ async fn answers_that_are_lost_leave_one_holder_and_no_residue() {
         let release = tokio::spawn(guard.release());
         tokio::time::sleep(Duration::from_millis(200)).await;
         proxy.heal().unwrap();
-        release.await.unwrap().expect("it was held until it was given back");
+        release.await.unwrap().expect("it was held until it was released");
         leasehold_tests::settled(&other).await;
     }
 }

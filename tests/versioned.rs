@@ -1,4 +1,5 @@
-//! Optimistic updates on every store that has registers: none is lost, among many and over answers that are lost.
+//! Optimistic updates on every store that has registers: none is lost, among many and over answers that
+//! are lost.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -23,7 +24,7 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(60), work).await.unwrap_or_else(|_| panic!("it takes too long"))
 }
 
-/// What holds of updates wherever they are made.
+/// Checks the properties of updates on any store.
 async fn no_update_is_lost(url: &str) {
     // First of all, because a store in memory ends with its last client.
     let locks = Client::open(url).await.unwrap();
@@ -71,7 +72,7 @@ async fn lost_answers_are_found_out(server: SocketAddr, url_at: impl Fn(SocketAd
             async move { add_one(&value).await }
         });
         tokio::time::sleep(Duration::from_millis(150 + 70 * round)).await;
-        // Somebody goes on from there, whether or not it took effect.
+        // Another client continues from there, whether or not the update took effect.
         add_one(&other).await.unwrap();
         made += 1;
         proxy.heal().unwrap();

@@ -23,7 +23,7 @@
 //! the master that it was, with a copy that it saved once, or with nothing. The wall clock of one node
 //! is only assumed not to step back behind what it has issued.
 //!
-//! That no fence repeats follows from what is checked: within one epoch, fences rise in the order in
+//! No fence repeats; this follows from the checks: within one epoch, fences rise in the order in
 //! which scripts are run. Against all grants, of any epoch, they rise only while no client acts on a
 //! stale view: a client that is served by a deposed master gets a fence that is too low, and the
 //! resource refuses it. That is the point of it, and not a fault.

@@ -375,7 +375,7 @@ pub const ONE: &str = "one task at a time is served under claims that are valid"
 /// A process on the server is passed by no more tasks than the budget allows.
 pub const FAIR: &str = "a process in line is passed by no more tasks of another than the budget and one";
 /// No task waits for ever.
-pub const AWAKE: &str = "whoever waits will be served, since somebody holds or something goes on";
+pub const AWAKE: &str = "every waiter will be served, since a task holds the lock or a step is under way";
 
 #[cfg(test)]
 mod tests {

@@ -23,8 +23,8 @@
 //! for any time between any two steps, and abandons an answer. A request that was abandoned is carried
 //! out at any later time, or never.
 //!
-//! What a client counts on ends before its long lease does (that is `lease.rs`), so a grant that was
-//! asked for before the long lease ended is not believed.
+//! The validity that a client relies on ends before its long lease does (that is `lease.rs`), so a grant
+//! that was requested before the long lease ended is not believed.
 
 use stateright::{Model, Property};
 

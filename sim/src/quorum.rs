@@ -27,7 +27,7 @@
 //!
 //! # The adversary
 //!
-//! That of `redlock`. In addition, marks are heard, raised and written at any time and in any order,
+//! The adversary of `redlock`. In addition, marks are heard, raised and written at any time and in any order,
 //! any of them may be lost, and several join at once.
 
 use stateright::{Model, Property};
@@ -404,7 +404,7 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
         for column in &mut state.columns {
             column.reach[attempt] = match column.reach[attempt] {
                 Reach::Asked(Answer { run, .. }) => Reach::Heard(run),
-                // A write that comes after the decision takes a lock from a client, which is no more
+                // A write that comes after the decision takes a lock from a client, which is not worse
                 // than a write that is lost.
                 _ => Reach::Over,
             };

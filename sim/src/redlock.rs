@@ -20,7 +20,7 @@
 //! A value is drawn per message, not per acquisition: a repeated question that is carried out late
 //! would otherwise lock anew for an asker that has long decided.
 //!
-//! Where fewer than a majority are armed, nothing is granted until an operator arms nodes again with a
+//! If fewer than a majority are armed, nothing is granted until an operator arms nodes again with a
 //! counter that is not less than any token that was ever decided on.
 //!
 //! # The adversary
@@ -32,8 +32,8 @@
 //!
 //! Choices that can only hide a fault are left out. An acquisition is counted as granted the moment a
 //! majority has its token: had the news been lost, later acquisitions would have less to be greater
-//! than. It decides with its last answer: what it asked without an answer takes a lock from another
-//! client, which is no more than a write that is lost.
+//! than. It decides with its last answer: a request without an answer takes a lock from another client,
+//! which is not worse than a write that is lost.
 
 use stateright::{Model, Property};
 

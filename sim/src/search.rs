@@ -77,7 +77,7 @@ where
 
 /// Searches for any way to violate one property, and stops at the first; the number of its steps.
 ///
-/// Where the shortest way takes long to find, this shows in a moment that there is one.
+/// If the shortest way takes long to find, this shows in a moment that one exists.
 ///
 /// # Panics
 /// If no way exists, or no such property.
@@ -104,7 +104,7 @@ where
     };
     let actions = path.into_actions();
     let took = began.elapsed().as_secs_f64();
-    println!("breaks «{property}» in {} steps ({states} states, {took:.1} s):", actions.len());
+    println!("breaks `{property}` in {} steps ({states} states, {took:.1} s):", actions.len());
     for (number, action) in actions.iter().enumerate() {
         println!("{:4}  {action:?}", number + 1);
     }

@@ -1,4 +1,4 @@
-//! Barriers: nobody passes early, and the death of one who waits is told to the others.
+//! Barriers: no client passes early, and the death of a waiter is reported to the others.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     match victim.step() {
         0 => {
             victim.dies().await;
-            // He never came, so nobody can know that he is dead.
+            // The process never arrived, so no client can know that it is dead.
             let alone = one.wait_timeout(Duration::from_millis(500)).await.unwrap_err();
             assert_eq!(alone.kind(), ErrorKind::Timeout);
         }
@@ -54,7 +54,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
-            soon("he arrives", arrived).await;
+            soon("the process arrives", arrived).await;
             dying.killed().await;
             let told = one.wait_timeout(LIMIT).await.unwrap_err();
             assert_eq!(told.kind(), ErrorKind::Broken, "{told}");

@@ -1,4 +1,4 @@
-//! Conditions: no wake-up is lost, also not on one who died before he could use it.
+//! Conditions: no wake-up is lost, not even on a waiter that died before it could use it.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -43,7 +43,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     let dying = if step < 2 {
         reaching.await
     } else {
-        // Somebody has to wake him; when he waits is not seen from here.
+        // This client has to wake the waiter; when the wait begins is not visible from here.
         let waking = pin!(async {
             loop {
                 notify(&ground.two, &name, true).await;
@@ -69,11 +69,11 @@ async fn notify(locks: &Client, name: &str, all: bool) {
     guard.release().await.unwrap();
 }
 
-/// One wake-up is for one who lives, whoever else stands before him in the line.
+/// A single wake-up reaches a live waiter, even if dead ones are queued before it.
 async fn one_waits_and_is_woken(ground: &Ground, name: &str) {
     let condition = ground.one.condition(name).ttl(LIVING);
     let guard = soon("the lock", ground.one.mutex(name).lock()).await.unwrap();
-    // He is granted the lock once it was given back to wait.
+    // The notifier is granted the lock once the waiter has released it to wait.
     let (woken, ()) =
         tokio::join!(soon("a wake-up", guard.wait(&condition)), notify(&ground.two, name, false));
     woken.unwrap().release().await.unwrap();

@@ -1,5 +1,5 @@
-//! Deadlocks: of those who wait for each other one is told, and the others go on; nobody else is told; and whoever dies is
-//! in no circle any more.
+//! Deadlocks: of the claims that wait for each other one gets the error, and the others continue; no
+//! other claim gets it; and a dead process no longer takes part in a deadlock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,14 +23,15 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
     }],
 };
 
-/// After this a wait is looked at.
+/// The time after which the detector checks a wait.
 const SOON: Duration = Duration::from_millis(200);
 
 fn mutex(locks: &Client, name: &str, owner: &Owner) -> Mutex {
     locks.mutex(name).owner(owner).detect_deadlocks(SOON)
 }
 
-/// Waits to its end also where it is told to give up, and keeps what it holds: a circle that nobody ends.
+/// Continues to wait even after the deadlock error, and keeps what it holds: a deadlock that no party
+/// resolves.
 async fn insists(mutex: Mutex) -> Result<Guard> {
     match mutex.lock_timeout(LIMIT).await {
         Err(error) if error.kind() == ErrorKind::Deadlock => {
@@ -91,7 +92,7 @@ async fn rules(ground: &Ground) {
     );
 }
 
-/// Each takes one lock, and when all have theirs asks for the next one's.
+/// Each party acquires one lock, and once all have theirs, requests that of the next party.
 async fn one_of_a_circle_is_told(ground: &Ground, name: &str, clients: &[&Client]) {
     let all_have_one = Arc::new(Barrier::new(clients.len()));
     let parties = clients.iter().enumerate().map(|(number, locks)| {
@@ -126,7 +127,8 @@ async fn one_of_a_circle_is_told(ground: &Ground, name: &str, clients: &[&Client
     }
 }
 
-/// One waits for one who waits for one who does something else, for long enough that all have looked.
+/// A chain without a deadlock: one waits for one that waits for one that is busy, for long enough that
+/// all have checked.
 async fn nobody_of_a_chain_is_told(ground: &Ground, name: &str) {
     let (ann, ben, cid) = (Owner::new(), Owner::new(), Owner::new());
     let of = |locks: &Client, number: u32, owner: &Owner| mutex(locks, &format!("{name}/{number}"), owner);
@@ -148,7 +150,8 @@ async fn nobody_of_a_chain_is_told(ground: &Ground, name: &str) {
     soon("a chain", async { tokio::join!(ann_works, ben_waits, cid_waits) }).await;
 }
 
-/// Of two permits one belongs to somebody who waits for the one who wants a permit, and the other to one who does not wait.
+/// Of two permits, one belongs to a holder that waits for the client that wants a permit, and the other
+/// to one that does not wait.
 async fn nobody_is_told_where_a_permit_comes_free(ground: &Ground, name: &str) {
     if !ground.admits(LockSupport::Counted) {
         return;

@@ -1,4 +1,5 @@
-//! Elections: one leads, all know who, and no value outlives its leader, however he ends.
+//! Elections: one client leads, all know the leader, and no value outlives its leader, however the
+//! leader ends.
 
 use std::time::Duration;
 
@@ -62,7 +63,7 @@ async fn lead(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()
     let leadership = stage.during("campaigns", election(locks, name, TTL).campaign("dead/0")).await?;
     stage.at("leads").await;
     match stage.during("proclaims", leadership.proclaim("dead/1")).await {
-        // Where nobody but a holder can write, the value is the one with which it campaigned.
+        // If only a holder can write, the value is the one of the campaign.
         Err(error) if error.kind() == ErrorKind::Unsupported => {}
         proclaimed => proclaimed?,
     }
@@ -79,9 +80,9 @@ async fn a_leader_dies(ground: &Ground, victim: crate::player::Victim) {
     assert_eq!(
         value(election.leader().await.unwrap()).as_deref(),
         Some("next"),
-        "his value has outlived him"
+        "the value has outlived its leader"
     );
-    // Whoever follows sees the dead one at most before the living one, never after.
+    // An observer may see the dead leader before the living one, but never after it.
     while value(soon("observed", observer.next()).await.unwrap()).as_deref() != Some("next") {}
     next.resign().await.unwrap();
     assert_eq!(soon("observed", observer.next()).await.unwrap(), None);

@@ -1,4 +1,4 @@
-//! Loading by one for all: one load for all who ask, and where its loader dies the next in line loads.
+//! Single flight: one load serves all callers, and if the loader dies, the next caller in the queue loads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -41,7 +41,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
 const KEPT: Duration = Duration::from_secs(600);
 
 fn flight(locks: &Client, name: &str, ttl: Duration) -> SingleFlight {
-    // Nobody loads early here, so that loads can be counted.
+    // No client loads early here, so that loads can be counted.
     locks.single_flight(name).early(0.0).with(|turn| Ok(turn.ttl(ttl))).unwrap()
 }
 
@@ -49,7 +49,7 @@ fn is_carried_by(ground: &Ground) -> bool {
     ground.one.backend().registers().is_some_and(|registers| registers.promise().forgets)
 }
 
-/// Loads this, and counts it.
+/// Loads this value, and counts the load.
 async fn ask(
     flight: &SingleFlight,
     value: &'static [u8],
@@ -77,7 +77,11 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     for told in [first.unwrap(), second.unwrap()] {
         assert_eq!(told.value.as_deref(), Some(if has_loaded { b"old" } else { b"new" }.as_slice()));
     }
-    assert_eq!(loads.load(Ordering::SeqCst), u32::from(!has_loaded), "one loads what nobody has loaded");
+    assert_eq!(
+        loads.load(Ordering::SeqCst),
+        u32::from(!has_loaded),
+        "one client loads a value that was not loaded"
+    );
     one.invalidate().await.unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! What every suite stands on: a store with clients of it, limits, and looks at what is left.
+//! The basis of every suite: a store with its clients, time limits, and checks of what is left.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use tokio::sync::SemaphorePermit;
 use crate::player::{Stage, Victim};
 use leasehold_tests::stores::Store;
 
-/// A lock of whoever dies is free for others soon after this.
+/// The ttl of a process that dies: its lock is free for others soon after this.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
-/// Whoever lives is heard of within this, on however busy a machine.
+/// The ttl of a process that lives: it renews within this, on however busy a machine.
 pub(crate) const LIVING: Duration = Duration::from_secs(12);
 /// Nothing takes longer, on however busy a machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
@@ -27,11 +27,11 @@ pub(crate) struct Primitive {
 /// One part that a process plays.
 pub(crate) struct Part {
     pub(crate) name: &'static str,
-    /// How many steps it has. Whoever is to be killed at the step after the last one comes through.
+    /// The number of its steps. A player that is to be killed at the step after the last one comes through.
     pub(crate) steps: u32,
-    /// Plays it, under a name.
+    /// Plays the part, under a name.
     pub(crate) play: for<'a> fn(&'a Stage, &'a Client, &'a str) -> BoxFuture<'a, leasehold::Result<()>>,
-    /// Lets somebody die in it, and shows that the others come through.
+    /// Kills a process in this part, and checks that the others come through.
     pub(crate) around: for<'a> fn(&'a Ground, Victim) -> BoxFuture<'a, ()>,
 }
 
@@ -53,7 +53,7 @@ impl Ground {
         }
     }
 
-    /// Whether other processes reach it.
+    /// `true` if other processes can reach the store.
     pub(crate) fn is_shared(&self) -> bool {
         self.is_shared
     }
@@ -66,7 +66,7 @@ impl Ground {
         self.one.profile().fencing > FenceGrade::None
     }
 
-    /// Whether it keeps values beside the locks.
+    /// `true` if the store keeps values beside the locks.
     pub(crate) fn keeps_values(&self) -> bool {
         self.one.backend().registers().is_some()
     }
@@ -81,12 +81,12 @@ impl Ground {
         Victim::new(&self.url, primitive.name, part, step, place)
     }
 
-    /// Waits until nobody holds what has this name.
+    /// Waits until no claim holds this name.
     pub(crate) async fn free(&self, name: &str) {
         self.until(name, |holders, _| holders == 0).await;
     }
 
-    /// Waits until somebody holds what has this name.
+    /// Waits until a claim holds this name.
     pub(crate) async fn held(&self, name: &str) {
         self.until(name, |holders, _| holders > 0).await;
     }
@@ -104,7 +104,7 @@ impl Ground {
         soon(name, looking).await;
     }
 
-    /// Waits until nobody holds and nobody waits for anything at all.
+    /// Waits until the store has no holders and no waiters.
     pub(crate) async fn settled(&self) {
         let looking = async {
             while !self.one.list("", None, 100).await.unwrap().is_empty() {
@@ -117,18 +117,19 @@ impl Ground {
     }
 }
 
-/// Fails with `what` where it takes too long.
+/// Fails with `what` if it takes too long.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, work).await.unwrap_or_else(|_| panic!("it takes too long: {what}"))
 }
 
-/// That so much time has passed since then; less what two clocks of one machine may differ by.
+/// Asserts that so much time has passed since then, less the possible difference of two clocks of one
+/// machine.
 pub(crate) fn not_before(what: &str, begun: Instant, least: Duration) {
     let passed = begun.elapsed();
     assert!(passed >= least.mul_f64(0.99), "{what}: only {passed:?} have passed of {least:?}");
 }
 
-/// That it was refused as what this store cannot do.
+/// Asserts that the operation was refused because this store does not support it.
 pub(crate) fn assert_unsupported<T>(outcome: leasehold::Result<T>) {
     let kind = outcome.map(drop).unwrap_err().kind();
     assert_eq!(kind, ErrorKind::Unsupported);

@@ -1,5 +1,5 @@
-//! Hand-over: a lock goes from one process to another, without anybody in between; wherever one of the two dies, one at most
-//! holds it, and the line goes on.
+//! Hand-over: a lock goes from one process to another, with no grant in between. Wherever one of the two
+//! dies, at most one process holds the lock, and the queue continues.
 
 use futures_util::FutureExt;
 use leasehold::{Client, ErrorKind, Fence, Guard, LossCause, TransferToken};
@@ -33,7 +33,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                     let handover = stage.during("finds the token", found(locks, name)).await?;
                     let mutex = locks.mutex(name).ttl(TTL);
                     let guard = stage.during("takes over", mutex.accept_transfer(&handover)).await?;
-                    stage.during("gives back", guard.release()).await
+                    stage.during("releases", guard.release()).await
                 }
                 .boxed()
             },
@@ -42,12 +42,13 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
     ],
 };
 
-/// Whether a lock can go to another process here: not where it ends with the process or the connection that has it.
+/// Returns `true` if a lock can go to another process here: not if it ends with its holder's process or
+/// connection.
 fn is_possible(ground: &Ground) -> bool {
     ground.one.mutex("handover").transferable().is_ok()
 }
 
-/// The token lies where the other process looks for it.
+/// Leaves the token where the other process looks for it.
 async fn leave(locks: &Client, name: &str, handover: &TransferToken) -> leasehold::Result<()> {
     let token = locks.versioned(name);
     token.update(|_| Some(handover.to_string().into_bytes())).await.map(drop)
@@ -101,7 +102,7 @@ async fn a_taker_dies(ground: &Ground, victim: Victim) {
     dying.await.unwrap();
     match ground.two.mutex(&name).ttl(LIVING).accept_transfer(&handover).await {
         Ok(guard) => {
-            // Only where the dead one had not begun to.
+            // Only if the dead process had not begun to.
             assert!(step < 2 && guard.fence() > Some(handover.fence()), "step {step}");
             guard.release().await.unwrap();
         }
@@ -110,7 +111,7 @@ async fn a_taker_dies(ground: &Ground, victim: Victim) {
     the_line_goes_on(ground, &name, Some(handover.fence())).await;
 }
 
-/// Whoever asks for it is refused, and so is whoever has a copy of the token.
+/// A client that requests the lock is refused, and so is a client with a copy of the token.
 async fn nobody_else(ground: &Ground, name: &str, handover: &TransferToken) {
     let mutex = ground.two.mutex(name).ttl(LIVING);
     assert!(mutex.try_lock().await.unwrap().is_none());
@@ -131,7 +132,7 @@ async fn rules(ground: &Ground) {
         assert_unsupported(mutex.clone().transferable());
         let guard = mutex.lock().await.unwrap();
         assert_unsupported(guard.transfer().await);
-        // It is given back, as after every error.
+        // The lock is released, as after every error.
         return ground.free(name).await;
     }
     let guard = mutex.lock().await.unwrap();
@@ -140,10 +141,10 @@ async fn rules(ground: &Ground) {
         async move { soon("the one who waits", mutex.lock()).await.unwrap() }
     });
     let mut guards = chain(ground, name, guard).await;
-    assert!(!waiting.is_finished(), "somebody was let in between");
+    assert!(!waiting.is_finished(), "a waiter was granted the lock in between");
     let last = guards.fence();
     guards.check().unwrap();
-    // What is held is kept alive by whoever has it now, and no longer ended by those who had it.
+    // The present holder keeps the lock alive, and its former holders can no longer end it.
     tokio::time::sleep(LIVING / 8).await;
     guards.check().unwrap();
     guards =

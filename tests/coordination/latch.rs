@@ -1,4 +1,4 @@
-//! Latches: nobody passes before the last count, everybody does after it, and a repeated count is one.
+//! Latches: no waiter passes before the last count, every waiter does after it, and a repeated count is one.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     }
     let latch = ground.one.latch(victim.name(), 2);
     victim.dies().await;
-    // His program is started anew, and does not know whether it had counted.
+    // The program of the dead process is started anew, and does not know whether it had counted.
     latch.count_down_as("the dead one").await.unwrap();
     assert_eq!(latch.remaining().await.unwrap(), 1);
     latch.count_down_as("the living one").await.unwrap();

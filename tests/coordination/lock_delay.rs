@@ -1,4 +1,5 @@
-//! A quiet period: after a loss nobody is granted for so long, also where the one who lost it is dead; after a release at once.
+//! The lock delay: after a loss the lock is not granted for so long, even if its holder is dead; after a
+//! release it is granted at once.
 //!
 //! All bounds are from below: a grant comes no sooner than the law says, on however busy a machine.
 
@@ -21,7 +22,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             async move {
                 let guard = mutex(locks, name).lock().await?;
                 stage.at("holds it").await;
-                stage.during("gives it back", guard.release()).await
+                stage.during("releases it", guard.release()).await
             }
             .boxed()
         },
@@ -64,7 +65,7 @@ async fn rules(ground: &Ground) {
     let begun = Instant::now();
     let guard = soon("the first", ours.clone().max_hold(most).lock()).await.unwrap();
     assert_eq!(soon("its end", guard.lost()).await, LossCause::MaxHold);
-    // Whoever lets go of it after the loss does not end the lock delay.
+    // A release after the loss does not end the lock delay.
     assert!(guard.release().await.unwrap_err().is_lost());
     let next = soon("the next", theirs.lock()).await.unwrap();
     not_before("no lock delay after a loss", begun, most + QUIET);

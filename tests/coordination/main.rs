@@ -1,10 +1,13 @@
-//! What is built on locks, on every store: one list of primitives, one of stores, and each runs on each.
+//! The primitives that are built on locks, on every store: one list of primitives, one of stores, and
+//! each runs on each.
 //!
-//! A primitive is a suite of rules, and the parts that a process can play in it. Each part is played by a process of its
-//! own (this program, started again as the test `player`), which is killed at each of its steps; the others must
-//! come through. What a store cannot carry is refused, as its profile says, before anything is sent: the suites check that too.
+//! A primitive is a suite of rules, and the parts that a process can play in it. Each part is played by
+//! a process of its own (this program, started again as the test `player`), which is killed at each of
+//! its steps; the others must come through. What a store cannot carry is refused, as its profile says,
+//! before anything is sent: the suites check that too.
 //!
-//! To add a primitive, write its module and a line in `PRIMITIVES`. To add a store, write it in `tests/src/stores.rs`, with its server's name below.
+//! To add a primitive, write its module and a line in `PRIMITIVES`. To add a store, write it in
+//! `tests/src/stores.rs`, with its server's name below.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -67,13 +70,13 @@ on_each_store! {
     memory file sqlite redis redis_sentinel redis_cluster redlock etcd zookeeper memcached postgres mysql
 }
 
-/// Plays a part, where this program was started to; else it has nothing to do.
+/// Plays a part if this program was started for one; otherwise does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn player() {
     player::play_if_asked(PRIMITIVES).await;
 }
 
-/// Runs all suites and all deaths, and fails with what was wrong in each.
+/// Runs all suites and all deaths, and fails with the errors of each.
 async fn all_primitives(store: &Store) {
     let ground = Arc::new(Ground::over(store).await);
     let mut running = JoinSet::new();

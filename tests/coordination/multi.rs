@@ -1,4 +1,5 @@
-//! Several locks as one: all or nothing, no circle of waiters, and nobody who dies in between keeps any for long.
+//! Several locks as one: all or nothing, no deadlock among waiters, and a process that dies in between
+//! keeps none for long.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 .boxed()
             },
         },
-        // It holds the first, and waits for the second, which somebody else has.
+        // It holds the first, and waits for the second, which another client holds.
         Part {
             name: "waiter",
             steps: 1,
@@ -70,8 +71,8 @@ async fn hold(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()
     stage.at("holds nothing").await;
     let guard = stage.during("takes them", both(locks, name, TTL).lock()).await?;
     stage.at("holds both").await;
-    stage.during("gives them back", guard.release()).await?;
-    stage.at("has given them back").await;
+    stage.during("releases them", guard.release()).await?;
+    stage.at("has released them").await;
     Ok(())
 }
 
@@ -115,7 +116,7 @@ async fn whoever_does_not_get_all_holds_none(ground: &Ground) {
     // On a busy machine even the first may take longer than that.
     assert!(refusal.to_string().contains("multi/2/"), "it says which: {refusal}");
     nothing_held().await;
-    // A caller that leaves midway leaves nothing.
+    // A caller that gives up midway leaves nothing behind.
     assert!(tokio::time::timeout(Duration::from_millis(100), all.lock()).await.is_err());
     nothing_held().await;
     busy.release().await.unwrap();

@@ -11,12 +11,13 @@ use tokio::sync::SemaphorePermit;
 
 use crate::ground::{Part, Primitive};
 
-/// Says to the test program what it is to play: store, primitive, part, name, and the step at which it will be killed.
+/// The part that the test program is to play: store, primitive, part, name, and the step at which it
+/// will be killed.
 const PLAYER: &str = "LEASEHOLD_TEST_PLAYER";
-/// What is done at a step is somewhere within by then.
+/// The time after which the work of a step is under way.
 const WITHIN: Duration = Duration::from_millis(50);
 
-/// Plays what this program was started to play, if anything.
+/// Plays the part that this program was started for, if any.
 pub(crate) async fn play_if_asked(primitives: &[Primitive]) {
     let Ok(orders) = std::env::var(PLAYER) else { return };
     let orders: Vec<&str> = orders.split(' ').collect();
@@ -30,7 +31,7 @@ pub(crate) async fn play_if_asked(primitives: &[Primitive]) {
     println!("\nplayer: came through {} steps", stage.reached.load(Ordering::SeqCst));
 }
 
-/// Counts the steps of whoever plays.
+/// Counts the steps of a player.
 #[derive(Clone)]
 pub(crate) struct Stage {
     dies_at: u32,
@@ -38,14 +39,14 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A step between two things. It does not go on where it is the last one.
+    /// A step between two actions. It never returns if the player is to be killed at it.
     pub(crate) async fn at(&self, what: &str) {
         if self.is_last(what) {
             std::future::pending::<()>().await;
         }
     }
 
-    /// A step that takes a while. It is somewhere within it when it is killed.
+    /// A step that takes a while. The player is within it when it is killed.
     pub(crate) async fn during<T>(&self, what: &str, work: impl Future<Output = T>) -> T {
         let is_last = self.is_last(what);
         let done = work.await;
@@ -66,13 +67,14 @@ impl Stage {
         let is_last = self.reached.fetch_add(1, Ordering::SeqCst) == self.dies_at;
         if is_last {
             // The harness leaves an unfinished line behind.
-            println!("\nplayer: is at «{what}»");
+            println!("\nplayer: is at `{what}`");
         }
         is_last
     }
 }
 
-/// Somebody who will be killed at one step of a part; or come through, where the step is the one after the last.
+/// A player that will be killed at one step of a part, or come through if that step is the one after the
+/// last.
 pub(crate) struct Victim {
     command: Command,
     name: String,
@@ -97,22 +99,22 @@ impl Victim {
         Victim { command, name, steps: part.steps, dies_at, place }
     }
 
-    /// Under which name it plays.
+    /// Returns the name under which it plays.
     pub(crate) fn name(&self) -> String {
         self.name.clone()
     }
 
-    /// At which step it is killed, counted from 0.
+    /// Returns the step at which it is killed, counted from 0.
     pub(crate) fn step(&self) -> u32 {
         self.dies_at
     }
 
-    /// Whether it is not to be killed.
+    /// Returns `true` if it is not to be killed.
     pub(crate) fn comes_through(&self) -> bool {
         self.dies_at == self.steps
     }
 
-    /// Starts it, and waits until it is at its last step, or has come through.
+    /// Starts the player, and waits until it is at its last step, or has come through.
     pub(crate) async fn reaches_its_end(self) -> Dying {
         let through = self.comes_through().then(|| format!("came through {} steps", self.steps));
         let playing = tokio::task::spawn_blocking(move || {
@@ -129,17 +131,17 @@ impl Victim {
         Dying(playing.await.unwrap(), self.place)
     }
 
-    /// All of it: starts it, and kills it at its step.
+    /// Starts the player, and kills it at its step.
     pub(crate) async fn dies(self) {
         self.reaches_its_end().await.killed().await;
     }
 }
 
-/// Somebody at his last step.
+/// A player at its last step.
 pub(crate) struct Dying(Peer, SemaphorePermit<'static>);
 
 impl Dying {
-    /// With signal 9. Whoever has come through has ended, or is about to.
+    /// Kills the player with signal 9. A player that came through has ended, or is about to.
     pub(crate) async fn killed(self) {
         tokio::time::sleep(WITHIN).await;
         tokio::task::spawn_blocking(move || self.0.kill().unwrap()).await.unwrap();

@@ -1,4 +1,5 @@
-//! A limit of rate: never more in any period, by the clock of the store, also where those who used it up are dead.
+//! Rate limits: never more grants in any period, by the clock of the store, even if the processes that
+//! used it up are dead.
 //!
 //! All bounds are from below: a grant comes no sooner than the law says, on however busy a machine.
 

@@ -1,4 +1,5 @@
-//! Asking for a lock back: whoever holds it hears of it, whatever becomes of whoever asked, and whoever holds it later does not.
+//! Revocation: the present holder is notified, even if the client that asked is gone, and a later holder
+//! is not.
 
 use futures_util::FutureExt;
 
@@ -29,7 +30,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 async move {
                     let guard = stage.during("locks", locks.mutex(name).ttl(TTL).lock()).await?;
                     stage.during("listens", guard.revoked()).await?;
-                    stage.during("lets go", guard.release()).await
+                    stage.during("releases", guard.release()).await
                 }
                 .boxed()
             },
@@ -46,7 +47,7 @@ async fn an_asker_dies(ground: &Ground, victim: Victim) {
     let guard = ground.one.mutex(&name).ttl(LIVING).lock().await.unwrap();
     victim.dies().await;
     if step == 0 {
-        // He may have asked or not.
+        // The dead client may have asked or not.
         ground.two.revoke(&name, "of the living one").await.unwrap();
     }
     let heard = soon("to hear of it", guard.revoked()).await.unwrap();
@@ -66,7 +67,7 @@ async fn a_holder_dies(ground: &Ground, victim: Victim) {
     let mut dying = tokio::spawn(victim.dies());
     tokio::select! {
         () = asking => dying.await.unwrap(),
-        // He may have died before it was his.
+        // The dead process may have died before it held the lock.
         dead = &mut dying => dead.unwrap(),
     }
     let guard = ground.one.mutex(&name).ttl(LIVING).lock_timeout(LIMIT).await.unwrap();
@@ -90,12 +91,12 @@ async fn rules(ground: &Ground) {
     let (heard, asked) = tokio::join!(soon("to hear of it", guard.revoked()), asking);
     assert_eq!(heard.unwrap().reason, "another one needs it");
     assert_eq!(asked.iter().map(|one| one.id.tag()).collect::<Vec<_>>(), [guard.tag()]);
-    // It is a request and no more: it is for the holder to let go.
+    // It is only a request: the holder decides whether to release.
     guard.check().unwrap();
     guard.release().await.unwrap();
     let next = ground.two.mutex(name).ttl(LIVING).lock().await.unwrap();
     let early = tokio::time::timeout(std::time::Duration::from_millis(300), next.revoked()).await;
-    assert!(early.is_err(), "whoever comes later was not asked: {early:?}");
+    assert!(early.is_err(), "a later holder was not asked: {early:?}");
     next.release().await.unwrap();
     assert_eq!(ground.one.revoke(name, "nobody").await.unwrap().len(), 0);
 }

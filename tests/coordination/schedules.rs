@@ -1,7 +1,8 @@
-//! A thousand random schedules for each primitive, in memory: what happened is written down, and its law is read from that.
+//! A thousand random schedules for each primitive, in memory: the events are recorded, and checked
+//! against its law.
 //!
-//! A schedule is a number: it decides who wants what in which order, and how often each lets others go first. A failed one is
-//! named, and runs alone with `LEASEHOLD_SCHEDULE=<number>`.
+//! A schedule is a number: it decides the requests of each task, their order, and how often each task
+//! lets others go first. A failed one is named, and runs alone with `LEASEHOLD_SCHEDULE=<number>`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -55,12 +56,12 @@ impl Chance {
     }
 }
 
-/// What happened, in order.
+/// The events, in order.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Somebody took the resource, under this fence.
+    /// A task acquired the resource, under this fence.
     Took(usize, Fence),
-    /// And is about to give it back.
+    /// The task is about to release it.
     Gives(usize),
 }
 
@@ -72,7 +73,8 @@ impl History {
         self.0.lock().unwrap().push(event);
     }
 
-    /// That nothing had two holders, and that each grant had a later fence than the one before it.
+    /// Asserts that no resource had two holders, and that each grant had a later fence than the one
+    /// before it.
     fn judge(&self, schedule: u64) -> usize {
         let events = self.0.lock().unwrap();
         let mut holders = BTreeSet::new();
@@ -87,18 +89,19 @@ impl History {
                 Event::Gives(resource) => assert!(holders.remove(&resource)),
             }
         }
-        assert!(holders.is_empty(), "schedule {schedule}: {holders:?} were never given back");
+        assert!(holders.is_empty(), "schedule {schedule}: {holders:?} were never released");
         events.len()
     }
 }
 
-/// Runs `task` in all schedules, for each task of each; how many events were judged.
+/// Runs `task` in all schedules, for each task of each. Returns the number of events that were checked.
 fn in_all_schedules<F>(task: impl Fn(Client, String, History, Chance) -> F) -> usize
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let only = std::env::var("LEASEHOLD_SCHEDULE").ok().map(|number| number.parse::<u64>().unwrap());
-    // One thread: which task goes on is decided by the schedule's pauses, and by nothing else of this machine.
+    // One thread: only the pauses of the schedule decide which task continues, and nothing else of this
+    // machine.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let backend = Arc::new(leasehold::local::MemoryBackend::new());
@@ -118,7 +121,7 @@ where
             }
             for task in tasks {
                 let ended = tokio::time::timeout(LIMIT, task).await;
-                ended.unwrap_or_else(|_| panic!("schedule {schedule}: somebody waits for ever")).unwrap();
+                ended.unwrap_or_else(|_| panic!("schedule {schedule}: a task waits for ever")).unwrap();
             }
             events += history.judge(schedule);
         }
@@ -152,7 +155,7 @@ fn multi_locks_never_wait_in_a_circle() {
             }
         }
     });
-    assert!(events > 10_000, "{events} events are no campaign");
+    assert!(events > 10_000, "{events} events are too few for a campaign");
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn segments_have_one_holder_each() {
             }
         }
     });
-    assert!(events > 10_000, "{events} events are no campaign");
+    assert!(events > 10_000, "{events} events are too few for a campaign");
 }
 
 #[test]
@@ -239,5 +242,5 @@ fn elections_have_one_leader_and_no_value_outlives_its_leader() {
             leadership.resign().await.unwrap();
         }
     });
-    assert!(events > 10_000, "{events} events are no campaign");
+    assert!(events > 10_000, "{events} events are too few for a campaign");
 }

@@ -1,4 +1,4 @@
-//! Semaphores: never more permits out than there are, and those of the dead come back.
+//! Semaphores: never more permits are granted than exist, and those of dead processes come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,7 +21,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                     let guard =
                         stage.during("takes two", semaphore(locks, name, TTL).acquire_many(2)).await?;
                     stage.at("holds two").await;
-                    stage.during("gives them back", guard.release()).await
+                    stage.during("releases them", guard.release()).await
                 }
                 .boxed()
             },
@@ -37,7 +37,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 .boxed()
             },
         },
-        // It waits for all of them, of which somebody else has one.
+        // It waits for all of them, of which another client holds one.
         Part {
             name: "waiter",
             steps: 1,
@@ -62,7 +62,8 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                         drop(one.take());
                     }
                     victim.dies().await;
-                    // Two are free: the dead one, who stands before, keeps nobody from them for as long as its place is kept.
+                    // Two are free: the dead waiter ahead keeps no other waiter from them, even while
+                    // its place in the queue is kept.
                     there.acquire_many_timeout(2, PASSED_OVER).await.unwrap().release().await.unwrap();
                     drop(one);
                     there.acquire_many_timeout(PERMITS, LIMIT).await.unwrap().release().await.unwrap();
@@ -74,7 +75,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
 };
 
 const PERMITS: u32 = 3;
-/// A few seconds, on however busy a machine; half of what a place is kept in silence.
+/// A few seconds, on however busy a machine; half of the time for which the place of a silent waiter is kept.
 const PASSED_OVER: Duration = Duration::from_secs(30);
 
 fn semaphore(locks: &Client, name: &str, ttl: Duration) -> Semaphore {
@@ -120,7 +121,7 @@ async fn rules(ground: &Ground) {
     }
 }
 
-/// What can be asked for where a claim is one permit.
+/// Checks semaphores on a store where a claim is one permit.
 async fn one_by_one(ours: &Semaphore, theirs: &Semaphore) {
     let first = soon("the first", ours.acquire()).await.unwrap();
     let second = soon("the second", theirs.acquire()).await.unwrap();

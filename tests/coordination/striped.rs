@@ -1,4 +1,5 @@
-//! A lock in stripes: a key's own, any that is free, or all of them; and what the dead leave of it.
+//! A striped lock: the stripe of a key, any free stripe, or all of them; and what dead processes leave
+//! behind.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 .boxed()
             },
         },
-        // It stands in line at two stripes.
+        // It is queued at two stripes.
         Part {
             name: "waiter",
             steps: 1,
@@ -60,7 +61,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 async move {
                     let guard = stage.during("takes all", stock(locks, name, TTL).all().lock()).await?;
                     stage.at("holds all").await;
-                    stage.during("gives all back", guard.release()).await
+                    stage.during("releases all", guard.release()).await
                 }
                 .boxed()
             },
@@ -90,7 +91,7 @@ async fn hold(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()
     stage.at("holds nothing").await;
     let guard = stage.during("takes its own", stock(locks, name, TTL).for_key("key").lock()).await?;
     stage.at("holds its own").await;
-    stage.during("gives it back", guard.release()).await
+    stage.during("releases it", guard.release()).await
 }
 
 async fn rules(ground: &Ground) {
@@ -130,7 +131,7 @@ async fn any_takes_what_is_free_and_waits_where_nothing_is(ground: &Ground) {
         guard.release().await.unwrap();
     }
     waiter.await.unwrap().unwrap().release().await.unwrap();
-    // Whoever waited at two stripes left nothing at the other.
+    // The waiter that was queued at two stripes left nothing at the other one.
     let whole = soon("all", ours.all().lock()).await.unwrap();
     assert_eq!(whole.guards().len(), 4);
     whole.release().await.unwrap();

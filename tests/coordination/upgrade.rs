@@ -1,4 +1,5 @@
-//! Readers that become writers and readers again: nobody writes in between, two are not both let, and the dead are in nobody's way.
+//! Readers that become writers and readers again: no other client writes in between, two upgrades are
+//! not both granted, and dead processes block no other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,7 +31,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 .boxed()
             },
         },
-        // It reads, and waits to write while somebody else reads.
+        // It reads, and waits to write while another client reads.
         Part {
             name: "waiter",
             steps: 1,
@@ -58,7 +59,7 @@ async fn upgrade_and_back(stage: &Stage, locks: &Client, name: &str) -> leasehol
     stage.at("writes").await;
     stage.during("becomes a reader again", guard.downgrade()).await?;
     stage.at("reads again").await;
-    stage.during("gives it back", guard.release()).await
+    stage.during("releases it", guard.release()).await
 }
 
 async fn a_waiter_dies(ground: &Ground, victim: Victim) {
@@ -84,7 +85,7 @@ async fn another_writes_by_upgrade(ground: &Ground, name: &str) {
     guard.release().await.unwrap();
 }
 
-/// Asks again while one who is dead still counts as about to become a writer.
+/// Retries while a dead process still counts as about to become a writer.
 async fn become_writer(guard: &mut Upgradable) {
     while let Err(error) = guard.upgrade().await {
         assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
@@ -120,10 +121,15 @@ async fn nobody_writes_between_reading_and_writing(locks: &[RwLock; 2]) {
                 let seen = value.load(Ordering::SeqCst);
                 match soon("to write", guard.upgrade()).await {
                     Ok(()) => {
-                        assert_eq!(value.swap(seen + 1, Ordering::SeqCst), seen, "somebody wrote in between");
+                        assert_eq!(
+                            value.swap(seen + 1, Ordering::SeqCst),
+                            seen,
+                            "another client wrote in between"
+                        );
                         guard.release().await.unwrap();
                     }
-                    // Each would wait for the other: this one lets go, and writes like anybody else.
+                    // Each would wait for the other: this one releases its lock, and writes like any
+                    // other client.
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
                         guard.release().await.unwrap();

@@ -1,4 +1,5 @@
-//! Optimistic updates: none is lost, whoever dies in the middle of one; and a store that keeps no values says so.
+//! Optimistic updates: none is lost, even if a process dies in the middle of one; a store without values
+//! refuses them.
 
 use futures_util::FutureExt;
 use leasehold::Versioned;
@@ -48,7 +49,8 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     }
     let value = ground.one.versioned(victim.name());
     add_one(&value).await;
-    // Asked once, as nobody else is at it: the second step is the question, the third is after the writing.
+    // The closure runs once, as there is no conflict: the second step is within the closure, the third
+    // after the write.
     let step = victim.step();
     victim.dies().await;
     let seen = number(value.read().await.unwrap().value());

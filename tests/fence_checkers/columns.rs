@@ -15,7 +15,7 @@ use crate::place::{Counter, Refused};
 /// The row that is counted in.
 const KEY: &str = "ledger";
 
-/// A connection, by whatever client; all values are texts.
+/// A connection of any of the clients; all values are texts.
 pub(crate) enum Db {
     Sqlite(rusqlite::Connection),
     Postgres(tokio_postgres::Client),
@@ -65,7 +65,7 @@ impl Db {
         FenceColumn::new(self.dialect(), "fences", "name").unwrap().named("newest").unwrap()
     }
 
-    /// How many rows were changed.
+    /// Returns the number of rows that were changed.
     async fn change(&mut self, text: &str, values: &[&str]) -> u64 {
         match self {
             Db::Sqlite(db) => db.execute(text, rusqlite::params_from_iter(values)).unwrap() as u64,
@@ -77,7 +77,7 @@ impl Db {
         }
     }
 
-    /// The text in the first row, where there is one.
+    /// Returns the text in the first row, if one exists.
     async fn first(&mut self, text: &str, values: &[&str]) -> Option<String> {
         match self {
             Db::Sqlite(db) => {
@@ -100,7 +100,7 @@ impl Db {
         self.first(&statement.text, &values(statement, "", key)).await
     }
 
-    /// How the values of a statement of one's own are written.
+    /// Returns the placeholder of a value in a statement of the program's own.
     fn place(&self, number: u16) -> String {
         match self {
             Db::Sqlite(_) => format!("?{number}"),
@@ -114,7 +114,7 @@ fn bound<'a>(values: &'a [&'a str]) -> Vec<&'a (dyn ToSql + Sync)> {
     values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
 }
 
-/// What is bound, in order.
+/// Returns the values to bind, in order.
 fn values<'a>(statement: &Statement, fence: &'a str, key: &'a str) -> Vec<&'a str> {
     let value = |parameter: &Parameter| match parameter {
         Parameter::Fence => fence,
@@ -186,13 +186,13 @@ const RISING: [Fence; 6] = [
     Fence::new(1, 1, 10),
 ];
 
-/// That no older fence goes over a newer one, in both kinds of tables.
+/// Asserts that no older fence overwrites a newer one, in both kinds of tables.
 async fn rise(at: &At) {
     let mut db = Db::open(at).await;
     let (stock, fences) = (db.stock(), db.fences());
     for (column, raise) in [(&stock, stock.raise_sql()), (&fences, fences.raise_or_insert_sql())] {
         for (index, newer) in RISING.iter().enumerate() {
-            // Twice, as whoever opens again after a lost answer does.
+            // Twice, like a client that opens again after a lost answer.
             db.run(&raise, &newer.to_string(), KEY).await;
             db.run(&raise, &newer.to_string(), KEY).await;
             for older in &RISING[..index] {
@@ -208,7 +208,8 @@ async fn rise(at: &At) {
     assert_eq!(stock.check(RISING[0], now.as_deref()), Err(RowRefusal::NoRow));
 }
 
-/// That a transaction which holds the fence keeps newer holders waiting, who then see what it has written.
+/// Asserts that a transaction that holds the fence keeps newer holders waiting, and that they then see
+/// its writes.
 async fn hold(at: &At) {
     let (mut ours, mut theirs) = (Db::open(at).await, Db::open(at).await);
     let column = ours.fences();
@@ -245,7 +246,7 @@ async fn postgres_orders_fences_as_they_rise_whatever_the_collation() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let at = At::Postgres(server.url());
     prepare(&at).await;
-    // By this collation, «e…» and «.» are not where their bytes are.
+    // By this collation, `e…` and `.` do not sort by their bytes.
     server.sql("alter table stock alter column fence type varchar(53) collate \"und-x-icu\"").await.unwrap();
     rise(&at).await;
     hold(&at).await;

@@ -1,8 +1,9 @@
-//! Fenced resources of every kind refuse a holder who was stopped past his lease, also where his successor has only
-//! opened the resource and written nothing yet.
+//! Fenced resources of every kind refuse a holder that was stopped past its lease, even if its successor
+//! has only opened the resource and written nothing yet.
 //!
-//! The old holder is a process: this test program, started again as the test `player`. It locks, opens, reads, is stopped,
-//! and writes after its successor has read. It never looks whether it still holds: that is the point.
+//! The old holder is a process: this test program, started again as the test `player`. It locks, opens,
+//! reads, is stopped, and writes after its successor has read. On purpose, it never checks whether it
+//! still holds the lock.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -23,12 +24,12 @@ use columns::At;
 use place::{Place, Refused};
 use web::Web;
 
-/// Says to the test program that it is the player: the store of the lock, and the place of the resource.
+/// The variable that makes the test program the player: the store of the lock, and the place of the resource.
 const PLAYER: &str = "LEASEHOLD_TEST_PLAYER";
 const TTL: Duration = Duration::from_secs(2);
 const NAME: &str = "ledger";
 
-/// Plays the old holder, where this program was started as one; else it has nothing to do.
+/// Plays the old holder if this program was started as one; otherwise does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn player() {
     let Ok(orders) = std::env::var(PLAYER) else { return };
@@ -47,7 +48,7 @@ async fn player() {
     }
 }
 
-/// The next thing that the player says.
+/// Returns the next line of the player.
 fn answer(player: &Peer) -> String {
     loop {
         if let Some(said) = player.answer().unwrap().strip_prefix("player: ") {
@@ -56,8 +57,8 @@ fn answer(player: &Peer) -> String {
     }
 }
 
-/// Lets a process hold the lock in `url` and read the resource, stops it past its lease, and goes on in its place. What is
-/// added to the process's own URL lets the store miss it soon.
+/// Lets a process hold the lock in `url` and read the resource, stops it past its lease, and continues
+/// in its place. The suffix of the process's own URL lets the store notice its absence soon.
 async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["player", "--exact", "--nocapture"]).env(PLAYER, format!("{url}{mortal} {place}"));
@@ -73,7 +74,7 @@ async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
     let guard = guard.expect("what a stopped process held ends with its lease");
     let mut resource = place.open(&guard).await.unwrap();
     assert_eq!(resource.read().await.unwrap(), 5);
-    // Its successor has read and not written: whoever checks writes alone lets this one in.
+    // Its successor has read and not written: a resource that checks only writes lets this one in.
     let (said, mut player) = tokio::task::spawn_blocking(move || {
         player.resume().unwrap();
         player.tell("write").unwrap();
@@ -142,7 +143,8 @@ async fn a_key_of_redis() {
     place::redis_that_forgets(&server).await;
 }
 
-/// Here etcd keeps the resource only; where it keeps the lock as well, there is `EtcdProof`, whose test is its own.
+/// Here etcd keeps the resource only; where it keeps the lock as well, there is `EtcdProof`, whose test
+/// is its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_etcd() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
@@ -167,7 +169,7 @@ async fn a_service_behind_http() {
     let (_dir, url) = leases();
     let web = Web::start(5).await;
     refuses_a_stopped_holder(&url, "", &Place::Http(web.addr())).await;
-    assert_eq!(web::get(web.addr(), "/counter", &[]).await.status, 428, "whoever shows no fence");
+    assert_eq!(web::get(web.addr(), "/counter", &[]).await.status, 428, "a request without a fence");
     let refused = web::get(web.addr(), "/counter", &[("leasehold-fence", "34")]).await;
     assert_eq!(refused.status, 400, "{}", String::from_utf8_lossy(&refused.body));
 }

@@ -1,4 +1,4 @@
-//! Where a fenced number is kept, and how each kind of place is opened, read and written.
+//! The places of a fenced number, and how each kind is opened, read and written.
 
 use std::fmt;
 use std::io::Write;
@@ -18,7 +18,7 @@ use crate::web::{HttpCounter, ObjectCounter};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused;
 
-/// Where the number is kept.
+/// The place that keeps the number.
 #[derive(Debug)]
 pub(crate) enum Place {
     File(PathBuf),
@@ -154,7 +154,8 @@ impl Counter for RedisCounter {
     }
 }
 
-/// What the script says of fences that are gone, damaged, or longer than others, and of scripts of one's own.
+/// Checks the script on fences that are missing, damaged, or longer than others, and on scripts of the
+/// program's own.
 pub(crate) async fn redis_that_forgets(server: &RedisServer) {
     let client = redis::Client::open(server.url()).unwrap();
     let connection = Connection(client.get_multiplexed_async_connection().await.unwrap());
@@ -179,7 +180,8 @@ pub(crate) async fn redis_that_forgets(server: &RedisServer) {
     assert!(matches!(none, Err(FencedRedisError::NoFence(_))));
 }
 
-/// Keys of etcd behind a fence of any store: the newest fence stands in a key beside them, and each transaction compares it.
+/// Keys of etcd behind a fence of any store: the newest fence is in a key beside them, and each
+/// transaction compares it.
 struct EtcdCounter {
     addr: SocketAddr,
     fence: Fence,
@@ -188,7 +190,7 @@ struct EtcdCounter {
 impl EtcdCounter {
     fn open(addr: SocketAddr, fence: Fence) -> Result<EtcdCounter, Refused> {
         let counter = EtcdCounter { addr, fence };
-        // Whoever finds a newer one leaves it; a key that is not there yet is no newer one.
+        // A client that finds a newer fence leaves it; a key that does not exist yet does not count as newer.
         let newer = format!("value(\"counter/fence\") > \"{fence}\"");
         match counter.transact(&newer, "get counter/fence", &format!("put counter/fence {fence}")) {
             None => Ok(counter),
@@ -196,7 +198,7 @@ impl EtcdCounter {
         }
     }
 
-    /// What the transaction printed where the condition held; `None` where it did not.
+    /// Returns the output of the transaction if the condition held; `None` if it did not.
     fn transact(&self, condition: &str, then: &str, otherwise: &str) -> Option<Vec<String>> {
         let mut command = Command::new(require::program("etcdctl", "etcd-client").unwrap());
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.addr)).arg("txn");
@@ -247,7 +249,8 @@ impl ZooKeeperCounter {
         ZooKeeperCounter { addr, proof: guard.proof().get::<ZooKeeperProof>().unwrap().clone() }
     }
 
-    /// A session of the user's own each time: one that was stopped has ended, which is not what is shown here.
+    /// A session of the user's own each time: one that was stopped has ended, which is not what is shown
+    /// here.
     async fn user(&self) -> zookeeper_client::Client {
         zookeeper_client::Client::connect(&self.addr.to_string()).await.unwrap()
     }

@@ -1,7 +1,7 @@
 //! A small service and a small object store behind HTTP, and clients of both.
 //!
-//! The store is no imitation of somebody's product: it keeps what the condition headers promise, and makes entity tags
-//! from the content alone, as the strictest common case for whoever relies on them.
+//! The store does not imitate a product: it keeps the promises of the condition headers, and derives
+//! entity tags from the content alone, as the strictest common case for clients that rely on them.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -35,7 +35,7 @@ struct Stored {
     generation: u64,
 }
 
-/// A request or an answer: what stands in the first line, the headers with names in lower case, the body.
+/// A request or an answer: the first line, the headers with names in lower case, the body.
 pub(crate) struct Message {
     first: String,
     pub(crate) status: u16,
@@ -223,7 +223,7 @@ impl Counter for HttpCounter {
 /// A client of the object store.
 pub(crate) struct ObjectCounter {
     addr: SocketAddr,
-    /// Which kind of tags it goes by.
+    /// The kind of tags that it uses.
     kind: ObjectTag,
     object: FencedObject,
 }

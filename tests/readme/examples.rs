@@ -21,7 +21,7 @@ fn example(name: &str) -> Command {
     Command::new(program)
 }
 
-/// Runs programs at the same time; what each printed. All have to succeed.
+/// Runs programs at the same time. Returns the output of each; all have to succeed.
 fn run(commands: Vec<Command>) -> Vec<String> {
     let start = |mut command: Command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,5 +1,5 @@
-//! What the README and `docs/choosing.md` show is true: the table of stores is printed from the profiles, the program of the
-//! README is an example that is compiled, and the examples run as they stand.
+//! The README and `docs/choosing.md` are true: the table of stores is printed from the profiles, the
+//! program of the README is a compiled example, and the examples run unchanged.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 

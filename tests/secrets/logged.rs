@@ -1,4 +1,4 @@
-//! All that leasehold says by way of `tracing`, at every level.
+//! All events of leasehold in `tracing`, at every level.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write};
@@ -18,7 +18,7 @@ pub(crate) fn listen() {
     _ = tracing::subscriber::set_global_default(Registry::default().with(Listener));
 }
 
-/// What was said since the tests began.
+/// Returns all messages since the tests began.
 pub(crate) fn so_far() -> BTreeSet<String> {
     SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -1,4 +1,4 @@
-//! Passwords in URLs: right ones, wrong ones, and ones that stand where nobody looks for them.
+//! Passwords in URLs: right ones, wrong ones, and ones in unexpected places.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ fn attempts(url: &str, user: &str, password: &str) -> Vec<String> {
     let Some((scheme, rest)) = login.split_once("://") else { return urls };
     let (start, place) = rest.split_at(rest.rfind('@').unwrap_or_default());
     let path = &place[place.find(['/', '?']).unwrap_or(place.len())..];
-    // Nobody listens there; no port; no host; another protocol; a scheme that nobody knows.
+    // A port without a server; no port; no host; another protocol; an unknown scheme.
     for host in ["@127.0.0.1:9", "@127.0.0.1:99999", "@127.0.0.1:x:/", "@", "@h,,h", "@:"] {
         urls.push(format!("{scheme}://{start}{host}{path}"));
     }

@@ -1,8 +1,8 @@
-//! What nobody else must see, on every store: no public `Debug`, no text of an error and no event of `tracing` shows the id of a claim,
-//! a token or a password.
+//! Secrets stay secret, on every store: no public `Debug`, no text of an error and no event of `tracing`
+//! shows the id of a claim, a token or a password.
 //!
-//! A program that knows the id of a claim can end it. So what a program may write to its log must not have it, nor enough of
-//! it to guess the rest.
+//! A program that knows the id of a claim can end it. So what a program may write to its log must not
+//! have it, nor enough of it to guess the rest.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

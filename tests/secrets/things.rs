@@ -1,4 +1,4 @@
-//! Everything that a program can have in its hands, while it holds, waits and has given back.
+//! Every value of the library that a program can have, while it holds, while it waits, and after a release.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -16,7 +16,7 @@ use crate::{token, trouble};
 /// Nothing takes longer, on however busy a machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
-/// Takes down everything that there is, and fails where an id of a claim or a part of a token is in it.
+/// Records all texts of these values, and fails if an id of a claim or a part of a token is in one.
 pub(crate) async fn show_no_id(store: &Store) {
     let (subscriber, mut seen) = (Arc::new(Events::default()), Seen::default());
     let builder = Client::builder().subscriber(subscriber.clone()).note(Note::new("secrets").unwrap());
@@ -43,7 +43,7 @@ pub(crate) async fn show_no_id(store: &Store) {
     seen.texts.have_none_of(&store.url, &secrets);
 }
 
-/// What was seen, and what must not have been.
+/// The texts that were seen, and the secrets that must not be in them.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) texts: Written,
@@ -54,7 +54,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Keeps the ids of all claims that are there now, and takes down how they are shown.
+    /// Keeps the ids of all claims that exist now, and records their texts.
     pub(crate) async fn look(&mut self, when: &str, one: &Client, two: &Client) {
         self.clients(when, one, two);
         let listed = two.list("", None, 1000).await;
@@ -91,7 +91,7 @@ impl EventSubscriber for Events {
     }
 }
 
-/// Waits until it is so, and fails where it never is.
+/// Waits until the condition is true, and fails if it never is.
 pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn() -> F) {
     let looking = async {
         while !is_so().await {
@@ -101,7 +101,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn()
     assert!(tokio::time::timeout(LIMIT, looking).await.is_ok(), "never: {what}");
 }
 
-/// What nothing was asked of yet.
+/// Records values of which no operation was requested yet.
 fn words(seen: &mut Seen, locks: &Client) {
     let (texts, owner) = (&mut seen.texts, Owner::new());
     let second = Duration::from_secs(1);
@@ -133,7 +133,7 @@ async fn holders_and_waiters(seen: &mut Seen, one: &Client, two: &Client) {
         let lock = two.mutex(name).owner(&Owner::new());
         async move { lock.lock_timeout(LIMIT).await }
     });
-    // Not every store shows who waits.
+    // Not every store shows its waiters.
     let looking = until("somebody waits", || async { !one.inspect(name).await.unwrap().waiting.is_empty() });
     _ = tokio::time::timeout(Duration::from_secs(2), looking).await;
     seen.look("while one waits", one, two).await;
@@ -143,7 +143,7 @@ async fn holders_and_waiters(seen: &mut Seen, one: &Client, two: &Client) {
         seen.texts.said("a tag", &value.tag());
     }
     seen.texts.shown("an owner that holds", &owner);
-    // The last of all, since what was proved cannot be handed off.
+    // This comes last, since a lock that was proved cannot be transferred.
     seen.texts.shown("a proof", again.proof());
     seen.texts.came("a wait", &one.mutex(name).lock_timeout(Duration::from_millis(50)).await);
     seen.texts.came("a revocation", &two.revoke(name, "if you please").await);

@@ -1,4 +1,4 @@
-//! A token goes from one client to another, and is used as it must not be.
+//! A token goes from one client to another, and is misused.
 
 use leasehold::{Client, TransferToken};
 
@@ -35,5 +35,5 @@ pub(crate) async fn goes_over(seen: &mut Seen, one: &Client, two: &Client) {
     seen.texts.failed("taking over twice", &again.unwrap_err());
     taken.release().await.unwrap();
     let late = one.mutex(name).accept_transfer(&handover).await;
-    seen.texts.failed("taking over what was given back", &late.unwrap_err());
+    seen.texts.failed("taking over a lock that was released", &late.unwrap_err());
 }

@@ -1,4 +1,4 @@
-//! What goes wrong with a lock while its store is well: it is taken away, it ends, it is asked for as it must not be.
+//! The failures of a lock while its store is well: it is broken, it ends, or it is requested wrongly.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) async fn comes(seen: &mut Seen, one: &Client, two: &Client) {
     refused(seen, one).await;
 }
 
-/// Somebody ends the claim of a holder.
+/// Another client ends the claim of a holder.
 async fn broken(seen: &mut Seen, one: &Client, two: &Client) {
     let name = "secrets/broken";
     let guard = one.mutex(name).ttl(Duration::from_secs(4)).lock_timeout(LIMIT).await.unwrap();
@@ -62,7 +62,7 @@ async fn unanswered(seen: &mut Seen, one: &Client, two: &Client) {
     seen.texts.came("a client that ends", &Ok(locks.close(LIMIT).await));
 }
 
-/// What makes no sense, and what a store may not be able to do.
+/// Records the errors of requests that are invalid, or that a store may not support.
 async fn refused(seen: &mut Seen, one: &Client) {
     let mutex = || one.mutex("secrets/refused");
     seen.texts.came("an empty name", &one.mutex("").try_lock().await);
@@ -83,7 +83,7 @@ async fn refused(seen: &mut Seen, one: &Client) {
     }
 }
 
-/// What a client says that was closed.
+/// Records the errors of a client that was closed.
 pub(crate) async fn after_the_end(seen: &mut Seen, one: &Client) {
     seen.texts.came("a lock of a client that ended", &one.mutex("secrets/late").lock().await);
     seen.texts.came("a look of a client that ended", &one.inspect("secrets/late").await);

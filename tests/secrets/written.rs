@@ -13,13 +13,13 @@ use crate::logged;
 pub(crate) struct Written(Vec<(String, String)>);
 
 impl Written {
-    /// Takes down a value in both forms of `Debug`.
+    /// Records a value in both forms of `Debug`.
     pub(crate) fn shown(&mut self, what: &str, value: &dyn Debug) {
         self.0.push((format!("{{:?}} of {what}"), format!("{value:?}")));
         self.0.push((format!("{{:#?}} of {what}"), format!("{value:#?}")));
     }
 
-    /// Takes down an error, with all that it came from.
+    /// Records an error, with all its sources.
     pub(crate) fn failed(&mut self, what: &str, error: &(dyn Error + 'static)) {
         let mut next = Some(error);
         while let Some(error) = next {
@@ -29,12 +29,12 @@ impl Written {
         }
     }
 
-    /// Takes down a text.
+    /// Records a text.
     pub(crate) fn said(&mut self, what: &str, text: &dyn Display) {
         self.0.push((format!("text of {what}"), text.to_string()));
     }
 
-    /// Takes down what came of something: the value, where it is one to be shown, or the error.
+    /// Records a result: the value, if it can be shown, or the error.
     pub(crate) fn came<T: Debug>(&mut self, what: &str, outcome: &leasehold::Result<T>) {
         match outcome {
             Ok(value) => self.shown(what, value),
@@ -42,7 +42,7 @@ impl Written {
         }
     }
 
-    /// Takes in what another has taken down.
+    /// Adds the texts that another has recorded.
     pub(crate) fn also(&mut self, other: Written) {
         self.0.extend(other.0);
     }
@@ -107,7 +107,8 @@ impl<'a> Starts<'a> {
     }
 }
 
-/// A text in small letters and without spaces: as it is, with its %XX decoded, and without the signs of escapes.
+/// A text in small letters and without spaces: as it is, with its %XX decoded, and without the signs of
+/// escapes.
 fn forms(text: &str) -> BTreeSet<String> {
     let packed = |text: &str| -> String {
         text.chars().filter(|char| !char.is_whitespace()).collect::<String>().to_lowercase()
@@ -116,14 +117,14 @@ fn forms(text: &str) -> BTreeSet<String> {
     BTreeSet::from([packed(text), packed(&decoded), packed(&decoded.replace('\\', ""))])
 }
 
-/// What must not be seen.
+/// A secret that must not be in any text.
 pub(crate) struct Secret {
     what: &'static str,
     parts: Vec<String>,
 }
 
 impl Secret {
-    /// An id, or whatever is drawn and written as one.
+    /// An id, or any other value that is drawn and written like one.
     pub(crate) fn id(what: &'static str, id: ClaimId) -> Secret {
         let hex = id.to_hex();
         let mut parts: Vec<String> = (0..=hex.len() - 12).map(|at| hex[at..at + 12].to_owned()).collect();

@@ -63,14 +63,14 @@ impl Drop for Actor {
     }
 }
 
-/// What became of one round.
+/// The outcome of one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The counter was raised under this fence.
     Done(Fence),
-    /// The fenced resource refused a fence that was no longer the newest.
+    /// The fenced resource refused a fence that was not the newest any longer.
     Refused,
-    /// The release told that the lock had been lost.
+    /// The release reported that the lock had been lost.
     DoneButLost(Fence),
 }
 
@@ -91,8 +91,8 @@ impl Outcome {
     }
 }
 
-/// The actor's work: read, wait, write, behind the fence alone. It never looks whether the lock is still held:
-/// that is the point.
+/// The actor's work: read, wait, write, behind the fence alone. It never looks whether the lock is still
+/// held: that is the point.
 pub async fn increment(url: &str, counter: &Path, rounds: u32, ttl: Duration) {
     let locks = Client::open(url).await.unwrap();
     let mutex = locks.mutex("counter").ttl(ttl);

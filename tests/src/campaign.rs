@@ -1,7 +1,8 @@
 //! A crowd that wants one lock of an ensemble, while its servers, its network and its holders fail.
 //!
-//! Every contender is a client of its own. Each grant is told to a [`Referee`], and writes to a register that checks fences:
-//! a file, read and written back under the fence alone, so that an update which another holder overtook would be missing.
+//! Every contender is a client of its own. Each grant is reported to a [`Referee`], and writes to a
+//! register that checks fences: a file, read and written back under the fence alone, so that an update
+//! which another holder overtook would be missing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -78,7 +79,7 @@ impl Campaign {
         let before = self.referee.counts().grants;
         let began = std::time::Instant::now();
         while self.referee.counts().grants < before + grants {
-            assert!(began.elapsed() < STANDSTILL, "the line stands still: {:?}", self.referee.counts());
+            assert!(began.elapsed() < STANDSTILL, "the queue does not move: {:?}", self.referee.counts());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.referee.verdict();
@@ -117,7 +118,7 @@ impl Contender {
     async fn contend(self) {
         let mutex = self.locks.mutex(NAME).ttl(self.ttl);
         while !self.stop.load(Ordering::Relaxed) {
-            // What fails while servers are away is tried again; what must not happen is the referee's to see.
+            // Failures while servers are away are retried; the referee notices what must not happen.
             let Ok(guard) = mutex.lock_timeout(self.ttl * 2).await else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
@@ -142,7 +143,7 @@ impl Contender {
             }
             self.referee.leave(&guard);
             if let Some(guard) = Arc::into_inner(guard) {
-                // A loss is told here once more, and is no fault of anybody's.
+                // A loss is reported here once more, and is not a fault.
                 let _ = guard.release().await;
             }
         }

@@ -1,4 +1,5 @@
-//! Groups of Redis servers that replace a primary by a replica, for campaigns that do not care which kind it is.
+//! Groups of Redis servers that replace a primary by a replica, for campaigns that do not care which
+//! kind it is.
 
 use std::time::Duration;
 
@@ -6,20 +7,22 @@ use leasehold_testkit::{Data, RedisCluster, RedisSentinel, RedisServer};
 
 /// A group whose primary is elected.
 pub enum Elected {
-    /// What is locked lies in the first third of the slots, which are handed over together.
+    /// The locks lie in the first third of the slots, which are handed over together.
     Cluster(Box<RedisCluster>),
     Sentinel(Box<RedisSentinel>),
 }
 
 impl Elected {
-    /// Three primaries with so many replicas each. `None`, with the reason told, where there is no server.
+    /// Starts three primaries with so many replicas each. `None`, with the reason printed, if no server
+    /// is installed.
     pub async fn cluster(replicas: usize) -> Option<Elected> {
         let builder = RedisCluster::builder().replicas(replicas).node_timeout(SILENCE);
         let cluster = builder.start_or_skip().await?;
         Some(Elected::Cluster(Box::new(cluster)))
     }
 
-    /// A primary, two replicas and three Sentinels. `None`, with the reason told, where there is no server.
+    /// Starts a primary, two replicas and three Sentinels. `None`, with the reason printed, if no server
+    /// is installed.
     pub async fn sentinel() -> Option<Elected> {
         let sentinel = RedisSentinel::start_or_skip().await?;
         Some(Elected::Sentinel(Box::new(sentinel)))
@@ -54,7 +57,7 @@ impl Elected {
         }
     }
 
-    /// Who decides over them now.
+    /// Returns the server that decides over them now.
     pub async fn primary(&self) -> usize {
         match self {
             Elected::Cluster(cluster) => cluster.primary_of(0).await.unwrap(),
@@ -62,7 +65,7 @@ impl Elected {
         }
     }
 
-    /// Who follows the primary.
+    /// Returns the replicas of the primary.
     pub async fn replicas(&self, primary: usize) -> Vec<usize> {
         match self {
             Elected::Cluster(cluster) => {
@@ -78,7 +81,7 @@ impl Elected {
         }
     }
 
-    /// These replicas hear nothing any more of the primary, until it is killed.
+    /// Cuts these replicas off from the primary, until it is killed.
     pub async fn part(&self, primary: usize, replicas: &[usize]) {
         for replica in replicas {
             match self {
@@ -90,7 +93,7 @@ impl Elected {
         self.server(primary).command(&["CLIENT", "KILL", "TYPE", "replica"]).await.unwrap();
     }
 
-    /// Kills the primary; replicas that were parted go on.
+    /// Kills the primary; replicas that were cut off continue.
     pub fn kill(&self, primary: usize, parted: &[usize]) {
         match self {
             Elected::Cluster(cluster) => cluster.kill(primary).unwrap(),

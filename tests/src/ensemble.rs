@@ -12,12 +12,12 @@ pub enum Ensemble {
 }
 
 impl Ensemble {
-    /// `None`, with the reason told, where there is no server.
+    /// Starts etcd servers. `None`, with the reason printed, if etcd is not installed.
     pub async fn etcd() -> Option<Ensemble> {
         EtcdCluster::builder().members(SERVERS).start_or_skip().await.map(Ensemble::Etcd)
     }
 
-    /// `None`, with the reason told, where there is no server.
+    /// Starts ZooKeeper servers. `None`, with the reason printed, if ZooKeeper is not installed.
     pub async fn zookeeper() -> Option<Ensemble> {
         ZooKeeperEnsemble::start_or_skip(SERVERS).await.map(Ensemble::ZooKeeper)
     }
@@ -45,7 +45,7 @@ impl Ensemble {
         self.url_at(&self.addrs(), ttl)
     }
 
-    /// Waits until one leads; which one.
+    /// Waits until a server leads. Returns which one.
     pub async fn leader(&self) -> usize {
         for _ in 0..1200 {
             let leader = match self {

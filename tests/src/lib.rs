@@ -1,4 +1,4 @@
-//! What the tests across backends share: the stores they run on and the processes they drive.
+//! The parts that the tests across backends share: the stores they run on and the processes they drive.
 //!
 //! Ground rules: a process is ended through the handle that started it; every wait has a limit.
 

@@ -1,8 +1,8 @@
-//! Load on locks while their servers fail over, seen by somebody who sees everything.
+//! Load on locks while their servers fail over, with a record of all grants.
 //!
-//! Ground rules: nothing is counted that a guard's own check does not say. Two guards of one mutex that are valid by their own
-//! check at one moment are a double grant; a fence that is not above all that were handed out before its lock was asked for
-//! is a fault, whatever the servers went through.
+//! Ground rules: only the result of a guard's own check is counted. Two guards of one mutex that are
+//! valid by their own check at one moment are a double grant. A fence that is not above all fences that
+//! were granted before its lock was requested is a fault, no matter what happened to the servers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,16 +22,16 @@ pub struct Load {
     tasks: JoinSet<()>,
 }
 
-/// What was seen.
+/// The observations.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
-    /// How many locks were granted.
+    /// The number of locks that were granted.
     pub grants: u64,
-    /// How many of these while another guard was valid.
+    /// The number of these that were granted while another guard was valid.
     pub doubles: u64,
-    /// How many guards were lost.
+    /// The number of guards that were lost.
     pub losses: u64,
-    /// How long at most two guards were valid side by side.
+    /// The longest time for which two guards were valid side by side.
     pub longest_double: Duration,
     /// Locks that could not be had in time, or not at all for a while.
     pub failures: u64,
@@ -88,12 +88,12 @@ impl Load {
         Load { shared, tasks: all }
     }
 
-    /// What was seen so far.
+    /// Returns the observations so far.
     pub fn seen(&self) -> Seen {
         lock(&self.shared.seen).clone()
     }
 
-    /// Ends it, when all guards are given back.
+    /// Ends the load, when all guards are released.
     pub async fn end(mut self) -> Seen {
         self.shared.stopped.store(true, Ordering::SeqCst);
         while let Some(done) = self.tasks.join_next().await {
@@ -108,7 +108,7 @@ async fn work(shared: Arc<Shared>, client: Client) {
     while !shared.stopped.load(Ordering::SeqCst) {
         let chance = getrandom::u32().unwrap();
         let site = &shared.sites[chance as usize % shared.sites.len()];
-        // Whoever asks from now on has to get a higher one.
+        // Every later request has to get a higher one.
         let before = lock(&site.state).highest;
         match client.mutex(&site.name).ttl(TTL).lock_timeout(Duration::from_secs(10)).await {
             Ok(guard) => hold(&shared, site, before, guard, (chance >> 8) % 1_000).await,

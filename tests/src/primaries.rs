@@ -1,4 +1,4 @@
-//! Primaries that are killed under load, whoever elects the next: what holders and fences see of it.
+//! Primaries that are killed under load, with any kind of election: the effects on holders and fences.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use leasehold::{Client, Guard};
 use crate::elected::Elected;
 use crate::load::{Load, TTL};
 
-/// What the replicas miss before the primary dies.
+/// The writes that the replicas miss before the primary dies.
 #[derive(Clone, Copy, Debug)]
 pub enum Missed {
     /// Nothing but what was on its way.
@@ -27,12 +27,12 @@ impl Times {
     }
 }
 
-/// What became of the locks that the replicas missed.
+/// The outcome of the locks that the replicas missed.
 #[derive(Debug, Default)]
 struct Exposed {
     granted: usize,
     refused: usize,
-    /// Granted to somebody else as well, while their first holder's own check said that it held.
+    /// Granted to another client as well, while their first holder's own check said that it held.
     double: usize,
     longest: Duration,
 }
@@ -40,7 +40,7 @@ struct Exposed {
 /// Kills primaries of the group under load, and prints what was seen.
 ///
 /// # Panics
-/// Where a fence was not above those before it, a holder was not told, or locking did not go on.
+/// If a fence was not above those before it, a holder did not see its loss, or locking did not continue.
 pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
     let failovers: usize = std::env::var("LEASEHOLD_FAILOVERS").map_or(1, |number| number.parse().unwrap());
     let url = format!("{}?timeout=2s{options}", group.url());
@@ -73,7 +73,7 @@ pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
             }
         }
         for guard in watched {
-            // Lost or not: it is given back.
+            // Lost or not: it is released.
             let _ = guard.release().await;
         }
         group.restore(old).await;
@@ -90,8 +90,8 @@ pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
         own.shown(),
         until_granted.shown(),
     );
-    assert!(seen.longest_double < TTL, "somebody was not told for {:?}", seen.longest_double);
-    assert!(exposed.longest < EXPOSED_TTL, "somebody was not told for {:?}", exposed.longest);
+    assert!(seen.longest_double < TTL, "a holder did not see its loss for {:?}", seen.longest_double);
+    assert!(exposed.longest < EXPOSED_TTL, "a holder did not see its loss for {:?}", exposed.longest);
     let slack = Duration::from_secs(4);
     let last = |times: &Times| *times.0.last().unwrap();
     assert!(last(&until_granted) < last(&own) + slack, "acquisitions waited for more than the failover");
@@ -100,7 +100,7 @@ pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
 /// The ttl of the locks that the replicas miss: they are not renewed before a failover is done.
 const EXPOSED_TTL: Duration = Duration::from_secs(10);
 
-/// How many locks are tried for while the replicas miss everything.
+/// The number of locks that are tried for while the replicas miss everything.
 const EXPOSED: usize = 5;
 
 /// Takes locks that stay held over the failover.
@@ -142,7 +142,8 @@ async fn kill(
     unheard
 }
 
-/// Wants a lock that is held. For how long two held it by their own checks, where they did; the fence of the second is greater.
+/// Requests a lock that is held. Returns the time for which two clients held it by their own checks, if
+/// they did; the fence of the second is greater.
 async fn rival(client: Client, holder: Guard) -> Option<Duration> {
     let mutex = client.mutex(holder.resource().as_str()).ttl(TTL);
     let guard = loop {
@@ -171,11 +172,12 @@ async fn first_grant(load: &Load, epoch: u64) -> Instant {
     }
 }
 
-/// Whoever believes to hold is known to the new primary, and whoever is not was told. How many were.
+/// Checks that the new primary knows every client that believes to hold, and that each other one has
+/// seen its loss. Returns the number of these.
 async fn check_told(client: &Client, watched: &[Guard]) -> usize {
     let begun = Instant::now();
     while !is_told(client, watched).await {
-        assert!(begun.elapsed() < TTL, "somebody has lost its lock, and was not told");
+        assert!(begun.elapsed() < TTL, "a holder has lost its lock, and does not see it");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     watched.iter().filter(|guard| guard.check().is_err()).count()

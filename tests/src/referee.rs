@@ -1,7 +1,8 @@
-//! Who sees every grant and every loss of one lock, and says when two held it.
+//! A referee that sees every grant and every loss of one lock, and reports two holders.
 //!
-//! Ground rules: whether a guard is valid is asked of the guard itself, at the moment at which it matters, and as often as
-//! something could be learned from it. A fault never excuses two valid holders; it excuses losses and delays.
+//! Ground rules: the validity of a guard is checked on the guard itself, at the moment at which it
+//! matters, and as often as something can be learned from it. A fault never excuses two valid holders;
+//! it excuses losses and delays.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,11 +20,11 @@ struct Seen {
     last_grant: Instant,
 }
 
-/// What happened so far.
+/// The record of grants and losses so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub grants: u64,
-    /// Grants that came while an earlier holder had not given back: it had been told of its loss.
+    /// Grants that came while an earlier holder had not released: its guard had reported the loss.
     pub losses: u64,
     /// Writes of holders that were too late, and refused by the register.
     pub refused: u64,
@@ -43,7 +44,8 @@ impl Referee {
         Arc::new(Referee(Mutex::new(seen)))
     }
 
-    /// A grant. Whoever held before must have been told by now, unless it gave back.
+    /// Records a grant. The guard of an earlier holder must have reported its loss by now, unless it was
+    /// released.
     pub fn enter(&self, guard: &Arc<Guard>) {
         let mut seen = self.lock();
         let fence = guard.fence();
@@ -64,7 +66,7 @@ impl Referee {
         seen.last_grant = Instant::now();
     }
 
-    /// A grant that this process was told of by another, which is watched by whoever tells.
+    /// Records a grant that another process has reported; the reporting process watches its guard.
     pub fn enter_elsewhere(&self, fence: Fence) {
         let mut seen = self.lock();
         if seen.highest.is_some_and(|highest| fence <= highest) {
@@ -81,7 +83,7 @@ impl Referee {
         seen.last_grant = Instant::now();
     }
 
-    /// The end of a hold, said before it is given back.
+    /// Records the end of a hold, before it is released.
     pub fn leave(&self, guard: &Arc<Guard>) {
         let mut seen = self.lock();
         if seen.holder.as_ref().is_some_and(|holder| Arc::ptr_eq(holder, guard)) {
@@ -92,7 +94,7 @@ impl Referee {
         }
     }
 
-    /// The register has refused this holder, so there is a later one.
+    /// Records that the register has refused this holder, so there is a later one.
     pub fn refused(&self, guard: &Guard) {
         let mut seen = self.lock();
         seen.counts.refused += 1;
@@ -102,7 +104,7 @@ impl Referee {
         }
     }
 
-    /// Something that must not be, seen by somebody else.
+    /// Records a violation that was seen elsewhere.
     pub fn accuse(&self, text: impl Into<String>) {
         self.lock().violations.push(text.into());
     }
@@ -111,13 +113,13 @@ impl Referee {
         self.lock().counts
     }
 
-    /// Begins to measure gaps anew; the longest one so far.
+    /// Restarts the measurement of gaps. Returns the longest one so far.
     pub fn take_gap(&self) -> Duration {
         std::mem::take(&mut self.lock().counts.longest_gap)
     }
 
     /// # Panics
-    /// Where two held it, or a fence fell.
+    /// If two clients held the lock, or a fence fell.
     pub fn verdict(&self) {
         let seen = self.lock();
         assert!(seen.violations.is_empty(), "{:#?}", seen.violations);

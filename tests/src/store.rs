@@ -20,12 +20,13 @@ impl Store {
         Store::File(tempfile::tempdir().unwrap())
     }
 
-    /// `None`, with the reason told, where there is no server.
+    /// Starts the store. `None`, with the reason printed, if no server is installed.
     pub async fn redis() -> Option<Store> {
         RedisServer::start_or_skip().await.map(|server| Store::Redis(Box::new(server)))
     }
 
-    /// Five servers that decide together, armed. `None`, with the reason told, where there is no server.
+    /// Starts five servers that decide together, armed. `None`, with the reason printed, if no server is
+    /// installed.
     pub async fn redlock() -> Option<Store> {
         let store = Store::Redlock(Box::new(RedisQuorum::start_or_skip(5).await?));
         arm(&store.client().await).await;
@@ -45,7 +46,7 @@ impl Store {
     }
 }
 
-/// Waits until nobody holds and nobody waits for any resource, or fails with what is left.
+/// Waits until no resource has a holder or a waiter, or fails with what is left.
 pub async fn settled(locks: &Client) {
     let mut left = Vec::new();
     for _ in 0..1000 {

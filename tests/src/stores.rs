@@ -1,4 +1,5 @@
-//! Every kind of store, opened for one test. Stores of one server, which differ in how they write locks down, share it.
+//! Every kind of store, opened for one test. Stores of one server, which differ in how they write locks
+//! down, share it.
 
 use std::any::Any;
 
@@ -14,12 +15,12 @@ pub struct Stores {
     _keep: Box<dyn Any + Send>,
 }
 
-/// A store in which nobody else has anything.
+/// A store of its own for one test.
 pub struct Store {
     pub url: String,
     /// The same, where a client shall be known as dead soon.
     pub mortal: String,
-    /// Whether other processes reach it.
+    /// `true` if other processes can reach the store.
     pub is_shared: bool,
 }
 
@@ -46,7 +47,8 @@ pub async fn sqlite() -> Option<Stores> {
     Stores::of([format!("sqlite:{}", dir.path().join("locks.db").display())], dir)
 }
 
-/// Each in a database of its own. `plain` stands for `python-redis-lock` too, which the same scripts serve, with a word to its waiters.
+/// Each in a database of its own. `plain` also covers `python-redis-lock`, which the same scripts serve,
+/// with a notification to its waiters.
 pub async fn redis() -> Option<Stores> {
     let server = RedisServer::start_or_skip().await?;
     let ways =
@@ -72,14 +74,14 @@ pub async fn redlock() -> Option<Stores> {
     Stores::of([url], servers)
 }
 
-/// `concurrency` stands for `etcd3` too, which writes other keys and values in the same way, and keeps no line.
+/// `concurrency` also covers `etcd3`, which writes other keys and values in the same way, and keeps no queue.
 pub async fn etcd() -> Option<Stores> {
     let cluster = EtcdCluster::start_or_skip().await?;
     let url = cluster.url();
     Stores::of([url.clone(), format!("{url}?dialect=concurrency&prefix=others/")], cluster)
 }
 
-/// `curator` stands for `kazoo` too, which names its nodes otherwise.
+/// `curator` also covers `kazoo`, which names its nodes otherwise.
 pub async fn zookeeper() -> Option<Stores> {
     let ensemble = ZooKeeperEnsemble::start_or_skip(1).await?;
     let url = ensemble.url();
@@ -97,7 +99,7 @@ pub async fn memcached() -> Option<Stores> {
     Stores::of([url.clone(), format!("{url}?dialect=plain")], server)
 }
 
-/// `shedlock` stands for that of MySQL too, which differs in its statements.
+/// `shedlock` also covers that of MySQL, which differs in its statements.
 pub async fn postgres() -> Option<Stores> {
     // Several of the processes may have as many connections as one may.
     let server = PostgresServer::builder().setting("max_connections", "900").start_or_skip().await?;
@@ -107,7 +109,7 @@ pub async fn postgres() -> Option<Stores> {
     Stores::of(urls, server)
 }
 
-/// `get-lock` stands for its dialect `tooz` too, which names its locks otherwise.
+/// `get-lock` also covers its dialect `tooz`, which names its locks otherwise.
 pub async fn mysql() -> Option<Stores> {
     let server = MariaDbServer::builder().setting("max-connections", "900").start_or_skip().await?;
     let locked = format!("?method=for-update&table=locked&{ROOM}");
@@ -116,6 +118,6 @@ pub async fn mysql() -> Option<Stores> {
     Stores::of(urls, server)
 }
 
-/// All primitives and all deaths at once hold and wait for more locks of one client than a program does by default, and each
-/// takes a connection.
+/// All primitives and all deaths at once hold and wait for more locks of one client than a program does
+/// by default, and each takes a connection.
 const ROOM: &str = "transactions=200";

@@ -112,7 +112,7 @@ mod tests {
         for name in CRATES {
             let listing = fs::read_to_string(path_of(root, name)).unwrap();
             let module = format!("pub mod {}", name.replace('-', "_"));
-            assert!(listing.lines().any(|line| line == module), "{name}: it is no listing");
+            assert!(listing.lines().any(|line| line == module), "{name}: the file is not a listing");
         }
     }
 }

@@ -98,7 +98,7 @@ fn parse(words: &[String]) -> Result<Chore, String> {
         ["test", "--only", _, surplus, ..] | ["api" | "test" | "tidy", surplus, ..] => {
             Err(format!("`{surplus}` is not an option of this chore."))
         }
-        [unknown, ..] => Err(format!("There is no chore named `{unknown}`.")),
+        [unknown, ..] => Err(format!("`{unknown}` is not the name of a chore.")),
     }
 }
 

@@ -206,8 +206,8 @@ mod tests {
     fn programs_are_found_only_where_they_can_be_run() {
         assert!(find("sh").is_some_and(|file| file.is_absolute()));
         assert_eq!(find("leasehold-no-such-program"), None);
-        assert!(!executable(Path::new("/etc/passwd")), "a file without the bit is no program");
-        assert!(!executable(Path::new("/")), "a folder is no program");
+        assert!(!executable(Path::new("/etc/passwd")), "a file without the bit is not a program");
+        assert!(!executable(Path::new("/")), "a folder is not a program");
     }
 
     #[test]

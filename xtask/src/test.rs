@@ -84,7 +84,7 @@ const PACKAGE: &[&str] = &[
 pub(crate) fn only(list: &str) -> Result<Vec<&'static Step>, String> {
     let wanted: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
-        return Err(format!("There is no step named `{unknown}`; the steps are {}.", names()));
+        return Err(format!("`{unknown}` is not the name of a step; the steps are {}.", names()));
     }
     if wanted.is_empty() {
         return Err(format!("--only wants step names: {}.", names()));

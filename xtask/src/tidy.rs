@@ -2,8 +2,8 @@
 //!
 //! Each rule is a file below this one: it takes files already read, and returns findings; only this
 //! file touches the disk and the screen. A rule has no exceptions by comment: what may break it is
-//! listed, with the reason, in a constant beside the rule, and an entry that is no longer needed is a
-//! finding itself.
+//! listed, with the reason, in a constant beside the rule, and an entry that is not needed any longer
+//! is a finding itself.
 
 mod calls;
 mod edges;

@@ -106,7 +106,7 @@ impl Template {
     /// Returns the keys that it names.
     pub(crate) fn keys(&self, name: &str) -> Outcome<Vec<String>> {
         let words = self.words(name, &self.id);
-        let count: usize = words.get(2).ok_or("what was overheard is no script")?.parse()?;
+        let count: usize = words.get(2).ok_or("the captured command is not a script")?.parse()?;
         Ok(words.into_iter().skip(3).take(count).collect())
     }
 }

@@ -1,6 +1,7 @@
 //! From a release to the next grant, with twelve waiters in front that were killed in that moment.
 //!
-//! Each waiter is a process, so its end is that of its connections too. One client that lives waits behind them.
+//! Each waiter is a process, so its end is that of its connections too. One client that lives waits
+//! behind them.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
 
 const GROUP: &str = "dead: from a release to the next grant, with 12 killed waiters in front";
 const DEAD: usize = 12;
-/// What is wanted of a store that has no sessions.
+/// The target for a store that has no sessions.
 const WANTED: f64 = 2.0;
 /// No step takes longer.
 const LIMIT: Duration = Duration::from_secs(60);

@@ -22,7 +22,7 @@ pub(crate) fn own_cpu() -> Duration {
 /// Returns the memory of this process, in bytes.
 pub(crate) fn resident() -> Outcome<usize> {
     let pages = std::fs::read_to_string("/proc/self/statm")?;
-    let resident = pages.split(' ').nth(1).ok_or("the kernel does not tell the memory of a process")?;
+    let resident = pages.split(' ').nth(1).ok_or("the kernel does not report the memory of a process")?;
     Ok(resident.parse::<usize>()? * rustix::param::page_size())
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn resident() -> Outcome<usize> {
 pub(crate) async fn server_cpu(server: &RedisServer) -> Outcome<Duration> {
     let mut seconds = 0.0;
     for field in ["used_cpu_user", "used_cpu_sys"] {
-        let text = server.info_field(field).await?.ok_or("redis does not tell its processor time")?;
+        let text = server.info_field(field).await?.ok_or("redis does not report its processor time")?;
         seconds += text.trim().parse::<f64>()?;
     }
     Ok(Duration::from_secs_f64(seconds))

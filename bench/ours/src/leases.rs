@@ -32,7 +32,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     }
     drop(guards);
     if !locks.close(Duration::from_secs(60)).await {
-        return Err("not all leases could be given back".into());
+        return Err("not all leases could be released".into());
     }
     tell(report, &together, &singly);
     Ok(())

@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::Outcome;
 use crate::effort::now_nanos;
 
-/// What it does, and when.
+/// The work of a waiter, and its times.
 #[derive(Debug, Args)]
 pub(crate) struct Waiter {
     /// By what means
@@ -32,7 +32,7 @@ pub(crate) struct Waiter {
     /// When not to begin anew
     #[arg(long)]
     pub(crate) until: u64,
-    /// How long to hold, in microseconds
+    /// The time to hold, in microseconds
     #[arg(long)]
     pub(crate) hold: u64,
 }
@@ -60,7 +60,8 @@ impl Hold {
     /// Reads what a waiter printed.
     pub(crate) fn read_all(text: &str) -> Outcome<Vec<Hold>> {
         let read = |line: &str| {
-            let (granted, released) = line.split_once(' ').ok_or("a waiter printed what is no hold")?;
+            let (granted, released) =
+                line.split_once(' ').ok_or("a waiter printed a line that is not a hold")?;
             Ok(Hold { granted: granted.parse()?, released: released.parse()? })
         };
         text.lines().map(read).collect()

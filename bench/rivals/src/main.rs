@@ -1,7 +1,9 @@
-//! Another library under the load that leasehold is measured by: `leasehold-bench-rivals URL TASKS LOCKS MILLISECONDS`.
+//! Another library under the load that leasehold is measured by:
+//! `leasehold-bench-rivals URL TASKS LOCKS MILLISECONDS`.
 //!
-//! So many tasks lock and unlock on so many locks, each on lock `task % locks`, as fast as they can. It prints one JSON object: the
-//! cycles of each task, and the seconds that passed. Settings are the library's own, but that it never gives up waiting.
+//! So many tasks lock and unlock on so many locks, each on lock `task % locks`, as fast as they can. It
+//! prints one JSON object: the cycles of each task, and the seconds that passed. Settings are the
+//! library's own, but that it never gives up waiting.
 
 #![forbid(unsafe_code)]
 

@@ -130,7 +130,8 @@ impl Judge {
         }
     }
 
-    /// Counts a call of the engine into a clock, an event subscriber or a store, and panics where it is the chosen one.
+    /// Counts a call of the engine into a clock, an event subscriber or a store, and panics where it is
+    /// the chosen one.
     pub(crate) fn foreign(&self) {
         // While the judge itself asks for the time, nothing panics.
         let Ok(mut seen) = self.state.try_lock() else { return };

@@ -50,12 +50,12 @@ fn an_owner_waits_for_what_it_let_go_of() {
 
 #[test]
 fn a_hold_ends_with_its_lease() {
-    is_found("a hold ends with its lease", "was given back, and hears of a loss");
+    is_found("a hold ends with its lease", "was released, and reports a loss");
 }
 
 #[test]
 fn guards_of_one_owner_end_together() {
-    is_found("guards of one owner end together", "was given back, and hears of a loss");
+    is_found("guards of one owner end together", "was released, and reports a loss");
 }
 
 #[test]

@@ -280,7 +280,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
                 let inner_owned = again.owner.as_ref().map(|owner| world.owned(client, owner, &inner));
                 sleep(length / 2).await;
                 drop(inner_owned);
-                judge.lets_go(inner_number, "lets go of the inner one");
+                judge.lets_go(inner_number, "releases the inner one");
                 released.store(probe::look(&inner).is_valid(), Ordering::Relaxed);
                 drop(Arc::into_inner(inner));
             }
@@ -288,7 +288,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
         3 => {
             tokio::select! {
                 biased;
-                asked = guard.revoked() => judge.note(format_args!("h{number} is asked to let go: {}", asked.is_ok())),
+                asked = guard.revoked() => judge.note(format_args!("h{number} is asked to release: {}", asked.is_ok())),
                 () = sleep(length) => {}
             }
         }
@@ -450,7 +450,7 @@ pub(crate) async fn listen(
     let ended = ending.await;
     let late = given_back.load(Ordering::Relaxed);
     if says_too_much(ended, late) {
-        world.judge.fail(format!("h{number} was given back, and hears of a loss: {ended:?}"));
+        world.judge.fail(format!("h{number} was released, and reports a loss: {ended:?}"));
     }
 }
 

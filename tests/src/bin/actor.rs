@@ -1,4 +1,4 @@
-//! `actor URL COUNTER ROUNDS TTL_MS`: raises a counter behind a fence, under a lock, and tells of each round.
+//! `actor URL COUNTER ROUNDS TTL_MS`: raises a counter behind a fence, under a lock, and reports each round.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "it is part of tests")]
 

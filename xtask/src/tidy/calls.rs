@@ -52,7 +52,7 @@ pub(super) const ALLOWED: &[Exception] = &[
     Exception {
         path: "crates/leasehold/src/layer/quorum/timer.rs",
         rule: RULE,
-        why: "it says when to go on without the rest, or to try again; whether a lock is held is not decided by it",
+        why: "it decides when to continue without the rest, or to retry; whether a lock is held is not decided by it",
     },
     Exception {
         path: "backends/redis/src/timer.rs",

@@ -79,7 +79,7 @@ fn refuse(from: &str, to: &str, exports: &HashMap<String, String>) -> Option<Str
         return None;
     }
     if !is_known(target) {
-        return Some(format!("`crate::{to}` does not tell its module: write the path through the module."));
+        return Some(format!("`crate::{to}` does not show its module: write the path through the module."));
     }
     let allowed = MODULES.iter().find(|(name, _)| *name == from).map_or(&[][..], |(_, allowed)| allowed);
     if allowed.contains(&target) {

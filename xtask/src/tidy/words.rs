@@ -22,7 +22,7 @@ enum Boundary {
     None,
 }
 
-const UNFINISHED: &str = "Finish it, or leave it out: what is planned stands in an issue.";
+const UNFINISHED: &str = "Finish it, or leave it out: plans belong in an issue.";
 const MACHINE: &str =
     "This path exists on one machine only: write it relative to the repository, or in a temporary folder.";
 const REGISTRY: &str =

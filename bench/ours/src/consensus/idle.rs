@@ -86,7 +86,7 @@ impl Holding {
         }
         drop(guards);
         if !locks.close(CLOSING).await {
-            return Err("not all locks could be given back".into());
+            return Err("not all locks could be released".into());
         }
         Ok(Holding { taken, messages, client, server, memory })
     }

@@ -113,14 +113,14 @@ async fn processes(server: &EtcdCluster, system: &System, waiters: usize) -> Out
     while standing()? < waiters {
         looks += 1.0;
         if looks > STAND_LOOKS {
-            return Err(format!("not all of {waiters} etcdctl stand in line").into());
+            return Err(format!("not all of {waiters} etcdctl are queued").into());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let mut holds = Vec::with_capacity(waiters);
     for _ in 0..waiters {
         let next = tokio::time::timeout(GRANT_LIMIT, granted.recv()).await?;
-        let (number, granted) = next.ok_or("etcdctl does not go on")?;
+        let (number, granted) = next.ok_or("etcdctl does not continue")?;
         tokio::time::sleep(HOLD).await;
         holds.push(Hold { granted, released: now_nanos() });
         kill_process(Pid::from_child(&crowd.0[number]), Signal::INT)?;

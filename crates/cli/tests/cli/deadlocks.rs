@@ -1,4 +1,4 @@
-//! `ls --deadlocks`: a circle as it is announced, and nothing where there is none.
+//! `ls --deadlocks`: prints an announced deadlock, and nothing without one.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use crate::support::{Place, Redis};
 
-/// One who holds a lock.
+/// Makes a client hold a lock.
 async fn holds(locks: &Client, name: &str) -> (Guard, Tag) {
     let guard = locks.mutex(name).lock().await.unwrap();
     let seen = locks.inspect(name).await.unwrap();
     (guard, Tag::of(seen.holders[0].id))
 }
 
-/// One who says that he waits, and never looks nor gives up.
+/// Announces a wait that never checks for deadlocks and never gives up.
 async fn waits(locks: &Client, number: u32, name: &str, share: Share, holds: Tag, who: &str) -> Guard {
     let place = Places::of(locks.profile()).unwrap().names.remove(0);
     let announced = Announced {
@@ -41,7 +41,7 @@ fn a_circle_is_listed(place: &Place) {
     let (has_a, a) = runtime.block_on(holds(&locks, "a"));
     let (has_b, b) = runtime.block_on(holds(&locks, "b\u{202e}"));
     let ann = runtime.block_on(waits(&locks, 3, "b\u{202e}", Share::MUTEX, a, "ann"));
-    assert_eq!(list(&[], 0), "", "whoever holds b does not wait");
+    assert_eq!(list(&[], 0), "", "the holder of b does not wait");
     let ben = runtime.block_on(waits(&locks, 4, "a", Share::WRITER, b, "ben\u{7}"));
     let text = "deadlock of 2\n  ben\\u{7}  holds b\\u{202e}  waits for a (writer)\n  ann       holds a          waits for b\\u{202e} (mutex)\n";
     assert_eq!(list(&[], 1), text);
@@ -49,7 +49,7 @@ fn a_circle_is_listed(place: &Place) {
     let first = &json["waits"][0];
     assert_eq!((&first["note"], &first["waits_for"]), (&Value::from("ben\u{7}"), &Value::from("a")));
     assert_eq!((&first["holds"][0], &first["share"]), (&Value::from("b\u{202e}"), &Value::from("writer")));
-    // Who has let go is in nobody's way, whatever he announces.
+    // A client that has released its lock blocks no other, even if it still announces a wait.
     runtime.block_on(has_b.release()).unwrap();
     assert_eq!(list(&["--json"], 0), "");
     drop((has_a, ann, ben));

@@ -58,7 +58,7 @@ fn hooks_are_run_when_it_is_elected_and_when_it_leads_no_more() {
         let leader =
             elect(&place, &["boss", "--on-elected", "echo up $LEASEHOLD_FENCE", "--on-demoted", "echo down"]);
         let up = leader.line_with("up ");
-        assert!(up.trim().len() > "up ".len(), "the fence is told: {up}");
+        assert!(up.trim().len() > "up ".len(), "the hook sees the fence: {up}");
         place.wait_for_line("boss", 1, 0);
         let waiting = elect(&place, &["boss", "--on-elected", "echo up", "--on-demoted", "echo down"]);
         place.wait_for_line("boss", 1, 1);
@@ -98,7 +98,7 @@ fn a_leader_who_survived_a_hup_campaigns_again_after_a_loss() {
     leader.line_with("begin");
     leader.signal(Signal::HUP);
     leader.line_with("reloaded");
-    // Longer than its grace: what it goes on after was no request to end.
+    // The command continues for longer than the grace period, so the signal was not a request to end.
     std::thread::sleep(std::time::Duration::from_millis(300));
     place.end(&["break", "--yes", "boss"]).expect(0);
     leader.complaint_with("campaigning for boss again");
@@ -119,7 +119,7 @@ fn a_hook_has_the_environment_of_a_command() {
     assert_eq!(ended.code(), 0, "{ended:?}");
     assert!(ended.out.contains(&format!("LEASEHOLD_URL=redis://default@{addr}")), "{ended:?}");
     assert!(ended.out.contains("LEASEHOLD_NAME=boss") && !ended.out.contains("hunter2"), "{}", ended.out);
-    // Where the flag names the store, the hook finds the same.
+    // If the flag names the store, the hook gets the same one.
     let other = Place::new();
     let ended =
         elect(&Place::new(), &["--store", &other.url, "boss", "--on-demoted", "env", "--", "true"]).end();

@@ -1,4 +1,4 @@
-//! What the command sees, and where it stands.
+//! The environment and the working directory of the command.
 
 use crate::support::{Place, Started, number};
 
@@ -22,7 +22,7 @@ fn the_owner_is_the_tag_that_inspectors_see_and_not_the_secret() {
     let holder = place.start(&["job"], "echo $LEASEHOLD_OWNER; echo ready; read -r _; sleep 100");
     let owner = holder.line_with("");
     assert_eq!(place.show("job")["holders"][0]["tag"], owner.as_str());
-    // Whoever has the tag can not end the claim by it: no file of the store has it in its name or content.
+    // The tag is not enough to end the claim: no file of the store has it in its name or content.
     let mut grep = place.sh(&format!("grep -rl {owner} store; find store -name '*{owner}*'"));
     grep.env_remove("LEASEHOLD_URL");
     assert_eq!(Started::new(grep).end().out, "");

@@ -1,4 +1,4 @@
-//! Exit codes, the streams and the words of the command.
+//! Exit codes, the streams and the arguments of the command.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -54,7 +54,7 @@ fn command_that_cannot_start_is_refused_before_acquisition() {
     std::fs::write(&file, "no program\n").unwrap();
     let file = file.to_str().unwrap();
     let folder = place.dir.path().to_str().unwrap();
-    // Held by another, the lock would be waited for if it were asked for.
+    // Another process holds the lock, so a request for it would wait.
     let holder = place.hold(&["job"]);
     for (command, code, text) in [
         ("no-such-command", 127, "no such command"),
@@ -114,7 +114,7 @@ fn waiter_is_silent_and_is_granted_when_the_holder_ends() {
 
 #[test]
 fn a_store_that_does_not_answer_is_69_with_its_address() {
-    // Nobody listens on a port that was just given back.
+    // No server listens on a port that was just released.
     let port = leasehold_testkit::Port::take().unwrap();
     let place = Place::on(&format!("redis://{}", port.addr()));
     for args in [
@@ -152,7 +152,7 @@ fn help_that_cannot_be_written_is_74() {
 #[test]
 fn a_store_that_would_not_be_safe_is_78() {
     let place = Place::new();
-    // What everybody may put somewhere else tomorrow is no place for locks.
+    // A directory that every user may replace is not a place for locks.
     let open = place.path("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o1777)).unwrap();

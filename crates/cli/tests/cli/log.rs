@@ -1,4 +1,4 @@
-//! What is said on stderr of what the library does.
+//! The library's log on stderr.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -6,9 +6,9 @@ use rustix::process::{Signal, kill_process_group};
 
 use crate::support::{Place, Redis, Started, number, wait_until_gone};
 
-/// Tells of TERM, and ends by it.
+/// Reports TERM, and ends because of it.
 const TELLS: &str = "trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
-/// Does not care.
+/// Ignores TERM.
 const STUBBORN: &str = "trap '' TERM; echo $$; echo ready; while :; do sleep 0.1; done";
 
 #[test]

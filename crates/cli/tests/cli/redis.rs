@@ -1,4 +1,4 @@
-//! What is particular to a store on a network.
+//! The particular cases of a store on a network.
 
 use rustix::process::Signal;
 
@@ -89,7 +89,7 @@ fn many_locks_are_listed_page_by_page() {
     let expected: Vec<_> = (0..1203).map(|number| format!("page/{number:04}")).collect();
     assert_eq!(names(&listed), expected);
     assert_eq!(place.end(&["ls", "--json"]).expect(0).out.lines().count(), 1204);
-    // A reader that has seen enough is no error.
+    // A reader that closes the pipe early is not an error.
     let mut head = place.sh("leasehold ls --json | head -n 1; leasehold ls | head -n 1");
     head.stdin(std::process::Stdio::null());
     let ended = crate::support::Started::new(head).end().expect(0);

@@ -1,4 +1,4 @@
-//! What is particular to a store of several servers.
+//! The particular cases of a store of several servers.
 
 use leasehold_testkit::{Data, RedisQuorum};
 

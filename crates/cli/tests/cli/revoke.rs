@@ -35,7 +35,7 @@ fn who_does_not_listen_goes_on_and_is_not_asked_twice() {
     assert_eq!((&asked["name"], asked["asked"].as_array().unwrap().len()), (&"job".into(), 1));
     assert_eq!(place.show("job")["holders"].as_array().unwrap().len(), 1);
     holder.end().expect(0);
-    // Whoever holds it next was not meant.
+    // The request does not apply to the next holder.
     place.run(&["--on-revoke", "term", "job"], "sleep 0.3").expect(0);
     assert_eq!(place.end(&["revoke", "--json", "job"]).expect(1).out, "{\"name\":\"job\",\"asked\":[]}\n");
     place.end(&["revoke", "job"]).expect(1).says("nobody to ask");

@@ -1,11 +1,11 @@
-//! `schema`: what creates a database's tables, without asking the database.
+//! `schema`: prints the SQL that creates the lock tables, without a request to the database.
 
 use crate::support::Place;
 
 #[test]
 fn the_statements_for_the_tables_of_the_url_are_printed() {
     let place = Place::new();
-    // Nothing listens there, and nothing is sent.
+    // No server listens there, and nothing is sent.
     let url = "postgres://app:sesame@127.0.0.1:1/db?schema=locks&table=jobs";
     let ended = place.end(&["schema", "--store", url]).expect(0);
     for part in ["CREATE SCHEMA IF NOT EXISTS \"locks\"", "\"locks\".\"jobs\" (", "TO \"app\";"] {

@@ -10,8 +10,9 @@ fn start_or_skip() -> Option<Redis> {
     Redis::build_or_skip(RedisServer::builder().password(PASSWORD))
 }
 
-/// Whether the environment or the words of any process of the command's group hold the password. Reads
-/// the group of the shell that runs it, leasehold's own words, and every variable that the command has.
+/// A script that looks for the password in the environment and the arguments of each process of the
+/// command's group. It reads the group of its own shell, leasehold's own arguments, and every variable of
+/// the command.
 const LOOK: &str = r#"
 group=$(ps -o pgid= -p $$ | tr -d ' ')
 for pid in $(ps -o pid= -o pgid= -e | awk -v group="$group" '$2 == group { print $1 }'); do

@@ -1,7 +1,7 @@
 //! The contract of the command on each store with a server of its own kind: the same cases, one after
 //! the other.
 //!
-//! What depends on the store is said in one place, `Kind`. A case leaves nothing behind: that is checked
+//! All differences between stores are in one place, `Kind`. A case leaves nothing behind, which is checked
 //! after each.
 
 use std::time::{Duration, Instant};
@@ -53,12 +53,12 @@ fn zookeeper_keeps_the_contract() {
     keeps_the_contract(&kind("dialect=kazoo&prefix=m&mutex=semaphore"), &leases);
 }
 
-/// What the cases need to know of a store.
+/// The properties of a store that the cases depend on.
 struct Kind<'a> {
     url: String,
     /// Of those that are killed or cut off, so that it does not take long.
     options: [&'static str; 2],
-    /// How long after a crash the lock of a claim with these options may stay taken.
+    /// The longest time for which the lock of a claim with these options may stay taken after a crash.
     frees_within: Duration,
     stop: Box<dyn Fn() + 'a>,
     resume: Box<dyn Fn() + 'a>,
@@ -68,9 +68,9 @@ type Case = fn(&Kind<'_>, &Place);
 
 const CASES: [(&str, Case); 9] = [
     ("the code is the command's own", the_code_is_the_commands_own),
-    ("busy and timed out are told apart from failures", busy_and_timed_out),
+    ("busy and timed out differ from failures", busy_and_timed_out),
     ("permits and readers share", permits_and_readers_share),
-    ("a signal is passed on and the lock given back", a_signal_is_passed_on),
+    ("a signal is passed on and the lock released", a_signal_is_passed_on),
     ("an interrupted wait leaves no place", an_interrupted_wait_leaves_no_place),
     ("a nested run re-enters", a_nested_run_re_enters),
     ("it is shown, listed, watched and broken", it_is_shown_listed_watched_and_broken),
@@ -86,7 +86,7 @@ fn keeps_the_contract(kind: &Kind<'_>, cases: &[(&str, Case)]) {
         case(kind, &place);
         eventually(|| {
             let listed = place.end(&["ls"]).expect(0).out;
-            if listed.is_empty() { Ok(()) } else { Err(format!("left after «{name}»: {listed}")) }
+            if listed.is_empty() { Ok(()) } else { Err(format!("left after `{name}`: {listed}")) }
         });
     }
 }
@@ -134,7 +134,7 @@ fn a_signal_is_passed_on(_: &Kind<'_>, place: &Place) {
     running.signal(Signal::TERM);
     let ended = running.end();
     assert!(ended.out.ends_with("told\n") && ended.code() == 5, "{ended:?}");
-    // Given back, not left to run out.
+    // The lock was released, not left to run out.
     place.run(&["--no-wait", "job"], "true").expect(0);
 }
 

@@ -1,7 +1,7 @@
 //! Twelve processes on one lock, of which some are killed, stopped or ended by a signal all the time.
 //!
-//! A lease is longer than anybody is stopped, so the jobs never overlap, and whoever is left alone is
-//! granted the lock.
+//! A lease is longer than any stop, so the jobs never overlap, and a process that is left alone is granted
+//! the lock.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const STOPPED: u64 = 2_000;
 /// Between two of them.
 const TROUBLE: Duration = Duration::from_millis(500);
 
-/// What a granted process does: it notes its fence, and whether another job is under way.
+/// The command of a granted process: it notes its fence, and whether another job is under way.
 const JOB: &str =
     "exec 9>inside; flock -n 9 || echo overlap $LEASEHOLD_FENCE >>log; echo start $LEASEHOLD_FENCE >>log;
     sleep 0.1; echo done $LEASEHOLD_FENCE >>log";
@@ -71,7 +71,7 @@ fn killed_and_stopped_processes_never_overlap_on_any_store() {
         long(&server.url());
     }
     if let Some(server) = runtime.block_on(ZooKeeperEnsemble::start_or_skip(1)) {
-        // What keeps a lock there is the session, whatever the ttl.
+        // The session keeps a lock alive there, regardless of the ttl.
         long(&format!("{}?session={TTL}", server.url()));
     }
 }
@@ -80,11 +80,11 @@ struct Contender {
     process: Started,
     /// Until when it is stopped.
     stopped: Option<Instant>,
-    /// Whether it was killed or ended: what it exits with is no news then.
+    /// `true` if it was killed or ended: its exit code does not matter then.
     is_ended: bool,
 }
 
-/// Runs it, and fails where jobs overlap, a fence does not rise, or somebody who was left alone was not
+/// Runs the jobs, and fails if they overlap, a fence does not rise, or a process that was left alone was not
 /// granted the lock.
 fn stress(place: &Place, length: Duration, seed: u64) {
     let mut random = Random(seed);

@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use crate::support::pty::Pty;
 use crate::support::{Place, number};
 
-/// Reads a line from the terminal, and tells when it was continued: only then has the shell set the
-/// terminal to rights, and may something be typed.
+/// Reads a line from the terminal, and prints a word when it is continued: only then has the shell restored
+/// the terminal, and input may be typed.
 const READS: &str =
     "trap \"echo on\"\"ward\" CONT; echo rea\"\"dy; until read -r line; do :; done; echo \"got $line\"";
 
@@ -96,7 +96,7 @@ fn background_job_gets_the_terminal_when_brought_to_the_front() {
     let place = Place::new();
     let mut shell = Pty::shell(&place);
     shell.enter(&format!("leasehold run job -- sh -c '{READS}' &"));
-    // It reads from the background, is stopped for that, and the shell is told.
+    // The command reads from the background and is stopped for that, and the shell is notified.
     shell.prompt();
     loop {
         shell.enter("jobs");
@@ -124,7 +124,7 @@ fn bg_lets_it_go_on_without_the_terminal() {
     shell.prompt();
     shell.enter("bg");
     shell.prompt();
-    // The shell keeps its terminal while the job goes on, and when it ends.
+    // The shell keeps its terminal while the job continues, and when it ends.
     shell.enter("echo he''re");
     shell.see("here");
     shell.prompt();

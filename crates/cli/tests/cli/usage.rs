@@ -1,4 +1,4 @@
-//! What cannot be understood is 64, and says what to write; help and version are no errors.
+//! Invalid command lines exit with 64 and say what to write; help and version are not errors.
 
 use crate::support::Place;
 
@@ -74,7 +74,7 @@ fn help_and_version_are_no_errors_and_teach() {
         let ended = place.end(args).expect(0);
         assert_eq!(ended.err, "");
         for text in texts {
-            assert!(ended.out.contains(text), "no «{text}» in {args:?}: {}", ended.out);
+            assert!(ended.out.contains(text), "no `{text}` in {args:?}: {}", ended.out);
         }
         assert!(!ended.out.contains('\x1b'), "no colours without a terminal");
     }

@@ -1,4 +1,4 @@
-//! What the tests share: stores, started processes, and waiting for what they print.
+//! The shared parts of the tests: stores, started processes, and waits for their output.
 
 pub(crate) mod pty;
 
@@ -124,7 +124,7 @@ pub(crate) struct Started {
     err: Lines,
 }
 
-/// What a process has left.
+/// The output and the status of a process that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -183,7 +183,7 @@ impl Started {
         }
     }
 
-    /// Whether it runs still.
+    /// Returns `true` if the process still runs.
     pub(crate) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
@@ -211,7 +211,7 @@ impl Ended {
 
     #[track_caller]
     pub(crate) fn says(self, text: &str) -> Ended {
-        assert!(self.err.contains(text), "no «{text}» in {self:?}");
+        assert!(self.err.contains(text), "no `{text}` in {self:?}");
         self
     }
 }
@@ -251,7 +251,7 @@ impl Lines {
                         return line.trim_end().to_owned();
                     }
                 }
-                Err(error) => panic!("no line with «{text}» ({error}) in {:?}", self.seen.borrow()),
+                Err(error) => panic!("no line with `{text}` ({error}) in {:?}", self.seen.borrow()),
             }
         }
     }
@@ -262,7 +262,7 @@ impl Lines {
         self.seen.borrow().clone()
     }
 
-    /// Everything, until nobody holds the stream open any more; or a moment, where a process that was
+    /// Returns everything until no process holds the stream open; waits only briefly if a process that was
     /// left behind does.
     fn rest_until_closed(&self) -> String {
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(2)) {
@@ -272,7 +272,7 @@ impl Lines {
     }
 }
 
-/// Asks again and again until it is so.
+/// Polls until the condition is true.
 #[track_caller]
 pub(crate) fn eventually<T>(mut ask: impl FnMut() -> Result<T, String>) -> T {
     let began = Instant::now();
@@ -300,7 +300,7 @@ pub(crate) fn is_alive(pid: i32) -> bool {
 #[track_caller]
 pub(crate) fn number(text: &str) -> i32 {
     let digits = text.trim().rsplit(' ').next().unwrap();
-    digits.parse().unwrap_or_else(|_| panic!("no number in «{text}»"))
+    digits.parse().unwrap_or_else(|_| panic!("no number in `{text}`"))
 }
 
 /// A Redis server, with a runtime for its methods.

@@ -1,4 +1,4 @@
-//! A pseudo-terminal with a session of its own: what is typed goes in, what is on the screen comes out.
+//! A pseudo-terminal with a session of its own, with typed input and the output on the screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -87,7 +87,7 @@ impl Pty {
             }
             match self.screen.recv_timeout(LIMIT.saturating_sub(began.elapsed())) {
                 Ok(bytes) => self.seen.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(error) => panic!("no «{text}» ({error}) behind byte {} of {:?}", self.read, self.seen),
+                Err(error) => panic!("no `{text}` ({error}) behind byte {} of {:?}", self.read, self.seen),
             }
         }
     }
