@@ -54,7 +54,7 @@ async fn hundred_thousand_leases_need_few_renewals_and_one_wheel() {
     let lost = guards.iter().filter(|guard| matches!(guard.state(), State::Lost(_))).count();
     assert_eq!(lost, 0, "leases were lost");
     // Due after a third of the ttl, and moved forward to a beat at most; on a busy machine later, but
-    // within the ttl, since nobody lost its lease.
+    // within the ttl, since no lease was lost.
     let ttls = took.as_secs_f64() / ttl.as_secs_f64();
     let most = ((3.0 * ttls + 2.0) * leases as f64) as u64;
     assert!(renewals >= leases as u64 && renewals <= most, "{renewals} in {ttls} ttls");

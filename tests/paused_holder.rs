@@ -62,7 +62,7 @@ async fn no_acknowledged_update_is_lost(store: &Store, rounds: u32) {
             return;
         }
     }
-    panic!("nobody was paused while it held: the test showed nothing");
+    panic!("no actor was paused while it held the lock: the test showed nothing");
 }
 
 const MAX_RUNS: u32 = 6;
@@ -87,6 +87,6 @@ async fn on_files_a_paused_holder_keeps_the_lock() {
     println!("{pauses} pauses");
     assert!(
         outcomes.iter().flatten().all(|outcome| matches!(outcome, Outcome::Done(_))),
-        "the kernel keeps the lock of a stopped process, so nobody is refused"
+        "the kernel keeps the lock of a stopped process, so no write is refused"
     );
 }

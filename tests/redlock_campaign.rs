@@ -85,7 +85,7 @@ async fn contend(locks: Client, crowd: Arc<Crowd>) -> u64 {
     failed
 }
 
-/// Waits until a new client finds everybody armed.
+/// Waits until a new client finds all servers armed.
 async fn whole(servers: &RedisQuorum) {
     let end = Instant::now() + Duration::from_secs(30);
     'again: loop {

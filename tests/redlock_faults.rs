@@ -119,7 +119,7 @@ async fn data_loss_on_one_server_after_another_recovers_by_itself() {
     let mut last = None;
     for number in 0..3 {
         servers.server(number).restart(Data::Lose).await.unwrap();
-        // It counts again once it has run for longer than any lease, and somebody has asked.
+        // It counts again once it has run for longer than any lease, and a client has asked.
         let mut epochs = std::collections::BTreeSet::new();
         let end = Instant::now() + Duration::from_secs(20);
         while epochs.len() < 2 {
@@ -189,7 +189,7 @@ async fn a_flushed_server_votes_for_nobody_while_a_lease_is_valid() {
             assert!(old.check().is_err(), "two hold it");
             break;
         }
-        assert!(Instant::now() < end, "nobody follows");
+        assert!(Instant::now() < end, "the other client is not granted the lock");
     }
 }
 
@@ -204,7 +204,7 @@ async fn noted(locks: &Client, server: &RedisServer, before: &Reply) -> Reply {
         if noted != Reply::Nil && noted != *before {
             return noted;
         }
-        assert!(Instant::now() < end, "nobody wrote down that it has forgotten: {noted:?}");
+        assert!(Instant::now() < end, "no client recorded that it has forgotten: {noted:?}");
     }
 }
 
@@ -256,7 +256,7 @@ async fn servers_that_evict_keys_or_have_two_names_are_refused() {
     assert!(error.to_string().contains("two votes"), "{error}");
 }
 
-/// The assumption that nobody arms servers while a lock of before may be valid, broken on purpose.
+/// Breaks, on purpose, the assumption that servers are not armed while an earlier lock may be valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_holders_by_a_hasty_operator_are_told_apart_by_the_fence() {
     let Some(servers) = servers(5).await else { return };

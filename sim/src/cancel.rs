@@ -333,7 +333,7 @@ impl Model for Cancel {
 /// Nothing of a claim is on the server when its client is done and nothing is under way.
 pub const NOTHING_LEFT: &str = "nothing is left of a claim that was ended";
 /// No claim of another client is ended.
-pub const OTHERS_KEPT: &str = "nobody else's claim is ended";
+pub const OTHERS_KEPT: &str = "no other client's claim is ended";
 
 #[cfg(test)]
 mod tests {

@@ -356,7 +356,7 @@ impl Model for Handover {
             }),
             Property::always(AWAKE, |model: &Self, state: &State| !model.is_stuck(state)),
             Property::sometimes(
-                "everybody is done, and the budget was used up once",
+                "every task is done, and the budget was used up once",
                 |model: &Self, state: &State| {
                     let done = |process: &Process| {
                         process.wishes.iter().all(|left| *left == 0) && process.held.is_none()

@@ -112,7 +112,7 @@ async fn candidates_lead_one_after_the_other_and_all_see_who(ground: &Ground) {
     assert_eq!(ours.leader().await.unwrap(), None);
     let long = "x".repeat(981);
     assert_eq!(ours.campaign(&long).await.map(drop).unwrap_err().kind(), ErrorKind::Invalid);
-    assert_eq!(theirs.leader().await.unwrap(), None, "nobody leads by a value that is refused");
+    assert_eq!(theirs.leader().await.unwrap(), None, "no client leads by a value that is refused");
 }
 
 async fn proclaimed_value_is_seen_only_while_its_leader_leads(ground: &Ground) {
@@ -136,7 +136,7 @@ async fn proclaimed_value_is_seen_only_while_its_leader_leads(ground: &Ground) {
 async fn an_observer_is_told_each_time_something_else_is_true(ground: &Ground) {
     let mut observer = ground.two.election("election/3").observe();
     let election = ground.one.election("election/3");
-    assert_eq!(soon("nobody", observer.next()).await.unwrap(), None);
+    assert_eq!(soon("no leader", observer.next()).await.unwrap(), None);
     // An observer that leaves a question loses nothing.
     assert!(tokio::time::timeout(Duration::from_millis(20), observer.next()).await.is_err());
     let leadership = soon("to lead", election.campaign("ann")).await.unwrap();
@@ -147,7 +147,7 @@ async fn an_observer_is_told_each_time_something_else_is_true(ground: &Ground) {
     }
     leadership.resign().await.unwrap();
     // Between the two values that it gave up the first may be seen once more.
-    while let Some(seen) = value(soon("nobody", observer.next()).await.unwrap()) {
+    while let Some(seen) = value(soon("no leader", observer.next()).await.unwrap()) {
         assert_eq!(seen, "ann");
     }
 }

@@ -138,7 +138,7 @@ async fn rules(ground: &Ground) {
     let guard = mutex.lock().await.unwrap();
     let waiting = tokio::spawn({
         let mutex = ground.two.mutex(name).ttl(LIVING);
-        async move { soon("the one who waits", mutex.lock()).await.unwrap() }
+        async move { soon("the waiter", mutex.lock()).await.unwrap() }
     });
     let mut guards = chain(ground, name, guard).await;
     assert!(!waiting.is_finished(), "a waiter was granted the lock in between");

@@ -44,7 +44,7 @@ pub(crate) struct Message {
 }
 
 impl Web {
-    /// Serves a counter with this number, and an object with the same that nobody has held.
+    /// Serves a counter with this number, and an object with the same number that was never held.
     pub(crate) async fn start(number: u64) -> Web {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
@@ -240,7 +240,7 @@ impl ObjectCounter {
                 return Ok(ObjectCounter { addr, kind, object: raise.done(tag) });
             }
         }
-        panic!("somebody else was quicker ten times")
+        panic!("another client was quicker ten times")
     }
 }
 

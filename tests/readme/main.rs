@@ -147,5 +147,5 @@ fn readme_program_matches_the_example() {
 #[test]
 fn readme_has_at_most_120_lines() {
     let lines = text_of("README.md").lines().count();
-    assert!(lines <= 120, "README.md has {lines} lines: move what not everybody needs to docs/");
+    assert!(lines <= 120, "README.md has {lines} lines: move the parts that few readers need to docs/");
 }

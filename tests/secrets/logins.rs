@@ -20,7 +20,7 @@ const RIGHT: &str = "c0rrect-h0rse-battery-stap1e";
 /// One that no server knows, with everything in it that a URL, a quoted text or an escape may change.
 const WRONG: &str = "sw0rdf1sh@7hat/n0b0dy?kn0ws#t1ll%41&now=\"it\\is'kn0wn;to:a11";
 
-/// Options that other programs take passwords by, and some that nobody does.
+/// Options by which other programs take passwords, and some by which no program does.
 const OPTIONS: [&str; 10] =
     ["password", "pasword", "pass", "pwd", "auth", "token", "sslkey", "sslpassword", "key", "secret"];
 

@@ -37,7 +37,7 @@ pub(crate) async fn show_no_id(store: &Store) {
     for text in subscriber.0.lock().unwrap().drain(..) {
         seen.texts.said("an event", &text);
     }
-    assert!(seen.ids.len() > 3, "on {}: hardly anybody was seen to hold", store.url);
+    assert!(seen.ids.len() > 3, "on {}: hardly any holder was seen", store.url);
     let mut secrets: Vec<_> = seen.ids.iter().map(|id| Secret::id("the id of a claim", *id)).collect();
     secrets.extend(seen.numbers.iter().map(|number| Secret::id("a part of a token", *number)));
     seen.texts.have_none_of(&store.url, &secrets);
@@ -134,7 +134,7 @@ async fn holders_and_waiters(seen: &mut Seen, one: &Client, two: &Client) {
         async move { lock.lock_timeout(LIMIT).await }
     });
     // Not every store shows its waiters.
-    let looking = until("somebody waits", || async { !one.inspect(name).await.unwrap().waiting.is_empty() });
+    let looking = until("a client waits", || async { !one.inspect(name).await.unwrap().waiting.is_empty() });
     _ = tokio::time::timeout(Duration::from_secs(2), looking).await;
     seen.look("while one waits", one, two).await;
     for (what, value) in [("a guard", &guard), ("the same of its owner", &again)] {

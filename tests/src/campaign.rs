@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::{Ensemble, Referee};
 
-/// The lock that everybody wants.
+/// The lock that all contenders want.
 pub const NAME: &str = "register";
 
 /// A running crowd.
@@ -32,7 +32,7 @@ pub struct Campaign {
 }
 
 impl Campaign {
-    /// Starts the crowd, and others who use the store without waiting for anybody.
+    /// Starts the crowd, and other clients that use the store without contention.
     pub async fn start(ensemble: Ensemble, ttl: Duration) -> Campaign {
         let mut campaign = Campaign {
             ensemble,

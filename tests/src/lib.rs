@@ -4,7 +4,7 @@
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "it is part of tests")]
-#![allow(missing_docs, reason = "nobody but the tests beside it uses this")]
+#![allow(missing_docs, reason = "only the tests beside it use this")]
 
 mod actor;
 pub mod campaign;

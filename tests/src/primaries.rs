@@ -149,7 +149,9 @@ async fn rival(client: Client, holder: Guard) -> Option<Duration> {
     let guard = loop {
         match mutex.lock_timeout(Duration::from_secs(20)).await {
             Ok(guard) => break guard,
-            Err(error) => assert!(holder.remaining() > Duration::ZERO, "{error}, although nobody holds it"),
+            Err(error) => {
+                assert!(holder.remaining() > Duration::ZERO, "{error}, although no client holds it")
+            }
         }
     };
     assert!(guard.fence() > holder.fence(), "{:?}, then {:?}", holder.fence(), guard.fence());

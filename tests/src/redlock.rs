@@ -16,7 +16,7 @@ pub fn quorum(locks: &Client) -> &Quorum {
     backend.downcast_ref().unwrap()
 }
 
-/// Arms all servers at once, as an operator does who has just set them up.
+/// Arms all servers at once, like an operator that has just set them up.
 pub async fn arm(locks: &Client) -> RearmReport {
     quorum(locks).rearm().await.unwrap()
 }

@@ -81,7 +81,7 @@ async fn watch(locks: usize, options: &str, length: Duration) -> Outcome<Watched
     }
     for lock in [0, locks - 1] {
         if holder.inspect(&name(lock)).await?.waiting.is_empty() {
-            return Err(format!("nobody waits for {}", name(lock)).into());
+            return Err(format!("no client waits for {}", name(lock)).into());
         }
     }
     tasks.abort_all();

@@ -41,7 +41,7 @@ pub(crate) enum Group {
     Leases,
     /// 1,000 idle waiters
     Idle,
-    /// With and without somebody who measures
+    /// With and without a measuring subscriber
     Watched,
     /// etcd and ZooKeeper, uncontended: acquire and release, beside their own operations
     Uncontended,

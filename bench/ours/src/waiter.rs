@@ -42,8 +42,8 @@ pub(crate) struct Waiter {
 pub(crate) enum Means {
     /// A mutex of leasehold, at a URL
     Client,
-    /// A token in a list of Redis: who takes it holds, and pushes it back. The least that a server can
-    /// do for this.
+    /// A token in a list of Redis: the client that takes it holds the lock, and pushes it back. The
+    /// least that a server can do for this.
     Token,
     /// A file and the kernel
     Flock,

@@ -113,7 +113,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
 
-    /// How long the lock stays taken when this machine dies or is cut off [default: 30s]
+    /// The time for which the lock stays taken after this machine dies or is cut off [default: 30s]
     ///
     /// This does not limit how long the command may run: while it runs, the lock is renewed every third
     /// of this time. A shorter time frees the lock sooner after a crash; a longer time survives longer
@@ -268,7 +268,7 @@ pub(crate) struct ElectArgs {
     #[arg(long, value_name = "CMD")]
     pub(crate) on_demoted: Option<OsString>,
 
-    /// How long the election has no leader after this machine dies or is cut off [default: 30s]
+    /// The time for which the election has no leader after this machine dies or is cut off [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
 

@@ -23,7 +23,7 @@ pub(crate) fn held_by(snapshot: &Snapshot) -> String {
 /// Returns the note of a claim, or its tag without a note.
 pub(crate) fn who(standing: &ClaimInfo) -> String {
     match standing.note.as_str() {
-        "" => format!("somebody without a note (tag {})", &standing.id.tag()[..8]),
+        "" => format!("a claim without a note (tag {})", &standing.id.tag()[..8]),
         note => visible(note),
     }
 }

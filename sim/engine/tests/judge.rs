@@ -158,7 +158,7 @@ impl Judge {
         *at = Some(now);
         let many = *count > CALLS_AT_ONCE;
         drop(seen);
-        assert!(!many, "more than {CALLS_AT_ONCE} calls in one moment: somebody asks without a pause");
+        assert!(!many, "more than {CALLS_AT_ONCE} calls in one moment: a client asks without a pause");
     }
 
     pub(crate) fn answered(&self, client: usize, verb: &str, failure: Option<&Failure>) {
@@ -304,7 +304,7 @@ impl Judge {
     pub(crate) fn says_closed(&self, client: usize) {
         let is_closing = self.seen().closing.contains(&client);
         if !is_closing {
-            self.fail(format!("c{client} says that it is closed, and nobody closed it"));
+            self.fail(format!("c{client} says that it is closed, and was never closed"));
         }
     }
 

@@ -60,7 +60,7 @@ fn guards_of_one_owner_end_together() {
 
 #[test]
 fn a_panic_of_foreign_code_passes() {
-    is_found_by_panics("a panic of foreign code passes", "nobody closed it");
+    is_found_by_panics("a panic of foreign code passes", "and was never closed");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_release_ends_in_silence() {
 
 #[test]
 fn a_span_ends_as_it_likes() {
-    is_found_by_panics("a span ends as it likes", "nobody holds or waits");
+    is_found_by_panics("a span ends as it likes", "without holders and waiters");
 }
 
 #[test]

@@ -252,7 +252,7 @@ impl World {
         }
         let busy = self.store.busy();
         if !busy.is_empty() {
-            return self.judge.fail(format!("nobody holds or waits, and on the store are {busy:?}"));
+            return self.judge.fail(format!("without holders and waiters, the store still has {busy:?}"));
         }
         for (number, client) in alive() {
             let (lines, kept) = (probe::lines(&client.locks), self.judge.keeps(number));

@@ -114,7 +114,7 @@ async fn waiters(system: &System, plan: &Plan) -> Outcome<f64> {
     }
     for lock in [0, WAITERS - 1] {
         if holder.inspect(&name(lock)).await?.waiting.is_empty() {
-            return Err(format!("nobody waits for {}", name(lock)).into());
+            return Err(format!("no client waits for {}", name(lock)).into());
         }
     }
     tasks.abort_all();

@@ -46,7 +46,7 @@ fn a_leader_who_loses_stops_and_campaigns_again() {
     assert_eq!(
         logged(5).lines().filter(|line| *line == "lost").count(),
         2,
-        "a leader who resigns leads no more either"
+        "a leader that resigns no longer leads either"
     );
     assert_eq!(place.show("boss")["state"], "free");
 }
@@ -64,7 +64,11 @@ fn hooks_are_run_when_it_is_elected_and_when_it_leads_no_more() {
         place.wait_for_line("boss", 1, 1);
         waiting.signal(Signal::TERM);
         let ended = waiting.end();
-        assert_eq!((ended.code(), ended.out.as_str()), (143, ""), "who never led has nothing to undo");
+        assert_eq!(
+            (ended.code(), ended.out.as_str()),
+            (143, ""),
+            "a candidate that never led has nothing to undo"
+        );
         leader.signal(Signal::TERM);
         let ended = leader.end();
         assert_eq!(ended.code(), 143);

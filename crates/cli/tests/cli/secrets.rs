@@ -1,4 +1,4 @@
-//! A password is shown nowhere and passed on to nobody.
+//! A password is never shown and never passed on.
 
 use leasehold_testkit::{PostgresServer, RedisServer};
 

@@ -41,7 +41,7 @@ fn zookeeper_keeps_the_contract() {
         resume: Box::new(|| server.resume(0).unwrap()),
     };
     keeps_the_contract(&kind("session=2s"), &CASES);
-    // The semaphores of other libraries, whose claims move from one node to another. Nobody is killed
+    // The semaphores of other libraries, whose claims move from one node to another. No process is killed
     // here, so a busy machine has time.
     for dialect in ["dialect=curator&prefix=c", "dialect=kazoo&prefix=k"] {
         keeps_the_contract(&kind(dialect), &[("permits and readers share", permits_and_readers_share)]);

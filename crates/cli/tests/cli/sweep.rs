@@ -1,4 +1,4 @@
-//! `sweep`: what is left of locks that nobody uses.
+//! `sweep`: removes the remains of unused locks.
 
 use crate::support::Place;
 

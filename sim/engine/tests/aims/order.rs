@@ -45,7 +45,7 @@ pub(crate) fn tries_behind_a_waiter(seed: u64, mutant: &'static str) -> Verdict 
         let passed = matches!(tried, Ok(Some(_)));
         drop((held, tried));
         let _ = waiter.await;
-        passed.then(|| "a try passed who waits for this client".to_owned())
+        passed.then(|| "a try passed a waiter of this client".to_owned())
     })
 }
 
@@ -71,6 +71,6 @@ pub(crate) fn the_next_behind_a_hand_over(seed: u64, mutant: &'static str) -> Ve
         let sleeps = !second.is_finished();
         drop(first);
         let _ = second.await;
-        sleeps.then(|| format!("who wants {few} of {all} sleeps behind a hand-over of {many}"))
+        sleeps.then(|| format!("a waiter for {few} of {all} sleeps behind a hand-over of {many}"))
     })
 }
