@@ -6,6 +6,7 @@
 //! is a finding itself.
 
 mod calls;
+mod circles;
 mod edges;
 mod lengths;
 mod modules;
@@ -117,6 +118,7 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     findings.extend(calls::check(&sources, members, calls::ALLOWED));
     findings.extend(unsafety::check(&sources, unsafety::ALLOWED));
     findings.extend(modules::check(&sources));
+    findings.extend(circles::check(&sources));
     findings
 }
 

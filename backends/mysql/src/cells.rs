@@ -18,7 +18,7 @@ use crate::error::Refusal;
 use crate::pool::Pool;
 use crate::schema;
 use crate::server::Server;
-use crate::sql::Statements;
+use crate::sql::{Statements, micros, signed};
 
 /// The table of locks in one database.
 #[derive(Debug)]
@@ -287,7 +287,7 @@ impl CellStore for MySqlCells {
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
-        diagnose(self, ttl).await
+        diagnose(&self.pool, ttl).await
     }
 }
 
@@ -359,15 +359,6 @@ fn length(at: &Resource, put: &Put) -> usize {
 
 fn all<T>(count: usize, failure: &Failure) -> Vec<Result<T, Failure>> {
     (0..count).map(|_| Err(failure.clone())).collect()
-}
-
-/// Numbers of this table are never above what a signed number can hold.
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
 /// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts

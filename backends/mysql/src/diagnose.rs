@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use leasehold_core::{Failure, FenceGrade, Finding, Severity};
 
-use crate::base::Base;
-use crate::cells::MySqlCells;
 use crate::dial::{only, read};
 use crate::error::Refusal;
 use crate::pool::Pool;
@@ -14,8 +12,8 @@ use crate::server::Server;
 use crate::sql::NOW;
 
 /// Looks at everything; nothing is changed.
-pub(crate) async fn diagnose(cells: &MySqlCells, ttl: Duration) -> Vec<Finding> {
-    let (server, facts) = match ask(cells).await {
+pub(crate) async fn diagnose(pool: &Pool, ttl: Duration) -> Vec<Finding> {
+    let (server, facts) = match ask(pool).await {
         Ok(found) => found,
         Err(failure) => {
             let unknown = Finding::new("server", Severity::Unknown, failure.to_string())
@@ -28,15 +26,14 @@ pub(crate) async fn diagnose(cells: &MySqlCells, ttl: Duration) -> Vec<Finding> 
         durability(&server),
         replication(&server),
         isolation(&server),
-        privileges(cells, &facts),
-        table(cells, &facts),
+        privileges(pool, &facts),
+        table(pool, &facts),
         clock(&facts, ttl),
     ]
 }
 
 /// Returns the findings about locks that a connection holds.
-pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
-    let server = &base.server;
+pub(crate) async fn of_sessions(server: &Server, pool: &Pool) -> Vec<Finding> {
     let failover = match server.is_followed() {
         true => Finding::new(
             "replication",
@@ -51,7 +48,7 @@ pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
             Finding::new("replication", Severity::Good, "no replica is known").meaning("nothing takes over")
         }
     };
-    vec![durability(server), failover, breaking(may_break(&base.pool).await)]
+    vec![durability(server), failover, breaking(may_break(pool).await)]
 }
 
 /// Checks whether this user may end the connections of others.
@@ -88,18 +85,18 @@ struct Facts {
     from_the_future: u64,
 }
 
-async fn ask(cells: &MySqlCells) -> Result<(Server, Facts), Failure> {
-    let server = Server::ask(&cells.pool).await?;
-    let name = cells.pool.config.names.table("");
+async fn ask(pool: &Pool) -> Result<(Server, Facts), Failure> {
+    let server = Server::ask(pool).await?;
+    let name = pool.config.names.table("");
     let facts = format!(
         "SELECT COALESCE(t.TABLE_ROWS, 0), COALESCE(t.DATA_LENGTH + t.INDEX_LENGTH, 0), \
          (SELECT COUNT(*) FROM {name} WHERE origin > {NOW} + 1000000) FROM information_schema.TABLES t \
          WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = '{}'",
         name.trim_matches('`')
     );
-    let rows = cells.pool.run(&facts).await.map_err(Refusal::into_failure)?;
+    let rows = pool.run(&facts).await.map_err(Refusal::into_failure)?;
     let row = only(rows)?;
-    let grants = cells.pool.run("SHOW GRANTS").await.map_err(Refusal::into_failure)?;
+    let grants = pool.run("SHOW GRANTS").await.map_err(Refusal::into_failure)?;
     let facts = Facts {
         grants: grants.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?,
         rows: read(&row, 0)?,
@@ -166,8 +163,8 @@ fn isolation(server: &Server) -> Finding {
         .meaning("a statement that comes second sees what the first one did")
 }
 
-fn privileges(cells: &MySqlCells, facts: &Facts) -> Finding {
-    let config = &cells.pool.config;
+fn privileges(pool: &Pool, facts: &Facts) -> Finding {
+    let config = &pool.config;
     let user = config.credentials.user.as_deref().unwrap_or_default();
     let rights = rights(&facts.grants);
     // No right can be taken from a user that may do anything by granting it less.
@@ -221,8 +218,8 @@ fn rights(grants: &[String]) -> Rights {
     found
 }
 
-fn table(cells: &MySqlCells, facts: &Facts) -> Finding {
-    let name = cells.pool.config.names.table("");
+fn table(pool: &Pool, facts: &Facts) -> Finding {
+    let name = pool.config.names.table("");
     let found = format!("{name} has about {} rows in {} KiB", facts.rows, facts.bytes / 1024);
     if facts.rows > MANY_ROWS {
         return Finding::new("table", Severity::Notice, found)

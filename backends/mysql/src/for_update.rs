@@ -102,7 +102,7 @@ impl Sessions for ForUpdate {
     }
 
     async fn diagnose(&self, _: Duration) -> Vec<Finding> {
-        let mut findings = crate::diagnose::of_sessions(&self.base).await;
+        let mut findings = crate::diagnose::of_sessions(&self.base.server, &self.base.pool).await;
         findings.extend(self.room().cost(self.base.server.setting("max_connections").parse().ok()));
         findings
     }

@@ -111,7 +111,7 @@ impl Sessions for GetLock {
     }
 
     async fn diagnose(&self, _: Duration) -> Vec<Finding> {
-        crate::diagnose::of_sessions(&self.base).await
+        crate::diagnose::of_sessions(&self.base.server, &self.base.pool).await
     }
 }
 

@@ -233,22 +233,6 @@ impl ShedTable for ShedLock {
     }
 }
 
-/// Returns the statements that create the table, as ShedLock's documentation has it but with room for every
-/// name and holder of leasehold, with names that are distinguished by their bytes, and with dates that no
-/// time zone moves. Running them again changes nothing.
-pub(crate) fn table(config: &MySqlConfig) -> String {
-    format!(
-        "CREATE TABLE IF NOT EXISTS {} (
-    name       VARBINARY(512) NOT NULL PRIMARY KEY,
-    lock_until DATETIME(6) NOT NULL,
-    locked_at  DATETIME(6) NOT NULL,
-    locked_by  VARCHAR(2048) CHARACTER SET utf8mb4 NOT NULL
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
-",
-        config.names.table("")
-    )
-}
-
 /// Reads name, holder, beginning and what is left, from the column `at` on.
 fn row(row: &mysql_async::Row, at: usize) -> Result<Row, Failure> {
     Ok(Row {

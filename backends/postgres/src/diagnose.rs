@@ -4,22 +4,20 @@ use std::time::Duration;
 
 use leasehold_core::{Failure, FenceGrade, Finding, Severity};
 
-use crate::cells::PostgresCells;
 use crate::dial::{Sql, only, read};
 use crate::error::Refusal;
 use crate::pool::Pool;
 use crate::schema::grants_to;
 use crate::server::{Server, Sessions};
-use crate::session::Base;
 
 /// Looks at everything; nothing is changed.
-pub(crate) async fn diagnose(cells: &PostgresCells, ttl: Duration) -> Vec<Finding> {
-    let mut findings = vec![durability(&cells.server), sessions(&cells.server)];
-    match Facts::ask(cells).await {
+pub(crate) async fn diagnose(pool: &Pool, server: &Server, ttl: Duration) -> Vec<Finding> {
+    let mut findings = vec![durability(server), sessions(server)];
+    match Facts::ask(pool).await {
         Ok(facts) => findings.extend([
             isolation(&facts),
-            privileges(cells, &facts),
-            bloat(cells, &facts),
+            privileges(pool, &facts),
+            bloat(pool, &facts),
             clock(&facts, ttl),
         ]),
         Err(text) => findings.push(
@@ -44,8 +42,8 @@ struct Facts {
 }
 
 impl Facts {
-    async fn ask(cells: &PostgresCells) -> Result<Facts, String> {
-        let table = cells.pool.config.names.table("");
+    async fn ask(pool: &Pool) -> Result<Facts, String> {
+        let table = pool.config.names.table("");
         let text = format!(
             "SELECT current_setting('default_transaction_isolation'), \
              coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false), \
@@ -54,7 +52,7 @@ impl Facts {
              (SELECT count(*) FROM {table} WHERE origin > clock_timestamp() + interval '1 second') \
              FROM pg_stat_all_tables r WHERE r.relid = '{table}'::regclass::oid"
         );
-        let rows = cells.pool.look(&Sql { name: "examine", text, types: &[] }, &[]).await;
+        let rows = pool.look(&Sql { name: "examine", text, types: &[] }, &[]).await;
         let rows = rows.map_err(|refusal| refusal.into_failure().to_string())?;
         let row = rows.first().ok_or("the table is not in the statistics")?;
         let facts = || {
@@ -73,8 +71,8 @@ impl Facts {
 }
 
 /// Returns the findings about locks that a connection holds.
-pub(crate) async fn of_sessions(base: &Base) -> Vec<Finding> {
-    vec![durability(&base.server), sessions(&base.server), breaking(may_break(&base.pool).await)]
+pub(crate) async fn of_sessions(server: &Server, pool: &Pool) -> Vec<Finding> {
+    vec![durability(server), sessions(server), breaking(may_break(pool).await)]
 }
 
 /// Returns how many connections the server has, where it says so.
@@ -169,8 +167,8 @@ fn isolation(facts: &Facts) -> Finding {
     }
 }
 
-fn privileges(cells: &PostgresCells, facts: &Facts) -> Finding {
-    let config = &cells.pool.config;
+fn privileges(pool: &Pool, facts: &Facts) -> Finding {
+    let config = &pool.config;
     let user = config.credentials.user.as_deref().unwrap_or_default();
     // Nothing can be taken from a superuser by granting it less.
     let (user_for_locks, first) = match facts.is_superuser {
@@ -195,8 +193,8 @@ fn privileges(cells: &PostgresCells, facts: &Facts) -> Finding {
     finding.advice(advice)
 }
 
-fn bloat(cells: &PostgresCells, facts: &Facts) -> Finding {
-    let table = cells.pool.config.names.table("");
+fn bloat(pool: &Pool, facts: &Facts) -> Finding {
+    let table = pool.config.names.table("");
     let found = format!(
         "{table} has {} rows and {} dead ones in {} KiB",
         facts.rows,

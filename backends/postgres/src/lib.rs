@@ -13,6 +13,7 @@ mod dial;
 mod error;
 mod listener;
 mod pool;
+mod rows;
 mod schema;
 mod server;
 mod session;

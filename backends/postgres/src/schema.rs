@@ -10,7 +10,6 @@ use crate::config::{Create, Dialect, Method, Names, PostgresConfig};
 use crate::dial::{Sql, only, read};
 use crate::error::Refusal;
 use crate::pool::Pool;
-use crate::shedlock;
 use crate::sql::NOW;
 
 /// The form of the tables that this client writes.
@@ -31,7 +30,7 @@ const COLUMNS: &str = r#"
 /// again changes nothing.
 pub fn schema(config: &PostgresConfig) -> String {
     if config.dialect == Dialect::ShedLock {
-        return shedlock::schema(config);
+        return shedlock_table(config);
     }
     let meta = config.names.table("_meta");
     let create_schema = match config.names.schema() {
@@ -55,6 +54,24 @@ INSERT INTO {meta} (form, oldest_client, system_identifier, epoch_base)
     VALUES ({FORM}, {FORM}, (SELECT system_identifier::text FROM pg_control_system()), 0)
     ON CONFLICT DO NOTHING;
 "#
+    )
+}
+
+/// Returns the statements that create the table, as ShedLock's documentation has it but with room for every name and
+/// holder of leasehold. Running them again changes nothing.
+fn shedlock_table(config: &PostgresConfig) -> String {
+    let create_schema = match config.names.schema() {
+        Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"),
+        None => String::new(),
+    };
+    format!(
+        "{create_schema}CREATE TABLE IF NOT EXISTS {} (
+    name       varchar(512) NOT NULL PRIMARY KEY,
+    lock_until timestamp NOT NULL,
+    locked_at  timestamp NOT NULL,
+    locked_by  varchar(2048) NOT NULL
+);\n",
+        config.names.table("")
     )
 }
 

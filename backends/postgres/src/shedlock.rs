@@ -13,12 +13,12 @@ use leasehold_cell::{End, Hold, Row, ShedTable, Taken, Widths, clock_finding, sh
 use leasehold_core::{Effect, Failure, FailureKind, Finding, Profile};
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::cells::{end_of, micros};
 use crate::config::{Create, PostgresConfig};
 use crate::diagnose;
 use crate::dial::{Sql, only, read};
 use crate::error::Refusal;
 use crate::pool::Pool;
+use crate::rows::{end_of, micros};
 use crate::server::Server;
 
 /// The table `shedlock` of one database.
@@ -150,24 +150,6 @@ impl ShedTable for ShedLock {
     }
 }
 
-/// Statements that create the table, as ShedLock's documentation has it but with room for every name and
-/// holder of leasehold. Running them again changes nothing.
-pub(crate) fn schema(config: &PostgresConfig) -> String {
-    let create_schema = match config.names.schema() {
-        Some(schema) => format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"),
-        None => String::new(),
-    };
-    format!(
-        "{create_schema}CREATE TABLE IF NOT EXISTS {} (
-    name       varchar(512) NOT NULL PRIMARY KEY,
-    lock_until timestamp NOT NULL,
-    locked_at  timestamp NOT NULL,
-    locked_by  varchar(2048) NOT NULL
-);\n",
-        config.names.table("")
-    )
-}
-
 /// The facts about the table's columns.
 #[derive(Clone, Debug)]
 struct Columns {
@@ -181,7 +163,9 @@ impl Columns {
     async fn ensure(pool: &Pool) -> Result<Columns, Failure> {
         match Columns::look(pool).await {
             Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
-            Err(Refusal::NoTable(_)) => crate::schema::create(pool, &schema(&pool.config)).await?,
+            Err(Refusal::NoTable(_)) => {
+                crate::schema::create(pool, &crate::schema::schema(&pool.config)).await?
+            }
             found => return found.map_err(Refusal::into_failure),
         }
         Columns::look(pool).await.map_err(Refusal::into_failure)

@@ -12,18 +12,15 @@ use leasehold_cell::Found;
 use leasehold_core::{Effect, Failure, FailureKind, Resource};
 use tokio_postgres::types::Type;
 
-use crate::cells::{PostgresCells, cell, named, signed};
 use crate::dial::{Sql, only, read};
 use crate::error::Refusal;
+use crate::pool::Pool;
+use crate::rows::{cell, named, signed};
 use crate::sql::{AGE, NOW, epoch};
 
 /// Reads rows, whether claims live in them or not.
-pub(crate) async fn all(
-    cells: &PostgresCells,
-    after: Option<&Resource>,
-    limit: usize,
-) -> Result<Vec<Found>, Failure> {
-    let names = &cells.pool.config.names;
+pub(crate) async fn all(pool: &Pool, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
+    let names = &pool.config.names;
     let text = format!(
         "SELECT c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}, \
          greatest((extract(epoch FROM clock_timestamp() - c.lapses)::float8 * 1000000::float8)::int8, 0::int8) \
@@ -33,7 +30,7 @@ pub(crate) async fn all(
     );
     let (after, limit) = (after.map_or("", Resource::as_str), i64::try_from(limit).unwrap_or(i64::MAX));
     let sql = Sql { name: "all", text, types: &[Type::TEXT, Type::INT8] };
-    let rows = cells.pool.look(&sql, &[&after, &limit]).await.map_err(Refusal::into_failure)?;
+    let rows = pool.look(&sql, &[&after, &limit]).await.map_err(Refusal::into_failure)?;
     let found = |row: &tokio_postgres::Row| {
         let idle = u64::try_from(read::<i64>(row, 8)?).unwrap_or_default();
         Ok(Found { at: named(row)?, cell: cell(row, 1)?, idle: Duration::from_micros(idle) })
@@ -42,15 +39,15 @@ pub(crate) async fn all(
 }
 
 /// Deletes those rows that are still what was found; how many. `None` where rows have to stay.
-pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<Option<usize>, Failure> {
+pub(crate) async fn forget(pool: &Pool, unused: &[&Found]) -> Result<Option<usize>, Failure> {
     let isolated = Sql { name: "isolated", text: ISOLATED.to_owned(), types: &[] };
-    let rows = cells.pool.look(&isolated, &[]).await.map_err(Refusal::into_failure)?;
+    let rows = pool.look(&isolated, &[]).await.map_err(Refusal::into_failure)?;
     if read(&only(rows)?, 0)? {
         return Ok(None);
     }
     let highest = unused.iter().map(|found| signed(found.cell.fence.epoch)).max().unwrap_or_default();
-    raise(cells, highest).await.map_err(|failure| explained(cells, failure))?;
-    let names = &cells.pool.config.names;
+    raise(pool, highest).await.map_err(|failure| explained(pool, failure))?;
+    let names = &pool.config.names;
     let text = format!(
         "DELETE FROM {table} c USING unnest($1, $2) AS w (name, version) \
          WHERE c.name = w.name AND c.version = w.version AND c.lapses <= clock_timestamp() \
@@ -61,8 +58,8 @@ pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<O
     let whose: Vec<&str> = unused.iter().map(|found| found.at.as_str()).collect();
     let versions: Vec<i64> = unused.iter().map(|found| signed(found.cell.version)).collect();
     let sql = Sql { name: "forget", text, types: &[Type::TEXT_ARRAY, Type::INT8_ARRAY] };
-    let rows = cells.pool.look(&sql, &[&whose, &versions]).await.map_err(Refusal::into_failure);
-    Ok(Some(rows.map_err(|failure| explained(cells, failure))?.len()))
+    let rows = pool.look(&sql, &[&whose, &versions]).await.map_err(Refusal::into_failure);
+    Ok(Some(rows.map_err(|failure| explained(pool, failure))?.len()))
 }
 
 /// Raises the base, so that every grant from now on has a greater epoch than this.
@@ -70,11 +67,11 @@ pub(crate) async fn forget(cells: &PostgresCells, unused: &[&Found]) -> Result<O
 /// Statements that began before may still grant under the old one: the table is locked against writers for
 /// a moment, so that they have ended when this has. Writers queue behind this lock, so it is waited for
 /// briefly, and again after a pause in which they get on.
-async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
-    let names = &cells.pool.config.names;
+async fn raise(pool: &Pool, highest: i64) -> Result<(), Failure> {
+    let names = &pool.config.names;
     let (table, meta, epoch) = (names.table(""), names.table("_meta"), epoch(names));
     let base = Sql { name: "base", text: format!("SELECT epoch_base FROM {meta}"), types: &[] };
-    let rows = cells.pool.look(&base, &[]).await.map_err(Refusal::into_failure)?;
+    let rows = pool.look(&base, &[]).await.map_err(Refusal::into_failure)?;
     if read::<i64>(&only(rows)?, 0)? >= highest {
         return Ok(());
     }
@@ -83,7 +80,7 @@ async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
          UPDATE {meta} SET epoch_base = greatest({epoch}, {highest}::int8) WHERE epoch_base < {highest}::int8;"
     );
     for _ in 0..LOCK_TRIES {
-        match cells.pool.run(&statements).await {
+        match pool.run(&statements).await {
             Err(Refusal::LostRace) => tokio::time::sleep(LOCK_PAUSE).await,
             answer => return answer.map_err(Refusal::into_failure),
         }
@@ -93,11 +90,11 @@ async fn raise(cells: &PostgresCells, highest: i64) -> Result<(), Failure> {
 }
 
 /// Adds advice for a user that may not delete.
-fn explained(cells: &PostgresCells, failure: Failure) -> Failure {
+fn explained(pool: &Pool, failure: Failure) -> Failure {
     if failure.kind != FailureKind::Denied {
         return failure;
     }
-    let (table, config) = (cells.pool.config.names.table(""), &cells.pool.config);
+    let (table, config) = (pool.config.names.table(""), &pool.config);
     let user = config.credentials.user.as_deref().unwrap_or_default().replace('"', "\"\"");
     let text = format!(
         "to sweep needs a right that locks do not need: GRANT DELETE ON {table} TO \"{user}\", or sweep as another user"

@@ -2,8 +2,7 @@
 //!
 //! One place, so that the documentation, the failures and the tests that log in with them say the same.
 
-use crate::config::{RedisConfig, Wait};
-use crate::dialect::Dialect;
+use crate::config::{Dialect, RedisConfig, Wait};
 use crate::error::ACL_RULES;
 
 impl RedisConfig {

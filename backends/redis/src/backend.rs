@@ -1,5 +1,10 @@
 //! The backend: the five calls of the seam, and what they share.
 
+pub(crate) mod acquire;
+mod diagnose;
+pub(crate) mod inspect;
+mod registers;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +17,15 @@ use leasehold_core::{
 };
 use redis::Value;
 
+use self::diagnose::diagnose;
+use crate::channel_scope::ChannelScope;
 use crate::cluster::Cluster;
 use crate::command_conn::{Request, Wire};
 use crate::config::{Deployment, RedisConfig, Wait};
 use crate::connection::Dialer;
-use crate::diagnose::diagnose;
 use crate::endpoint::{Fixed, Source};
 use crate::keys::Keys;
 use crate::polling::Pollers;
-use crate::pubsub_conn::ChannelScope;
-use crate::registers;
 use crate::replicas::{Confirm, Unconfirmed};
 use crate::reply;
 use crate::router::{Servers, Subscribing};

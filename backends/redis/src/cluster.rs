@@ -21,11 +21,11 @@ use redis::cmd;
 use tokio::sync::watch;
 
 use crate::backoff::Backoff;
+use crate::channel_scope::ChannelScope;
 use crate::command_conn::Wire;
 use crate::config::{Endpoint, RedisConfig};
 use crate::connection::Dialer;
 use crate::endpoint::{Fixed, Source, Target};
-use crate::pubsub_conn::ChannelScope;
 use crate::reply;
 use crate::server::Server;
 use crate::slots::{Node, View, slot_of};

@@ -4,6 +4,9 @@
 //! they may be renewed while a program runs. A password never leaves this file and `connection.rs`; no
 //! error repeats the URL.
 
+mod dialect;
+mod sentinel_group;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,8 +19,8 @@ use url::Url;
 
 pub(crate) use leasehold_address::{invalid, reveal};
 
-use crate::dialect::Dialect;
-use crate::sentinel::{Group, SENTINEL_PORT};
+pub(crate) use dialect::Dialect;
+pub(crate) use sentinel_group::{Group, SENTINEL_PORT};
 
 /// One Redis or Valkey server, or a group of them, and how leasehold uses it.
 ///

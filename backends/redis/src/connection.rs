@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use leasehold_core::Failure;
 use redis::aio::MultiplexedConnection;
@@ -23,7 +24,6 @@ use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal}
 use crate::endpoint::{Source, Target};
 use crate::error;
 use crate::login::{Login, Refused};
-use crate::pubsub_conn::{ChannelScope, PubSubConn};
 use crate::replicas::Barrier;
 
 /// A maker of connections to the server that is the one to talk to.
@@ -63,11 +63,16 @@ impl Dialer {
         .await
     }
 
-    /// Opens a connection for subscriptions, ready to use, and returns where it leads.
-    pub(crate) async fn subscription(&self, reach: ChannelScope) -> Result<(PubSubConn, Target), Failure> {
+    /// Opens a stream that is logged in, and returns where it leads.
+    pub(crate) async fn stream(&self) -> Result<(Box<dyn Duplex>, Target), Failure> {
         let target = self.source.target().await?;
         let stream = self.bounded(&target.endpoint, self.open(&target.endpoint)).await?;
-        Ok((PubSubConn::new(stream, reach, self.config.timeout), target))
+        Ok((stream, target))
+    }
+
+    /// Returns the time within which the server has to answer.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.config.timeout
     }
 
     async fn bounded<T>(

@@ -5,7 +5,6 @@
 //! once, in `script_backend.rs`. A key that exists under a name and is not a lock of the dialect is reported
 //! and left as it is.
 
-mod options;
 mod reading;
 mod redisson;
 mod script_backend;
@@ -19,7 +18,7 @@ use leasehold_core::{Backend, Claim, Failure, Profile, Resource};
 
 use crate::backend::RedisBackend;
 use crate::command_conn::Request;
-use crate::config::{RedisConfig, invalid};
+use crate::config::{Dialect, RedisConfig, invalid};
 
 /// Opens what `config` names, in the dialect that it names.
 ///
@@ -52,20 +51,6 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
             rules,
         )),
     })
-}
-
-/// The library whose form of a lock is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Dialect {
-    /// leasehold's own.
-    #[default]
-    Native,
-    /// A string that is set if it does not exist.
-    Plain,
-    /// A hash of owners.
-    Redisson,
-    /// A string, and a list that wakes.
-    PythonRedisLock,
 }
 
 /// The part that differs from dialect to dialect.

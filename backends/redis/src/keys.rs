@@ -5,8 +5,8 @@
 
 use leasehold_core::Resource;
 
+use crate::channel_scope::ChannelScope;
 use crate::floor::floor_key;
-use crate::pubsub_conn::ChannelScope;
 use crate::slots::slot_of;
 
 /// The longest escaped name that is written out; a longer one is hashed, and kept whole beside its fence.

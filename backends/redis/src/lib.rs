@@ -5,26 +5,23 @@
 #![forbid(unsafe_code)]
 
 mod acl;
-mod acquire;
 mod backend;
 mod backoff;
+mod channel_scope;
 mod cluster;
 mod command_conn;
 mod config;
 mod connection;
-mod diagnose;
 mod dialect;
 mod endpoint;
 mod error;
 mod floor;
-mod inspect;
 mod keys;
 mod login;
 mod polling;
 mod pubsub_conn;
 mod redlock;
 mod redlock_member;
-mod registers;
 mod replicas;
 mod reply;
 mod router;

@@ -8,33 +8,17 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
+use leasehold_core::Failure;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::connection::Duplex;
+use crate::channel_scope::ChannelScope;
+use crate::connection::{Dialer, Duplex};
+use crate::endpoint::Target;
 use crate::slots::slot_of;
 use crate::timer;
-
-/// The distance that a message is carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChannelScope {
-    /// To every server of a cluster, and to every listener there.
-    Everywhere,
-    /// To the servers of the channel's slot.
-    Slot,
-}
-
-impl ChannelScope {
-    /// Returns the command that publishes a message so far.
-    pub(crate) fn publish(self) -> &'static str {
-        match self {
-            ChannelScope::Everywhere => "PUBLISH",
-            ChannelScope::Slot => "SPUBLISH",
-        }
-    }
-}
 
 /// A connection for subscriptions.
 #[derive(Debug)]
@@ -94,6 +78,12 @@ enum Kind {
 }
 
 impl PubSubConn {
+    /// Opens a connection for subscriptions, ready to use, and returns where it leads.
+    pub(crate) async fn open(dialer: &Dialer, scope: ChannelScope) -> Result<(PubSubConn, Target), Failure> {
+        let (stream, target) = dialer.stream().await?;
+        Ok((PubSubConn::new(stream, scope, dialer.timeout()), target))
+    }
+
     /// Listens over a stream that is logged in. An answer may take as long as `limit`.
     pub(crate) fn new(stream: Box<dyn Duplex>, reach: ChannelScope, limit: Duration) -> PubSubConn {
         let (reader, writer) = tokio::io::split(stream);

@@ -15,12 +15,12 @@ use async_trait::async_trait;
 use leasehold_core::quorum::{Answer, Ear, KeepAlive, Kept, Member, MemberState, MemberView, News, Stamp};
 use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource};
 
+use crate::channel_scope::ChannelScope;
 use crate::command_conn::{Request, Wire};
 use crate::config::RedisConfig;
 use crate::connection::Dialer;
 use crate::endpoint::Fixed;
 use crate::keys::Keys;
-use crate::pubsub_conn::ChannelScope;
 use crate::reply;
 use crate::server::{MIN_TTL, Server};
 use crate::subscriber::{self, Subscriber};

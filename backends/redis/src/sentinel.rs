@@ -5,11 +5,8 @@
 //! Hints (a message of a Sentinel, a refusal of a server) never bring a new address in; they only make
 //! the present view doubtful, so that the Sentinels are asked anew.
 
-mod group;
 mod verdict;
 mod watch;
-
-pub(crate) use group::{Group, SENTINEL_PORT};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +21,7 @@ use redis::{Value, cmd};
 use tokio::task::JoinHandle;
 
 use crate::command_conn::Wire;
-use crate::config::RedisConfig;
+use crate::config::{Group, RedisConfig};
 use crate::connection::Dialer;
 use crate::endpoint::{Fixed, Source, Target, Views};
 use crate::error;

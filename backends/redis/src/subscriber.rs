@@ -15,10 +15,11 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::channel_scope::ChannelScope;
 use crate::connection::Dialer;
 use crate::endpoint::Target;
 use crate::error;
-use crate::pubsub_conn::{ChannelScope, End, PubSubConn, PubSubEvent};
+use crate::pubsub_conn::{End, PubSubConn, PubSubEvent};
 use crate::timer;
 
 /// A listener on channels, on behalf of waiters.
@@ -320,7 +321,7 @@ async fn run(shared: Arc<Shared>) {
             shared.work.notified().await;
             continue;
         }
-        match shared.dialer.subscription(shared.reach).await {
+        match PubSubConn::open(&shared.dialer, shared.reach).await {
             Ok((ears, target)) => {
                 match serve(&shared, ears, &target).await {
                     Ended::Unneeded => continue,

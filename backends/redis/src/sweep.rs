@@ -10,9 +10,9 @@ use leasehold_core::{Effect, Failure, FailureKind};
 use redis::cmd;
 
 use crate::backend::RedisBackend;
+use crate::backend::inspect::{MAX_SCANS, SCAN_COUNT, glob_escaped, too_many};
 use crate::command_conn::{Request, Wire};
 use crate::config::RedisConfig;
-use crate::inspect::{MAX_SCANS, SCAN_COUNT, glob_escaped, too_many};
 use crate::keys::Keys;
 use crate::reply;
 use crate::scripts;

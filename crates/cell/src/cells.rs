@@ -4,10 +4,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{Claim, Failure, Fence, Finding, Profile, Registers, Resource};
+use leasehold_core::{Claim, Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource};
 
 use crate::Notifier;
-use crate::sweep::{Found, nothing_to_sweep};
 use crate::timing::draw_version;
 
 /// A store that keeps one small value per resource and changes it only if nobody else did.
@@ -260,4 +259,22 @@ pub enum Origin {
     /// continues or ends: the fence is the present one, and since no new one is made, the epoch that the
     /// store is in does not matter.
     Renewed,
+}
+
+/// A cell as a sweeper finds it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The resource of the cell.
+    pub at: Resource,
+    /// The content of the cell.
+    pub cell: Cell,
+    /// The time for which no claim has lived in it, by the store's clock when it was read; zero where one
+    /// may live.
+    pub idle: Duration,
+}
+
+/// Returns the answer of a store that forgets by itself.
+pub(crate) fn nothing_to_sweep() -> Failure {
+    let text = "this store keeps nothing of locks that are over: there is nothing to sweep";
+    Failure::new(FailureKind::Unsupported, Effect::None, text)
 }

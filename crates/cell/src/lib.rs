@@ -66,12 +66,12 @@ mod turns;
 
 pub use backend::CellBackend;
 pub use cells::{
-    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, InsertOutcome, Origin, Put, Swap,
+    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin, Put, Swap,
 };
 pub use notifier::{Notifier, address};
 pub use pollers::{Pollers, pause};
 pub use registers::Shelf;
 pub use shed::{End, Hold, Row, ShedBackend, ShedTable, Taken, Widths, clock_finding, shed_profile};
-pub use sweep::{Found, SweepReport};
+pub use sweep::SweepReport;
 pub use timing::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, before_retry, check, ended};
 pub use turns::{Turn, Turns};

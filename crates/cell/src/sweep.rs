@@ -8,23 +8,11 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, FailureKind, Resource};
+use leasehold_core::{Failure, Resource};
 
 use crate::backend::CellBackend;
-use crate::cells::{Cell, CellStore, Origin, Put, Swap};
+use crate::cells::{CellStore, Found, Origin, Put, Swap};
 use crate::timing::BATCH_MAX;
-
-/// A cell as a sweeper finds it.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The resource of the cell.
-    pub at: Resource,
-    /// The content of the cell.
-    pub cell: Cell,
-    /// The time for which no claim has lived in it, by the store's clock when it was read; zero where one
-    /// may live.
-    pub idle: Duration,
-}
 
 /// The outcome of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,12 +90,6 @@ fn emptied(found: &Found) -> Result<Swap, Failure> {
     let Found { at, cell, .. } = found;
     let put = Put::nothing(cell.fence)?;
     Ok(Swap { at: at.clone(), seen: cell.version, epoch: cell.floor.epoch, basis: Origin::Kept, put })
-}
-
-/// Returns the answer of a store that forgets by itself.
-pub(crate) fn nothing_to_sweep() -> Failure {
-    let text = "this store keeps nothing of locks that are over: there is nothing to sweep";
-    Failure::new(FailureKind::Unsupported, Effect::None, text)
 }
 
 fn count(cells: usize) -> u64 {

@@ -65,7 +65,7 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "it is a thread of its own that may block, and says how long to try; whether a lock is held is not decided by it",
     },
     Exception {
-        path: "backends/redis/src/diagnose.rs",
+        path: "backends/redis/src/backend/diagnose.rs",
         rule: RULE,
         why: "it is the wall clocks themselves that are compared, for a person to see; nothing is decided by it",
     },

@@ -93,7 +93,7 @@ fn refuse(from: &str, to: &str, exports: &HashMap<String, String>) -> Option<Str
 }
 
 /// Finds all uses of a name directly below the crate's root: line and name.
-fn paths_into_root(source: &Source, module: &[&str]) -> Vec<(usize, String)> {
+pub(super) fn paths_into_root(source: &Source, module: &[&str]) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     // Names of modules written out inside this file, with the token at which each ends.
     let mut inline: Vec<usize> = Vec::new();

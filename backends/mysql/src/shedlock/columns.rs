@@ -6,12 +6,13 @@ use std::time::Duration;
 use leasehold_cell::Widths;
 use leasehold_core::{Effect, Failure, FailureKind, Finding, Severity};
 
-use super::{table, text};
-use crate::cells::micros;
+use super::text;
 use crate::config::Create;
 use crate::dial::read;
 use crate::error::Refusal;
 use crate::pool::Pool;
+use crate::schema::shedlock_table;
+use crate::sql::micros;
 
 /// The columns of one table.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +41,7 @@ impl Columns {
         match Columns::look(pool).await {
             Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
             Err(Refusal::NoTable(_)) => {
-                pool.run(&table(&pool.config)).await.map_err(Refusal::into_failure)?;
+                pool.run(&shedlock_table(&pool.config)).await.map_err(Refusal::into_failure)?;
             }
             found => return found.map_err(Refusal::into_failure),
         }

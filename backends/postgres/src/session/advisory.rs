@@ -21,10 +21,10 @@ use tokio_postgres::types::Type;
 use super::holders::{AGAIN, ALIVE, CLAIM, Entry, drawn, evict, evicted, insert};
 use super::key::Key;
 use super::{Base, draw_word};
-use crate::cells::fence;
 use crate::config::{Create, Names, PostgresConfig};
 use crate::dial::{Link, Sql, only, read};
 use crate::error::Refusal;
+use crate::rows::fence;
 use crate::server::Sessions as Shared;
 
 /// Advisory locks of one database.
@@ -118,7 +118,7 @@ impl Sessions for Advisory {
     }
 
     async fn diagnose(&self, _: Duration) -> Vec<Finding> {
-        crate::diagnose::of_sessions(&self.base).await
+        crate::diagnose::of_sessions(&self.base.server, &self.base.pool).await
     }
 }
 

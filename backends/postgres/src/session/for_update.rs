@@ -17,10 +17,10 @@ use tokio_postgres::types::Type;
 
 use super::holders::{Entry, evict, evicted};
 use super::{Base, draw_word, process};
-use crate::cells::fence;
 use crate::config::{Create, Names, PostgresConfig};
 use crate::dial::{Link, Sql, only, read};
 use crate::error::Refusal;
+use crate::rows::fence;
 
 /// Rows of one table, locked by open transactions.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Sessions for ForUpdate {
     }
 
     async fn diagnose(&self, _: Duration) -> Vec<Finding> {
-        let mut findings = crate::diagnose::of_sessions(&self.base).await;
+        let mut findings = crate::diagnose::of_sessions(&self.base.server, &self.base.pool).await;
         findings.extend(self.room().cost(crate::diagnose::connections(&self.base.pool).await));
         findings
     }

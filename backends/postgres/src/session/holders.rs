@@ -9,11 +9,11 @@ use leasehold_core::{
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::cells::{end_of, fence};
 use crate::config::Names;
 use crate::dial::{Link, Sql, read};
 use crate::error::Refusal;
 use crate::pool::Pool;
+use crate::rows::{end_of, fence};
 use crate::schema::CREATING;
 use crate::sql::{NOW, epoch};
 

@@ -8,10 +8,10 @@ use tokio_postgres::Transaction;
 use tokio_postgres::types::Type;
 
 use super::holders::drawn;
-use crate::cells::fence;
 use crate::config::PostgresConfig;
 use crate::dial::only;
 use crate::error::Refusal;
+use crate::rows::fence;
 
 /// Returns the statement that takes the lock of `method=for-update` inside a transaction, for any client of
 /// PostgreSQL.

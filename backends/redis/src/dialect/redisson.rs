@@ -13,8 +13,8 @@ use leasehold_core::{
 
 use super::ScriptDialect;
 use super::scripts::{HASH_CONTEND, HASH_INSPECT, HASH_RELEASE, HASH_RENEW};
+use crate::channel_scope::ChannelScope;
 use crate::command_conn::Request;
-use crate::pubsub_conn::ChannelScope;
 use crate::reply;
 
 /// The dialect of Redisson.

@@ -15,10 +15,10 @@ use leasehold_core::{
 
 use super::ScriptDialect;
 use super::reading::{self, Look};
-use crate::acquire::{check_ttl, ended};
 use crate::backend::RedisBackend;
+use crate::backend::acquire::{check_ttl, ended};
+use crate::backend::inspect::{each_key, glob_escaped};
 use crate::command_conn::Request;
-use crate::inspect::{each_key, glob_escaped};
 use crate::polling::{self, LAST_POLL, TICK};
 use crate::reply;
 use crate::server::{MIN_TTL, RENEW_BATCH_MAX};

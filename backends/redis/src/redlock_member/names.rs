@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use leasehold_core::{ClaimId, Failure, Resource};
 
 use super::{LOCK, answers, scripts};
+use crate::backend::inspect::{each_key, glob_escaped, searched};
 use crate::command_conn::{Request, Wire};
 use crate::config::RedisConfig;
-use crate::inspect::{each_key, glob_escaped, searched};
 use crate::keys::MAX_NAME;
 
 /// Lists the locked resources whose names begin with `prefix`, and the holders of their locks.

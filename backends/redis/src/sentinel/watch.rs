@@ -11,7 +11,8 @@ use leasehold_core::Failure;
 
 use super::Shared;
 use crate::backoff::Backoff;
-use crate::pubsub_conn::{ChannelScope, PubSubEvent};
+use crate::channel_scope::ChannelScope;
+use crate::pubsub_conn::{PubSubConn, PubSubEvent};
 use crate::timer;
 
 /// Listens to the Sentinel of this number for as long as the backend lives.
@@ -39,7 +40,7 @@ const SWITCHED: &str = "+switch-master";
 async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
     let Some(sentinel) = shared.sentinels.get(number) else { return std::future::pending().await };
     let limit = shared.config.timeout;
-    let (mut ears, _) = sentinel.dialer.subscription(ChannelScope::Everywhere).await?;
+    let (mut ears, _) = PubSubConn::open(&sentinel.dialer, ChannelScope::Everywhere).await?;
     let failed = |reason: String| Failure::unavailable(format!("{}: {reason}", sentinel.host));
     ears.subscribe(vec![SWITCHED.to_owned()]).await.map_err(|error| failed(error.to_string()))?;
     match tokio::time::timeout(limit, ears.hear()).await {

@@ -10,7 +10,7 @@ use leasehold::Client;
 use tokio::task::JoinSet;
 
 use super::System;
-use super::peers::{self, Peer};
+use super::peers::{self, Handed, Peer};
 use crate::Outcome;
 use crate::effort::now_nanos;
 use crate::handover::{HOLD, Latencies, latencies};
@@ -47,16 +47,6 @@ pub(crate) async fn measure(system: &System, plan: &Plan, report: &mut Report) -
     let constant = Some(Target::AtMost(1.15));
     report.compare(messages, &many.messages, "the same with 8 waiters", &few.messages, constant);
     Ok(())
-}
-
-/// The work of one line.
-#[derive(Debug)]
-pub(crate) struct Handed {
-    pub(crate) holds: Vec<Hold>,
-    /// The moment after which no waiter began anew.
-    pub(crate) until: u64,
-    /// The messages to the server, by all together.
-    pub(crate) messages: f64,
 }
 
 #[derive(Default)]

@@ -15,7 +15,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::System;
-use super::line::Handed;
 use crate::Outcome;
 use crate::effort::now_nanos;
 use crate::handover::HOLD;
@@ -47,6 +46,16 @@ impl Peer {
             Peer::Etcdctl => "etcdctl lock, a process for each",
         }
     }
+}
+
+/// The work of one line.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    pub(crate) holds: Vec<Hold>,
+    /// The moment after which no waiter began anew.
+    pub(crate) until: u64,
+    /// The messages to the server, by all together.
+    pub(crate) messages: f64,
 }
 
 /// Lets `waiters` clients of a peer hand a lock to each other.

@@ -14,8 +14,8 @@ use leasehold_core::{
 };
 use redis::Value;
 
-use crate::acquire::ended;
 use crate::backend::RedisBackend;
+use crate::backend::acquire::ended;
 use crate::command_conn::Request;
 use crate::keys::Keys;
 use crate::polling::TICK;

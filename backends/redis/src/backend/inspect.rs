@@ -8,8 +8,8 @@ use leasehold_core::{
 };
 use redis::cmd;
 
-use crate::acquire::ended;
 use crate::backend::RedisBackend;
+use crate::backend::acquire::ended;
 use crate::command_conn::{Request, Wire};
 use crate::config::Wait;
 use crate::keys::{Keys, MAX_NAME, plain};

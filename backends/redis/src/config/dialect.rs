@@ -1,10 +1,23 @@
-//! The part of a URL that concerns the dialect, and the dialect's limits on the rest of the URL.
+//! The dialects, the part of a URL that names one, and their limits on the rest of the URL.
 
 use leasehold_core::{Failure, QueueOrder};
 use url::Url;
 
-use super::Dialect;
-use crate::config::{RedisConfig, Wait, invalid};
+use super::{RedisConfig, Wait, invalid};
+
+/// The library whose form of a lock is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// leasehold's own.
+    #[default]
+    Native,
+    /// A string that is set if it does not exist.
+    Plain,
+    /// A hash of owners.
+    Redisson,
+    /// A string, and a list that wakes.
+    PythonRedisLock,
+}
 
 impl Dialect {
     /// All of them, as a URL names them.

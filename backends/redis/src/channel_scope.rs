@@ -1,0 +1,20 @@
+//! The servers to which a message on a channel is carried.
+
+/// The distance that a message is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChannelScope {
+    /// To every server of a cluster, and to every listener there.
+    Everywhere,
+    /// To the servers of the channel's slot.
+    Slot,
+}
+
+impl ChannelScope {
+    /// Returns the command that publishes a message so far.
+    pub(crate) fn publish(self) -> &'static str {
+        match self {
+            ChannelScope::Everywhere => "PUBLISH",
+            ChannelScope::Slot => "SPUBLISH",
+        }
+    }
+}
