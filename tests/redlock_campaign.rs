@@ -63,7 +63,7 @@ async fn contend(locks: Client, crowd: Arc<Crowd>) -> u64 {
     let mutex = locks.mutex("job").ttl(TTL);
     let mut failed = 0;
     while !crowd.over.load(Ordering::SeqCst) {
-        let Ok(guard) = mutex.lock_timeout(Duration::from_secs(5)).await else {
+        let Ok(Some(guard)) = mutex.try_lock_for(Duration::from_secs(5)).await else {
             failed += 1;
             continue;
         };

@@ -143,7 +143,7 @@ async fn new_servers_join_by_themselves_once_no_lease_can_be_older() {
     let error = impatient(&servers, SHORT).await.mutex("job").lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("never served"), "{error}");
-    let guard = locks.mutex("job").ttl(TTL).lock_timeout(Duration::from_secs(14)).await.unwrap();
+    let guard = locks.mutex("job").ttl(TTL).try_lock_for(Duration::from_secs(14)).await.unwrap().unwrap();
     assert!(guard.fence().unwrap().epoch > 0);
 }
 
@@ -185,7 +185,7 @@ async fn a_flushed_server_votes_for_nobody_while_a_lease_is_valid() {
     servers.server(1).flushall().await.unwrap();
     let end = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Ok(_new) = two.mutex("job").lock_timeout(Duration::from_millis(300)).await {
+        if let Ok(Some(_new)) = two.mutex("job").try_lock_for(Duration::from_millis(300)).await {
             assert!(old.check().is_err(), "two hold it");
             break;
         }

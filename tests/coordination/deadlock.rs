@@ -30,12 +30,11 @@ fn mutex(locks: &Client, name: &str, owner: &Owner) -> Mutex {
     locks.mutex(name).owner(owner).detect_deadlocks(SOON)
 }
 
-/// Continues to wait even after the deadlock error, and keeps what it holds: a deadlock that no party
-/// resolves.
-async fn insists(mutex: Mutex) -> Result<Guard> {
-    match mutex.lock_timeout(LIMIT).await {
+/// Waits to its end also where it is told to give up, and keeps what it holds: a circle that nobody ends.
+async fn insists(mutex: Mutex) -> Result<Option<Guard>> {
+    match mutex.try_lock_for(LIMIT).await {
         Err(error) if error.kind() == ErrorKind::Deadlock => {
-            mutex.detect_deadlocks(LIMIT * 2).lock_timeout(LIMIT).await
+            mutex.detect_deadlocks(LIMIT * 2).try_lock_for(LIMIT).await
         }
         outcome => outcome,
     }
@@ -46,7 +45,8 @@ async fn plays(stage: &Stage, locks: &Client, name: &str) -> Result<()> {
     let one = mutex(locks, &format!("{name}/one"), &me).ttl(TTL).lock().await?;
     stage.at("holds one").await;
     let other = mutex(locks, &format!("{name}/other"), &me).ttl(TTL);
-    let other = stage.during("waits for the other", insists(other)).await?;
+    let other =
+        stage.during("waits for the other", insists(other)).await?.expect("the other is free in time");
     other.release().await?;
     one.release().await
 }
@@ -65,7 +65,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     let dying = victim.reaches_its_end().await;
     let taking = insists(mutex(&ground.one, &one, &me));
     let (taken, ()) = tokio::join!(taking, dying.killed());
-    taken.unwrap().release().await.unwrap();
+    taken.unwrap().unwrap().release().await.unwrap();
     drop(held);
     if !comes_through {
         let seen = async { while !ground.two.deadlocks().await.unwrap().is_empty() {} };

@@ -47,7 +47,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     let mutex = mutex(&ground.one, &victim.name());
     let (begun, died_as_holder) = (Instant::now(), victim.step() == 0);
     victim.dies().await;
-    let guard = mutex.lock_timeout(LIMIT).await.unwrap();
+    let guard = mutex.try_lock_for(LIMIT).await.unwrap().unwrap();
     if died_as_holder {
         // A store that counts in whole seconds may be early by one, and its holder counts on so much less.
         let coarse = ground.one.profile().granularity;
@@ -57,7 +57,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
 }
 
 async fn rules(ground: &Ground) {
-    let (ours, theirs) = (mutex(&ground.one, "lock-delay/1"), mutex(&ground.two, "quiet/1"));
+    let (ours, theirs) = (mutex(&ground.one, "lock-delay/1"), mutex(&ground.two, "lock-delay/1"));
     if !is_carried_by(ground) {
         return assert_unsupported(ours.lock().await);
     }

@@ -70,7 +70,7 @@ async fn a_holder_dies(ground: &Ground, victim: Victim) {
         // The dead process may have died before it held the lock.
         dead = &mut dying => dead.unwrap(),
     }
-    let guard = ground.one.mutex(&name).ttl(LIVING).lock_timeout(LIMIT).await.unwrap();
+    let guard = ground.one.mutex(&name).ttl(LIVING).try_lock_for(LIMIT).await.unwrap().unwrap();
     ground.two.revoke(&name, "of the next one").await.unwrap();
     assert_eq!(soon("to hear of it", guard.revoked()).await.unwrap().reason, "of the next one");
     guard.release().await.unwrap();

@@ -32,7 +32,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                     }
                     let all = semaphore(&ground.one, &victim.name(), LIVING);
                     victim.dies().await;
-                    all.acquire_many_timeout(PERMITS, LIMIT).await.unwrap().release().await.unwrap();
+                    all.try_acquire_many_for(PERMITS, LIMIT).await.unwrap().unwrap().release().await.unwrap();
                 }
                 .boxed()
             },
@@ -57,16 +57,29 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                         semaphore(&ground.one, &victim.name(), LIVING),
                         semaphore(&ground.two, &victim.name(), LIVING),
                     );
-                    let mut one = Some(here.acquire_timeout(LIMIT).await.unwrap());
+                    let mut one = Some(here.try_acquire_for(LIMIT).await.unwrap().unwrap());
                     if victim.comes_through() {
                         drop(one.take());
                     }
                     victim.dies().await;
-                    // Two are free: the dead waiter ahead keeps no other waiter from them, even while
-                    // its place in the queue is kept.
-                    there.acquire_many_timeout(2, PASSED_OVER).await.unwrap().release().await.unwrap();
+                    // Two are free: the dead one, who stands before, keeps nobody from them for as long as its place is kept.
+                    there
+                        .try_acquire_many_for(2, PASSED_OVER)
+                        .await
+                        .unwrap()
+                        .unwrap()
+                        .release()
+                        .await
+                        .unwrap();
                     drop(one);
-                    there.acquire_many_timeout(PERMITS, LIMIT).await.unwrap().release().await.unwrap();
+                    there
+                        .try_acquire_many_for(PERMITS, LIMIT)
+                        .await
+                        .unwrap()
+                        .unwrap()
+                        .release()
+                        .await
+                        .unwrap();
                 }
                 .boxed()
             },

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::{Client, ErrorKind, StripedMutex};
+use leasehold::{Client, StripedMutex};
 
 use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, soon};
 use crate::player::Stage;
@@ -22,7 +22,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 async move {
                     let stock = stock(&ground.one, &victim.name(), LIVING);
                     victim.dies().await;
-                    stock.for_key("key").lock_timeout(LIMIT).await.unwrap().release().await.unwrap();
+                    stock.for_key("key").try_lock_for(LIMIT).await.unwrap().unwrap().release().await.unwrap();
                 }
                 .boxed()
             },
@@ -41,14 +41,16 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             around: |ground, victim| {
                 async move {
                     let name = victim.name();
-                    let mut busy =
-                        Some(stock(&ground.one, &name, LIVING).all().lock_timeout(LIMIT).await.unwrap());
+                    let mut busy = Some(
+                        stock(&ground.one, &name, LIVING).all().try_lock_for(LIMIT).await.unwrap().unwrap(),
+                    );
                     if victim.comes_through() {
                         drop(busy.take());
                     }
                     victim.dies().await;
                     drop(busy);
-                    let whole = stock(&ground.two, &name, LIVING).all().lock_timeout(LIMIT).await.unwrap();
+                    let whole =
+                        stock(&ground.two, &name, LIVING).all().try_lock_for(LIMIT).await.unwrap().unwrap();
                     whole.release().await.unwrap();
                 }
                 .boxed()
@@ -71,7 +73,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                     victim.dies().await;
                     let mut guards = Vec::new();
                     for _ in 0..stock.count() {
-                        guards.push(stock.lock_any_timeout(LIMIT).await.unwrap());
+                        guards.push(stock.try_lock_any_for(LIMIT).await.unwrap().unwrap());
                     }
                     for guard in guards {
                         guard.release().await.unwrap();
@@ -108,8 +110,7 @@ async fn a_key_has_one_segment_which_is_an_ordinary_mutex(ground: &Ground) {
     let theirs = ground.two.striped_mutex("striped/1", 12).for_key("customer/7");
     assert!(theirs.try_lock().await.unwrap().is_none());
     assert!(ground.two.mutex(&name).try_lock().await.unwrap().is_none());
-    let refusal = theirs.lock_timeout(Duration::from_millis(100)).await.unwrap_err();
-    assert_eq!(refusal.kind(), ErrorKind::Timeout);
+    assert!(theirs.try_lock_for(Duration::from_millis(100)).await.unwrap().is_none());
     guard.release().await.unwrap();
 }
 
@@ -123,8 +124,7 @@ async fn any_takes_what_is_free_and_waits_where_nothing_is(ground: &Ground) {
     let names: BTreeSet<_> = guards.iter().map(|guard| guard.resource().as_str().to_owned()).collect();
     assert_eq!(names.len(), 4, "{names:?}");
     assert!(theirs.try_lock_any().await.unwrap().is_none());
-    let refusal = theirs.lock_any_timeout(Duration::from_millis(100)).await.unwrap_err();
-    assert_eq!(refusal.kind(), ErrorKind::Timeout);
+    assert!(theirs.try_lock_any_for(Duration::from_millis(100)).await.unwrap().is_none());
     let waiter = tokio::spawn(async move { soon("any", theirs.lock_any()).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     for guard in guards {

@@ -68,7 +68,7 @@ async fn a_waiter_dies(ground: &Ground, victim: Victim) {
     }
     let name = victim.name();
     let lock = rwlock(&ground.one, &name, LIVING);
-    let mut reader = Some(lock.read_timeout(LIMIT).await.unwrap());
+    let mut reader = Some(lock.try_read_for(LIMIT).await.unwrap().unwrap());
     if victim.comes_through() {
         drop(reader.take());
     }
@@ -79,7 +79,7 @@ async fn a_waiter_dies(ground: &Ground, victim: Victim) {
 
 async fn another_writes_by_upgrade(ground: &Ground, name: &str) {
     let lock = rwlock(&ground.two, name, LIVING);
-    let mut guard = lock.upgradable_read_timeout(LIMIT).await.unwrap();
+    let mut guard = lock.try_upgradable_read_for(LIMIT).await.unwrap().unwrap();
     soon("to become a writer", become_writer(&mut guard)).await;
     assert!(lock.try_read().await.unwrap().is_none());
     guard.release().await.unwrap();

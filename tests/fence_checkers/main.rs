@@ -70,8 +70,8 @@ async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
     });
     let mut player = player.await.unwrap();
     let locks = Client::open(url).await.unwrap();
-    let guard = locks.mutex(NAME).ttl(Duration::from_secs(30)).lock_timeout(Duration::from_secs(40)).await;
-    let guard = guard.expect("what a stopped process held ends with its lease");
+    let guard = locks.mutex(NAME).ttl(Duration::from_secs(30)).try_lock_for(Duration::from_secs(40)).await;
+    let guard = guard.unwrap().expect("what a stopped process held ends with its lease");
     let mut resource = place.open(&guard).await.unwrap();
     assert_eq!(resource.read().await.unwrap(), 5);
     // Its successor has read and not written: a resource that checks only writes lets this one in.

@@ -131,7 +131,7 @@ async fn holders_and_waiters(seen: &mut Seen, one: &Client, two: &Client) {
     let again = mutex.lock().await.unwrap();
     let waiting = tokio::spawn({
         let lock = two.mutex(name).owner(&Owner::new());
-        async move { lock.lock_timeout(LIMIT).await }
+        async move { lock.try_lock_for(LIMIT).await }
     });
     // Not every store shows its waiters.
     let looking = until("a client waits", || async { !one.inspect(name).await.unwrap().waiting.is_empty() });
@@ -145,27 +145,29 @@ async fn holders_and_waiters(seen: &mut Seen, one: &Client, two: &Client) {
     seen.texts.shown("an owner that holds", &owner);
     // This comes last, since a lock that was proved cannot be transferred.
     seen.texts.shown("a proof", again.proof());
-    seen.texts.came("a wait", &one.mutex(name).lock_timeout(Duration::from_millis(50)).await);
+    seen.texts.came("a wait", &one.mutex(name).try_lock_for(Duration::from_millis(50)).await);
     seen.texts.came("a revocation", &two.revoke(name, "if you please").await);
     drop((guard, again));
     let next = waiting.await.unwrap();
     seen.look("when the next holds", one, two).await;
     seen.texts.came("the next guard", &next);
-    seen.texts.came("a release", &next.unwrap().release().await);
+    seen.texts.came("a release", &next.unwrap().unwrap().release().await);
 }
 
 async fn built_on_locks(seen: &mut Seen, one: &Client, two: &Client) {
     let leadership = one.election("secrets/election").campaign_timeout("me", LIMIT).await;
     seen.texts.came("a leadership", &leadership);
+    let election = two.election("secrets/election");
+    seen.texts.came("a candidate", &election.campaign_timeout("you", Duration::from_millis(50)).await);
     seen.texts.came("a leader", &two.election("secrets/election").leader().await);
     seen.texts.shown("an observer", &two.election("secrets/election").observe());
-    let multi = one.lock_all(["secrets/a", "secrets/b"]).lock_timeout(LIMIT).await;
+    let multi = one.lock_all(["secrets/a", "secrets/b"]).try_lock_for(LIMIT).await;
     seen.texts.came("several guards", &multi);
-    let permit = one.semaphore("secrets/permits", 2).acquire_timeout(LIMIT).await;
+    let permit = one.semaphore("secrets/permits", 2).try_acquire_for(LIMIT).await;
     seen.texts.came("a permit", &permit);
-    let reader = one.rwlock("secrets/readers").upgradable_read_timeout(LIMIT).await;
+    let reader = one.rwlock("secrets/readers").try_upgradable_read_for(LIMIT).await;
     seen.texts.came("a reader", &reader);
-    let stripe = one.striped_mutex("secrets/stripes", 2).lock_any_timeout(LIMIT).await;
+    let stripe = one.striped_mutex("secrets/stripes", 2).try_lock_any_for(LIMIT).await;
     seen.texts.came("a stripe that is held", &stripe);
     seen.texts
         .came("a rate limit", &one.rate_limit("secrets/rate", 2, Duration::from_secs(5)).try_acquire().await);
@@ -175,7 +177,7 @@ async fn built_on_locks(seen: &mut Seen, one: &Client, two: &Client) {
     seen.texts.came("a latch", &one.latch("secrets/latch", 2).count_down_as("me").await);
     let barrier = one.barrier("secrets/barrier", 2).wait_timeout(Duration::from_millis(200)).await;
     seen.texts.came("a barrier", &barrier);
-    let guard = one.mutex("secrets/condition").lock_timeout(LIMIT).await.unwrap();
+    let guard = one.mutex("secrets/condition").try_lock_for(LIMIT).await.unwrap().unwrap();
     let condition = one.condition("secrets/waiters");
     seen.texts.came("a condition", &guard.wait_timeout(&condition, Duration::from_millis(200)).await);
     let flight = one.single_flight("secrets/flight");
@@ -203,10 +205,15 @@ async fn threads(seen: &mut Seen, url: &str, other: &Client) {
         texts.shown("an interrupt", &interrupt);
         texts.shown("an election of threads", &locks.election("e"));
         texts.shown("a value of threads", &locks.versioned("v"));
-        let guard = mutex.lock_timeout(LIMIT).unwrap();
+        let guard = mutex.try_lock_for(LIMIT).unwrap().unwrap();
         texts.shown("a guard of threads", &guard);
-        texts.came("a wait of threads", &mutex.lock_timeout(Duration::from_millis(20)));
-        let several = locks.lock_all(["secrets/ta", "secrets/tb"]).lock_timeout(LIMIT).unwrap();
+        texts.came("a wait of threads", &mutex.try_lock_for(Duration::from_millis(20)));
+        let election = locks.election("secrets/te");
+        let leadership = election.campaign("me");
+        texts.came("a leadership of threads", &leadership);
+        texts.came("a candidate of threads", &election.campaign_timeout("you", Duration::from_millis(20)));
+        drop(leadership);
+        let several = locks.lock_all(["secrets/ta", "secrets/tb"]).try_lock_for(LIMIT).unwrap().unwrap();
         texts.shown("several guards of threads", &several);
         ((locks, guard, several), texts)
     })

@@ -6,7 +6,7 @@ use crate::things::{LIMIT, Seen};
 
 pub(crate) async fn goes_over(seen: &mut Seen, one: &Client, two: &Client) {
     let name = "secrets/token";
-    let guard = one.mutex(name).lock_timeout(LIMIT).await.unwrap();
+    let guard = one.mutex(name).try_lock_for(LIMIT).await.unwrap().unwrap();
     seen.look("before it is handed off", one, two).await;
     let handover = match guard.transfer().await {
         Ok(handover) => handover,

@@ -17,7 +17,7 @@ pub(crate) async fn comes(seen: &mut Seen, one: &Client, two: &Client) {
 /// Another client ends the claim of a holder.
 async fn broken(seen: &mut Seen, one: &Client, two: &Client) {
     let name = "secrets/broken";
-    let guard = one.mutex(name).ttl(Duration::from_secs(4)).lock_timeout(LIMIT).await.unwrap();
+    let guard = one.mutex(name).ttl(Duration::from_secs(4)).try_lock_for(LIMIT).await.unwrap().unwrap();
     let snapshot = two.inspect(name).await.unwrap();
     seen.look("before a break", one, two).await;
     let mut is_broken = false;
@@ -41,7 +41,13 @@ async fn broken(seen: &mut Seen, one: &Client, two: &Client) {
 async fn unanswered(seen: &mut Seen, one: &Client, two: &Client) {
     let fault = std::sync::Arc::new(Fault::over(two.backend().clone()));
     let locks = Client::builder().over(fault.clone()).unwrap();
-    let guard = locks.mutex("secrets/expires").ttl(Duration::from_secs(4)).lock_timeout(LIMIT).await.unwrap();
+    let guard = locks
+        .mutex("secrets/expires")
+        .ttl(Duration::from_secs(4))
+        .try_lock_for(LIMIT)
+        .await
+        .unwrap()
+        .unwrap();
     seen.look("before the store is away", one, &locks).await;
     for mode in [Mode::Refuse, Mode::LoseReply] {
         fault.set_all(mode);
@@ -77,8 +83,8 @@ async fn refused(seen: &mut Seen, one: &Client) {
     seen.texts.came("transferable", &mutex().transferable());
     let owner = Owner::new();
     let held = one.rwlock("secrets/deadlock").owner(&owner);
-    if let Ok(reader) = held.read_timeout(LIMIT).await {
-        seen.texts.came("a deadlock", &held.write_timeout(Duration::from_secs(1)).await);
+    if let Ok(Some(reader)) = held.try_read_for(LIMIT).await {
+        seen.texts.came("a deadlock", &held.try_write_for(Duration::from_secs(1)).await);
         drop(reader);
     }
 }

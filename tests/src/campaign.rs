@@ -118,8 +118,8 @@ impl Contender {
     async fn contend(self) {
         let mutex = self.locks.mutex(NAME).ttl(self.ttl);
         while !self.stop.load(Ordering::Relaxed) {
-            // Failures while servers are away are retried; the referee notices what must not happen.
-            let Ok(guard) = mutex.lock_timeout(self.ttl * 2).await else {
+            // What fails while servers are away is tried again; what must not happen is the referee's to see.
+            let Ok(Some(guard)) = mutex.try_lock_for(self.ttl * 2).await else {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
@@ -161,13 +161,13 @@ pub fn add_one(register: &std::path::Path, fence: Fence) -> Result<(), FencedFil
 async fn load(locks: Client, name: String, ttl: Duration, stop: Arc<AtomicBool>, cycles: Arc<AtomicU64>) {
     let mutex = locks.mutex(&name).ttl(ttl);
     while !stop.load(Ordering::Relaxed) {
-        match mutex.lock_timeout(ttl).await {
-            Ok(guard) => {
+        match mutex.try_lock_for(ttl).await {
+            Ok(Some(guard)) => {
                 if guard.release().await.is_ok() {
                     cycles.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Ok(None) | Err(_) => tokio::time::sleep(PAUSE).await,
         }
     }
     locks.close(Duration::from_secs(5)).await;

@@ -108,7 +108,7 @@ async fn watch(client: &Client, names: Vec<String>) -> Vec<Guard> {
     let mut guards = Vec::new();
     for name in names {
         let mutex = client.mutex(&name).ttl(TTL);
-        guards.push(mutex.lock_timeout(Duration::from_secs(10)).await.unwrap());
+        guards.push(mutex.try_lock_for(Duration::from_secs(10)).await.unwrap().unwrap());
     }
     guards
 }
@@ -147,11 +147,9 @@ async fn kill(
 async fn rival(client: Client, holder: Guard) -> Option<Duration> {
     let mutex = client.mutex(holder.resource().as_str()).ttl(TTL);
     let guard = loop {
-        match mutex.lock_timeout(Duration::from_secs(20)).await {
-            Ok(guard) => break guard,
-            Err(error) => {
-                assert!(holder.remaining() > Duration::ZERO, "{error}, although no client holds it")
-            }
+        match mutex.try_lock_for(Duration::from_secs(20)).await {
+            Ok(Some(guard)) => break guard,
+            missed => assert!(holder.remaining() > Duration::ZERO, "{missed:?}, although nobody holds it"),
         }
     };
     assert!(guard.fence() > holder.fence(), "{:?}, then {:?}", holder.fence(), guard.fence());

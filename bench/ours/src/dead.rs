@@ -48,6 +48,7 @@ const DEAD: usize = 12;
 const WANTED: f64 = 2.0;
 /// No step takes longer.
 const LIMIT: Duration = Duration::from_secs(60);
+const BUSY: &str = "the lock was not free in time";
 
 async fn store(what: &'static str, url: &str, plan: &Plan, report: &mut Report) -> Outcome<()> {
     let (mut ours, mut wanted) = (Series::default(), Series::default());
@@ -63,14 +64,14 @@ async fn store(what: &'static str, url: &str, plan: &Plan, report: &mut Report) 
 /// Seconds.
 async fn round(url: &str) -> Outcome<f64> {
     let (holder, last) = (Client::open(url).await?, Client::open(url).await?);
-    let guard = holder.mutex(NAME).lock_timeout(LIMIT).await?;
+    let guard = holder.mutex(NAME).try_lock_for(LIMIT).await?.ok_or(BUSY)?;
     // The dead of the round before.
     waiting(&holder, 0).await?;
     let mut dead: Vec<Child> =
         (0..DEAD).map(|_| spawn(Means::Client, url, 0, u64::MAX)).collect::<Outcome<_>>()?;
     waiting(&holder, DEAD).await?;
     let mutex = last.mutex(NAME);
-    let next = tokio::spawn(async move { (mutex.lock_timeout(LIMIT).await, Instant::now()) });
+    let next = tokio::spawn(async move { (mutex.try_lock_for(LIMIT).await, Instant::now()) });
     waiting(&holder, DEAD + 1).await?;
     for process in &mut dead {
         process.start_kill()?;
@@ -81,7 +82,7 @@ async fn round(url: &str) -> Outcome<f64> {
     let released = Instant::now();
     guard.release().await?;
     let (granted, at) = next.await?;
-    granted?.release().await?;
+    granted?.ok_or(BUSY)?.release().await?;
     holder.close(LIMIT).await;
     last.close(LIMIT).await;
     Ok((at - released).as_secs_f64())

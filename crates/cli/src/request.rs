@@ -151,21 +151,21 @@ impl Request {
         match (self.kind, self.patience) {
             (Kind::Exclusive, Patience::None) => self.with_terms(locks.mutex(name))?.try_lock().await,
             (Kind::Exclusive, Patience::Limit(limit)) => {
-                self.with_terms(locks.mutex(name))?.lock_timeout(limit).await.map(Some)
+                self.with_terms(locks.mutex(name))?.try_lock_for(limit).await
             }
             (Kind::Exclusive, Patience::Forever) => {
                 self.with_terms(locks.mutex(name))?.lock().await.map(Some)
             }
             (Kind::Shared, Patience::None) => self.with_terms(locks.rwlock(name))?.try_read().await,
             (Kind::Shared, Patience::Limit(limit)) => {
-                self.with_terms(locks.rwlock(name))?.read_timeout(limit).await.map(Some)
+                self.with_terms(locks.rwlock(name))?.try_read_for(limit).await
             }
             (Kind::Shared, Patience::Forever) => self.with_terms(locks.rwlock(name))?.read().await.map(Some),
             (Kind::Permits(permits), Patience::None) => {
                 self.with_terms(locks.semaphore(name, permits))?.try_acquire().await
             }
             (Kind::Permits(permits), Patience::Limit(limit)) => {
-                self.with_terms(locks.semaphore(name, permits))?.acquire_timeout(limit).await.map(Some)
+                self.with_terms(locks.semaphore(name, permits))?.try_acquire_for(limit).await
             }
             (Kind::Permits(permits), Patience::Forever) => {
                 self.with_terms(locks.semaphore(name, permits))?.acquire().await.map(Some)

@@ -234,8 +234,7 @@ impl Hold {
                 tracing::info!(name = visible(request.name.as_str()), fence, "granted");
                 Ok(Taken::Held(Hold::Own(Box::new(guard), tags)))
             }
-            Ok(None) => Err(busy(request, locks, "is busy").await),
-            Err(error) if error.kind() == leasehold::ErrorKind::Timeout => {
+            Ok(None) => {
                 let waited = match request.patience {
                     Patience::Limit(limit) => format!("was not free within {}", duration(limit)),
                     _ => "is busy".to_owned(),

@@ -72,7 +72,7 @@ impl Client {
     async fn cycle(&self, ttl: Duration) -> Result<Cycle, Error> {
         let clock = self.clock();
         let begin = clock.now();
-        let guard = self.mutex(NAME).ttl(ttl).lock_timeout(ttl.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await?;
+        let guard = self.mutex(NAME).ttl(ttl).lock_within(ttl.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await?;
         let fence = guard.fence();
         guard.release().await?;
         Ok(Cycle { took: clock.now().since(begin), fence })

@@ -20,14 +20,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// use leasehold::{ErrorKind, Client};
+/// use leasehold::Client;
 /// use std::time::Duration;
 ///
 /// let locks = Client::open("mem:").await?;
 /// let held = locks.mutex("orders/42").lock().await?;
-/// match locks.mutex("orders/42").lock_timeout(Duration::from_millis(10)).await {
-///     Ok(guard) => guard.release().await?,
-///     Err(error) if error.kind() == ErrorKind::Timeout => {} // somebody else is at it
+/// match locks.mutex("orders/42").try_lock_for(Duration::from_millis(10)).await {
+///     Ok(Some(guard)) => guard.release().await?,
+///     Ok(None) => {} // somebody else is at it
 ///     Err(error) if error.may_have_happened() => {} // look before it is tried again
 ///     Err(error) => return Err(error),
 /// }
@@ -47,13 +47,12 @@ pub struct Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A wait that ended at its limit. Nothing is held.
+    /// A wait that ended at its limit. Nothing is held. A lock that is not free within the limit of a
+    /// `try_*_for` is no error: see [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
-    /// For a lock, it means that the store answered, in the last second of the wait or after it, that
-    /// the lock is not free. If the store gives no such answer, the wait ends as `Unavailable` or
-    /// `OutcomeUnknown`: the store is asked a last time at the limit, and has two seconds to answer. So
-    /// a wait takes as long as its limit and the answer of the store together, and at most two seconds
-    /// more than its limit. If another task of this client keeps the lock, the store is not asked.
+    /// For an upgrade, a rate limit and an election, it means what `Ok(None)` means there: the store
+    /// answered, in the last second of the wait or after it, that the lock is not free. If the store
+    /// gives no such answer, the wait ends as `Unavailable` or `OutcomeUnknown`.
     Timeout,
     /// The loss of a lock that was held.
     Lost(LossCause),
@@ -79,6 +78,16 @@ pub enum ErrorKind {
     Interrupted,
     /// A wait for something that cannot come any more: a barrier that broke, or a latch that was removed.
     Broken,
+}
+
+/// Returns `None` for a wait for a lock that ended at its limit: the lock is held, which is no error. A
+/// wait that ended without an answer of the store stays an error.
+pub(crate) fn none_if_timed_out<T>(waited: Result<T>) -> Result<Option<T>> {
+    match waited {
+        Ok(granted) => Ok(Some(granted)),
+        Err(error) if error.kind == ErrorKind::Timeout => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 impl Error {

@@ -36,7 +36,7 @@ async fn a_count_that_cannot_be_is_refused_by_each_call() {
         let refused = [
             stock.lock_any().await.err(),
             stock.try_lock_any().await.err(),
-            stock.lock_any_timeout(Duration::from_secs(60)).await.err(),
+            stock.try_lock_any_for(Duration::from_secs(60)).await.err(),
             stock.for_key("key").lock().await.err(),
             stock.stripe(7).try_lock().await.err(),
             stock.all().lock().await.err(),
@@ -82,15 +82,15 @@ async fn a_limited_wait_ends_in_time_although_the_look_hangs() {
     fault.set(Verb::Contend, Mode::Hang);
     let began = tokio::time::Instant::now();
     let waiting =
-        tokio::time::timeout(Duration::from_secs(60), stripe.lock_timeout(Duration::from_millis(100)));
+        tokio::time::timeout(Duration::from_secs(60), stripe.try_lock_for(Duration::from_millis(100)));
     // Nothing is known of the lock, and the last look at it has a limit of its own.
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::OutcomeUnknown);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     fault.set(Verb::Contend, Mode::Pass);
-    let guard = stripe.lock_timeout(Duration::from_secs(60)).await.unwrap();
-    assert_eq!(stripe.lock_timeout(Duration::ZERO).await.unwrap_err().kind(), ErrorKind::Timeout);
+    let guard = stripe.try_lock_for(Duration::from_secs(60)).await.unwrap().unwrap();
+    assert!(stripe.try_lock_for(Duration::ZERO).await.unwrap().is_none());
     guard.release().await.unwrap();
-    stripe.lock_timeout(Duration::ZERO).await.unwrap().release().await.unwrap();
+    stripe.try_lock_for(Duration::ZERO).await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -37,12 +37,12 @@ async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
                 let mutex = locks.mutex("job").ttl(ms(400));
                 drop(poll_and_drop(mutex.lock(), polls).await);
                 drop(poll_and_drop(mutex.try_lock(), polls).await);
-                drop(poll_and_drop(mutex.lock_timeout(ms(1000)), polls).await);
+                drop(poll_and_drop(mutex.try_lock_for(ms(1000)), polls).await);
                 wire.set_all(Mode::Pass);
                 drop(held);
                 settles(&other, "job").await;
-                // And the queue still works.
-                mutex.lock_timeout(Duration::from_secs(5)).await.unwrap().release().await.unwrap();
+                // And the line still works.
+                mutex.try_lock_for(Duration::from_secs(5)).await.unwrap().unwrap().release().await.unwrap();
             }
         }
     }
@@ -274,8 +274,8 @@ async fn whoever_stops_polling_his_release_keeps_nobody_waiting() {
         assert!(releasing.as_mut().poll(&mut cx).is_pending());
         wire.set(Verb::Release, Mode::Pass);
         match comer {
-            Comer::Waits => drop(lock.lock_timeout(PATIENT).await.expect("no other client has it")),
-            Comer::Tries => assert!(lock.try_lock().await.unwrap().is_none(), "it is not released yet"),
+            Comer::Waits => drop(lock.try_lock_for(PATIENT).await.unwrap().expect("nobody else has it")),
+            Comer::Tries => assert!(lock.try_lock().await.unwrap().is_none(), "it is not given back yet"),
             Comer::Closes => assert!(locks.close(PATIENT).await, "the release is brought to its end"),
         }
         settles(&store.client().0, "job").await;

@@ -1,34 +1,80 @@
-//! The end of a wait with a limit: `Timeout` says that the store answered, anything else that it did not.
+//! The end of a wait with a limit: `None` says that the store answered, an error that it did not.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Store, ms, settles};
-use leasehold::layer::{Mode, Verb};
-use leasehold::{Client, ErrorKind};
+use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::{AcquireFailure, Client, ErrorKind, Event, EventSubscriber};
 use tokio::time::Instant;
 
 /// As long as a silent server answers nothing.
 const SILENT: Mode = Mode::LateReply(Duration::from_secs(3_600));
 
-/// Returns how a wait for `job` with this limit ends, and after how long.
-async fn ends(locks: &Client, limit: Duration) -> (ErrorKind, Duration) {
-    let began = Instant::now();
-    let error = locks.mutex("job").lock_timeout(limit).await.unwrap_err();
-    assert_eq!(error.resource().map(ToString::to_string).as_deref(), Some("job"), "{error}");
-    (error.kind(), began.elapsed())
+/// The acquisitions that failed: the resource, and why.
+#[derive(Debug, Default)]
+struct Failures(Mutex<Vec<(String, AcquireFailure)>>);
+
+impl Failures {
+    fn take(&self) -> Vec<(String, AcquireFailure)> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl EventSubscriber for Failures {
+    fn on_event(&self, event: &Event<'_>) {
+        if let Event::AcquireFailed { resource, failure, .. } = event {
+            self.0.lock().unwrap().push((resource.to_string(), *failure));
+        }
+    }
+}
+
+/// A client whose waits are observed.
+#[derive(Clone)]
+struct Waiter {
+    locks: Client,
+    failures: Arc<Failures>,
+}
+
+impl Waiter {
+    fn of(store: &Store) -> (Waiter, Arc<Fault>) {
+        let failures = Arc::<Failures>::default();
+        let (locks, wire) = store.observed(failures.clone());
+        (Waiter { locks, failures }, wire)
+    }
+
+    /// How a wait for `job` of so long ends, and after how long. `Timeout` is what events say of a lock
+    /// that is held.
+    async fn ends(&self, limit: Duration) -> (ErrorKind, Duration) {
+        let began = Instant::now();
+        let kind = match self.locks.mutex("job").try_lock_for(limit).await {
+            Ok(granted) => {
+                assert!(granted.is_none(), "granted");
+                ErrorKind::Timeout
+            }
+            Err(error) => {
+                assert_eq!(error.resource().map(ToString::to_string).as_deref(), Some("job"), "{error}");
+                assert_ne!(error.kind(), ErrorKind::Timeout, "{error}");
+                error.kind()
+            }
+        };
+        let took = began.elapsed();
+        assert_eq!(self.failures.take(), [("job".to_owned(), AcquireFailure::Error(kind))]);
+        (kind, took)
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_answers_says_that_it_is_busy() {
     let store = Store::new();
-    let ((locks, _), (other, _)) = (store.client(), store.client());
+    let ((waiter, _), (other, _)) = (Waiter::of(&store), store.client());
     let guard = other.mutex("job").lock().await.unwrap();
     for limit in [ms(1), ms(100), ms(3_000), ms(60_000)] {
-        assert_eq!(ends(&locks, limit).await, (ErrorKind::Timeout, limit));
+        assert_eq!(waiter.ends(limit).await, (ErrorKind::Timeout, limit));
     }
     guard.release().await.unwrap();
     settles(&other, "job").await;
@@ -36,10 +82,10 @@ async fn a_store_that_answers_says_that_it_is_busy() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_store_is_not_busy() {
-    let (locks, wire) = Store::new().client();
+    let (waiter, wire) = Waiter::of(&Store::new());
     wire.set_all(SILENT);
     for limit in [ms(100), ms(3_000)] {
-        let (kind, took) = ends(&locks, limit).await;
+        let (kind, took) = waiter.ends(limit).await;
         assert_eq!((kind, took), (ErrorKind::OutcomeUnknown, limit + ms(2_000)));
     }
 }
@@ -47,9 +93,9 @@ async fn a_silent_store_is_not_busy() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_falls_silent_during_the_wait_is_not_busy() {
     let store = Store::new();
-    let ((locks, wire), (other, _)) = (store.client(), store.client());
+    let ((waiter, wire), (other, _)) = (Waiter::of(&store), store.client());
     let _guard = other.mutex("job").lock().await.unwrap();
-    let waits = tokio::spawn(async move { ends(&locks, ms(3_000)).await });
+    let waits = tokio::spawn(async move { waiter.ends(ms(3_000)).await });
     common::waiting(&other, "job", 1).await;
     wire.set_all(SILENT);
     let (kind, took) = waits.await.unwrap();
@@ -65,10 +111,10 @@ async fn a_store_that_fails_at_the_end_is_not_busy() {
         (Mode::LoseRequest, ErrorKind::OutcomeUnknown),
         (Mode::LoseReply, ErrorKind::OutcomeUnknown),
     ] {
-        let ((locks, wire), (other, _)) = (store.client(), store.client());
+        let ((waiter, wire), (other, _)) = (Waiter::of(&store), store.client());
         let guard = other.mutex("job").lock().await.unwrap();
         wire.set(Verb::Contend, mode);
-        let (kind, took) = ends(&locks, ms(3_000)).await;
+        let (kind, took) = waiter.ends(ms(3_000)).await;
         assert_eq!((kind, took), (said, ms(3_000)), "{mode:?}");
         wire.set_all(Mode::Pass);
         guard.release().await.unwrap();
@@ -79,18 +125,18 @@ async fn a_store_that_fails_at_the_end_is_not_busy() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_has_two_seconds_after_a_short_wait() {
     let store = Store::new();
-    let ((locks, wire), (other, _)) = (store.client(), store.client());
+    let ((waiter, wire), (other, _)) = (Waiter::of(&store), store.client());
     let guard = other.mutex("job").lock().await.unwrap();
     wire.set(Verb::Contend, Mode::LateReply(ms(1_500)));
-    assert_eq!(ends(&locks, ms(100)).await, (ErrorKind::Timeout, ms(1_600)));
+    assert_eq!(waiter.ends(ms(100)).await, (ErrorKind::Timeout, ms(1_600)));
     guard.release().await.unwrap();
     settles(&other, "job").await;
-    let granted = locks.mutex("job").lock_timeout(ms(100)).await.unwrap();
+    let granted = waiter.locks.mutex("job").try_lock_for(ms(100)).await.unwrap().unwrap();
     granted.release().await.unwrap();
     settles(&other, "job").await;
     wire.set(Verb::Contend, Mode::LateReply(ms(2_500)));
-    assert_eq!(ends(&locks, ms(100)).await, (ErrorKind::OutcomeUnknown, ms(2_100)));
-    // A grant that came too late for the caller has been released.
+    assert_eq!(waiter.ends(ms(100)).await, (ErrorKind::OutcomeUnknown, ms(2_100)));
+    // What came too late for the caller has been given back.
     wire.set_all(Mode::Pass);
     settles(&other, "job").await;
 }
@@ -98,14 +144,14 @@ async fn a_slow_store_has_two_seconds_after_a_short_wait() {
 #[tokio::test(start_paused = true)]
 async fn one_of_several_who_wait_hears_of_a_silent_store() {
     let store = Store::new();
-    let ((locks, wire), (other, _)) = (store.client(), store.client());
+    let ((waiter, wire), (other, _)) = (Waiter::of(&store), store.client());
     let guard = other.mutex("job").lock().await.unwrap();
-    let patient = locks.mutex("job");
+    let patient = waiter.locks.mutex("job");
     let goes_on = tokio::spawn(async move { patient.lock().await });
     common::waiting(&other, "job", 1).await;
-    assert_eq!(ends(&locks, ms(3_000)).await, (ErrorKind::Timeout, ms(3_000)));
+    assert_eq!(waiter.ends(ms(3_000)).await, (ErrorKind::Timeout, ms(3_000)));
     wire.set_all(SILENT);
-    assert_eq!(ends(&locks, ms(3_000)).await, (ErrorKind::OutcomeUnknown, ms(5_000)));
+    assert_eq!(waiter.ends(ms(3_000)).await, (ErrorKind::OutcomeUnknown, ms(5_000)));
     wire.set_all(Mode::Pass);
     guard.release().await.unwrap();
     goes_on.await.unwrap().unwrap().release().await.unwrap();
@@ -113,10 +159,10 @@ async fn one_of_several_who_wait_hears_of_a_silent_store() {
 
 #[tokio::test(start_paused = true)]
 async fn what_this_client_holds_is_busy_whatever_the_store_says() {
-    let (locks, wire) = Store::new().client();
-    let _guard = locks.mutex("job").lock().await.unwrap();
+    let (waiter, wire) = Waiter::of(&Store::new());
+    let _guard = waiter.locks.mutex("job").lock().await.unwrap();
     wire.set_all(SILENT);
-    assert_eq!(ends(&locks, ms(3_000)).await, (ErrorKind::Timeout, ms(3_000)));
+    assert_eq!(waiter.ends(ms(3_000)).await, (ErrorKind::Timeout, ms(3_000)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,18 +181,55 @@ async fn upgrades_and_segments_say_it_too() {
     let (silent, ()) = tokio::join!(guard.upgrade_timeout(ms(3_000)), falls_silent);
     let silent = silent.unwrap_err();
     assert_eq!(silent.kind(), ErrorKind::OutcomeUnknown, "{silent}");
-    let silent = locks.striped_mutex("parts", 2).lock_any_timeout(ms(3_000)).await.unwrap_err();
+    let silent = locks.striped_mutex("parts", 2).try_lock_any_for(ms(3_000)).await.unwrap_err();
     assert_eq!(silent.kind(), ErrorKind::OutcomeUnknown, "{silent}");
     drop((reader, guard));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_closes_does_not_wait_for_the_last_word() {
-    let (locks, wire) = Store::new().client();
+    let (waiter, wire) = Waiter::of(&Store::new());
     wire.set_all(SILENT);
-    let waiter = locks.clone();
-    let waits = tokio::spawn(async move { ends(&waiter, ms(1_000)).await });
+    let closing = waiter.clone();
+    let waits = tokio::spawn(async move { closing.ends(ms(1_000)).await });
     tokio::time::sleep(ms(2_000)).await;
-    locks.close(ms(0)).await;
+    waiter.locks.close(ms(0)).await;
     assert_eq!(waits.await.unwrap(), (ErrorKind::Closed, ms(2_000)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_held_is_none_and_a_silent_store_is_an_error() {
+    let store = Store::new();
+    let ((locks, wire), (other, _)) = (store.client(), store.client());
+    let held = ["mutex", "b", "parts#0", "parts#1", "prices"];
+    let held =
+        other.lock_all(held).and(other.semaphore("encode", 2).permits_request(2)).lock().await.unwrap();
+    let (mutex, both, parts) =
+        (locks.mutex("mutex"), locks.lock_all(["a", "b"]), locks.striped_mutex("parts", 2));
+    let (prices, encoders) = (locks.rwlock("prices"), locks.semaphore("encode", 2));
+    for is_silent in [false, true] {
+        if is_silent {
+            settles(&locks, "a").await;
+            wire.set_all(Mode::Hang);
+        }
+        for limit in [ms(100), ms(3_000)] {
+            let ended = [
+                mutex.try_lock_for(limit).await.map(|granted| granted.is_none()),
+                both.try_lock_for(limit).await.map(|granted| granted.is_none()),
+                parts.stripe(0).try_lock_for(limit).await.map(|granted| granted.is_none()),
+                parts.try_lock_any_for(limit).await.map(|granted| granted.is_none()),
+                prices.try_read_for(limit).await.map(|granted| granted.is_none()),
+                prices.try_write_for(limit).await.map(|granted| granted.is_none()),
+                prices.try_upgradable_read_for(limit).await.map(|granted| granted.is_none()),
+                encoders.try_acquire_for(limit).await.map(|granted| granted.is_none()),
+                encoders.try_acquire_many_for(2, limit).await.map(|granted| granted.is_none()),
+            ];
+            for (number, ended) in ended.into_iter().enumerate() {
+                let kind = ended.map_err(|error| error.kind());
+                let expected = if is_silent { Err(ErrorKind::OutcomeUnknown) } else { Ok(true) };
+                assert_eq!(kind, expected, "{number}, silent: {is_silent}");
+            }
+        }
+    }
+    drop(held);
 }

@@ -110,7 +110,7 @@ impl Ask {
                 let lock = self.settle(client.mutex(&name));
                 match self.patience {
                     Patience::Try => lock.try_lock().await,
-                    Patience::For(limit) => lock.lock_timeout(limit).await.map(Some),
+                    Patience::For(limit) => lock.try_lock_for(limit).await,
                     Patience::Forever => lock.lock().await.map(Some),
                 }
             }
@@ -118,7 +118,7 @@ impl Ask {
                 let lock = self.settle(client.rwlock(&name));
                 match self.patience {
                     Patience::Try => lock.try_read().await,
-                    Patience::For(limit) => lock.read_timeout(limit).await.map(Some),
+                    Patience::For(limit) => lock.try_read_for(limit).await,
                     Patience::Forever => lock.read().await.map(Some),
                 }
             }
@@ -126,7 +126,7 @@ impl Ask {
                 let lock = self.settle(client.rwlock(&name));
                 match self.patience {
                     Patience::Try => lock.try_write().await,
-                    Patience::For(limit) => lock.write_timeout(limit).await.map(Some),
+                    Patience::For(limit) => lock.try_write_for(limit).await,
                     Patience::Forever => lock.write().await.map(Some),
                 }
             }
@@ -134,7 +134,7 @@ impl Ask {
                 let (lock, permits) = (self.settle(client.semaphore(&name, all)), self.share.weight());
                 match self.patience {
                     Patience::Try => lock.try_acquire_many(permits).await,
-                    Patience::For(limit) => lock.acquire_many_timeout(permits, limit).await.map(Some),
+                    Patience::For(limit) => lock.try_acquire_many_for(permits, limit).await,
                     Patience::Forever => lock.acquire_many(permits).await.map(Some),
                 }
             }

@@ -188,3 +188,51 @@ impl Client {
         &self.client
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+    use crate::blocking::Stripe;
+    use crate::error::ErrorKind;
+    use crate::layer::{Fault, Mode};
+    use crate::local::MemoryBackend;
+
+    /// Opens a client on a wire of its own to `store`.
+    fn client(store: &Arc<MemoryBackend>) -> (Client, Arc<Fault>) {
+        let fault = Arc::new(Fault::over(store.clone()));
+        let backend = fault.clone();
+        let client = wait("open", async move { crate::Client::builder().over(backend) }).unwrap().unwrap();
+        (Client { client }, fault)
+    }
+
+    type Ended = Result<bool, ErrorKind>;
+
+    /// Waits for all three at the same time; `Ok(true)` for what is held.
+    fn ended(mutex: &Mutex, several: &MultiLock, stripe: &Stripe) -> [Ended; 3] {
+        let limit = Duration::from_millis(50);
+        thread::scope(|scope| {
+            let threads = [
+                scope.spawn(|| mutex.try_lock_for(limit).map(|granted| granted.is_none())),
+                scope.spawn(|| several.try_lock_for(limit).map(|granted| granted.is_none())),
+                scope.spawn(|| stripe.try_lock_for(limit).map(|granted| granted.is_none())),
+            ];
+            threads.map(|thread| thread.join().unwrap().map_err(|error| error.kind()))
+        })
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_none_and_a_silent_store_is_an_error() {
+        let store = Arc::new(MemoryBackend::new());
+        let ((locks, wire), (other, _)) = (client(&store), client(&store));
+        let held = other.lock_all(["mutex", "several", "parts#0"]).lock().unwrap();
+        let (mutex, several) = (locks.mutex("mutex"), locks.lock_all(["several", "then"]));
+        let stripe = locks.striped_mutex("parts", 1).for_key("key");
+        assert_eq!(ended(&mutex, &several, &stripe), [Ok(true); 3]);
+        wire.set_all(Mode::Hang);
+        assert_eq!(ended(&mutex, &several, &stripe), [Err(ErrorKind::OutcomeUnknown); 3]);
+        drop(held);
+    }
+}

@@ -178,12 +178,12 @@ impl Lock<Exclusive> {
         Ok(self.ask(|lock| async move { lock.try_lock().await })?.map(Guard::new))
     }
 
-    /// Blocks for up to `limit`, as [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// Blocks for up to `limit`, as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.ask(move |lock| async move { lock.lock_timeout(limit).await }).map(Guard::new)
+    pub fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        Ok(self.ask(move |lock| async move { lock.try_lock_for(limit).await })?.map(Guard::new))
     }
 
     /// Continues the lock that another process handed off, as
@@ -216,12 +216,12 @@ impl Lock<Shared> {
     }
 
     /// Blocks for up to `limit` until it may read, as
-    /// [`RwLock::read_timeout`](crate::RwLock::read_timeout).
+    /// [`RwLock::try_read_for`](crate::RwLock::try_read_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn read_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.ask(move |lock| async move { lock.read_timeout(limit).await }).map(Guard::new)
+    pub fn try_read_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        Ok(self.ask(move |lock| async move { lock.try_read_for(limit).await })?.map(Guard::new))
     }
 
     /// Blocks until it may write, as [`RwLock::write`](crate::RwLock::write).
@@ -242,12 +242,12 @@ impl Lock<Shared> {
     }
 
     /// Blocks for up to `limit` until it may write, as
-    /// [`RwLock::write_timeout`](crate::RwLock::write_timeout).
+    /// [`RwLock::try_write_for`](crate::RwLock::try_write_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn write_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.ask(move |lock| async move { lock.write_timeout(limit).await }).map(Guard::new)
+    pub fn try_write_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        Ok(self.ask(move |lock| async move { lock.try_write_for(limit).await })?.map(Guard::new))
     }
 
     /// Continues the lock that another process handed off, as
@@ -280,12 +280,12 @@ impl Lock<Counted> {
     }
 
     /// Blocks for up to `limit` for one permit, as
-    /// [`Semaphore::acquire_timeout`](crate::Semaphore::acquire_timeout).
+    /// [`Semaphore::try_acquire_for`](crate::Semaphore::try_acquire_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn acquire_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.acquire_many_timeout(1, limit)
+    pub fn try_acquire_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        self.try_acquire_many_for(1, limit)
     }
 
     /// Blocks until it has several permits, as
@@ -307,12 +307,13 @@ impl Lock<Counted> {
     }
 
     /// Blocks for up to `limit` for several permits, as
-    /// [`Semaphore::acquire_many_timeout`](crate::Semaphore::acquire_many_timeout).
+    /// [`Semaphore::try_acquire_many_for`](crate::Semaphore::try_acquire_many_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn acquire_many_timeout(&self, permits: u32, limit: Duration) -> Result<Guard> {
-        self.ask(move |lock| async move { lock.acquire_many_timeout(permits, limit).await }).map(Guard::new)
+    pub fn try_acquire_many_for(&self, permits: u32, limit: Duration) -> Result<Option<Guard>> {
+        let asked = self.ask(move |lock| async move { lock.try_acquire_many_for(permits, limit).await });
+        Ok(asked?.map(Guard::new))
     }
 
     /// Continues the permits that another process handed off, as

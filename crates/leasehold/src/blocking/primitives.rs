@@ -258,12 +258,13 @@ impl Blocking<crate::MultiLock> {
         Ok(self.ask("lock", |all| async move { all.try_lock().await })?.map(MultiGuard::new))
     }
 
-    /// Blocks for up to `limit` until all are held, as [`lock_timeout`](crate::MultiLock::lock_timeout).
+    /// Blocks for up to `limit` until all are held, as [`try_lock_for`](crate::MultiLock::try_lock_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn lock_timeout(&self, limit: Duration) -> Result<MultiGuard> {
-        self.ask("lock", move |all| async move { all.lock_timeout(limit).await }).map(MultiGuard::new)
+    pub fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
+        let asked = self.ask("lock", move |all| async move { all.try_lock_for(limit).await });
+        Ok(asked?.map(MultiGuard::new))
     }
 }
 
@@ -295,12 +296,13 @@ impl Blocking<crate::StripedMutex> {
     }
 
     /// Blocks for up to `limit` until any stripe is held, as
-    /// [`lock_any_timeout`](crate::StripedMutex::lock_any_timeout).
+    /// [`try_lock_any_for`](crate::StripedMutex::try_lock_any_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn lock_any_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.ask("lock", move |lock| async move { lock.lock_any_timeout(limit).await }).map(Guard::new)
+    pub fn try_lock_any_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        let asked = self.ask("lock", move |lock| async move { lock.try_lock_any_for(limit).await });
+        Ok(asked?.map(Guard::new))
     }
 }
 
@@ -321,12 +323,13 @@ impl Blocking<crate::Stripe> {
         Ok(self.ask("lock", |stripe| async move { stripe.try_lock().await })?.map(Guard::new))
     }
 
-    /// Blocks for up to `limit`, as [`lock_timeout`](crate::Stripe::lock_timeout).
+    /// Blocks for up to `limit`, as [`try_lock_for`](crate::Stripe::try_lock_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.ask("lock", move |stripe| async move { stripe.lock_timeout(limit).await }).map(Guard::new)
+    pub fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        let asked = self.ask("lock", move |stripe| async move { stripe.try_lock_for(limit).await });
+        Ok(asked?.map(Guard::new))
     }
 }
 

@@ -98,7 +98,7 @@ impl Election {
     /// # Errors
     /// As [`Election::campaign`], and `Timeout`.
     pub async fn campaign_timeout(&self, value: &str, limit: Duration) -> Result<Leadership> {
-        self.lead(self.candidate(value)?.lock_timeout(limit).await?)
+        self.lead(self.candidate(value)?.lock_within(limit).await?)
     }
 
     /// Returns the present leader.

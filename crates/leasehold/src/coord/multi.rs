@@ -8,7 +8,7 @@ use futures_util::future::select_all;
 use leasehold_core::{Fence, LossCause, Resource};
 
 use crate::engine::Wait;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 use crate::lock::{Guard, LockRequest, while_held};
 
 /// Several locks, of one store or of several, that are acquired and released together.
@@ -86,15 +86,15 @@ impl MultiLock {
         Ok(Some(guard))
     }
 
-    /// Waits up to `limit` until all are held.
+    /// Waits up to `limit` until all are held; `None` if one of them is not free by then.
     ///
     /// # Cancel safety
     /// As [`MultiLock::lock`].
     ///
     /// # Errors
-    /// As [`MultiLock::lock`], and `Timeout`, which names the lock that was not free.
-    pub async fn lock_timeout(&self, limit: Duration) -> Result<MultiGuard> {
-        self.hold(Some(limit)).await
+    /// As [`MultiLock::lock`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
+        none_if_timed_out(self.hold(Some(limit)).await)
     }
 
     async fn hold(&self, limit: Option<Duration>) -> Result<MultiGuard> {

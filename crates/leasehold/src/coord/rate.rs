@@ -141,7 +141,7 @@ impl RateLimit {
         self.check()?;
         let clock = self.engine.clock();
         let end = clock.now().after(limit);
-        while !self.permits.acquire_many_timeout(weight, clock.now().until(end)).await?.spend() {}
+        while !self.permits.acquire_many_within(weight, clock.now().until(end)).await?.spend() {}
         Ok(())
     }
 

@@ -179,20 +179,20 @@ impl StripedMutex {
         self.try_some(random_below(self.count())?, self.count()).await
     }
 
-    /// Acquires a stripe as [`StripedMutex::lock_any`], waiting up to `limit`.
+    /// Acquires a stripe as [`StripedMutex::lock_any`], waiting up to `limit`; `None` if none is free by
+    /// then.
+    ///
+    /// # Cancel safety
+    /// As [`StripedMutex::lock_any`].
     ///
     /// # Errors
-    /// As [`StripedMutex::lock_any`], and `Timeout`.
-    pub async fn lock_any_timeout(&self, limit: Duration) -> Result<Guard> {
+    /// As [`StripedMutex::lock_any`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_lock_any_for(&self, limit: Duration) -> Result<Option<Guard>> {
         let engine = self.stripe(0).mutex().engine().clone();
-        if let Some(outcome) = within(&engine, limit, self.lock_any()).await {
-            return outcome;
+        match within(&engine, limit, self.lock_any()).await {
+            Some(outcome) => outcome.map(Some),
+            None => engine.last_word(limit, self.try_lock_any()).await,
         }
-        let found = engine.last_word(limit, self.try_lock_any()).await?;
-        found.ok_or_else(|| {
-            let text = format!("no stripe of {} was free within {limit:.1?}; nothing is held", self.name);
-            Error::new(ErrorKind::Timeout, "lock", text)
-        })
     }
 
     /// Returns the statistics of this client for each stripe since the lock was made, with a
@@ -262,21 +262,21 @@ impl Stripe {
         }
     }
 
-    /// Waits in the queue for up to `limit`.
+    /// Waits in the queue for up to `limit`; `None` if it is not free by then.
     ///
     /// # Errors
-    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
-    pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
         if limit.is_zero() {
             // It looks once, and that look has to be completed.
-            return self.try_lock().await?.ok_or_else(|| self.timeout(limit));
+            return self.try_lock().await;
         }
         let engine = self.mutex().engine();
         if let Some(outcome) = within(engine, limit, self.lock()).await {
-            return outcome;
+            return outcome.map(Some);
         }
         let found = engine.last_word(limit, self.mutex().try_lock()).await?;
-        self.finish(engine.clock().now(), found.ok_or_else(|| self.timeout(limit)))
+        found.map(|guard| self.finish(self.now(), Ok(guard))).transpose()
     }
 
     /// Returns the lock itself.
@@ -296,11 +296,6 @@ impl Stripe {
         let counted = &self.stripes[self.number];
         counted.waited.fetch_add(1, Ordering::Relaxed);
         self.finish(began, waiting.await)
-    }
-
-    fn timeout(&self, limit: Duration) -> Error {
-        let text = format!("stripe {} was not free within {limit:.1?}; nothing is held", self.number);
-        Error::new(ErrorKind::Timeout, "lock", text)
     }
 
     fn now(&self) -> Moment {

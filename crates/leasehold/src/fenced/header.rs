@@ -10,7 +10,7 @@
 //!
 //! // In the client:
 //! let line = format!("{}: {}", header::NAME, header::value(Fence::new(0, 34, 0))?);
-//! assert_eq!(line, "Client-Fence: 00000000000000000034");
+//! assert_eq!(line, "Leasehold-Fence: 00000000000000000034");
 //! // In the service, for each request:
 //! let account = FenceGate::new(100);
 //! let admitted = header::open(&account, Some(b"00000000000000000034"))?;

@@ -20,7 +20,7 @@ use leasehold_core::{
 };
 
 use crate::engine::{Engine, Owner, Wait, WaitOptions, Want};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 
 pub use guard::Guard;
 pub use mutex::Mutex;
@@ -352,6 +352,11 @@ impl<K> Lock<K> {
             Some(guard) => Ok(guard),
             None => Err(Error::timeout(Duration::ZERO, &self.name.clone()?)),
         }
+    }
+
+    /// Waits for up to `limit`; `None` if the lock is not free by then.
+    async fn try_hold_for(&self, share: Share, limit: Duration) -> Result<Option<Guard>> {
+        none_if_timed_out(self.hold(share, Wait::For(limit)).await)
     }
 
     /// Returns another lock of the same client with the same settings; without an owner, and without a

@@ -60,17 +60,28 @@ impl Lock<Exclusive> {
         self.try_hold(Share::MUTEX, Wait::No).await
     }
 
-    /// Waits in the queue for up to `limit`, and then up to two seconds for the answer of the
-    /// store to a last look.
+    /// Waits in the queue for up to `limit`; `None` if the lock is not free by then.
+    ///
+    /// `None` means that the store answered, in the last second of the wait or after it, that the lock
+    /// is not free. The store is asked a last time at the limit, and has two seconds to answer. So a wait
+    /// takes as long as its limit and the answer of the store together, and at most two seconds more
+    /// than its limit. If another task of this client keeps the lock, the store is not asked.
     ///
     /// # Cancel safety
     /// As [`Mutex::lock`].
     ///
     /// # Errors
-    /// As [`Mutex::lock`], `Timeout` if the store answers at the end that the lock is not free, and
-    /// `Unavailable` or `OutcomeUnknown` if it does not answer: see
-    /// [`ErrorKind::Timeout`](crate::ErrorKind::Timeout).
-    pub async fn lock_timeout(&self, limit: Duration) -> Result<Guard> {
+    /// As [`Mutex::lock`], and `Unavailable` or `OutcomeUnknown` if the store does not answer at the end
+    /// of the wait: it is not known whether the lock is free.
+    pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        self.try_hold_for(Share::MUTEX, limit).await
+    }
+
+    /// Waits as [`Mutex::try_lock_for`], for a caller to which a lock that is held is an error.
+    ///
+    /// # Errors
+    /// As there, and `Timeout` if the lock is held.
+    pub(crate) async fn lock_within(&self, limit: Duration) -> Result<Guard> {
         self.hold(Share::MUTEX, Wait::For(limit)).await
     }
 

@@ -7,7 +7,7 @@ use leasehold_core::Share;
 use super::kind::Shared;
 use super::{Guard, Lock, TransferToken, Upgradable};
 use crate::engine::Wait;
-use crate::error::Result;
+use crate::error::{Result, none_if_timed_out};
 
 /// A lock for many readers or one writer, across all processes that use the same store.
 ///
@@ -49,12 +49,12 @@ impl Lock<Shared> {
         self.try_hold(Share::READER, Wait::No).await
     }
 
-    /// Waits in the queue for up to `limit` to read.
+    /// Waits in the queue for up to `limit` to read; `None` if that is not possible by then.
     ///
     /// # Errors
-    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
-    pub async fn read_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.hold(Share::READER, Wait::For(limit)).await
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_read_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        self.try_hold_for(Share::READER, limit).await
     }
 
     /// Waits in the queue to read, as a reader that may become a writer, and a reader again, without a gap.
@@ -66,12 +66,13 @@ impl Lock<Shared> {
         Upgradable::read(self, Wait::Forever).await
     }
 
-    /// Waits in the queue for up to `limit` to read as [`RwLock::upgradable_read`] does.
+    /// Waits in the queue for up to `limit` to read as [`RwLock::upgradable_read`] does; `None` if that
+    /// is not possible by then.
     ///
     /// # Errors
-    /// As [`RwLock::upgradable_read`], and `Timeout`.
-    pub async fn upgradable_read_timeout(&self, limit: Duration) -> Result<Upgradable> {
-        Upgradable::read(self, Wait::For(limit)).await
+    /// As [`RwLock::upgradable_read`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_upgradable_read_for(&self, limit: Duration) -> Result<Option<Upgradable>> {
+        none_if_timed_out(Upgradable::read(self, Wait::For(limit)).await)
     }
 
     /// Waits in the queue to write.
@@ -90,12 +91,12 @@ impl Lock<Shared> {
         self.try_hold(Share::WRITER, Wait::No).await
     }
 
-    /// Waits in the queue for up to `limit` to write.
+    /// Waits in the queue for up to `limit` to write; `None` if that is not possible by then.
     ///
     /// # Errors
-    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
-    pub async fn write_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.hold(Share::WRITER, Wait::For(limit)).await
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_write_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        self.try_hold_for(Share::WRITER, limit).await
     }
 
     /// Continues as the reader or the writer that another process [handed off](Guard::transfer).

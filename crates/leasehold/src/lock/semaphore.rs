@@ -49,12 +49,12 @@ impl Lock<Counted> {
         self.try_acquire_many(1).await
     }
 
-    /// Waits in the queue for up to `limit` for one permit.
+    /// Waits in the queue for up to `limit` for one permit; `None` if none is free by then.
     ///
     /// # Errors
-    /// As [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
-    pub async fn acquire_timeout(&self, limit: Duration) -> Result<Guard> {
-        self.acquire_many_timeout(1, limit).await
+    /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_acquire_for(&self, limit: Duration) -> Result<Option<Guard>> {
+        self.try_acquire_many_for(1, limit).await
     }
 
     /// Waits in the queue for several permits, which are granted together.
@@ -73,11 +73,20 @@ impl Lock<Counted> {
         self.try_hold(self.share(permits)?, Wait::No).await
     }
 
-    /// Waits in the queue for up to `limit` for several permits.
+    /// Waits in the queue for up to `limit` for several permits; `None` if they are not free by then.
     ///
     /// # Errors
-    /// As [`Semaphore::acquire_many`], and `Timeout`.
-    pub async fn acquire_many_timeout(&self, permits: u32, limit: Duration) -> Result<Guard> {
+    /// As [`Semaphore::acquire_many`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_acquire_many_for(&self, permits: u32, limit: Duration) -> Result<Option<Guard>> {
+        self.try_hold_for(self.share(permits)?, limit).await
+    }
+
+    /// Waits as [`Semaphore::try_acquire_many_for`], for a caller to which permits that are not free are
+    /// an error.
+    ///
+    /// # Errors
+    /// As there, and `Timeout` if they are not free.
+    pub(crate) async fn acquire_many_within(&self, permits: u32, limit: Duration) -> Result<Guard> {
         self.hold(self.share(permits)?, Wait::For(limit)).await
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold::layer::Fault;
 use leasehold::local::MemoryBackend;
-use leasehold::{Client, Snapshot, Tuning};
+use leasehold::{Client, EventSubscriber, Snapshot, Tuning};
 
 /// One store that several clients reach, each over a wire of its own.
 pub(crate) struct Store(Arc<MemoryBackend>);
@@ -25,6 +25,12 @@ impl Store {
     pub(crate) fn tuned(&self, tuning: Tuning) -> (Client, Arc<Fault>) {
         let fault = Arc::new(Fault::over(self.0.clone()));
         (Client::builder().tuning(tuning).over(fault.clone()).unwrap(), fault)
+    }
+
+    /// Opens a client whose events `subscriber` gets.
+    pub(crate) fn observed(&self, subscriber: Arc<dyn EventSubscriber>) -> (Client, Arc<Fault>) {
+        let fault = Arc::new(Fault::over(self.0.clone()));
+        (Client::builder().subscriber(subscriber).over(fault.clone()).unwrap(), fault)
     }
 }
 

@@ -101,7 +101,8 @@ impl Actor {
                 }
                 let share = shares[self.chance.below(shares.len() as u64) as usize];
                 match self.takes(resource, share).await {
-                    Ok(guard) => guards.push(guard),
+                    Ok(Some(guard)) => guards.push(guard),
+                    Ok(None) => break,
                     Err(error) => {
                         let is_deadlock = error.kind() == ErrorKind::Deadlock;
                         told.fetch_add(u64::from(is_deadlock), Ordering::SeqCst);
@@ -117,7 +118,7 @@ impl Actor {
         }
     }
 
-    async fn takes(&mut self, resource: usize, share: Share) -> Result<Guard> {
+    async fn takes(&mut self, resource: usize, share: Share) -> Result<Option<Guard>> {
         self.truth.waits(&self.name, resource, share);
         let after = Duration::from_millis(20) + self.chance.ms(100);
         let taken = self.asks(&format!("r{resource}"), share, after).await;
@@ -125,25 +126,25 @@ impl Actor {
             let stuck = self.truth.stuck();
             assert!(stuck.contains(&self.name), "{} could continue; stuck are {stuck:?}", self.name);
         }
-        self.truth.has(&self.name, taken.is_ok().then_some((resource, share)));
+        self.truth.has(&self.name, matches!(taken, Ok(Some(_))).then_some((resource, share)));
         taken
     }
 
-    async fn asks(&self, name: &str, share: Share, after: Duration) -> Result<Guard> {
+    async fn asks(&self, name: &str, share: Share, after: Duration) -> Result<Option<Guard>> {
         let (locks, owner, patience) = (&self.locks, &self.owner, self.patience);
         let note = Note::new(&self.name).unwrap();
         let table = locks.rwlock(name).note(note.clone()).owner(owner).detect_deadlocks(after);
         match share {
             Share::MUTEX => {
                 let mutex = locks.mutex(name).note(note).owner(owner).detect_deadlocks(after);
-                mutex.lock_timeout(patience).await
+                mutex.try_lock_for(patience).await
             }
-            Share::READER => table.read_timeout(patience).await,
-            Share::WRITER => table.write_timeout(patience).await,
+            Share::READER => table.try_read_for(patience).await,
+            Share::WRITER => table.try_write_for(patience).await,
             counted => {
                 let permits = locks.semaphore(name, counted.capacity()).note(note);
                 let permits = permits.owner(owner).detect_deadlocks(after);
-                permits.acquire_many_timeout(counted.weight(), patience).await
+                permits.try_acquire_many_for(counted.weight(), patience).await
             }
         }
     }

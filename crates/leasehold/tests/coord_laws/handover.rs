@@ -83,7 +83,7 @@ async fn strange(client: Peer, ring: Arc<Ring>, mut chance: Chance) {
     for _ in 0..4 {
         tokio::time::sleep(chance.ms(200)).await;
         let mutex = client.locks.mutex("baton").ttl(TTL);
-        if let Ok(guard) = mutex.lock_timeout(chance.ms(1500)).await {
+        if let Ok(Some(guard)) = mutex.try_lock_for(chance.ms(1500)).await {
             let slot = ring.granted(guard, false);
             tokio::time::sleep(chance.ms(40)).await;
             let guard = slot.lock().unwrap().take();
@@ -171,7 +171,7 @@ async fn schedule(mut world: World, counts: Arc<Counts>) {
         .collect();
     let first = world.client();
     let runners = (0..1 + world.chance.below(4)).map(|_| world.client()).collect();
-    if let Ok(guard) = first.locks.mutex("baton").ttl(TTL).lock_timeout(LONG).await {
+    if let Ok(Some(guard)) = first.locks.mutex("baton").ttl(TTL).try_lock_for(LONG).await {
         let slot = ring.granted(guard, false);
         run(ring.clone(), runners, slot, world.chance.fork()).await;
     }
@@ -180,7 +180,7 @@ async fn schedule(mut world: World, counts: Arc<Counts>) {
     }
     // The queue continues, with or without the token.
     let last = world.calm_client();
-    let guard = last.locks.mutex("baton").ttl(TTL).lock_timeout(LONG).await.unwrap();
+    let guard = last.locks.mutex("baton").ttl(TTL).try_lock_for(LONG).await.unwrap().unwrap();
     drop(ring.granted(guard, false));
 }
 
@@ -286,7 +286,7 @@ async fn a_dropped_half_leaves_nothing_behind() {
             polled(polls, &mut handing).await
         };
         let Some(handover) = handover else {
-            drop(other.locks.mutex("m").lock_timeout(TTL / 2).await.unwrap());
+            drop(other.locks.mutex("m").try_lock_for(TTL / 2).await.unwrap().unwrap());
             continue;
         };
         let handover = handover.unwrap();
@@ -298,7 +298,7 @@ async fn a_dropped_half_leaves_nothing_behind() {
                 break;
             }
         }
-        drop(other.locks.mutex("m").lock_timeout(TTL * 2).await.unwrap());
+        drop(other.locks.mutex("m").try_lock_for(TTL * 2).await.unwrap().unwrap());
     }
 }
 

@@ -43,7 +43,7 @@ fn those_who_hold_hear_and_no_others() {
                     tokio::spawn(async move {
                         for _ in 0..4 {
                             let mutex = client.locks.mutex("m").ttl(Duration::from_millis(400));
-                            let Ok(guard) = mutex.lock_timeout(Duration::from_secs(20)).await else {
+                            let Ok(Some(guard)) = mutex.try_lock_for(Duration::from_secs(20)).await else {
                                 continue;
                             };
                             match tokio::time::timeout(chance.ms(200), guard.revoked()).await {
@@ -72,7 +72,7 @@ fn those_who_hold_hear_and_no_others() {
             }
             // Earlier requests do not concern the present holder.
             let (late, asker) = (world.calm_client(), world.calm_client());
-            let guard = late.locks.mutex("m").lock_timeout(Duration::from_secs(60)).await.unwrap();
+            let guard = late.locks.mutex("m").try_lock_for(Duration::from_secs(60)).await.unwrap().unwrap();
             let early = tokio::time::timeout(Duration::from_secs(5), guard.revoked()).await;
             assert!(early.is_err(), "{early:?}");
             let asked = asker.locks.revoke("m", "now").await.unwrap();

@@ -27,10 +27,10 @@ async fn is_closed(locks: Client) {
     let (mutex, value) = (locks.mutex("next"), locks.versioned("value"));
     assert_eq!(mutex.lock().await.map_err(kind).unwrap_err(), closed);
     assert_eq!(mutex.try_lock().await.map_err(kind).unwrap_err(), closed);
-    assert_eq!(mutex.lock_timeout(ms(20)).await.map_err(kind).unwrap_err(), closed);
+    assert_eq!(mutex.try_lock_for(ms(20)).await.map_err(kind).unwrap_err(), closed);
     assert_eq!(locks.rwlock("next").upgradable_read().await.map_err(kind).unwrap_err(), closed);
     assert_eq!(
-        locks.striped_mutex("next", 3).lock_any_timeout(ms(20)).await.map_err(kind).unwrap_err(),
+        locks.striped_mutex("next", 3).try_lock_any_for(ms(20)).await.map_err(kind).unwrap_err(),
         closed
     );
     assert_eq!(locks.lock_all(["a", "b"]).lock().await.map_err(kind).unwrap_err(), closed);
@@ -134,7 +134,7 @@ async fn nothing_is_granted_by_a_client_that_closed() {
         let asking = tokio::spawn(async move {
             match round {
                 0 => mutex.try_lock().await,
-                1 => mutex.lock_timeout(SOON).await.map(Some),
+                1 => mutex.try_lock_for(SOON).await,
                 _ => mutex.lock().await.map(Some),
             }
         });

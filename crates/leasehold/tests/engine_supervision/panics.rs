@@ -143,13 +143,13 @@ async fn a_subscriber_that_does_not_know_its_span_stops_nothing() {
         guards.push(mutex.lock().await.unwrap());
         // With another note it is not handed over, so the release of the first starts a request for it.
         let next = mutex.clone().note(Note::new("next").unwrap());
-        waiting.push(tokio::spawn(async move { next.lock_timeout(SOON).await }));
+        waiting.push(tokio::spawn(async move { next.try_lock_for(SOON).await }));
     }
     tokio::time::sleep(ms(100)).await;
     // All at once, so that they are released as one batch.
     drop(guards);
     for waiting in waiting {
-        waiting.await.unwrap().unwrap().release().await.unwrap();
+        waiting.await.unwrap().unwrap().unwrap().release().await.unwrap();
     }
     assert!(
         tokio::time::timeout(SOON, world.locks.close(SOON * 2)).await.expect("nothing is left to wait for")
@@ -164,15 +164,15 @@ async fn a_backend_that_panics_costs_one_call() {
         pass()
     });
     let mutex = world.locks.mutex("job").ttl(ms(3_000));
-    let guard = mutex.lock_timeout(SOON).await.unwrap();
+    let guard = mutex.try_lock_for(SOON).await.unwrap().unwrap();
     assert_eq!(world.store.calls(Call::Contend), 2);
     tokio::time::sleep(ms(10_000)).await;
     assert_eq!(guard.state(), State::Valid);
     assert_eq!(world.diary.count("lost", ""), 0);
     guard.release().await.unwrap();
     assert_eq!(world.store.calls(Call::Release), 2);
-    // The queue of this process continues.
-    mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
+    // The line of this process goes on.
+    mutex.try_lock_for(SOON).await.unwrap().unwrap().release().await.unwrap();
     let error = world.locks.list("", None, 10).await.unwrap_err();
     assert!(error.to_string().contains("a backend panics at List"), "{error}");
     assert!(world.locks.list("", None, 10).await.unwrap().is_empty());
@@ -198,7 +198,7 @@ async fn a_batch_that_is_not_answered_in_full_is_asked_again() {
     }
     world.store.is_silent.store(false, Ordering::SeqCst);
     releasing.await.unwrap().unwrap();
-    mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
+    mutex.try_lock_for(SOON).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// The contender dies at a place where no panic is contained.
@@ -232,8 +232,8 @@ async fn a_contender_that_dies_settles_its_line() {
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
     }
     world.store.has_no_profile.store(false, Ordering::SeqCst);
-    // The claim that it had been granted on the server is given up.
-    mutex.lock_timeout(SOON).await.unwrap().release().await.unwrap();
+    // What it had been granted on the server is given up.
+    mutex.try_lock_for(SOON).await.unwrap().unwrap().release().await.unwrap();
 }
 
 /// A waker that panics, as a broken executor's might: it is called in the middle of the watchdog.
