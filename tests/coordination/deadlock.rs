@@ -30,7 +30,8 @@ fn mutex(locks: &Client, name: &str, owner: &Owner) -> Mutex {
     locks.mutex(name).owner(owner).detect_deadlocks(SOON)
 }
 
-/// Waits to its end also where it is told to give up, and keeps what it holds: a circle that nobody ends.
+/// Continues to wait even after the deadlock error, and keeps what it holds: a deadlock that no party
+/// resolves.
 async fn insists(mutex: Mutex) -> Result<Option<Guard>> {
     match mutex.try_lock_for(LIMIT).await {
         Err(error) if error.kind() == ErrorKind::Deadlock => {

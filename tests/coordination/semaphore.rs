@@ -62,7 +62,8 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                         drop(one.take());
                     }
                     victim.dies().await;
-                    // Two are free: the dead one, who stands before, keeps nobody from them for as long as its place is kept.
+                    // Two are free: the dead waiter ahead keeps no other waiter from them, even while
+                    // its place in the queue is kept.
                     there
                         .try_acquire_many_for(2, PASSED_OVER)
                         .await

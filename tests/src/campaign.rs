@@ -118,7 +118,7 @@ impl Contender {
     async fn contend(self) {
         let mutex = self.locks.mutex(NAME).ttl(self.ttl);
         while !self.stop.load(Ordering::Relaxed) {
-            // What fails while servers are away is tried again; what must not happen is the referee's to see.
+            // Failures while servers are away are retried; the referee notices what must not happen.
             let Ok(Some(guard)) = mutex.try_lock_for(self.ttl * 2).await else {
                 tokio::time::sleep(PAUSE).await;
                 continue;

@@ -113,7 +113,7 @@ async fn dual_waiter_for_the_old_lock_keeps_the_new_one_and_releases() {
     let short = both.mutex("job").ttl(Duration::from_millis(300));
     let waiting = tokio::spawn(async move { short.try_lock_for(Duration::from_millis(1_200)).await });
     tokio::time::sleep(Duration::from_millis(900)).await;
-    assert!(new.mutex("job").try_lock().await.unwrap().is_none(), "the one who is next has it");
+    assert!(new.mutex("job").try_lock().await.unwrap().is_none(), "the next waiter has it");
     assert!(waiting.await.unwrap().unwrap().is_none(), "it had to time out");
     let mut free = None;
     for _ in 0..100 {
@@ -165,7 +165,7 @@ async fn a_failure_in_between_leaves_nothing() {
     fault.set(Verb::Contend, Mode::Refuse);
     let error = locks.mutex("job").try_lock().await.unwrap_err();
     assert!(error.to_string().contains("may have"), "{error}");
-    // The new lock is given back.
+    // The new lock is released.
     let guard = after.mutex("job").try_lock_for(Duration::from_secs(5)).await;
     guard.unwrap().unwrap().release().await.unwrap();
 }

@@ -41,7 +41,7 @@ async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
                 wire.set_all(Mode::Pass);
                 drop(held);
                 settles(&other, "job").await;
-                // And the line still works.
+                // And the queue still works.
                 mutex.try_lock_for(Duration::from_secs(5)).await.unwrap().unwrap().release().await.unwrap();
             }
         }
@@ -275,7 +275,7 @@ async fn whoever_stops_polling_his_release_keeps_nobody_waiting() {
         wire.set(Verb::Release, Mode::Pass);
         match comer {
             Comer::Waits => drop(lock.try_lock_for(PATIENT).await.unwrap().expect("nobody else has it")),
-            Comer::Tries => assert!(lock.try_lock().await.unwrap().is_none(), "it is not given back yet"),
+            Comer::Tries => assert!(lock.try_lock().await.unwrap().is_none(), "it is not released yet"),
             Comer::Closes => assert!(locks.close(PATIENT).await, "the release is brought to its end"),
         }
         settles(&store.client().0, "job").await;

@@ -136,7 +136,7 @@ async fn a_slow_store_has_two_seconds_after_a_short_wait() {
     settles(&other, "job").await;
     wire.set(Verb::Contend, Mode::LateReply(ms(2_500)));
     assert_eq!(waiter.ends(ms(100)).await, (ErrorKind::OutcomeUnknown, ms(2_100)));
-    // What came too late for the caller has been given back.
+    // A grant that came too late for the caller has been released.
     wire.set_all(Mode::Pass);
     settles(&other, "job").await;
 }

@@ -26,7 +26,7 @@ async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer() {
     let error = guard.upgrade_timeout(ms(50)).await.unwrap_err();
     assert_eq!((error.kind(), error.op()), (ErrorKind::Timeout, "upgrade"));
     assert!(!guard.is_writer() && guard.check().is_ok());
-    // What it asked for is gone, so readers are let in again.
+    // Its request is gone, so readers are let in again.
     drop(there.try_read_for(PATIENCE).await.unwrap().unwrap());
     let upgrade = tokio::spawn(async move {
         guard.upgrade().await.unwrap();

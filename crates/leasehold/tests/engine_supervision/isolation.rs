@@ -102,7 +102,7 @@ async fn releases_elsewhere_are_prompt(after: Duration) {
         assert!(began.elapsed() < ms(100), "round {round}: {:?}", began.elapsed());
         tokio::time::sleep(ms(100)).await;
     }
-    // They are tried for as long as their leases could last, and then their lines go on.
+    // The releases are retried for as long as the leases could last, and then the queues continue.
     let next = world.locks.mutex("dead/7").ttl(TTL).try_lock_for(TTL * 4).await.unwrap().unwrap();
     assert_eq!(next.state(), State::Valid);
 }

@@ -171,7 +171,7 @@ async fn a_backend_that_panics_costs_one_call() {
     assert_eq!(world.diary.count("lost", ""), 0);
     guard.release().await.unwrap();
     assert_eq!(world.store.calls(Call::Release), 2);
-    // The line of this process goes on.
+    // The queue of this process continues.
     mutex.try_lock_for(SOON).await.unwrap().unwrap().release().await.unwrap();
     let error = world.locks.list("", None, 10).await.unwrap_err();
     assert!(error.to_string().contains("a backend panics at List"), "{error}");
@@ -232,7 +232,7 @@ async fn a_contender_that_dies_settles_its_line() {
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
     }
     world.store.has_no_profile.store(false, Ordering::SeqCst);
-    // What it had been granted on the server is given up.
+    // The claim that it had been granted on the server is given up.
     mutex.try_lock_for(SOON).await.unwrap().unwrap().release().await.unwrap();
 }
 
