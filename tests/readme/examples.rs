@@ -100,7 +100,7 @@ fn one_loads_for_all() {
         let line = printed.lines().find(|line| line.starts_with(row)).unwrap();
         line[row.len()..].split_whitespace().next().unwrap().parse().unwrap()
     };
-    assert_eq!((loads("everybody loads"), loads("one loads for all")), (800, 1), "{printed}");
+    assert_eq!((loads("every caller loads"), loads("one loads for all")), (800, 1), "{printed}");
     assert_eq!(loads("the first loader dies"), 2, "{printed}");
 }
 
