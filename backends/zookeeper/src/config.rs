@@ -275,7 +275,7 @@ mod tests {
             ("zk://a:0", "1 to 65535"),
             ("zk://a//b", "chroot"),
             ("zk://a/../b", "chroot"),
-            ("zk://a?sesion=1s", "known are session"),
+            ("zk://a?sesion=1s", "known options are session"),
             ("zk://a?session=soon", "session=5s"),
             ("zk://a?session=1ms", "between 1s and 10m"),
             ("zk://a?prefix=a/b", "1 to 64"),
