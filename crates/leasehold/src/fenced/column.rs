@@ -26,13 +26,15 @@ pub enum SqlDialect {
 /// The fence is stored as its text, compared byte by byte, so that it can be read in any console and
 /// bound by any client, a shell script with `LEASEHOLD_FENCE` included.
 ///
-/// 1. [`raise`](FenceColumn::raise), or [`raise_or_insert`](FenceColumn::raise_or_insert), and then
-///    [`look`](FenceColumn::look), whose row [`judge`](FenceColumn::judge) reads: together they are
-///    `open`. Do it before the first read, in a transaction of its own.
+/// 1. [`raise_sql`](FenceColumn::raise_sql), or
+///    [`raise_or_insert_sql`](FenceColumn::raise_or_insert_sql), and then
+///    [`select_sql`](FenceColumn::select_sql), whose row [`check`](FenceColumn::check) judges: together
+///    they are `open`. Do it before the first read, in a transaction of its own.
 /// 2. Then read and write. A statement about the row itself carries the
-///    [`condition`](FenceColumn::condition); if it touches no row, a newer holder was here. (MySQL
-///    counts unchanged rows only for clients that ask for found rows.) A transaction that touches other
-///    rows begins with [`hold`](FenceColumn::hold), judged like `look`: newer holders wait for its end.
+///    [`condition_sql`](FenceColumn::condition_sql); if it touches no row, a newer holder was here.
+///    (MySQL counts unchanged rows only for clients that ask for found rows.) A transaction that touches
+///    other rows begins with [`select_for_update_sql`](FenceColumn::select_for_update_sql), whose row is
+///    checked like that of `select_sql`: newer holders wait for its end.
 ///
 /// ```
 /// use leasehold::{Fence, fenced::{FenceColumn, SqlDialect}};

@@ -91,7 +91,7 @@ impl Guard {
 
     /// Returns the number that rises with every grant of this resource; `None` if the backend has none.
     ///
-    /// To be sure that there is a fence, require it with [`Lock::fenced`](crate::Lock::fenced).
+    /// To be sure that there is a fence, require it with [`Lock::require_fencing`](crate::Lock::require_fencing).
     pub fn fence(&self) -> Option<Fence> {
         self.hold().fence()
     }
