@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 
 use crate::support::pty::Pty;
-use crate::support::{Place, number};
+use crate::support::Place;
 
 /// Reads a line from the terminal, and prints a word when it is continued: only then has the shell restored
 /// the terminal, and input may be typed.
@@ -217,7 +217,9 @@ fn terminal_command_is_in_the_foreground_from_the_start() {
     for _ in 0..5 {
         let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", script]);
         let line = pty.see(" end");
-        let groups: Vec<_> = line.trim_end_matches(" end").split(' ').map(number).collect();
+        let groups: Vec<&str> = line.trim_end_matches(" end").split(' ').map(str::trim).collect();
+        let is_group = |text: &&str| text.parse::<i32>().is_ok_and(|group| group > 0);
+        assert!(groups.len() == 2 && groups.iter().all(is_group), "the screen shows {line:?}");
         assert_eq!(groups[0], groups[1], "{line:?}");
         pty.end();
     }
