@@ -2,8 +2,8 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use crate::support::pty::Pty;
 use crate::support::Place;
+use crate::support::pty::Pty;
 
 /// Reads a line from the terminal, and prints a word when it is continued: only then has the shell restored
 /// the terminal, and input may be typed.
