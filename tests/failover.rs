@@ -2,7 +2,7 @@
 //! paused, all under load.
 //!
 //! A register that checks fences never sees two valid holders; every loss is reported before the next
-//! grant; the queue moves on. Short by default; `docs/track-record.md` reports on
+//! grant; the queue moves on. Short by default; `docs/book/src/track-record.md` reports on
 //! `LEASEHOLD_CAMPAIGN=whole`.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]

@@ -2,7 +2,7 @@
 //! and the reports to holders.
 //!
 //! By default one failover of each kind; `LEASEHOLD_FAILOVERS=20` for the whole campaign, whose figures
-//! are in `docs/track-record.md`.
+//! are in `docs/book/src/track-record.md`.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //!
 //! # The protocol
 //!
-//! It is that of the engine's local line (`crates/leasehold/src/engine/queue.rs`), for exclusive
+//! It is that of the engine's local line (`crates/leasehold/src/engine/acquire/queue.rs`), for exclusive
 //! claims. However many tasks of a process wait, one claim of it is queued on the server, which serves
 //! processes in the order of their arrival.
 //!

@@ -5,7 +5,7 @@
 //! its broken variants: a rule is in the protocol because a test shows what happens without it.
 //!
 //! Ground rules: no time, no randomness, no I/O; every bound is written; a search that finds nothing
-//! has to show that it went somewhere, by properties that must be *reached*. `docs/models.md` lists
+//! has to show that it went somewhere, by properties that must be *reached*. `docs/book/src/models.md` lists
 //! what was measured.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! The README and `docs/choosing.md` are true: the table of stores is printed from the profiles, the
-//! program of the README is a compiled example, and the examples run unchanged.
+//! The README and `docs/book/src/choosing.md` are true: the table of stores is printed from the profiles,
+//! the program of the README is a compiled example, and the examples run unchanged.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
@@ -117,12 +117,12 @@ fn text_of(path: &str) -> String {
 #[tokio::test]
 async fn the_table_of_stores_is_that_of_the_profiles() {
     let Some(table) = table().await else { return };
-    let page = text_of("docs/choosing.md");
+    let page = text_of("docs/book/src/choosing.md");
     let (head, rest) = page.split_once(BEGIN).unwrap();
     let (marker, rest) = rest.split_once('\n').unwrap();
     let (present, tail) = rest.split_once(END).unwrap();
     if std::env::var_os("UPDATE").is_some() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/choosing.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/book/src/choosing.md");
         std::fs::write(path, format!("{head}{BEGIN}{marker}\n{table}{END}{tail}")).unwrap();
         return;
     }

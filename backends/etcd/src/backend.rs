@@ -1,6 +1,13 @@
 //! The seam: which file answers which verb, and what is promised.
 
+pub(crate) mod acquire;
+pub(crate) mod diagnose;
+pub(crate) mod inspect;
+pub(crate) mod maintenance;
+pub(crate) mod moving;
 mod registers;
+pub(crate) mod release;
+pub(crate) mod renew;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,13 +20,14 @@ use leasehold_core::{
     ResourceSummary, Share, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
-use crate::cluster::Cluster;
+use crate::client::Core;
 use crate::config::EtcdConfig;
-use crate::core::Core;
-use crate::error::Refusal;
-use crate::layout::{Dialect, Layout, look_up};
-use crate::lease::length_for;
-use crate::{acquire, diagnose, inspect, lease_table, maintenance, release, renew, version};
+use crate::net::cluster::Cluster;
+use crate::net::error::Refusal;
+use crate::protocol::layout::{Dialect, Layout, look_up};
+use crate::protocol::version;
+use crate::state::lease::length_for;
+use crate::state::lease_table;
 
 /// Locks on one etcd cluster.
 ///

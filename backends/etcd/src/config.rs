@@ -6,12 +6,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_address::{
+use leasehold_backend::url::{
     Credentials, Host, Parts, SecretString, TlsFiles, duration_between, invalid, plain_text,
 };
 use leasehold_core::Failure;
 
-use crate::layout::Dialect;
+use crate::protocol::layout::Dialect;
 
 /// One etcd cluster, and how leasehold uses it.
 ///
@@ -204,7 +204,7 @@ const OPTIONS: &[&str] = &["prefix", "dialect", "timeout", "order", "password-fi
 mod tests {
     use std::path::Path;
 
-    use leasehold_address::reveal;
+    use leasehold_backend::url::reveal;
     use leasehold_core::FailureKind;
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_address::{Credentials, Host, Parts, TlsFiles, duration_between, invalid, plain_text};
+use leasehold_backend::url::{Credentials, Host, Parts, TlsFiles, duration_between, invalid, plain_text};
 use leasehold_core::Failure;
 
 /// One memcached server or several, and how leasehold uses them.

@@ -4,34 +4,23 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
-mod command;
+mod backend;
+mod compat;
 mod config;
-mod diagnose;
-mod dialer;
-mod dump;
-mod error;
-mod facts;
-mod inspect;
-mod link;
-mod native;
-mod plain;
+mod net;
 mod protocol;
-mod registers;
-mod reply;
-mod ring;
-mod token;
 
 use std::sync::Arc;
 
-use leasehold_cell::CellBackend;
+use leasehold_backend::cell::CellBackend;
 use leasehold_core::{Backend, Clock, Failure};
 
 pub use config::MemcachedConfig;
 
+use backend::native::Items;
+use compat::plain::PlainBackend;
 use config::Dialect;
-use native::Items;
-use plain::PlainBackend;
-use protocol::Wire;
+use net::servers::Wire;
 
 /// Connects to the servers, logs in, and asks what they are.
 ///

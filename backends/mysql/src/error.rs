@@ -24,7 +24,7 @@ impl Refusal {
             let text = format!("the connection to the server ended: {error}");
             return Refusal::Failed(Failure::unanswered(text).because(error));
         };
-        if matches!(cause.code, DEADLOCK | NO_CONNECTION) {
+        if matches!(cause.code, DEADLOCK | ROLLED_BACK | NO_CONNECTION) {
             return Refusal::LostRace;
         }
         let effect = if ENDS_SESSION.contains(&cause.code) { Effect::Unknown } else { Effect::None };
@@ -110,6 +110,8 @@ fn describe(cause: &ServerError) -> String {
 }
 
 const DEADLOCK: u16 = 1213;
+/// A group of servers refused the change at its commit, because another server was first.
+const ROLLED_BACK: u16 = 3101;
 /// A wait for a lock ended without it; or the lock was not waited for, which only MySQL distinguishes.
 const TIMED_OUT: u16 = 1205;
 const NOT_WAITED: u16 = 3572;
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn each_error_says_whether_it_happened_and_what_to_do() {
         assert!(matches!(refused(1213), Refusal::LostRace));
-        assert!(matches!(refused(1094), Refusal::LostRace));
+        assert!(matches!((refused(1094), refused(3101)), (Refusal::LostRace, Refusal::LostRace)));
         assert!(matches!(refused(1146), Refusal::NoTable(_)));
         assert!(matches!((refused(1205), refused(3572)), (Refusal::Occupied(_), Refusal::Occupied(_))));
         for (code, kind, effect, hint) in [

@@ -4,40 +4,30 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
-mod base;
-mod cells;
+mod backend;
+mod compat;
 mod config;
-mod diagnose;
-mod dial;
-mod dotnet;
 mod error;
-mod for_update;
-mod get_lock;
-mod in_transaction;
-mod pool;
-mod schema;
-mod server;
-mod session;
-mod shedlock;
+mod net;
 mod sql;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_cell::{CellBackend, ShedBackend};
+use leasehold_backend::cell::{CellBackend, ShedBackend};
+use leasehold_backend::session::SessionBackend;
 use leasehold_core::{Backend, Clock, Failure};
-use leasehold_session::SessionBackend;
 
+use backend::session::for_update::ForUpdate;
+use backend::session::get_lock::GetLock;
+use compat::shedlock::ShedLock;
 use config::{Dialect, Method};
-use for_update::ForUpdate;
-use get_lock::GetLock;
-use shedlock::ShedLock;
 
-pub use cells::MySqlCells;
+pub use backend::cells::MySqlCells;
+pub use backend::session::in_transaction::in_transaction_sql;
 pub use config::MySqlConfig;
-pub use in_transaction::in_transaction_sql;
-pub use leasehold_cell::SweepReport;
-pub use schema::{grants, schema};
+pub use leasehold_backend::cell::SweepReport;
+pub use sql::schema::{grants, schema};
 
 /// Removes claims that are over from the rows of locks that nobody has used for so long; see
 /// [`CellBackend::sweep`]. Rows stay, because their fences must not go back.

@@ -4,11 +4,13 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use leasehold_conformance::faults;
-use leasehold_core::{Durability, FailureKind, FenceGrade, Release, Renewal, Severity};
+use leasehold_conformance::{faults, patience_for};
+use leasehold_core::{Durability, FailureKind, FenceGrade, Patience, Release, Renewal, Severity};
 use leasehold_mysql::{MySqlConfig, in_transaction_sql, schema};
 use leasehold_testkit::{GaleraCluster, MariaDbServer};
 use mysql_async::prelude::Queryable;
@@ -90,6 +92,46 @@ async fn galera_clients_exclude_each_other_and_retry_certification() {
     }
     panic!("no two servers ever changed the same row");
 }
+
+/// A server of the cluster runs a statement again whose change came too late, unless that is switched off. The
+/// second run changes nothing, and the answer is that of the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn galera_release_that_came_too_late_is_not_reported_as_made() {
+    let Some(cluster) = GaleraCluster::start_or_skip(2).await else { return };
+    let urls: Vec<String> = cluster.servers().iter().map(MariaDbServer::url).collect();
+    // Creating the tables takes the servers longer than anything else.
+    drop(open(&urls[0]).await);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut passers_by = Vec::new();
+    for n in 0..6 {
+        let (backend, is_over) = (open(&urls[n % 2]).await, is_over.clone());
+        passers_by.push(tokio::spawn(async move {
+            while !is_over.load(Ordering::SeqCst) {
+                // It joins the queue, and leaves it before its turn.
+                let claim = claim("job", LONG);
+                let patience = patience_for(&clock(), Duration::from_millis(2));
+                let _ = backend.contend(&claim, &patience).await;
+                release(&*backend, &claim).await;
+            }
+        }));
+    }
+    let backend = open(&urls[1]).await;
+    for round in 0..ROUNDS {
+        let claim = claim("job", LONG);
+        take(&*backend, &claim).await;
+        assert!(matches!(renew(&*backend, &claim).await, Renewal::Renewed), "round {round}");
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed), "round {round}");
+        let seen = backend.inspect(&claim.resource, None, &Patience::none(clock())).await.unwrap();
+        let left = seen.holders.iter().find(|holder| holder.id == claim.id);
+        assert!(left.is_none(), "round {round}: it was released, and is still there: {left:?}");
+    }
+    is_over.store(true, Ordering::SeqCst);
+    for passer_by in passers_by {
+        passer_by.await.unwrap();
+    }
+}
+
+const ROUNDS: u32 = 30;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn galera_server_without_quorum_decides_and_loses_nothing() {

@@ -6,13 +6,13 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use leasehold_address::{
+use leasehold_backend::url::{
     Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, discreet, invalid,
     nothing_to_sweep, sql_name,
 };
 use leasehold_core::Failure;
 
-pub(crate) use leasehold_address::Create;
+pub(crate) use leasehold_backend::url::Create;
 
 /// One PostgreSQL database, and how leasehold uses it:
 /// `postgres://[user[:password]@]host[:port][,host[:port]…][/database]`, or `postgresql://…`.

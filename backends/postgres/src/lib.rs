@@ -5,42 +5,32 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
-mod calls;
-mod cells;
+mod backend;
+mod compat;
 mod config;
-mod diagnose;
-mod dial;
 mod error;
-mod listener;
-mod pool;
-mod rows;
-mod schema;
-mod server;
-mod session;
-mod shedlock;
+mod net;
 mod sql;
-mod stream;
-mod sweep;
-mod tls;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_cell::{CellBackend, ShedBackend};
+use leasehold_backend::cell::{CellBackend, ShedBackend};
+use leasehold_backend::session::SessionBackend;
 use leasehold_core::{Backend, Clock, Failure};
-use leasehold_session::SessionBackend;
 
+use backend::session::{Advisory, ForUpdate};
 use config::Method;
-use session::{Advisory, ForUpdate};
 
-pub use cells::PostgresCells;
+pub use backend::cells::PostgresCells;
+pub use backend::session::{in_transaction, in_transaction_sql};
 pub use config::PostgresConfig;
-pub use leasehold_cell::SweepReport;
-pub use schema::{grants, schema};
-pub use session::{in_transaction, in_transaction_sql};
+pub use leasehold_backend::cell::SweepReport;
+pub use sql::schema::{grants, schema};
 
+use compat::shedlock::ShedLock;
 use config::Dialect;
-use shedlock::ShedLock;
 
 /// Removes the rows of locks that nobody has used for so long; see [`CellBackend::sweep`]. Fences rise all
 /// the same: before a row goes, the epoch of all later fences is raised above the row's.

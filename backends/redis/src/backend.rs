@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 mod diagnose;
 pub(crate) mod inspect;
 mod registers;
+pub(crate) mod sweep;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,22 +19,22 @@ use leasehold_core::{
 use redis::Value;
 
 use self::diagnose::diagnose;
-use crate::channel_scope::ChannelScope;
-use crate::cluster::Cluster;
-use crate::command_conn::{Request, Wire};
 use crate::config::{Deployment, RedisConfig, Wait};
-use crate::connection::Dialer;
-use crate::endpoint::{Fixed, Source};
-use crate::keys::Keys;
-use crate::polling::Pollers;
-use crate::replicas::{Confirm, Unconfirmed};
-use crate::reply;
-use crate::router::{Servers, Subscribing};
-use crate::scripts;
-use crate::sentinel::Sentinels;
-use crate::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
-use crate::subscriber::Subscriber;
-use crate::wait_keepalive::WaitKeepalive;
+use crate::net::command_conn::{Request, Wire};
+use crate::net::connection::Dialer;
+use crate::net::endpoint::{Fixed, Source};
+use crate::net::replicas::{Confirm, Unconfirmed};
+use crate::net::subscriber::Subscriber;
+use crate::protocol::channel_scope::ChannelScope;
+use crate::protocol::keys::Keys;
+use crate::protocol::reply;
+use crate::protocol::scripts;
+use crate::topology::cluster::Cluster;
+use crate::topology::router::{Servers, Subscribing};
+use crate::topology::sentinel::Sentinels;
+use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
+use crate::wait::keepalive::WaitKeepalive;
+use crate::wait::polling::Pollers;
 
 /// Locks on one Redis or Valkey server, or on a cluster of them.
 ///

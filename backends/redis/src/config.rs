@@ -12,12 +12,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold_address::{Credentials, Host, SecretString};
+use leasehold_backend::url::{Credentials, Host, SecretString};
 use leasehold_core::{Failure, QueueOrder};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-pub(crate) use leasehold_address::{invalid, reveal};
+pub(crate) use leasehold_backend::url::{invalid, reveal};
 
 pub(crate) use dialect::Dialect;
 pub(crate) use sentinel_group::{Group, SENTINEL_PORT};

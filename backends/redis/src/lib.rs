@@ -4,40 +4,19 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
-mod acl;
 mod backend;
-mod backoff;
-mod channel_scope;
-mod cluster;
-mod command_conn;
+mod compat;
 mod config;
-mod connection;
-mod dialect;
-mod endpoint;
-mod error;
-mod floor;
-mod keys;
-mod login;
-mod polling;
-mod pubsub_conn;
+mod net;
+mod protocol;
 mod redlock;
-mod redlock_member;
-mod replicas;
-mod reply;
-mod router;
-mod scripts;
-mod sentinel;
-mod server;
-mod slots;
-mod subscriber;
-mod sweep;
-mod timer;
-mod wait_keepalive;
+mod topology;
+mod wait;
 
 pub use backend::RedisBackend;
+pub use backend::sweep::{SweepReport, sweep};
+pub use compat::connect;
 pub use config::RedisConfig;
-pub use dialect::connect;
 pub use redlock::RedlockConfig;
-pub use redlock_member::RedisNode;
-pub use server::Server;
-pub use sweep::{SweepReport, sweep};
+pub use redlock::member::RedisNode;
+pub use topology::server::Server;

@@ -1,5 +1,7 @@
 //! Which servers are a quorum, and how they are used, parsed from a URL.
 
+pub(crate) mod member;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +10,8 @@ use leasehold_core::Failure;
 use leasehold_core::quorum::Member;
 
 use crate::config::{RedisConfig, invalid};
-use crate::redlock_member::RedisNode;
-use crate::server::{MAX_TTL, MIN_TTL};
+use crate::redlock::member::RedisNode;
+use crate::topology::server::{MAX_TTL, MIN_TTL};
 
 #[doc = include_str!("redlock.md")]
 #[derive(Clone, Debug)]

@@ -87,7 +87,7 @@ async fn an_address_that_leads_to_another_primary_is_followed() {
         !backend.inspect(&holder.resource, None, &no_patience()).await.unwrap().waiting.is_empty()
     })
     .await;
-    old.command(&["WAIT", "1", "60000"]).await.unwrap();
+    old.replicated(1).await.unwrap();
 
     // Nobody closes a connection: the old server still answers, as a replica.
     new.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
@@ -313,7 +313,7 @@ async fn waiters_of_a_primary_that_died_listen_to_its_successor() {
         matches!(channels, Reply::Many(channels) if !channels.is_empty())
     };
     until("it listens", async || listeners(old).await).await;
-    cluster.member(old).command(&["WAIT", "1", "60000"]).await.unwrap();
+    cluster.member(old).replicated(1).await.unwrap();
     // It dies without a word: nothing is closed.
     cluster.stop(old).unwrap();
     cluster.member(replica).command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap();

@@ -90,7 +90,7 @@ async fn a_failover_is_followed_and_who_lost_is_told() {
     let backend = open(&group).await;
     let (kept, lost) = (long("kept"), long("lost"));
     let before = try_take(&backend, &kept).await.unwrap();
-    group.server(0).command(&["WAIT", "2", "5000"]).await.unwrap();
+    group.server(0).replicated(2).await.unwrap();
     // From now on the replicas hear nothing: what is granted now is known to the primary alone.
     for replica in [1, 2] {
         group.stop(replica).unwrap();
@@ -119,7 +119,7 @@ async fn a_failover_on_command_leaves_nobody_behind() {
     let claim = long("job");
     let mut last = try_take(&backend, &claim).await.unwrap();
     for _ in 0..2 {
-        group.server(group.primary().await.unwrap()).command(&["WAIT", "2", "5000"]).await.unwrap();
+        group.server(group.primary().await.unwrap()).replicated(2).await.unwrap();
         group.failover().await.unwrap();
         group.settle().await.unwrap();
         assert!(is_kept(&backend, &claim).await);
@@ -138,7 +138,7 @@ async fn deposed_primary_partition_or_hang_is_left_on_sentinel_word() {
     let backend = connect(&format!("{}?timeout=1m", group.url())).await;
     let claim = long("job");
     let fence = try_take(&backend, &claim).await.unwrap();
-    group.server(0).command(&["WAIT", "2", "5000"]).await.unwrap();
+    group.server(0).replicated(2).await.unwrap();
     group.proxy(0).unwrap().blackhole(Way::Both);
     let begun = Instant::now();
     assert!(is_kept(&backend, &claim).await);
@@ -147,7 +147,7 @@ async fn deposed_primary_partition_or_hang_is_left_on_sentinel_word() {
     assert!(persist(&backend, &mutex("other")).await.epoch > fence.epoch);
     group.proxy(0).unwrap().heal().unwrap();
     group.settle().await.unwrap();
-    group.server(new).command(&["WAIT", "2", "5000"]).await.unwrap();
+    group.server(new).replicated(2).await.unwrap();
     group.stop(new).unwrap();
     assert!(is_kept(&backend, &claim).await);
     println!("two failovers in {:?}", begun.elapsed());
@@ -173,7 +173,7 @@ async fn a_waiter_is_served_by_the_new_primary() {
     };
     let releasing = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        group.server(0).command(&["WAIT", "2", "5000"]).await.unwrap();
+        group.server(0).replicated(2).await.unwrap();
         group.kill(0).unwrap();
         group.promoted(0).await.unwrap();
         assert!(is_kept(&backend, &holder).await);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_cell::{
+use leasehold_backend::cell::{
     AmendKind, Cell, CellBackend, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, MAX_TTL, MIN_TTL,
     Origin, PLACE_TTL, Put, Shelf, Swap, SweepReport,
 };

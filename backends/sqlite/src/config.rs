@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_address::{duration_between, invalid};
+use leasehold_backend::url::{duration_between, invalid};
 use leasehold_core::{Failure, FenceGrade, QueueOrder};
 use percent_encoding::percent_decode_str;
 

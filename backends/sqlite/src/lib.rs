@@ -13,5 +13,5 @@ mod worker;
 
 pub use cells::{SqliteCells, connect, sweep};
 pub use config::SqliteConfig;
-pub use leasehold_cell::SweepReport;
+pub use leasehold_backend::cell::SweepReport;
 pub use schema::schema;

@@ -1,5 +1,15 @@
 //! The backend: the five calls of the seam, and what they share.
 
+pub(crate) mod acquire;
+pub(crate) mod create;
+pub(crate) mod diagnose;
+pub(crate) mod inspect;
+pub(crate) mod leases;
+pub(crate) mod listing;
+pub(crate) mod registers;
+pub(crate) mod release;
+pub(crate) mod renew;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,20 +20,19 @@ use leasehold_core::{
     SnapshotVersion, Step, WaitMode,
 };
 
+use crate::backend::renew::LOOKS_MAX;
+use crate::client::Ensemble;
 use crate::config::ZooKeeperConfig;
-use crate::dialect::Dialect;
-use crate::ensemble::Ensemble;
-use crate::four_letter;
-use crate::leftovers::Leftovers;
-use crate::names::Names;
-use crate::places::Places;
-use crate::recent::Recent;
-use crate::release;
-use crate::renew::LOOKS_MAX;
-use crate::session::Sessions;
-use crate::session_pool::SessionPool;
-use crate::uncontended::Quiet;
-use crate::validity::Validity;
+use crate::net::four_letter;
+use crate::net::session::Sessions;
+use crate::protocol::dialect::Dialect;
+use crate::protocol::names::Names;
+use crate::state::leftovers::Leftovers;
+use crate::state::places::Places;
+use crate::state::recent::Recent;
+use crate::state::session_pool::SessionPool;
+use crate::state::uncontended::Quiet;
+use crate::state::validity::Validity;
 
 /// Locks in one ZooKeeper ensemble.
 ///

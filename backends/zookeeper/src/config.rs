@@ -5,12 +5,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use leasehold_address::{
+use leasehold_backend::url::{
     Credentials, Host, Parts, SecretString, TlsFiles, duration_between, invalid, plain_text, reveal,
 };
 use leasehold_core::Failure;
 
-use crate::dialect::{Dialect, Mutexes};
+use crate::protocol::dialect::{Dialect, Mutexes};
 
 /// One ZooKeeper ensemble, and how leasehold uses it.
 ///

@@ -4,36 +4,13 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
-mod acquire;
 mod backend;
+mod client;
 mod config;
-mod create;
-mod diagnose;
-mod dialect;
-mod ensemble;
-mod four_letter;
-mod inspect;
-mod layout;
-mod leases;
-mod leftovers;
-mod listing;
-mod names;
-mod places;
-mod proof;
-mod queue;
-mod recent;
-mod registers;
-mod release;
-mod renew;
-mod resource_view;
-mod session;
-mod session_pool;
-mod shown;
-mod tunnel;
-mod uncontended;
-mod validity;
-mod watching;
+mod net;
+mod protocol;
+mod state;
 
 pub use backend::ZooKeeperBackend;
 pub use config::ZooKeeperConfig;
-pub use proof::ZooKeeperProof;
+pub use protocol::proof::ZooKeeperProof;

@@ -3,7 +3,7 @@
 //! Ground rules: nothing here is a test, and no number passes or fails a build. Each measure and what
 //! it is compared with run in turn, in short rounds, and the ratio is taken round by round, because a
 //! machine that is shared is slower in one minute than in the next. The meaning of each row is in
-//! `docs/bench.md`.
+//! `docs/book/src/bench.md`.
 #![forbid(unsafe_code)]
 
 mod benchmark;

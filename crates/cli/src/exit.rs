@@ -10,7 +10,7 @@ use leasehold::core::{Failure, FailureKind};
 use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 
-use crate::terminal::{Terminal, is_interactive};
+use crate::system::terminal::{Terminal, is_interactive};
 
 /// The way in which this process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

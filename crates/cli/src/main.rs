@@ -1,51 +1,23 @@
 //! The `leasehold` command.
 //!
 //! ```text
-//!  args (as written) ─▶ request, store (as types) ─▶ run, elect ─▶ job, hook ─▶ child, warden, terminal
-//!                                                 └▶ show, list, deadlocks, watch, brk, doctor, schema, sweep ─▶ describe, json, table
+//!  commands ─▶ process ─▶ request ─▶ output ─▶ exit ─▶ system
 //! ```
 //!
+//! Folders are layers, and imports point to the right: a command parses its arguments into a `request`,
+//! `run` and `elect` start a `process` under the lock, and all write through `output`.
+//!
 //! Ground rules: only `leasehold`'s public API is used. Exit codes come from `exit` alone, text for
-//! stderr goes through `stderr`, and foreign text is made visible before it reaches a terminal.
+//! stderr goes through `output::stderr`, and foreign text is made visible before it reaches a terminal.
 
 #![forbid(unsafe_code)]
 
-mod args;
-mod brk;
-mod child;
-mod deadlocks;
-mod describe;
-mod doctor;
-mod elect;
-mod environment;
+mod commands;
 mod exit;
-mod help_text;
-mod hook;
-mod job;
-mod json;
-mod list;
-mod log;
-mod orphans;
-mod paint;
-mod processes;
-mod program;
-mod progress;
-mod redlock;
-mod reentry;
+mod output;
+mod process;
 mod request;
-mod revoke;
-mod run;
-mod schema;
-mod show;
-mod signals;
-mod stderr;
-mod store;
-mod sweep;
-mod table;
-mod terminal;
-mod text;
-mod warden;
-mod watch;
+mod system;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -53,21 +25,21 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 
-use args::{Args, CompletionsArgs, RedlockVerb, Verb};
 use exit::{Exit, Problem};
+use request::args::{Args, CompletionsArgs, RedlockVerb, Verb};
 use rustix::process::Signal;
 
 fn main() -> ExitCode {
-    if warden::is_called_for() {
-        return warden::serve().into();
+    if system::warden::is_called_for() {
+        return system::warden::serve().into();
     }
     let exit = match Args::try_parse() {
-        Ok(args) => log::start(args.verbose).and_then(|()| obey(args.verb)),
+        Ok(args) => output::log::start(args.verbose).and_then(|()| obey(args.verb)),
         Err(error) => answer(&error),
     };
     let exit = exit.unwrap_or_else(|problem| {
         if !problem.is_silent() {
-            stderr::complain(&problem.to_string());
+            output::stderr::complain(&problem.to_string());
         }
         problem.exit
     });
@@ -88,22 +60,23 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
         runtime.map_err(|error| Problem::new(Exit::Unavailable, format!("cannot start: {error}")))?;
     let exit = runtime.block_on(async {
         let exit = match verb {
-            Verb::Run(args) => run::run(*args).await,
-            Verb::Show(args) => show::show(args).await,
-            Verb::Ls(args) if args.deadlocks => deadlocks::deadlocks(args).await,
-            Verb::Ls(args) => list::list(args).await,
-            Verb::Watch(args) => watch::watch(args).await,
-            Verb::Revoke(args) => revoke::revoke(args).await,
-            Verb::Break(args) => brk::break_lock(args).await,
-            Verb::Elect(args) => elect::elect(*args).await,
-            Verb::Doctor(args) => doctor::doctor(args).await,
-            Verb::Schema(args) => schema::schema(&args),
-            Verb::Sweep(args) => sweep::sweep(args).await,
-            Verb::Redlock(RedlockVerb::Rearm(args)) => redlock::rearm(args).await,
+            Verb::Run(args) => commands::run::run(*args).await,
+            Verb::Show(args) => commands::show::show(args).await,
+            Verb::Ls(args) if args.deadlocks => commands::deadlocks::deadlocks(args).await,
+            Verb::Ls(args) => commands::list::list(args).await,
+            Verb::Watch(args) => commands::watch::watch(args).await,
+            Verb::Revoke(args) => commands::revoke::revoke(args).await,
+            Verb::Break(args) => commands::break_claim::break_lock(args).await,
+            Verb::Elect(args) => commands::elect::elect(*args).await,
+            Verb::Doctor(args) => commands::doctor::doctor(args).await,
+            Verb::Schema(args) => commands::schema::schema(&args),
+            Verb::Sweep(args) => commands::sweep::sweep(args).await,
+            Verb::Redlock(RedlockVerb::Rearm(args)) => commands::redlock::rearm(args).await,
             Verb::Completions(args) => completions(&args),
+            Verb::Man(args) => commands::man::man(&args),
         };
         // The lines of the log come before the error that ends the program.
-        if let Some(voice) = stderr::Stderr::started() {
+        if let Some(voice) = output::stderr::Stderr::started() {
             voice.settle().await;
         }
         exit
@@ -130,7 +103,7 @@ fn answer(error: &clap::Error) -> Result<Exit, Problem> {
     // Clap repeats the arguments, and one of them may be a URL in the wrong place.
     let plain = error.render().to_string();
     let hint = hint(error).map(|hint| format!("\ntip: {hint}")).unwrap_or_default();
-    let clean = format!("{}{hint}", store::redacted(plain.trim_end()));
+    let clean = format!("{}{hint}", output::redact::redacted(plain.trim_end()));
     if clean == plain.trim_end() {
         drop(error.print());
     } else {

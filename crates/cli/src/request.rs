@@ -1,15 +1,20 @@
 //! The request to `run`, as types: parsed once, then trusted.
 
+pub(crate) mod args;
+pub(crate) mod help_text;
+pub(crate) mod program;
+pub(crate) mod reentry;
+pub(crate) mod store;
+
 use std::time::Duration;
 
 use leasehold::{Client, Guard, Lock, Note, Resource, Result, Share};
-
 use rustix::process::Signal;
 
-use crate::args::{ElectArgs, OnLost, OnRevoke, RunArgs};
 use crate::exit::{Exit, Problem};
-use crate::program::Program;
-use crate::store::Store;
+use crate::request::args::{ElectArgs, OnLost, OnRevoke, RunArgs};
+use crate::request::program::Program;
+use crate::request::store::Store;
 
 /// One `leasehold run`.
 #[derive(Debug)]
@@ -79,7 +84,7 @@ impl Request {
         let program = Program::new(args.command)
             .ok_or_else(|| Problem::new(Exit::Usage, "the command is missing: write it after --"))?;
         Ok(Request {
-            store: Store::named(args.store.url.as_deref())?,
+            store: Store::named(args.store.url.as_deref())?.for_ttl(args.ttl),
             name: args.name,
             kind: match (args.shared, args.permits) {
                 (true, _) => Kind::Shared,
@@ -127,7 +132,7 @@ impl Request {
         let program =
             program.ok_or_else(|| Problem::new(Exit::Usage, "the command is missing: write it after --"))?;
         Ok(Request {
-            store: Store::named(args.store.url.as_deref())?,
+            store: Store::named(args.store.url.as_deref())?.for_ttl(args.ttl),
             name: args.name,
             kind: Kind::Exclusive,
             patience: Patience::Forever,

@@ -1,4 +1,4 @@
-//! The number that lets a protected resource refuse a holder of yesterday.
+//! The fencing token: the number that lets a protected resource refuse a holder of yesterday.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,8 +6,9 @@ use std::str::FromStr;
 /// A fencing token: strictly increasing per resource in the order of grants.
 ///
 /// Compared from left to right. `epoch` rises with a failover of the lock service (0 where there is
-/// none), `seq` is the server's own counter or revision, `sub` is advanced inside a process when a held
-/// lock is handed from one task to the next without asking the server.
+/// none), `seq` is the server's own counter or revision, `sub` is advanced without asking the server: when
+/// a held lock is handed from one task of a process to the next, and when it is transferred to another
+/// process.
 ///
 /// Its text and its bytes sort as the fence itself does. The text of the common case, no epoch and no
 /// `sub`, is the counter as twenty decimal digits, so `int()`, `sort -n` and SQL read it as a number:
@@ -24,7 +25,7 @@ pub struct Fence {
     pub epoch: u64,
     /// The server's counter or revision within the epoch.
     pub seq: u64,
-    /// Hand-overs inside one process under one grant.
+    /// Local hand-offs and transfers under one grant.
     pub sub: u32,
 }
 

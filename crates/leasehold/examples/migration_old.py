@@ -4,7 +4,7 @@
     python3 migration_old.py redis://127.0.0.1 20
 
 It adds 20 to a counter under the lock, by reading, waiting and writing. `migration_new.rs` is the new half; started beside
-this one it takes the same lock, so no addition of either is lost. docs/migration.md has the steps.
+this one it takes the same lock, so no addition of either is lost. docs/book/src/migration.md has the steps.
 """
 
 import sys

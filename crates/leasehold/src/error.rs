@@ -48,7 +48,7 @@ pub struct Error {
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A wait that ended at its limit. Nothing is held. A lock that is not free within the limit of a
-    /// `try_*_for` is no error: see [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    /// `try_*_for` is not an error: see [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
     /// For an upgrade, a rate limit and an election, it means what `Ok(None)` means there: the store
     /// answered, in the last second of the wait or after it, that the lock is not free. If the store
@@ -80,7 +80,7 @@ pub enum ErrorKind {
     Broken,
 }
 
-/// Returns `None` for a wait for a lock that ended at its limit: the lock is held, which is no error. A
+/// Returns `None` for a wait for a lock that ended at its limit: the lock is held, which is not an error. A
 /// wait that ended without an answer of the store stays an error.
 pub(crate) fn none_if_timed_out<T>(waited: Result<T>) -> Result<Option<T>> {
     match waited {

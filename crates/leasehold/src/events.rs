@@ -156,7 +156,7 @@ pub enum Event<'a> {
 pub enum AcquireSource {
     /// A grant by the server.
     Server,
-    /// A hand-over by another task of this client.
+    /// A local hand-off by another task of this client.
     LocalQueue,
     /// A lock that its owner held already.
     Reentrant,

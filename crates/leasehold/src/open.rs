@@ -55,7 +55,9 @@ pub mod mysql {
 
 /// Opens the backend that `url` names.
 pub(crate) async fn open_backend(url: &str) -> Result<Arc<dyn Backend>> {
-    open_any(url).await.map_err(|error| discreet(url, error))
+    // In a box, because all backends together are deep: the callers' futures would come near the
+    // compiler's limit.
+    Box::pin(open_any(url)).await.map_err(|error| discreet(url, error))
 }
 
 async fn open_any(url: &str) -> Result<Arc<dyn Backend>> {

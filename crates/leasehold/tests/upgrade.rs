@@ -152,6 +152,30 @@ async fn a_dropped_upgrade_leaves_nothing_behind() {
     }
 }
 
+/// The release of another reader of this process begins after the upgrade, and its caller is not polled
+/// again.
+#[tokio::test]
+async fn an_upgrade_waits_for_no_caller_that_is_not_polled() {
+    let store = Store::new();
+    let (client, fault) = store.client();
+    let lock = client.rwlock("prices");
+    let mut guard = lock.upgradable_read().await.unwrap();
+    let reader = lock.read().await.unwrap();
+    let upgrade = tokio::spawn(async move {
+        guard.upgrade().await.unwrap();
+        guard
+    });
+    common::waiting(&client, "prices", 1).await;
+    fault.set(Verb::Release, Mode::Hang);
+    let mut release = Box::pin(reader.release());
+    assert!(futures_util::poll!(&mut release).is_pending());
+    fault.set(Verb::Release, Mode::Pass);
+    let guard = tokio::time::timeout(PATIENCE, upgrade).await.expect("the upgrade waits for ever").unwrap();
+    assert!(guard.is_writer());
+    release.await.unwrap();
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn what_cannot_be_is_refused_before_anything_is_sent() {
     let (locks, wire) = Store::new().client();

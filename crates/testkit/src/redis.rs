@@ -34,6 +34,7 @@ use crate::port::Port;
 use crate::process::Process;
 use counts::Tally;
 use resp::Connection;
+use until::{Asking, until};
 
 /// A Redis server of this test alone, on a free port of 127.0.0.1, without persistence unless asked for.
 ///
@@ -236,6 +237,29 @@ impl RedisServer {
         Ok(lines.find(|(field, _)| *field == name).map(|(_, value)| value.to_owned()))
     }
 
+    /// Waits up to a minute until so many replicas have everything that was written here before, over any
+    /// connection. `WAIT` does not do that: it waits for what its own connection has written.
+    pub async fn replicated(&self, replicas: usize) -> Result<(), Error> {
+        let info = self.info().await?;
+        let written = offset(&info, "master_repl_offset:")
+            .ok_or_else(|| Error::failed("INFO has no master_repl_offset".to_owned()))?;
+        let has_come = || -> Asking<'_, ()> {
+            Box::pin(async move {
+                let info = self.info().await?;
+                let there =
+                    info.lines().filter(|line| line.starts_with("slave") && line.contains("state=online"));
+                let there = there.filter_map(|line| offset(line, ",offset="));
+                Ok((there.filter(|there| *there >= written).count() >= replicas).then_some(()))
+            })
+        };
+        until(
+            &format!("{replicas} replicas that have everything"),
+            || self.process.directory().log_tail(),
+            has_come,
+        )
+        .await
+    }
+
     /// Returns what clients have done since the server started, without the kit's own part. See [`Counts`].
     pub async fn counts(&self) -> Result<Counts, Error> {
         let info = self.info().await?;
@@ -335,6 +359,13 @@ impl Admin {
         self.tally().add_command(&words);
         Ok(connection)
     }
+}
+
+/// Reads the number behind these words.
+fn offset(text: &str, words: &str) -> Option<u64> {
+    let digits = text.split_once(words)?.1;
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().ok()
 }
 
 /// Writes everything but the unreserved characters of URLs as `%XX`.

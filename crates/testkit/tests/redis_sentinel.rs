@@ -13,7 +13,7 @@ async fn a_killed_primary_is_replaced_and_comes_back_as_a_replica() {
     assert_eq!(old, 0);
     assert_eq!(group.view(0).await.unwrap()["config-epoch"], "0");
     group.server(old).command(&["SET", "kept", "1"]).await.unwrap();
-    group.server(old).command(&["WAIT", "2", "5000"]).await.unwrap();
+    group.server(old).replicated(2).await.unwrap();
     let killed = Instant::now();
     group.kill(old).unwrap();
     let new = group.promoted(old).await.unwrap();

@@ -16,17 +16,17 @@ use leasehold_core::{
 };
 
 use super::EtcdBackend;
-use crate::cluster::Answer;
-use crate::core::Core;
-use crate::error::Refusal;
-use crate::layout::look_up;
-use crate::lease::length_for;
-use crate::proto::{
+use crate::client::Core;
+use crate::net::cluster::Answer;
+use crate::net::error::Refusal;
+use crate::net::watcher::Target;
+use crate::protocol::layout::look_up;
+use crate::protocol::proto::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest,
     RangeRequest, Request, RequestOp, TxnRequest, TxnResponse,
 };
-use crate::txn::{Span, changed_at, created_at, into_range, op, version_is};
-use crate::watcher::Target;
+use crate::protocol::txn::{Span, changed_at, created_at, into_range, op, version_is};
+use crate::state::lease::length_for;
 
 /// Returns what a cluster of this safety promises of its registers.
 pub(crate) fn promise(safety: Durability) -> RegisterPromise {

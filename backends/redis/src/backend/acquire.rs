@@ -11,17 +11,17 @@ use leasehold_core::{
 };
 
 use crate::backend::RedisBackend;
-use crate::command_conn::Request;
 use crate::config::Wait;
-use crate::keys::Keys;
-use crate::polling::{self, LAST_POLL, TICK};
-use crate::replicas::Unconfirmed;
-use crate::reply::{self, Look};
-use crate::scripts;
-use crate::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
-use crate::subscriber::{Ear, News};
-use crate::timer;
-use crate::wait_keepalive::Watched;
+use crate::net::command_conn::Request;
+use crate::net::replicas::Unconfirmed;
+use crate::net::subscriber::{Ear, News};
+use crate::net::timer;
+use crate::protocol::keys::Keys;
+use crate::protocol::reply::{self, Look};
+use crate::protocol::scripts;
+use crate::topology::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
+use crate::wait::keepalive::Watched;
+use crate::wait::polling::{self, LAST_POLL, TICK};
 
 impl RedisBackend {
     /// Takes one step towards holding the claim.

@@ -14,10 +14,10 @@ use leasehold_core::{Failure, FailureKind, Finding, Resource, Severity};
 use redis::{Cmd, Value, cmd};
 
 use crate::backend::RedisBackend;
-use crate::command_conn::Wire;
 use crate::config::{Deployment, Wait};
-use crate::keys::Keys;
-use crate::reply;
+use crate::net::command_conn::Wire;
+use crate::protocol::keys::Keys;
+use crate::protocol::reply;
 use clocks::Offset;
 use facts::Facts;
 

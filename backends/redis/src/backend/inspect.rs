@@ -10,11 +10,11 @@ use redis::cmd;
 
 use crate::backend::RedisBackend;
 use crate::backend::acquire::ended;
-use crate::command_conn::{Request, Wire};
 use crate::config::Wait;
-use crate::keys::{Keys, MAX_NAME, plain};
-use crate::reply;
-use crate::scripts;
+use crate::net::command_conn::{Request, Wire};
+use crate::protocol::keys::{Keys, MAX_NAME, plain};
+use crate::protocol::reply;
+use crate::protocol::scripts;
 
 impl RedisBackend {
     /// Looks at one resource; with `seen`, again and again until it shows another version or patience ends.

@@ -16,11 +16,11 @@ use redis::Value;
 
 use crate::backend::RedisBackend;
 use crate::backend::acquire::ended;
-use crate::command_conn::Request;
-use crate::keys::Keys;
-use crate::polling::TICK;
-use crate::reply;
-use crate::scripts::{self, Script};
+use crate::net::command_conn::Request;
+use crate::protocol::keys::Keys;
+use crate::protocol::reply;
+use crate::protocol::scripts::{self, Script};
+use crate::wait::polling::TICK;
 
 /// Returns what a server of this profile promises of its registers.
 pub(crate) fn promise(profile: &Profile) -> RegisterPromise {

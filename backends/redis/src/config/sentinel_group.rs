@@ -1,6 +1,6 @@
 //! The Sentinels, their name for the primary, and the login for them.
 
-use leasehold_address::{Credentials, Host, invalid};
+use leasehold_backend::url::{Credentials, Host, invalid};
 use leasehold_core::Failure;
 use percent_encoding::percent_decode_str;
 

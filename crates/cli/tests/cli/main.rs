@@ -22,6 +22,7 @@ mod killed;
 mod kinds;
 mod log;
 mod loss;
+mod man;
 mod nested;
 mod redis;
 mod redlock;

@@ -71,8 +71,7 @@ fn killed_and_stopped_processes_never_overlap_on_any_store() {
         long(&server.url());
     }
     if let Some(server) = runtime.block_on(ZooKeeperEnsemble::start_or_skip(1)) {
-        // The session keeps a lock alive there, regardless of the ttl.
-        long(&format!("{}?session={TTL}", server.url()));
+        long(&server.url());
     }
 }
 

@@ -26,7 +26,7 @@ impl Guard {
         Guard { guard: std::sync::Arc::new(guard) }
     }
 
-    /// Returns the fence, as [`Guard::fence`](crate::Guard::fence).
+    /// Returns the fencing token, as [`Guard::fence`](crate::Guard::fence).
     pub fn fence(&self) -> Option<Fence> {
         self.guard.fence()
     }

@@ -58,7 +58,7 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
         self.map(|lock| lock.min_hold(time))
     }
 
-    /// Sets the delay after a loss, as [`Lock::lock_delay`](crate::Lock::lock_delay).
+    /// Sets the lock delay after a loss, as [`Lock::lock_delay`](crate::Lock::lock_delay).
     #[must_use]
     pub fn lock_delay(self, time: Duration) -> Self {
         self.map(|lock| lock.lock_delay(time))

@@ -12,7 +12,7 @@ use std::time::Duration;
 use leasehold_core::{Moment, Resource};
 
 use super::members::{Member, Members};
-use crate::engine::record::{Parts, Record, foreign};
+use crate::engine::registers::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, RwLock};

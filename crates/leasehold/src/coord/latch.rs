@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_core::{Moment, Resource};
 
-use crate::engine::record::{Parts, Record, foreign};
+use crate::engine::registers::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register};
 use crate::error::{Error, ErrorKind, Result};
 

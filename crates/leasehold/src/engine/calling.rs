@@ -12,7 +12,6 @@ use std::time::Duration;
 use leasehold_core::{Claim, Effect, Failure, FailureKind};
 
 use super::Engine;
-use super::queue::Lines;
 use crate::error::Error;
 use crate::panics::{answered, contained};
 
@@ -99,7 +98,7 @@ impl Engine {
     /// Closes the client, because a task that it depends on has ended.
     pub(super) fn end_with_its_runtime(self: &Arc<Self>) {
         self.closed.cancel();
-        Lines::end_waits(self);
+        self.end_waits();
         self.contenders.close();
         self.renewer.lose_all_soon();
     }

@@ -3,6 +3,10 @@
 //! Ground rules: a hold cannot be copied or forgotten. Dropping its last handle passes it to the next
 //! local waiter or releases it on the server; drop never blocks.
 
+pub(super) mod charge;
+pub(super) mod handle;
+pub(super) mod owner;
+
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,9 +15,9 @@ use leasehold_core::{Fence, LossCause, Moment, Proof};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::Engine;
 use super::lease::{Lease, State};
-use super::reaper::Released;
-use super::{Engine, queue::Lines};
+use super::release::job::Released;
 use crate::events::Event;
 use crate::mutant::mutant;
 
@@ -21,8 +25,10 @@ use crate::mutant::mutant;
 #[derive(Debug)]
 pub(crate) struct Hold {
     engine: Arc<Engine>,
+    /// The lease; `None` once the hold has ended. Each way to end takes it out, so the drop that follows
+    /// finds nothing to release.
     held: Option<Arc<Lease>>,
-    /// The number of local hand-overs since the server's grant.
+    /// The number of local hand-offs since the server's grant.
     passed: u32,
     /// The time at which this user got it, where events are observed.
     since: Option<Moment>,
@@ -93,7 +99,7 @@ impl Hold {
     pub(crate) fn proof(&self) -> &Proof {
         let held = self.held();
         if !held.proof.is_none() && held.pin() {
-            Lines::stays(&self.engine, &held.claim.resource, held.claim.id);
+            self.engine.end_handoff(&held.claim.resource, held.claim.id);
         }
         &held.proof
     }
@@ -153,9 +159,10 @@ impl Hold {
     /// ttl is over. Returns `false` if it was already lost, and so released.
     pub(crate) fn spend(mut self) -> bool {
         let Some((held, _)) = self.finish() else { return false };
+        // If the renewal task has released the lost claim, nothing is left to its lease.
         let ours = held.retire();
         if ours {
-            Lines::spend(&self.engine, &held);
+            self.engine.leave_to_lease(&held);
         }
         ours
     }
@@ -186,13 +193,16 @@ impl Hold {
 
     /// Releases it and returns the outcome. The release happens even if the future is dropped.
     pub(crate) fn give_back(mut self) -> impl Future<Output = Released> {
+        // All of this runs at the call, before the first poll: a future that is never polled releases, too.
         let (done, told) = oneshot::channel();
         let carried = self.finish().and_then(|(held, state)| {
             self.tell_end(&held);
-            Lines::give_back(&self.engine, held, state, self.passed, Some(done))
+            self.engine.pass_on_or_release(held, state, self.passed, Some(done))
         });
         // A runtime that shuts down takes the reaper with it, and the outcome is then unknown.
         async {
+            // An inline release progresses only while `carried` is polled. `carried` is also ready when the
+            // reaper has taken the release over; the outcome then comes from there.
             if let Some(carried) = carried {
                 carried.await;
             }
@@ -206,7 +216,7 @@ impl Drop for Hold {
         if let Some((held, state)) = self.finish() {
             self.tell_end(&held);
             // No caller waits for the release, so none carries it out.
-            drop(Lines::give_back(&self.engine, held, state, self.passed, None));
+            drop(self.engine.pass_on_or_release(held, state, self.passed, None));
         }
     }
 }

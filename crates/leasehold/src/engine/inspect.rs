@@ -42,6 +42,7 @@ impl Engine {
             biased;
             looked = &mut looking => looked,
             _ = self.sleep(limit) => {
+                // The request is not dropped: the end of patience makes the backend answer at once.
                 leaving.0.end();
                 looking.await
             }

@@ -62,8 +62,8 @@ struct Health {
 /// The validity of a grant, from the time of its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Term {
-    /// A lease: the time asked for, the part of it that the holder relies on, and the time that the
-    /// server keeps the claim beyond it.
+    /// A lease: the time asked for, the part of it that the holder relies on, and the lock delay, which
+    /// is the time that the server keeps the claim beyond it.
     Lease { given: Duration, relied_on: Duration, lock_delay: Duration },
     /// A session: the claim is valid until the session ends.
     Session,
@@ -144,9 +144,9 @@ impl Lease {
         let _ = self.listening.set(listening);
     }
 
-    /// Returns the fence of a task that got the lock after `sub` local hand-overs.
+    /// Returns the fence (fencing token) of a task that got the lock after `sub` local hand-offs.
     pub(crate) fn fence(&self, sub: u32) -> Option<Fence> {
-        // A hand-over that would overflow the counter is refused, see `can_pass`.
+        // A hand-off that would overflow the counter is refused, see `can_pass`.
         self.fence.map(|fence| Fence { sub: fence.sub.saturating_add(sub), ..fence })
     }
 
@@ -160,7 +160,7 @@ impl Lease {
         self.pinned.load(Ordering::SeqCst)
     }
 
-    /// Returns `true` if the claim may be handed over once more after `passed` times: the fence has to rise.
+    /// Returns `true` if the claim may be handed off once more after `passed` times: the fence has to rise.
     pub(super) fn can_pass(&self, passed: u32) -> bool {
         let rises = |fence: Fence| passed.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
         !self.is_pinned() && self.fence.is_none_or(rises)
@@ -171,6 +171,8 @@ impl Lease {
         if !matches!(self.state(), State::Lost(_)) {
             let now = self.clock.now();
             self.health.send_if_modified(|health| {
+                // The limit of this user does not apply to the next. One that was reached before the end
+                // of the use stays, and marks the loss below.
                 if health.overdue(now).is_none() {
                     health.hold_until = Moment::NEVER;
                 }
@@ -216,7 +218,8 @@ impl Lease {
         }
     }
 
-    /// Returns how long the server keeps it beyond the time for which the holder relies on it.
+    /// Returns the lock delay: how long the server keeps it beyond the time for which the holder relies
+    /// on it.
     pub(super) fn lock_delay(&self) -> Duration {
         match self.term {
             Term::Lease { lock_delay, .. } => lock_delay,
@@ -224,7 +227,8 @@ impl Lease {
         }
     }
 
-    /// Returns `true` if the server is to keep the lost claim until its lease ends.
+    /// Returns `true` if the claim was lost with a lock delay, so that the server is to keep it until its
+    /// lease ends.
     pub(super) fn keeps_lock_delay(&self) -> bool {
         let lost_here =
             matches!(self.state(), State::Lost(LossCause::Expired | LossCause::MaxHold | LossCause::Forked));
@@ -300,7 +304,7 @@ impl Lease {
         let resource = &self.claim.resource;
         if cause == LossCause::Transferred {
             // This is not a loss: the holder asked for it.
-            logged!(debug, %resource, "lock handed over");
+            logged!(debug, %resource, "lock transferred");
             return;
         }
         match cause {

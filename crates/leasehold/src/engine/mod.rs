@@ -1,45 +1,39 @@
 //! The lock engine: local queues, acquire loop, renewal task and background releases, shared by all backends.
 //!
 //! ```text
-//!  acquire ─▶ queue (local line) ─▶ contender (one per waiting resource) ─▶ Backend::contend
-//!                 ▲                      │ grant
-//!                 │ hand-over            ▼
-//!              Hold ◀───────────────── Lease ──▶ renewer (one per client) ─▶ Backend::renew
-//!                 │ last one dropped
-//!                 ▼
-//!              reaper (one per client) ─▶ Backend::release
+//!  acquire/queue.rs ───▶ acquire/contender.rs ───▶ Backend::contend
+//!  (a queue per resource)  (at most one per queue)
+//!      ▲                       │ grant, by hold/charge.rs
+//!      │ local hand-off        ▼
+//!  hold.rs, hold/ ◀──────── lease.rs ◀───▶ renew/ (one renewer per client) ───▶ Backend::renew
+//!      │ last handle ends
+//!      ▼
+//!  release/ (one reaper per client, or inline by the caller) ───▶ Backend::release
+//!
+//!  beside them   acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
+//!                deadlock/                                 circles among the waits of owners
+//!                registers/                                values that several parties change
+//!                inspect.rs                                the state of a resource
+//!  below them    calling.rs, retry.rs                      calls of the backend, and their repetition
 //! ```
+//!
+//! `ARCHITECTURE.md` draws the states of a local queue, and each of the paths above step by step.
 //!
 //! Ground rules: the engine does not know which backend it drives. A future of the backend is never
 //! dropped midway: it runs in a task of the engine, and the caller's future is only a receiver. Only a
 //! release may be carried out inline by its caller; the engine takes it over if the caller is dropped. A
 //! result that a dropped caller no longer wants is released by the code that fails to deliver it.
 
-mod acquire_span;
-mod asker;
+mod acquire;
 mod calling;
-mod charge;
-mod contender;
-mod deadlock_detector;
-mod deadlock_graph;
-mod handle;
+mod deadlock;
 mod hold;
-mod inline_release;
 mod inspect;
-mod job;
 mod lease;
-mod line;
-mod owner;
-mod queue;
-mod reaper;
-pub(crate) mod record;
-mod register;
-mod releasing;
-mod renewal_inbox;
-mod renewer;
+pub(crate) mod registers;
+mod release;
+mod renew;
 mod retry;
-mod transfer;
-mod upgrade;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -56,20 +50,23 @@ use crate::events::EventSink;
 use crate::mutant::mutant;
 use crate::panics::contained;
 
-pub(crate) use handle::HoldHandle;
+pub(crate) use acquire::transfer::TransferClaim;
 pub(crate) use hold::Hold;
+pub(crate) use hold::handle::HoldHandle;
+pub use hold::owner::Owner;
 pub(crate) use lease::Lease;
 pub use lease::State;
-pub use owner::Owner;
-pub(crate) use reaper::Released;
-pub(crate) use register::{Change, Register, Seen};
-pub(crate) use transfer::TransferClaim;
+pub(crate) use registers::register::{Change, Register, Seen};
+pub(crate) use release::job::Released;
 
+use acquire::contender::look_once;
+use acquire::queue::Lines;
+use acquire::span::AcquireSpan;
+use deadlock::detector;
+use hold::owner::Owners;
 use lease::Term;
-use owner::Owners;
-use queue::Lines;
-use reaper::Reaper;
-use renewer::Renewer;
+use release::reaper::Reaper;
+use renew::renewer::Renewer;
 
 /// Settings of one client's engine. Every field has a default that suits most uses.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,10 +77,10 @@ pub struct Tuning {
     /// The assumed drift between the clocks of client and server, as a fraction of the ttl: one hundredth
     /// by default. At most 0.5.
     pub drift: f64,
-    /// The maximum number of local hand-overs in a row before a held lock is released on the server, so
+    /// The maximum number of local hand-offs in a row before a held lock is released on the server, so
     /// that other processes get their turn.
     pub local_handoff_limit: u32,
-    /// The time, from the grant, during which a held lock may be handed over inside the process.
+    /// The time, from the grant, during which a held lock may be handed off inside the process.
     pub local_handoff_time: Duration,
     /// The time for which a waiting claim tolerates an unreachable server.
     pub outage: Duration,
@@ -120,8 +117,8 @@ pub(crate) struct Want {
     pub(crate) resource: Resource,
     pub(crate) share: Share,
     pub(crate) ttl: Duration,
-    /// The time for which the server keeps a claim that is not renewed, beyond the time for which its
-    /// holder relies on it.
+    /// The lock delay: the time for which the server keeps a claim that is not renewed, beyond the time
+    /// for which its holder relies on it.
     pub(crate) lock_delay: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) note: Note,
@@ -246,7 +243,7 @@ impl Engine {
         let resource = want.resource.clone();
         let deadline = Deadline::of(wait, self);
         // Rare paths are boxed, so that the common future, which is moved with the caller's, stays small.
-        let hold = match acquire_span::AcquireSpan::heard(self, &want) {
+        let hold = match AcquireSpan::heard(self, &want) {
             None => self.acquire_for(want, owner, deadline, manner).await,
             Some(asked) => Box::pin(asked.told(self.acquire_for(want, owner, deadline, manner))).await,
         }?;
@@ -285,7 +282,7 @@ impl Engine {
         let acquiring = self.owners.acquire(self, owner, want, deadline, priority);
         match watched {
             None => acquiring.await,
-            Some((after, want)) => deadlock_detector::watched(self, owner, &want, after, acquiring).await,
+            Some((after, want)) => detector::watched(self, owner, &want, after, acquiring).await,
         }
     }
 
@@ -300,14 +297,16 @@ impl Engine {
         }
         let resource = want.resource.clone();
         let again = deadline.is_limited().then(|| want.clone());
-        let mut ticket = Lines::enter(self, want, priority);
+        // If this future is dropped, so is the ticket, which leaves the queue. The queue then decides whether
+        // the contender is still needed.
+        let mut ticket = self.enter_queue(want, priority);
         let closed = || Error::closed("lock").on(&resource);
         tokio::select! {
             biased;
             reply = ticket.reply() => reply.unwrap_or_else(|| Err(closed())).map(Some),
             () = self.closed.cancelled() => Err(closed()),
             () = deadline.passed() => {
-                let again = again.filter(|_| !Lines::has_heard(self, &resource));
+                let again = again.filter(|_| !self.heard_busy_lately(&resource));
                 let look = Box::pin(self.look_again(again, deadline.waited(), &resource));
                 // The place in the queue is kept meanwhile: its request may still be answered late.
                 let looked = tokio::select! {
@@ -316,7 +315,8 @@ impl Engine {
                     looked = look => looked,
                 };
                 match ticket.withdraw() {
-                    // The grant arrived while the time ran out, so the caller gets it.
+                    // The grant arrived while the time ran out, so the caller gets it. If the last look
+                    // was granted as well, that hold is returned, and this one is dropped and so released.
                     Some(Ok(hold)) if looked.is_err() => Ok(Some(hold)),
                     _ => looked.map(Some),
                 }
@@ -364,11 +364,11 @@ impl Engine {
 
     /// Asks once, without joining a queue.
     async fn acquire_now(self: &Arc<Self>, want: Want) -> Result<Option<Hold>> {
-        if !Lines::admits(self, &want) {
+        if !self.admits(&want) {
             return Ok(None);
         }
         let resource = want.resource.clone();
-        let look = contender::look_once(self.clone(), want);
+        let look = look_once(self.clone(), want);
         match self.contenders.spawn_on(look, &self.runtime).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::closed("lock").on(&resource)),
@@ -387,10 +387,10 @@ impl Engine {
     }
 
     /// Records that another client asks for the release of a claim of this process. From here on it is
-    /// not handed over locally.
+    /// not handed off locally.
     pub(crate) fn revoke(self: &Arc<Self>, held: &Lease, reason: &str) {
         held.revoke(reason);
-        Lines::stays(self, &held.claim.resource, held.claim.id);
+        self.end_handoff(&held.claim.resource, held.claim.id);
     }
 
     /// Spawns a future that must not be dropped with its caller.
@@ -421,7 +421,7 @@ impl Engine {
     pub(crate) async fn close(self: &Arc<Self>, limit: Duration) -> bool {
         self.closed.cancel();
         self.reaper.close();
-        Lines::end_waits(self);
+        self.end_waits();
         self.contenders.close();
         let answered = async {
             self.renewer.lose_all().await;

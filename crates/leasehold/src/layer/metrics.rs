@@ -1,6 +1,6 @@
 //! An event subscriber for the facade of the `metrics` crate: names and labels.
 //!
-//! Ground rules: the names are an interface, listed in `docs/observability.md`. No label takes more
+//! Ground rules: the names are an interface, listed in `docs/book/src/observability.md`. No label takes more
 //! than a bounded number of values.
 
 use std::sync::{Mutex, PoisonError};

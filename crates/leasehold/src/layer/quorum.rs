@@ -40,7 +40,7 @@ pub use arming::RearmReport;
 /// # Promises
 /// - Two claims are never valid at once, and fences rise strictly, while the assumptions of the
 ///   members' kind hold; for Redis they are in the documentation of `leasehold-redis` and in
-///   `docs/safety.md`.
+///   `docs/book/src/safety.md`.
 /// - A minority that fails or is slow delays no grant, no renewal and no release.
 /// - A member that has lost its memory is not counted, neither for locks nor for fences, before it is
 ///   armed again. A minority is armed again by itself; a majority by an operator, see

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use leasehold_core::{Resource, Snapshot};
 
-use crate::engine::record::{Parts, Record, foreign};
+use crate::engine::registers::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register, Seen, random};
 use crate::error::{Error, ErrorKind, Result};
 

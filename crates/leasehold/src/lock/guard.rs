@@ -89,7 +89,8 @@ impl Guard {
         &self.hold
     }
 
-    /// Returns the number that rises with every grant of this resource; `None` if the backend has none.
+    /// Returns the fencing token, a number that rises with every grant of this resource; `None` if the
+    /// backend has none.
     ///
     /// To be sure that there is a fence, require it with [`Lock::require_fencing`](crate::Lock::require_fencing).
     pub fn fence(&self) -> Option<Fence> {

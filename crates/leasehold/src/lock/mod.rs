@@ -146,8 +146,8 @@ impl<K> Lock<K> {
         self
     }
 
-    /// Sets the time after a loss for which no client is granted the lock; none by default.
-    /// Also called lock-delay.
+    /// Sets the lock delay (`lock-delay` in Consul): the time after a loss for which no client is granted
+    /// the lock. None by default.
     ///
     /// For resources that do not check fences: the writes that a holder had sent before it lost the
     /// lock get this time to arrive, or to be given up, before its successor begins. After a proper

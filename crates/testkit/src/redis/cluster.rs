@@ -357,14 +357,17 @@ impl RedisCluster {
     /// Makes one cluster out of servers that do not know each other.
     async fn form(&self) -> Result<(), Error> {
         let count = self.members();
-        for primary in 0..self.primaries {
-            let first = primary * SLOTS / self.primaries;
-            let last = (primary + 1) * SLOTS / self.primaries - 1;
-            let range = [first.to_string(), last.to_string()];
-            let server = &self.members[primary].server;
-            server.command(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await?;
-            // Each of its own: two primaries of one epoch would only be distinguished once they meet.
-            server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await?;
+        for member in 0..count {
+            let server = &self.members[member].server;
+            if member < self.primaries {
+                let first = member * SLOTS / self.primaries;
+                let last = (member + 1) * SLOTS / self.primaries - 1;
+                let range = [first.to_string(), last.to_string()];
+                server.command(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await?;
+            }
+            // An epoch for each, also for those that will be replicas: of two primaries with one epoch, one
+            // draws another when they meet, which may be that of a third.
+            server.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(member + 1).to_string()]).await?;
         }
         // Everybody meets everybody: gossip would get around as well, but takes seconds.
         for one in 0..count {

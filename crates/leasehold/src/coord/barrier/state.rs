@@ -4,7 +4,7 @@
 
 use super::BarrierWaitResult;
 use crate::engine::Register;
-use crate::engine::record::{Parts, Record, foreign};
+use crate::engine::registers::record::{Parts, Record, foreign};
 use crate::error::{ErrorKind, Result};
 
 /// The result of an arrival.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::engine::record::{Parts, Record, foreign};
+use crate::engine::registers::record::{Parts, Record, foreign};
 use crate::engine::{Register, Seen};
 use crate::error::Result;
 

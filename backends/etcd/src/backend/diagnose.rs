@@ -1,0 +1,286 @@
+//! Findings about a cluster before an application relies on it.
+//!
+//! Ground rules: nothing is changed but a lease that is ended again. What may not be asked, or is not
+//! answered, is unknown, never good.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use leasehold_core::{Finding, Severity};
+
+use crate::client::Core;
+use crate::net::error::Refusal;
+use crate::protocol::layout::look_up;
+use crate::protocol::proto::{LeaseGrantRequest, Permission, RangeRequest, StatusResponse, alarm};
+use crate::protocol::version::FLAWS;
+
+pub(crate) async fn diagnose(core: &Core, ttl: Duration) -> Vec<Finding> {
+    let began = core.now();
+    let states = match core.cluster.states().await {
+        Ok(states) => states,
+        Err(failure) => return vec![Finding::new("servers", Severity::Broken, failure.to_string())],
+    };
+    let took = core.now().since(began);
+    let known: Vec<&StatusResponse> = states.iter().flatten().collect();
+    let mut findings = vec![servers(core, &states).await, quorum(&known)];
+    // Before the first claim no clock exists.
+    findings.extend((!took.is_zero()).then(|| speed(took, ttl)));
+    findings.extend(versions(&known));
+    findings.push(alarms(core).await);
+    findings.push(space(&known));
+    findings.push(history(core).await);
+    findings.push(shortest_lease(core).await);
+    findings.push(
+        Finding::new("clock", Severity::Good, "leases are counted by the leader's running clock")
+            .meaning("steps of a wall clock end no lock; only clocks that run at different rates could"),
+    );
+    findings.push(access(core).await);
+    findings
+}
+
+/// Reports how many servers there are, and how many of them this client knows and reaches.
+async fn servers(core: &Core, states: &[Option<StatusResponse>]) -> Finding {
+    let silent: Vec<&str> =
+        core.cluster.names().zip(states).filter(|(_, state)| state.is_none()).map(|(name, _)| name).collect();
+    let listed = core.cluster.ask(|line| async move { line.members().await }).await;
+    let named = states.len();
+    if !silent.is_empty() {
+        let found = format!(
+            "{} of {named} servers that the URL names do not answer: {}",
+            silent.len(),
+            silent.join(", ")
+        );
+        return Finding::new("servers", Severity::Risk, found)
+            .meaning("locks stop where one more than the quorum can spare is lost")
+            .advice("see to those servers, or name the right ones");
+    }
+    let Ok(listed) = listed else {
+        return Finding::new(
+            "servers",
+            Severity::Unknown,
+            format!("{named} answer; the list of members was refused"),
+        );
+    };
+    let voters = listed.value.members.iter().filter(|member| !member.is_learner).count();
+    let finding = |severity, found: String| Finding::new("servers", severity, found);
+    match voters {
+        1 => finding(Severity::Notice, "the cluster is one server".to_owned())
+            .meaning("while it is down nothing can be locked or renewed, and a lost disk loses all locks")
+            .advice("use three servers where locks matter"),
+        voters if named < voters => {
+            finding(Severity::Notice, format!("the URL names {named} of {voters} servers"))
+                .meaning("when those are down, this client stops although the cluster still works")
+                .advice("name all of them")
+        }
+        voters => finding(Severity::Good, format!("all {voters} servers answer"))
+            .meaning(format!("{} may be lost at the same time", (voters - 1) / 2)),
+    }
+}
+
+fn quorum(states: &[&StatusResponse]) -> Finding {
+    let Some(first) = states.first() else {
+        return Finding::new("quorum", Severity::Unknown, "no server reported the leader");
+    };
+    let agree = states.iter().all(|state| state.leader == first.leader && state.raft_term == first.raft_term);
+    match (agree, first.leader) {
+        (true, 0) => Finding::new("quorum", Severity::Broken, "the cluster has no leader")
+            .meaning("nothing can be locked or renewed: locks run out")
+            .advice("bring back enough servers for a quorum"),
+        (true, leader) => {
+            Finding::new("quorum", Severity::Good, format!("{leader:x} leads in term {}", first.raft_term))
+        }
+        (false, _) => Finding::new("quorum", Severity::Risk, "the servers name different leaders")
+            .meaning("an election is under way, or a server is cut off from the others")
+            .advice("ask again; where it stays so, see to the network between the servers"),
+    }
+}
+
+/// Requests go to any of the servers, one after the other fails.
+fn speed(slowest: Duration, ttl: Duration) -> Finding {
+    let found = format!("the slowest server answered within {slowest:.1?}");
+    if slowest >= ttl / 10 {
+        return Finding::new("server-answers", Severity::Risk, found)
+            .meaning("a renewal that has to go to that server may come too late")
+            .advice("take a longer ttl, or nearer servers");
+    }
+    Finding::new("server-answers", Severity::Good, found)
+}
+
+fn versions(states: &[&StatusResponse]) -> Vec<Finding> {
+    let mut versions: Vec<&str> = states.iter().map(|state| state.version.as_str()).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let found = format!("etcd {}", versions.join(", "));
+    if versions.is_empty() {
+        return vec![Finding::new("version", Severity::Unknown, "no server reported its version")];
+    }
+    let flaws = FLAWS.iter().filter(|flaw| versions.iter().any(|version| flaw.is_in(version)));
+    let flaws: Vec<Finding> = flaws
+        .map(|flaw| {
+            Finding::new("version", flaw.severity, format!("{found}: {}", flaw.what))
+                .meaning(flaw.meaning)
+                .advice(format!("use {} or later", flaw.mended()))
+        })
+        .collect();
+    if flaws.is_empty() { vec![Finding::new("version", Severity::Good, found)] } else { flaws }
+}
+
+async fn alarms(core: &Core) -> Finding {
+    let alarms = match core.cluster.ask(|line| async move { line.alarms().await }).await {
+        Ok(answer) => answer.value.alarms,
+        Err(refusal) => return unknown("alarms", refusal),
+    };
+    let raised = |kind| alarms.iter().find(|alarm| alarm.kind == kind).map(|alarm| alarm.member_id);
+    if let Some(member) = raised(alarm::CORRUPT) {
+        return Finding::new("alarms", Severity::Broken, format!("CORRUPT, raised by {member:x}"))
+            .meaning("the servers hold different data: they may disagree who holds a lock")
+            .advice("replace that member, see etcd's page on data corruption");
+    }
+    if let Some(member) = raised(alarm::NO_SPACE) {
+        return Finding::new("alarms", Severity::Broken, format!("NOSPACE, raised by {member:x}"))
+            .meaning("no lock can be acquired; held locks can be renewed and released")
+            .advice("compact and defragment, then `etcdctl alarm disarm`");
+    }
+    Finding::new("alarms", Severity::Good, "none is raised")
+}
+
+fn space(states: &[&StatusResponse]) -> Finding {
+    let Some(fullest) = states.iter().max_by_key(|state| state.db_size) else {
+        return Finding::new("space", Severity::Unknown, "no server reported the size of its data");
+    };
+    let told = fullest.db_size_quota > 0;
+    let quota = if told { fullest.db_size_quota } else { USUAL_QUOTA };
+    let mib = |bytes: i64| bytes / (1 << 20);
+    let origin = if told { "its quota" } else { "the usual quota" };
+    let found = format!("{} MiB of {} MiB, {origin}, are used", mib(fullest.db_size), mib(quota));
+    if fullest.db_size > quota / 5 * 4 {
+        return Finding::new("space", Severity::Risk, found)
+            .meaning("once it is full, no lock can be taken")
+            .advice("let etcd compact by itself (--auto-compaction-retention), and defragment it");
+    }
+    Finding::new("space", Severity::Good, found)
+}
+
+/// Reports whether the cluster forgets old revisions.
+async fn history(core: &Core) -> Finding {
+    let probe = look_up(&core.layout.probe());
+    let ask = |revision| {
+        let probe = RangeRequest { revision, ..probe.clone() };
+        core.cluster.ask(move |line| {
+            let probe = probe.clone();
+            async move { line.range(probe).await }
+        })
+    };
+    let present = match ask(0).await {
+        Ok(answer) => answer.value.header.map_or(0, |header| header.revision),
+        Err(refusal) => return unknown("history", refusal),
+    };
+    let old = present - LONG_HISTORY;
+    if old <= 0 {
+        return short_history();
+    }
+    match ask(old).await {
+        Ok(_) => long_history(present),
+        Err(Refusal::Failed(failure)) if failure.detail().contains("compacted") => short_history(),
+        Err(refusal) => unknown("history", refusal),
+    }
+}
+
+fn short_history() -> Finding {
+    Finding::new("history", Severity::Good, format!("fewer than {LONG_HISTORY} revisions are kept"))
+}
+
+fn long_history(present: i64) -> Finding {
+    let found = format!("the last {LONG_HISTORY} of {present} revisions are not compacted");
+    Finding::new("history", Severity::Notice, found)
+        .meaning("each look at a lock passes over all of its claims since then: one that is taken often gets slower")
+        .advice("let etcd compact by itself: --auto-compaction-retention=5m, for instance")
+}
+
+/// Reports by how much the server makes short leases longer: that is how late it frees the locks of a
+/// process that died.
+async fn shortest_lease(core: &Core) -> Finding {
+    // The server chooses the number.
+    let request = LeaseGrantRequest { ttl: 1, id: 0 };
+    let asked = core.cluster.ask(|line| {
+        let request = request.clone();
+        async move { line.grant(request).await }
+    });
+    let lease = match asked.await {
+        Ok(answer) => answer.value,
+        Err(refusal) => return unknown("shortest-lease", refusal),
+    };
+    // A lease that is left by a failure here ends by itself.
+    let _ = core.cluster.ask(|line| async move { line.revoke(lease.id).await }).await;
+    let found = format!("the shortest lease of this cluster is {} s", lease.ttl);
+    if lease.ttl <= 2 {
+        return Finding::new("shortest-lease", Severity::Good, found);
+    }
+    Finding::new("shortest-lease", Severity::Notice, found)
+        .meaning("the locks of a process that died, and its places in the queue, last at least this long, even if their ttl is shorter")
+        .advice("shorten --election-timeout where that is too long")
+}
+
+/// Reports which other users could end the locks.
+async fn access(core: &Core) -> Finding {
+    let Some(user) = core.cluster.user().map(str::to_owned) else {
+        if core.cluster.shows_certificate() {
+            return Finding::new("access", Severity::Good, "this client shows a certificate and no user");
+        }
+        return Finding::new("access", Severity::Notice, "no login is asked for")
+            .meaning("anyone who reaches the servers can break every lock")
+            .advice("`etcdctl auth enable`, and a user with readwrite on the prefix");
+    };
+    let asked = core.cluster.ask(|line| {
+        let user = user.clone();
+        async move { line.user(user).await }
+    });
+    let roles = match asked.await {
+        Ok(answer) => answer.value.roles,
+        Err(refusal) => return unknown("access", refusal),
+    };
+    if roles.iter().any(|role| role == "root") {
+        return Finding::new("access", Severity::Notice, format!("{user} is root"))
+            .meaning("anyone who has this password can change everything in the cluster")
+            .advice("a user of its own, with readwrite on the prefix");
+    }
+    let asking = roles.iter().map(|role| {
+        core.cluster.ask(move |line| {
+            let role = role.clone();
+            async move { line.role(role).await }
+        })
+    });
+    let granted: Result<Vec<_>, Refusal> = join_all(asking).await.into_iter().collect();
+    let granted: Vec<Permission> = match granted {
+        Ok(answers) => answers.into_iter().flat_map(|answer| answer.value.permissions).collect(),
+        Err(refusal) => return unknown("access", refusal),
+    };
+    let ours = core.layout.everything();
+    let beyond = granted.iter().find(|granted| {
+        let is_one = granted.range_end.is_empty();
+        granted.key < ours.start || (!is_one && (granted.range_end == [0] || granted.range_end > ours.end))
+    });
+    match beyond {
+        Some(granted) => {
+            let key = String::from_utf8_lossy(&granted.key).into_owned();
+            Finding::new(
+                "access",
+                Severity::Notice,
+                format!("{user} may reach keys outside the prefix, from {key:?}"),
+            )
+            .meaning("anyone who has this password can do more than lock")
+            .advice("give its role readwrite on the prefix only")
+        }
+        None => Finding::new("access", Severity::Good, format!("{user} may reach the prefix only")),
+    }
+}
+
+fn unknown(topic: &'static str, refusal: Refusal) -> Finding {
+    Finding::new(topic, Severity::Unknown, refusal.into_failure().to_string())
+}
+
+/// A lock with so many claims since the last compaction takes its server about half a millisecond more
+/// for each.
+const LONG_HISTORY: i64 = 10_000;
+/// The size that etcd keeps at most by default.
+const USUAL_QUOTA: i64 = 2 << 30;

@@ -1,0 +1,239 @@
+//! The meaning of a server's error: try another server, log in again, or report it to the caller.
+//!
+//! Ground rules: a request that may have reached a server that could have carried it out is
+//! `Effect::Unknown`, unless the server says that it did not. etcd's errors differ by text only, so the
+//! texts are matched here and nowhere else.
+
+use std::error::Error;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+use tonic::{Code, ConnectError, Status};
+
+use crate::net::member::OTHER_CLUSTER;
+
+/// An answer that is not a yes, after all that could be tried was tried.
+#[derive(Clone, Debug)]
+pub(crate) enum Refusal {
+    /// The lease ran out, was revoked, or never was.
+    NoSuchLease,
+    /// The id of a new lease is taken: most likely by this very request, sent before.
+    LeaseExists,
+    /// The server allows fewer operations in one transaction.
+    TooManyOperations,
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl Refusal {
+    /// Returns the failure that the caller of the seam sees.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            Refusal::Failed(failure) => failure,
+            Refusal::NoSuchLease => Failure::unavailable("the lease ended while the request was under way"),
+            Refusal::LeaseExists => Failure::unavailable("no free number for a lease was found"),
+            Refusal::TooManyOperations => Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                "the server allows too few operations in one transaction: raise its --max-txn-ops to 8 at least",
+            ),
+        }
+    }
+
+    /// Returns the same for a request that changes nothing, independent of its outcome.
+    pub(crate) fn of_a_look(self) -> Failure {
+        let mut failure = self.into_failure();
+        failure.effect = Effect::None;
+        failure
+    }
+}
+
+/// The advice about one answer of one server.
+#[derive(Clone, Debug)]
+pub(crate) enum Advice {
+    /// Another server, or the same one later, may do better.
+    TryElsewhere(Failure),
+    /// The token is not valid any more.
+    LogInAgain(Failure),
+    /// The same request will be refused by every server.
+    GiveUp(Refusal),
+}
+
+/// Reads one error of one server.
+pub(crate) fn judge(status: &Status) -> Advice {
+    if never_left(status) {
+        let detail = format!("no etcd server can be reached: {}", root_cause(status));
+        return Advice::TryElsewhere(Failure::unavailable(detail));
+    }
+    let has = |part: &str| status.message().contains(part);
+    match status.code() {
+        Code::NotFound if has("requested lease not found") => Advice::GiveUp(Refusal::NoSuchLease),
+        Code::FailedPrecondition if has("lease already exists") => Advice::GiveUp(Refusal::LeaseExists),
+        Code::InvalidArgument if has("too many operations") => Advice::GiveUp(Refusal::TooManyOperations),
+        Code::Unauthenticated => Advice::LogInAgain(denied(status, "the login was not accepted")),
+        Code::InvalidArgument if has("revision of auth store is old") => {
+            Advice::LogInAgain(denied(status, "roles changed while this was under way"))
+        }
+        // The server says these before it does anything.
+        Code::ResourceExhausted if has("database space exceeded") => {
+            let advice = "compact and defragment the cluster, then `etcdctl alarm disarm`";
+            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Unavailable, Effect::None, advice)))
+        }
+        Code::ResourceExhausted => {
+            Advice::TryElsewhere(told(status, FailureKind::Unavailable, Effect::None, ""))
+        }
+        Code::Unavailable if has("no leader") || has("not capable") => Advice::TryElsewhere(told(
+            status,
+            FailureKind::Unavailable,
+            Effect::None,
+            "the cluster has no quorum",
+        )),
+        // If the request was carried out, it was carried out by the other one.
+        Code::DataLoss if has(OTHER_CLUSTER) => {
+            let advice =
+                "name the servers of one cluster only, and open the store anew where it was replaced";
+            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Foreign, Effect::Unknown, advice)))
+        }
+        Code::DataLoss if has("corrupt") => {
+            let advice =
+                "its servers hold different data: see `etcdctl alarm list` and etcd's page on corruption";
+            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Unavailable, Effect::None, advice)))
+        }
+        Code::PermissionDenied
+        | Code::Unimplemented
+        | Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::OutOfRange => Advice::GiveUp(Refusal::Failed(refused(status))),
+        // An error that did not come from a server: the connection broke, or something else listens
+        // there.
+        _ if status.source().is_some() => {
+            let detail = format!(
+                "the connection to an etcd server broke ({}): check that it speaks etcd, and TLS where the URL says etcds://",
+                root_cause(status)
+            );
+            Advice::TryElsewhere(Failure::unanswered(detail))
+        }
+        _ => Advice::TryElsewhere(told(status, FailureKind::Unavailable, Effect::Unknown, "")),
+    }
+}
+
+/// Returns the failure for a refusal that every server makes, without any effect.
+fn refused(status: &Status) -> Failure {
+    let has = |part: &str| status.message().contains(part);
+    match status.code() {
+        Code::PermissionDenied => denied(status, "give the user's role readwrite permission on the prefix"),
+        Code::InvalidArgument if has("user name is empty") => {
+            denied(status, "this cluster wants a login: write etcd://user:password@host")
+        }
+        Code::InvalidArgument if has("authentication failed") => denied(status, "check user and password"),
+        Code::FailedPrecondition if has("authentication is not enabled") => {
+            denied(status, "this cluster knows no users: leave the user out of the URL")
+        }
+        Code::Unimplemented => {
+            told(status, FailureKind::Unsupported, Effect::None, "etcd 3.4 or later is needed")
+        }
+        _ => told(status, FailureKind::Invalid, Effect::None, ""),
+    }
+}
+
+fn denied(status: &Status, advice: &str) -> Failure {
+    told(status, FailureKind::Denied, Effect::None, advice)
+}
+
+fn told(status: &Status, kind: FailureKind, effect: Effect, advice: &str) -> Failure {
+    let text = status.message();
+    let detail = if advice.is_empty() { format!("etcd: {text}") } else { format!("etcd: {text}: {advice}") };
+    Failure::new(kind, effect, detail)
+}
+
+/// Returns `true` if no connection existed that the request could have left on.
+fn never_left(status: &Status) -> bool {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<ConnectError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+fn root_cause(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        text = error.to_string();
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_have_happened_is_told_as_such() {
+        let effect = |code, text: &str| match judge(&Status::new(code, text)) {
+            Advice::TryElsewhere(failure) => failure.effect,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(effect(Code::Unavailable, "etcdserver: request timed out"), Effect::Unknown);
+        assert_eq!(effect(Code::Unavailable, "etcdserver: leader changed"), Effect::Unknown);
+        assert_eq!(effect(Code::Unknown, "transport error"), Effect::Unknown);
+        assert_eq!(effect(Code::Internal, "h2 protocol error"), Effect::Unknown);
+        assert_eq!(effect(Code::Unavailable, "etcdserver: no leader"), Effect::None);
+        assert_eq!(effect(Code::ResourceExhausted, "etcdserver: too many requests"), Effect::None);
+    }
+
+    #[test]
+    fn what_a_person_has_to_do_is_said() {
+        for (code, text, kind, hint) in [
+            (Code::PermissionDenied, "etcdserver: permission denied", FailureKind::Denied, "readwrite"),
+            (Code::InvalidArgument, "etcdserver: user name is empty", FailureKind::Denied, "user:password"),
+            (
+                Code::InvalidArgument,
+                "etcdserver: authentication failed, invalid user ID or password",
+                FailureKind::Denied,
+                "check user",
+            ),
+            (
+                Code::ResourceExhausted,
+                "etcdserver: mvcc: database space exceeded",
+                FailureKind::Unavailable,
+                "defragment",
+            ),
+            (Code::Unimplemented, "unknown method", FailureKind::Unsupported, "3.4"),
+        ] {
+            let Advice::GiveUp(Refusal::Failed(failure)) = judge(&Status::new(code, text)) else {
+                panic!("{text}");
+            };
+            assert_eq!(failure.kind, kind, "{text}");
+            assert!(failure.detail().contains(hint), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_has_a_remedy_of_its_own_is_told_apart() {
+        let advice = |code, text: &str| judge(&Status::new(code, text));
+        assert!(matches!(
+            advice(Code::NotFound, "etcdserver: requested lease not found"),
+            Advice::GiveUp(Refusal::NoSuchLease)
+        ));
+        assert!(matches!(
+            advice(Code::FailedPrecondition, "etcdserver: lease already exists"),
+            Advice::GiveUp(Refusal::LeaseExists)
+        ));
+        assert!(matches!(
+            advice(Code::InvalidArgument, "etcdserver: too many operations in txn request"),
+            Advice::GiveUp(Refusal::TooManyOperations)
+        ));
+        assert!(matches!(
+            advice(Code::Unauthenticated, "etcdserver: invalid auth token"),
+            Advice::LogInAgain(_)
+        ));
+        assert!(matches!(
+            advice(Code::InvalidArgument, "etcdserver: revision of auth store is old"),
+            Advice::LogInAgain(_)
+        ));
+    }
+}

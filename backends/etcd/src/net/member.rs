@@ -1,0 +1,316 @@
+//! One server of the cluster, and the calls that it answers.
+//!
+//! Ground rules: nothing is tried twice here, and nothing here waits for a limited time: that is
+//! `cluster.rs`. A request names no claim and no lock; it is etcd's.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use leasehold_backend::url::{Host, invalid};
+use leasehold_core::Failure;
+use prost::Message;
+use tokio::sync::{mpsc, watch};
+use tonic::client::Grpc;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{IntoRequest, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::config::EtcdConfig;
+use crate::protocol::proto::{
+    AlarmRequest, AlarmResponse, AuthenticateRequest, AuthenticateResponse, Header, LeaseGrantRequest,
+    LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, MemberListRequest,
+    MemberListResponse, RangeRequest, RangeResponse, RoleRequest, RoleResponse, StatusRequest,
+    StatusResponse, TxnRequest, TxnResponse, UserRequest, UserResponse, WatchRequest, WatchResponse,
+};
+
+/// A server that may be connected.
+#[derive(Debug)]
+pub(crate) struct Member {
+    name: String,
+    endpoint: Endpoint,
+    connection: watch::Sender<Connection>,
+    first: Arc<FirstAnswer>,
+}
+
+/// A channel, and how many there were before it.
+#[derive(Clone, Debug)]
+struct Connection {
+    number: u64,
+    channel: Channel,
+}
+
+/// The cluster that this client talks to: that of the first answer.
+///
+/// The URL may name servers of two clusters, or a server may come back as another cluster's. Locks of
+/// one exclude no claims on the other, so an answer from another cluster than the first does not count.
+#[derive(Debug, Default)]
+pub(crate) struct FirstAnswer(AtomicU64);
+
+impl FirstAnswer {
+    fn check(&self, header: Option<Header>) -> Result<(), Status> {
+        let Some(id) = header.map(|header| header.cluster_id).filter(|id| *id != 0) else { return Ok(()) };
+        match self.0.compare_exchange(0, id, Ordering::Relaxed, Ordering::Relaxed) {
+            Err(first) if first != id => {
+                Err(Status::data_loss(format!("{OTHER_CLUSTER}: its id is {id:x}, not {first:x} as before")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Member {
+    /// Returns all servers of a cluster. Nothing is sent before the first call.
+    pub(crate) fn all(config: &EtcdConfig) -> Result<Vec<Member>, Failure> {
+        let tls = tls(config)?;
+        let first = Arc::<FirstAnswer>::default();
+        let member = |host| Member::new(host, tls.clone(), config.timeout, first.clone());
+        config.hosts.iter().map(member).collect()
+    }
+
+    fn new(
+        host: &Host,
+        tls: Option<ClientTlsConfig>,
+        timeout: Duration,
+        first: Arc<FirstAnswer>,
+    ) -> Result<Member, Failure> {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let unusable = |error| invalid(format!("{host} cannot be used as a server: {error}"));
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}"))
+            .map_err(unusable)?
+            .connect_timeout(timeout)
+            .tcp_keepalive(Some(TCP_KEEPALIVE))
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PONG);
+        if let Some(tls) = tls {
+            endpoint = endpoint.tls_config(tls).map_err(unusable)?;
+        }
+        let connection = watch::Sender::new(Connection { number: 0, channel: endpoint.connect_lazy() });
+        Ok(Member { name: host.to_string(), endpoint, connection, first })
+    }
+
+    /// Returns the server as the URL names it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the connection as it is now.
+    pub(crate) fn line(&self, token: Option<MetadataValue<Ascii>>) -> Line {
+        let channel = self.connection.borrow().channel.clone();
+        Line { channel, token, first: self.first.clone() }
+    }
+
+    /// Returns which connection it is now, for [`Member::reconnect`].
+    pub(crate) fn connection_number(&self) -> u64 {
+        self.connection.borrow().number
+    }
+
+    /// Begins with a new connection: the one of this number may hang for as long as the system's own
+    /// limits. Where all that was sent over it was late, they all say so, and it is left once.
+    pub(crate) fn reconnect(&self, number: u64) {
+        self.connection.send_if_modified(|connection| {
+            let is_current = connection.number == number;
+            if is_current {
+                *connection = Connection { number: number + 1, channel: self.endpoint.connect_lazy() };
+            }
+            is_current
+        });
+    }
+
+    /// Ends when the connection of this number is not used any more.
+    pub(crate) async fn replaced(&self, number: u64) {
+        let mut connections = self.connection.subscribe();
+        // It has a sender for as long as this is borrowed.
+        _ = connections.wait_for(|connection| connection.number != number).await;
+    }
+}
+
+/// A connection with what every request on it carries.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    channel: Channel,
+    token: Option<MetadataValue<Ascii>>,
+    first: Arc<FirstAnswer>,
+}
+
+/// The answer to a keep-alive: the term of the server that passed it on, and the ttl of each lease, 0
+/// for one that does not exist.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) term: u64,
+    pub(crate) ttls: HashMap<i64, i64>,
+}
+
+impl Line {
+    pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
+        let found: RangeResponse = self.unary("/etcdserverpb.KV/Range", request).await?;
+        self.first.check(found.header)?;
+        Ok(found)
+    }
+
+    pub(crate) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
+        let done: TxnResponse = self.unary("/etcdserverpb.KV/Txn", request).await?;
+        self.first.check(done.header)?;
+        Ok(done)
+    }
+
+    pub(crate) async fn grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
+        let granted: LeaseGrantResponse = self.unary("/etcdserverpb.Lease/LeaseGrant", request).await?;
+        self.first.check(granted.header)?;
+        Ok(granted)
+    }
+
+    pub(crate) async fn time_to_live(
+        &self,
+        request: LeaseTimeToLiveRequest,
+    ) -> Result<LeaseTimeToLiveResponse, Status> {
+        self.unary("/etcdserverpb.Lease/LeaseTimeToLive", request).await
+    }
+
+    /// Asks for the state of the server itself.
+    pub(crate) async fn status(&self) -> Result<StatusResponse, Status> {
+        let answer: StatusResponse = self.unary("/etcdserverpb.Maintenance/Status", StatusRequest {}).await?;
+        self.first.check(answer.header)?;
+        Ok(answer)
+    }
+
+    pub(crate) async fn alarms(&self) -> Result<AlarmResponse, Status> {
+        self.unary("/etcdserverpb.Maintenance/Alarm", AlarmRequest {}).await
+    }
+
+    pub(crate) async fn members(&self) -> Result<MemberListResponse, Status> {
+        self.unary("/etcdserverpb.Cluster/MemberList", MemberListRequest {}).await
+    }
+
+    pub(crate) async fn revoke(&self, id: i64) -> Result<LeaseRevokeResponse, Status> {
+        self.unary("/etcdserverpb.Lease/LeaseRevoke", LeaseRevokeRequest { id }).await
+    }
+
+    /// Asks for the roles of a user.
+    pub(crate) async fn user(&self, name: String) -> Result<UserResponse, Status> {
+        self.unary("/etcdserverpb.Auth/UserGet", UserRequest { name }).await
+    }
+
+    /// Asks for the permissions of a role.
+    pub(crate) async fn role(&self, role: String) -> Result<RoleResponse, Status> {
+        self.unary("/etcdserverpb.Auth/RoleGet", RoleRequest { role }).await
+    }
+
+    pub(crate) async fn authenticate(
+        &self,
+        request: AuthenticateRequest,
+    ) -> Result<AuthenticateResponse, Status> {
+        self.unary("/etcdserverpb.Auth/Authenticate", request).await
+    }
+
+    /// Keeps leases alive: all of them on one stream, which ends with its last answer.
+    pub(crate) async fn keep(&self, leases: Vec<i64>) -> Result<Kept, Status> {
+        let count = leases.len();
+        let requests = stream::iter(leases.into_iter().map(|id| LeaseKeepAliveRequest { id }));
+        let mut answers: Streaming<LeaseKeepAliveResponse> =
+            self.streaming("/etcdserverpb.Lease/LeaseKeepAlive", requests).await?;
+        let mut kept = Kept { term: u64::MAX, ttls: HashMap::with_capacity(count) };
+        while kept.ttls.len() < count {
+            let Some(answer) = answers.next().await.transpose()? else {
+                return Err(Status::unavailable("the keep-alive stream ended early"));
+            };
+            self.first.check(answer.header)?;
+            // The oldest term that any of the answers was given under.
+            kept.term = kept.term.min(term(answer.header));
+            kept.ttls.insert(answer.id, answer.ttl);
+        }
+        Ok(kept)
+    }
+
+    /// Opens a stream of watches. Whether what comes is of the right cluster is for [`Line::check`].
+    pub(crate) async fn watch(
+        &self,
+        orders: mpsc::Receiver<WatchRequest>,
+    ) -> Result<Streaming<WatchResponse>, Status> {
+        let orders = stream::unfold(orders, |mut orders| async {
+            let order = orders.recv().await?;
+            Some((order, orders))
+        });
+        self.streaming("/etcdserverpb.Watch/Watch", orders).await
+    }
+
+    /// Checks that an answer is of the cluster that this client talks to.
+    pub(crate) fn check(&self, header: Option<Header>) -> Result<(), Status> {
+        self.first.check(header)
+    }
+
+    async fn unary<Q, A>(&self, path: &'static str, question: Q) -> Result<A, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let path = http::uri::PathAndQuery::from_static(path);
+        // Boxed, because it is large, and all that wait for it are moved about with what they wait for.
+        let asked = Box::pin(grpc.unary(self.request(question), path, ProstCodec::<Q, A>::default()));
+        Ok(asked.await?.into_inner())
+    }
+
+    async fn streaming<Q, A>(
+        &self,
+        path: &'static str,
+        questions: impl stream::Stream<Item = Q> + Send + 'static,
+    ) -> Result<Streaming<A>, Status>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let path = http::uri::PathAndQuery::from_static(path);
+        let answers = grpc.streaming(self.request(questions), path, ProstCodec::<Q, A>::default()).await?;
+        Ok(answers.into_inner())
+    }
+
+    async fn grpc(&self) -> Result<Grpc<Channel>, Status> {
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER);
+        grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+        Ok(grpc)
+    }
+
+    fn request<M>(&self, message: M) -> Request<M> {
+        let mut request = message.into_request();
+        // A server that knows no leader says so at once instead of letting the request wait.
+        request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+        if let Some(token) = &self.token {
+            request.metadata_mut().insert("token", token.clone());
+        }
+        request
+    }
+}
+
+/// Returns the term of an answer; one that has none agrees with no other.
+pub(crate) fn term(header: Option<Header>) -> u64 {
+    header.map_or(0, |header| header.raft_term)
+}
+
+fn tls(config: &EtcdConfig) -> Result<Option<ClientTlsConfig>, Failure> {
+    let Some(files) = &config.tls else { return Ok(None) };
+    let mut tls = ClientTlsConfig::new();
+    tls = match files.read_authorities()? {
+        Some(authorities) => tls.ca_certificate(Certificate::from_pem(authorities)),
+        None => tls.with_native_roots(),
+    };
+    if let Some(own) = files.read_identity()? {
+        tls = tls.identity(Identity::from_pem(own.cert, own.key));
+    }
+    Ok(Some(tls))
+}
+
+/// The text that distinguishes the answer of another cluster from errors of servers.
+pub(crate) const OTHER_CLUSTER: &str = "a server of another cluster answered";
+/// Servers refuse clients that ping more often than every five seconds.
+const PING: Duration = Duration::from_secs(10);
+const PONG: Duration = Duration::from_secs(5);
+const TCP_KEEPALIVE: Duration = Duration::from_secs(10);
+/// A queue of the most claims that are allowed, with the longest names.
+const MAX_ANSWER: usize = 64 << 20;

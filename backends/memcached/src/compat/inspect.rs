@@ -1,0 +1,50 @@
+//! The view of an onlooker on a plain lock.
+
+use std::time::Duration;
+
+use leasehold_core::{ClaimInfo, Failure, Note, Resource, Share, Snapshot, SnapshotVersion};
+
+use crate::backend::native::fence;
+use crate::compat::plain::{PlainBackend, collision};
+use crate::compat::token::Token;
+use crate::protocol::reply::Reply;
+
+impl PlainBackend {
+    /// Returns the lock as it is, held by any client.
+    pub(crate) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+        let nobody = Snapshot {
+            resource: resource.clone(),
+            version: SnapshotVersion("-".to_owned()),
+            holders: Vec::new(),
+            waiting: Vec::new(),
+            fence: None,
+        };
+        let (link, value, number, left) = match self.wire.look(&[resource]).await.pop() {
+            Some(Ok((link, Reply::Item { value, number, left, .. }))) => (link, value, number, left),
+            Some(Ok((_, Reply::Missing { .. }))) => return Ok(nobody),
+            Some(Ok((_, reply))) => return Err(self.wire.node(resource).unexpected(&reply)),
+            Some(Err(failure)) => return Err(failure),
+            None => return Err(Failure::unavailable("no server answered")),
+        };
+        let standing = |id, fence, note| ClaimInfo {
+            id,
+            share: Share::MUTEX,
+            fence,
+            since_unix_ms: None,
+            remaining: left.map(Duration::from_secs),
+            note,
+        };
+        let holder = match Token::read(&value) {
+            Token::Ours(owner) if owner.resource != *resource => {
+                return Err(collision(resource, &owner.resource));
+            }
+            Token::Ours(owner) => {
+                let granted = owner.fence.unwrap_or_else(|| fence(&link, number));
+                standing(owner.id, Some(granted), owner.note)
+            }
+            Token::Foreign(id) => standing(id, None, Note::clipped("held by another library")),
+        };
+        let version = SnapshotVersion(format!("{}-{}", holder.id.tag(), holder.fence.unwrap_or_default()));
+        Ok(Snapshot { version, fence: holder.fence, holders: vec![holder], ..nobody })
+    }
+}

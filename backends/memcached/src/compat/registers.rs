@@ -1,0 +1,229 @@
+//! Registers: an item each beside those of the locks, changed by its number.
+//!
+//! Ground rules: as for the locks, a number is nothing without the process of the server that gave it. A
+//! value carries bytes that were drawn for its write, so that what is read back right after a write is
+//! known to be this very one.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::{
+    Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
+    Resource, Stamp, WaitMode,
+};
+
+use crate::backend::native::Items;
+use crate::compat::plain::collision;
+use crate::net::link::Link;
+use crate::protocol::command::{Command, Key, Life};
+use crate::protocol::reply::Reply;
+
+/// The promises of a server that may forget everything.
+const PROMISE: RegisterPromise = RegisterPromise {
+    max_bytes: MAX_BYTES,
+    waiting: WaitMode::Polls,
+    safety: Durability::Evictable,
+    forgets: true,
+};
+
+#[async_trait]
+impl Registers for Items {
+    fn promise(&self) -> &RegisterPromise {
+        &PROMISE
+    }
+
+    async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
+        let (node, key) = (self.wire.node(at), self.wire.register(at)?);
+        let link = node.link().await?;
+        let reply = node.ask(&link, &[Command::Look { key: &key }]).await?.pop();
+        match reply {
+            Some(Reply::Item { value, number, left, .. }) => Ok(Registered {
+                value: Some(unframed(at, &value)?.1.to_vec()),
+                stamp: State { epoch: link.facts.started, number }.stamp(),
+                left: left.map(Duration::from_secs),
+            }),
+            Some(Reply::Missing { .. }) => Ok(nothing()),
+            reply => Err(node.unexpected(&reply.unwrap_or(Reply::Missing { mark: None }))),
+        }
+    }
+
+    async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
+        PROMISE.check(put)?;
+        let life = life(put.keep)?;
+        let key = self.wire.register(at)?;
+        match (&put.value, State::read(seen)) {
+            (Some(value), state) if state.is_some() || *seen == nothing().stamp => {
+                self.write(at, &key, state, value, life).await
+            }
+            (None, Some(state)) => self.remove(at, &key, state).await,
+            (None, None) if *seen == nothing().stamp => {
+                Ok((Registers::read(self, at).await?.stamp == *seen).then(|| seen.clone()))
+            }
+            // A stamp of another store, or of a write that was overwritten at once, is of no state that
+            // there is.
+            _ => Ok(None),
+        }
+    }
+
+    async fn changed(
+        &self,
+        at: &Resource,
+        _seen: &Stamp,
+        _patience: &Patience,
+    ) -> Result<Registered, Failure> {
+        Registers::read(self, at).await
+    }
+}
+
+impl Items {
+    /// Writes over what was seen, or where nothing was.
+    async fn write(
+        &self,
+        at: &Resource,
+        key: &Key,
+        seen: Option<State>,
+        value: &[u8],
+        life: Life,
+    ) -> Result<Option<Stamp>, Failure> {
+        let node = self.wire.node(at);
+        let link = node.link().await?;
+        let value = framed(at, key, draw()?, value);
+        let write = match seen {
+            // Another process of the server gives the same number to another item.
+            Some(state) if !state.is_of(&link) => return Ok(None),
+            Some(state) => Command::Replace { key, life, value: &value, number: state.number },
+            None => Command::Add { key, life, value: &value },
+        };
+        // The second answer has the number of what the first one put there.
+        let replies = node.ask(&link, &[write, Command::Look { key }]).await?;
+        let [written, found] = &replies[..] else {
+            return Err(node.unexpected(&Reply::Missing { mark: None }));
+        };
+        match (written, found) {
+            (Reply::Done { .. }, Reply::Item { value: there, number, .. }) if *there == value => {
+                Ok(Some(State { epoch: link.facts.started, number: *number }.stamp()))
+            }
+            // It was written, and another client wrote right after it: its state has passed.
+            (Reply::Done { .. }, _) => Ok(Some(Stamp("passed".to_owned()))),
+            (Reply::Differs { .. } | Reply::Missing { .. }, _) => Ok(None),
+            (refused, _) => Err(node.unexpected(refused)),
+        }
+    }
+
+    async fn remove(&self, at: &Resource, key: &Key, seen: State) -> Result<Option<Stamp>, Failure> {
+        let node = self.wire.node(at);
+        let link = node.link().await?;
+        if !seen.is_of(&link) {
+            return Ok(None);
+        }
+        match node.ask(&link, &[Command::Remove { key, number: seen.number }]).await?.pop() {
+            Some(Reply::Done { .. }) => Ok(Some(nothing().stamp)),
+            Some(Reply::Differs { .. } | Reply::Missing { .. }) => Ok(None),
+            reply => Err(node.unexpected(&reply.unwrap_or(Reply::Missing { mark: None }))),
+        }
+    }
+}
+
+/// One state of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    epoch: u64,
+    number: u64,
+}
+
+impl State {
+    fn read(stamp: &Stamp) -> Option<State> {
+        let (epoch, number) = stamp.0.split_once('.')?;
+        Some(State { epoch: epoch.parse().ok()?, number: number.parse().ok()? })
+    }
+
+    fn stamp(self) -> Stamp {
+        Stamp(format!("{}.{}", self.epoch, self.number))
+    }
+
+    /// Returns `true` if it is a state of the server at the other end.
+    fn is_of(self, link: &Link) -> bool {
+        link.facts.started == self.epoch
+    }
+}
+
+fn nothing() -> Registered {
+    Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
+}
+
+/// Returns the life of an item to be written. The last second of a life is not sure, so one more is asked
+/// for.
+fn life(keep: Option<Duration>) -> Result<Life, Failure> {
+    match keep {
+        None => Ok(Life::FOR_EVER),
+        Some(keep) if keep <= MAX_KEEP => Ok(Life::of(keep + Duration::from_secs(1))),
+        Some(keep) => {
+            let (keep, most) = (humantime::format_duration(keep), humantime::format_duration(MAX_KEEP));
+            let text =
+                format!("memcached cannot keep a value for {keep} and then forget it: for {most} at most");
+            Err(Failure::new(FailureKind::Invalid, Effect::None, text))
+        }
+    }
+}
+
+/// Returns a value as it is stored: a mark, what was drawn, the resource's name where the key carries only
+/// its hash, and behind a line's end what was written.
+fn framed(at: &Resource, key: &Key, drawn: u64, value: &[u8]) -> Vec<u8> {
+    let name = if Resource::is_hashed(key.as_str()) { at.as_str() } else { "" };
+    let mut frame = format!("{MARK}{drawn:016x} {name}\n").into_bytes();
+    frame.extend_from_slice(value);
+    frame
+}
+
+/// Returns the name, where there is one, and the value.
+fn unframed<'a>(at: &Resource, frame: &'a [u8]) -> Result<(&'a str, &'a [u8]), Failure> {
+    let parts = frame.iter().position(|byte| *byte == b'\n').and_then(|end| {
+        let head = std::str::from_utf8(&frame[..end]).ok()?.strip_prefix(MARK)?;
+        let (_, name) = head.split_once(' ')?;
+        Some((name, &frame[end + 1..]))
+    });
+    let Some((name, value)) = parts else {
+        let text = format!(
+            "what is stored as the register {at:?} is left untouched: it is not of leasehold; choose another prefix"
+        );
+        return Err(Failure::new(FailureKind::Foreign, Effect::None, text));
+    };
+    match Resource::new(name) {
+        Ok(other) if other != *at => Err(collision(at, &other)),
+        _ => Ok((name, value)),
+    }
+}
+
+fn draw() -> Result<u64, Failure> {
+    getrandom::u64().map_err(|error| {
+        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
+    })
+}
+
+const MARK: &str = "register ";
+/// Half of what an item may hold by default.
+const MAX_BYTES: usize = 512 * 1024;
+/// A longer life is taken for a date.
+const MAX_KEEP: Duration = Duration::from_secs(29 * 24 * 3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_read_as_it_was_written_and_nothing_else() {
+        let at = Resource::new("a").unwrap();
+        let key = Key::new("lh:%ra".to_owned()).unwrap();
+        for value in [&b""[..], b"a\nb\r\n", &[0, 255]] {
+            assert_eq!(unframed(&at, &framed(&at, &key, 7, value)).unwrap(), ("", value));
+        }
+        let hashed = Key::new("lh:%rx~0123456789abcdef0123456789abcdef".to_owned()).unwrap();
+        let frame = framed(&at, &hashed, 7, b"x");
+        assert_eq!(unframed(&at, &frame).unwrap(), ("a", &b"x"[..]));
+        assert!(unframed(&Resource::new("b").unwrap(), &frame).is_err());
+        for foreign in [&b""[..], b"text", b"register \n"] {
+            assert_eq!(unframed(&at, foreign).unwrap_err().kind, FailureKind::Foreign);
+        }
+        assert!(life(Some(MAX_KEEP * 2)).is_err());
+    }
+}

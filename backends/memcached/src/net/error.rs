@@ -1,0 +1,117 @@
+//! Meaning of the server's and the network's refusals, and what a person can do about them.
+
+use std::io;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+
+use crate::net::link::Silence;
+
+/// Explains why a socket could not be opened.
+pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
+    let advice = match error.kind() {
+        io::ErrorKind::ConnectionRefused => "nothing listens there: start the server, or correct the URL",
+        io::ErrorKind::TimedOut => "is a firewall in between?",
+        _ => "check the host name, the network and the server",
+    };
+    Failure::unavailable(format!("cannot connect to {address} ({error}): {advice}")).because(error)
+}
+
+/// Explains why TLS could not be agreed on.
+pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
+    let certificate =
+        error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
+            matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
+        });
+    let (kind, advice) = match certificate {
+        true => (
+            FailureKind::Denied,
+            "name the authority that signed the server's certificate with ?ca=path; where the server asks for a \
+             certificate too, add ?cert=path&key=path",
+        ),
+        false => (FailureKind::Unavailable, "does the server speak TLS on this port (memcached -Z)?"),
+    };
+    Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
+}
+
+/// Explains why a connection came to nothing before anything was asked of it.
+pub(crate) fn of_greeting(error: io::Error, address: &str) -> Failure {
+    let text = format!(
+        "{address} ended the connection before it said what it is ({error}): is it memcached, and does it speak in \
+         the clear as memcached:// does?"
+    );
+    Failure::unavailable(text).because(error)
+}
+
+/// Describes what came in place of a greeting.
+pub(crate) fn of_strange(what: &str, address: &str) -> Failure {
+    let text = format!("{address} is not a usable memcached ({what}): version 1.6 or later is needed");
+    Failure::new(FailureKind::Unsupported, Effect::None, text)
+}
+
+/// Explains why an answer is missing. A request that only reads has no effect, no matter what became of it.
+pub(crate) fn of_silence(silence: Silence, changes: bool, address: &str, limit: &str) -> Failure {
+    let text = match silence {
+        Silence::Unsent => format!("the connection to {address} broke before this was sent"),
+        Silence::Broken => format!("the connection to {address} broke before the answer came"),
+        Silence::Late => {
+            format!("{address} did not answer within {limit}: is the server hung, or the network down?")
+        }
+    };
+    if changes && silence != Silence::Unsent { Failure::unanswered(text) } else { Failure::unavailable(text) }
+}
+
+/// Explains what an error of the server means. It did nothing.
+pub(crate) fn of_text(text: &str, address: &str) -> Failure {
+    let (kind, advice) = if text.contains("out of memory") {
+        (
+            FailureKind::Unavailable,
+            "its memory is full: give it more (-m), or let it evict what is not a lock (without -M, with \
+             -o temporary_ttl=86400)",
+        )
+    } else if text.contains("too large") {
+        (FailureKind::Unsupported, "let items be larger (-I 1m)")
+    } else if text.contains("authenticat") {
+        (
+            FailureKind::Denied,
+            "write user:password@host, or password-file, or set LEASEHOLD_MEMCACHED_PASSWORD",
+        )
+    } else {
+        (FailureKind::Unsupported, "is it memcached 1.6 or later, and no proxy that knows fewer commands?")
+    };
+    Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
+}
+
+/// Describes what came in place of an answer that makes sense here.
+pub(crate) fn of_nonsense(address: &str) -> Failure {
+    let text =
+        format!("{address} answered what does not belong to the question: is it memcached 1.6 or later?");
+    Failure::new(FailureKind::Unsupported, Effect::Unknown, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_left_and_changes_may_have_happened() {
+        let effect = |silence, changes| of_silence(silence, changes, "a:1", "5s").effect;
+        assert_eq!(effect(Silence::Unsent, true), Effect::None);
+        assert_eq!(effect(Silence::Broken, true), Effect::Unknown);
+        assert_eq!(effect(Silence::Late, true), Effect::Unknown);
+        assert_eq!(effect(Silence::Late, false), Effect::None);
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        for (text, kind, hint) in [
+            ("SERVER_ERROR out of memory storing object", FailureKind::Unavailable, "-m"),
+            ("SERVER_ERROR object too large for cache", FailureKind::Unsupported, "-I"),
+            ("CLIENT_ERROR unauthenticated", FailureKind::Denied, "user:password@host"),
+            ("ERROR", FailureKind::Unsupported, "1.6"),
+        ] {
+            let failure = of_text(text, "a:1");
+            assert_eq!((failure.kind, failure.effect), (kind, Effect::None));
+            assert!(failure.detail().contains(hint), "{failure}");
+        }
+    }
+}

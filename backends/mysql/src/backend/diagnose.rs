@@ -1,0 +1,257 @@
+//! Settings of the server that help or harm leases in a table.
+
+use std::time::Duration;
+
+use leasehold_backend::cell::server_clock_finding;
+use leasehold_backend::session::break_finding;
+use leasehold_core::{Failure, FenceGrade, Finding, Severity};
+
+use crate::error::Refusal;
+use crate::net::dial::{only, read};
+use crate::net::pool::Pool;
+use crate::net::server::Server;
+use crate::sql::schema::grants_to;
+use crate::sql::statements::NOW;
+
+/// Looks at everything; nothing is changed.
+pub(crate) async fn diagnose(pool: &Pool, ttl: Duration) -> Vec<Finding> {
+    let (server, facts) = match ask(pool).await {
+        Ok(found) => found,
+        Err(failure) => {
+            let unknown = Finding::new("server", Severity::Unknown, failure.to_string())
+                .meaning("durability, replication, privileges, table and clock could not be looked at")
+                .advice("run it again when the server answers");
+            return vec![unknown];
+        }
+    };
+    vec![
+        durability(&server),
+        replication(&server),
+        isolation(&server),
+        privileges(pool, &facts),
+        table(pool, &facts),
+        server_clock_finding(facts.from_the_future, ttl),
+    ]
+}
+
+/// Returns the findings about locks that a connection holds.
+pub(crate) async fn of_sessions(server: &Server, pool: &Pool) -> Vec<Finding> {
+    let failover = match server.is_followed() {
+        true => Finding::new(
+            "replication",
+            Severity::Notice,
+            "replicas follow, and know nothing of what connections hold",
+        )
+        .meaning(
+            "a failover ends every lock, and a client that reaches the old server alone believes in its own",
+        )
+        .advice("use method=row where that must not happen"),
+        false => {
+            Finding::new("replication", Severity::Good, "no replica is known").meaning("nothing takes over")
+        }
+    };
+    vec![durability(server), failover, break_finding(may_break(pool).await, ALL_USERS, HOW_TO_GRANT)]
+}
+
+/// Checks whether this user may end the connections of others.
+async fn may_break(pool: &Pool) -> Result<bool, Failure> {
+    let grants = pool.run("SHOW GRANTS").await.map_err(Refusal::into_failure)?;
+    let grants: Vec<String> = grants.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?;
+    let rights = ["ALL PRIVILEGES", "SUPER", "CONNECTION ADMIN", "CONNECTION_ADMIN"];
+    Ok(grants.iter().any(|grant| {
+        let mut parts = grant.split(" ON *.* ");
+        let (Some(granted), Some(_)) = (parts.next(), parts.next()) else { return false };
+        rights.iter().any(|right| granted.contains(right))
+    }))
+}
+
+/// The facts that can change while a connection lasts.
+struct Facts {
+    grants: Vec<String>,
+    rows: u64,
+    bytes: u64,
+    /// The number of cells with their origin in what is the future now.
+    from_the_future: u64,
+}
+
+async fn ask(pool: &Pool) -> Result<(Server, Facts), Failure> {
+    let server = Server::ask(pool).await?;
+    let name = pool.config.names.table("");
+    let facts = format!(
+        "SELECT COALESCE(t.TABLE_ROWS, 0), COALESCE(t.DATA_LENGTH + t.INDEX_LENGTH, 0), \
+         (SELECT COUNT(*) FROM {name} WHERE origin > {NOW} + 1000000) FROM information_schema.TABLES t \
+         WHERE t.TABLE_SCHEMA = DATABASE() AND t.TABLE_NAME = '{}'",
+        name.trim_matches('`')
+    );
+    let rows = pool.run(&facts).await.map_err(Refusal::into_failure)?;
+    let row = only(rows)?;
+    let grants = pool.run("SHOW GRANTS").await.map_err(Refusal::into_failure)?;
+    let facts = Facts {
+        grants: grants.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?,
+        rows: read(&row, 0)?,
+        bytes: read(&row, 1)?,
+        from_the_future: read(&row, 2)?,
+    };
+    Ok((server, facts))
+}
+
+pub(crate) fn durability(server: &Server) -> Finding {
+    let found = format!(
+        "{} {}, innodb_flush_log_at_trx_commit {}, log_bin {}, sync_binlog {}",
+        server.setting("version_comment"),
+        server.setting("version"),
+        server.setting("innodb_flush_log_at_trx_commit"),
+        server.setting("log_bin"),
+        server.setting("sync_binlog")
+    );
+    if server.keeps_what_it_confirms() {
+        return Finding::new("durability", Severity::Good, found)
+            .meaning("what was confirmed survives a crash of the server's machine");
+    }
+    Finding::new("durability", Severity::Risk, found)
+        .meaning("a crash of the server's machine may forget grants and take fences back")
+        .advice("set innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 where there is a binary log")
+}
+
+pub(crate) fn replication(server: &Server) -> Finding {
+    let topic = "replication";
+    if server.is_clustered() {
+        return Finding::new(topic, Severity::Risk, "this server is one of a cluster that decides together")
+            .meaning("leases end by the clock of the server that is asked, and a server of the cluster may be behind")
+            .advice("name the same single server in the URLs of all clients");
+    }
+    if !server.is_followed() {
+        return Finding::new(topic, Severity::Good, "no replica is known").meaning("nothing takes over");
+    }
+    match (server.waits_for_replicas(), server.grade()) {
+        (true, FenceGrade::Strict) => Finding::new(topic, Severity::Good, "each commit waits for all replicas")
+            .meaning("a failover forgets nothing"),
+        (true, _) => Finding::new(topic, Severity::Notice, "each commit waits for all replicas")
+            .meaning("a failover forgets nothing, but a crash of this machine may; see durability"),
+        _ => Finding::new(topic, Severity::Notice, "replicas follow, and commits do not wait for all of them")
+            .meaning("a failover may forget the last grants: two may hold for a while, and only clocks keep fences rising")
+            .advice(
+                "use semi-synchronous replication with wait point AFTER_SYNC, a timeout of a day or more, and a wait for as many replicas as \
+                 there are (one, on MariaDB)",
+            ),
+    }
+}
+
+fn isolation(server: &Server) -> Finding {
+    let level = match server.setting("transaction_isolation") {
+        "" => server.setting("tx_isolation"),
+        level => level,
+    };
+    let found = format!("isolation {level}, binlog_format {}", server.setting("binlog_format"));
+    if level == "SERIALIZABLE" {
+        return Finding::new("isolation", Severity::Notice, found)
+            .meaning("requests of several claims lock more rows than they change, and wait for each other")
+            .advice("leave it at REPEATABLE READ or READ COMMITTED");
+    }
+    Finding::new("isolation", Severity::Good, found)
+        .meaning("a statement that comes second sees what the first one did")
+}
+
+fn privileges(pool: &Pool, facts: &Facts) -> Finding {
+    let config = &pool.config;
+    let user = config.credentials.user.as_deref().unwrap_or_default();
+    let rights = rights(&facts.grants);
+    // No right can be taken from a user that may do anything by granting it less.
+    let (user_for_locks, first) = match rights {
+        Rights::Everything => {
+            (OWN_USER, format!("CREATE USER '{OWN_USER}'@'%' IDENTIFIED BY …, name it in the URL, "))
+        }
+        _ => (user, String::new()),
+    };
+    let needed = grants_to(config, user_for_locks).replace('\n', " ");
+    let advice = format!(
+        "{first}create the tables by `leasehold schema`, add create=no to the URL, and: {}",
+        needed.trim()
+    );
+    match rights {
+        Rights::Everything => Finding::new("privileges", Severity::Notice, format!("{user} may do anything"))
+            .meaning("so may anyone who reads this URL; the user may also write to a read-only server")
+            .advice(advice),
+        Rights::Create => Finding::new("privileges", Severity::Notice, format!("{user} may create tables"))
+            .meaning("that is needed for the first use only")
+            .advice(advice),
+        Rights::Rows => Finding::new("privileges", Severity::Good, format!("{user} may create nothing"))
+            .meaning("the locks need no more than rows to read and write"),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    Rows,
+    Create,
+    Everything,
+}
+
+/// Reads the lines of SHOW GRANTS: `GRANT SELECT, INSERT ON what TO whom`.
+fn rights(grants: &[String]) -> Rights {
+    let mut found = Rights::Rows;
+    for grant in grants {
+        let Some((rights, on)) = grant.strip_prefix("GRANT ").and_then(|grant| grant.split_once(" ON "))
+        else {
+            continue;
+        };
+        let has = |right: &str| rights.split(", ").any(|one| one == right);
+        let all = has("ALL PRIVILEGES");
+        if on.starts_with("*.*") && (all || has("SUPER")) {
+            return Rights::Everything;
+        }
+        if all || has("CREATE") {
+            found = Rights::Create;
+        }
+    }
+    found
+}
+
+fn table(pool: &Pool, facts: &Facts) -> Finding {
+    let name = pool.config.names.table("");
+    let found = format!("{name} has about {} rows in {} KiB", facts.rows, facts.bytes / 1024);
+    if facts.rows > MANY_ROWS {
+        return Finding::new("table", Severity::Notice, found)
+            .meaning("each name that was ever locked keeps its row, and with it the fence")
+            .advice(format!(
+                "delete rows of {name} whose lapses is long past, while their locks are not used"
+            ));
+    }
+    Finding::new("table", Severity::Good, found).meaning("each name that was ever locked keeps its row")
+}
+
+/// A user for the locks alone, as an example.
+const OWN_USER: &str = "leasehold";
+/// The locks that a user breaks who may end the connections of others, and the statement that lets one.
+const ALL_USERS: &str = "locks of all users";
+const HOW_TO_GRANT: &str = "GRANT CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB) ON *.* TO";
+const MANY_ROWS: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_read_from_what_the_server_shows() {
+        for (grants, expected) in [
+            (
+                &["GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost` WITH GRANT OPTION"][..],
+                Rights::Everything,
+            ),
+            (&["GRANT SELECT, SUPER ON *.* TO `a`@`%`"], Rights::Everything),
+            (
+                &["GRANT USAGE ON *.* TO `a`@`%`", "GRANT ALL PRIVILEGES ON `app`.* TO `a`@`%`"],
+                Rights::Create,
+            ),
+            (&["GRANT SELECT, CREATE ON `app`.* TO `a`@`%`"], Rights::Create),
+            (&["GRANT SELECT, INSERT, UPDATE ON `app`.`leasehold` TO `a`@`%`"], Rights::Rows),
+            (
+                &["GRANT `role` TO `a`@`%`", "GRANT CREATE TEMPORARY TABLES ON `app`.* TO `a`@`%`"],
+                Rights::Rows,
+            ),
+        ] {
+            let grants: Vec<String> = grants.iter().map(|grant| (*grant).to_owned()).collect();
+            assert_eq!(rights(&grants), expected, "{grants:?}");
+        }
+    }
+}

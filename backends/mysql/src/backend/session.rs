@@ -1,0 +1,181 @@
+//! The shared part of all sessions of a client: connections for statements that need no session of their
+//! own, and the table of holders.
+//!
+//! Ground rules: a lock decides, and a row only shows its holder. A row outlives its lock, because its
+//! fence must not go back, and counts while the server says that the lock exists.
+
+pub(crate) mod dotnet;
+pub(crate) mod for_update;
+pub(crate) mod get_lock;
+pub(crate) mod in_transaction;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{
+    ClaimId, ClaimInfo, Clock, Effect, Failure, FailureKind, Fence, Note, Resource, ResourceSummary, Share,
+};
+use mysql_async::Row;
+
+use crate::config::{Create, Dialect, MySqlConfig};
+use crate::error::Refusal;
+use crate::net::dial::{Flavour, Link, only, read};
+use crate::net::pool::Pool;
+use crate::net::server::Server;
+use crate::net::session::Held;
+use crate::sql::schema;
+use crate::sql::statements::literal;
+
+/// One server, as all sessions of a client see it.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub(crate) pool: Pool,
+    pub(crate) server: Server,
+    pub(crate) flavour: Flavour,
+    /// The name by which the server distinguishes the database from others.
+    pub(crate) database: String,
+    /// The name in the URL, where it is another one. Locks had it in earlier versions.
+    pub(crate) written: Option<String>,
+    /// The table of holders, quoted.
+    pub(crate) held: String,
+}
+
+impl Base {
+    /// Connects, prepares the tables, and refuses a server whose locks the others of its cluster know
+    /// nothing of.
+    pub(crate) async fn connect(
+        config: MySqlConfig,
+        clock: Arc<dyn Clock>,
+        held: &str,
+    ) -> Result<Base, Failure> {
+        let mut link = Link::dial(&config).await?;
+        let (flavour, database) = (link.flavour, std::mem::take(&mut link.database));
+        let written = (config.database != database).then(|| config.database.clone());
+        let pool = Pool::new(Arc::new(config), clock);
+        schema::ensure(&pool).await?;
+        let server = Server::ask(&pool).await?;
+        if server.is_clustered() {
+            return Err(Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                "this server is one of a cluster, and the others would know nothing of what its connections hold: use \
+                 method=row",
+            ));
+        }
+        let held = pool.config.names.table(held);
+        Ok(Base { pool, server, flavour, database, written, held })
+    }
+
+    /// Opens one more connection, whose locks live as long as it does.
+    pub(crate) async fn open(&self) -> Result<Held, Failure> {
+        let config = &self.pool.config;
+        let mut link = Link::dial(config).await?;
+        // A statement that is not answered for longer would be taken for silence.
+        link.limit_to(config.sql.silence / 2);
+        // The server's own settings may make it give up sooner than the holder does; here they may not.
+        let patience = config.sql.patience_of_server().as_secs_f64().ceil();
+        let mut settings = format!("SET SESSION wait_timeout = {patience}");
+        if self.flavour == Flavour::MariaDb {
+            for kind in ["", "readonly_", "write_"] {
+                settings += &format!(", idle_{kind}transaction_timeout = {patience}");
+            }
+        }
+        link.run(&settings).await.map_err(Refusal::into_failure)?;
+        Held::of(link).await
+    }
+
+    pub(crate) fn has_fences(&self) -> bool {
+        self.pool.config.dialect == Dialect::Native
+    }
+
+    /// Reads which resources are held: those whose row fulfils the condition.
+    pub(crate) async fn list(
+        &self,
+        is_alive: &str,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        let question = format!(
+            "SELECT name FROM {held} WHERE name >= {prefix} AND name > {after} AND name < CONCAT({prefix}, X'FF') \
+             AND {is_alive} ORDER BY name LIMIT {limit}",
+            held = self.held,
+            prefix = literal(prefix),
+            after = literal(after.map_or("", Resource::as_str)),
+        );
+        let mut summaries = Vec::new();
+        for row in &self.look(&question).await? {
+            // What has no name of ours is not ours.
+            let Ok(resource) = Resource::new(&read::<String>(row, 0)?) else { continue };
+            summaries.push(ResourceSummary { resource, holders: 1, waiting: 0 });
+        }
+        Ok(summaries)
+    }
+
+    /// Ends the connection that has the named lock `lock`, which represents a claim; `false` if this
+    /// connection no longer has it. `lock` is an expression of SQL.
+    ///
+    /// The very statement that ends it checks that it has the lock, and its number does not come again
+    /// while the server runs.
+    pub(crate) async fn evict(&self, lock: &str, session: u64) -> Result<bool, Failure> {
+        let has_it = format!("IS_USED_LOCK({lock}) = {session}");
+        match self.pool.run(&format!("KILL CONNECTION IF({has_it}, {session}, 0)")).await {
+            Ok(_) => {}
+            // Connection 0 does not exist.
+            Err(Refusal::LostRace) => return Ok(false),
+            Err(refusal) => return Err(refusal.into_failure()),
+        }
+        // It ends when it comes to that.
+        for _ in 0..EVICTING_LOOKS {
+            let row = only(self.look(&format!("SELECT COALESCE({has_it}, 0)")).await?)?;
+            if read::<u8>(&row, 0)? == 0 {
+                return Ok(true);
+            }
+            tokio::time::sleep(EVICTING_PAUSE).await;
+        }
+        Err(Failure::unanswered("the server accepted the request, and did not end the connection in time"))
+    }
+
+    /// Sends a query, and repeats it once if a table was lost with the server's data.
+    pub(crate) async fn look(&self, question: &str) -> Result<Vec<Row>, Failure> {
+        let answer = match self.pool.run(question).await {
+            Err(Refusal::NoTable(failure)) => {
+                self.begin_anew(failure).await?;
+                self.pool.run(question).await
+            }
+            answer => answer,
+        };
+        answer.map_err(Refusal::into_failure)
+    }
+
+    /// Creates the tables that are lost, where that is allowed.
+    pub(crate) async fn begin_anew(&self, failure: Failure) -> Result<(), Failure> {
+        if self.pool.config.sql.create == Create::No {
+            return Err(failure);
+        }
+        tracing::warn!(%failure, "the table of holders is gone: inspections no longer show the earlier ones");
+        schema::ensure(&self.pool).await
+    }
+}
+
+/// Returns the holder of the resource, by a row of the claim, its note, its fence and its beginning, from
+/// the third column on.
+pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<ClaimInfo, Failure> {
+    let unreadable = || {
+        let text = format!("the table of holders has a row for {resource:?} that is not ours");
+        Failure::new(FailureKind::Foreign, Effect::None, text)
+    };
+    let seq: u64 = read(row, 4)?;
+    Ok(ClaimInfo {
+        id: ClaimId::from_hex(&read::<String>(row, 2)?).ok_or_else(unreadable)?,
+        share: Share::MUTEX,
+        fence: has_fences.then_some(Fence::new(0, seq, 0)),
+        since_unix_ms: Some(read::<u64>(row, 5)? / 1_000),
+        remaining: None,
+        note: Note::clipped(&read::<String>(row, 3)?),
+    })
+}
+
+/// Looks at a connection that is to end, and the pause between two.
+const EVICTING_LOOKS: u32 = 100;
+const EVICTING_PAUSE: Duration = Duration::from_millis(20);

@@ -1,0 +1,3 @@
+//! Tables of other libraries.
+
+pub(crate) mod shedlock;

@@ -1,0 +1,347 @@
+//! One connection: made, logged in, set up, and asked what it is.
+//!
+//! Ground rules: a statement takes the connection with it, and gives it back only when the server has
+//! answered in full. A future that is dropped, and an answer that does not come, leave it closed.
+
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_backend::url::{reveal, trusted_authorities};
+use leasehold_core::{Effect, Failure, FailureKind};
+use mysql_async::prelude::{FromValue, Queryable};
+use mysql_async::{ClientIdentity, Conn, OptsBuilder, Params, Row, SslOpts};
+
+use crate::config::{Endpoint, MySqlConfig, Tls};
+use crate::error::Refusal;
+
+/// One open connection. Closed when it is dropped.
+pub(crate) struct Link {
+    /// The connection, until it is dropped.
+    connection: Option<Conn>,
+    /// `true` while an answer has not been read to its end.
+    is_asking: bool,
+    pub(crate) flavour: Flavour,
+    /// The name by which the server distinguishes the database from others.
+    pub(crate) database: String,
+    timeout: Duration,
+}
+
+/// The kind of server, where the two differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flavour {
+    MariaDb,
+    MySql,
+}
+
+/// Servers that have a say in what this one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Company {
+    /// None that is known.
+    None,
+    /// A primary that it follows.
+    Primary,
+    /// Those of a cluster that decide together, by Galera.
+    Equals,
+}
+
+/// The outcome of a statement.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) rows: Vec<Row>,
+    /// The number of rows that it changed.
+    pub(crate) changed: u64,
+    /// The number that the statement passed to `LAST_INSERT_ID`.
+    pub(crate) number: u64,
+}
+
+impl Link {
+    /// Connects to the first server that is not a replica.
+    pub(crate) async fn dial(config: &MySqlConfig) -> Result<Link, Failure> {
+        let mut last = None;
+        for place in &config.places {
+            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, place)).await;
+            match dialled {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
+                Ok(Err(failure)) => last = Some(failure),
+                Err(_) => {
+                    let text = format!("{place} did not answer within {:?}", config.sql.timeout);
+                    last = Some(Failure::unavailable(text));
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
+    }
+
+    async fn dial_one(config: &MySqlConfig, place: &Endpoint) -> Result<Link, Failure> {
+        let login = login(config, place)?;
+        let opened = Conn::new(login).await;
+        let connection = opened.map_err(|error| Refusal::of_login(error, &place.to_string()))?;
+        let timeout = config.sql.timeout;
+        let (flavour, database) = (Flavour::MySql, String::new());
+        let mut link = Link { connection: Some(connection), is_asking: false, flavour, database, timeout };
+        link.greet(place).await?;
+        Ok(link)
+    }
+
+    /// Makes the session what the statements expect, and asks what the server is. A replica is refused,
+    /// because what it decides is its own opinion.
+    async fn greet(&mut self, place: &Endpoint) -> Result<(), Failure> {
+        let failed = |refusal: Refusal| refusal.into_failure();
+        let row = only(self.exec(GREETING, Params::Empty).await.map_err(failed)?.rows)?;
+        let (version, comment): (String, String) = (read(&row, 0)?, read(&row, 1)?);
+        let is_mariadb = [&version, &comment].iter().any(|text| text.to_lowercase().contains("mariadb"));
+        self.flavour = if is_mariadb { Flavour::MariaDb } else { Flavour::MySql };
+        self.database = read(&row, 4)?;
+        check_version(self.flavour, &version, place)?;
+        let is_on =
+            |at| read::<String>(&row, at).map(|value| value != "0" && !value.eq_ignore_ascii_case("off"));
+        let company = self.company().await?;
+        if is_on(2)? || is_on(3)? || company == Company::Primary {
+            return Err(Failure::unavailable(format!(
+                "{place} is a replica or set read-only, and cannot decide anything: name the primary"
+            )));
+        }
+        // A statement whose answer nobody waits for any more must not take effect much later.
+        let seconds = lock_wait(self.timeout);
+        let mut settings = format!(
+            "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {seconds}, \
+             lock_wait_timeout = {seconds}"
+        );
+        if self.flavour == Flavour::MariaDb {
+            settings += &format!(", max_statement_time = {}", self.timeout.as_secs_f64());
+        }
+        if company == Company::Equals {
+            // What another server of the cluster has confirmed to us may not have come here yet. A change
+            // made on such ground fails by itself, so only reading has to wait for it. The server would run
+            // a statement whose change came too late once more, in which it changes nothing, and answer
+            // with the count of the first run: a lock that is held would be reported as released.
+            settings += ", wsrep_sync_wait = 1, wsrep_retry_autocommit = 0";
+        }
+        self.run(&settings).await.map(drop).map_err(failed)
+    }
+
+    /// Reads which other servers have a say. One that does not let this user ask is believed to be a
+    /// primary, unless it is set read-only.
+    async fn company(&mut self) -> Result<Company, Failure> {
+        // MySQL has a row for each server that it follows, MariaDB a number.
+        if self.flavour == Flavour::MySql && !self.allowed("SHOW REPLICA STATUS").await?.is_empty() {
+            return Ok(Company::Primary);
+        }
+        let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'wsrep_connected')";
+        let mut company = Company::None;
+        for row in &self.allowed(status).await? {
+            let (name, value): (String, String) = (read(row, 0)?, read(row, 1)?);
+            match (name.to_lowercase().as_str(), value.as_str()) {
+                // The number of connections to servers that it follows.
+                ("slaves_running", "0") => {}
+                ("slaves_running", _) => return Ok(Company::Primary),
+                (_, value) if value.eq_ignore_ascii_case("on") => company = Company::Equals,
+                _ => {}
+            }
+        }
+        Ok(company)
+    }
+
+    /// Runs a statement, and returns no rows if this user may not run it.
+    async fn allowed(&mut self, question: &str) -> Result<Vec<Row>, Failure> {
+        match self.run(question).await {
+            Ok(rows) => Ok(rows),
+            Err(Refusal::Failed(failure)) if failure.effect == Effect::None => Ok(Vec::new()),
+            Err(refusal) => Err(refusal.into_failure()),
+        }
+    }
+
+    /// Sends one statement with its parameters, in one round trip once it is known, and waits for all of
+    /// its answer.
+    pub(crate) async fn exec(&mut self, sql: &str, params: Params) -> Result<Done, Refusal> {
+        let asking = async |connection: &mut Conn| {
+            let mut result = connection.exec_iter(sql, params).await?;
+            let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
+            let rows = result.collect().await?;
+            Ok(Done { rows, changed, number })
+        };
+        self.limited(Duration::ZERO, asking).await
+    }
+
+    /// Sends statements without parameters, separated by semicolons, and waits for the rows of all of them.
+    /// Those behind one that fails are not carried out.
+    pub(crate) async fn run(&mut self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        self.run_within(statements, Duration::ZERO).await
+    }
+
+    /// Runs statements that may wait in the server for so long, as [`Link::run`] does.
+    pub(crate) async fn run_within(&mut self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
+        let done = self.run_each(statements, wait).await?;
+        Ok(done.into_iter().flat_map(|done| done.rows).collect())
+    }
+
+    /// Runs statements as [`Link::run_within`] does, and returns what each of them did.
+    pub(crate) async fn run_each(&mut self, statements: &str, wait: Duration) -> Result<Vec<Done>, Refusal> {
+        let asking = async |connection: &mut Conn| {
+            let mut result = connection.query_iter(statements).await?;
+            let mut done = Vec::new();
+            // Bounded by the statements that were sent.
+            loop {
+                let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
+                if result.is_empty() {
+                    done.push(Done { rows: Vec::new(), changed, number });
+                    break;
+                }
+                done.push(Done { rows: result.collect().await?, changed, number });
+            }
+            // An error of any but the first statement looks like an end, and is only reported here.
+            result.drop_result().await?;
+            Ok(done)
+        };
+        self.limited(wait, asking).await
+    }
+
+    /// Waits no longer than this for an answer.
+    pub(crate) fn limit_to(&mut self, limit: Duration) {
+        self.timeout = self.timeout.min(limit);
+    }
+
+    /// Checks whether it answers.
+    pub(crate) async fn is_alive(&mut self) -> bool {
+        self.limited(Duration::ZERO, async |connection: &mut Conn| connection.ping().await).await.is_ok()
+    }
+
+    /// Asks, and waits for the answer for as long as the server may take and so much longer.
+    async fn limited<T>(
+        &mut self,
+        wait: Duration,
+        asking: impl AsyncFnOnce(&mut Conn) -> mysql_async::Result<T>,
+    ) -> Result<T, Refusal> {
+        // A little more than the server's own limit, so that its answer comes first.
+        let limit = wait + self.timeout + Duration::from_millis(200);
+        let Some(connection) = &mut self.connection else {
+            return Err(Refusal::Failed(Failure::unavailable("the connection is closed")));
+        };
+        self.is_asking = true;
+        let answer = tokio::time::timeout(limit, asking(connection)).await;
+        let unanswered =
+            || Refusal::Failed(Failure::unanswered(format!("the server did not answer within {limit:?}")));
+        let answer = answer.map_err(|_| unanswered())?.map_err(Refusal::of);
+        self.is_asking = false;
+        answer
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let connection = self.connection.take();
+        if self.is_asking {
+            // Where there is a runtime, the driver would read the rest of the answer first, for as long as
+            // that takes. In a thread of its own there is none, and the connection is closed as it is.
+            _ = std::thread::Builder::new().spawn(move || drop(connection));
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The driver's connection would show its options, and with them the password.
+        f.debug_struct("Link").field("flavour", &self.flavour).finish_non_exhaustive()
+    }
+}
+
+fn login(config: &MySqlConfig, place: &Endpoint) -> Result<OptsBuilder, Failure> {
+    let mut login = OptsBuilder::default()
+        .user(config.credentials.user.clone())
+        .db_name(Some(config.database.clone()))
+        // Where the URL names a host, that way is wanted, and no other.
+        .prefer_socket(false)
+        .tcp_keepalive(Some(KEEPALIVE))
+        .stmt_cache_size(STATEMENTS)
+        // Named, so that they are not asked for.
+        .max_allowed_packet(Some(PACKET_MAX))
+        .wait_timeout(Some(0));
+    if let Some(password) = config.credentials.password()? {
+        login = login.pass(Some(reveal(&password)));
+    }
+    login = match place {
+        Endpoint::Tcp(host) => login.ip_or_hostname(host.name.clone()).tcp_port(host.port),
+        Endpoint::Unix(path) => login.socket(Some(path.display().to_string())),
+    };
+    if config.tls == Tls::Verified {
+        let roots = trusted_authorities(&config.tls_files)?.into_iter().map(Into::into).collect();
+        let identity = config.tls_files.read_identity()?;
+        let identity = identity.map(|files| ClientIdentity::new(files.cert.into(), files.key.into()));
+        let tls = SslOpts::default()
+            .with_disable_built_in_roots(true)
+            .with_root_certs(roots)
+            .with_client_identity(identity);
+        login = login.ssl_opts(tls);
+    }
+    Ok(login)
+}
+
+/// Refuses older versions, whose maintenance has ended.
+fn check_version(flavour: Flavour, version: &str, place: &Endpoint) -> Result<(), Failure> {
+    // MariaDB may be called "5.5.5-10.11.6-MariaDB", for clients that know no other beginning.
+    let plain = version.strip_prefix("5.5.5-").unwrap_or(version);
+    let mut numbers = plain.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let found = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let (oldest, name) = match flavour {
+        Flavour::MariaDb => ((10, 6), "MariaDB 10.6"),
+        Flavour::MySql => ((8, 0), "MySQL 8.0"),
+    };
+    if found >= oldest {
+        return Ok(());
+    }
+    let text = format!("{place} is version {version}: leasehold needs {name} or later");
+    Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
+}
+
+/// Returns the one row of an answer that has exactly one.
+pub(crate) fn only(mut rows: Vec<Row>) -> Result<Row, Failure> {
+    rows.pop().ok_or_else(|| Failure::unavailable("the server answered without a row"))
+}
+
+/// Returns a column of an answer.
+pub(crate) fn read<T: FromValue>(row: &Row, at: usize) -> Result<T, Failure> {
+    row.get_opt(at).and_then(Result::ok).ok_or_else(|| {
+        let text = format!("the server answered what cannot be read, in column {at}");
+        Failure::new(FailureKind::Foreign, Effect::Unknown, text)
+    })
+}
+
+// As text, because a switch is a number on one server and a word on another. Where the server does not
+// distinguish small letters of a database's name from large ones, small ones are used.
+const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(@@global.read_only AS CHAR), \
+                        CAST(@@innodb_read_only AS CHAR), \
+                        IF(@@lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))";
+
+/// The time after which the operating system begins to ask whether the other side still exists.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// Statements that a connection keeps prepared: more than there are.
+const STATEMENTS: usize = 16;
+/// The longest answer that is read.
+const PACKET_MAX: usize = 64 << 20;
+
+/// Calculates for how many seconds a statement waits for a lock, on a connection with this limit.
+pub(crate) fn lock_wait(timeout: Duration) -> f64 {
+    timeout.as_secs_f64().ceil().max(1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_versions_are_distinguished_from_compatibility_prefixes() {
+        let place = Endpoint::Unix("/s".into());
+        for (flavour, version, fits) in [
+            (Flavour::MariaDb, "10.11.19-MariaDB-0+deb12u1", true),
+            (Flavour::MariaDb, "5.5.5-10.6.1-MariaDB", true),
+            (Flavour::MariaDb, "10.5.29-MariaDB", false),
+            (Flavour::MariaDb, "12.0.2-MariaDB", true),
+            (Flavour::MySql, "8.0.36-0ubuntu0.22.04.1", true),
+            (Flavour::MySql, "9.4.0", true),
+            (Flavour::MySql, "5.7.44-log", false),
+        ] {
+            assert_eq!(check_version(flavour, version, &place).is_ok(), fits, "{version}");
+        }
+    }
+}

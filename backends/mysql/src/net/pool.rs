@@ -1,0 +1,96 @@
+//! A bounded set of connections, each used by one statement at a time.
+//!
+//! Ground rules: a connection whose statement did not end well is closed and never used again. A statement
+//! whose future is dropped takes its connection with it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Clock, Failure, Moment};
+use mysql_async::{Params, Row};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::config::MySqlConfig;
+use crate::error::Refusal;
+use crate::net::dial::{Done, Link};
+
+/// The connections of one client.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) config: Arc<MySqlConfig>,
+    idle: Mutex<Vec<(Link, Moment)>>,
+    room: Semaphore,
+    clock: Arc<dyn Clock>,
+}
+
+impl Pool {
+    pub(crate) fn new(config: Arc<MySqlConfig>, clock: Arc<dyn Clock>) -> Pool {
+        let room = Semaphore::new(config.sql.connections);
+        Pool { config, idle: Mutex::default(), room, clock }
+    }
+
+    /// Sends one statement with its parameters, and waits for its answer.
+    pub(crate) async fn exec(&self, sql: &str, params: impl Into<Params>) -> Result<Done, Refusal> {
+        let (_place, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.exec(sql, params.into()).await;
+        self.check_in(link, &answer);
+        answer
+    }
+
+    /// Sends statements without parameters, and waits for the rows of all of them.
+    pub(crate) async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        let done = self.run_each(statements).await?;
+        Ok(done.into_iter().flat_map(|done| done.rows).collect())
+    }
+
+    /// Runs statements as [`Pool::run`] does, and returns what each of them did.
+    pub(crate) async fn run_each(&self, statements: &str) -> Result<Vec<Done>, Refusal> {
+        let (_place, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.run_each(statements, Duration::ZERO).await;
+        // Statements behind the one that lost a race were not run: those that set the session back.
+        if !matches!(answer, Err(Refusal::LostRace)) {
+            self.check_in(link, &answer);
+        }
+        answer
+    }
+
+    async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
+        let place = match tokio::time::timeout(self.config.sql.timeout, self.room.acquire()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) | Err(_) => return Err(self.config.sql.all_busy("the server")),
+        };
+        if let Some((mut link, used_at)) = self.take() {
+            if self.clock.now().since(used_at) < FRESH || link.is_alive().await {
+                return Ok((place, link));
+            }
+            // The others were used before it, and are not asked one after the other.
+            self.idle().clear();
+        }
+        Ok((place, Link::dial(&self.config).await?))
+    }
+
+    /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the
+    /// server may leave a transaction open, and a server that has become a replica must not be used again.
+    fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
+        match answer {
+            Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
+            Err(Refusal::NoTable(_)) => {}
+            // The others are most likely broken as well.
+            Err(Refusal::Occupied(_) | Refusal::Failed(_)) => self.idle().clear(),
+        }
+    }
+
+    /// Returns the connection that was used last, so that those which are not needed grow old.
+    fn take(&self) -> Option<(Link, Moment)> {
+        self.idle().pop()
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Link, Moment)>> {
+        // No invariant spans a panic: every change is one insertion or removal.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time for which a connection is trusted without a question: longer than between two renewals of the
+/// default ttl.
+const FRESH: Duration = Duration::from_secs(15);

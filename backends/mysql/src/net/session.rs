@@ -1,0 +1,119 @@
+//! One connection whose locks live as long as it does.
+//!
+//! Ground rules: a statement takes the connection with it. Where its answer is not known, or its future is
+//! dropped, the connection is closed, and with it ends all that it holds.
+
+use std::fmt;
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure};
+use mysql_async::{Params, Row};
+use tokio::sync::{Mutex, watch};
+
+use crate::error::Refusal;
+use crate::net::dial::{Link, only, read};
+
+/// A connection that is used by one statement after the other.
+pub(crate) struct Held {
+    link: Mutex<Option<Link>>,
+    /// The server's number for it: another one would hold nothing of ours.
+    pub(crate) number: u64,
+    is_over: watch::Sender<bool>,
+}
+
+impl Held {
+    pub(crate) async fn of(mut link: Link) -> Result<Held, Failure> {
+        let number = number_of(&mut link).await.map_err(Refusal::into_failure)?;
+        Ok(Held { link: Mutex::new(Some(link)), number, is_over: watch::Sender::new(false) })
+    }
+
+    /// Sends statements without parameters, and waits for the rows of all of them.
+    pub(crate) async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
+        self.run_within(statements, Duration::ZERO).await
+    }
+
+    /// Runs statements that may wait in the server for so long, as [`Held::run`] does.
+    pub(crate) async fn run_within(&self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
+        let mut place = self.link.lock().await;
+        let ending = Ending::of(&self.is_over);
+        let mut link = place.take().ok_or_else(closed)?;
+        let answer = link.run_within(statements, wait).await;
+        if !matches!(&answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown) {
+            *place = Some(link);
+            ending.call_off();
+        }
+        answer
+    }
+
+    /// Asks for a sign of life of the session itself.
+    pub(crate) async fn ping(&self) -> Result<(), Failure> {
+        let mut place = self.link.lock().await;
+        let ending = Ending::of(&self.is_over);
+        let mut link = place.take().ok_or_else(closed).map_err(Refusal::into_failure)?;
+        let number = number_of(&mut link).await.map_err(Refusal::into_failure)?;
+        if number != self.number {
+            return Err(Failure::unanswered(
+                "something in between has put another session in the place of ours",
+            ));
+        }
+        *place = Some(link);
+        ending.call_off();
+        Ok(())
+    }
+
+    /// Closes the connection, and so ends what it holds.
+    pub(crate) async fn close(&self) {
+        let mut place = self.link.lock().await;
+        drop(place.take());
+        self.is_over.send_replace(true);
+    }
+
+    /// Comes back when it is over.
+    pub(crate) async fn closed(&self) {
+        // The sender lives as long as this value, so it never closes.
+        let _ = self.is_over.subscribe().wait_for(|is_over| *is_over).await;
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        !*self.is_over.borrow()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// A guard that ends the session, unless it is called off.
+struct Ending<'a> {
+    is_over: &'a watch::Sender<bool>,
+    is_off: bool,
+}
+
+impl<'a> Ending<'a> {
+    fn of(is_over: &'a watch::Sender<bool>) -> Ending<'a> {
+        Ending { is_over, is_off: false }
+    }
+
+    fn call_off(mut self) {
+        self.is_off = true;
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if !self.is_off {
+            self.is_over.send_replace(true);
+        }
+    }
+}
+
+async fn number_of(link: &mut Link) -> Result<u64, Refusal> {
+    let done = link.exec("SELECT CONNECTION_ID()", Params::Empty).await?;
+    only(done.rows).and_then(|row| read(&row, 0)).map_err(Refusal::Failed)
+}
+
+fn closed() -> Refusal {
+    Refusal::Failed(Failure::unavailable("the connection has ended, and all its locks with it"))
+}

@@ -1,0 +1,196 @@
+//! The statements. Names of tables are checked before they come here; everything else is a parameter, or is
+//! written in hexadecimal digits.
+//!
+//! Ground rules: each request is a transaction of its own. Time is that at which the statement began, never
+//! that at which a transaction did: a statement that had to wait for a row is late, so that it finds less
+//! dead than there is, and never more. A statement waits for nothing but its row. A request that changes
+//! several rows waits for none of them for long.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use leasehold_backend::cell::{AmendKind, CellUpdate, Origin, Swap};
+
+use crate::config::Names;
+
+/// The statements for one table.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    table: String,
+    pub(crate) try_insert: String,
+    pub(crate) retake: String,
+    pub(crate) keep: String,
+    pub(crate) read: String,
+    pub(crate) swap: String,
+    pub(crate) list: String,
+    pub(crate) all: String,
+}
+
+impl Statements {
+    /// Returns the statements for the table of this ending.
+    pub(crate) fn of(names: &Names, ending: &str) -> Statements {
+        let table = names.table(ending);
+        Statements {
+            try_insert: try_insert(&table),
+            retake: retake(&table, &PARAMETERS),
+            keep: keep(&table, &PARAMETERS),
+            read: format!("SELECT {CELL} FROM {table} WHERE name = ?"),
+            // Assignments are made from left to right, and each sees those before it.
+            swap: format!(
+                "UPDATE {table} SET claims = ?, version = ?, seq = ?, origin = IF(?, {NOW}, origin), \
+                 lapses = origin + ? WHERE name = ? AND version = ? AND (NOT ? OR lapses > {NOW})"
+            ),
+            all: format!("SELECT {CELL}, {NOW} - lapses FROM {table} WHERE name > ? ORDER BY name LIMIT ?"),
+            // No name has the byte 255 in it, so this is behind all that begin with the prefix.
+            list: format!(
+                "SELECT {CELL} FROM {table} WHERE name >= ? AND name > ? AND name < CONCAT(?, X'FF') \
+                 AND lapses > {NOW} ORDER BY name LIMIT ?"
+            ),
+            table,
+        }
+    }
+
+    /// Reads these names.
+    pub(crate) fn read_many<'a>(&self, names: impl Iterator<Item = &'a str>) -> String {
+        let names: Vec<String> = names.map(literal).collect();
+        format!("SELECT {CELL} FROM {} WHERE name IN ({})", self.table, names.join(", "))
+    }
+
+    /// Makes these changes whose conditions hold, each by a statement of its own between the first and the
+    /// last, in one transaction. Few are sent in this way; one statement for all of them, as for renewals,
+    /// would have to ask afterwards what it did. A row that another client keeps locked is waited for as
+    /// shortly as both servers can, and for `seconds` from then on.
+    pub(crate) fn amend_many(&self, amends: &[&CellUpdate], seconds: f64) -> String {
+        let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
+        for CellUpdate { at, seen, way, put } in amends {
+            let (claims, name) = (literal(&put.text), literal(at.as_str()));
+            let numbers = [signed(put.version), micros(put.keep), signed(*seen)];
+            let [version, keep, seen] = numbers.map(|number| number.to_string());
+            let put = Written { claims: &claims, version: &version, keep: &keep, name: &name, seen: &seen };
+            statements += "; ";
+            statements += &match way {
+                AmendKind::Retake => retake(&self.table, &put),
+                AmendKind::Keep => self::keep(&self.table, &put),
+            };
+        }
+        statements + &format!("; COMMIT; {LOCK_WAIT} = {seconds}")
+    }
+
+    /// Reads which of these rows no transaction keeps locked. A lock of its own ends with the statement.
+    pub(crate) fn unlocked<'a>(&self, names: impl Iterator<Item = &'a str>) -> String {
+        let names: Vec<String> = names.map(literal).collect();
+        let (table, names) = (&self.table, names.join(", "));
+        format!(
+            "SELECT name FROM {table} FORCE INDEX (PRIMARY) WHERE name IN ({names}) FOR UPDATE SKIP LOCKED"
+        )
+    }
+
+    /// Makes these changes whose conditions hold, each by a statement of its own between the second and the
+    /// last two, in one transaction, as [`Statements::amend_many`] does. One statement for all of them
+    /// would come upon rows beside its own, and wait where one of them is locked.
+    pub(crate) fn swap_many(&self, swaps: &[&Swap], seconds: f64) -> String {
+        let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
+        for Swap { at, seen, basis, put, .. } in swaps {
+            let (origin, alive) = match basis {
+                Origin::Renewed => (NOW, format!(" AND lapses > {NOW}")),
+                Origin::Kept => ("origin", String::new()),
+            };
+            // Writing into a String does not fail.
+            let _ = write!(
+                statements,
+                "; UPDATE {} SET claims = {}, version = {}, seq = {}, origin = {origin}, lapses = origin + {} \
+                 WHERE name = {} AND version = {}{alive}",
+                self.table,
+                literal(&put.text),
+                signed(put.version),
+                signed(put.fence.seq),
+                micros(put.keep),
+                literal(at.as_str()),
+                signed(*seen),
+            );
+        }
+        statements + &format!("; COMMIT; {LOCK_WAIT} = {seconds}")
+    }
+}
+
+/// Returns a counter never falls behind the server's clock, so that fences rise even after the loss of the
+/// table, and over a failover that lost the last writes.
+fn try_insert(table: &str) -> String {
+    let dead = format!("lapses <= {NOW}");
+    format!(
+        "INSERT INTO {table} (name, claims, version, seq, origin, lapses) \
+         VALUES (?, ?, ?, LAST_INSERT_ID({NOW}), {NOW}, {NOW} + ?) \
+         ON DUPLICATE KEY UPDATE claims = IF({dead}, ?, claims), version = IF({dead}, ?, version), \
+         seq = IF({dead}, LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), seq), \
+         origin = IF({dead}, {NOW}, origin), lapses = IF({dead}, {NOW} + ?, lapses)"
+    )
+}
+
+/// Returns the statement that puts a claim into a row that its client left empty, and so without an
+/// insertion that has to fail first.
+fn retake(table: &str, put: &Written<'_>) -> String {
+    let Written { claims, version, keep, name, seen } = put;
+    // Assignments are made from left to right, and each sees those before it.
+    format!(
+        "UPDATE {table} SET claims = {claims}, version = {version}, seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), \
+         origin = {NOW}, lapses = origin + {keep} WHERE name = {name} AND version = {seen}"
+    )
+}
+
+/// Returns the statement by which a claim alone in its cell continues, or ends.
+fn keep(table: &str, put: &Written<'_>) -> String {
+    let Written { claims, version, keep, name, seen } = put;
+    format!(
+        "UPDATE {table} SET claims = {claims}, version = {version}, origin = {NOW}, lapses = origin + {keep} \
+         WHERE name = {name} AND version = {seen} AND lapses > {NOW}"
+    )
+}
+
+/// Sets for how many seconds a statement waits for a row.
+const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout";
+
+/// The form of the values of a change in its statement: as parameters, or written out.
+struct Written<'a> {
+    claims: &'a str,
+    version: &'a str,
+    keep: &'a str,
+    name: &'a str,
+    seen: &'a str,
+}
+
+/// The values as parameters, in this order.
+const PARAMETERS: Written<'_> = Written { claims: "?", version: "?", keep: "?", name: "?", seen: "?" };
+
+/// Bytes, in a form that nothing in them can end.
+pub(crate) fn literal(text: &str) -> String {
+    let mut digits = String::with_capacity(2 * text.len() + 3);
+    digits.push_str("X'");
+    for byte in text.bytes() {
+        // Writing into a String does not fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits.push('\'');
+    digits
+}
+
+/// Returns a text in a form that nothing in it can end, where texts are compared as such.
+pub(crate) fn utf8(text: &str) -> String {
+    format!("CONVERT({} USING utf8mb4)", literal(text))
+}
+
+/// The server's clock in microseconds, in universal time, so that no time zone and no summer time moves it.
+pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// The columns that are read of a cell.
+const CELL: &str = "name, claims, version, seq, \
+                    GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - origin, 0), \
+                    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// Numbers of this table are never above what a signed number can hold.
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+pub(crate) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,6 @@
+//! The three ways to lock: rows with a lease, advisory locks, and locked rows.
+
+pub(crate) mod cells;
+pub(crate) mod diagnose;
+pub(crate) mod session;
+pub(crate) mod sweep;

@@ -1,0 +1,209 @@
+//! Settings of the server that help or harm leases in a table.
+
+use std::time::Duration;
+
+use leasehold_backend::cell::server_clock_finding;
+use leasehold_backend::session::break_finding;
+use leasehold_core::{Failure, FenceGrade, Finding, Severity};
+
+use crate::error::Refusal;
+use crate::net::dial::{Sql, only, read};
+use crate::net::pool::Pool;
+use crate::net::server::{Server, Sessions};
+use crate::sql::rows::unsigned;
+use crate::sql::schema::grants_to;
+
+/// Looks at everything; nothing is changed.
+pub(crate) async fn diagnose(pool: &Pool, server: &Server, ttl: Duration) -> Vec<Finding> {
+    let mut findings = vec![durability(server), sessions(server)];
+    match Facts::ask(pool).await {
+        Ok(facts) => findings.extend([
+            isolation(&facts),
+            privileges(pool, &facts),
+            bloat(pool, &facts),
+            server_clock_finding(facts.from_the_future, ttl),
+        ]),
+        Err(text) => findings.push(
+            Finding::new("server", Severity::Unknown, text)
+                .meaning("isolation level, privileges, table and clock could not be looked at")
+                .advice("run it again when the server answers"),
+        ),
+    }
+    findings
+}
+
+/// The facts that can change while a connection lasts.
+struct Facts {
+    isolation: String,
+    is_superuser: bool,
+    may_create: bool,
+    rows: i64,
+    dead_rows: i64,
+    bytes: i64,
+    /// The number of cells with their origin in what is the future now.
+    from_the_future: u64,
+}
+
+impl Facts {
+    async fn ask(pool: &Pool) -> Result<Facts, String> {
+        let table = pool.config.names.table("");
+        let text = format!(
+            "SELECT current_setting('default_transaction_isolation'), \
+             coalesce((SELECT rolsuper FROM pg_roles WHERE rolname = current_user), false), \
+             has_schema_privilege(current_user, (SELECT relnamespace FROM pg_class WHERE oid = r.relid), 'CREATE'::text), \
+             r.n_live_tup, r.n_dead_tup, pg_total_relation_size(r.relid::regclass), \
+             (SELECT count(*) FROM {table} WHERE origin > clock_timestamp() + interval '1 second') \
+             FROM pg_stat_all_tables r WHERE r.relid = '{table}'::regclass::oid"
+        );
+        let rows = pool.look(&Sql { name: "examine", text, types: &[] }, &[]).await;
+        let rows = rows.map_err(|refusal| refusal.into_failure().to_string())?;
+        let row = rows.first().ok_or("the table is not in the statistics")?;
+        let facts = || {
+            Ok(Facts {
+                isolation: read(row, 0)?,
+                is_superuser: read(row, 1)?,
+                may_create: read(row, 2)?,
+                rows: read(row, 3)?,
+                dead_rows: read(row, 4)?,
+                bytes: read(row, 5)?,
+                from_the_future: unsigned(read(row, 6)?),
+            })
+        };
+        facts().map_err(|failure: leasehold_core::Failure| failure.to_string())
+    }
+}
+
+/// Returns the findings about locks that a connection holds.
+pub(crate) async fn of_sessions(server: &Server, pool: &Pool) -> Vec<Finding> {
+    vec![durability(server), sessions(server), break_finding(may_break(pool).await, ALL_USERS, HOW_TO_GRANT)]
+}
+
+/// Returns how many connections the server has, where it says so.
+pub(crate) async fn connections(pool: &Pool) -> Option<u64> {
+    let text = "SELECT pg_catalog.current_setting('max_connections')::int8";
+    let question = Sql { name: "connections", text: text.to_owned(), types: &[] };
+    let rows = pool.look(&question, &[]).await.ok()?;
+    u64::try_from(read::<i64>(&only(rows).ok()?, 0).ok()?).ok()
+}
+
+/// Checks whether this user may end the connections of others.
+async fn may_break(pool: &Pool) -> Result<bool, Failure> {
+    let text = "SELECT r.rolsuper OR pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \
+                FROM pg_catalog.pg_roles r WHERE r.rolname = current_user";
+    let question = Sql { name: "may_break", text: text.to_owned(), types: &[] };
+    let rows = pool.look(&question, &[]).await.map_err(Refusal::into_failure)?;
+    read(&only(rows)?, 0)
+}
+
+pub(crate) fn durability(server: &Server) -> Finding {
+    let Server { version, fsync, synchronous_commit, synchronous_standby_names, .. } = server;
+    let found = format!(
+        "PostgreSQL {version}, fsync {}, synchronous_commit {synchronous_commit}, {} standbys ({} not waited for), {} away, \
+         synchronous_standby_names {synchronous_standby_names:?}",
+        if *fsync { "on" } else { "off" },
+        server.standbys,
+        server.unawaited,
+        server.away
+    );
+    match server.grade() {
+        FenceGrade::Strict => Finding::new("durability", Severity::Good, found)
+            .meaning("what was confirmed survives a crash, and a failover where there are standbys"),
+        FenceGrade::AcrossFailover => Finding::new("durability", Severity::Notice, found)
+            .meaning(
+                "a failover may forget the last grants: two may hold for a while, and their fences differ",
+            )
+            .advice(
+                "where that must not happen, set synchronous_commit to on, name all standbys in synchronous_standby_names and ask \
+                 for as many (FIRST 2 (a, b)), drop slots of standbys that are gone, and GRANT pg_monitor TO the user of the URL, \
+                 which does not see otherwise which standbys are waited for",
+            ),
+        _ => Finding::new("durability", Severity::Risk, found)
+            .meaning("a crash of the server's machine may forget grants and take fences back")
+            .advice("set fsync and synchronous_commit to on, at least for the user of the locks"),
+    }
+}
+
+fn sessions(server: &Server) -> Finding {
+    let (severity, found, meaning) = match server.sessions {
+        Sessions::Direct => (Severity::Good, "nothing is between client and server", "waiters are notified"),
+        Sessions::Kept => (
+            Severity::Good,
+            "something between client and server keeps a session for each connection",
+            "waiters are notified",
+        ),
+        Sessions::Shared => (
+            Severity::Notice,
+            "a pooler shares the server's sessions among its clients",
+            "leases in rows work; waiters poll, and advisory locks are impossible",
+        ),
+    };
+    let advice = match server.sessions {
+        Sessions::Shared => "connect to the server itself, or a pool in session mode, for quicker hand-overs",
+        _ => "",
+    };
+    Finding::new("pooler", severity, found).meaning(meaning).advice(advice)
+}
+
+fn isolation(facts: &Facts) -> Finding {
+    let found = format!("default_transaction_isolation is {:?}", facts.isolation);
+    match facts.isolation.as_str() {
+        "read committed" => Finding::new("isolation", Severity::Good, found)
+            .meaning("a statement that comes second sees what the first one did"),
+        _ => Finding::new("isolation", Severity::Notice, found)
+            .meaning("a statement that comes second fails and is run again: slower where many want one lock")
+            .advice(
+                "ALTER ROLE … SET default_transaction_isolation = 'read committed' for the user of the locks",
+            ),
+    }
+}
+
+fn privileges(pool: &Pool, facts: &Facts) -> Finding {
+    let config = &pool.config;
+    let user = config.credentials.user.as_deref().unwrap_or_default();
+    // Nothing can be taken from a superuser by granting it less.
+    let (user_for_locks, first) = match facts.is_superuser {
+        true => (OWN_USER, format!("CREATE ROLE {OWN_USER} LOGIN, name it in the URL, ")),
+        false => (user, String::new()),
+    };
+    let needed = grants_to(config, user_for_locks).replace('\n', " ");
+    let advice = format!(
+        "{first}create the tables by `leasehold schema`, add create=no to the URL, and: {}",
+        needed.trim()
+    );
+    let finding = match (facts.is_superuser, facts.may_create) {
+        (true, _) => Finding::new("privileges", Severity::Notice, format!("{user} is a superuser"))
+            .meaning("anyone who reads this URL may do anything on this server"),
+        (_, true) => Finding::new("privileges", Severity::Notice, format!("{user} may create tables"))
+            .meaning("that is needed for the first use only"),
+        _ => {
+            return Finding::new("privileges", Severity::Good, format!("{user} may create nothing"))
+                .meaning("the locks need no more than rows to read and write");
+        }
+    };
+    finding.advice(advice)
+}
+
+fn bloat(pool: &Pool, facts: &Facts) -> Finding {
+    let table = pool.config.names.table("");
+    let found = format!(
+        "{table} has {} rows and {} dead ones in {} KiB",
+        facts.rows,
+        facts.dead_rows,
+        facts.bytes / 1024
+    );
+    if facts.dead_rows > MANY_DEAD && facts.dead_rows > 10 * facts.rows {
+        return Finding::new("table", Severity::Risk, found)
+            .meaning("every acquire and release reads past dead rows, and gets slower with time")
+            .advice(format!(
+                "see that autovacuum runs and no old transaction stays open; then VACUUM {table}"
+            ));
+    }
+    Finding::new("table", Severity::Good, found).meaning("dead rows are cleared away in time")
+}
+
+/// A user for the locks alone, as an example.
+const OWN_USER: &str = "leasehold";
+/// The locks that a user breaks who may end the connections of others, and the statement that lets one.
+const ALL_USERS: &str = "locks of all users, of superusers only for a superuser";
+const HOW_TO_GRANT: &str = "GRANT pg_signal_backend TO";
+const MANY_DEAD: i64 = 10_000;

@@ -1,0 +1,110 @@
+//! Locks that a connection holds: what both ways of holding them have in common.
+//!
+//! Ground rules: the server ends a session that it does not hear of after twice the time after which this
+//! client gives it up, by settings for that session alone.
+
+mod advisory;
+mod for_update;
+mod holders;
+mod in_transaction;
+mod key;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, FailureKind};
+
+use crate::config::{Create, PostgresConfig};
+use crate::error::Refusal;
+use crate::net::dial::{Link, Sql, only, read};
+use crate::net::pool::Pool;
+use crate::net::server::Server;
+use crate::sql::schema;
+use holders::HoldersTable;
+
+pub(crate) use advisory::Advisory;
+pub(crate) use for_update::ForUpdate;
+pub use in_transaction::{in_transaction, in_transaction_sql};
+
+/// The server, as all sessions of a client see it.
+#[derive(Debug)]
+pub(crate) struct Base {
+    pub(crate) config: Arc<PostgresConfig>,
+    /// Connections for everything that needs no session of its own.
+    pub(crate) pool: Pool,
+    pub(crate) server: Server,
+    pub(crate) roll: HoldersTable,
+}
+
+impl Base {
+    async fn connect(config: PostgresConfig) -> Result<Base, Failure> {
+        let config = Arc::new(config);
+        let pool = Pool::new(config.clone());
+        schema::ensure(&pool).await?;
+        let server = Server::ask(&pool).await?;
+        let roll = HoldersTable::of(&config.names);
+        Ok(Base { config, pool, server, roll })
+    }
+
+    /// Opens one more connection, with the settings that only later servers have.
+    async fn dial(&self) -> Result<Link, Failure> {
+        let link = Link::dial(&self.config).await?;
+        if link.version < OLDEST {
+            let text = format!(
+                "this is PostgreSQL {}, which does not end a session that falls silent: method=advisory and \
+                 method=for-update need 14 or later, method=row does not",
+                link.version / 10_000
+            );
+            return Err(Failure::new(FailureKind::Unsupported, Effect::None, text));
+        }
+        Ok(link)
+    }
+
+    /// Sees to the table of holders, by a session that has just been opened. A table that is lost, with the
+    /// server's data, is made anew.
+    async fn tidy(&self, link: &Link) -> Result<(), Failure> {
+        match self.roll.tidy(link).await {
+            Err(Refusal::NoTable(failure)) if self.config.sql.create == Create::Yes => {
+                tracing::warn!(%failure, "the table of holders is gone: all locks that were held are lost");
+                schema::restore(&self.pool).await?;
+                self.roll.tidy(link).await.map_err(Refusal::into_failure)
+            }
+            answer => answer.map_err(Refusal::into_failure),
+        }
+    }
+
+    /// Returns the timeouts that the server gets for a session: `scope` is `SESSION` or `LOCAL`.
+    ///
+    /// Its own settings may make it give up dead connections sooner than the holder does; here they may not.
+    fn patience(&self, scope: &str) -> String {
+        let patience = self.config.sql.patience_of_server();
+        let seconds = patience.as_secs_f64().ceil();
+        format!(
+            "SET {scope} tcp_keepalives_idle = {seconds}; SET {scope} tcp_keepalives_interval = {seconds}; \
+             SET {scope} tcp_user_timeout = {millis}; SET {scope} idle_in_transaction_session_timeout = {millis};",
+            millis = patience.as_millis()
+        )
+    }
+
+    /// Returns a statement that is not answered for longer would be taken for silence.
+    fn limit(&self) -> Duration {
+        self.config.sql.timeout.min(self.config.sql.silence / 2)
+    }
+}
+
+/// Returns a word that names one session among all, past and present.
+fn draw_word() -> Result<String, Failure> {
+    let drawn = getrandom::u64().map(|word| format!("leasehold {word:016x}"));
+    drawn.map_err(|error| {
+        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
+    })
+}
+
+/// Returns the process of the server behind a connection.
+async fn process(link: &Link) -> Result<i32, Failure> {
+    let sql = Sql { name: "process", text: "SELECT pg_backend_pid()".to_owned(), types: &[] };
+    read(&only(link.ask(&sql, &[]).await.map_err(Refusal::into_failure)?)?, 0)
+}
+
+/// Earlier ones have no limit for idle sessions.
+const OLDEST: i32 = 140_000;

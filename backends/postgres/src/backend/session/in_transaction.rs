@@ -1,0 +1,68 @@
+//! A lock inside the user's own transaction: it ends with the transaction, and what it protects is written
+//! by the same commit.
+//!
+//! Ground rules: the lock is the one of `method=for-update`, so both exclude each other.
+
+use leasehold_core::{Failure, Fence, Resource};
+use tokio_postgres::Transaction;
+use tokio_postgres::types::Type;
+
+use super::holders::drawn;
+use crate::config::PostgresConfig;
+use crate::error::Refusal;
+use crate::net::dial::only;
+use crate::sql::rows::fence;
+
+/// Returns the statement that takes the lock of `method=for-update` inside a transaction, for any client of
+/// PostgreSQL.
+///
+/// Its one parameter `$1` is the name of the resource, as text. It answers one row with the two numbers of
+/// the fence, `epoch` and `seq`, and waits until the lock is to be had; `SET LOCAL lock_timeout` bounds the
+/// wait. The lock ends with the transaction, or with a rollback to a savepoint before it.
+///
+/// The tables must be there: `leasehold schema` prints what creates them.
+pub fn in_transaction_sql(config: &PostgresConfig) -> String {
+    let (rows, drawn) = (config.names.table("_rows"), drawn(&config.names));
+    // What is drawn for the answer is drawn when the row is locked.
+    format!(
+        "WITH locked AS MATERIALIZED (INSERT INTO {rows} AS r (name) VALUES ($1) \
+         ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING r.name) \
+         SELECT f.epoch, f.seq FROM locked, LATERAL (SELECT {drawn} WHERE locked.name IS NOT NULL) AS f (epoch, seq)"
+    )
+}
+
+/// Takes the lock of `method=for-update` inside a transaction of the user's own, and waits until it is to
+/// be had.
+///
+/// This is the way out to a type of `tokio-postgres`, for users of that client; [`in_transaction_sql`]
+/// serves every other.
+///
+/// # Promises
+/// - Commit and rollback release the lock, and nothing else does: what the transaction writes under it
+///   becomes visible in the same instant in which the lock becomes free. No lease can run out in between,
+///   and no fence need be checked for what is in the same database.
+/// - It excludes any client that holds the resource by `method=for-update`, in the tables that `config`
+///   names.
+///
+/// # Does not promise
+/// - `leasehold show` does not see it: what the transaction has written is not visible to others.
+/// - A transaction that is left open is ended by nobody, unless the server's
+///   `idle_in_transaction_session_timeout` says so.
+///
+/// # Cancel safety
+/// Dropping the future leaves the statement waiting: roll the transaction back, or close its connection.
+///
+/// # Errors
+/// `Unsupported` where the tables are missing. `Unavailable` where the server ended the statement: by
+/// `lock_timeout`, by a deadlock, or because another transaction was first under a stricter isolation than
+/// `READ COMMITTED`; the transaction must be rolled back, and may be tried again.
+pub async fn in_transaction(
+    transaction: &Transaction<'_>,
+    config: &PostgresConfig,
+    resource: &Resource,
+) -> Result<Fence, Failure> {
+    let (sql, name) = (in_transaction_sql(config), resource.as_str());
+    let answer = transaction.query_typed(&sql, &[(&name, Type::TEXT)]).await;
+    let rows = answer.map_err(|error| Refusal::of(error).into_failure())?;
+    fence(&only(rows)?, 0)
+}

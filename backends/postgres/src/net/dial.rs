@@ -1,0 +1,324 @@
+//! One connection: made, logged in, and asked what it is.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use leasehold_backend::url::{client_settings, reveal};
+use leasehold_core::{Failure, FailureKind};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, Row, Statement};
+
+use crate::config::{Endpoint, PostgresConfig, Tls};
+use crate::error::Refusal;
+use crate::net::stream::{Transport, Unanswered};
+use crate::net::tls::{Secured, Securing};
+
+/// Messages that arrive without having been asked for.
+pub(crate) type Unasked = mpsc::Receiver<AsyncMessage>;
+
+/// One open connection. Closed when it is dropped.
+pub(crate) struct Link {
+    client: Client,
+    prepared: Mutex<HashMap<&'static str, Statement>>,
+    /// `true` if the server on the other side is always the same one.
+    pub(crate) is_direct: bool,
+    /// The server's version as it counts them: 150018 is 15.18.
+    pub(crate) version: i32,
+    /// `true` if it speaks TLS, as a unix socket never does.
+    is_secured: bool,
+    place: Endpoint,
+    timeout: Duration,
+    driver: JoinHandle<()>,
+    /// Its other end is dropped with the driver.
+    driven: watch::Receiver<()>,
+}
+
+/// A statement with the types of its parameters, under a name of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Sql {
+    pub(crate) name: &'static str,
+    pub(crate) text: String,
+    pub(crate) types: &'static [Type],
+}
+
+impl Link {
+    /// Connects to the first server that is not a standby.
+    pub(crate) async fn dial(config: &PostgresConfig) -> Result<Link, Failure> {
+        Ok(Link::dial_listening(config).await?.0)
+    }
+
+    /// Dials as [`Link::dial`] does, and returns the unasked messages of the server too.
+    // Boxed, because the compiler cannot see through the client's own futures that this one may be sent.
+    pub(crate) fn dial_listening(config: &PostgresConfig) -> BoxFuture<'_, Result<(Link, Unasked), Failure>> {
+        Box::pin(Link::dial_any(config))
+    }
+
+    async fn dial_any(config: &PostgresConfig) -> Result<(Link, Unasked), Failure> {
+        let mut last = None;
+        for place in &config.places {
+            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, place)).await;
+            match dialled {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
+                Ok(Err(failure)) => last = Some(failure),
+                Err(_) => {
+                    let text = format!("{place} did not answer within {:?}", config.sql.timeout);
+                    last = Some(Failure::unavailable(text));
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
+    }
+
+    async fn dial_one(config: &PostgresConfig, place: &Endpoint) -> Result<(Link, Unasked), Failure> {
+        let refused = |error: std::io::Error| {
+            Failure::unavailable(format!("{place} cannot be reached: {error}")).because(error)
+        };
+        let way = Transport::open(place).await.map_err(refused)?;
+        let port = way.local_port();
+        let mut login = tokio_postgres::Config::new();
+        login.application_name("leasehold");
+        login.user(config.credentials.user.as_deref().unwrap_or_default());
+        if let Some(database) = &config.database {
+            login.dbname(database);
+        }
+        if let Some(password) = config.credentials.password()? {
+            login.password(reveal(&password));
+        }
+        let refused = |error| Refusal::of_login(error, &place.to_string());
+        let (sender, unasked) = mpsc::channel(UNASKED_MAX);
+        let (driving, driven) = watch::channel(());
+        let (client, driver) = match (config.tls, place) {
+            (Tls::Verified, Endpoint::Tcp(host)) => {
+                login.ssl_mode(SslMode::Require);
+                let securing = Securing::new(Arc::new(client_settings(&config.tls_files)?), &host.name)?;
+                let (client, connection) = login.connect_raw(way, securing).await.map_err(refused)?;
+                (client, drive::<Secured<Transport>>(connection, sender, driving))
+            }
+            _ => {
+                login.ssl_mode(SslMode::Disable);
+                let (client, connection) = login.connect_raw(way, NoTls).await.map_err(refused)?;
+                (client, drive(connection, sender, driving))
+            }
+        };
+        let (prepared, place, timeout) = (Mutex::default(), place.clone(), config.sql.timeout);
+        let (is_direct, version, is_secured) = (false, 0, config.tls == Tls::Verified);
+        let mut link =
+            Link { client, prepared, is_direct, version, is_secured, place, timeout, driver, driven };
+        link.greet(port).await?;
+        Ok((link, unasked))
+    }
+
+    /// Asks what the server is. A standby is refused, because it can decide nothing.
+    async fn greet(&mut self, port: Option<u16>) -> Result<(), Failure> {
+        let place = &self.place;
+        let rows = self.ask(&Sql { name: "", text: GREETING.to_owned(), types: &[] }, &[]).await;
+        let rows = rows.map_err(Refusal::into_failure)?;
+        let row = only(rows)?;
+        let (standby, seen_port, version): (bool, Option<i32>, i32) =
+            (read(&row, 0)?, read(&row, 1)?, read(&row, 2)?);
+        let process: i32 = read(&row, 3)?;
+        if standby {
+            return Err(Failure::unavailable(format!(
+                "{place} is a standby, which cannot decide anything: name the primary"
+            )));
+        }
+        if version < OLDEST {
+            let text = format!("{place} is PostgreSQL {}: leasehold needs 12 or later", version / 10_000);
+            return Err(Failure::new(FailureKind::Unsupported, leasehold_core::Effect::None, text));
+        }
+        self.version = version;
+        // A pooler has connections of its own to the server, so the server sees another port than ours.
+        // Where neither has one, because both ways are unix sockets, a pooler shows by the process that it
+        // has made up.
+        let is_same_port = seen_port.and_then(|port| u16::try_from(port).ok()) == port;
+        self.is_direct =
+            is_same_port && (self.is_secured || process_of_login(&self.client).await == Some(process));
+        if self.is_direct {
+            self.run(&format!("SET {}", self.statement_timeout())).await.map_err(Refusal::into_failure)?;
+        }
+        Ok(())
+    }
+
+    /// Sends one statement, in one round trip once it is known, and waits for its rows.
+    pub(crate) async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        self.ask_within(sql, params, Duration::ZERO).await
+    }
+
+    /// Sends a statement that the server may let wait for so long, as [`Link::ask`] does.
+    pub(crate) async fn ask_within(
+        &self,
+        sql: &Sql,
+        params: &[&(dyn ToSql + Sync)],
+        wait: Duration,
+    ) -> Result<Vec<Row>, Refusal> {
+        // What is prepared belongs to one session of the server; a pooler may give us another each time.
+        if !self.is_direct {
+            let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+                params.iter().copied().zip(sql.types.iter().cloned()).collect();
+            return self.limited(self.client.query_typed(&sql.text, &typed), wait).await;
+        }
+        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(sql.name).cloned();
+        let statement = match known {
+            Some(statement) => statement,
+            None => {
+                let preparing = self.client.prepare_typed(&sql.text, sql.types);
+                let statement = self.limited(preparing, Duration::ZERO).await?;
+                let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+                prepared.insert(sql.name, statement.clone());
+                statement
+            }
+        };
+        self.limited(self.client.query(&statement, params), wait).await
+    }
+
+    /// Sends a statement that is a transaction of its own, as [`Link::ask`] does. The server ends it when
+    /// its asker has given up, also where a session cannot be set up for that, because it is the pooler's.
+    pub(crate) async fn ask_alone(
+        &self,
+        sql: &Sql,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Refusal> {
+        if self.is_direct {
+            return self.ask(sql, params).await;
+        }
+        let begin = format!("BEGIN; SET LOCAL {}", self.statement_timeout());
+        // Sent one behind the other, and answered in one round trip. A statement that fails makes a
+        // rollback of the last.
+        let (begun, answer, ended) =
+            tokio::join!(self.run(&begin), self.ask(sql, params), self.run("COMMIT"));
+        let rows = answer?;
+        begun.and(ended).map(|()| rows)
+    }
+
+    /// Writes a setting of the server: a statement whose answer is no longer awaited must not take effect
+    /// much later.
+    fn statement_timeout(&self) -> String {
+        format!("statement_timeout = {}", self.timeout.as_millis().max(1))
+    }
+
+    /// Sends statements without parameters, as one transaction unless they say otherwise.
+    pub(crate) fn run<'a>(&'a self, statements: &'a str) -> BoxFuture<'a, Result<(), Refusal>> {
+        Box::pin(self.limited(self.client.batch_execute(statements), Duration::ZERO))
+    }
+
+    /// Returns `true` if it can still be used.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.client.is_closed()
+    }
+
+    /// Comes back when the connection has ended.
+    pub(crate) async fn closed(&self) {
+        // Nothing is ever sent: the channel ends with the task that carries what goes over the wire.
+        let _ = self.driven.clone().changed().await;
+    }
+
+    /// Asks the server to end the statement that runs here, and waits until the request was sent. One that
+    /// has just ended is not harmed, and neither is one that is sent afterwards.
+    pub(crate) async fn cancel(&self, config: &PostgresConfig) {
+        let token = self.client.cancel_token();
+        let canceling = async {
+            let way = Unanswered::over(Transport::open(&self.place).await.ok()?);
+            match (config.tls, &self.place) {
+                (Tls::Verified, Endpoint::Tcp(host)) => {
+                    let settings = Arc::new(client_settings(&config.tls_files).ok()?);
+                    token.cancel_query_raw(way, Securing::new(settings, &host.name).ok()?).await.ok()
+                }
+                _ => token.cancel_query_raw(way, NoTls).await.ok(),
+            }
+        };
+        // The task that waits for the statement finds out that it did not end.
+        if !matches!(tokio::time::timeout(self.timeout, canceling).await, Ok(Some(()))) {
+            tracing::debug!("a statement could not be called back");
+        }
+    }
+
+    async fn limited<T>(
+        &self,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+        wait: Duration,
+    ) -> Result<T, Refusal> {
+        // A little more than the server's own limit, so that its answer comes first.
+        let limit = wait + self.timeout + Duration::from_millis(200);
+        match tokio::time::timeout(limit, answer).await {
+            Ok(answer) => answer.map_err(Refusal::of),
+            Err(_) => {
+                let text = format!("PostgreSQL did not answer within {:?}", self.timeout);
+                Err(Refusal::Failed(Failure::unanswered(text)))
+            }
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("is_direct", &self.is_direct).finish_non_exhaustive()
+    }
+}
+
+/// Carries what goes over the wire, in a task of its own.
+fn drive<T>(
+    mut connection: Connection<Transport, T>,
+    unasked: mpsc::Sender<AsyncMessage>,
+    driving: watch::Sender<()>,
+) -> JoinHandle<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    leasehold_machine::spawn(async move {
+        let _driving = driving;
+        loop {
+            match std::future::poll_fn(|context| connection.poll_message(context)).await {
+                // Nobody listens on most connections.
+                Some(Ok(message)) => _ = unasked.send(message).await,
+                Some(Err(error)) => return tracing::debug!(%error, "a connection to PostgreSQL ended"),
+                None => return,
+            }
+        }
+    })
+}
+
+/// Returns the process that serves this connection, by what the other side said at the login. It is read
+/// from the request that would cancel a statement, which is written to nowhere.
+async fn process_of_login(client: &Client) -> Option<i32> {
+    let (near, mut far) = tokio::io::duplex(64);
+    client.cancel_token().cancel_query_raw(near, NoTls).await.ok()?;
+    let (_length, _code) = (far.read_i32().await.ok()?, far.read_i32().await.ok()?);
+    far.read_i32().await.ok()
+}
+
+/// Returns the one row of an answer that has exactly one.
+pub(crate) fn only(mut rows: Vec<Row>) -> Result<Row, Failure> {
+    rows.pop().ok_or_else(|| Failure::unavailable("PostgreSQL answered without a row"))
+}
+
+/// Returns a column of an answer.
+pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Failure> {
+    row.try_get(at).map_err(|error| {
+        let text = format!("PostgreSQL answered what cannot be read: {error}");
+        Failure::new(FailureKind::Foreign, leasehold_core::Effect::Unknown, text)
+    })
+}
+
+const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.inet_client_port(), \
+                        pg_catalog.current_setting('server_version_num')::int4, pg_catalog.pg_backend_pid()";
+
+/// The messages that wait to be read by a listener; beyond that the server waits.
+const UNASKED_MAX: usize = 1_000;
+
+/// The oldest supported version: older ones lack tables of this form, and their maintenance has ended.
+const OLDEST: i32 = 120_000;

@@ -1,0 +1,112 @@
+//! A bounded set of connections, each used by one statement at a time.
+//!
+//! Ground rules: a connection whose statement did not end well is closed and never used again. A statement
+//! whose future is dropped takes its connection with it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::Failure;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+
+use crate::config::PostgresConfig;
+use crate::error::Refusal;
+use crate::net::dial::{Link, Sql};
+
+/// The connections of one client.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) config: Arc<PostgresConfig>,
+    idle: Mutex<Vec<Link>>,
+    room: Semaphore,
+}
+
+impl Pool {
+    pub(crate) fn new(config: Arc<PostgresConfig>) -> Pool {
+        let room = Semaphore::new(config.sql.connections);
+        Pool { config, idle: Mutex::default(), room }
+    }
+
+    /// Sends one statement and waits for its rows.
+    pub(crate) async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.ask_alone(sql, params).await;
+        self.check_in(link, &answer);
+        answer
+    }
+
+    /// Sends a statement for which a lost race decides nothing, as [`Pool::ask`] does: it is sent again.
+    pub(crate) async fn look(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        for tries in 1.. {
+            match self.ask(sql, params).await {
+                Err(Refusal::LostRace) if tries < MAX_TRIES => pause(tries).await,
+                answer => return answer,
+            }
+        }
+        Err(Refusal::LostRace)
+    }
+
+    /// Sends statements without parameters, as one transaction, again where they lost a race.
+    pub(crate) async fn run(&self, statements: &str) -> Result<(), Refusal> {
+        for tries in 1.. {
+            let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
+            let answer = link.run(statements).await;
+            self.check_in(link, &answer);
+            match answer {
+                Err(Refusal::LostRace) if tries < MAX_TRIES => pause(tries).await,
+                answer => return answer,
+            }
+        }
+        Err(Refusal::LostRace)
+    }
+
+    async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
+        let place = match tokio::time::timeout(self.config.sql.timeout, self.room.acquire()).await {
+            Ok(Ok(place)) => place,
+            Ok(Err(_)) | Err(_) => return Err(self.config.sql.all_busy("PostgreSQL")),
+        };
+        Ok((place, self.lend().await?))
+    }
+
+    fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
+        if !matches!(answer, Err(Refusal::Failed(_) | Refusal::CalledBack(_))) {
+            self.give_back(link);
+        }
+    }
+
+    /// Returns the connection that was used last, so that those which are not needed grow old.
+    fn take(&self) -> Option<Link> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.retain(Link::is_open);
+        idle.pop()
+    }
+
+    /// Takes a connection out of the set, or makes one, for a use of its own.
+    pub(crate) async fn lend(&self) -> Result<Link, Failure> {
+        match self.take() {
+            Some(link) => Ok(link),
+            None => Link::dial(&self.config).await,
+        }
+    }
+
+    /// Returns a lent connection to the pool.
+    pub(crate) fn give_back(&self, link: Link) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < self.config.sql.connections {
+            idle.push(link);
+        }
+    }
+}
+
+/// Sleeps before a statement is sent again, longer each time.
+async fn pause(tries: u32) {
+    // Without randomness the pause is the whole one: late, but never wrong.
+    let part = getrandom::u32().unwrap_or(u32::MAX);
+    let longest = Duration::from_millis(10) * tries;
+    tokio::time::sleep(longest.mul_f64(f64::from(part) / f64::from(u32::MAX))).await;
+}
+
+/// Times that a statement is sent which loses its races.
+const MAX_TRIES: u32 = 20;

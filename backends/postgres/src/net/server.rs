@@ -1,0 +1,304 @@
+//! The kind of the server, and the promises of a connection to it that follow.
+
+use std::time::Duration;
+
+use leasehold_backend::cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
+use leasehold_core::{
+    Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Profile, QueueOrder,
+    WaitMode,
+};
+use tokio_postgres::AsyncMessage;
+
+use crate::config::{PostgresConfig, Wait};
+use crate::error::Refusal;
+use crate::net::dial::{Link, Sql, Unasked, only, read};
+use crate::net::pool::Pool;
+
+/// The facts that the server reported when the connection was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) version: String,
+    pub(crate) fsync: bool,
+    pub(crate) synchronous_commit: String,
+    pub(crate) synchronous_standby_names: String,
+    /// Those that are connected.
+    pub(crate) standbys: i64,
+    /// Those of them for which no commit waits, as far as this user may know.
+    pub(crate) unawaited: i64,
+    /// Those that are away and for which the server keeps what they lack.
+    pub(crate) away: i64,
+    pub(crate) sessions: Sessions,
+}
+
+/// The connection path between this client and the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sessions {
+    /// Nothing that has connections of its own.
+    Direct,
+    /// Something, and each connection to it is one session of the server.
+    Kept,
+    /// A pooler that gives the sessions of the server to one client after the other.
+    Shared,
+}
+
+impl Server {
+    /// Asks what is needed to make promises.
+    pub(crate) async fn ask(pool: &Pool) -> Result<Server, Failure> {
+        let facts = Sql { name: "facts", text: FACTS.to_owned(), types: &[] };
+        let row = only(pool.look(&facts, &[]).await.map_err(Refusal::into_failure)?)?;
+        let encoding: String = read(&row, 4)?;
+        if encoding != "UTF8" {
+            return Err(Failure::new(
+                FailureKind::Unsupported,
+                Effect::None,
+                format!("the database's encoding is {encoding}: names of locks need one in UTF8"),
+            ));
+        }
+        Ok(Server {
+            fsync: read::<String>(&row, 0)? == "on",
+            synchronous_commit: read(&row, 1)?,
+            synchronous_standby_names: read(&row, 2)?,
+            standbys: read(&row, 3)?,
+            unawaited: read(&row, 6)?,
+            away: read(&row, 7)?,
+            version: read(&row, 5)?,
+            sessions: probe(pool).await?,
+        })
+    }
+
+    /// Returns the promises of leases in a table here.
+    pub(crate) fn profile(&self, config: &PostgresConfig) -> Profile {
+        let listens = config.wait == Wait::Listen && self.sessions != Sessions::Shared;
+        Profile {
+            name: "postgres",
+            admission: LockSupport::Counted,
+            order: config.sql.order,
+            waiting: if listens { WaitMode::Notifies } else { WaitMode::Polls },
+            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
+            fencing: self.grade(),
+            safety: self.safety(),
+            place_ttl: if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO },
+            granularity: Duration::from_millis(1),
+            overrun: Duration::ZERO,
+            renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
+        }
+    }
+
+    /// Returns what can take a grant away, no matter how it is written down.
+    pub(crate) fn safety(&self) -> Durability {
+        match self.grade() {
+            FenceGrade::Strict => Durability::Strict,
+            _ => Durability::LostOnFailover,
+        }
+    }
+
+    /// Returns the promises of locks that a connection holds here: while the timeline distinguishes one
+    /// server from its successor, the locks are the first's alone.
+    pub(crate) fn session_profile(&self, config: &PostgresConfig, waiting: WaitMode) -> Profile {
+        Profile {
+            name: "postgres",
+            admission: LockSupport::SharedExclusive,
+            order: QueueOrder::Unordered,
+            waiting,
+            liveness: Liveness::Heartbeat { valid: config.sql.silence },
+            fencing: self.grade(),
+            safety: Durability::LostOnFailover,
+            place_ttl: config.sql.patience_of_server(),
+            granularity: Duration::ZERO,
+            overrun: Duration::ZERO,
+            renew_batch_max: RENEW_BATCH_MAX,
+            note_max: leasehold_core::Note::MAX_BYTES,
+        }
+    }
+
+    /// Returns how far fences can be trusted: what is confirmed must be on a disk, and on any server that
+    /// may take over.
+    pub(crate) fn grade(&self) -> FenceGrade {
+        if !self.fsync || self.synchronous_commit == "off" {
+            return FenceGrade::BestEffort;
+        }
+        let is_alone = self.standbys == 0 && self.away == 0 && self.synchronous_standby_names.is_empty();
+        match is_alone || self.waits_for_all() {
+            true => FenceGrade::Strict,
+            // What a standby did not get is forgotten by a failover; the timeline keeps fences rising.
+            false => FenceGrade::AcrossFailover,
+        }
+    }
+
+    /// Checks that each server that may be promoted has on its disk what was confirmed: a commit waits for
+    /// each standby by its name, and no two have one name. Of more than are waited for, one that lacks the
+    /// last commits could be the one that is promoted.
+    fn waits_for_all(&self) -> bool {
+        matches!(self.synchronous_commit.as_str(), "on" | "remote_apply")
+            && self.unawaited == 0
+            && self.away == 0
+            && named(&self.synchronous_standby_names).is_some_and(|named| self.standbys <= named)
+    }
+}
+
+/// Counts the standbys that `synchronous_standby_names` names and asks for, if it asks for as many as it
+/// names: `FIRST 2 (a, b)`, `ANY 2 (a, b)`, `2 (a, b)` or `a`. A `*` is none of them: it means those that
+/// are connected, and not one that is away.
+fn named(setting: &str) -> Option<i64> {
+    let (asked, names) = match setting.trim().strip_suffix(')').and_then(|rest| rest.split_once('(')) {
+        Some((asked, names)) => (asked.split_whitespace().last().unwrap_or_default(), names),
+        None => ("1", setting),
+    };
+    let mut named = 1;
+    let mut is_quoted = false;
+    for c in names.chars() {
+        match c {
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => named += 1,
+            '*' if !is_quoted => return None,
+            _ => {}
+        }
+    }
+    (!names.trim().is_empty() && asked.parse() == Ok(named)).then_some(named)
+}
+
+/// Finds out whether sessions are shared. Nothing is assumed: they are called kept only once that was shown.
+///
+/// A pooler in transaction mode gives a session that has just become free to the next client that asks. So
+/// what one connection sets shows in the other, or is not there when it looks again. A busy pooler may hide
+/// that: by chance the first connection gets the same session back each time. What no chance gives is a
+/// notification to a connection that is between two transactions: only one that has a session of its own
+/// hears it.
+async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
+    let one = pool.lend().await?;
+    if one.is_direct {
+        pool.give_back(one);
+        return Ok(Sessions::Direct);
+    }
+    let (two, mut unasked) = Link::dial_listening(&pool.config).await?;
+    let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
+    set(&two, &token).await?;
+    let shows = seen(&one).await? == token || seen(&two).await? != token;
+    let is_kept = !shows && hears(&two, &mut unasked, &one, &token, pool.config.sql.timeout).await?;
+    // What was set in a session that others will get is taken back, as far as that session can be reached.
+    set(&two, "").await?;
+    pool.give_back(one);
+    Ok(if is_kept { Sessions::Kept } else { Sessions::Shared })
+}
+
+/// Checks whether a connection that does nothing hears what another one says.
+async fn hears(
+    ear: &Link,
+    unasked: &mut Unasked,
+    mouth: &Link,
+    token: &str,
+    limit: Duration,
+) -> Result<bool, Failure> {
+    let channel = format!("leasehold_probe_{token}");
+    ear.run(&format!("LISTEN {channel}")).await.map_err(Refusal::into_failure)?;
+    mouth.run(&format!("NOTIFY {channel}")).await.map_err(Refusal::into_failure)?;
+    let heard = async {
+        while let Some(message) = unasked.recv().await {
+            if matches!(&message, AsyncMessage::Notification(word) if word.channel() == channel) {
+                return true;
+            }
+        }
+        false
+    };
+    let heard = tokio::time::timeout(limit, heard).await.unwrap_or(false);
+    ear.run(&format!("UNLISTEN {channel}")).await.map_err(Refusal::into_failure)?;
+    Ok(heard)
+}
+
+async fn set(link: &Link, token: &str) -> Result<(), Failure> {
+    // The token is made of hexadecimal digits.
+    let text = format!("SELECT set_config('leasehold.probe', '{token}', false)");
+    link.ask(&Sql { name: "", text, types: &[] }, &[]).await.map(drop).map_err(Refusal::into_failure)
+}
+
+async fn seen(link: &Link) -> Result<String, Failure> {
+    let text = "SELECT coalesce(current_setting('leasehold.probe', true), '')".to_owned();
+    let rows = link.ask(&Sql { name: "", text, types: &[] }, &[]).await.map_err(Refusal::into_failure)?;
+    read(&only(rows)?, 0)
+}
+
+/// The most claims that one statement renews: a few milliseconds of the server's time.
+const RENEW_BATCH_MAX: usize = 500;
+
+const FACTS: &str = "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
+                     current_setting('synchronous_standby_names'), \
+                     (SELECT count(*) FROM pg_stat_replication)::int8, current_setting('server_encoding'), \
+                     current_setting('server_version'), \
+                     (SELECT count(*) FROM pg_stat_replication WHERE coalesce(sync_state, '') NOT IN ('sync', 'quorum'))::int8, \
+                     (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT active)::int8";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(fsync: bool, commit: &str, names: &str, standbys: i64) -> Server {
+        Server {
+            version: "15".to_owned(),
+            fsync,
+            synchronous_commit: commit.to_owned(),
+            synchronous_standby_names: names.to_owned(),
+            standbys,
+            unawaited: 0,
+            away: 0,
+            sessions: Sessions::Direct,
+        }
+    }
+
+    #[test]
+    fn only_what_is_known_to_last_is_called_strict() {
+        for (server, grade) in [
+            (server(true, "on", "", 0), FenceGrade::Strict),
+            (Server { away: 1, ..server(true, "on", "", 0) }, FenceGrade::AcrossFailover),
+            (server(true, "on", "", 1), FenceGrade::AcrossFailover),
+            (server(true, "on", "FIRST 2 (a, b)", 2), FenceGrade::Strict),
+            (server(true, "remote_apply", "ANY 2 (a, b)", 2), FenceGrade::Strict),
+            (server(true, "on", "a", 1), FenceGrade::Strict),
+            // Each of two that have one name is a candidate, and a commit waits for either one.
+            (server(true, "on", "ANY 1 (a)", 2), FenceGrade::AcrossFailover),
+            (server(true, "on", "ANY 2 (a, b)", 3), FenceGrade::AcrossFailover),
+            // A standby that is away may be behind, and be promoted all the same.
+            (server(true, "on", "*", 2), FenceGrade::AcrossFailover),
+            (server(true, "on", "*", 0), FenceGrade::AcrossFailover),
+            (server(true, "on", "ANY 1 (a, b, c)", 3), FenceGrade::AcrossFailover),
+            (server(true, "on", "a, b", 1), FenceGrade::AcrossFailover),
+            (Server { unawaited: 1, ..server(true, "on", "a", 2) }, FenceGrade::AcrossFailover),
+            (Server { away: 1, ..server(true, "on", "a", 1) }, FenceGrade::AcrossFailover),
+            // It is in the memory of the standby only.
+            (server(true, "remote_write", "a", 1), FenceGrade::AcrossFailover),
+            (server(true, "local", "a", 1), FenceGrade::AcrossFailover),
+            (server(true, "off", "", 0), FenceGrade::BestEffort),
+            (server(false, "on", "", 0), FenceGrade::BestEffort),
+        ] {
+            assert_eq!(server.grade(), grade, "{server:?}");
+        }
+    }
+
+    #[test]
+    fn as_many_standbys_are_asked_for_as_are_named() {
+        for (all, count) in [
+            ("a", 1),
+            ("\"a,b\"", 1),
+            ("1 (a)", 1),
+            ("FIRST 2 (a, b)", 2),
+            ("first 3(a,\"*\",c)", 3),
+            ("ANY 2 (a, \"b (x)\")", 2),
+        ] {
+            assert_eq!(named(all), Some(count), "{all}");
+        }
+        for some in
+            ["", " ", "*", "a, b", "1 (a, b)", "FIRST 1 (*)", "ANY 2 (a, b, c)", "ANY 2 (a, *)", "FIRST 1 ()"]
+        {
+            assert_eq!(named(some), None, "{some}");
+        }
+    }
+
+    #[test]
+    fn who_shares_sessions_polls() {
+        let config = PostgresConfig::parse("postgres://me@h").unwrap();
+        let mut server = server(true, "on", "", 0);
+        assert_eq!(server.profile(&config).waiting, WaitMode::Notifies);
+        server.sessions = Sessions::Shared;
+        assert_eq!(server.profile(&config).waiting, WaitMode::Polls);
+    }
+}

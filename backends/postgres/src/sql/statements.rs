@@ -1,0 +1,326 @@
+//! The statements. Names of tables are checked before they come here; everything else is a parameter.
+//!
+//! Ground rules: operands of every operator, and arguments of every function, have exactly the types of one
+//! in `pg_catalog`: another one with closer types, in a schema of the search path that others may create
+//! in, would be called in its place. Each statement is a transaction of its own, so it works through any
+//! pooler. Time is that of the statement's own running (`clock_timestamp`), never that at which a
+//! transaction began. A statement of one row waits for nothing but the lock of this row. A statement of
+//! several rows waits for none: it leaves out those that a transaction keeps locked, so that one such row
+//! delays nothing that is done to the others.
+
+use std::sync::LazyLock;
+
+use tokio_postgres::types::Type;
+
+use crate::config::Names;
+use crate::net::dial::Sql;
+
+/// A table of cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Table {
+    Locks,
+    Registers,
+}
+
+impl Table {
+    /// Returns the end of its name.
+    pub(crate) fn ending(self) -> &'static str {
+        match self {
+            Table::Locks => "",
+            Table::Registers => "_registers",
+        }
+    }
+
+    /// Returns the name under which a statement is known on a connection.
+    fn name(self, locks: &'static str, registers: &'static str) -> &'static str {
+        match self {
+            Table::Locks => locks,
+            Table::Registers => registers,
+        }
+    }
+}
+
+/// The statements for one table.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    pub(crate) try_insert: Sql,
+    pub(crate) retake_one: Sql,
+    amend_few: Vec<Sql>,
+    pub(crate) amend_many: Sql,
+    pub(crate) read_one: Sql,
+    pub(crate) read_many: Sql,
+    pub(crate) keep_one: Sql,
+    pub(crate) keep_many: Sql,
+    pub(crate) swap_one: Sql,
+    pub(crate) swap_many: Sql,
+    pub(crate) list: Sql,
+}
+
+impl Statements {
+    /// Returns the statements for one of the tables.
+    pub(crate) fn of(names: &Names, table: Table) -> Statements {
+        let (own, table, epoch) = (table, names.table(table.ending()), epoch(names));
+        let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}");
+        Statements {
+            try_insert: try_insert(own.name("seize", "seize_register"), &table, &epoch, &cell),
+            retake_one: retake_one(own.name("retake_one", "retake_register"), &table, &epoch),
+            amend_few: amend_few(own, &table, &epoch),
+            amend_many: amend_many(own.name("amend_many", "amend_registers"), &table, &epoch),
+            // An array could be of any length, so the server would make a plan for each question.
+            read_one: sql(
+                own.name("read_one", "read_register"),
+                format!("SELECT {cell} FROM {table} c WHERE c.name = $1"),
+                &[Type::TEXT],
+            ),
+            read_many: sql(
+                own.name("read_many", "read_registers"),
+                format!("SELECT {cell} FROM {table} c WHERE c.name = ANY($1)"),
+                &[Type::TEXT_ARRAY],
+            ),
+            keep_one: keep_one(own.name("keep_one", "keep_register"), &table),
+            keep_many: keep_many(own.name("keep_many", "keep_registers"), &table),
+            swap_one: swap_one(own.name("swap_one", "swap_register"), &table, &epoch),
+            swap_many: swap_many(own.name("swap_many", "swap_registers"), &table, &epoch),
+            list: sql(
+                own.name("list", "list_registers"),
+                format!(
+                    "SELECT {cell} FROM {table} c WHERE c.name >= $1 AND c.name > $2 AND c.name < $3 \
+                     AND c.lapses > clock_timestamp() ORDER BY c.name LIMIT $4"
+                ),
+                &[Type::TEXT, Type::TEXT, Type::TEXT, Type::INT8],
+            ),
+        }
+    }
+}
+
+impl Statements {
+    /// Returns the one for so many cells, where they are few: name, whether it is retaken, seen, claims,
+    /// version and keep of each.
+    pub(crate) fn amend_few(&self, cells: usize) -> Option<&Sql> {
+        self.amend_few.get(cells.checked_sub(FEWEST)?)
+    }
+}
+
+// A new row's counter begins at the server's time, so that fences rise even after the loss of the table.
+fn try_insert(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
+    sql(
+        name,
+        format!(
+            "WITH put AS (INSERT INTO {table} AS c (name, claims, version, epoch, seq, origin, lapses) \
+                     VALUES ($1, $2, $3, {epoch}, {NOW}, \
+                     clock_timestamp(), clock_timestamp() + $4::float8 * interval '1 microsecond') \
+                     ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
+                     epoch = greatest(c.epoch, excluded.epoch), seq = {NEXT}, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $4::float8 * interval '1 microsecond' \
+                     WHERE c.lapses <= clock_timestamp() RETURNING c.epoch, c.seq) \
+                     SELECT true, CASE WHEN $5 <> '' THEN pg_notify($6, $5)::text END, NULL, NULL::int8, epoch, seq, 0::int8, epoch, 0::int8 FROM put \
+                     UNION ALL SELECT false, {cell} FROM {table} c \
+                     WHERE c.name = $1 AND NOT EXISTS (SELECT FROM put)"
+        ),
+        &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::TEXT, Type::TEXT],
+    )
+}
+
+// A change of a row is half the work of an insertion that turns into one: the server need not look for what
+// is in its way, lock it, and keep rows between two parts of a statement.
+fn retake_one(name: &'static str, table: &str, epoch: &str) -> Sql {
+    sql(
+        name,
+        format!(
+            "UPDATE {table} c SET claims = $3, version = $4, epoch = greatest(c.epoch, {epoch}), \
+                     seq = {NEXT}, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
+                     WHERE c.name = $1 AND c.version = $2 RETURNING c.epoch, c.seq"
+        ),
+        &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8],
+    )
+}
+
+/// Selects those of the given rows whose cells have the version that was seen and are locked by nobody, and
+/// locks them.
+///
+/// A join by `= ANY` of one can only be made row by row, so that no plan that was made for an empty table
+/// reads a long one as a whole.
+fn unlocked(table: &str, given: &str) -> String {
+    format!(
+        "w AS MATERIALIZED (SELECT w.* FROM {given} JOIN {table} c ON {SAME} FOR NO KEY UPDATE OF c SKIP LOCKED)"
+    )
+}
+
+/// Condition that a row `c` is the cell of `w`, and in the state that was seen.
+const SAME: &str = "c.name = ANY (ARRAY[w.name]) AND c.version = ANY (ARRAY[w.seen])";
+
+// Cells that are retaken, and cells that are kept, each on the condition that it has in a statement of its
+// own.
+fn amend(name: &'static str, table: &str, epoch: &str, given: &str, types: &'static [Type]) -> Sql {
+    let unlocked = unlocked(table, &format!("{given} AS w (name, anew, seen, claims, version, keep)"));
+    sql(
+        name,
+        format!(
+            "WITH {unlocked} UPDATE {table} c SET claims = w.claims, version = w.version, \
+                     epoch = CASE WHEN w.anew THEN greatest(c.epoch, {epoch}) ELSE c.epoch END, \
+                     seq = CASE WHEN w.anew THEN {NEXT} ELSE c.seq END, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + w.keep::float8 * interval '1 microsecond' \
+                     FROM w WHERE {SAME} AND (w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, c.epoch, c.seq"
+        ),
+        types,
+    )
+}
+
+// Written out one by one, which costs the server half as much as arrays of which it makes rows first.
+fn amend_few(own: Table, table: &str, epoch: &str) -> Vec<Sql> {
+    let one = |first: usize| {
+        let parameters = (first..first + AMEND.len()).map(|at| format!("${at}")).collect::<Vec<_>>();
+        format!("({})", parameters.join(", "))
+    };
+    let of = |(place, (locks, registers)): (usize, &(&'static str, &'static str))| {
+        let count = place + FEWEST;
+        let given: Vec<String> = (0..count).map(|at| one(at * AMEND.len() + 1)).collect();
+        let given = format!("(VALUES {})", given.join(", "));
+        amend(own.name(locks, registers), table, epoch, &given, &AMENDS[..count * AMEND.len()])
+    };
+    NAMES_OF_FEW.iter().enumerate().map(of).collect()
+}
+
+fn amend_many(name: &'static str, table: &str, epoch: &str) -> Sql {
+    let types = &[
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+    ];
+    amend(name, table, epoch, "unnest($1, $2, $3, $4, $5, $6)", types)
+}
+
+// Returns the statement by which a claim alone in its cell continues, or ends. Epoch and counter stay, and
+// nobody is called.
+fn keep_one(name: &'static str, table: &str) -> Sql {
+    sql(
+        name,
+        format!(
+            "UPDATE {table} c SET claims = $3, version = $4, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
+                     WHERE c.name = $1 AND c.version = $2 AND c.lapses > clock_timestamp() RETURNING true"
+        ),
+        &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8],
+    )
+}
+
+fn keep_many(name: &'static str, table: &str) -> Sql {
+    let unlocked = unlocked(table, "unnest($1, $2, $3, $4, $5) AS w (name, seen, claims, version, keep)");
+    sql(
+        name,
+        format!(
+            "WITH {unlocked} UPDATE {table} c SET claims = w.claims, version = w.version, origin = clock_timestamp(), \
+                     lapses = clock_timestamp() + w.keep::float8 * interval '1 microsecond' \
+                     FROM w WHERE {SAME} AND c.lapses > clock_timestamp() RETURNING c.name"
+        ),
+        &[Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
+    )
+}
+
+fn swap_one(name: &'static str, table: &str, epoch: &str) -> Sql {
+    sql(
+        name,
+        format!(
+            "UPDATE {table} c SET claims = $5, version = $6, epoch = $7, seq = $8, \
+                     origin = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END, \
+                     lapses = CASE WHEN $4 THEN clock_timestamp() ELSE c.origin END \
+                     + $9::float8 * interval '1 microsecond' \
+                     WHERE c.name = $1 AND c.version = $2 AND $3 = {epoch} \
+                     AND (NOT $4 OR c.lapses > clock_timestamp()) \
+                     RETURNING CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END"
+        ),
+        &[
+            Type::TEXT,
+            Type::INT8,
+            Type::INT8,
+            Type::BOOL,
+            Type::TEXT,
+            Type::INT8,
+            Type::INT8,
+            Type::INT8,
+            Type::INT8,
+            Type::TEXT,
+            Type::TEXT,
+        ],
+    )
+}
+
+fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
+    let unlocked = unlocked(
+        table,
+        "unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+         AS w (name, seen, within, anew, claims, version, epoch, seq, keep, call)",
+    );
+    sql(
+        name,
+        format!(
+            "WITH {unlocked}, done AS (UPDATE {table} c SET claims = w.claims, version = w.version, epoch = w.epoch, \
+                     seq = w.seq, origin = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END, \
+                     lapses = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END \
+                     + w.keep::float8 * interval '1 microsecond' \
+                     FROM w WHERE {SAME} AND w.within = {epoch} \
+                     AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, w.call) \
+                     SELECT name, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
+        ),
+        &[
+            Type::TEXT_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::BOOL_ARRAY,
+            Type::TEXT_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::INT8_ARRAY,
+            Type::TEXT_ARRAY,
+            Type::TEXT,
+        ],
+    )
+}
+
+/// The types of the parameters for each cell that is amended.
+const AMEND: [Type; 6] = [Type::TEXT, Type::BOOL, Type::INT8, Type::TEXT, Type::INT8, Type::INT8];
+/// The same for as many as are written out.
+static AMENDS: LazyLock<Vec<Type>> = LazyLock::new(|| {
+    AMEND.iter().cloned().cycle().take(AMEND.len() * (FEWEST + NAMES_OF_FEW.len())).collect()
+});
+/// Fewer have statements of their own.
+const FEWEST: usize = 2;
+const NAMES_OF_FEW: [(&str, &str); 7] = [
+    ("amend_2", "amend_2_registers"),
+    ("amend_3", "amend_3_registers"),
+    ("amend_4", "amend_4_registers"),
+    ("amend_5", "amend_5_registers"),
+    ("amend_6", "amend_6_registers"),
+    ("amend_7", "amend_7_registers"),
+    ("amend_8", "amend_8_registers"),
+];
+
+fn sql(name: &'static str, text: String, types: &'static [Type]) -> Sql {
+    Sql { name, text, types }
+}
+
+/// Returns the store's present epoch: the timeline, which rises with every promotion, above what other
+/// clusters counted.
+///
+/// It can only be asked for on a primary: on a standby the statement fails, as it should.
+pub(crate) fn epoch(names: &Names) -> String {
+    format!("((SELECT epoch_base FROM {}) + {TIMELINE})", names.table("_meta"))
+}
+
+const TIMELINE: &str = "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8";
+
+pub(crate) const AGE: &str =
+    "greatest((extract(epoch FROM clock_timestamp() - c.origin)::float8 * 1000000::float8)::int8, 0::int8)";
+
+/// The server's clock, in microseconds since 1970.
+pub(crate) const NOW: &str = "(extract(epoch FROM clock_timestamp())::float8 * 1000000::float8)::int8";
+
+/// The counter of the next fence of the row `c`. It never falls behind the clock, so that fences rise also
+/// where an older copy of the table was put back.
+const NEXT: &str =
+    "greatest(c.seq + 1, (extract(epoch FROM clock_timestamp())::float8 * 1000000::float8)::int8)";

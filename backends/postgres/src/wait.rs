@@ -1,0 +1,4 @@
+//! Notifications that wake waiters.
+
+pub(crate) mod calls;
+pub(crate) mod listener;

@@ -1,0 +1,85 @@
+//! Calls as the server carries them to the listeners.
+
+use std::fmt::Write;
+
+use leasehold_backend::cell::Call;
+use leasehold_core::{Failure, Resource};
+
+use crate::error::Refusal;
+use crate::net::dial::{Sql, only, read};
+use crate::net::pool::Pool;
+
+/// Names the channel of the calls about one table of locks by its schema and its own name: a table that is
+/// restored from a backup keeps it.
+pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
+    let text = format!(
+        "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = '{}'::regclass::oid",
+        pool.config.names.table("")
+    );
+    let rows = pool.look(&Sql { name: "channel", text, types: &[] }, &[]).await;
+    let row = only(rows.map_err(Refusal::into_failure)?)?;
+    let (schema, table): (String, String) = (read(&row, 0)?, read(&row, 1)?);
+    let digest = sha1_smol::Sha1::from(format!("{schema}\0{table}")).digest().to_string();
+    Ok(format!("leasehold_{}", &digest[..32]))
+}
+
+/// Writes the message to the listeners: the resource, and which waiters are called, behind `+` and one that
+/// has answered where one has; `*` for all, or `-` where something became free.
+pub(crate) fn called(at: &Resource, call: &Call) -> String {
+    let (mut text, addresses) = match call {
+        Call::Nobody => return String::new(),
+        Call::Everyone => ("*".to_owned(), &Vec::new()),
+        Call::Freed => ("-".to_owned(), &Vec::new()),
+        Call::These(called) => (String::new(), called),
+        Call::Answered(answered, called) => (format!("+{answered:08x}"), called),
+    };
+    for address in addresses {
+        // Writing into a String does not fail.
+        let _ = write!(text, "{address:08x}");
+    }
+    format!("{text} {}", at.as_str())
+}
+
+/// Reads what [`called`] wrote.
+pub(crate) fn read_call(text: &str) -> Option<(Resource, Call)> {
+    let (call, name) = text.split_once(' ')?;
+    let resource = Resource::new(name).ok()?;
+    match call {
+        "*" => return Some((resource, Call::Everyone)),
+        "-" => return Some((resource, Call::Freed)),
+        _ => {}
+    }
+    let (answers, digits) = call.strip_prefix('+').map_or((false, call), |digits| (true, digits));
+    let addresses = digits
+        .as_bytes()
+        .chunks(8)
+        .map(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+    let mut addresses = addresses.collect::<Option<Vec<u32>>>()?;
+    if answers && addresses.is_empty() {
+        return None;
+    }
+    Some((
+        resource,
+        if answers { Call::Answered(addresses.remove(0), addresses) } else { Call::These(addresses) },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_read_as_it_was_written() {
+        let at = Resource::new("a b* é").unwrap();
+        let these = Call::These(vec![0, 7, u32::MAX]);
+        let answered = [Call::Answered(9, vec![]), Call::Answered(0, vec![7, 8])];
+        for call in [Call::Everyone, Call::Freed, these].into_iter().chain(answered) {
+            assert_eq!(read_call(&called(&at, &call)), Some((at.clone(), call)));
+        }
+        assert_eq!(called(&at, &Call::Nobody), "");
+        for bad in ["", "x", "zz a", "0000000g a", "0 ", "+ a"] {
+            assert_eq!(read_call(bad), None, "{bad}");
+        }
+    }
+}

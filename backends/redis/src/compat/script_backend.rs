@@ -1,0 +1,288 @@
+//! The backend of every dialect: what differs is asked from its [`ScriptDialect`].
+//!
+//! It goes over the connections of the native backend, wherever they lead. Each request concerns one
+//! lock, so that a server of several parts finds all of its keys in one of them; batches are pipelines.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use leasehold_core::{
+    Backend, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Profile, Proof, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode,
+};
+
+use super::ScriptDialect;
+use super::reading::{self, Look};
+use crate::backend::RedisBackend;
+use crate::backend::acquire::{check_ttl, ended};
+use crate::backend::inspect::{each_key, glob_escaped};
+use crate::net::command_conn::Request;
+use crate::protocol::reply;
+use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX};
+use crate::wait::polling::{self, LAST_POLL, TICK};
+
+/// Locks in the form of another library.
+#[derive(Debug)]
+pub(crate) struct ScriptBackend<T> {
+    native: RedisBackend,
+    tongue: T,
+    profile: Profile,
+    /// The rights that it needs.
+    rules: String,
+}
+
+impl<T: ScriptDialect> ScriptBackend<T> {
+    /// Speaks over the connections of `native`.
+    pub(crate) fn new(native: RedisBackend, tongue: T, rules: String) -> ScriptBackend<T> {
+        let profile = tongue.profile(native.profile().clone());
+        ScriptBackend { native, tongue, profile, rules }
+    }
+
+    /// Refuses what the dialect cannot do, before anything is sent.
+    fn check(&self, claim: &Claim) -> Result<(), Failure> {
+        check_ttl(claim.ttl)?;
+        self.profile.admits(claim.share).map_err(|unmet| {
+            let advice = "dialect=native admits every share";
+            Failure::new(FailureKind::Unsupported, Effect::None, format!("{unmet}: {advice}"))
+        })?;
+        self.tongue.check(claim)
+    }
+
+    /// Asks the server once.
+    async fn look(&self, claim: &Claim, patience: &Patience) -> Result<Result<Grant, Ahead>, Failure> {
+        let asked_at = patience.now();
+        let limit = self.native.limit_for(claim.ttl);
+        let answer = self.native.wire.run(&self.tongue.contend(claim), limit).await;
+        match answer.and_then(reading::look).map_err(|failure| self.explained(failure))? {
+            Look::Granted(fence) => {
+                self.native.pollers.forget(claim.id);
+                Ok(Ok(Grant { asked_at, fence, lost: None, proof: Proof::none() }))
+            }
+            Look::Busy { ahead, left } => Ok(Err(Ahead { ahead, left })),
+        }
+    }
+
+    /// Looks, and waits for news, until the claim is granted or patience ends.
+    async fn wait(&self, claim: &Claim, channel: &str, patience: &Patience) -> Result<Step, Failure> {
+        let mut heard = self.native.listening.overhear(channel);
+        let mut last = None;
+        for round in 0.. {
+            let seen = match self.look(claim, patience).await? {
+                Ok(grant) => return Ok(Step::Granted(grant)),
+                Err(seen) => seen,
+            };
+            last = Some(seen.ahead);
+            if patience.is_ended() {
+                break;
+            }
+            let Some(ear) = &mut heard else {
+                // A release between the look and the subscription would go unheard: look again once
+                // subscribed.
+                tokio::select! {
+                    listening = self.native.listening.listen(channel) => heard = Some(listening?),
+                    () = ended(patience) => break,
+                }
+                continue;
+            };
+            // The slot may have moved: then releases are announced elsewhere.
+            if !self.native.listening.is_right(ear, channel) {
+                heard = None;
+                continue;
+            }
+            let longest = if ear.is_hearing() { SAFETY } else { LAST_POLL };
+            let longest = polling::jittered(claim.id, longest, round);
+            tokio::select! {
+                _ = ear.hear() => {}
+                () = tokio::time::sleep(seen.end_for(claim).min(longest)) => {}
+                () = ended(patience) => break,
+            }
+        }
+        Ok(Step::Busy(Hint { ask_again_in: None, ahead: last }))
+    }
+
+    async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+        let answer = self.native.wire.run(&self.tongue.inspect(resource), self.native.config.timeout).await;
+        answer
+            .and_then(|answer| reading::snapshot(resource, answer))
+            .map_err(|failure| self.explained(failure))
+    }
+
+    /// Adds what this dialect has to say about the failure.
+    fn explained(&self, failure: Failure) -> Failure {
+        let detail = match failure.kind {
+            FailureKind::Foreign => self.tongue.foreign().to_owned(),
+            FailureKind::Denied => {
+                // The text that follows is the advice for the native form.
+                let refusal = failure.detail().split("; as an ACL").next().unwrap_or_default().to_owned();
+                format!("{refusal}; as an ACL: {}", self.rules)
+            }
+            _ => return failure,
+        };
+        Failure::new(failure.kind, failure.effect, detail).because(failure)
+    }
+
+    /// Sends each request by itself, together.
+    async fn run_each(&self, requests: Vec<Request>, limit: Duration) -> Vec<Result<u32, Failure>> {
+        let answers = match &requests[..] {
+            [one] => vec![self.native.wire.run(one, limit).await],
+            many => self.native.wire.run_all(many, limit).await,
+        };
+        answers.into_iter().map(|answer| answer.and_then(reply::read::<u32>)).collect()
+    }
+
+    async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        // A third of the shortest lease: a question that is repeated after that is still in time.
+        let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
+        let requests = batch.iter().map(|renew| self.tongue.renew(renew.claim)).collect();
+        let answers = self.run_each(requests, self.native.limit_for(shortest / 3)).await;
+        let read = |answer| match answer {
+            Ok(1) => Renewal::Renewed,
+            Ok(_) => Renewal::Lost,
+            Err(failure) => Renewal::Unknown(self.explained(failure)),
+        };
+        answers.into_iter().map(read).collect()
+    }
+
+    async fn release_some(&self, batch: &[&Claim]) -> Vec<Release> {
+        let requests = batch.iter().map(|claim| self.tongue.release(claim)).collect();
+        let answers = self.run_each(requests, self.native.config.timeout).await;
+        let read = |answer| match answer {
+            Ok(1) => Release::Freed,
+            Ok(_) => Release::Gone,
+            Err(failure) => Release::Unknown(self.explained(failure)),
+        };
+        answers.into_iter().map(read).collect()
+    }
+
+    /// Names under which there may be a lock.
+    async fn names(&self, prefix: &str) -> Result<BTreeSet<Resource>, Failure> {
+        let mut names = BTreeSet::new();
+        let pattern = format!("{}*", glob_escaped(&self.tongue.key(prefix)));
+        // Locks of leasehold's own form may lie beside these.
+        let native = format!("{{{}:", self.native.config.prefix);
+        for wire in self.native.wire.each().await? {
+            let limit = self.native.config.timeout;
+            each_key(&wire, limit, &pattern, Some(self.tongue.kind()), |key| {
+                let key = std::str::from_utf8(key).ok().filter(|key| !key.starts_with(&native));
+                let name = key.and_then(|key| self.tongue.resource(key));
+                names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
+                names.len()
+            })
+            .await?;
+        }
+        Ok(names)
+    }
+}
+
+#[async_trait]
+impl<T: ScriptDialect> Backend for ScriptBackend<T> {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn part(&self, claim: &Claim) -> u64 {
+        self.native.wire.part(&self.tongue.key(claim.resource.as_str()))
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.check(claim)?;
+        let channel = self.tongue.channel(claim).filter(|_| self.profile.waiting > WaitMode::Polls);
+        if !patience.is_ended()
+            && let Some(channel) = channel
+        {
+            return self.wait(claim, &channel, patience).await;
+        }
+        match self.look(claim, patience).await? {
+            Ok(grant) => Ok(Step::Granted(grant)),
+            // Waiters leave nothing on the server.
+            Err(seen) if patience.is_ended() => {
+                self.native.pollers.forget(claim.id);
+                Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(seen.ahead) }))
+            }
+            Err(seen) => {
+                let pause = self.native.pollers.pause(claim.id, seen.end_for(claim));
+                Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(seen.ahead) }))
+            }
+        }
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        join_all(batch.chunks(RENEW_BATCH_MAX).map(|some| self.renew_some(some))).await.concat()
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        for claim in batch {
+            self.native.pollers.forget(claim.id);
+        }
+        join_all(batch.chunks(RENEW_BATCH_MAX).map(|some| self.release_some(some))).await.concat()
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        _seen: Option<&SnapshotVersion>,
+        _patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.snapshot(resource).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        let names = self.names(prefix).await?;
+        let names: Vec<Resource> =
+            names.into_iter().filter(|name| after.is_none_or(|after| name > after)).collect();
+        let mut summaries = Vec::new();
+        for some in names.chunks(LIST_BATCH_MAX) {
+            if summaries.len() >= limit {
+                break;
+            }
+            for seen in join_all(some.iter().map(|name| self.snapshot(name))).await {
+                match seen {
+                    Ok(seen) if !seen.holders.is_empty() => summaries.push(ResourceSummary {
+                        holders: u32::try_from(seen.holders.len()).unwrap_or(u32::MAX),
+                        resource: seen.resource,
+                        waiting: 0,
+                    }),
+                    // Ended meanwhile, or not a lock.
+                    Ok(_) => {}
+                    Err(failure) if failure.kind == FailureKind::Foreign => {}
+                    Err(failure) => return Err(failure),
+                }
+            }
+        }
+        summaries.truncate(limit);
+        Ok(summaries)
+    }
+}
+
+/// The claim ahead of another, and the time until which it holds.
+#[derive(Debug)]
+struct Ahead {
+    ahead: u32,
+    left: Option<Duration>,
+}
+
+impl Ahead {
+    /// Returns when this claim looks whether the lease ahead has ended: a different moment for each
+    /// claim, because no order is kept.
+    fn end_for(&self, claim: &Claim) -> Duration {
+        let spread = polling::jittered(claim.id, SPREAD, 0);
+        self.left.map_or(Duration::MAX, |left| left.saturating_add(TICK + spread))
+    }
+}
+
+/// Longest time between two looks of one that hears of releases. A message that is lost on the way
+/// costs no more.
+const SAFETY: Duration = Duration::from_secs(20);
+
+/// Waiters for the end of the same lease look within this time, not in the same millisecond.
+const SPREAD: Duration = Duration::from_millis(40);
+
+/// Locks that are looked at together for a listing.
+const LIST_BATCH_MAX: usize = 200;

@@ -1,0 +1,479 @@
+//! The one connection that all commands share, and the scripts that are sent over it.
+//!
+//! Nothing is retried here except what is known not to have happened: a connection known to be dead is
+//! replaced before a request is written, a script that the server does not know is sent in full, and
+//! what a server refused because it is not the one to decide goes to the one that is. Whether to repeat
+//! what may have happened is the engine's decision.
+//!
+//! All requests share one attempt to connect, and the pause before it; each waits no longer than its
+//! own limit. The attempt continues when those that waited for it have left.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
+use leasehold_core::{Effect, Failure};
+use redis::{Cmd, Pipeline, RedisError, Value, cmd};
+
+use crate::net::backoff::Backoff;
+use crate::net::connection::{Dialer, Link};
+use crate::net::replicas::{Confirm, Unconfirmed};
+use crate::net::timer::{self, Limit};
+use crate::protocol::error::{self, Redirect};
+use crate::protocol::reply;
+use crate::protocol::scripts::{Script, Stamp};
+
+/// The shared connection for commands.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    dialer: Arc<Dialer>,
+    line: Mutex<Line>,
+}
+
+/// One script with what it is given.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) script: &'static Script,
+    pub(crate) keys: Vec<String>,
+    pub(crate) args: Vec<String>,
+    /// The replicas' confirmation that is required, if any.
+    pub(crate) confirm: Option<Confirm>,
+}
+
+impl Wire {
+    /// Creates a wire that is not connected yet.
+    pub(crate) fn new(dialer: Arc<Dialer>) -> Wire {
+        let line = Line { dialing: None, outage: Backoff::new(FIRST_PAUSE, LAST_PAUSE), last: None };
+        Wire { dialer, line: Mutex::new(line) }
+    }
+
+    /// Describes for a person where requests go.
+    pub(crate) fn address(&self) -> String {
+        self.dialer.source().describe()
+    }
+
+    /// Connects, where that was not done yet.
+    pub(crate) async fn connect(&self, limit: Duration) -> Result<(), Failure> {
+        self.connected(Limit::of(limit)).await.map(drop)
+    }
+
+    /// Ends a connection that is not needed for now; the next request makes another.
+    pub(crate) fn hang_up(&self) {
+        let connected = self.line().dialing.clone().filter(|dialing| matches!(dialing.peek(), Some(Ok(_))));
+        if let Some(dialing) = connected {
+            self.spend(&dialing);
+        }
+    }
+
+    /// Runs one script.
+    pub(crate) async fn run(&self, request: &Request, limit: Duration) -> Result<Value, Failure> {
+        let mut outcomes = self.deliver(&[request], limit).await;
+        outcomes.pop().unwrap_or_else(|| Err(Failure::unavailable("nothing was sent")))
+    }
+
+    /// Runs scripts in one go; each has its own outcome, in order.
+    pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        self.deliver(&requests.iter().collect::<Vec<_>>(), limit).await
+    }
+
+    async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        let limit = Limit::of(limit);
+        let mut outcomes = self.attempt(requests, RequestRole::Known, limit).await;
+        // A server that does not decide refused, and did nothing: try once more, where a new connection
+        // leads.
+        let refused = |position: &usize| {
+            matches!(
+                outcomes.get(*position),
+                Some(Err(SendError::Redirect(Redirect::Deposed | Redirect::Outdated, _)))
+            )
+        };
+        let again: Vec<usize> = (0..requests.len()).filter(refused).collect();
+        if !again.is_empty() {
+            let sent: Vec<&Request> = again.iter().map(|position| requests[*position]).collect();
+            for (position, outcome) in
+                again.into_iter().zip(self.attempt(&sent, RequestRole::Known, limit).await)
+            {
+                outcomes[position] = outcome;
+            }
+        }
+        outcomes.into_iter().map(|outcome| outcome.map_err(SendError::into_failure)).collect()
+    }
+
+    /// Passes an answer on once replicas have confirmed what it is about, where they have to. The time
+    /// for that is a third of `limit`, and the failure of one that they have not carries
+    /// [`Unconfirmed`].
+    async fn confirmed(
+        &self,
+        link: &Link,
+        request: &Request,
+        value: Value,
+        limit: Limit,
+    ) -> Result<Value, Failure> {
+        let Some(confirm) = request.confirm.filter(|confirm| (confirm.counts)(&value)) else {
+            return Ok(value);
+        };
+        let ask = |left: Duration| async move {
+            let mut wait = cmd("WAIT");
+            // None would mean without end.
+            wait.arg(confirm.replicas).arg(u64::try_from(left.as_millis().max(1)).unwrap_or(u64::MAX));
+            let answer = self.send(link, &wait, Limit::of(left + ANSWER_SLACK)).await;
+            reply::read::<u32>(answer.map_err(|trouble| failure(trouble, link))?)
+        };
+        // Meanwhile the connection answers nothing else, so those behind must still be in time after it.
+        let patience = (limit.whole() / 3).min(limit.left());
+        match link.barrier().pass(confirm.replicas, patience, ask).await {
+            Ok(had) if had >= confirm.replicas => Ok(value),
+            Ok(had) => Err(Unconfirmed { value, had, wanted: confirm.replicas }.into_failure()),
+            // The script has run, independent of the outcome of the question.
+            Err(mut failure) => {
+                failure.effect = Effect::Unknown;
+                Err(failure)
+            }
+        }
+    }
+
+    /// As [`Wire::run_all`], for a sender that knows what to do about a server that is not the one to
+    /// ask.
+    pub(crate) async fn attempt(
+        &self,
+        requests: &[&Request],
+        sent: RequestRole,
+        limit: Limit,
+    ) -> Vec<Result<Value, SendError>> {
+        let link = match self.connected(limit).await {
+            Ok(link) => link,
+            Err(failure) => return vec![Err(SendError::Unreached(failure)); requests.len()],
+        };
+        let link = &*link;
+        let mut outcomes = self.pipeline(link, requests, Request::short, sent, limit).await;
+        let unknown: Vec<usize> = (0..outcomes.len())
+            .filter(|index| matches!(outcomes[*index], Err(ReplyError::UnknownScript)))
+            .collect();
+        if let Some(first) = unknown.first() {
+            // One in full teaches the server the script; the rest then know its name.
+            for chunk in [&unknown[..1], &unknown[1..]] {
+                let again: Vec<&Request> = chunk.iter().map(|index| requests[*index]).collect();
+                let write = if chunk.first() == Some(first) { Request::full } else { Request::short };
+                for (index, outcome) in
+                    chunk.iter().zip(self.pipeline(link, &again, write, sent, limit).await)
+                {
+                    outcomes[*index] = outcome;
+                }
+            }
+        }
+        let confirmed = requests.iter().zip(outcomes).map(|(request, outcome)| async move {
+            let value = outcome.map_err(|trouble| miss(trouble, link))?;
+            self.confirmed(link, request, value, limit).await.map_err(SendError::Failed)
+        });
+        join_all(confirmed).await
+    }
+
+    /// Sends one plain command.
+    pub(crate) async fn command(&self, command: &Cmd, limit: Duration) -> Result<Value, Failure> {
+        let limit = Limit::of(limit);
+        let link = self.connected(limit).await?;
+        self.send(&link, command, limit).await.map_err(|trouble| failure(trouble, &link))
+    }
+
+    async fn pipeline(
+        &self,
+        link: &Link,
+        requests: &[&Request],
+        write: fn(&Request, &Link) -> Cmd,
+        sent: RequestRole,
+        limit: Limit,
+    ) -> Vec<Result<Value, ReplyError>> {
+        let mut pipeline = Pipeline::new();
+        for request in requests {
+            if sent == RequestRole::Referred {
+                pipeline.add_command(redis::cmd("ASKING"));
+            }
+            pipeline.add_command(write(request, link));
+        }
+        let count = requests.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        match self.send_pipeline(link, &pipeline, limit).await {
+            Ok(values) => {
+                let answers =
+                    values.into_iter().skip(pipeline.len() / count - 1).step_by(pipeline.len() / count);
+                answers.map(|value| self.refusals(link, value.extract_error())).collect()
+            }
+            Err(trouble) => vec![Err(trouble); count],
+        }
+    }
+
+    async fn send_pipeline(
+        &self,
+        link: &Link,
+        pipeline: &Pipeline,
+        limit: Limit,
+    ) -> Result<Vec<Value>, ReplyError> {
+        let mut connection = link.connection();
+        self.hear(link, connection.send_packed_commands(pipeline, 0, pipeline.len()), limit).await
+    }
+
+    async fn send(&self, link: &Link, command: &Cmd, limit: Limit) -> Result<Value, ReplyError> {
+        let mut connection = link.connection();
+        let value = self.hear(link, connection.send_packed_command(command), limit).await?;
+        self.refusals(link, value.extract_error())
+    }
+
+    /// Tells refusals apart, and notes those of a server that is not the one to decide.
+    fn refusals(&self, link: &Link, outcome: Result<Value, RedisError>) -> Result<Value, ReplyError> {
+        outcome.inspect(|_| link.prove()).map_err(|error| {
+            let trouble = ReplyError::from(error);
+            if let ReplyError::NotTheOne(_) = trouble {
+                self.dialer.source().doubt(link.target());
+            }
+            trouble
+        })
+    }
+
+    /// Waits for an answer, and notes on the link what came of it.
+    async fn hear<T>(
+        &self,
+        link: &Link,
+        sending: impl Future<Output = Result<T, RedisError>>,
+        limit: Limit,
+    ) -> Result<T, ReplyError> {
+        let outcome = tokio::select! {
+            biased;
+            outcome = limit.bound(sending) => outcome,
+            // A server that was deposed while it hung is not waited for: what it does late does not
+            // count any more.
+            () = self.dialer.source().superseded(link.target()) => {
+                return Err(ReplyError::Failed(Failure::unanswered(format!(
+                    "{} had not answered when another server took over from it",
+                    link.target().endpoint
+                ))));
+            }
+        };
+        match outcome {
+            Ok(Ok(answer)) => {
+                link.answered();
+                Ok(answer)
+            }
+            Ok(Err(error)) => {
+                if error.is_unrecoverable_error() {
+                    link.broke();
+                }
+                Err(ReplyError::from(error))
+            }
+            Err(elapsed) => {
+                link.stayed_silent();
+                Err(ReplyError::Failed(
+                    Failure::unanswered(format!(
+                        "{} did not answer within {limit}: check for a hung server, and for a network that is down",
+                        link.target().endpoint
+                    ))
+                    .because(elapsed),
+                ))
+            }
+        }
+    }
+
+    /// Returns a connection. All requests wait for the same attempt to make one.
+    async fn connected(&self, limit: Limit) -> Result<Arc<Link>, Failure> {
+        for _ in 0..MAX_DIALS {
+            let dialing = self.dialing();
+            match limit.bound(dialing.clone()).await {
+                Ok(Ok(link)) if link.is_usable() && self.dialer.source().is_current(link.target()) => {
+                    return Ok(link);
+                }
+                Ok(Ok(_spent)) => self.spend(&dialing),
+                Ok(Err(failure)) => {
+                    self.spend(&dialing);
+                    return Err(failure);
+                }
+                Err(_) => return Err(self.unreached(limit)),
+            }
+        }
+        Err(Failure::unavailable(format!("{} ends every connection as soon as it is made", self.address())))
+    }
+
+    /// Returns the existing connection, or the attempt to make one.
+    fn dialing(&self) -> Dialing {
+        let mut line = self.line();
+        // A request that comes after an attempt has failed gets another.
+        if let Some(spent) = line.dialing.take_if(|dialing| matches!(dialing.peek(), Some(Err(_)))) {
+            line.count(&spent);
+        }
+        if let Some(dialing) = &line.dialing {
+            return dialing.clone();
+        }
+        let (dialer, opens_at) = (self.dialer.clone(), line.outage.opens_at());
+        // A task of its own, so that requests that leave do not take the attempt with them.
+        let task = leasehold_machine::spawn(async move {
+            if let Some(opens_at) = opens_at {
+                tokio::time::sleep_until(opens_at).await;
+            }
+            dialer.link().await.map(Arc::new)
+        });
+        let ended = |_| Err(Failure::unavailable("the runtime ended while a connection was made in it"));
+        let dialing = task.map(move |outcome| outcome.unwrap_or_else(ended)).boxed().shared();
+        line.dialing.insert(dialing).clone()
+    }
+
+    /// Gives up a connection, or an attempt that has failed.
+    fn spend(&self, spent: &Dialing) {
+        let mut line = self.line();
+        if let Some(spent) = line.dialing.take_if(|dialing| dialing.ptr_eq(spent)) {
+            line.count(&spent);
+        }
+    }
+
+    /// Returns the failure of a request that could not wait for a connection any longer.
+    fn unreached(&self, limit: Limit) -> Failure {
+        self.line().last.clone().unwrap_or_else(|| {
+            Failure::unavailable(format!(
+                "{} accepted no connection within {limit}: check for a hung server, and for a firewall in between",
+                self.address()
+            ))
+        })
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Request {
+    /// Builds the command by the script's name; the arguments are what most requests consist of.
+    fn short(&self, link: &Link) -> Cmd {
+        self.write("EVALSHA", &self.script.sha, link)
+    }
+
+    /// Builds the command with the script's text, which the server then knows by name.
+    fn full(&self, link: &Link) -> Cmd {
+        self.write("EVAL", self.script.source, link)
+    }
+
+    fn write(&self, verb: &str, script: &str, link: &Link) -> Cmd {
+        let texts = || self.keys.iter().chain(&self.args);
+        let bytes = script.len() + texts().map(String::len).sum::<usize>();
+        let mut command = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), bytes + 16);
+        command.arg(verb).arg(script).arg(self.keys.len());
+        for text in texts() {
+            command.arg(text);
+        }
+        if self.script.stamp == Stamp::Epoch {
+            command.arg(link.target().epoch);
+        }
+        command
+    }
+}
+
+/// A connection, or the attempt to make one.
+type Dialing = Shared<BoxFuture<'static, Result<Arc<Link>, Failure>>>;
+
+/// The state that all requests share.
+#[derive(Debug)]
+struct Line {
+    dialing: Option<Dialing>,
+    outage: Backoff,
+    /// The failure of the last attempt, for requests that cannot wait for the next.
+    last: Option<Failure>,
+}
+
+impl Line {
+    /// Notes whether it was of any use, which says how soon the next may be made.
+    fn count(&mut self, spent: &Dialing) {
+        match spent.peek() {
+            Some(Ok(link)) if link.is_proved() => {
+                self.outage.worked();
+                self.last = None;
+            }
+            outcome => {
+                self.outage.failed(timer::now());
+                self.last = outcome.and_then(|outcome| outcome.as_ref().err().cloned());
+            }
+        }
+    }
+}
+
+/// The role in which a request comes to a server of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RequestRole {
+    /// It serves the slot, as far as is known.
+    Known,
+    /// The server that serves the slot has sent it there, because it has given the keys away already.
+    Referred,
+}
+
+/// The failure of a request, for a sender that may know another server.
+#[derive(Clone, Debug)]
+pub(crate) enum SendError {
+    /// The server was not reached; nothing was sent.
+    Unreached(Failure),
+    /// Another server is to be asked, or the same one later; nothing was done.
+    Redirect(Redirect, Failure),
+    /// Anything else.
+    Failed(Failure),
+}
+
+impl SendError {
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            SendError::Unreached(failure) | SendError::Redirect(_, failure) | SendError::Failed(failure) => {
+                failure
+            }
+        }
+    }
+}
+
+/// The trouble that came instead of an answer.
+#[derive(Clone, Debug)]
+enum ReplyError {
+    UnknownScript,
+    /// The server does not, or no longer does, decide. It changed nothing.
+    NotTheOne(RedisError),
+    Refused(RedisError),
+    Failed(Failure),
+}
+
+impl From<RedisError> for ReplyError {
+    fn from(error: RedisError) -> ReplyError {
+        if error::is_unknown_script(&error) {
+            ReplyError::UnknownScript
+        } else if error::is_of_no_primary(&error) {
+            ReplyError::NotTheOne(error)
+        } else {
+            ReplyError::Refused(error)
+        }
+    }
+}
+
+fn failure(trouble: ReplyError, link: &Link) -> Failure {
+    let address = link.target().endpoint.to_string();
+    match trouble {
+        ReplyError::Failed(failure) => failure,
+        ReplyError::Refused(error) | ReplyError::NotTheOne(error) => error::of_request(&error, &address),
+        ReplyError::UnknownScript => error::of_answer("NOSCRIPT forgotten", &address),
+    }
+}
+
+fn miss(trouble: ReplyError, link: &Link) -> SendError {
+    let elsewhere = match &trouble {
+        ReplyError::NotTheOne(error) | ReplyError::Refused(error) => error::elsewhere(error),
+        ReplyError::UnknownScript | ReplyError::Failed(_) => None,
+    };
+    let failure = failure(trouble, link);
+    match elsewhere {
+        Some(elsewhere) => SendError::Redirect(elsewhere, failure),
+        None => SendError::Failed(failure),
+    }
+}
+
+/// The time after the requested limit within which a server may answer that it has waited: an idle one
+/// looks at its timeouts ten times a second.
+const ANSWER_SLACK: Duration = Duration::from_millis(500);
+
+/// A call connects anew at most this often before it gives up: once where the old connection is dead,
+/// once where an attempt before it failed.
+const MAX_DIALS: usize = 3;
+
+/// Pauses between attempts to connect. The longest is short compared to a lease.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(1);

@@ -1,0 +1,304 @@
+//! Opens connections: the socket, TLS, and the login.
+//!
+//! Nothing that fails in here can have changed anything on the server, so every failure of this file
+//! has the effect `None`. The TLS provider is chosen here and not taken from the process, so that no
+//! other crate can change it.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold_core::Failure;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+
+use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal};
+use crate::net::endpoint::{Source, Target};
+use crate::net::login::{Login, Refused};
+use crate::net::replicas::Barrier;
+use crate::protocol::error;
+
+/// A maker of connections to the server that is the one to talk to.
+#[derive(Debug)]
+pub(crate) struct Dialer {
+    config: RedisConfig,
+    source: Arc<dyn Source>,
+}
+
+impl Dialer {
+    /// Creates a dialer to the server that `source` names.
+    pub(crate) fn new(config: RedisConfig, source: Arc<dyn Source>) -> Dialer {
+        Dialer { config, source }
+    }
+
+    /// Returns the source that knows where to dial.
+    pub(crate) fn source(&self) -> &dyn Source {
+        &*self.source
+    }
+
+    /// Opens a connection for commands, ready to use.
+    pub(crate) async fn link(&self) -> Result<Link, Failure> {
+        let target = self.source.target().await?;
+        self.bounded(&target.endpoint, async {
+            let stream = self.open(&target.endpoint).await?;
+            let settings = AsyncConnectionConfig::new()
+                .set_response_timeout(None)
+                .set_connection_timeout(None)
+                .set_pipeline_buffer_size(QUEUE);
+            let (connection, driver) = MultiplexedConnection::new_with_config(&logged_in(), stream, settings)
+                .await
+                .map_err(|error| error::of_request(&error, &target.endpoint.to_string()))?;
+            let link = Link::new(target.clone(), connection, driver);
+            self.source.admit(link.connection(), &target).await?;
+            Ok(link)
+        })
+        .await
+    }
+
+    /// Opens a stream that is logged in, and returns where it leads.
+    pub(crate) async fn stream(&self) -> Result<(Box<dyn Duplex>, Target), Failure> {
+        let target = self.source.target().await?;
+        let stream = self.bounded(&target.endpoint, self.open(&target.endpoint)).await?;
+        Ok((stream, target))
+    }
+
+    /// Returns the time within which the server has to answer.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.config.timeout
+    }
+
+    async fn bounded<T>(
+        &self,
+        endpoint: &Endpoint,
+        dialing: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let limit = self.config.timeout;
+        match tokio::time::timeout(limit, dialing).await {
+            Ok(outcome) => outcome,
+            Err(elapsed) => Err(Failure::unavailable(format!(
+                "{endpoint} accepted no connection within {}: check for a hung server, for a firewall in between, and for {}",
+                humantime::format_duration(limit),
+                match endpoint {
+                    Endpoint::Tls { .. } => "a port without TLS",
+                    Endpoint::Tcp { .. } | Endpoint::Unix { .. } => "another protocol than Redis",
+                }
+            ))
+            .because(elapsed)),
+        }
+    }
+
+    /// Opens a stream that is logged in and whose server has answered.
+    async fn open(&self, endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
+        let password = self.config.credentials.password()?;
+        if password.is_none() && self.config.credentials.user.is_some() {
+            return Err(invalid(
+                "a user without a password: write user:password@host, or password-file, or set \
+                 LEASEHOLD_REDIS_PASSWORD",
+            ));
+        }
+        let mut stream = open_stream(endpoint).await?;
+        let login = Login {
+            user: self.config.credentials.user.as_deref(),
+            password: password.as_ref().map(reveal),
+            database: self.config.db,
+        };
+        match login.perform(&mut stream).await {
+            Ok(()) => Ok(stream),
+            Err(Refused::Broken(error)) => Err(error::of_greeting(error, endpoint)),
+            Err(Refused::Answered(text)) => Err(error::of_login(&text, &endpoint.to_string())),
+        }
+    }
+}
+
+async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
+    match endpoint {
+        Endpoint::Tcp { host, port } => Ok(Box::new(open_tcp(endpoint, host, *port).await?)),
+        Endpoint::Unix { path } => {
+            let stream = UnixStream::connect(path).await;
+            Ok(Box::new(stream.map_err(|error| error::of_socket(error, &endpoint.to_string()))?))
+        }
+        Endpoint::Tls { host, port, files } => {
+            let name = ServerName::try_from(host.clone())
+                .map_err(|error| invalid(format!("{host} is not a host name for TLS")).because(error))?;
+            let connector = TlsConnector::from(Arc::new(tls_settings(files)?));
+            let stream = open_tcp(endpoint, host, *port).await?;
+            let secured = connector.connect(name, stream).await;
+            Ok(Box::new(secured.map_err(|error| error::of_tls(error, &endpoint.to_string()))?))
+        }
+    }
+}
+
+async fn open_tcp(endpoint: &Endpoint, host: &str, port: u16) -> Result<TcpStream, Failure> {
+    let failed = |error| error::of_socket(error, &endpoint.to_string());
+    let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
+    // Requests are small and waited for: holding them back to fill a packet only adds delay.
+    stream.set_nodelay(true).map_err(failed)?;
+    Ok(stream)
+}
+
+/// One connection for commands, shared by all requests that are made at the same time.
+#[derive(Debug)]
+pub(crate) struct Link {
+    target: Target,
+    connection: MultiplexedConnection,
+    closed: Arc<AtomicBool>,
+    /// Set once the server has done something that it was asked for.
+    proved: AtomicBool,
+    silences: AtomicU32,
+    barrier: Barrier,
+    driver: tokio::task::AbortHandle,
+}
+
+impl Link {
+    fn new(
+        target: Target,
+        connection: MultiplexedConnection,
+        driver: impl Future<Output = ()> + Send + 'static,
+    ) -> Link {
+        let closed = Arc::new(AtomicBool::new(false));
+        let ended = closed.clone();
+        let driver = leasehold_machine::spawn(async move {
+            driver.await;
+            ended.store(true, Ordering::Release);
+        });
+        Link {
+            target,
+            connection,
+            closed,
+            proved: AtomicBool::new(false),
+            silences: AtomicU32::new(0),
+            barrier: Barrier::new(),
+            driver: driver.abort_handle(),
+        }
+    }
+
+    /// Returns where the connection leads, and under which epoch.
+    pub(crate) fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Returns the barrier that is shared by requests that wait for replicas.
+    pub(crate) fn barrier(&self) -> &Barrier {
+        &self.barrier
+    }
+
+    /// Returns a handle to send with.
+    pub(crate) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    /// Returns `true` if it is worth sending anything more. A request that is sent over a connection
+    /// known to be dead would be reported as one of unknown outcome without need.
+    pub(crate) fn is_usable(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+            && !self.driver.is_finished()
+            && self.silences.load(Ordering::Acquire) < MAX_SILENCES
+    }
+
+    /// Remembers that the server answered.
+    pub(crate) fn answered(&self) {
+        self.silences.store(0, Ordering::Release);
+    }
+
+    /// Remembers that the server did what it was asked for.
+    pub(crate) fn prove(&self) {
+        self.proved.store(true, Ordering::Release);
+    }
+
+    /// Returns whether it was useful. A server may accept connections and then refuse every request, or
+    /// close them.
+    pub(crate) fn is_proved(&self) -> bool {
+        self.proved.load(Ordering::Acquire)
+    }
+
+    /// Remembers that the server did not answer in time.
+    ///
+    /// The first time the connection stays in use: on it the server meets what is sent next, for
+    /// instance the release of a claim of unknown outcome, behind what it has not answered yet, and not
+    /// before it.
+    pub(crate) fn stayed_silent(&self) {
+        self.silences.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Remembers that the connection broke.
+    pub(crate) fn broke(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The client's own task would otherwise wait for answers that a hung server never gives.
+        self.driver.abort();
+    }
+}
+
+/// A byte stream that a connection is made of.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Duplex for S {}
+
+/// Returns what is left to do for the client once a stream is logged in: nothing.
+fn logged_in() -> RedisConnectionInfo {
+    RedisConnectionInfo::default().set_skip_set_lib_name()
+}
+
+/// Requests that may wait to be written to one connection; more wait with their senders.
+const QUEUE: usize = 1024;
+
+/// The number of consecutive unanswered requests after which the connection is abandoned.
+const MAX_SILENCES: u32 = 2;
+
+fn tls_settings(files: &TlsFiles) -> Result<ClientConfig, Failure> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| invalid(format!("TLS cannot be set up: {error}")))?
+        .with_root_certificates(authorities(files.ca.as_deref())?);
+    let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = certificates(cert, "cert")?;
+    let secret = PrivateKeyDer::from_pem_slice(&read_file(key, "key")?)
+        .map_err(|error| invalid(format!("key={} holds no private key: {error}", key.display())))?;
+    builder
+        .with_client_auth_cert(chain, secret)
+        .map_err(|error| invalid(format!("cert and key do not go together: {error}")))
+}
+
+fn authorities(ca: Option<&Path>) -> Result<RootCertStore, Failure> {
+    let mut store = RootCertStore::empty();
+    match ca {
+        Some(path) => {
+            for certificate in certificates(path, "ca")? {
+                store.add(certificate).map_err(|error| {
+                    invalid(format!("ca={} is not an authority's certificate: {error}", path.display()))
+                })?;
+            }
+        }
+        None => {
+            // Single unreadable certificates of the system are its own matter; none at all is ours.
+            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if store.is_empty() {
+                return Err(invalid("this system has no TLS authorities: name a file with ?ca=path"));
+            }
+        }
+    }
+    Ok(store)
+}
+
+fn certificates(path: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, Failure> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_file(path, option)?).collect();
+    match chain {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        Ok(_) => Err(invalid(format!("{option}={} holds no certificate in PEM form", path.display()))),
+        Err(error) => Err(invalid(format!("{option}={} is damaged: {error}", path.display()))),
+    }
+}

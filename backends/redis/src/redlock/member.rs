@@ -1,0 +1,272 @@
+//! One server of a quorum.
+//!
+//! The server decides in scripts of its own, which are not those of `redis://`: a lock here is a vote,
+//! and does not wait for others. The votes of several servers are counted elsewhere.
+
+mod answers;
+mod names;
+mod scripts;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_core::quorum::{Answer, Ear, KeepAlive, Kept, Member, MemberState, MemberView, News, Stamp};
+use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource};
+
+use crate::config::RedisConfig;
+use crate::net::command_conn::{Request, Wire};
+use crate::net::connection::Dialer;
+use crate::net::endpoint::Fixed;
+use crate::net::subscriber::{self, Subscriber};
+use crate::protocol::channel_scope::ChannelScope;
+use crate::protocol::keys::Keys;
+use crate::protocol::reply;
+use crate::topology::server::{MIN_TTL, Server};
+
+/// One Redis or Valkey server as a member of a quorum.
+///
+/// All clones of an `Arc` of it share two connections at most: one for commands, and one for
+/// subscriptions while any claim waits. A server that cannot be reached is tried again with each new
+/// request.
+pub struct RedisNode {
+    config: RedisConfig,
+    wire: Arc<Wire>,
+    subscriber: Subscriber,
+    /// The run of the server that was found fit.
+    fit: Mutex<Option<String>>,
+}
+
+impl RedisNode {
+    /// Creates a server that is not connected to yet.
+    pub fn new(config: RedisConfig) -> RedisNode {
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
+        let dialer = Arc::new(Dialer::new(config.clone(), source));
+        let wire = Arc::new(Wire::new(dialer.clone()));
+        RedisNode {
+            config,
+            wire,
+            subscriber: Subscriber::new(dialer, ChannelScope::Everywhere),
+            fit: Mutex::default(),
+        }
+    }
+
+    /// Refuses a server that may forget single keys: a record that is evicted alone would be taken for
+    /// one that never was. It is asked once in each run of the server.
+    async fn diagnose(&self, memory: &MemberState) -> Result<(), Failure> {
+        if self.fit.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&memory.run) {
+            return Ok(());
+        }
+        let server = Server::ask(&self.wire, self.config.timeout).await?;
+        server.refuse_cluster(&self.address())?;
+        if server.maxmemory_policy.as_deref() != Some("noeviction") {
+            let policy = server.maxmemory_policy.as_deref().unwrap_or("unknown");
+            let text = format!(
+                "{} has maxmemory-policy {policy}, and may throw single keys away: set it to noeviction",
+                self.address()
+            );
+            return Err(Failure::new(FailureKind::Unsupported, Effect::Unknown, text));
+        }
+        *self.fit.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory.run.clone());
+        Ok(())
+    }
+
+    fn keys(&self, resource: &Resource) -> Keys {
+        Keys::of(&self.config.prefix, resource)
+    }
+
+    fn mark_key(&self) -> String {
+        // No resource has an empty name, so no key of one is this.
+        format!("{{{}:}}:mark", self.config.prefix)
+    }
+
+    fn unarmed_key(&self) -> String {
+        format!("{{{}:}}:unarmed", self.config.prefix)
+    }
+
+    /// Returns how long to wait for an answer about a lease: a later answer is worth nothing.
+    fn limit_for(&self, ttl: Duration) -> Duration {
+        self.config.timeout.min(ttl.max(MIN_TTL))
+    }
+
+    fn release_request(&self, claim: &Claim) -> Request {
+        let keys = self.keys(&claim.resource);
+        Request {
+            script: &scripts::RELEASE,
+            keys: vec![keys.key(LOCK)],
+            args: vec![claim.id.to_hex(), keys.key(NEWS)],
+            confirm: None,
+        }
+    }
+}
+
+impl fmt::Debug for RedisNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisNode({})", self.config)
+    }
+}
+
+#[async_trait]
+impl Member for RedisNode {
+    fn address(&self) -> String {
+        self.wire.address()
+    }
+
+    async fn recall(&self) -> Result<MemberState, Failure> {
+        let request = Request {
+            script: &scripts::RECALL,
+            keys: vec![self.mark_key(), self.unarmed_key()],
+            args: Vec::new(),
+            confirm: None,
+        };
+        let memory = answers::memory(self.wire.run(&request, self.config.timeout).await?)?;
+        self.diagnose(&memory).await?;
+        Ok(memory)
+    }
+
+    async fn mark(&self, heard: &MemberState, epoch: u64) -> Result<bool, Failure> {
+        let mark = heard.mark.as_ref().map(|mark| format!("{} {}", mark.epoch, mark.run));
+        let since = heard.unarmed_since.map(|since| since.to_string());
+        let request = Request {
+            script: &scripts::MARK,
+            keys: vec![self.mark_key(), self.unarmed_key()],
+            args: vec![
+                heard.run.clone(),
+                mark.unwrap_or_default(),
+                epoch.to_string(),
+                since.unwrap_or_default(),
+            ],
+            confirm: None,
+        };
+        reply::was_there(self.wire.run(&request, self.config.timeout).await?)
+    }
+
+    async fn ask(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure> {
+        let keys = self.keys(&claim.resource);
+        let request = Request {
+            script: &scripts::ASK,
+            keys: vec![keys.key(LOCK), keys.key(RECORD), self.mark_key(), self.unarmed_key()],
+            args: vec![
+                claim.id.to_hex(),
+                stamp.to_string(),
+                reply::millis(claim.ttl),
+                claim.note.as_str().to_owned(),
+                keys.hashed_name.clone(),
+                keys.key(NEWS),
+            ],
+            confirm: None,
+        };
+        let answer = answers::answer(self.wire.run(&request, self.limit_for(claim.ttl)).await?)?;
+        self.diagnose(&answer.memory).await?;
+        Ok(answer)
+    }
+
+    async fn write(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure> {
+        let keys = self.keys(&claim.resource);
+        let request = Request {
+            script: &scripts::WRITE,
+            keys: vec![keys.key(LOCK), keys.key(RECORD), self.mark_key()],
+            args: vec![
+                stamp.to_string(),
+                run.to_owned(),
+                fence.epoch.to_string(),
+                fence.seq.to_string(),
+                keys.hashed_name.clone(),
+                keys.key(NEWS),
+            ],
+            confirm: None,
+        };
+        reply::was_there(self.wire.run(&request, self.limit_for(claim.ttl)).await?)
+    }
+
+    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<Kept>, Failure> {
+        let mut keys = Vec::with_capacity(batch.len());
+        let mut args = Vec::with_capacity(3 * batch.len());
+        let mut shortest = self.config.timeout;
+        for KeepAlive { claim, fence } in batch {
+            keys.push(self.keys(&claim.resource).key(LOCK));
+            let fence = fence.map(answers::fence_text).unwrap_or_default();
+            args.extend([claim.id.to_hex(), reply::millis(claim.ttl), fence]);
+            shortest = shortest.min(claim.ttl / 3);
+        }
+        let request = Request { script: &scripts::RENEW, keys, args, confirm: None };
+        let answer = self.wire.run(&request, self.limit_for(shortest)).await?;
+        let read = |number| match number {
+            1 => Kept::Extended,
+            0 => Kept::Free,
+            _ => Kept::Refused,
+        };
+        Ok(reply::numbers(answer, batch.len())?.into_iter().map(read).collect())
+    }
+
+    async fn seed(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure> {
+        let keys = self.keys(&claim.resource);
+        let request = Request {
+            script: &scripts::SEED,
+            keys: vec![keys.key(LOCK)],
+            args: vec![
+                claim.id.to_hex(),
+                reply::millis(claim.ttl),
+                answers::fence_text(fence),
+                claim.note.as_str().to_owned(),
+                keys.hashed_name.clone(),
+            ],
+            confirm: None,
+        };
+        reply::was_there(self.wire.run(&request, self.limit_for(claim.ttl)).await?)
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>> {
+        let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
+        let answers = match &requests[..] {
+            [one] => vec![self.wire.run(one, self.config.timeout).await],
+            many => self.wire.run_all(many, self.config.timeout).await,
+        };
+        answers.into_iter().map(|answer| answer.and_then(reply::was_there)).collect()
+    }
+
+    async fn look(&self, resource: &Resource) -> Result<MemberView, Failure> {
+        let keys = self.keys(resource);
+        let request = Request {
+            script: &scripts::LOOK,
+            keys: vec![keys.key(LOCK), keys.key(RECORD)],
+            args: vec![keys.hashed_name.clone()],
+            confirm: None,
+        };
+        answers::sight(self.wire.run(&request, self.config.timeout).await?)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure> {
+        names::list(&self.wire, &self.config, prefix).await
+    }
+
+    async fn listen(&self, resource: &Resource) -> Result<Box<dyn Ear>, Failure> {
+        let ear = self.subscriber.listen(&self.keys(resource).key(NEWS)).await?;
+        Ok(Box::new(NodeEar(ear)))
+    }
+}
+
+/// A subscription of this crate, as news of a member.
+struct NodeEar(subscriber::Ear);
+
+#[async_trait]
+impl Ear for NodeEar {
+    async fn hear(&mut self) -> News {
+        match self.0.hear().await {
+            subscriber::News::Freed => News::Freed,
+            // Here, a claim that is called has come to hold.
+            subscriber::News::Called { .. } => News::Taken,
+            subscriber::News::Everyone => News::Unknown,
+        }
+    }
+
+    fn is_hearing(&self) -> bool {
+        self.0.is_hearing()
+    }
+}
+
+/// The parts of a resource, as they end its keys.
+const LOCK: &str = "vote";
+const RECORD: &str = "record";
+const NEWS: &str = "news";

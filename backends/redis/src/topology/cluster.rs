@@ -1,0 +1,499 @@
+//! The servers of a cluster, and which of them serves which slot, as far as is known.
+//!
+//! The view is one server's answer. The client asks for a new one when a server says that it does not
+//! decide, cannot be reached, or is silent. Nothing depends on the age of the view: a server that does
+//! not serve a slot refuses, and a fence carries the epoch that came in the same answer as its server's
+//! address.
+//!
+//! All requests wait for the same question. While the answers bring nothing new, the pauses before it grow.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use leasehold_backend::url::Host;
+use leasehold_core::{Failure, FailureKind};
+use redis::cmd;
+use tokio::sync::watch;
+
+use crate::config::{Endpoint, RedisConfig};
+use crate::net::backoff::Backoff;
+use crate::net::command_conn::Wire;
+use crate::net::connection::Dialer;
+use crate::net::endpoint::{Fixed, Source, Target};
+use crate::net::subscriber::Subscriber;
+use crate::net::timer;
+use crate::protocol::channel_scope::ChannelScope;
+use crate::protocol::reply;
+use crate::protocol::slots::{Node, View, slot_of};
+use crate::topology::server::Server;
+
+/// A cluster.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    shared: Arc<Known>,
+}
+
+/// One server of it that was talked to.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) id: String,
+    pub(crate) wire: Arc<Wire>,
+    /// Listens on channels of the slots that this server serves.
+    pub(crate) subscriber: Subscriber,
+    /// Its epoch, for requests that wait until it changes.
+    changes: watch::Sender<u64>,
+}
+
+impl Cluster {
+    /// Asks the servers that the URL names, until one answers.
+    pub(crate) async fn connect(config: RedisConfig) -> Result<Cluster, Failure> {
+        let cluster = Cluster::new(config);
+        cluster.refresh(None).await?;
+        Ok(cluster)
+    }
+
+    /// Creates a cluster of which only the servers in the URL are known.
+    fn new(config: RedisConfig) -> Cluster {
+        let known = |own: &Weak<Known>| Known {
+            own: own.clone(),
+            config,
+            view: Mutex::default(),
+            members: Mutex::default(),
+            asking: Mutex::new(Asking {
+                question: None,
+                first: None,
+                pace: Backoff::new(FIRST_PAUSE, LAST_PAUSE),
+            }),
+            turn: AtomicUsize::new(0),
+        };
+        Cluster { shared: Arc::new_cyclic(known) }
+    }
+
+    /// Returns what is known now.
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.shared.view()
+    }
+
+    /// Returns the server that serves a slot, if any does.
+    pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Member>> {
+        let view = self.view();
+        Some(self.shared.member(view.owner(slot)?))
+    }
+
+    /// Returns the servers that serve any slots.
+    pub(crate) fn primaries(&self) -> Vec<Arc<Member>> {
+        self.view().primaries().map(|node| self.shared.member(node)).collect()
+    }
+
+    /// Returns a number for the server that serves a slot, a different one for each server.
+    pub(crate) fn part(&self, slot: u16) -> u64 {
+        let view = self.view();
+        // Ids are random hexadecimal digits.
+        let head = view.owner(slot).and_then(|owner| owner.id.get(..16));
+        head.and_then(|head| u64::from_str_radix(head, 16).ok()).unwrap_or_default()
+    }
+
+    /// Finds the server at an address, if it is known, by any of its names.
+    pub(crate) fn at(&self, host: &str, port: u16) -> Option<Arc<Member>> {
+        Some(self.shared.member(self.view().node_at(host, port)?))
+    }
+
+    /// Returns the endpoint of the server at an address.
+    pub(crate) fn endpoint_of(&self, host: &str, port: u16) -> Endpoint {
+        match self.view().node_at(host, port) {
+            Some(node) => self.shared.endpoint(node),
+            None => self.shared.config.endpoint_at(&Host { name: host.to_owned(), port }),
+        }
+    }
+
+    /// Asks all servers that serve slots what they are. A replica answers for a server that cannot be
+    /// reached, since it will replace it; if neither answers, nothing is known of the server.
+    pub(crate) async fn servers(&self) -> Result<Vec<Server>, Failure> {
+        let limit = self.shared.config.timeout;
+        let primaries = self.primaries();
+        let asked = primaries.iter().map(|primary| Server::ask(&primary.wire, limit));
+        let (mut told, mut down) = (Vec::new(), Vec::new());
+        for (primary, answer) in primaries.iter().zip(join_all(asked).await) {
+            match answer {
+                Ok(server) => told.push(server),
+                Err(failure) if failure.kind != FailureKind::Unavailable => return Err(failure),
+                Err(failure) => {
+                    tracing::warn!(%failure, "a primary of the cluster cannot be asked what it is");
+                    down.push((primary, failure));
+                }
+            }
+        }
+        // A cluster of which no primary can be reached has no server that speaks for it.
+        if let ([], Some((_, failure))) = (&told[..], down.first()) {
+            return Err(failure.clone());
+        }
+        let version = told.first().and_then(|server| server.version.clone());
+        for (primary, _) in down {
+            let unknown = || Server { version: version.clone(), ..Server::default() };
+            told.push(self.replica_of(primary, limit).await.unwrap_or_else(unknown));
+        }
+        Ok(told)
+    }
+
+    /// Returns the answer of the first replica that has one.
+    async fn replica_of(&self, primary: &Member, limit: Duration) -> Option<Server> {
+        let view = self.view();
+        let replicas = view.replicas_of(&primary.id).map(|node| self.shared.member(node));
+        let ask = |replica: Arc<Member>| async move {
+            let answer = Server::look(&replica.wire, limit).await;
+            replica.wire.hang_up();
+            answer
+        };
+        let mut asked: FuturesUnordered<_> = replicas.map(ask).collect();
+        while let Some(answer) = asked.next().await {
+            if let Ok(server) = answer {
+                return Some(Server { is_replica: false, ..server });
+            }
+        }
+        None
+    }
+
+    /// Asks which server serves which slots, first the server at `first`; calls that come meanwhile
+    /// wait for the same answer.
+    pub(crate) async fn refresh(&self, first: Option<Endpoint>) -> Result<(), Failure> {
+        self.shared.refresh(first).await
+    }
+
+    /// Returns a source for clients that may talk to any server: a different one for each connection.
+    pub(crate) fn any(&self) -> Arc<dyn Source> {
+        Arc::new(Any(self.shared.clone()))
+    }
+}
+
+/// The number of servers that are asked in turn which server serves what, before the lookup fails.
+const MAX_ASKED: usize = 12;
+
+/// The time to wait for one server before the next is asked as well.
+const NEXT_AFTER: Duration = Duration::from_millis(200);
+
+/// Pauses between questions that bring nothing new. The longest is short compared to the grace of a
+/// call, so that waiters listen to the right server in time.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(400);
+
+/// The epoch that is reported for a server that has left the cluster: no real epoch is so great.
+const GONE: u64 = u64::MAX;
+
+type Question = Shared<BoxFuture<'static, Result<(), Failure>>>;
+
+/// The question which server serves what, which all requests share.
+#[derive(Debug)]
+struct Asking {
+    question: Option<Question>,
+    /// The server to ask first: the last redirection named it.
+    first: Option<Endpoint>,
+    pace: Backoff,
+}
+
+/// The result of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Learned {
+    News,
+    Nothing,
+}
+
+/// The state that is known of a cluster, and the servers to ask for more.
+#[derive(Debug)]
+struct Known {
+    own: Weak<Known>,
+    config: RedisConfig,
+    view: Mutex<Arc<View>>,
+    members: Mutex<HashMap<String, Arc<Member>>>,
+    asking: Mutex<Asking>,
+    /// The next server in turn, where any server will do.
+    turn: AtomicUsize,
+}
+
+impl Known {
+    fn view(&self) -> Arc<View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn members(&self) -> MutexGuard<'_, HashMap<String, Arc<Member>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn member(&self, node: &Node) -> Arc<Member> {
+        let mut members = self.members();
+        let make = || {
+            let changes = watch::Sender::new(self.target(node).view);
+            let changed = changes.subscribe();
+            let source = Arc::new(Single { known: self.own.clone(), id: node.id.clone(), changed });
+            let dialer = Arc::new(Dialer::new(self.config.clone(), source));
+            let subscriber = Subscriber::new(dialer.clone(), ChannelScope::Slot);
+            let wire = Arc::new(Wire::new(dialer));
+            Arc::new(Member { id: node.id.clone(), wire, subscriber, changes })
+        };
+        members.entry(node.id.clone()).or_insert_with(make).clone()
+    }
+
+    /// Uses the wire of a known server; one that is not known is talked to for this once.
+    fn wire_at(&self, endpoint: &Endpoint) -> Arc<Wire> {
+        let view = self.view();
+        match view.nodes().iter().find(|node| self.endpoint(node) == *endpoint) {
+            Some(node) => self.member(node).wire.clone(),
+            None => {
+                let source = Arc::new(Fixed::new(endpoint.clone()));
+                Arc::new(Wire::new(Arc::new(Dialer::new(self.config.clone(), source))))
+            }
+        }
+    }
+
+    fn endpoint(&self, node: &Node) -> Endpoint {
+        // Certificates are made for names; an address needs no name.
+        let name = node.name.as_ref().filter(|_| self.config.is_secured());
+        self.config.endpoint_at(&Host { name: name.unwrap_or(&node.host).clone(), port: node.port })
+    }
+
+    async fn refresh(&self, first: Option<Endpoint>) -> Result<(), Failure> {
+        self.question(first).await
+    }
+
+    /// Returns the question that is under way, or starts a new one.
+    fn question(&self, first: Option<Endpoint>) -> Question {
+        let mut asking = self.asking();
+        asking.first = first.or(asking.first.take());
+        if let Some(question) = asking.question.as_ref().filter(|question| question.peek().is_none()) {
+            return question.clone();
+        }
+        let (own, opens_at) = (self.own.clone(), asking.pace.opens_at());
+        // A task of its own, so that the answer is of now and not of when the last waiter for it left.
+        let ask = leasehold_machine::spawn(async move {
+            if let Some(opens_at) = opens_at {
+                tokio::time::sleep_until(opens_at).await;
+            }
+            match own.upgrade() {
+                Some(known) => known.ask_once().await,
+                None => Ok(()),
+            }
+        });
+        let ended = |_| Err(Failure::unavailable("the runtime ended while the cluster was asked in it"));
+        asking.question.insert(ask.map(move |answer| answer.unwrap_or_else(ended)).boxed().shared()).clone()
+    }
+
+    async fn ask_once(&self) -> Result<(), Failure> {
+        let first = self.asking().first.take();
+        let answer = self.ask(first).await.map(|view| self.learn(view));
+        let mut asking = self.asking();
+        if let Ok(Learned::News) = answer {
+            asking.pace.worked();
+        }
+        asking.pace.failed(timer::now());
+        answer.map(drop)
+    }
+
+    fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks one server after the other, the next as soon as one has failed or is slow, until one answers.
+    async fn ask(&self, first: Option<Endpoint>) -> Result<View, Failure> {
+        let mut candidates = self.candidates(first).into_iter();
+        let mut asked = FuturesUnordered::new();
+        let mut last = Failure::unavailable("no server of the cluster is known");
+        loop {
+            let next = candidates.next();
+            let exhausted = next.is_none();
+            if let Some(endpoint) = next {
+                let wire = self.wire_at(&endpoint);
+                asked.push(async move { self.ask_one(&wire, &endpoint).await });
+            } else if asked.is_empty() {
+                return Err(last);
+            }
+            let soon = async {
+                match exhausted {
+                    false => tokio::time::sleep(NEXT_AFTER).await,
+                    true => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                Some(answer) = asked.next() => match answer {
+                    Ok(view) => return Ok(view),
+                    Err(failure) => last = failure,
+                },
+                () = soon => {}
+            }
+        }
+    }
+
+    async fn ask_one(&self, wire: &Wire, endpoint: &Endpoint) -> Result<View, Failure> {
+        let mut question = cmd("CLUSTER");
+        question.arg("NODES");
+        let answer = wire.command(&question, self.config.timeout).await?;
+        let mut view = View::read(&reply::read::<String>(answer)?)?;
+        if let Endpoint::Tcp { host, .. } | Endpoint::Tls { host, .. } = endpoint {
+            view.name_asked(host);
+        }
+        Ok(view)
+    }
+
+    fn learn(&self, view: View) -> Learned {
+        let earlier = self.view();
+        let view = Arc::new(view.no_older_than(&earlier));
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view.clone();
+        let moved = view.moved_since(&earlier);
+        self.members().retain(|id, member| {
+            let now = view.node(id).map(|node| self.target(node).view);
+            member.changes.send_if_modified(|known| {
+                std::mem::replace(known, now.unwrap_or(GONE)) != now.unwrap_or(GONE)
+            });
+            if !moved.is_empty() {
+                // A server that died does not report that its slots have another owner.
+                member.subscriber.ring(|channel| moved.contains(&slot_of(channel)));
+            }
+            now.is_some()
+        });
+        if view.agrees_with(&earlier) { Learned::Nothing } else { Learned::News }
+    }
+
+    /// Lists the servers to ask, each once: the one that was named, then those that are known to live,
+    /// then those in the URL.
+    fn candidates(&self, first: Option<Endpoint>) -> Vec<Endpoint> {
+        let view = self.view();
+        let mut nodes: Vec<&Node> = view.nodes().iter().filter(|node| node.is_reachable).collect();
+        if !nodes.is_empty() {
+            // Not always the same first: it may be the one that hangs.
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let by = turn % nodes.len();
+            nodes.rotate_left(by);
+        }
+        let known = nodes.into_iter().map(|node| self.endpoint(node));
+        let mut candidates: Vec<Endpoint> = Vec::new();
+        for endpoint in first.into_iter().chain(known).chain(self.config.seeds()) {
+            if candidates.len() < MAX_ASKED && !candidates.contains(&endpoint) {
+                candidates.push(endpoint);
+            }
+        }
+        candidates
+    }
+
+    fn target(&self, node: &Node) -> Target {
+        // Epochs of a new cluster may begin at 0, which is the epoch of servers without an election.
+        let epoch = node.epoch.saturating_add(1);
+        Target { endpoint: self.endpoint(node), epoch, view: epoch }
+    }
+}
+
+/// A source that leads to one server of a cluster.
+#[derive(Debug)]
+struct Single {
+    known: Weak<Known>,
+    id: String,
+    changed: watch::Receiver<u64>,
+}
+
+impl Single {
+    fn now(&self) -> Option<Target> {
+        let known = self.known.upgrade()?;
+        let view = known.view();
+        Some(known.target(view.node(&self.id)?))
+    }
+}
+
+#[async_trait]
+impl Source for Single {
+    fn describe(&self) -> String {
+        self.now().map_or_else(|| "a server that left its cluster".to_owned(), |now| now.endpoint.to_string())
+    }
+
+    async fn target(&self) -> Result<Target, Failure> {
+        self.now().ok_or_else(|| Failure::unavailable("the server has left its cluster"))
+    }
+
+    fn is_current(&self, target: &Target) -> bool {
+        self.now().as_ref() == Some(target)
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.changed.clone())
+    }
+
+    fn doubt(&self, _target: &Target) {
+        doubt(&self.known);
+    }
+}
+
+/// A source that leads to some server of a cluster, another one with each connection.
+#[derive(Debug)]
+struct Any(Arc<Known>);
+
+#[async_trait]
+impl Source for Any {
+    fn describe(&self) -> String {
+        "a server of the cluster".to_owned()
+    }
+
+    async fn target(&self) -> Result<Target, Failure> {
+        let view = self.0.view();
+        let reachable: Vec<&Node> = view.nodes().iter().filter(|node| node.is_reachable).collect();
+        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed);
+        let node = reachable.get(turn % reachable.len().max(1));
+        let node = node.ok_or_else(|| Failure::unavailable("no server of the cluster can be reached"))?;
+        Ok(self.0.target(node))
+    }
+
+    fn doubt(&self, _target: &Target) {
+        doubt(&self.0.own);
+    }
+}
+
+/// Asks which server serves what, without a waiter for the answer.
+fn doubt(known: &Weak<Known>) {
+    if let Some(known) = known.upgrade() {
+        drop(known.question(None));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_testkit::RedisServer;
+
+    use super::*;
+    use crate::net::subscriber::News;
+
+    /// Longer than any machine takes, and shorter than waiters that hear nothing wait.
+    const LIMIT: Duration = Duration::from_secs(15);
+
+    const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
+
+    #[tokio::test]
+    async fn who_listens_where_nobody_speaks_any_more_looks() {
+        let Some(server) = RedisServer::start_or_skip().await else { return };
+        let config = RedisConfig::parse(&server.url().replace("redis://", "redis+cluster://")).unwrap();
+        let cluster = Cluster::new(config);
+        let learn = |text: String| cluster.shared.learn(View::read(&text).unwrap());
+        let (port, other) = (server.port(), server.port().wrapping_add(1));
+        let (moved, stays) = ("{lh:a}:swake", "{lh:b}:swake");
+        let slot = slot_of(moved);
+        let before = format!("{A} 127.0.0.1:{port}@1 master - 0 0 1 connected 0-16383\n");
+        assert_eq!(learn(before.clone()), Learned::News);
+        let member = cluster.owner(slot).unwrap();
+        let mut deaf = member.subscriber.listen(moved).await.unwrap();
+        let mut well = member.subscriber.listen(stays).await.unwrap();
+        assert_eq!(learn(before), Learned::Nothing);
+        // Another server took the slot over; the old one is known by the same name and epoch as before.
+        let after = format!(
+            "{A} 127.0.0.1:{port}@1 master - 0 0 1 connected 0-{} {}-16383\n\
+             {B} 127.0.0.1:{other}@1 master - 0 0 2 connected {slot}\n",
+            slot - 1,
+            slot + 1
+        );
+        assert_eq!(learn(after), Learned::News);
+        assert_eq!(tokio::time::timeout(LIMIT, deaf.hear()).await.unwrap(), News::Everyone);
+        assert!(!cluster.owner(slot).unwrap().subscriber.has(&deaf));
+        assert!(tokio::time::timeout(Duration::ZERO, well.hear()).await.is_err());
+        assert!(cluster.owner(slot_of(stays)).unwrap().subscriber.has(&well));
+        assert_ne!(cluster.part(slot), cluster.part(slot_of(stays)));
+    }
+}

@@ -1,0 +1,396 @@
+//! The destination of requests: the only server, or those of a cluster that serve their slots.
+//!
+//! A request is sent again only where it is known that nothing was done: the server refused it because
+//! another one is to be asked, or was not reached. A request that was sent and not answered is reported
+//! as such, also where its server was replaced meanwhile.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use leasehold_core::{Failure, FailureKind};
+use redis::Value;
+use tokio::time::Instant;
+
+use crate::net::backoff::jittered;
+use crate::net::command_conn::{Request, RequestRole, SendError, Wire};
+use crate::net::subscriber::{Ear, Subscriber};
+use crate::net::timer::{self, Limit};
+use crate::protocol::error::Redirect;
+use crate::protocol::slots::slot_of;
+use crate::topology::cluster::{Cluster, Member};
+
+/// The destination of requests.
+#[derive(Debug)]
+pub(crate) enum Servers {
+    One(Arc<Wire>),
+    Cluster(Cluster),
+}
+
+impl Servers {
+    /// Runs one script.
+    pub(crate) async fn run(&self, request: &Request, limit: Duration) -> Result<Value, Failure> {
+        match self {
+            Servers::One(wire) => wire.run(request, limit).await,
+            Servers::Cluster(cluster) => {
+                let mut outcomes = cluster.deliver(&[request], limit).await;
+                outcomes.pop().unwrap_or_else(|| Err(Failure::unavailable("nothing was sent")))
+            }
+        }
+    }
+
+    /// Runs scripts in one go to each server; each has its own outcome, in order.
+    pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        match self {
+            Servers::One(wire) => wire.run_all(requests, limit).await,
+            Servers::Cluster(cluster) => {
+                let requests: Vec<&Request> = requests.iter().collect();
+                cluster.deliver(&requests, limit).await
+            }
+        }
+    }
+
+    /// Groups these keys by those that one script may have together, as positions: all, or those of a
+    /// slot.
+    pub(crate) fn together(&self, keys: &[String]) -> Vec<Vec<usize>> {
+        match self {
+            Servers::One(_) if keys.is_empty() => Vec::new(),
+            Servers::One(_) => vec![(0..keys.len()).collect()],
+            Servers::Cluster(_) => {
+                let mut groups: Vec<Vec<usize>> = Vec::new();
+                let mut group_of = HashMap::new();
+                for (position, key) in keys.iter().enumerate() {
+                    let group = *group_of.entry(slot_of(key)).or_insert(groups.len());
+                    match groups.get_mut(group) {
+                        Some(group) => group.push(position),
+                        None => groups.push(vec![position]),
+                    }
+                }
+                groups
+            }
+        }
+    }
+
+    /// Returns a number for the server that decides over a key, a different one for each.
+    pub(crate) fn part(&self, key: &str) -> u64 {
+        match self {
+            Servers::One(_) => 0,
+            Servers::Cluster(cluster) => cluster.part(slot_of(key)),
+        }
+    }
+
+    /// Returns each server that decides over anything.
+    pub(crate) async fn each(&self) -> Result<Vec<Arc<Wire>>, Failure> {
+        match self {
+            Servers::One(wire) => Ok(vec![wire.clone()]),
+            Servers::Cluster(cluster) => {
+                cluster.refresh(None).await?;
+                Ok(cluster.primaries().iter().map(|member| member.wire.clone()).collect())
+            }
+        }
+    }
+}
+
+/// The connections that are listened to.
+#[derive(Debug)]
+pub(crate) enum Subscribing {
+    /// One connection for all channels.
+    One(Subscriber),
+    /// The server of the channel's slot.
+    BySlot(Arc<Servers>),
+}
+
+impl Subscribing {
+    /// Listens on a channel that is subscribed already.
+    pub(crate) fn overhear(&self, channel: &str) -> Option<Ear> {
+        match self {
+            Subscribing::One(subscriber) => subscriber.overhear(channel),
+            Subscribing::BySlot(_) => self.owner(channel)?.subscriber.overhear(channel),
+        }
+    }
+
+    /// Listens on a channel, as [`Subscriber::listen`].
+    pub(crate) async fn listen(&self, channel: &str) -> Result<Ear, Failure> {
+        match self {
+            Subscribing::One(subscriber) => subscriber.listen(channel).await,
+            Subscribing::BySlot(_) => match self.owner(channel) {
+                Some(owner) => owner.subscriber.listen(channel).await,
+                None => Err(unserved(slot_of(channel))),
+            },
+        }
+    }
+
+    /// Returns `true` if news of this channel would come to this ear, were its connection not broken.
+    pub(crate) fn is_right(&self, ear: &Ear, channel: &str) -> bool {
+        match self {
+            Subscribing::One(_) => true,
+            Subscribing::BySlot(_) => self.owner(channel).is_none_or(|owner| owner.subscriber.has(ear)),
+        }
+    }
+
+    fn owner(&self, channel: &str) -> Option<Arc<Member>> {
+        match self {
+            Subscribing::BySlot(servers) => match &**servers {
+                Servers::Cluster(cluster) => cluster.owner(slot_of(channel)),
+                Servers::One(_) => None,
+            },
+            Subscribing::One(_) => None,
+        }
+    }
+}
+
+/// The first rounds follow each other at once: two servers that know different things agree by then.
+const EAGER_ROUNDS: u32 = 3;
+
+/// Pauses between later rounds. They bound how many of them fit into the limit of a request.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LAST_PAUSE: Duration = Duration::from_millis(160);
+
+/// After this silence the others are asked whether another server serves the slot by now.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// A request on its way.
+struct Open {
+    position: usize,
+    slot: u16,
+    /// The server to which the owner has sent it, for once.
+    referred: Option<(String, u16)>,
+    last: Option<Last>,
+}
+
+/// The reason why a request failed the last time.
+struct Last {
+    failure: Failure,
+    is_outdated: bool,
+}
+
+/// The outcome of a round of requests.
+#[derive(Default)]
+struct Shown {
+    stale: bool,
+    first: Option<(String, u16)>,
+    wait: bool,
+}
+
+impl Cluster {
+    /// Runs scripts, each on the server that serves its slot. A server that does not answer delays its
+    /// own requests only.
+    async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
+        let limit = Limit::of(limit);
+        let mut parts: HashMap<u64, Vec<Open>> = HashMap::new();
+        for (position, request) in requests.iter().enumerate() {
+            let slot = request.keys.first().map_or(0, |key| slot_of(key));
+            let open = Open { position, slot, referred: None, last: None };
+            parts.entry(self.part(slot)).or_default().push(open);
+        }
+        let parts = parts.into_values().map(|open| self.deliver_part(open, requests, limit));
+        let mut outcomes: Vec<_> = join_all(parts).await.into_iter().flatten().collect();
+        outcomes.sort_by_key(|(position, _)| *position);
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    /// Follows requests from server to server until each has its outcome.
+    async fn deliver_part(
+        &self,
+        mut open: Vec<Open>,
+        requests: &[&Request],
+        limit: Limit,
+    ) -> Vec<(usize, Result<Value, Failure>)> {
+        let mut outcomes = Vec::with_capacity(open.len());
+        for round in 0_u32.. {
+            let mut shown = Shown::default();
+            let mut left = Vec::new();
+            for (mut request, outcome) in self.send(open, requests, limit).await {
+                let position = request.position;
+                match outcome {
+                    Ok(value) => outcomes.push((position, Ok(value))),
+                    Err(SendError::Failed(failure)) => outcomes.push((position, Err(failure))),
+                    Err(SendError::Unreached(failure)) if failure.kind != FailureKind::Unavailable => {
+                        outcomes.push((position, Err(failure)));
+                    }
+                    Err(SendError::Unreached(failure)) => {
+                        shown.stale = true;
+                        shown.wait = true;
+                        request.referred = None;
+                        request.last = Some(Last { failure, is_outdated: false });
+                        left.push(request);
+                    }
+                    Err(SendError::Redirect(elsewhere, failure)) => {
+                        request.last = Some(Last { failure, is_outdated: elsewhere == Redirect::Outdated });
+                        request.follow(elsewhere, &mut shown);
+                        left.push(request);
+                    }
+                }
+            }
+            open = left;
+            if open.is_empty() {
+                break;
+            }
+            self.learn_and_wait(&shown, round, limit.end()).await;
+            // A request that is sent at the end could not be answered any more, and its effect would
+            // stay unknown.
+            if limit.left().is_zero() {
+                break;
+            }
+        }
+        outcomes.extend(open.into_iter().map(|request| (request.position, Err(request.given_up()))));
+        outcomes
+    }
+
+    /// Sends each request where it belongs, all at once.
+    async fn send(
+        &self,
+        open: Vec<Open>,
+        requests: &[&Request],
+        limit: Limit,
+    ) -> Vec<(Open, Result<Value, SendError>)> {
+        let mut outcomes = Vec::with_capacity(open.len());
+        let mut groups: HashMap<(String, RequestRole), (Arc<Member>, Vec<Open>)> = HashMap::new();
+        for mut request in open {
+            let (member, sent) = match request.referred.take() {
+                Some((host, port)) => match self.at(&host, port) {
+                    Some(importer) => (Some(importer), RequestRole::Referred),
+                    None => {
+                        // It knows itself, and is asked which server serves what. Then the owner says
+                        // again where to send the request.
+                        let text =
+                            format!("{host}:{port} is not known yet, and slot {} moves there", request.slot);
+                        let stranger = Redirect::Moved { host, port };
+                        outcomes
+                            .push((request, Err(SendError::Redirect(stranger, Failure::unavailable(text)))));
+                        continue;
+                    }
+                },
+                None => (self.owner(request.slot), RequestRole::Known),
+            };
+            match member {
+                Some(member) => {
+                    let group = groups.entry((member.id.clone(), sent));
+                    group.or_insert_with(|| (member, Vec::new())).1.push(request);
+                }
+                None => {
+                    let failure = unserved(request.slot);
+                    outcomes.push((request, Err(SendError::Redirect(Redirect::Nobody, failure))));
+                }
+            }
+        }
+        let sending = groups.into_iter().map(|((_, sent), (member, group))| async move {
+            let wanted: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
+            let slot = group.first().map_or(0, |open| open.slot);
+            let answers = tokio::select! {
+                answers = member.wire.attempt(&wanted, sent, limit) => answers,
+                () = self.replaced(&member, slot), if sent == RequestRole::Known => {
+                    vec![Err(SendError::Failed(replaced(&member))); wanted.len()]
+                }
+            };
+            let answers =
+                answers.into_iter().map(|answer| answer.map_err(|miss| self.located(miss, &member)));
+            group.into_iter().zip(answers).collect::<Vec<_>>()
+        });
+        outcomes.extend(join_all(sending).await.into_iter().flatten());
+        outcomes
+    }
+
+    /// Fills in the host of a redirection that leaves it out: that of the server which gave it.
+    fn located(&self, miss: SendError, by: &Member) -> SendError {
+        let own = || self.view().node(&by.id).map(|node| node.host.clone()).unwrap_or_default();
+        let fill = |host: String| if host.is_empty() || host == "?" { own() } else { host };
+        match miss {
+            SendError::Redirect(Redirect::Moved { host, port }, failure) => {
+                SendError::Redirect(Redirect::Moved { host: fill(host), port }, failure)
+            }
+            SendError::Redirect(Redirect::Referred { host, port }, failure) => {
+                SendError::Redirect(Redirect::Referred { host: fill(host), port }, failure)
+            }
+            other => other,
+        }
+    }
+
+    /// Waits until another server serves the slots of a silent one.
+    async fn replaced(&self, silent: &Member, slot: u16) {
+        loop {
+            tokio::time::sleep(SILENCE).await;
+            // The lack of an answer says nothing about the server that is waited for.
+            let _ = self.refresh(None).await;
+            if self.owner(slot).is_some_and(|owner| owner.id != silent.id) {
+                return;
+            }
+        }
+    }
+
+    async fn learn_and_wait(&self, shown: &Shown, round: u32, deadline: Instant) {
+        if shown.stale {
+            let first = shown.first.as_ref().map(|(host, port)| self.endpoint_of(host, *port));
+            // Without an answer, the view that is known has to do.
+            _ = tokio::time::timeout_at(deadline, self.refresh(first)).await;
+        }
+        if shown.wait || round >= EAGER_ROUNDS {
+            let pause = FIRST_PAUSE.saturating_mul(1 << round.min(8)).min(LAST_PAUSE);
+            tokio::time::sleep_until(timer::after(jittered(pause)).min(deadline)).await;
+        }
+    }
+}
+
+impl Open {
+    /// Follows the refusal to where the request goes next.
+    fn follow(&mut self, elsewhere: Redirect, shown: &mut Shown) {
+        self.referred = None;
+        match elsewhere {
+            Redirect::Moved { host, port } => {
+                shown.stale = true;
+                // The server that serves the slot knows that best.
+                shown.first = Some((host, port)).filter(|(host, _)| !host.is_empty());
+            }
+            Redirect::Referred { host, port } => self.referred = Some((host, port)),
+            Redirect::Underway => shown.wait = true,
+            Redirect::Nobody => {
+                shown.stale = true;
+                shown.wait = true;
+            }
+            Redirect::Deposed | Redirect::Outdated => shown.stale = true,
+        }
+    }
+
+    fn given_up(self) -> Failure {
+        if let Some(Last { failure, is_outdated: true }) = self.last {
+            return failure;
+        }
+        let last = self.last.map_or_else(String::new, |last| format!(" ({})", last.failure.detail()));
+        Failure::unavailable(format!(
+            "slot {} of the cluster had no server within the time limit{last}: check for a primary that is down without a \
+             replica, and for a slot that was left half moved",
+            self.slot
+        ))
+    }
+}
+
+fn replaced(silent: &Member) -> Failure {
+    Failure::unanswered(format!(
+        "{} did not answer, and was replaced as a primary meanwhile",
+        silent.wire.address()
+    ))
+}
+
+fn unserved(slot: u16) -> Failure {
+    Failure::unavailable(format!(
+        "slot {slot} is served by no server of the cluster: bring back the primary that had it, or assign it"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RedisConfig;
+    use crate::net::connection::Dialer;
+    use crate::net::endpoint::Fixed;
+
+    #[test]
+    fn one_server_takes_all_keys_together() {
+        let config = RedisConfig::parse("redis://h").unwrap();
+        let source = Arc::new(Fixed::new(config.endpoint.clone()));
+        let one = Servers::One(Arc::new(Wire::new(Arc::new(Dialer::new(config, source)))));
+        assert_eq!(one.together(&["a".into(), "b".into()]), [[0, 1]]);
+        assert!(one.together(&[]).is_empty());
+    }
+}

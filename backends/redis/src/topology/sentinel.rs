@@ -1,0 +1,219 @@
+//! The primary that Sentinels name, as the source of targets.
+//!
+//! Ground rules: address and epoch are taken from one answer of one Sentinel, and only where a majority
+//! of the Sentinels in the URL has answered. A view is never older than one that this client has had.
+//! Hints (a message of a Sentinel, a refusal of a server) never bring a new address in; they only make
+//! the present view doubtful, so that the Sentinels are asked anew.
+
+mod verdict;
+mod watch;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use leasehold_backend::url::{Host, invalid};
+use leasehold_core::Failure;
+use redis::aio::MultiplexedConnection;
+use redis::{Value, cmd};
+use tokio::task::JoinHandle;
+
+use crate::config::{Group, RedisConfig};
+use crate::net::command_conn::Wire;
+use crate::net::connection::Dialer;
+use crate::net::endpoint::{Fixed, Source, Target, Views};
+use crate::net::timer;
+use crate::protocol::error;
+use verdict::{Answer, Named, Verdict};
+
+/// The Sentinels of one primary.
+#[derive(Debug)]
+pub(crate) struct Sentinels {
+    shared: Arc<Shared>,
+    watches: Mutex<Vec<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    config: RedisConfig,
+    group: Group,
+    sentinels: Vec<Sentinel>,
+    /// The newest answer that was accepted.
+    named: Mutex<Option<Named>>,
+    /// Ended by doubts. A target of a former view is not current.
+    views: Views,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    host: Host,
+    dialer: Arc<Dialer>,
+    /// The wire for questions: connected until a primary has been found.
+    wire: Wire,
+}
+
+impl Sentinels {
+    /// Creates the Sentinels that `config` names, none of which was asked yet.
+    pub(crate) fn new(config: RedisConfig, group: Group) -> Sentinels {
+        let sentinel = |host: &Host| {
+            let config = config.for_sentinel(&group, host);
+            let fixed = Arc::new(Fixed::new(config.endpoint.clone()));
+            let dialer = Arc::new(Dialer::new(config, fixed));
+            Sentinel { host: host.clone(), wire: Wire::new(dialer.clone()), dialer }
+        };
+        let sentinels = group.sentinels.iter().map(sentinel).collect();
+        let views = Views::default();
+        let shared = Shared { config, group, sentinels, named: Mutex::default(), views };
+        Sentinels { shared: Arc::new(shared), watches: Mutex::default() }
+    }
+
+    /// Listens to every Sentinel.
+    fn ensure_watching(&self) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        // A runtime that was shut down took its tasks with it.
+        if watches.is_empty() || watches.iter().any(JoinHandle::is_finished) {
+            watches.drain(..).for_each(|watch| watch.abort());
+            let numbers = 0..self.shared.sentinels.len();
+            watches.extend(
+                numbers.map(|number| leasehold_machine::spawn(watch::run(self.shared.clone(), number))),
+            );
+        }
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        watches.drain(..).for_each(|watch| watch.abort());
+    }
+}
+
+#[async_trait]
+impl Source for Sentinels {
+    fn describe(&self) -> String {
+        format!("the primary of {}", self.shared.group.name)
+    }
+
+    async fn target(&self) -> Result<Target, Failure> {
+        self.ensure_watching();
+        // Counted before the question: a doubt that comes while it is asked is about its answer, too.
+        let view = self.shared.views.now();
+        let named = self.shared.ask().await?;
+        self.shared.believe(&named)?;
+        // Epochs of Sentinels begin at 0, which is the epoch in fences of servers without an election.
+        let epoch = named.epoch.saturating_add(1);
+        Ok(Target { endpoint: self.shared.config.endpoint_at(&named.host), epoch, view })
+    }
+
+    async fn admit(&self, mut connection: MultiplexedConnection, target: &Target) -> Result<(), Failure> {
+        let address = target.endpoint.to_string();
+        let answer = connection.send_packed_command(&cmd("ROLE")).await.and_then(Value::extract_error);
+        let role = answer.map_err(|error| error::of_request(&error, &address))?;
+        let parts: Vec<Value> = redis::from_redis_value(role).unwrap_or_default();
+        let word =
+            |part: Option<&Value>| part.and_then(|part| redis::from_redis_value_ref::<String>(part).ok());
+        match word(parts.first()).as_deref() {
+            Some("master") => {
+                // They are seldom asked, so nothing is kept open for the next time.
+                self.shared.sentinels.iter().for_each(|sentinel| sentinel.wire.hang_up());
+                Ok(())
+            }
+            role => {
+                // Perhaps it has just been deposed: the next attempt asks the Sentinels anew.
+                self.doubt(target);
+                Err(Failure::unavailable(format!(
+                    "{address} was named as {} by its Sentinels, and says that it is {}: a failover is under way",
+                    self.describe(),
+                    match (role, word(parts.get(1))) {
+                        (Some("slave"), Some(primary)) => format!("a replica of {primary}"),
+                        (role, _) => format!("a {}", role.unwrap_or("server that keeps its role to itself")),
+                    }
+                )))
+            }
+        }
+    }
+
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        Some(self.shared.views.changes())
+    }
+
+    fn is_current(&self, target: &Target) -> bool {
+        target.view == self.shared.views.now()
+    }
+
+    fn doubt(&self, target: &Target) {
+        self.shared.views.doubt(target);
+    }
+}
+
+/// The time to wait for Sentinels that have not answered, once a majority has.
+const GRACE: Duration = Duration::from_millis(200);
+
+impl Shared {
+    /// Asks all Sentinels at once which primary they name.
+    async fn ask(&self) -> Result<Named, Failure> {
+        let limit = self.config.timeout;
+        let mut asking: FuturesUnordered<_> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| async { (sentinel.host.clone(), self.ask_one(sentinel, limit).await) })
+            .collect();
+        let mut verdict = Verdict::new(&self.group.name, self.sentinels.len());
+        let mut grace = None;
+        loop {
+            let until = grace.unwrap_or_else(|| timer::after(2 * limit));
+            tokio::select! {
+                answer = asking.next() => match answer {
+                    Some((host, answer)) => verdict.add(host, answer),
+                    None => break,
+                },
+                () = tokio::time::sleep_until(until) => break,
+            }
+            if verdict.has_majority() {
+                grace.get_or_insert_with(|| timer::after(GRACE));
+            }
+        }
+        verdict.reach()
+    }
+
+    async fn ask_one(&self, sentinel: &Sentinel, limit: Duration) -> Result<Answer, Failure> {
+        let mut question = cmd("SENTINEL");
+        question.arg("MASTER").arg(&self.group.name);
+        match sentinel.wire.command(&question, limit).await {
+            Err(failure) if failure.detail().contains("No such master") => {
+                Err(invalid(format!("{} watches no primary of that name", sentinel.host)))
+            }
+            answer => Ok(Answer::read(answer?)?.resolved().await),
+        }
+    }
+
+    /// Refuses to go back to a view that is older than the newest.
+    fn believe(&self, named: &Named) -> Result<(), Failure> {
+        let mut newest = self.named();
+        if let Some(newest) = &*newest
+            && (named.epoch < newest.epoch || named.epoch == newest.epoch && !named.is_same(newest))
+        {
+            return Err(Failure::unavailable(format!(
+                "the Sentinels name {} as the primary of {} in epoch {}, but named {} in epoch {} before: check whether they are cut \
+                 off, or were set up anew",
+                named.host, self.group.name, named.epoch, newest.host, newest.epoch
+            )));
+        }
+        *newest = Some(named.clone());
+        Ok(())
+    }
+
+    fn named(&self) -> MutexGuard<'_, Option<Named>> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the present view doubtful, unless it leads to `host`.
+    fn heard_of(&self, host: &Host) {
+        let known = self.named().as_ref().is_some_and(|named| named.host == *host);
+        if !known {
+            self.views.end();
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Registers: a node each, changed by `setData` on its version, and never removed.
+//!
+//! Ground rules: versions begin anew in a new node, and `setData` compares nothing else. So an empty
+//! register is a node without data: were it removed, a late write could mistake its successor for it.
+//! Each read comes after a `sync`, because a server may lag behind its leader. A waiter sets its watch
+//! together with the look.
+
+use async_trait::async_trait;
+use futures_util::future::join;
+use leasehold_core::{
+    Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
+    Resource, Stamp, WaitMode,
+};
+use zookeeper_client::{Error, Stat};
+
+use crate::backend::ZooKeeperBackend;
+use crate::client::Ensemble;
+use crate::net::session::Session;
+use crate::net::watching::Watching;
+use crate::protocol::layout;
+
+/// The promise of every ensemble.
+pub(crate) const PROMISE: RegisterPromise = RegisterPromise {
+    max_bytes: MAX_BYTES,
+    waiting: WaitMode::Notifies,
+    safety: Durability::Strict,
+    // Nodes that end by themselves are an extension that servers do not have unless it is enabled.
+    forgets: false,
+};
+
+#[async_trait]
+impl Registers for ZooKeeperBackend {
+    fn promise(&self) -> &RegisterPromise {
+        &PROMISE
+    }
+
+    async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
+        let ensemble = &self.ensemble;
+        let session = ensemble.sessions.present(ensemble.config.timeout).await?;
+        let path = ensemble.names.register(at);
+        let (synced, got) = (session.client.sync(ensemble.names.root()), session.client.get_data(&path));
+        // Both leave together: a session's requests are answered in order.
+        let both = async {
+            let (synced, got) = join(synced, got).await;
+            synced.and(got)
+        };
+        match session.ask(ensemble.config.timeout, both).await {
+            Ok((data, stat)) => registered(at, &data, &stat),
+            Err(Error::NoNode) => Ok(nothing()),
+            Err(error) => Err(cannot_read(error)),
+        }
+    }
+
+    async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
+        PROMISE.check(put)?;
+        let ensemble = &self.ensemble;
+        let session = ensemble.sessions.present(ensemble.config.timeout).await?;
+        let path = ensemble.names.register(at);
+        let data = framed(put.value.as_deref());
+        if *seen == nothing().stamp {
+            return match put.value {
+                // Nothing is made of nothing.
+                None => Ok((self.read(at).await?.stamp == *seen).then(|| seen.clone())),
+                Some(_) => ensemble.make_register(&session, &path, &data).await,
+            };
+        }
+        // A stamp of another store is of no state of this one.
+        let Some((created, version)) = read_stamp(seen) else { return Ok(None) };
+        let set = session.client.set_data(&path, &data, Some(version));
+        match session.ask(ensemble.config.timeout, set).await {
+            Ok(stat) if stat.czxid == created => Ok(Some(stamp(&stat))),
+            // The node was removed by other means, and the versions of the next one have come as far.
+            Ok(_) => {
+                let text = format!("the node {path} was removed by another program while it was in use");
+                Err(Failure::new(FailureKind::Foreign, Effect::Unknown, text))
+            }
+            Err(Error::BadVersion | Error::NoNode) => Ok(None),
+            Err(error) => Err(layout::failure(error, "cannot write a register")),
+        }
+    }
+
+    async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
+        let ensemble = &self.ensemble;
+        loop {
+            let session = ensemble.sessions.present(ensemble.config.timeout).await?;
+            if patience.is_ended() {
+                return self.read(at).await;
+            }
+            let (found, watcher) = ensemble.watch_register(&session, at).await?;
+            if found.stamp != *seen {
+                return Ok(found);
+            }
+            tokio::select! {
+                // Also where the session has ended: then the next look fails, or finds another one.
+                () = watcher.changed() => {}
+                () = patience.ended() => {}
+                () = tokio::time::sleep(patience.left()) => {}
+            }
+        }
+    }
+}
+
+impl Ensemble {
+    /// Makes the node of a register, with what is above it; returns `None` where another client was
+    /// first.
+    async fn make_register(
+        &self,
+        session: &Session,
+        path: &str,
+        data: &[u8],
+    ) -> Result<Option<Stamp>, Failure> {
+        let options = self.names.register_options();
+        for _ in 0..MAX_TRIES {
+            let create = session.client.create(path, data, &options);
+            match session.ask(self.config.timeout, create).await {
+                Ok((stat, _)) => return Ok(Some(stamp(&stat))),
+                Err(Error::NodeExists) => return Ok(None),
+                Err(Error::NoNode) => {
+                    for (above, _) in self.names.above(path) {
+                        if !self.exists(session, above).await? {
+                            self.make(session, above, b"", &options).await?;
+                        }
+                    }
+                }
+                Err(error) => return Err(layout::failure(error, "cannot write a register")),
+            }
+        }
+        Err(Failure::unavailable("what is above a register was removed while it was made; try again"))
+    }
+
+    /// Returns the present value, and a watch on the next state.
+    async fn watch_register(
+        &self,
+        session: &Session,
+        at: &Resource,
+    ) -> Result<(Registered, Watching), Failure> {
+        let (path, limit) = (self.names.register(at), self.config.timeout);
+        for _ in 0..MAX_TRIES {
+            let synced = session.client.sync(self.names.root());
+            let got = session.watch_data(&path, limit);
+            let both = async {
+                let (synced, got) = join(synced, got).await;
+                synced.and(got)
+            };
+            match session.ask(limit, both).await {
+                Ok((data, stat, watcher)) => {
+                    return Ok((registered(at, &data, &stat)?, watcher));
+                }
+                Err(Error::NoNode) => {}
+                Err(error) => return Err(cannot_read(error)),
+            }
+            let absent = session.watch_stat(&path, limit).await;
+            let (stat, watcher) = absent.map_err(cannot_read)?;
+            if stat.is_none() {
+                return Ok((nothing(), watcher));
+            }
+        }
+        Err(Failure::unavailable("a register comes and goes faster than it can be watched; look again"))
+    }
+}
+
+/// Returns a register that was never written.
+fn nothing() -> Registered {
+    Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
+}
+
+fn registered(at: &Resource, data: &[u8], stat: &Stat) -> Result<Registered, Failure> {
+    Ok(Registered { value: unframed(at, data)?, stamp: stamp(stat), left: None })
+}
+
+fn unframed(at: &Resource, data: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+    match data.split_first() {
+        Some((&EMPTY, [])) => Ok(None),
+        Some((&FULL, value)) => Ok(Some(value.to_vec())),
+        _ => {
+            let advice = "remove it, or take another prefix";
+            let text = format!("the register {at:?} was not written by leasehold: {advice}");
+            Err(Failure::new(FailureKind::Foreign, Effect::None, text))
+        }
+    }
+}
+
+fn framed(value: Option<&[u8]>) -> Vec<u8> {
+    match value {
+        None => vec![EMPTY],
+        Some(value) => [&[FULL], value].concat(),
+    }
+}
+
+fn stamp(stat: &Stat) -> Stamp {
+    Stamp(format!("{:x}.{}", stat.czxid, stat.version))
+}
+
+fn read_stamp(stamp: &Stamp) -> Option<(i64, i32)> {
+    let (created, version) = stamp.0.split_once('.')?;
+    Some((i64::from_str_radix(created, 16).ok()?, version.parse().ok()?))
+}
+
+fn cannot_read(error: Error) -> Failure {
+    let failure = layout::failure(error, "cannot read a register");
+    Failure::new(failure.kind, Effect::None, failure.detail())
+}
+
+/// The beginning of a node's data.
+const EMPTY: u8 = b'-';
+const FULL: u8 = b'+';
+/// Half of what servers and clients accept by default.
+const MAX_BYTES: usize = 512 * 1024;
+const MAX_TRIES: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        let at = Resource::new("a").unwrap();
+        for value in [None, Some(&b""[..]), Some(b"-"), Some(&[0, 255])] {
+            assert_eq!(unframed(&at, &framed(value)).unwrap().as_deref(), value);
+        }
+        for foreign in [&b""[..], b"text", b"-more"] {
+            assert_eq!(unframed(&at, foreign).unwrap_err().kind, FailureKind::Foreign);
+        }
+        assert_eq!(read_stamp(&Stamp("1f.7".to_owned())), Some((31, 7)));
+        assert_eq!(read_stamp(&nothing().stamp), None);
+    }
+}

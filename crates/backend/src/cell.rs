@@ -1,0 +1,64 @@
+//! A whole [`Backend`](leasehold_core::Backend) over any store that can read a small value and change it if
+//! nobody else did: a row, an item, a record.
+//!
+//! One cell per resource holds the [`Ledger`](leasehold_core::Ledger) as text. A client reads the cell,
+//! lets the ledger decide, and writes the result back on the condition that the cell is still what was
+//! read. The store decides only which of two writers was first; the rule of admission, the queue, retries,
+//! renewal in batches, waiting and expiry are written here, once.
+//!
+//! # What a store brings
+//!
+//! [`CellStore`]: read many, swap many on a condition, and `try_insert`: put a value where no claim
+//! lives, in one step, so that an uncontended acquire is one round trip. A release is one round trip
+//! too: a client that holds a cell alone remembers its version, and swaps without reading. Where this
+//! client was the last to write, both are a [`CellUpdate`]: what several tasks want at once goes to the
+//! store in one commit. A store that can notify clients passes the calls to the [`Notifier`]; all others
+//! are polled.
+//!
+//! # Whose time
+//!
+//! [`ClockSource::Store`]: the store says with every read how old the cell is by its own clock, taken when
+//! the statement runs; everything in a ledger is counted from the cell's origin, which the store stamps
+//! itself. No client's clock is ever compared with another's.
+//!
+//! [`ClockSource::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates.
+//! Each observer counts from when it first saw a claim in the state that it is in: one that gave no sign of
+//! life for its whole span is dead. Each renewal, each repeated grant and each adoption counts as a sign in
+//! the ledger, so that nobody has to have seen the claim before to be heard. A newcomer waits for one span
+//! more than the others; no step of any clock frees a claim early.
+//!
+//! # ShedLock's table
+//!
+//! A row of ShedLock has no room for a ledger, and others write it by rules of their own. [`ShedBackend`]
+//! is a backend of its own over the four statements that a [`ShedTable`] brings.
+//!
+//! # Registers
+//!
+//! A store that can keep a second set of cells has registers too, by [`Shelf`].
+//!
+//! # Ground rules
+//!
+//! Nothing here knows SQL or a wire. All waits and retries are bounded. What may have happened is reported
+//! as such and settled by repeating the request with the same claim: its id is in the ledger.
+
+mod backend;
+mod cells;
+mod compat;
+mod diagnose;
+mod state;
+mod wait;
+
+pub use backend::CellBackend;
+pub use backend::registers::Shelf;
+pub use backend::sweep::SweepReport;
+pub use cells::{
+    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin, Put, Swap,
+};
+pub use compat::shedlock::{
+    End, Hold, Row, ShedBackend, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,
+};
+pub use diagnose::server_clock_finding;
+pub use state::turns::{Turn, Turns};
+pub use wait::notifier::{Notifier, address};
+pub use wait::pollers::{Pollers, pause};
+pub use wait::timing::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, before_retry, check, ended};

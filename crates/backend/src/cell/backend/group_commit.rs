@@ -1,0 +1,329 @@
+//! Group commit: changes that several tasks of this client want at the same time go to the store together,
+//! in one commit.
+//!
+//! To a database a commit costs more than what is in it: a request, a transaction, a wait for the disk. A
+//! task that finds a commit under way waits for its end, and goes with all others that did; databases write
+//! their own logs in the same way, and call it group commit.
+//!
+//! Ground rules: only a store that says so is written to in this way. A task that comes alone waits for
+//! nobody, and sends its change itself. A second commit goes beside the first as soon as it has as much to
+//! do, where the store has use for two: so it is never idle while this client reads answers. Nobody waits
+//! longer than [`LINGER`] for what others sent: that is slow, and no longer counted. A cell is in a commit
+//! once, and cells are in the order of names, so that no two commits wait for one another in a circle. What
+//! the store refuses is sent again one by one, so that nobody is refused for another. A cell that was taken
+//! for a task that has left is released.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_core::{Effect, Failure, FailureKind, Fence, Resource};
+use leasehold_machine::Unforked;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::cell::cells::{AmendKind, CellStore, CellUpdate, Put};
+
+/// The outcome of a change: the fence of its claim, or `None` where its condition did not hold.
+pub(crate) type Amended = Result<Option<Fence>, Failure>;
+
+/// The commits of one client.
+#[derive(Debug)]
+pub(crate) struct GroupCommit<C>(Arc<Shared<C>>);
+
+#[derive(Debug)]
+struct Shared<C> {
+    cells: Arc<C>,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Commits at a time, as long as they are quick.
+    most: usize,
+    waiting: VecDeque<Batch>,
+    /// The cells that the waiting tasks want to change.
+    cells_waiting: usize,
+    /// Commits under way that are not slow, and the cells in them.
+    commits: usize,
+    cells_under_way: usize,
+    /// A number that rises when the commit under way is found to be slow.
+    era: u64,
+    /// Commits under way, slow or not.
+    all: usize,
+    /// The rounds that are about to look which tasks wait.
+    coming: usize,
+}
+
+/// The changes that one task wants.
+#[derive(Debug)]
+struct Batch {
+    amends: Vec<CellUpdate>,
+    /// The receiver of the outcome; none, where it only cleans up.
+    asker: Option<oneshot::Sender<Vec<Amended>>>,
+}
+
+impl<C: CellStore> GroupCommit<C> {
+    pub(crate) fn new(cells: Arc<C>) -> Self {
+        let most = cells.commits_at_once().unwrap_or_default();
+        let queue = Mutex::new(Queue { most, ..Queue::default() });
+        GroupCommit(Arc::new(Shared { cells, queue }))
+    }
+
+    /// Makes one change, as [`GroupCommit::amend`] does.
+    pub(crate) async fn amend_one(&self, amend: CellUpdate) -> Amended {
+        self.amend(vec![amend]).await.pop().unwrap_or_else(|| Err(unanswered()))
+    }
+
+    /// Makes these changes, and answers in order. Each cell occurs once.
+    ///
+    /// # Cancel safety
+    /// Dropped while it waits for others, nothing was sent. Dropped later, it may have been carried out; a
+    /// cell that was taken together with others is released then.
+    pub(crate) async fn amend(&self, amends: Vec<CellUpdate>) -> Vec<Amended> {
+        let count = amends.len();
+        if self.0.cells.commits_at_once().is_none() {
+            return commit(&*self.0.cells, &[&amends]).await.pop().unwrap_or_default();
+        }
+        let mut answer = match self.enter(amends) {
+            Entered::Alone(amends, sent) => {
+                let answers = commit(&*self.0.cells, &[&amends]).await.pop().unwrap_or_default();
+                drop(sent);
+                return answers;
+            }
+            Entered::Waits(answer) => answer,
+        };
+        let mut linger = LINGER;
+        loop {
+            tokio::select! {
+                told = &mut answer => {
+                    return told.unwrap_or_else(|_| (0..count).map(|_| Err(unanswered())).collect());
+                }
+                () = tokio::time::sleep(linger) => self.0.pass(),
+            }
+            linger *= 2;
+        }
+    }
+
+    /// Begins a commit where none is under way, else joins the waiting tasks.
+    fn enter(&self, amends: Vec<CellUpdate>) -> Entered<C> {
+        let mut queue = self.0.queue();
+        if queue.commits == 0 && queue.coming == 0 && queue.waiting.is_empty() {
+            let sent = Sent::begin(&self.0, &mut queue, amends.len());
+            return Entered::Alone(amends, sent);
+        }
+        let (asker, answer) = oneshot::channel();
+        queue.push(Batch { amends, asker: Some(asker) });
+        self.0.go_on(queue, &Handle::current());
+        Entered::Waits(answer)
+    }
+}
+
+enum Entered<C: CellStore> {
+    Alone(Vec<CellUpdate>, Sent<C>),
+    Waits(oneshot::Receiver<Vec<Amended>>),
+}
+
+impl Queue {
+    fn push(&mut self, lot: Batch) {
+        self.cells_waiting += lot.amends.len();
+        self.waiting.push_back(lot);
+    }
+
+    /// Returns `true` if those that wait have no reason to wait any longer.
+    fn is_ready(&self) -> bool {
+        let is_worth_it = self.commits < self.most && self.cells_waiting >= self.cells_under_way;
+        !self.waiting.is_empty() && self.all < MAX_COMMITS && (self.commits == 0 || is_worth_it)
+    }
+
+    /// Takes some of those that wait, in the order in which they came: so many that as much is left for
+    /// each commit that may still go beside.
+    fn take(&mut self) -> Vec<Batch> {
+        let most = self.cells_waiting.div_ceil(self.most.saturating_sub(self.commits).max(1)).min(MAX_CELLS);
+        let mut names: HashSet<Resource> = HashSet::new();
+        let mut lots = Vec::new();
+        while let Some(lot) = self.waiting.pop_front() {
+            let is_wanted = lot.asker.as_ref().is_none_or(|asker| !asker.is_closed());
+            let fits = lots.is_empty() || names.len() + lot.amends.len() <= most;
+            if is_wanted && (!fits || lot.amends.iter().any(|amend| names.contains(&amend.at))) {
+                self.waiting.push_front(lot);
+                break;
+            }
+            self.cells_waiting -= lot.amends.len();
+            if is_wanted {
+                names.extend(lot.amends.iter().map(|amend| amend.at.clone()));
+                lots.push(lot);
+            }
+        }
+        lots
+    }
+}
+
+impl<C: CellStore> Shared<C> {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // The counts are corrected by the tasks that count, on their way out of a panic, too.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the waiting tasks, if it is time.
+    fn go_on(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, runtime: &Handle) {
+        if queue.coming == 0 && queue.is_ready() {
+            queue.coming += 1;
+            // A runtime that has ended drops what it is given, here and now.
+            drop(queue);
+            drop(runtime.spawn(Unforked::new(Round { shared: self.clone(), is_coming: true }.run())));
+        }
+    }
+
+    /// Marks what is under way as slow: those that wait do so no longer.
+    fn pass(self: &Arc<Self>) {
+        let mut queue = self.queue();
+        if !queue.waiting.is_empty() && queue.coming == 0 {
+            queue.era += 1;
+            (queue.commits, queue.cells_under_way) = (0, 0);
+            self.go_on(queue, &Handle::current());
+        }
+    }
+}
+
+/// A commit that is under way. Its end lets the tasks that came meanwhile start theirs.
+struct Sent<C: CellStore> {
+    shared: Arc<Shared<C>>,
+    runtime: Handle,
+    era: u64,
+    cells: usize,
+}
+
+impl<C: CellStore> Sent<C> {
+    fn begin(shared: &Arc<Shared<C>>, queue: &mut Queue, cells: usize) -> Sent<C> {
+        queue.all += 1;
+        queue.commits += 1;
+        queue.cells_under_way += cells;
+        Sent { shared: shared.clone(), runtime: Handle::current(), era: queue.era, cells }
+    }
+}
+
+impl<C: CellStore> Drop for Sent<C> {
+    fn drop(&mut self) {
+        let mut queue = self.shared.queue();
+        queue.all -= 1;
+        if self.era == queue.era {
+            queue.commits -= 1;
+            queue.cells_under_way -= self.cells;
+        }
+        self.shared.go_on(queue, &self.runtime);
+    }
+}
+
+/// Commits one after the other, for as long as it is time for one.
+struct Round<C: CellStore> {
+    shared: Arc<Shared<C>>,
+    is_coming: bool,
+}
+
+impl<C: CellStore> Round<C> {
+    async fn run(mut self) {
+        while let Some((lots, sent)) = self.next() {
+            let wanted: Vec<&Vec<CellUpdate>> = lots.iter().map(|lot| &lot.amends).collect();
+            let answers = commit(&*self.shared.cells, &wanted).await;
+            self.come_again();
+            drop(sent);
+            for (lot, answers) in lots.into_iter().zip(answers) {
+                let Some(asker) = lot.asker else { continue };
+                if let Err(answers) = asker.send(answers) {
+                    self.give_back(&lot.amends, &answers);
+                }
+            }
+            // The tasks that were answered may now send their next requests.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn next(&mut self) -> Option<(Vec<Batch>, Sent<C>)> {
+        let mut queue = self.shared.queue();
+        queue.coming -= 1;
+        self.is_coming = false;
+        if !queue.is_ready() {
+            return None;
+        }
+        let lots = queue.take();
+        let cells: usize = lots.iter().map(|lot| lot.amends.len()).sum();
+        if cells == 0 {
+            return None;
+        }
+        let sent = Sent::begin(&self.shared, &mut queue, cells);
+        self.shared.go_on(queue, &Handle::current());
+        Some((lots, sent))
+    }
+
+    fn come_again(&mut self) {
+        self.shared.queue().coming += 1;
+        self.is_coming = true;
+    }
+
+    /// Releases what was taken for a task that has left, of which nobody else knows: the task's own release
+    /// may have come before it.
+    fn give_back(&self, amends: &[CellUpdate], answers: &[Amended]) {
+        let taken = amends.iter().zip(answers).filter(|(amend, _)| amend.way == AmendKind::Retake);
+        let back = taken.filter_map(|(amend, answer)| {
+            let fence = answer.as_ref().ok().copied().flatten()?;
+            let put = Put::nothing(fence).ok()?;
+            Some(CellUpdate { at: amend.at.clone(), seen: amend.put.version, way: AmendKind::Keep, put })
+        });
+        let amends: Vec<CellUpdate> = back.collect();
+        if !amends.is_empty() {
+            self.shared.queue().push(Batch { amends, asker: None });
+        }
+    }
+}
+
+impl<C: CellStore> Drop for Round<C> {
+    fn drop(&mut self) {
+        // The runtime has ended. Those that wait in another one end by themselves.
+        if self.is_coming {
+            self.shared.queue().coming -= 1;
+        }
+    }
+}
+
+/// Makes all changes in one commit, and answers in the order in which they are given.
+async fn commit<C: CellStore>(cells: &C, wanted: &[&Vec<CellUpdate>]) -> Vec<Vec<Amended>> {
+    let mut amends: Vec<(&CellUpdate, usize, usize)> = Vec::new();
+    for (lot, some) in wanted.iter().enumerate() {
+        amends.extend(some.iter().enumerate().map(|(at, amend)| (amend, lot, at)));
+    }
+    amends.sort_by(|(one, ..), (other, ..)| one.at.cmp(&other.at));
+    let sent: Vec<&CellUpdate> = amends.iter().map(|(amend, ..)| *amend).collect();
+    let mut told = cells.amend(&sent).await;
+    if sent.len() > 1 && told.iter().all(is_refused) {
+        // One of them may be what the store does not take, such as a note that it cannot write: the others
+        // have no part in it.
+        told.clear();
+        for amend in &sent {
+            told.extend(cells.amend(&[amend]).await);
+        }
+    }
+    let mut answers: Vec<Vec<Amended>> =
+        wanted.iter().map(|some| some.iter().map(|_| Err(unanswered())).collect()).collect();
+    for ((_, lot, at), told) in amends.into_iter().zip(told) {
+        answers[lot][at] = told;
+    }
+    answers
+}
+
+/// Returns `true` if the change was not made, and never can be.
+fn is_refused(told: &Amended) -> bool {
+    let never = |failure: &Failure| failure.kind == FailureKind::Invalid && failure.effect == Effect::None;
+    told.as_ref().is_err_and(never)
+}
+
+fn unanswered() -> Failure {
+    Failure::unanswered("the store did not answer a write")
+}
+
+/// The most that are under way, however slow.
+const MAX_COMMITS: usize = 8;
+/// The time for which waiting changes may be kept from going beside what is under way.
+const LINGER: Duration = Duration::from_millis(1);
+/// The most cells of one commit.
+const MAX_CELLS: usize = 100;

@@ -1,0 +1,146 @@
+//! Looking without touching: one resource, and the list of all.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use leasehold_core::{
+    ClaimInfo, Entry, Failure, Fence, Ledger, Moment, Patience, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion,
+};
+
+use crate::cell::backend::CellBackend;
+use crate::cell::cells::CellStore;
+use crate::cell::state::decoded::DecodedCell;
+use crate::cell::wait::timing::{BATCH_MAX, TICK, ended};
+
+impl<C: CellStore> CellBackend<C> {
+    /// Looks at one resource; with `seen`, again and again until it shows another version or patience ends.
+    pub(crate) async fn observe(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        let bell = seen.map(|_| self.bells().hang(resource, None));
+        loop {
+            let (snapshot, first_end) = self.snapshot(resource).await?;
+            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
+                return Ok(snapshot);
+            }
+            let called = async {
+                match &bell {
+                    Some(bell) => _ = bell.hear().await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Calls are notified; grants and arrivals are not, so that they cost nothing.
+            tokio::select! {
+                () = called => {}
+                () = tokio::time::sleep(LOOK_AGAIN.min(first_end.saturating_add(TICK))) => {}
+                () = ended(patience) => {}
+            }
+        }
+    }
+
+    async fn snapshot(&self, resource: &Resource) -> Result<(Snapshot, Duration), Failure> {
+        let cell = match self.cells.read(&[resource]).await.pop() {
+            Some(answer) => answer?,
+            None => return Err(Failure::unavailable("the store did not answer a read")),
+        };
+        let Some(cell) = cell else {
+            let version = version(Fence::default(), &[]);
+            let (holders, waiting) = (Vec::new(), Vec::new());
+            let nobody = Snapshot { resource: resource.clone(), version, holders, waiting, fence: None };
+            return Ok((nobody, Duration::MAX));
+        };
+        let page = self.open(resource, &cell)?;
+        let ledger = alive(&page);
+        let standing = |entry: &Entry| ClaimInfo {
+            id: entry.id,
+            share: entry.share,
+            fence: entry.granted,
+            since_unix_ms: page.unix_ms(entry),
+            remaining: (entry.until != Moment::NEVER).then(|| page.now.until(entry.until)),
+            note: entry.note.clone(),
+        };
+        let entries = ledger.entries();
+        let mut holders: Vec<ClaimInfo> =
+            entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect();
+        // One that passed the queue is ahead of those that were granted before it.
+        holders.sort_by_key(|holder| holder.fence);
+        let last = ledger.last_fence();
+        let snapshot = Snapshot {
+            resource: resource.clone(),
+            version: version(last, entries),
+            holders,
+            waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
+            fence: (last != Fence::default()).then_some(last),
+        };
+        Ok((snapshot, page.first_end()))
+    }
+
+    /// Resources with holders or waiters, in the order of their names.
+    pub(crate) async fn summarize(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        let mut summaries = Vec::new();
+        let mut behind = after.cloned();
+        for _ in 0..MAX_PAGES {
+            let missing = limit.saturating_sub(summaries.len());
+            if missing == 0 {
+                return Ok(summaries);
+            }
+            let asked = missing.min(BATCH_MAX);
+            let cells = self.cells.list(prefix, behind.as_ref(), asked).await?;
+            let is_last = cells.len() < asked;
+            if let Some((resource, _)) = cells.last() {
+                behind = Some(resource.clone());
+            }
+            for (resource, cell) in cells {
+                // What cannot be read is not ours, and no reason to hide the others.
+                let Ok(page) = self.open(&resource, &cell) else { continue };
+                let ledger = alive(&page);
+                let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
+                let waiting = ledger.entries().len() - holders;
+                if holders + waiting > 0 {
+                    let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
+                    summaries.push(ResourceSummary {
+                        resource,
+                        holders: count(holders),
+                        waiting: count(waiting),
+                    });
+                }
+            }
+            if is_last {
+                return Ok(summaries);
+            }
+        }
+        Ok(summaries)
+    }
+}
+
+fn alive(page: &DecodedCell) -> Ledger {
+    let mut ledger = page.ledger.clone();
+    ledger.expire(page.now);
+    ledger
+}
+
+/// Names the state by its content: renewals, and the store's own numbers, are not changes for those that
+/// look.
+fn version(last: Fence, entries: &[Entry]) -> SnapshotVersion {
+    let mut state = DefaultHasher::new();
+    for entry in entries {
+        (entry.id, entry.granted).hash(&mut state);
+    }
+    SnapshotVersion(format!("{last}-{:016x}", state.finish()))
+}
+
+/// The longest time between two looks of an onlooker that waits for a change.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// Pages of cells that one listing reads at most.
+const MAX_PAGES: usize = 10_000;

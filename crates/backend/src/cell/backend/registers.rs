@@ -1,0 +1,230 @@
+//! Registers in cells: a second set of cells in the same store, whose texts are not ledgers.
+//!
+//! Ground rules: the store keeps time, as [`ClockSource::Store`] says. A value is in place for as long as
+//! its cell has not lapsed, so the conditions under which a store lets claims be written serve for values
+//! too: an existing value is *renewed*, and a missing one is *seized*.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine as _};
+use leasehold_core::{
+    Effect, Failure, FailureKind, Fence, Patience, Put, RegisterPromise, Registered, Registers, Resource,
+    Stamp, WaitMode,
+};
+
+use crate::cell::cells::{self, Call, Cell, CellStore, ClockSource, InsertOutcome, Origin, Swap};
+use crate::cell::wait::timing::{TICK, draw_version, ended};
+
+/// Registers of a store that has cells.
+#[derive(Debug)]
+pub struct Shelf<C> {
+    cells: C,
+    promise: RegisterPromise,
+}
+
+impl<C: CellStore> Shelf<C> {
+    /// Registers in these cells, in which nothing else may be kept. Their store keeps time.
+    pub fn new(cells: C) -> Self {
+        debug_assert_eq!(cells.timekeeping(), ClockSource::Store, "nobody would know when a value ends");
+        let profile = cells.profile();
+        let promise = RegisterPromise {
+            // Three bytes are four characters.
+            max_bytes: MAX_BYTES.min(cells.max_text().saturating_sub(MAX_HEAD) / 4 * 3),
+            waiting: profile.waiting,
+            safety: profile.safety,
+            forgets: true,
+        };
+        Shelf { cells, promise }
+    }
+
+    async fn cell(&self, at: &Resource) -> Result<Option<Cell>, Failure> {
+        match self.cells.read(&[at]).await.pop() {
+            Some(answer) => answer,
+            None => Err(Failure::unavailable("the store did not answer a read")),
+        }
+    }
+
+    /// Writes where no value exists.
+    async fn begin(&self, at: &Resource, put: cells::Put) -> Result<Option<Stamp>, Failure> {
+        match self.cells.try_insert(at, &put).await? {
+            InsertOutcome::Taken { version, fence } => {
+                Ok(Some(State { epoch: fence.epoch, version }.stamp()))
+            }
+            InsertOutcome::Held(_) => Ok(None),
+        }
+    }
+
+    /// Writes over what was seen.
+    async fn replace(&self, at: &Resource, seen: State, put: cells::Put) -> Result<bool, Failure> {
+        let swap =
+            Swap { at: at.clone(), seen: seen.version, epoch: seen.epoch, basis: Origin::Renewed, put };
+        match self.cells.swap(&[swap]).await.pop() {
+            Some(answer) => answer,
+            None => Err(Failure::unanswered("the store did not answer a write")),
+        }
+    }
+}
+
+#[async_trait]
+impl<C: CellStore> Registers for Shelf<C> {
+    fn promise(&self) -> &RegisterPromise {
+        &self.promise
+    }
+
+    async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
+        match self.cell(at).await? {
+            None => Ok(nothing()),
+            Some(cell) => registered(at, &cell),
+        }
+    }
+
+    async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
+        self.promise.check(put)?;
+        let version = draw_version()?;
+        let state = State::read(seen);
+        // The fence of such a cell says nothing, but the epoch in it may not go back.
+        let fence = Fence::new(state.map_or(0, |state| state.epoch), 0, 0);
+        let written = |text, keep| cells::Put { text, version, fence, keep, call: Call::Everyone };
+        match (&put.value, state) {
+            (Some(value), None) if *seen == nothing().stamp => {
+                self.begin(at, written(text(value, put.keep), kept(put.keep))).await
+            }
+            (None, None) if *seen == nothing().stamp => {
+                let found = self.read(at).await?;
+                Ok((found.stamp == *seen).then(|| seen.clone()))
+            }
+            // A stamp of another store is of no state of this one.
+            (_, None) => Ok(None),
+            (Some(value), Some(state)) => {
+                let done = self.replace(at, state, written(text(value, put.keep), kept(put.keep))).await?;
+                Ok(done.then(|| State { version, ..state }.stamp()))
+            }
+            (None, Some(state)) => {
+                let done = self.replace(at, state, written(String::new(), Duration::ZERO)).await?;
+                Ok(done.then(|| nothing().stamp))
+            }
+        }
+    }
+
+    async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
+        let bells = self.cells.bells().filter(|_| self.promise.waiting != WaitMode::Polls);
+        let Some(bells) = bells else { return self.read(at).await };
+        let bell = bells.hang(at, None);
+        loop {
+            let found = self.read(at).await?;
+            if found.stamp != *seen || patience.is_ended() {
+                return Ok(found);
+            }
+            let pause = if bell.is_hearing() { LOOK_AGAIN } else { DEAF };
+            let pause = found.left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
+            tokio::select! {
+                _ = bell.hear() => {}
+                () = tokio::time::sleep(pause) => {}
+                () = ended(patience) => {}
+            }
+        }
+    }
+}
+
+/// One state of a cell that has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    epoch: u64,
+    version: u64,
+}
+
+impl State {
+    fn read(stamp: &Stamp) -> Option<State> {
+        let (epoch, version) = stamp.0.split_once('.')?;
+        Some(State { epoch: epoch.parse().ok()?, version: version.parse().ok()? })
+    }
+
+    fn stamp(self) -> Stamp {
+        Stamp(format!("{}.{}", self.epoch, self.version))
+    }
+}
+
+fn nothing() -> Registered {
+    Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
+}
+
+fn registered(at: &Resource, cell: &Cell) -> Result<Registered, Failure> {
+    if cell.text.is_empty() {
+        return Ok(nothing());
+    }
+    let Some((keep, value)) = read_text(&cell.text) else {
+        let text = format!("the register {at:?} was not written by leasehold: remove its row");
+        return Err(Failure::new(FailureKind::Foreign, Effect::None, text));
+    };
+    let left = keep.map(|keep| keep.checked_sub(cell.age.unwrap_or_default()).unwrap_or_default());
+    if left == Some(Duration::ZERO) {
+        return Ok(nothing());
+    }
+    let stamp = State { epoch: cell.floor.epoch, version: cell.version }.stamp();
+    Ok(Registered { value: Some(value), stamp, left })
+}
+
+/// Returns the value as text: for how many microseconds it is kept, or `-`, a space, and its bytes in
+/// base64.
+fn text(value: &[u8], keep: Option<Duration>) -> String {
+    let keep = keep.map_or_else(|| "-".to_owned(), |keep| keep.min(FOR_EVER).as_micros().to_string());
+    format!("{keep} {}", BASE64_STANDARD_NO_PAD.encode(value))
+}
+
+fn read_text(text: &str) -> Option<(Option<Duration>, Vec<u8>)> {
+    let (keep, value) = text.split_once(' ')?;
+    let keep = match keep {
+        "-" => None,
+        micros => Some(Duration::from_micros(micros.parse().ok()?)),
+    };
+    Some((keep, BASE64_STANDARD_NO_PAD.decode(value).ok()?))
+}
+
+fn kept(keep: Option<Duration>) -> Duration {
+    keep.unwrap_or(FOR_EVER).min(FOR_EVER)
+}
+
+/// A thousand years, which every store can count.
+const FOR_EVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+const MAX_BYTES: usize = 512 * 1024;
+/// The longest head before the bytes in a text.
+const MAX_HEAD: usize = 32;
+/// The longest time between two looks of a waiter, in case a notification was lost.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// The same while nothing can be heard.
+const DEAF: Duration = Duration::from_millis(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cell(text: &str, age: Duration) -> Cell {
+        let fence = Fence::new(3, 9, 0);
+        Cell { text: text.to_owned(), version: 7, fence, floor: fence, age: Some(age) }
+    }
+
+    #[test]
+    fn a_value_is_read_as_it_was_written_until_its_time_is_over() {
+        let (at, second) = (Resource::new("a").unwrap(), Duration::from_secs(1));
+        for value in [&b""[..], b"text", &[0, 255, 10]] {
+            let found = registered(&at, &cell(&text(value, None), second)).unwrap();
+            assert_eq!((found.value.as_deref(), found.left), (Some(value), None));
+            assert_eq!(State::read(&found.stamp), Some(State { epoch: 3, version: 7 }));
+            let short = text(value, Some(second * 3));
+            assert_eq!(registered(&at, &cell(&short, second)).unwrap().left, Some(second * 2));
+            assert_eq!(registered(&at, &cell(&short, second * 3)).unwrap(), nothing());
+        }
+        assert_eq!(registered(&at, &cell("", second)).unwrap(), nothing());
+        assert_eq!(State::read(&nothing().stamp), None);
+    }
+
+    #[test]
+    fn what_nobody_of_us_wrote_is_foreign() {
+        let at = Resource::new("a").unwrap();
+        for foreign in ["text", "x AAAA", "- ü", "-"] {
+            let failure = registered(&at, &cell(foreign, Duration::ZERO)).unwrap_err();
+            assert_eq!(failure.kind, FailureKind::Foreign, "{foreign}");
+        }
+    }
+}

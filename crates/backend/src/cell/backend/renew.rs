@@ -1,0 +1,85 @@
+//! Renewal: a claim that is known to be alone in its cell writes at once, all others look first. Either way
+//! a whole batch is one request, or two.
+
+use std::collections::HashSet;
+
+use leasehold_core::{Claim, Failure, Renew, Renewal};
+
+use crate::cell::backend::CellBackend;
+use crate::cell::backend::batch::Change;
+use crate::cell::cells::{Call, CellStore, ClockSource, Origin, Put, Swap};
+use crate::cell::state::decoded;
+use crate::cell::state::owned_cells::Alone;
+use crate::cell::wait::timing::{self, BATCH_MAX};
+
+impl<C: CellStore> CellBackend<C> {
+    pub(crate) async fn extend(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        let mut answers: Vec<Option<Renewal>> = batch.iter().map(|_| None).collect();
+        let mut checked = Vec::with_capacity(batch.len());
+        for (answer, Renew { claim, .. }) in answers.iter_mut().zip(batch) {
+            match timing::check(self.cells.profile(), claim) {
+                Ok(()) => checked.push((answer, *claim)),
+                Err(failure) => *answer = Some(Renewal::Unknown(failure)),
+            }
+        }
+        self.extend_alone(&mut checked).await;
+        let mut rest: Vec<_> = checked.into_iter().filter(|(answer, _)| answer.is_none()).collect();
+        let claims: Vec<&Claim> = rest.iter().map(|(_, claim)| *claim).collect();
+        let renew: Change = |ledger, claim, now| ledger.renew(claim.id, claim.ttl, now);
+        let changed = self.change(&claims, batch.len() == 1, renew).await;
+        for ((answer, claim), changed) in rest.iter_mut().zip(changed) {
+            **answer = Some(match changed {
+                Ok(true) => Renewal::Renewed,
+                Ok(false) => Renewal::Lost,
+                Err(failure) => Renewal::Unknown(failure),
+            });
+            // Others are in the cell, or it is lost: the remembered state is outdated.
+            self.mine.forget(claim.id);
+        }
+        let unanswered = || Renewal::Unknown(Failure::unanswered("the store did not answer a renewal"));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+    }
+
+    /// Renews those that are known to be alone. What turns out otherwise keeps no answer.
+    async fn extend_alone(&self, checked: &mut [(&mut Option<Renewal>, &Claim)]) {
+        if self.cells.timekeeping() == ClockSource::Observer {
+            // The number of a claim's renewals is in its cell.
+            return;
+        }
+        let most = self.cells.profile().renew_batch_max.clamp(1, BATCH_MAX);
+        for some in checked.chunks_mut(most) {
+            let now = self.clock.now();
+            let mut swaps = Vec::new();
+            let mut cells = HashSet::new();
+            let mut places = Vec::new();
+            for (at, (_, claim)) in some.iter().enumerate() {
+                let Some(alone) = self.mine.recall(claim.id) else { continue };
+                // A lease is never shortened, and nobody is alone in a cell twice.
+                if alone.until > now.after(claim.ttl) || !cells.insert(&claim.resource) {
+                    continue;
+                }
+                let Ok(version) = timing::draw_version() else { continue };
+                let kept_by = self.cells.timekeeping();
+                let text = decoded::alone(claim, alone.fence, alone.last, now.since(alone.since), kept_by);
+                let put = Put { text, version, fence: alone.last, keep: claim.ttl, call: Call::Nobody };
+                let (seen, epoch) = (alone.version, alone.last.epoch);
+                swaps.push(Swap { at: claim.resource.clone(), seen, epoch, basis: Origin::Renewed, put });
+                places.push((at, Alone { version, until: now.after(claim.ttl), ..alone }));
+            }
+            if swaps.is_empty() {
+                continue;
+            }
+            for ((at, alone), swapped) in places.into_iter().zip(self.cells.swap_unlocked(&swaps).await) {
+                let (answer, claim) = &mut some[at];
+                match swapped {
+                    Ok(true) => {
+                        self.mine.remember(claim.id, alone);
+                        **answer = Some(Renewal::Renewed);
+                    }
+                    Ok(false) => {}
+                    Err(failure) => **answer = Some(Renewal::Unknown(failure)),
+                }
+            }
+        }
+    }
+}

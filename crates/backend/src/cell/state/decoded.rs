@@ -1,0 +1,412 @@
+//! One cell, opened: the ledger with the time at which it is to be judged, and the way back into a text.
+//!
+//! Ground rules: what a text says of the life of a claim is read and written by its [`Lifetime`] alone.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use leasehold_core::{
+    Ask, CALL_GRACE, Claim, Effect, Entry, Failure, FailureKind, Fence, Ledger, Moment, Resource, Verdict,
+    Wait,
+};
+
+use crate::cell::cells::{Call, Cell, ClockSource, Put};
+use crate::cell::state::lifetime::Lifetime;
+use crate::cell::state::observed_claims::ObservedClaims;
+use crate::cell::wait::notifier::address;
+use crate::cell::wait::timing::draw_version;
+
+/// One cell as it was read, at one instant.
+pub(crate) struct DecodedCell {
+    /// The queue at that instant, on the clock of `now`. Claims whose time has passed are still in it.
+    pub(crate) ledger: Ledger,
+    pub(crate) now: Moment,
+    pub(crate) version: u64,
+    pub(crate) floor: Fence,
+    lifetime: &'static dyn Lifetime,
+    /// The claims as the text has them.
+    raw: Vec<Entry>,
+}
+
+impl DecodedCell {
+    /// Reads a cell that arrived before `now`, by the local clock.
+    pub(crate) fn open(
+        resource: &Resource,
+        cell: &Cell,
+        kept_by: ClockSource,
+        sightings: &ObservedClaims,
+        now: Moment,
+    ) -> Result<DecodedCell, Failure> {
+        let lifetime = kept_by.lifetime();
+        let (mut entries, last) = read_text(resource, cell, lifetime)?;
+        let raw = entries.clone();
+        let now = lifetime.judge(resource, cell, &mut entries, sightings, now);
+        let ledger = Ledger::restore(entries, last);
+        Ok(DecodedCell { ledger, now, version: cell.version, floor: cell.floor, lifetime, raw })
+    }
+
+    /// Returns the queue and the verdict when this is asked.
+    pub(crate) fn contend(&self, ask: &Ask) -> (Ledger, Verdict) {
+        let mut ledger = self.ledger.clone();
+        ledger.raise_fence(self.raised());
+        let verdict = ledger.contend(ask, self.now);
+        let granted = ledger.entries().iter().any(|entry| {
+            entry.id == ask.id && entry.granted.is_some_and(|fence| fence > self.ledger.last_fence())
+        });
+        if !granted {
+            // A floor is for the next grant. One that did not happen leaves no fence behind.
+            ledger = Ledger::restore(ledger.entries().to_vec(), self.ledger.last_fence());
+        }
+        (ledger, verdict)
+    }
+
+    /// Returns `true` if a ledger that was made from this page has to be written back: not, where nothing
+    /// but the end of this claim's place was moved, and that end is far.
+    pub(crate) fn is_worth_writing(&self, ledger: &Ledger, claim: &Claim, place: Duration) -> bool {
+        let old = self.ledger.entries();
+        let new = ledger.entries();
+        if old.len() != new.len() {
+            return true;
+        }
+        !old.iter().zip(new).all(|(old, new)| {
+            let refreshed = old.id == claim.id
+                && old.id == new.id
+                && old.granted.is_none()
+                && new.granted.is_none()
+                && self.now.until(old.until) > place / 2;
+            refreshed || old == new
+        })
+    }
+
+    /// Returns the value to be written for a ledger that was made from this page.
+    pub(crate) fn put(&self, resource: &Resource, ledger: &Ledger) -> Result<Put, Failure> {
+        let entries: Vec<Entry> = ledger.entries().iter().map(|entry| self.written(entry)).collect();
+        let ends = ledger.entries().iter().map(|entry| entry.until).max();
+        let keep = ends.map_or(Duration::ZERO, |ends| self.lifetime.keep(ends, self.now));
+        let text = match entries.is_empty() {
+            true => String::new(),
+            false => {
+                self.lifetime.write_text(&Ledger::restore(entries, ledger.last_fence()), resource.as_str())
+            }
+        };
+        let (version, fence) = (draw_version()?, ledger.last_fence().max(self.raised()));
+        Ok(Put { text, version, fence, keep, call: self.newly_called(ledger) })
+    }
+
+    /// Returns when the first of all claims ends unless it is heard of again.
+    pub(crate) fn first_end(&self) -> Duration {
+        let ends = self.ledger.entries().iter().map(|entry| self.now.until(entry.until));
+        ends.min().unwrap_or(Duration::MAX)
+    }
+
+    /// Returns when something happened, for display only: the wall clock decides nothing.
+    pub(crate) fn unix_ms(&self, entry: &Entry) -> Option<u64> {
+        let raw = self.raw.iter().find(|raw| raw.id == entry.id)?;
+        let since = self.lifetime.since(entry, raw, self.now)?;
+        u64::try_from(since.as_millis()).ok()
+    }
+
+    /// Returns the fence above which the next grant must be.
+    fn raised(&self) -> Fence {
+        let last = self.ledger.last_fence();
+        let same_line = Fence { epoch: self.floor.epoch, seq: self.floor.seq.max(last.seq), sub: 0 };
+        last.max(same_line)
+    }
+
+    fn written(&self, entry: &Entry) -> Entry {
+        let read = self.ledger.entries().iter().position(|old| old.id == entry.id);
+        let old = read.and_then(|at| Some((self.ledger.entries().get(at)?, self.raw.get(at)?)));
+        self.lifetime.written(entry, old, self.now)
+    }
+
+    /// Returns the waiters to notify: those whose turn has come, or that are challenged.
+    fn newly_called(&self, ledger: &Ledger) -> Call {
+        let ends: HashMap<_, _> = self.ledger.entries().iter().map(|old| (old.id, old.until)).collect();
+        let before: HashSet<_> = self.ledger.called().map(|entry| entry.id).collect();
+        let now: HashSet<_> = ledger.called().map(|entry| entry.id).collect();
+        let is_shortened = |entry: &Entry| ends.get(&entry.id).is_some_and(|end| entry.until < *end);
+        let waiting = ledger.entries().iter().filter(|entry| entry.granted.is_none());
+        let called = waiting.filter(|entry| {
+            let is_new = now.contains(&entry.id) && !before.contains(&entry.id);
+            is_new || is_shortened(entry)
+        });
+        let mut called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
+        called.sort_unstable();
+        match (self.answered(ledger), called.len()) {
+            (_, count) if count > MAX_CALLED => Call::Everyone,
+            (Some(answered), _) => Call::Answered(answered, called),
+            (None, 0) if self.has_left(ledger) && ledger.is_mixed() => Call::Freed,
+            (None, 0) => Call::Nobody,
+            (None, _) => Call::These(called),
+        }
+    }
+
+    /// Returns the address of a waiter that was called and has repeated its request, or has left: nobody
+    /// needs to check it.
+    fn answered(&self, ledger: &Ledger) -> Option<u32> {
+        let by = self.now.after(CALL_GRACE);
+        let waited = self.ledger.entries().iter().filter(|old| old.granted.is_none());
+        let mut called = waited.filter(|old| old.until > self.now && old.until <= by);
+        let answers = |old: &&Entry| {
+            let new = ledger.entries().iter().find(|new| new.id == old.id);
+            match new {
+                Some(new) => new.granted.is_some() || new.until > old.until,
+                // Among different shares the waiters are to look at what became free.
+                None => !ledger.is_mixed(),
+            }
+        };
+        called.find(answers).map(|entry| address(entry.id))
+    }
+
+    /// Returns `true` if any claim has left this ledger.
+    fn has_left(&self, ledger: &Ledger) -> bool {
+        let present: HashSet<_> = ledger.entries().iter().map(|entry| entry.id).collect();
+        self.ledger.entries().iter().any(|entry| !present.contains(&entry.id))
+    }
+}
+
+/// Returns the text of a cell in which this claim is alone, from a moment that only the store will know.
+pub(crate) fn alone(
+    claim: &Claim,
+    fence: Fence,
+    last: Fence,
+    held_for: Duration,
+    kept_by: ClockSource,
+) -> String {
+    let lifetime = kept_by.lifetime();
+    let (until, since) = lifetime.alone(claim.ttl, held_for);
+    let entry = Entry {
+        id: claim.id,
+        share: claim.share,
+        granted: Some(fence),
+        until,
+        since,
+        beats: 0,
+        note: claim.note.clone(),
+    };
+    lifetime.write_text(&Ledger::restore(vec![entry], last), claim.resource.as_str())
+}
+
+/// Returns the ask of the claim to a ledger.
+pub(crate) fn ask_of(claim: &Claim, wait: Wait) -> Ask {
+    Ask { id: claim.id, share: claim.share, lease: claim.ttl, wait, note: claim.note.clone() }
+}
+
+fn read_text(
+    resource: &Resource,
+    cell: &Cell,
+    lifetime: &dyn Lifetime,
+) -> Result<(Vec<Entry>, Fence), Failure> {
+    if cell.text.is_empty() {
+        return Ok((Vec::new(), cell.fence));
+    }
+    let foreign = |why: String| Failure::new(FailureKind::Foreign, Effect::None, why);
+    let (ledger, name) = lifetime
+        .read_text(cell.text.as_bytes())
+        .map_err(|error| foreign(format!("what is stored for {resource:?} is left untouched: {error}")))?;
+    if name != resource.as_str() {
+        return Err(foreign(format!(
+            "{resource:?} and {name:?} have the same key in this store: rename one of them"
+        )));
+    }
+    let mut entries = ledger.entries().to_vec();
+    for entry in &mut entries {
+        if entry.granted == Some(BY_STORE) {
+            entry.granted = Some(cell.fence);
+        }
+    }
+    Ok((entries, ledger.last_fence()))
+}
+
+/// Stands in the text of a claim that seizes a cell: its fence is the one that the store keeps beside it.
+pub(crate) const BY_STORE: Fence = Fence { epoch: 0, seq: 0, sub: 0 };
+
+/// More than these are not called by name.
+const MAX_CALLED: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{ClaimId, Note, Share};
+
+    use super::*;
+
+    fn claim(id: u8, ttl: Duration) -> Claim {
+        let resource = Resource::new("a b").unwrap();
+        Claim { id: ClaimId::from_bytes([id; 16]), resource, share: Share::MUTEX, ttl, note: Note::default() }
+    }
+
+    fn seized(kept_by: ClockSource, ttl: Duration, age: Duration) -> Cell {
+        Cell {
+            text: alone(&claim(1, ttl), BY_STORE, BY_STORE, Duration::ZERO, kept_by),
+            version: 7,
+            fence: Fence::new(3, 9, 0),
+            floor: Fence::new(4, 9, 0),
+            age: (kept_by == ClockSource::Store).then_some(age),
+        }
+    }
+
+    fn open(cell: &Cell, kept_by: ClockSource, sightings: &ObservedClaims, now: u64) -> DecodedCell {
+        let resource = Resource::new("a b").unwrap();
+        DecodedCell::open(&resource, cell, kept_by, sightings, Moment::from_millis(now)).unwrap()
+    }
+
+    #[test]
+    fn seized_cell_has_the_fence_of_the_store_and_the_next_is_above() {
+        let cell = seized(ClockSource::Store, Duration::from_secs(1), Duration::from_millis(1001));
+        let page = open(&cell, ClockSource::Store, &ObservedClaims::default(), 0);
+        assert_eq!(page.ledger.entries()[0].granted, Some(Fence::new(3, 9, 0)));
+        let next = claim(2, Duration::from_secs(1));
+        let (ledger, verdict) = page.contend(&ask_of(&next, Wait::No));
+        assert_eq!(verdict, Verdict::Granted(Fence::new(4, 10, 0)));
+        let put = page.put(&next.resource, &ledger).unwrap();
+        assert_eq!(put.fence, Fence::new(4, 10, 0));
+        assert_eq!(put.keep, Duration::from_millis(2001));
+    }
+
+    #[test]
+    fn a_called_waiter_that_leaves_needs_no_look() {
+        let hour = Duration::from_secs(3_600);
+        let now = Moment::from_millis(1_000);
+        let mut ledger = Ledger::new(BY_STORE);
+        for id in 1..=3 {
+            ledger.contend(&ask_of(&claim(id, hour), Wait::InLine(hour)), now);
+        }
+        assert!(ledger.release(ClaimId::from_bytes([1; 16]), now));
+        let page = DecodedCell {
+            ledger: ledger.clone(),
+            now,
+            version: 1,
+            floor: BY_STORE,
+            lifetime: ClockSource::Store.lifetime(),
+            raw: ledger.entries().to_vec(),
+        };
+        // The second was called by that release. It leaves, and the third is called in its place.
+        assert!(ledger.release(ClaimId::from_bytes([2; 16]), now));
+        let (left, next) = (address(ClaimId::from_bytes([2; 16])), address(ClaimId::from_bytes([3; 16])));
+        assert_eq!(page.newly_called(&ledger), Call::Answered(left, vec![next]));
+    }
+
+    #[test]
+    fn observer_waits_a_whole_span_and_a_renewal_restarts_it() {
+        let sightings = ObservedClaims::default();
+        let kept_by = ClockSource::Observer;
+        let mut cell = seized(kept_by, Duration::from_millis(100), Duration::ZERO);
+        let other = claim(2, Duration::from_millis(100));
+        let busy =
+            |page: &DecodedCell| matches!(page.contend(&ask_of(&other, Wait::No)).1, Verdict::Busy { .. });
+        assert!(busy(&open(&cell, kept_by, &sightings, 1_000)));
+        let page = open(&cell, kept_by, &sightings, 1_090);
+        assert!(busy(&page));
+        let mut renewed = page.ledger.clone();
+        assert!(renewed.renew(ClaimId::from_bytes([1; 16]), Duration::from_millis(100), page.now));
+        cell.text = page.put(&other.resource, &renewed).unwrap().text;
+        assert!(busy(&open(&cell, kept_by, &sightings, 1_095)));
+        assert!(busy(&open(&cell, kept_by, &sightings, 1_190)));
+        assert!(!busy(&open(&cell, kept_by, &sightings, 1_196)));
+        assert!(
+            busy(&open(&cell, kept_by, &ObservedClaims::default(), 1_196)),
+            "a newcomer knows nothing yet"
+        );
+    }
+
+    #[test]
+    fn a_sign_of_life_of_one_who_saw_nothing_before_is_seen() {
+        let (kept_by, lease) = (ClockSource::Observer, Duration::from_millis(100));
+        let (holder, other) = (claim(1, lease), claim(2, lease));
+        let renews = |page: &DecodedCell| {
+            let mut ledger = page.ledger.clone();
+            assert!(ledger.renew(holder.id, lease, page.now));
+            ledger
+        };
+        let asks_again = |page: &DecodedCell| page.contend(&ask_of(&holder, Wait::No)).0;
+        let signs: [&dyn Fn(&DecodedCell) -> Ledger; 2] = [&renews, &asks_again];
+        for (sign, gives) in signs.into_iter().enumerate() {
+            let observer = ObservedClaims::default();
+            let mut cell = seized(kept_by, lease, Duration::ZERO);
+            let busy = |cell: &Cell, now| {
+                let page = open(cell, kept_by, &observer, now);
+                matches!(page.contend(&ask_of(&other, Wait::No)).1, Verdict::Busy { .. })
+            };
+            assert!(busy(&cell, 1_000));
+            for round in 1..=1_100 {
+                let now = 1_000 + round * 90;
+                let stranger = open(&cell, kept_by, &ObservedClaims::default(), now);
+                cell.text = stranger.put(&holder.resource, &gives(&stranger)).unwrap().text;
+                assert!(busy(&cell, now + 15), "two hold after sign {sign}, round {round}");
+            }
+            let last = 1_000 + 1_100 * 90 + 15;
+            assert!(busy(&cell, last + 99) && !busy(&cell, last + 100));
+        }
+    }
+
+    #[test]
+    fn a_claim_that_came_again_is_not_what_it_was_before() {
+        let (kept_by, lease) = (ClockSource::Observer, Duration::from_millis(100));
+        let (observer, other) = (ObservedClaims::default(), claim(2, lease));
+        let first = seized(kept_by, lease, Duration::ZERO);
+        open(&first, kept_by, &observer, 1_000);
+        // It left and came again, unseen: the same text, under another fence of the store.
+        let again = Cell { version: 8, fence: Fence::new(3, 10, 0), ..first };
+        let page = open(&again, kept_by, &observer, 1_101);
+        let (_, verdict) = page.contend(&ask_of(&other, Wait::No));
+        assert!(matches!(verdict, Verdict::Busy { .. }), "{verdict:?}");
+    }
+
+    #[test]
+    fn what_others_wrote_is_not_seen_anew_when_one_joins_the_line() {
+        let (mine, kept_by) = (ObservedClaims::default(), ClockSource::Observer);
+        let mut cell = seized(kept_by, Duration::from_millis(100), Duration::ZERO);
+        let page = open(&cell, kept_by, &mine, 1_000);
+        let joining = claim(2, Duration::from_millis(100));
+        let (ledger, _) = page.contend(&ask_of(&joining, Wait::InLine(Duration::from_secs(60))));
+        cell.text = page.put(&joining.resource, &ledger).unwrap().text;
+        let page = open(&cell, kept_by, &mine, 1_101);
+        let (_, verdict) = page.contend(&ask_of(&joining, Wait::InLine(Duration::from_secs(60))));
+        assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
+    }
+
+    #[test]
+    fn challenged_waiter_is_notified_and_unnamed_release_wakes_all() {
+        let share = |id, share| Claim { share, ..claim(id, Duration::from_secs(60)) };
+        let (writer, reader) = (share(2, Share::WRITER), share(3, Share::READER));
+        let wait = Wait::InLine(Duration::from_secs(60));
+        // Read at the age of nothing, a page is at the origin of its cell.
+        let empty =
+            Cell { text: String::new(), ..seized(ClockSource::Store, Duration::ZERO, Duration::ZERO) };
+        let origin = open(&empty, ClockSource::Store, &ObservedClaims::default(), 0).now;
+        let mut ledger = Ledger::new(Fence::default());
+        for other in [share(1, Share::READER), share(4, Share::READER), writer.clone(), reader.clone()] {
+            ledger.contend(&ask_of(&other, wait), origin);
+        }
+        let page = |ledger: &Ledger, age: Duration| {
+            let resource = Resource::new("a b").unwrap();
+            let fence = ledger.last_fence();
+            let text = ledger.to_text(resource.as_str());
+            let cell = Cell { text, version: 7, fence, floor: fence, age: Some(age) };
+            DecodedCell::open(&resource, &cell, ClockSource::Store, &ObservedClaims::default(), Moment::START)
+                .unwrap()
+        };
+        let call = |page: &DecodedCell, ledger: &Ledger| page.put(&reader.resource, ledger).unwrap().call;
+        let seen = page(&ledger, leasehold_core::CHALLENGE_AFTER);
+        let (challenged, _) = seen.contend(&ask_of(&reader, wait));
+        assert_eq!(call(&seen, &challenged), Call::These(vec![address(writer.id)]));
+        assert!(seen.is_worth_writing(&challenged, &reader, Duration::from_secs(60)));
+        let seen = page(&challenged, leasehold_core::CHALLENGE_AFTER);
+        assert_eq!(call(&seen, &seen.contend(&ask_of(&reader, wait)).0), Call::Nobody, "called already");
+        let seen = page(&ledger, Duration::ZERO);
+        let mut left = seen.ledger.clone();
+        assert!(left.release(ClaimId::from_bytes([1; 16]), seen.now));
+        assert_eq!(call(&seen, &left), Call::Freed);
+        assert!(left.release(writer.id, seen.now));
+        assert_eq!(call(&seen, &left), Call::These(vec![address(reader.id)]));
+    }
+
+    #[test]
+    fn a_name_that_shares_its_key_is_refused() {
+        let cell = seized(ClockSource::Store, Duration::from_secs(1), Duration::ZERO);
+        let other = Resource::new("other").unwrap();
+        let refused =
+            DecodedCell::open(&other, &cell, ClockSource::Store, &ObservedClaims::default(), Moment::START);
+        assert_eq!(refused.err().map(|failure| failure.kind), Some(FailureKind::Foreign));
+    }
+}

@@ -1,0 +1,66 @@
+//! The clock that ends claims, as two strategies that own how the life of a claim is read from a text and
+//! written into it.
+//!
+//! Ground rules: neither knows the other, and nobody else calculates with what a text says of a claim's end.
+
+use std::fmt::Debug;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use leasehold_core::{DamagedLedger, Entry, Ledger, Moment, Resource};
+
+use crate::cell::cells::{Cell, ClockSource};
+use crate::cell::state::observed_claims::ObservedClaims;
+
+mod observer_time;
+mod store_time;
+
+use observer_time::ObserverTime;
+use store_time::StoreTime;
+
+/// Strategy for the life of a claim in a text.
+pub(crate) trait Lifetime: Debug + Send + Sync {
+    /// Reads a text, with the claims as they are in it.
+    fn read_text(&self, text: &[u8]) -> Result<(Ledger, String), DamagedLedger>;
+
+    /// Writes a text, with the claims as [`Lifetime::written`] made them.
+    fn write_text(&self, ledger: &Ledger, head: &str) -> String;
+
+    /// Sets the end of each of these claims of a text, and returns the present by the same clock. `now` is
+    /// the local clock after the cell had arrived.
+    fn judge(
+        &self,
+        at: &Resource,
+        cell: &Cell,
+        entries: &mut [Entry],
+        seen: &ObservedClaims,
+        now: Moment,
+    ) -> Moment;
+
+    /// Makes the claim as it is to be in the text. `old` is the same claim as it was judged, and as the
+    /// text had it.
+    fn written(&self, entry: &Entry, old: Option<(&Entry, &Entry)>, now: Moment) -> Entry;
+
+    /// Calculates how long a text matters whose last claim ends at `ends`.
+    fn keep(&self, ends: Moment, now: Moment) -> Duration;
+
+    /// Returns when a claim came, by the wall clock, for display only. `raw` is the claim as the text had
+    /// it.
+    fn since(&self, entry: &Entry, raw: &Entry, now: Moment) -> Option<Duration>;
+
+    /// Makes end and beginning in the text of a claim that is alone in its cell, from the write on.
+    fn alone(&self, lease: Duration, held_for: Duration) -> (Moment, Moment);
+}
+
+impl ClockSource {
+    /// Chooses the strategy of this kind.
+    pub(crate) fn lifetime(self) -> &'static dyn Lifetime {
+        match self {
+            ClockSource::Store => &StoreTime,
+            ClockSource::Observer => &ObserverTime,
+        }
+    }
+}
+
+fn unix_now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

@@ -1,0 +1,151 @@
+//! Limits of every wait and retry: how long, how often, how many.
+
+use std::time::Duration;
+
+use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience, Profile, Resource, SILENT_AFTER, Share};
+use tokio::time::Instant;
+
+use crate::cell::wait::notifier::address;
+
+/// The shortest lease of a store that counts in fractions of a second.
+pub const MIN_TTL: Duration = Duration::from_millis(200);
+
+/// The longest lease.
+pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// The time for which a place is kept for a silent waiter. Generous, because it is not what the queue waits
+/// for: a dead waiter is passed over within the grace of its call once its turn comes, or once it keeps
+/// another from free capacity.
+pub const PLACE_TTL: Duration = Duration::from_secs(60);
+
+/// Longest time between two looks of one that waits for word: a third of what its place is kept, so that
+/// two may fail.
+pub(crate) const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
+
+/// A look in the very instant of an end is one too early.
+pub(crate) const TICK: Duration = Duration::from_millis(2);
+
+/// The pauses of a claim that polls. Within the longest, a live claim answers a call.
+pub(crate) const FIRST_POLL: Duration = Duration::from_millis(25);
+/// The longest pause of the waiter that is next in the queue; those behind it have as many times as long.
+pub(crate) const HEAD_POLL: Duration = Duration::from_millis(100);
+pub(crate) const LAST_POLL: Duration = SILENT_AFTER;
+
+/// Tries of one change against other writers, before the cell counts as too busy. Every lost try is
+/// another's success.
+pub(crate) const MAX_TRIES: u32 = 50;
+/// The time for which a change that delays no other is tried at least, whatever the number of tries: a
+/// crowd of two hundred writers on a slow store succeeds one after another for seconds.
+const BUSY_FOR: Duration = Duration::from_secs(10);
+/// Limit of tries that find the cell unchanged and cannot change it, before it counts as locked, where
+/// other cells of the same call wait meanwhile. One that is alone gets nearly all tries, about a second.
+pub(crate) const LOCKED_TRIES: u32 = 16;
+const LONGEST_RETRY: Duration = Duration::from_millis(40);
+
+/// The most resources in one read or swap.
+pub const BATCH_MAX: usize = 500;
+
+/// Returns three to four quarters of `pause`, another part for each claim and round, so that claims that
+/// came together do not continue to ask together.
+pub(crate) fn jittered(claim: &Claim, pause: Duration, round: u32) -> Duration {
+    // The id is random, so spreading it is all that there is to do.
+    let mixed = (address(claim.id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
+    pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
+}
+
+/// Sleeps for a random pause before another try against other writers, longer each time.
+pub async fn before_retry(tries: u32) {
+    let longest = Duration::from_millis(1 << tries.min(6)).min(LONGEST_RETRY);
+    // Without randomness the pause is the whole one: late, but never wrong.
+    let part = getrandom::u32().unwrap_or(u32::MAX);
+    tokio::time::sleep(longest.mul_f64(f64::from(part) / f64::from(u32::MAX))).await;
+}
+
+/// The tries of one change against other writers.
+#[derive(Debug)]
+pub(crate) struct Tries {
+    made: u32,
+    /// The time until which there is always another try.
+    until: Option<Instant>,
+}
+
+impl Tries {
+    /// Counts the tries of a change that others wait for: [`MAX_TRIES`].
+    pub(crate) fn few() -> Tries {
+        Tries { made: 0, until: None }
+    }
+
+    /// Counts the tries of a change that nothing else waits for: [`MAX_TRIES`], and more until
+    /// [`BUSY_FOR`] has passed.
+    pub(crate) fn many() -> Tries {
+        Tries { made: 0, until: Some(Instant::now() + BUSY_FOR) }
+    }
+
+    /// Counts a lost try. Returns the number of tries lost before it; `None` if it was the last one.
+    pub(crate) fn next(&mut self) -> Option<u32> {
+        self.made += 1;
+        let is_early = self.until.is_some_and(|until| Instant::now() < until);
+        (self.made < MAX_TRIES || is_early).then_some(self.made - 1)
+    }
+}
+
+/// Comes back when patience has ended, by word or by the clock.
+///
+/// # Cancel safety
+/// Dropping the future loses nothing.
+pub async fn ended(patience: &Patience) {
+    let left = patience.left();
+    if left == Duration::MAX {
+        return patience.ended().await;
+    }
+    tokio::select! {
+        () = patience.ended() => {}
+        () = tokio::time::sleep(left) => {}
+    }
+}
+
+/// Names one state of a cell, among all states of all cells.
+pub(crate) fn draw_version() -> Result<u64, Failure> {
+    // Stores count in signed numbers.
+    getrandom::u64().map(|number| (number >> 1).max(1)).map_err(|error| {
+        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
+    })
+}
+
+/// Checks that the claim can be kept at all by a store of this profile.
+///
+/// # Errors
+/// `Unsupported` for a share, `Invalid` for a ttl that it does not admit.
+pub fn check(profile: &Profile, claim: &Claim) -> Result<(), Failure> {
+    check_share(profile, claim.share)?;
+    let leasehold_core::Liveness::Lease { min, max } = profile.liveness else { return Ok(()) };
+    if (min..=max).contains(&claim.ttl) {
+        return Ok(());
+    }
+    let shown = humantime::format_duration;
+    Err(Failure::new(
+        FailureKind::Invalid,
+        Effect::None,
+        format!("a ttl of {} cannot be kept: choose {} to {}", shown(claim.ttl), shown(min), shown(max)),
+    ))
+}
+
+fn check_share(profile: &Profile, share: Share) -> Result<(), Failure> {
+    profile
+        .admits(share)
+        .map_err(|unmet| Failure::new(FailureKind::Unsupported, Effect::None, unmet.to_string()))
+}
+
+/// Returns the failure of a cell that changed whenever it was to be written.
+pub(crate) fn too_busy() -> Failure {
+    Failure::unavailable(format!(
+        "other clients changed it more than {MAX_TRIES} times between look and write: try again later"
+    ))
+}
+
+/// Describes a cell that stays as it was read, and cannot be written.
+pub(crate) fn locked(at: &Resource) -> Failure {
+    Failure::unavailable(format!(
+        "another transaction keeps the cell of {at:?} locked in the store: let it end"
+    ))
+}

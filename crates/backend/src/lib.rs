@@ -1,0 +1,17 @@
+//! The shared parts of the backends of leasehold.
+//!
+//! - [`url`]: the URLs of lock servers: hosts, credentials, options and the files of TLS.
+//! - `cell` (feature `cell`): a whole backend over any store that can compare and set one value for each
+//!   resource.
+//! - `session` (feature `session`): a whole backend over any server whose connections hold locks.
+//!
+//! Programs that use locks depend on `leasehold` and not on this crate.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+#[cfg(feature = "cell")]
+pub mod cell;
+#[cfg(feature = "session")]
+pub mod session;
+pub mod url;

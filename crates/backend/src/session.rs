@@ -1,0 +1,43 @@
+//! A whole [`Backend`](leasehold_core::Backend) over any server whose *connections* hold locks: advisory
+//! locks, named locks, rows locked by an open transaction.
+//!
+//! The server decides which session holds. Everything else is written here, once: which claims share a
+//! connection and which exclude each other on it, how many connections exist, which claims wait and how a
+//! wait is cancelled, signs of life, and the loss of a connection, which is the loss of all its locks at
+//! once.
+//!
+//! # What a server brings
+//!
+//! [`Sessions`] opens sessions and reads the holders; a [`Session`] locks, unlocks, gives a sign of life,
+//! and cancels a question that waits. Dropping it closes the connection.
+//!
+//! # When a lock is lost
+//!
+//! The end of a connection is reported, and every holder on it learns of it at once. Silence, because the
+//! network parts, is reported to nobody: so each session is asked for a sign of life five times in the time
+//! for which a holder may count on it (the profile's [`Liveness::Heartbeat`](leasehold_core::Liveness)),
+//! counted from before the last question that was answered. The server must keep a silent session for
+//! longer than that, by what is set for the session when it is opened. So a holder knows of the loss before
+//! the server can give the lock to another client.
+//!
+//! # Ground rules
+//!
+//! A connection of which anything is in doubt is closed, and never used again: a question whose answer did
+//! not come, a wait that could not be called back, an unlock that the server denies. All waits and retries
+//! are bounded.
+
+mod acquire;
+mod backend;
+mod claims;
+mod diagnose;
+mod inspect;
+mod open;
+mod release;
+mod session_pool;
+mod sessions;
+
+pub use backend::SessionBackend;
+pub use diagnose::break_finding;
+pub use sessions::{
+    Answer, Ask, Capacity, LONGEST_WAIT, Session, Sessions, Sharing, collision, of_a_stranger,
+};

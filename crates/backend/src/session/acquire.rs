@@ -1,0 +1,249 @@
+//! Acquisition of a claim: asked for in the session that all share, or in one of its own, where it may
+//! wait.
+//!
+//! Ground rules: a task that leaves while a question is under way leaves a session of which it is not known
+//! what it holds; it is closed, so that nothing is granted to nobody.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cell::{check, ended, pause};
+use leasehold_core::{Claim, Effect, Failure, FailureKind, Grant, Hint, Moment, Patience, Step, WaitMode};
+use tokio_util::sync::CancellationToken;
+
+use crate::session::backend::SessionBackend;
+use crate::session::claims::{Entered, Reserved};
+use crate::session::open::Open;
+use crate::session::session_pool::{SessionPool, is_doubtful};
+use crate::session::sessions::{Answer, Ask, Capacity, LONGEST_WAIT, Session, Sessions, Sharing};
+
+impl<C: Sessions> SessionBackend<C> {
+    /// Takes one step towards holding the claim.
+    pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        check(self.roster.sessions.profile(), claim)?;
+        let granted = match self.again(claim).await? {
+            Some(grant) => Some(grant),
+            None => match self.roster.sessions.room() {
+                Capacity::Many => self.take_shared(claim, patience).await?,
+                Capacity::One { .. } => self.take_alone(claim, patience).await?,
+            },
+        };
+        if let Some(grant) = granted {
+            self.pollers.forget(claim.id);
+            return Ok(Step::Granted(grant));
+        }
+        if patience.is_ended() || self.waits() {
+            self.pollers.forget(claim.id);
+            return Ok(Step::Busy(Hint::default()));
+        }
+        let ask_again_in = Some(pause(claim, self.pollers.count(claim.id), Duration::MAX));
+        Ok(Step::Busy(Hint { ask_again_in, ahead: None }))
+    }
+
+    /// Returns the grant of a claim that is held already, once its session has given a sign of life.
+    async fn again(&self, claim: &Claim) -> Result<Option<Grant>, Failure> {
+        let Some(open) = self.roster.book.find(claim) else { return Ok(None) };
+        match open.ping().await {
+            Ok(asked_at) => Ok(self.roster.book.grant(claim, asked_at)),
+            Err(failure) => {
+                self.roster.end(&open);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Asks once, in the session that all share.
+    async fn take_shared(&self, claim: &Claim, patience: &Patience) -> Result<Option<Grant>, Failure> {
+        let _turn = match patience.is_ended() {
+            true => self.turns.take_to_try(&claim.resource).await?,
+            false => self.turns.take(&claim.resource).await,
+        };
+        let open = self.roster.shared().await?;
+        let key = self.roster.sessions.key(&claim.resource);
+        let beside = match self.roster.book.reserve(&key, &claim.resource, claim.share, open.number)? {
+            Reserved::Ask(beside) => beside,
+            Reserved::Busy => return Ok(None),
+        };
+        let asking = Asking { roster: &self.roster, open: &open, is_settled: false };
+        let asked_at = patience.now();
+        let answer = open.session.lock(&Ask { claim, wait: Duration::ZERO, beside }).await;
+        asking.settle();
+        match answer {
+            Ok(Answer::Taken(fence)) => {
+                match self.roster.book.enter(claim, &open, fence, asked_at) {
+                    Entered::Held(grant) => Ok(Some(grant)),
+                    // It never waited, so nobody can have released it.
+                    Entered::Released | Entered::Ended => Err(session_ended()),
+                }
+            }
+            Ok(Answer::Busy) => {
+                self.roster.book.give_up(&key, open.number);
+                Ok(None)
+            }
+            Err(failure) => {
+                self.roster.book.give_up(&key, open.number);
+                if is_doubtful(&open, &failure) {
+                    self.roster.end(&open);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Asks in a session of its own, and waits there where the server lets it.
+    async fn take_alone(&self, claim: &Claim, patience: &Patience) -> Result<Option<Grant>, Failure> {
+        let wait = self.roster.book.begin_to_wait(claim.id);
+        let open = self.roster.lone().await?;
+        let asking = Asking { roster: &self.roster, open: &open, is_settled: false };
+        let taken = self.ask_on(&open, claim, patience, &wait.released).await;
+        asking.settle();
+        match taken {
+            Ok(Some(grant)) => Ok(Some(grant)),
+            Ok(None) => {
+                self.roster.give_back(open);
+                Ok(None)
+            }
+            Err(failure) => {
+                if is_doubtful(&open, &failure) {
+                    self.roster.end(&open);
+                } else {
+                    self.roster.give_back(open);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Asks in this session until it is granted, or patience has ended, or the claim is released.
+    async fn ask_on(
+        &self,
+        open: &Arc<Open<C::Session>>,
+        claim: &Claim,
+        patience: &Patience,
+        released: &CancellationToken,
+    ) -> Result<Option<Grant>, Failure> {
+        for round in 0u32.. {
+            let waits = self.waits() && !patience.is_ended();
+            let wait =
+                if waits { patience.left().clamp(SHORTEST_WAIT, LONGEST_WAIT) } else { Duration::ZERO };
+            let asked_at = patience.now();
+            let answer = wait_on(&**open, claim, wait, patience, released).await?;
+            if let Answer::Taken(fence) = answer {
+                let asked_at = if waits { self.confirm_late(open).await? } else { asked_at };
+                return match self.roster.book.enter(claim, open, fence, asked_at) {
+                    Entered::Held(grant) => Ok(Some(grant)),
+                    Entered::Ended => Err(session_ended()),
+                    Entered::Released => self.undo(open, claim).await.map(|()| None),
+                };
+            }
+            if !waits || patience.is_ended() || released.is_cancelled() {
+                return Ok(None);
+            }
+            if patience.now().since(asked_at) < wait / 2 {
+                // It was not worth the wait, for instance because of a deadlock with another transaction.
+                let before_next = pause(claim, round, Duration::MAX);
+                tokio::select! {
+                    () = tokio::time::sleep(before_next) => {}
+                    () = over(patience, released) => {}
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the moment from which a lock counts that was given after a wait: before a question that was
+    /// answered afterwards.
+    async fn confirm_late(&self, open: &Arc<Open<C::Session>>) -> Result<Moment, Failure> {
+        let confirmed = open.ping().await;
+        // Without an answer nobody knows whether the session, which has a lock now, still lives.
+        confirmed.inspect_err(|_| self.roster.end(open))
+    }
+
+    /// Releases a lock whose claim was released while it waited.
+    async fn undo(&self, open: &Arc<Open<C::Session>>, claim: &Claim) -> Result<(), Failure> {
+        if !matches!(open.session.unlock(claim, Sharing::Nobody).await, Ok(true)) {
+            self.roster.end(open);
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if a claim waits in the server.
+    fn waits(&self) -> bool {
+        self.roster.sessions.profile().waiting == WaitMode::Blocks
+    }
+}
+
+/// Sends the request once. A request that is no longer needed is called back from the server; a lock that it
+/// already got is returned all the same.
+async fn wait_on<S: Session>(
+    open: &Open<S>,
+    claim: &Claim,
+    wait: Duration,
+    patience: &Patience,
+    released: &CancellationToken,
+) -> Result<Answer, Failure> {
+    let ask = Ask { claim, wait, beside: Sharing::Nobody };
+    if wait.is_zero() {
+        return open.session.lock(&ask).await;
+    }
+    open.set_waiting(true);
+    let mut locking = pin!(open.session.lock(&ask));
+    let answer = tokio::select! {
+        // First of all it is asked: what has not begun cannot be called back.
+        biased;
+        answer = &mut locking => answer,
+        () = over(patience, released) => {
+            let called_back = async {
+                let ((), answer) = tokio::join!(open.session.cancel(), &mut locking);
+                answer
+            };
+            tokio::time::timeout(CALLED_BACK, called_back).await.unwrap_or_else(|_| {
+                Err(Failure::unanswered(format!("a wait that was called back did not end within {CALLED_BACK:?}")))
+            })
+        }
+    };
+    open.set_waiting(false);
+    answer
+}
+
+async fn over(patience: &Patience, released: &CancellationToken) {
+    tokio::select! {
+        () = ended(patience) => {}
+        () = released.cancelled() => {}
+    }
+}
+
+/// A question under way. Dropped before it is settled, it ends the session.
+struct Asking<'a, C: Sessions> {
+    roster: &'a SessionPool<C>,
+    open: &'a Arc<Open<C::Session>>,
+    is_settled: bool,
+}
+
+impl<C: Sessions> Asking<'_, C> {
+    fn settle(mut self) {
+        self.is_settled = true;
+    }
+}
+
+impl<C: Sessions> Drop for Asking<'_, C> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.roster.end(self.open);
+        }
+    }
+}
+
+fn session_ended() -> Failure {
+    Failure::new(
+        FailureKind::Unavailable,
+        Effect::None,
+        "the session ended while it was asked, and all its locks with it",
+    )
+}
+
+/// A shorter wait would be none for some servers.
+const SHORTEST_WAIT: Duration = Duration::from_millis(10);
+/// The time for which a cancelled wait may take to return, before its session is closed.
+const CALLED_BACK: Duration = Duration::from_millis(700);

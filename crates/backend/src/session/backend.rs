@@ -1,0 +1,92 @@
+//! The backend: the calls of the seam, and what they share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cell::{Pollers, Turns};
+use async_trait::async_trait;
+use leasehold_core::{
+    Backend, BreakOutcome, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+};
+
+use crate::session::session_pool::SessionPool;
+use crate::session::sessions::Sessions;
+
+/// Locks that a connection holds.
+///
+/// # Promises
+/// The promises are those of the server's [`Profile`]. The end of a connection is reported to every holder
+/// of it at once; its silence after the heartbeat's `valid` at the latest, which is before the server ends
+/// it.
+///
+/// # Cancel safety
+/// Dropping a future of [`Backend::contend`] while the server is asked closes the connection, and with it
+/// ends every lock that the connection holds.
+#[derive(Debug)]
+pub struct SessionBackend<C: Sessions> {
+    pub(crate) roster: SessionPool<C>,
+    pub(crate) pollers: Pollers,
+    pub(crate) turns: Turns,
+}
+
+impl<C: Sessions> SessionBackend<C> {
+    /// Creates a backend over this server. `clock` is the machine's own, and counts suspend.
+    pub fn new(sessions: C, clock: Arc<dyn Clock>) -> Self {
+        let roster = SessionPool::new(sessions, clock);
+        SessionBackend { roster, pollers: Pollers::default(), turns: Turns::default() }
+    }
+
+    /// Returns the server.
+    pub fn sessions(&self) -> &C {
+        &self.roster.sessions
+    }
+}
+
+#[async_trait]
+impl<C: Sessions> Backend for SessionBackend<C> {
+    fn profile(&self) -> &Profile {
+        self.roster.sessions.profile()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.step(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.confirm(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        self.end(batch).await
+    }
+
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
+        self.take_away(claim).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        _seen: Option<&SnapshotVersion>,
+        _patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.snapshot(resource).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        match limit {
+            0 => Ok(Vec::new()),
+            limit => self.roster.sessions.list(prefix, after, limit).await,
+        }
+    }
+
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.roster.sessions.diagnose(ttl).await
+    }
+}

@@ -1,0 +1,23 @@
+//! Looking without touching.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+use leasehold_core::{Failure, Resource, Snapshot, SnapshotVersion};
+
+use crate::session::backend::SessionBackend;
+use crate::session::sessions::Sessions;
+
+impl<C: Sessions> SessionBackend<C> {
+    pub(crate) async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+        let holders = self.roster.sessions.holders(resource).await?;
+        let mut state = DefaultHasher::new();
+        for holder in &holders {
+            (holder.id, holder.fence).hash(&mut state);
+        }
+        let version = SnapshotVersion(format!("{:016x}", state.finish()));
+        // Only the server knows which sessions wait, and it does not say for which claim.
+        let (fence, waiting) = (holders.iter().filter_map(|holder| holder.fence).max(), Vec::new());
+        Ok(Snapshot { resource: resource.clone(), version, holders, waiting, fence })
+    }
+}

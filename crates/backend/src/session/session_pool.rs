@@ -1,0 +1,129 @@
+//! The sessions of one client.
+//!
+//! Ground rules: one task opens a session while the others wait for it. A session that is over is never
+//! handed out, and its end removes what it held before any task learns of it in another way.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use leasehold_core::{Clock, Failure, Liveness};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::session::claims::ClaimTable;
+use crate::session::open::Open;
+use crate::session::sessions::{Capacity, Session, Sessions};
+
+/// The sessions of one client.
+#[derive(Debug)]
+pub(crate) struct SessionPool<C: Sessions> {
+    pub(crate) sessions: C,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) book: Arc<ClaimTable<C::Session>>,
+    /// The one that holds many locks.
+    current: tokio::sync::Mutex<Option<Arc<Open<C::Session>>>>,
+    /// Those without a lock, where each holds one.
+    idle: Mutex<Vec<Arc<Open<C::Session>>>>,
+    places: Arc<Semaphore>,
+    next: AtomicU64,
+}
+
+impl<C: Sessions> SessionPool<C> {
+    pub(crate) fn new(sessions: C, clock: Arc<dyn Clock>) -> Self {
+        let places = match sessions.room() {
+            Capacity::Many => Semaphore::MAX_PERMITS,
+            Capacity::One { sessions, .. } => sessions,
+        };
+        SessionPool {
+            sessions,
+            clock,
+            book: Arc::new(ClaimTable::new()),
+            current: tokio::sync::Mutex::new(None),
+            idle: Mutex::default(),
+            places: Arc::new(Semaphore::new(places)),
+            next: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the session that holds many locks; a new one where the last has ended.
+    pub(crate) async fn shared(&self) -> Result<Arc<Open<C::Session>>, Failure> {
+        let mut current = self.current.lock().await;
+        if let Some(open) = current.take() {
+            if open.is_live() {
+                *current = Some(open.clone());
+                return Ok(open);
+            }
+            self.end(&open);
+        }
+        let open = self.open(None).await?;
+        *current = Some(open.clone());
+        Ok(open)
+    }
+
+    /// Returns a session without a lock.
+    pub(crate) async fn lone(&self) -> Result<Arc<Open<C::Session>>, Failure> {
+        while let Some(open) = self.idle().pop() {
+            if open.is_live() {
+                return Ok(open);
+            }
+            self.end(&open);
+        }
+        match self.places.clone().try_acquire_owned() {
+            Ok(place) => self.open(Some(place)).await,
+            Err(_) => Err(self.full()),
+        }
+    }
+
+    /// Takes back a session that no longer has a lock.
+    pub(crate) fn give_back(&self, open: Arc<Open<C::Session>>) {
+        let mut idle = self.idle();
+        if open.is_live() && idle.len() < IDLE_MAX {
+            idle.push(open);
+        }
+    }
+
+    /// Ends a session, and with it every lock of it. Said of one that may have done what nobody knows.
+    pub(crate) fn end(&self, open: &Open<C::Session>) {
+        open.end();
+        self.book.lose(open.number);
+    }
+
+    async fn open(&self, place: Option<OwnedSemaphorePermit>) -> Result<Arc<Open<C::Session>>, Failure> {
+        let asked_at = self.clock.now();
+        let session = self.sessions.open().await?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let silence = match self.sessions.profile().liveness {
+            Liveness::Heartbeat { valid } => valid,
+            // Nobody counts on it, so that any time is right.
+            _ => crate::cell::PLACE_TTL,
+        };
+        let book = Arc::downgrade(&self.book);
+        let lose = move || {
+            if let Some(book) = book.upgrade() {
+                book.lose(number);
+            }
+        };
+        Ok(Arc::new(Open::watch(number, session, (self.clock.clone(), asked_at), silence, place, lose)))
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Open<C::Session>>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn full(&self) -> Failure {
+        let Capacity::One { sessions, option } = self.sessions.room() else {
+            return Failure::unavailable("all sessions are in use: release a lock, or try again later");
+        };
+        Failure::unavailable(format!(
+            "all {sessions} connections that may hold or wait for a lock are in use: release some, or raise {option} of \
+             the URL"
+        ))
+    }
+}
+
+/// The sessions without a lock that are kept for the next caller.
+const IDLE_MAX: usize = 8;
+
+/// Returns `true` if a failure leaves the session in doubt.
+pub(crate) fn is_doubtful<S: Session>(open: &Open<S>, failure: &Failure) -> bool {
+    failure.effect == leasehold_core::Effect::Unknown || !open.is_live()
+}

@@ -1,0 +1,55 @@
+//! Cells in memory before all laws: by the store's clock and by the observers', called and polling, in line
+//! and free, and on a store that makes every fifth write lose its race.
+
+use std::sync::Arc;
+
+use leasehold_backend::cell::ClockSource;
+use leasehold_conformance::Subject;
+use leasehold_core::{Backend, QueueOrder, WaitMode};
+
+use crate::store::{Faults, Kind, Store};
+
+struct Subjected(Arc<Store>, Kind, Faults);
+
+impl Subjected {
+    fn new(timekeeping: ClockSource, waiting: WaitMode, order: QueueOrder, faults: Faults) -> Self {
+        Subjected(Store::new(), Kind { timekeeping, waiting, order }, faults)
+    }
+}
+
+#[async_trait::async_trait]
+impl Subject for Subjected {
+    async fn open(&self) -> Option<Arc<dyn Backend>> {
+        Some(Arc::new(self.0.open(self.1, self.2)))
+    }
+}
+
+mod by_the_store {
+    use super::*;
+    leasehold_conformance::suite!(Subjected::new(
+        ClockSource::Store,
+        WaitMode::Notifies,
+        QueueOrder::Fifo,
+        Faults::default()
+    ));
+}
+
+mod by_observers {
+    use super::*;
+    leasehold_conformance::suite!(Subjected::new(
+        ClockSource::Observer,
+        WaitMode::Polls,
+        QueueOrder::Fifo,
+        Faults::default()
+    ));
+}
+
+mod losing_every_fifth_race {
+    use super::*;
+    leasehold_conformance::suite!(Subjected::new(
+        ClockSource::Store,
+        WaitMode::Polls,
+        QueueOrder::Unordered,
+        Faults { lost_races: 200, ..Faults::default() },
+    ));
+}

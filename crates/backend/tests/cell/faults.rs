@@ -1,0 +1,275 @@
+//! Faults of a store: lost races, requests and answers; forgotten and foreign cells; and the cost of each
+//! step when nothing fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold_core::{Backend, Claim, FailureKind, Fence, Patience, Proof, Release, Renew, Renewal, Step};
+
+use crate::store::{CACHE, Faults, Kind, LONG, Store, TABLE, claim, clock, try_take};
+
+async fn renew(backend: &dyn Backend, claims: &[Claim]) -> Vec<Renewal> {
+    let proof = Proof::none();
+    let batch: Vec<Renew<'_>> = claims.iter().map(|claim| Renew { claim, proof: &proof }).collect();
+    backend.renew(&batch).await
+}
+
+/// Takes, holds and releases as the engine does: the same claim again after every failure.
+async fn cycle(backend: &dyn Backend, name: &str, inside: &AtomicU32, last: &std::sync::Mutex<Fence>) {
+    let claim = claim(name, LONG);
+    let patience = Patience::unlimited(clock());
+    let grant = loop {
+        match backend.contend(&claim, &patience).await {
+            Ok(Step::Granted(grant)) => break grant,
+            Ok(Step::Busy(hint)) => tokio::time::sleep(hint.ask_again_in.unwrap_or_default()).await,
+            Err(failure) => assert_eq!(failure.kind, FailureKind::Unavailable, "{failure}"),
+        }
+    };
+    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside {name}");
+    {
+        let mut last = last.lock().unwrap();
+        assert!(grant.fence.unwrap() > *last, "{:?} after {last:?}", grant.fence);
+        *last = grant.fence.unwrap();
+    }
+    let renewal = renew(backend, std::slice::from_ref(&claim)).await.pop().unwrap();
+    assert!(matches!(renewal, Renewal::Renewed | Renewal::Unknown(_)), "{renewal:?}");
+    inside.fetch_sub(1, Ordering::SeqCst);
+    for tries in 0.. {
+        assert!(tries < 100, "a release never succeeds");
+        match backend.release(&[&claim]).await.pop().unwrap() {
+            Release::Unknown(_) => {}
+            // A release whose answer was lost finds nothing the second time.
+            Release::Gone => return assert!(tries > 0, "a held claim was gone"),
+            Release::Freed => return,
+        }
+    }
+}
+
+async fn survives(kind: Kind) {
+    let store = Store::new();
+    let faults = Faults { lost_races: 100, lost_requests: 50, lost_answers: 150 };
+    let states: Arc<Vec<(AtomicU32, std::sync::Mutex<Fence>)>> =
+        Arc::new((0..3).map(|_| Default::default()).collect());
+    let mut tasks = Vec::new();
+    for n in 0..6 {
+        let (backend, states) = (store.open(kind, faults), states.clone());
+        tasks.push(tokio::spawn(async move {
+            for round in 0..25 {
+                let at = (n + round) % 3;
+                let (inside, last) = &states[at];
+                cycle(&backend, &format!("r{at}"), inside, last).await;
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();
+    }
+    let listed = store.open(kind, Faults::default()).list("", None, 10).await.unwrap();
+    assert_eq!(listed, [], "what is released leaves nothing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_requests_and_replies_never_grant_two_by_store_clock() {
+    survives(TABLE).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_requests_and_replies_never_grant_two_by_observer_clocks() {
+    survives(CACHE).await;
+}
+
+#[tokio::test]
+async fn uncontended_acquire_and_release_take_one_request_each() {
+    for kind in [TABLE, CACHE] {
+        let store = Store::new();
+        let backend = store.open(kind, Faults::default());
+        for _ in 0..3 {
+            let (claim, before) = (claim("quiet", LONG), store.requests());
+            assert!(try_take(&backend, &claim).await.is_some());
+            assert_eq!(store.requests() - before, 1, "{kind:?}");
+            assert!(matches!(backend.release(&[&claim]).await[..], [Release::Freed]));
+            assert_eq!(store.requests() - before, 2, "{kind:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn released_cell_is_reacquired_even_after_others_changed_it() {
+    let store = Store::new();
+    let (here, there) = (store.open(TABLE, Faults::default()), store.open(TABLE, Faults::default()));
+    let mut last = Fence::default();
+    let mut take = async |backend: &dyn Backend| {
+        let claim = claim("left", LONG);
+        let fence = try_take(backend, &claim).await?.fence.unwrap();
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+        Some(claim)
+    };
+    for expected in [0, 1, 2] {
+        let claim = take(&here).await.unwrap();
+        assert_eq!(store.retakes(), expected);
+        assert!(matches!(here.release(&[&claim]).await[..], [Release::Freed]));
+    }
+    // Somebody else has it; what was left is then no longer known to be empty.
+    let others = take(&there).await.unwrap();
+    assert!(take(&here).await.is_none());
+    assert_eq!(store.retakes(), 3);
+    assert!(take(&here).await.is_none());
+    assert_eq!(store.retakes(), 3);
+    assert!(matches!(there.release(&[&others]).await[..], [Release::Freed]));
+    let claim = take(&here).await.unwrap();
+    assert!(matches!(here.release(&[&claim]).await[..], [Release::Freed]));
+    // It was deleted by hand.
+    store.forget("left");
+    let alone = self::claim("left", LONG);
+    assert!(try_take(&here, &alone).await.is_some());
+}
+
+#[tokio::test]
+async fn ten_thousand_renewals_are_a_hundred_requests() {
+    let store = Store::new();
+    let backend = store.open(TABLE, Faults::default());
+    let claims: Vec<Claim> = (0..10_000).map(|n| claim(&format!("many/{n}"), LONG)).collect();
+    for claim in &claims {
+        assert!(try_take(&backend, claim).await.is_some());
+    }
+    for _ in 0..2 {
+        let before = store.requests();
+        let answers = renew(&backend, &claims).await;
+        assert!(answers.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+        assert_eq!(store.requests() - before, 100);
+    }
+    // Another client knows nothing of them, and needs to look.
+    let other = store.open(TABLE, Faults::default());
+    let before = store.requests();
+    assert!(renew(&other, &claims).await.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+    assert_eq!(store.requests() - before, 200);
+    assert!(renew(&backend, &claims).await.iter().all(|answer| matches!(answer, Renewal::Renewed)));
+}
+
+#[tokio::test]
+async fn unobserved_lease_expires_and_a_waiter_waits_at_most_one_span() {
+    for kind in [TABLE, CACHE] {
+        let store = Store::new();
+        let ttl = Duration::from_millis(300);
+        let first = try_take(&store.open(kind, Faults::default()), &claim("dead", ttl)).await.unwrap();
+        tokio::time::sleep(ttl / 2).await;
+        let newcomer = store.open(kind, Faults::default());
+        let (next, began) = (claim("dead", ttl), std::time::Instant::now());
+        let grant = loop {
+            if let Some(grant) = try_take(&newcomer, &next).await {
+                break grant;
+            }
+            assert!(began.elapsed() < ttl * 3, "{kind:?}: a dead claim is never passed over");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        assert!(began.elapsed() >= ttl / 2 - Duration::from_millis(20), "{kind:?}");
+        assert!(grant.fence > first.fence);
+    }
+}
+
+#[tokio::test]
+async fn cell_lost_by_the_store_is_lost_to_its_holder_only() {
+    let store = Store::new();
+    let (here, there) = (store.open(TABLE, Faults::default()), store.open(TABLE, Faults::default()));
+    let (old, new) = (claim("lost", LONG), claim("lost", LONG));
+    assert!(try_take(&here, &old).await.is_some());
+    store.forget("lost");
+    assert!(try_take(&there, &new).await.is_some());
+    assert!(matches!(renew(&here, std::slice::from_ref(&old)).await[..], [Renewal::Lost]));
+    assert!(matches!(here.release(&[&old]).await[..], [Release::Gone]));
+    assert!(matches!(renew(&there, std::slice::from_ref(&new)).await[..], [Renewal::Renewed]));
+    assert!(matches!(there.release(&[&new]).await[..], [Release::Freed]));
+}
+
+#[tokio::test]
+async fn a_text_that_is_not_ours_is_left_untouched() {
+    let store = Store::new();
+    let backend = store.open(TABLE, Faults::default());
+    let (held, next) = (claim("spoilt", LONG), claim("spoilt", LONG));
+    assert!(try_take(&backend, &held).await.is_some());
+    store.spoil("spoilt", "shopping list");
+    let failure = backend.contend(&next, &Patience::none(clock())).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign);
+    assert!(failure.to_string().contains("left untouched"), "{failure}");
+    assert!(backend.list("", None, 10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_sweep_takes_what_is_over_and_nothing_else() {
+    let store = Store::new();
+    let backend = store.open(TABLE, Faults::default());
+    let held = claim("a", LONG);
+    let first = try_take(&backend, &held).await.unwrap();
+    let waiting = claim("a", LONG);
+    let patience = Patience::unlimited(clock());
+    let place = tokio::time::timeout(Duration::from_millis(50), backend.contend(&waiting, &patience)).await;
+    assert!(place.is_err(), "it waits");
+    let ended = claim("b", Duration::from_millis(200));
+    let before = try_take(&backend, &ended).await.unwrap();
+    let freed = claim("c", LONG);
+    try_take(&backend, &freed).await.unwrap();
+    assert!(matches!(backend.release(&[&freed]).await[..], [Release::Freed]));
+    tokio::time::sleep(Duration::from_millis(250)).await;
+
+    let swept = backend.sweep(LONG).await.unwrap();
+    assert_eq!((swept.seen, swept.emptied), (3, 0), "it was used a moment ago");
+    let swept = backend.sweep(Duration::ZERO).await.unwrap();
+    assert_eq!((swept.seen, swept.emptied, swept.forgotten), (3, 1, 0));
+    assert_eq!(backend.sweep(Duration::ZERO).await.unwrap().emptied, 0, "there is nothing left");
+
+    let seen = backend.inspect(&held.resource, None, &Patience::none(clock())).await.unwrap();
+    assert_eq!((seen.holders.len(), seen.waiting.len(), seen.fence), (1, 1, first.fence));
+    assert!(matches!(renew(&backend, &[held, ended]).await[..], [Renewal::Renewed, Renewal::Lost]));
+    let after = try_take(&backend, &claim("b", LONG)).await.unwrap();
+    assert!(after.fence > before.fence, "{after:?} after {before:?}");
+}
+
+/// Beside clients that lock one name in turns, some claims have lost their holders.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sweepers_disturb_neither_clients_nor_each_other() {
+    let store = Store::new();
+    let is_over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let sweepers: Vec<_> = (0..2)
+        .map(|_| {
+            let (backend, is_over) = (store.open(TABLE, Faults::default()), is_over.clone());
+            tokio::spawn(async move {
+                let mut emptied = 0;
+                while !is_over.load(Ordering::SeqCst) {
+                    emptied += backend.sweep(Duration::ZERO).await.unwrap().emptied;
+                    tokio::task::yield_now().await;
+                }
+                emptied
+            })
+        })
+        .collect();
+    let backend = store.open(TABLE, Faults::default());
+    for n in 0..20 {
+        let left = claim(&format!("left/{n}"), Duration::from_millis(200));
+        try_take(&backend, &left).await.unwrap();
+    }
+    let (inside, last) = (Arc::new(AtomicU32::new(0)), Arc::new(std::sync::Mutex::new(Fence::default())));
+    let clients: Vec<_> = (0..4)
+        .map(|_| {
+            let faults = Faults { lost_races: 50, ..Faults::default() };
+            let (backend, inside, last) = (store.open(TABLE, faults), inside.clone(), last.clone());
+            tokio::spawn(async move {
+                for _ in 0..100 {
+                    cycle(&backend, "job", &inside, &last).await;
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(250)).await;
+    is_over.store(true, Ordering::SeqCst);
+    let mut emptied = 0;
+    for sweeper in sweepers {
+        emptied += sweeper.await.unwrap();
+    }
+    emptied += backend.sweep(Duration::ZERO).await.unwrap().emptied;
+    assert_eq!(emptied, 20, "each that was left, once");
+}

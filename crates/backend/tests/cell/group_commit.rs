@@ -1,0 +1,185 @@
+//! Changes of several tasks of one client at once: one commit for all of them, and none that has to wait
+//! for another long. Time is paused while any task has something to do, so that a slow machine is not one
+//! that waits.
+
+use std::sync::Arc;
+
+use leasehold_backend::cell::CellBackend;
+use leasehold_core::{Backend, Claim, FailureKind, Fence, Grant, Note, Patience, Release, Step};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::store::{Faults, MemoryCells, Store, TABLE, claim, clock, try_take};
+
+type Client = Arc<CellBackend<MemoryCells>>;
+
+/// Returns a client that has left a cell for each of these tasks.
+async fn client(store: &Arc<Store>, tasks: usize) -> (Client, Vec<Fence>) {
+    let client = Arc::new(store.open(TABLE, Faults::default()));
+    let mut fences = Vec::new();
+    for n in 0..tasks {
+        let claim = claim(&name(n), crate::store::LONG);
+        fences.push(try_take(&*client, &claim).await.unwrap().fence.unwrap());
+        assert!(matches!(client.release(&[&claim]).await[..], [Release::Freed]));
+    }
+    (client, fences)
+}
+
+/// Returns names that are not in their own order.
+fn name(n: usize) -> String {
+    format!("{}/{n}", 9 - n % 10)
+}
+
+async fn take(client: Client, claim: Claim) -> (Claim, Grant) {
+    match client.contend(&claim, &Patience::none(clock())).await.unwrap() {
+        Step::Granted(grant) => (claim, grant),
+        Step::Busy(hint) => panic!("{claim:?} is not granted: {hint:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_during_a_commit_are_grouped_into_the_next() {
+    let store = Store::new();
+    let (client, former) = client(&store, 8).await;
+    let before = store.requests();
+    let mut tasks = JoinSet::new();
+    for (n, former) in former.into_iter().enumerate() {
+        let client = client.clone();
+        tasks.spawn(async move {
+            let (claim, grant) = take(client, claim(&name(n), crate::store::LONG)).await;
+            assert!(grant.fence.unwrap() > former);
+            claim
+        });
+    }
+    let claims = tasks.join_all().await;
+    assert_eq!(store.requests() - before, 2, "one for the first, one for all others");
+
+    let before = store.requests();
+    let mut tasks = JoinSet::new();
+    for claim in claims {
+        let client = client.clone();
+        tasks.spawn(async move { client.release(&[&claim]).await.pop().unwrap() });
+    }
+    assert!(tasks.join_all().await.iter().all(|release| matches!(release, Release::Freed)));
+    assert_eq!(store.requests() - before, 2);
+    assert_eq!(client.list("", None, 10).await.unwrap(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_long_for_what_others_sent() {
+    let store = Store::new();
+    let (client, _) = client(&store, 4).await;
+    let gates = [store.stall_a_commit(), store.stall_a_commit()];
+    let stuck = [0, 1].map(|n| start(&client, n));
+    until_sent(&store).await;
+    // These have no answer, and those behind them have.
+    let others = [2, 3].map(|n| start(&client, n));
+    for other in others {
+        other.await.unwrap();
+    }
+    assert!(stuck.iter().all(|stuck| !stuck.is_finished()));
+    for (gate, stuck) in gates.iter().zip(stuck) {
+        gate.add_permits(1);
+        stuck.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_before_it_was_sent_asks_for_nothing() {
+    let store = Store::new();
+    let (client, _) = client(&store, 3).await;
+    let gates = [store.stall_a_commit(), store.stall_a_commit()];
+    let sent = [0, 1].map(|n| start(&client, n));
+    until_sent(&store).await;
+    let before = store.requests();
+    let leaver = start(&client, 2);
+    tokio::task::yield_now().await;
+    leaver.abort();
+    assert!(leaver.await.unwrap_err().is_cancelled());
+    for (gate, sent) in gates.iter().zip(sent) {
+        gate.add_permits(1);
+        sent.await.unwrap();
+    }
+    assert_eq!(store.requests() - before, 2, "of those that were sent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_for_one_who_has_left_is_given_back() {
+    let store = Store::new();
+    let (client, _) = client(&store, 3).await;
+    let gates = [store.stall_a_commit(), store.stall_a_commit()];
+    let (first, leaver, stayer) = (start(&client, 0), start(&client, 1), start(&client, 2));
+    until_sent(&store).await;
+    leaver.abort();
+    assert!(leaver.await.unwrap_err().is_cancelled());
+    for gate in gates {
+        gate.add_permits(1);
+    }
+    first.await.unwrap();
+    stayer.await.unwrap();
+    let others = store.open(TABLE, Faults::default());
+    let wanted = claim(&name(1), crate::store::LONG);
+    while try_take(&others, &wanted).await.is_none() {
+        tokio::task::yield_now().await;
+    }
+    let held = others.list("", None, 10).await.unwrap();
+    assert_eq!(held.len(), 3, "{held:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_commit_that_panics_keeps_nobody_waiting() {
+    let store = Store::new();
+    let (client, _) = client(&store, 3).await;
+    let gate = store.stall_a_commit();
+    store.break_a_commit();
+    let first = start(&client, 0);
+    let others = [1, 2].map(|n| {
+        let client = client.clone();
+        tokio::spawn(async move {
+            client.contend(&claim(&name(n), crate::store::LONG), &Patience::none(clock())).await
+        })
+    });
+    for other in others {
+        let failure = other.await.unwrap().unwrap_err();
+        assert!(failure.to_string().contains("did not answer"), "{failure}");
+    }
+    gate.add_permits(1);
+    first.await.unwrap();
+    take(client, claim(&name(2), crate::store::LONG)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_refused_for_what_another_wants() {
+    let store = Store::new();
+    let (client, _) = client(&store, 4).await;
+    let gate = store.stall_a_commit();
+    let first = start(&client, 0);
+    tokio::task::yield_now().await;
+    let refused = {
+        let claim = Claim {
+            note: Note::new(crate::store::UNWRITABLE).unwrap(),
+            ..claim(&name(1), crate::store::LONG)
+        };
+        let client = client.clone();
+        tokio::spawn(async move { client.contend(&claim, &Patience::none(clock())).await })
+    };
+    let others = [2, 3].map(|n| start(&client, n));
+    let failure = refused.await.unwrap().unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Invalid);
+    for other in others {
+        other.await.unwrap();
+    }
+    gate.add_permits(1);
+    first.await.unwrap();
+}
+
+/// Takes one in a task of its own.
+fn start(client: &Client, n: usize) -> JoinHandle<(Claim, Grant)> {
+    tokio::spawn(take(client.clone(), claim(&name(n), crate::store::LONG)))
+}
+
+/// Waits until the store has all commits whose fate was set.
+async fn until_sent(store: &Store) {
+    while store.commits_to_come() > 0 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,9 @@
+//! Cells in memory: the laws, faults, group commit and isolation.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod conformance;
+mod faults;
+mod group_commit;
+mod isolation;
+mod store;

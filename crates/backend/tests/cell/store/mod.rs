@@ -1,0 +1,480 @@
+//! Cells in the memory of this process, with the faults of a store: lost races, lost requests, lost answers.
+//!
+//! Two kinds, as the crate knows two ways of keeping time: one with a clock, which keeps a fence beside
+//! each text and never forgets it, as a table does; and one without, which numbers its writes and forgets a
+//! text when it need not be kept any longer, as a cache does.
+
+#![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use leasehold_backend::cell::{
+    AmendKind, Call, Cell, CellBackend, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, MAX_TTL,
+    MIN_TTL, Notifier, Origin, PLACE_TTL, Put, Swap,
+};
+use leasehold_conformance::SteadyClock;
+use leasehold_core::{
+    Backend, Claim, ClaimId, Clock, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Grant,
+    Liveness, LockSupport, Note, Patience, Profile, QueueOrder, Resource, Share, Step, WaitMode,
+};
+use tokio::sync::Semaphore;
+
+/// A database.
+pub(crate) const TABLE: Kind =
+    Kind { timekeeping: ClockSource::Store, waiting: WaitMode::Notifies, order: QueueOrder::Fifo };
+/// A cache.
+pub(crate) const CACHE: Kind =
+    Kind { timekeeping: ClockSource::Observer, waiting: WaitMode::Polls, order: QueueOrder::Fifo };
+
+/// Returns a wanted mutex.
+pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).unwrap();
+    let resource = Resource::new(name).unwrap();
+    Claim { id: ClaimId::from_bytes(id), resource, share: Share::MUTEX, ttl, note: Note::default() }
+}
+
+pub(crate) fn clock() -> Arc<dyn Clock> {
+    Arc::new(SteadyClock::new())
+}
+
+/// Asks once.
+pub(crate) async fn try_take(backend: &dyn Backend, claim: &Claim) -> Option<Grant> {
+    match backend.contend(claim, &Patience::none(clock())).await.unwrap() {
+        Step::Granted(grant) => Some(grant),
+        Step::Busy(_) => None,
+    }
+}
+
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The time for which a statement waits for a row.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The text that the store refuses in a commit of what several tasks want.
+pub(crate) const UNWRITABLE: &str = "€";
+
+/// The server.
+#[derive(Debug, Default)]
+pub(crate) struct Store {
+    rows: Mutex<Rows>,
+    bells: Mutex<Vec<Notifier>>,
+    requests: AtomicU64,
+    retakes: AtomicU64,
+    next_commits: Mutex<VecDeque<Fate>>,
+    /// The cells that a transaction of another client keeps locked.
+    locked: Mutex<BTreeSet<String>>,
+    /// The number of writes to each cell that come too late from now on: another client changes it before.
+    overtaken: Mutex<BTreeMap<String, u32>>,
+}
+
+/// The fate of a commit of what several tasks want.
+#[derive(Debug)]
+enum Fate {
+    /// The commit is carried out when this is opened.
+    Waits(Arc<Semaphore>),
+    Panics,
+}
+
+#[derive(Debug, Default)]
+struct Rows {
+    cells: BTreeMap<String, Row>,
+    writes: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Row {
+    text: String,
+    version: u64,
+    fence: Fence,
+    origin: Instant,
+    lapses: Instant,
+}
+
+/// The faults on one connection, in parts of a thousand requests.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Faults {
+    pub(crate) lost_races: u32,
+    pub(crate) lost_requests: u32,
+    pub(crate) lost_answers: u32,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct MemoryCells {
+    store: Arc<Store>,
+    profile: Profile,
+    timekeeping: ClockSource,
+    bells: Option<Notifier>,
+    faults: Faults,
+}
+
+impl Store {
+    pub(crate) fn new() -> Arc<Store> {
+        Arc::new(Store::default())
+    }
+
+    /// Returns the number of requests.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of requests for a cell that the client believed to exist and to be empty.
+    pub(crate) fn retakes(&self) -> u64 {
+        self.retakes.load(Ordering::SeqCst)
+    }
+
+    /// Stalls the next commit without a set fate, of cells that their client has written last: it is
+    /// carried out when a permit is added.
+    pub(crate) fn stall_a_commit(&self) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        self.next_commits.lock().unwrap().push_back(Fate::Waits(gate.clone()));
+        gate
+    }
+
+    /// Returns how many of the commits whose fate was set have not come.
+    pub(crate) fn commits_to_come(&self) -> usize {
+        self.next_commits.lock().unwrap().len()
+    }
+
+    /// Makes the next such commit panic.
+    pub(crate) fn break_a_commit(&self) {
+        self.next_commits.lock().unwrap().push_back(Fate::Panics);
+    }
+
+    /// Locks a cell by a transaction of another client, which does not end.
+    pub(crate) fn lock(&self, at: &str) {
+        self.locked.lock().unwrap().insert(at.to_owned());
+    }
+
+    /// Changes a cell before each of the next `count` writes to it, as a crowd of other clients does.
+    pub(crate) fn overtake(&self, at: &str, count: u32) {
+        self.overtaken.lock().unwrap().insert(at.to_owned(), count);
+    }
+
+    /// Returns how many writes to this cell are still to be overtaken.
+    pub(crate) fn still_to_overtake(&self, at: &str) -> u32 {
+        self.overtaken.lock().unwrap()[at]
+    }
+
+    /// Ends the transaction that keeps it locked.
+    pub(crate) fn unlock(&self, at: &str) {
+        self.locked.lock().unwrap().remove(at);
+    }
+
+    fn is_locked(&self, at: &Resource) -> bool {
+        self.locked.lock().unwrap().contains(at.as_str())
+    }
+
+    /// Replaces the text of a cell, as an operator can do it.
+    pub(crate) fn spoil(&self, at: &str, text: &str) {
+        self.rows.lock().unwrap().cells.get_mut(at).unwrap().text = text.to_owned();
+    }
+
+    /// Loses a cell, as by a restart without data.
+    pub(crate) fn forget(&self, at: &str) {
+        self.rows.lock().unwrap().cells.remove(at).unwrap();
+    }
+
+    /// Opens one more client.
+    pub(crate) fn open(self: &Arc<Self>, kind: Kind, faults: Faults) -> CellBackend<MemoryCells> {
+        let bells = (kind.waiting == WaitMode::Notifies).then(|| {
+            let bells = Notifier::new();
+            bells.begin_hearing();
+            self.bells.lock().unwrap().push(bells.clone());
+            bells
+        });
+        let profile = Profile {
+            name: "cells",
+            admission: LockSupport::Counted,
+            order: kind.order,
+            waiting: kind.waiting,
+            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
+            fencing: FenceGrade::Strict,
+            safety: Durability::Strict,
+            place_ttl: PLACE_TTL,
+            granularity: Duration::from_millis(2),
+            overrun: Duration::ZERO,
+            renew_batch_max: 100,
+            note_max: leasehold_core::Note::MAX_BYTES,
+        };
+        let cells =
+            MemoryCells { store: Arc::clone(self), profile, timekeeping: kind.timekeeping, bells, faults };
+        CellBackend::new(cells, Arc::new(SteadyClock::new()))
+    }
+}
+
+/// The way in which a client uses the store.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) timekeeping: ClockSource,
+    pub(crate) waiting: WaitMode,
+    pub(crate) order: QueueOrder,
+}
+
+impl MemoryCells {
+    async fn request(&self) -> Result<(), Failure> {
+        self.store.requests.fetch_add(1, Ordering::SeqCst);
+        // Others get a turn between any two requests, as they do over a network.
+        tokio::task::yield_now().await;
+        match happens(self.faults.lost_requests) {
+            true => Err(Failure::unavailable("the request was lost")),
+            false => Ok(()),
+        }
+    }
+
+    fn answer<T>(&self, answer: T) -> Result<T, Failure> {
+        match happens(self.faults.lost_answers) {
+            true => Err(Failure::unanswered("the answer was lost")),
+            false => Ok(answer),
+        }
+    }
+
+    /// Waits for a row for as long as a statement may.
+    async fn outlasted(&self) -> Failure {
+        tokio::time::sleep(STATEMENT_TIMEOUT).await;
+        Failure::unavailable("the statement took too long")
+    }
+
+    /// Returns `true` if claims live in the cell, so that a request to seize it writes nothing.
+    fn is_held(&self, at: &Resource) -> bool {
+        self.rows().cells.get(at.as_str()).is_some_and(|row| row.lapses > Instant::now())
+    }
+
+    fn is_cache(&self) -> bool {
+        self.timekeeping == ClockSource::Observer
+    }
+
+    fn cell(&self, row: &Row) -> Cell {
+        let age = (!self.is_cache()).then(|| row.origin.elapsed());
+        Cell { text: row.text.clone(), version: row.version, fence: row.fence, floor: row.fence, age }
+    }
+
+    fn write(
+        &self,
+        rows: &mut Rows,
+        at: &Resource,
+        put: &Put,
+        fence: Option<Fence>,
+        origin: Option<Instant>,
+    ) {
+        rows.writes += 1;
+        let now = Instant::now();
+        let kept = rows.cells.get(at.as_str()).map(|row| row.origin);
+        let origin = origin.or(kept).unwrap_or(now);
+        let row = match self.is_cache() {
+            true if put.text.is_empty() => {
+                rows.cells.remove(at.as_str());
+                None
+            }
+            true => Some(Row {
+                text: put.text.clone(),
+                version: rows.writes,
+                fence: Fence::new(0, rows.writes, 0),
+                origin: now,
+                lapses: now + put.keep,
+            }),
+            false => Some(Row {
+                text: put.text.clone(),
+                version: put.version,
+                fence: fence.unwrap_or(put.fence),
+                origin,
+                lapses: origin + put.keep,
+            }),
+        };
+        if let Some(row) = row {
+            rows.cells.insert(at.as_str().to_owned(), row);
+        }
+        if put.call != Call::Nobody {
+            self.store.bells.lock().unwrap().iter().for_each(|bells| bells.ring(at, &put.call));
+        }
+    }
+
+    /// Drops what a cache need not keep any longer.
+    fn rows(&self) -> std::sync::MutexGuard<'_, Rows> {
+        let mut rows = self.store.rows.lock().unwrap();
+        if self.is_cache() {
+            let now = Instant::now();
+            rows.cells.retain(|_, row| row.lapses > now);
+        }
+        rows
+    }
+
+    fn try_swap(&self, swap: &Swap) -> bool {
+        let mut rows = self.rows();
+        let now = Instant::now();
+        let Some(row) = rows.cells.get_mut(swap.at.as_str()) else { return false };
+        match self.store.overtaken.lock().unwrap().get_mut(swap.at.as_str()) {
+            Some(left) if *left > 0 => {
+                *left -= 1;
+                row.version += 1;
+            }
+            _ => {}
+        }
+        if row.version != swap.seen || happens(self.faults.lost_races) {
+            return false;
+        }
+        let origin = match swap.basis {
+            Origin::Kept => None,
+            Origin::Renewed if row.lapses <= now => return false,
+            Origin::Renewed => Some(now),
+        };
+        assert!(swap.put.fence >= row.fence || self.is_cache(), "a fence went back: {swap:?}");
+        self.write(&mut rows, &swap.at, &swap.put, None, origin);
+        true
+    }
+
+    fn try_amend(&self, amend: &CellUpdate) -> Option<Fence> {
+        let mut rows = self.rows();
+        let now = Instant::now();
+        let row = rows.cells.get(amend.at.as_str()).filter(|row| row.version == amend.seen)?;
+        let fence = match amend.way {
+            AmendKind::Retake => {
+                assert!(row.text.is_empty(), "it was not left empty: {row:?}");
+                Fence::new(row.fence.epoch, row.fence.seq + 1, 0)
+            }
+            AmendKind::Keep if row.lapses <= now => return None,
+            AmendKind::Keep => amend.put.fence,
+        };
+        assert!(fence >= row.fence, "a fence went back: {amend:?}");
+        self.write(&mut rows, &amend.at, &amend.put, Some(fence), Some(now));
+        Some(fence)
+    }
+}
+
+#[async_trait]
+impl CellStore for MemoryCells {
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn timekeeping(&self) -> ClockSource {
+        self.timekeeping
+    }
+
+    fn commits_at_once(&self) -> Option<usize> {
+        Some(2)
+    }
+
+    fn max_text(&self) -> usize {
+        1 << 20
+    }
+
+    fn bells(&self) -> Option<&Notifier> {
+        self.bells.as_ref()
+    }
+
+    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
+        if self.store.is_locked(at) && !self.is_held(at) {
+            return Err(self.outlasted().await);
+        }
+        self.request().await?;
+        let seized = {
+            let mut rows = self.rows();
+            let now = Instant::now();
+            let row = rows.cells.get(at.as_str()).cloned();
+            match row {
+                Some(row) if row.lapses > now => InsertOutcome::Held(happens(500).then(|| self.cell(&row))),
+                _ if happens(self.faults.lost_races) => InsertOutcome::Held(None),
+                row => {
+                    let last = row.map_or(Fence::default(), |row| row.fence);
+                    let fence = Fence::new(last.epoch, last.seq + 1, 0);
+                    self.write(&mut rows, at, put, Some(fence), Some(now));
+                    let row = &rows.cells[at.as_str()];
+                    InsertOutcome::Taken { version: row.version, fence: row.fence }
+                }
+            }
+        };
+        self.answer(seized)
+    }
+
+    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
+        assert!(amends.is_sorted_by(|one, other| one.at < other.at), "not in the order of names: {amends:?}");
+        let retakes = amends.iter().filter(|amend| amend.way == AmendKind::Retake).count();
+        self.store.retakes.fetch_add(u64::try_from(retakes).unwrap(), Ordering::SeqCst);
+        let fate = self.store.next_commits.lock().unwrap().pop_front();
+        match fate {
+            Some(Fate::Waits(gate)) => drop(gate.acquire().await.unwrap()),
+            Some(Fate::Panics) => panic!("as the test wants it"),
+            None => {}
+        }
+        if let Err(failure) = self.request().await {
+            return amends.iter().map(|_| Err(failure.clone())).collect();
+        }
+        if amends.iter().any(|amend| amend.put.text.contains(UNWRITABLE)) {
+            let refused = Failure::new(FailureKind::Invalid, Effect::None, "it cannot be written");
+            return amends.iter().map(|_| Err(refused.clone())).collect();
+        }
+        let lost_a_race = happens(self.faults.lost_races);
+        let is_left = |amend: &CellUpdate| lost_a_race || self.store.is_locked(&amend.at);
+        let done: Vec<Option<Fence>> =
+            amends.iter().map(|amend| if is_left(amend) { None } else { self.try_amend(amend) }).collect();
+        match self.answer(()) {
+            Ok(()) => done.into_iter().map(Ok).collect(),
+            Err(failure) => done.iter().map(|_| Err(failure.clone())).collect(),
+        }
+    }
+
+    async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
+        if let Err(failure) = self.request().await {
+            return at.iter().map(|_| Err(failure.clone())).collect();
+        }
+        let rows = self.rows();
+        at.iter().map(|at| Ok(rows.cells.get(at.as_str()).map(|row| self.cell(row)))).collect()
+    }
+
+    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        if swaps.iter().any(|swap| self.store.is_locked(&swap.at)) {
+            let failure = self.outlasted().await;
+            return swaps.iter().map(|_| Err(failure.clone())).collect();
+        }
+        self.swap_unlocked(swaps).await
+    }
+
+    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
+        if let Err(failure) = self.request().await {
+            return swaps.iter().map(|_| Err(failure.clone())).collect();
+        }
+        swaps.iter().map(|swap| self.answer(!self.store.is_locked(&swap.at) && self.try_swap(swap))).collect()
+    }
+
+    async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
+        assert!(!self.is_cache(), "a cache forgets by itself");
+        self.request().await?;
+        let rows = self.rows();
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(after.as_str()));
+        let some = rows.cells.range::<str, _>((from, Bound::Unbounded)).take(limit);
+        let found = some.map(|(name, row)| {
+            let idle = Instant::now().saturating_duration_since(row.lapses);
+            Found { at: Resource::new(name).unwrap(), cell: self.cell(row), idle }
+        });
+        Ok(found.collect())
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<(Resource, Cell)>, Failure> {
+        self.request().await?;
+        let rows = self.rows();
+        let from = match after {
+            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix),
+        };
+        let named = rows.cells.range::<str, _>((from, Bound::Unbounded));
+        let found =
+            named.take_while(|(name, _)| name.starts_with(prefix)).filter(|(_, row)| !row.text.is_empty());
+        Ok(found.take(limit).map(|(name, row)| (Resource::new(name).unwrap(), self.cell(row))).collect())
+    }
+}
+
+fn happens(of_a_thousand: u32) -> bool {
+    of_a_thousand > 0 && getrandom::u32().unwrap() % 1000 < of_a_thousand
+}

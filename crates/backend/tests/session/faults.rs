@@ -1,0 +1,217 @@
+//! Events that end a session, and what is in doubt after them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_backend::session::Capacity;
+use leasehold_conformance::SteadyClock;
+use leasehold_core::{
+    Backend, Claim, ClaimId, Clock, FailureKind, Grant, LossCause, Note, Patience, Proof, Release, Renew,
+    Renewal, Resource, Share, Step, WaitMode,
+};
+use tokio::time::Instant;
+
+use crate::store::{SILENCE, Server};
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(SteadyClock::new())
+}
+
+fn claim_of(name: &str, share: Share) -> Claim {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).unwrap();
+    let (id, resource) = (ClaimId::from_bytes(id), Resource::new(name).unwrap());
+    Claim { id, resource, share, ttl: Duration::from_secs(60), note: Note::default() }
+}
+
+fn claim(name: &str) -> Claim {
+    claim_of(name, Share::MUTEX)
+}
+
+async fn hold(backend: &dyn Backend, claim: &Claim) -> Grant {
+    match backend.contend(claim, &Patience::none(clock())).await.unwrap() {
+        Step::Granted(grant) => grant,
+        Step::Busy(hint) => panic!("{hint:?}"),
+    }
+}
+
+async fn is_refused(backend: &dyn Backend, claim: &Claim) -> bool {
+    matches!(backend.contend(claim, &Patience::none(clock())).await.unwrap(), Step::Busy(_))
+}
+
+async fn release(backend: &dyn Backend, claim: &Claim) -> Release {
+    backend.release(&[claim]).await.pop().unwrap()
+}
+
+async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
+    backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
+}
+
+const ONE: Capacity = Capacity::One { sessions: 3, option: "sessions=" };
+
+#[tokio::test]
+async fn the_end_of_a_session_is_told_to_all_its_holders_at_once() {
+    let server = Server::new();
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    let claims = [claim("a"), claim("b"), claim("c")];
+    let mut signals = Vec::new();
+    for claim in &claims {
+        signals.push(hold(&backend, claim).await.lost.unwrap());
+    }
+    assert_eq!(server.sessions(), 1, "all of them share one");
+    server.end_all();
+    for signal in &mut signals {
+        let told = tokio::time::timeout(Duration::from_millis(200), signal.fired()).await;
+        assert_eq!(told, Ok(LossCause::SessionEnded));
+    }
+    for claim in &claims {
+        assert!(matches!(renew(&backend, claim).await, Renewal::Lost));
+        assert!(matches!(release(&backend, claim).await, Release::Gone));
+    }
+    // The next one begins a new session.
+    hold(&backend, &claim("a")).await;
+}
+
+#[tokio::test]
+async fn silence_is_a_loss_before_the_server_may_end_the_session() {
+    for room in [Capacity::Many, ONE] {
+        let server = Server::new();
+        let backend = server.client(room, WaitMode::Polls);
+        let held = claim("a");
+        let mut signal = hold(&backend, &held).await.lost.unwrap();
+        // Signs of life keep it, however long.
+        tokio::time::sleep(SILENCE * 2).await;
+        assert!(matches!(renew(&backend, &held).await, Renewal::Alive));
+        let began = Instant::now();
+        server.fall_silent();
+        let cause = tokio::time::timeout(SILENCE * 2, signal.fired()).await.unwrap();
+        assert_eq!(cause, LossCause::SessionEnded);
+        assert!(began.elapsed() < SILENCE * 2, "reported after {:?}", began.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn unlock_denied_by_the_server_ends_the_session_and_its_locks() {
+    let server = Server::new();
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    let (first, second) = (claim("a"), claim("b"));
+    hold(&backend, &first).await;
+    let mut signal = hold(&backend, &second).await.lost.unwrap();
+    server.forget();
+    assert!(matches!(release(&backend, &first).await, Release::Gone));
+    assert_eq!(signal.fired().await, LossCause::SessionEnded);
+    assert!(matches!(renew(&backend, &second).await, Renewal::Lost));
+}
+
+#[tokio::test]
+async fn readers_of_one_client_share_one_lock_of_the_server() {
+    let server = Server::new();
+    let (backend, other) =
+        (server.client(Capacity::Many, WaitMode::Polls), server.client(Capacity::Many, WaitMode::Polls));
+    let readers: Vec<Claim> = (0..3).map(|_| claim_of("a", Share::READER)).collect();
+    for reader in &readers {
+        hold(&backend, reader).await;
+    }
+    let writer = claim_of("a", Share::WRITER);
+    for reader in &readers {
+        assert!(is_refused(&backend, &writer).await && is_refused(&other, &writer).await);
+        assert!(matches!(release(&backend, reader).await, Release::Freed));
+    }
+    assert_eq!(server.locks(), 0);
+    hold(&other, &writer).await;
+    assert!(is_refused(&backend, &claim_of("a", Share::READER)).await);
+}
+
+#[tokio::test]
+async fn names_that_share_a_key_are_told_so() {
+    let server = Server::new();
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    hold(&backend, &claim("a")).await;
+    let failure = backend.contend(&claim("alias of a"), &Patience::none(clock())).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Foreign);
+    assert!(failure.detail().contains("\"alias of a\"") && failure.detail().contains("\"a\""), "{failure}");
+}
+
+#[tokio::test]
+async fn beyond_the_limit_of_connections_one_is_refused_and_told_why() {
+    let server = Server::new();
+    let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
+    let claims = [claim("a"), claim("b")];
+    for claim in &claims {
+        hold(&*backend, claim).await;
+    }
+    let patience = Patience::unlimited(clock());
+    let waiting = {
+        let (backend, patience, wanted) = (backend.clone(), patience.clone(), claim("a"));
+        tokio::spawn(async move { backend.contend(&wanted, &patience).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let failure = backend.contend(&claim("c"), &Patience::none(clock())).await.unwrap_err();
+    assert!(
+        failure.is_transient()
+            && failure.detail().contains("all 3")
+            && failure.detail().contains("sessions=")
+    );
+    patience.end();
+    assert!(matches!(waiting.await.unwrap().unwrap(), Step::Busy(_)));
+    hold(&*backend, &claim("c")).await;
+    assert_eq!(server.sessions(), 3, "a session without a lock is used again");
+}
+
+#[tokio::test]
+async fn released_wait_is_cancelled_and_the_lock_goes_to_the_next() {
+    let server = Server::new();
+    let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
+    let (held, wanted) = (claim("a"), claim("a"));
+    hold(&*backend, &held).await;
+    let waiting = {
+        let (backend, wanted) = (backend.clone(), wanted.clone());
+        tokio::spawn(async move { backend.contend(&wanted, &Patience::unlimited(clock())).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(matches!(release(&*backend, &wanted).await, Release::Freed));
+    let step = tokio::time::timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap().unwrap();
+    assert!(matches!(step, Step::Busy(_)), "{step:?}");
+    assert!(matches!(release(&*backend, &wanted).await, Release::Gone));
+    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    assert_eq!(server.locks(), 0);
+}
+
+#[tokio::test]
+async fn one_who_is_dropped_while_the_server_is_asked_leaves_no_lock() {
+    for room in [Capacity::Many, ONE] {
+        let server = Server::new();
+        let backend = server.client(room, WaitMode::Polls);
+        for _ in 0..50 {
+            let wanted = claim("a");
+            let patience = Patience::none(clock());
+            let asking = backend.contend(&wanted, &patience);
+            // Each poll ends in another place.
+            let polls = usize::from(wanted.id.as_bytes()[0]) % 6;
+            let mut asking = Box::pin(asking);
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let mut granted = false;
+            for _ in 0..polls {
+                if asking.as_mut().poll(&mut context).is_ready() {
+                    granted = true;
+                    break;
+                }
+            }
+            drop(asking);
+            if granted {
+                assert!(matches!(release(&backend, &wanted).await, Release::Freed));
+            }
+            let next = claim("a");
+            let mut held = false;
+            for _ in 0..100 {
+                held = !is_refused(&backend, &next).await;
+                if held {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            assert!(held, "a lock was left behind");
+            assert!(matches!(release(&backend, &next).await, Release::Freed));
+        }
+    }
+}

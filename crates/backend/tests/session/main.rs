@@ -1,0 +1,7 @@
+//! Sessions in memory: the laws and faults.
+
+#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
+
+mod conformance;
+mod faults;
+mod store;

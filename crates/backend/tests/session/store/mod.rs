@@ -1,0 +1,298 @@
+//! A server in the memory of this process whose sessions hold locks, with its faults as methods.
+//!
+//! As real ones do, it lets one session take one lock again and again: which claims exclude each other
+//! within a client is not its business.
+
+#![allow(clippy::unwrap_used, dead_code, reason = "test support; not each test uses all of it")]
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_backend::session::{Answer, Ask, Capacity, Session, SessionBackend, Sessions, Sharing};
+use leasehold_conformance::SteadyClock;
+use leasehold_core::{
+    Claim, ClaimId, ClaimInfo, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
+    QueueOrder, Resource, ResourceSummary, WaitMode,
+};
+use tokio::sync::watch;
+
+pub(crate) const SILENCE: Duration = Duration::from_millis(400);
+
+/// The server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    state: Mutex<State>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Which sessions have which lock: alone, or with other readers.
+    locks: HashMap<String, Vec<(u64, bool)>>,
+    rows: BTreeMap<(String, u64), (u64, ClaimInfo)>,
+    open: HashSet<u64>,
+    silent: bool,
+    fence: u64,
+    opened: u64,
+    most_open: usize,
+}
+
+impl Server {
+    pub(crate) fn new() -> Arc<Server> {
+        Arc::new(Server { state: Mutex::default(), changes: watch::Sender::new(0) })
+    }
+
+    /// Returns a client of this server.
+    pub(crate) fn client(
+        self: &Arc<Self>,
+        room: Capacity,
+        waiting: WaitMode,
+    ) -> SessionBackend<MemorySessions> {
+        let profile = Profile {
+            name: "memory",
+            admission: LockSupport::SharedExclusive,
+            order: QueueOrder::Unordered,
+            waiting,
+            liveness: Liveness::Heartbeat { valid: SILENCE },
+            fencing: FenceGrade::Strict,
+            safety: Durability::LostOnFailover,
+            place_ttl: SILENCE * 2,
+            granularity: Duration::ZERO,
+            overrun: Duration::ZERO,
+            renew_batch_max: 1_000,
+            note_max: leasehold_core::Note::MAX_BYTES,
+        };
+        SessionBackend::new(
+            MemorySessions { server: self.clone(), profile, room },
+            Arc::new(SteadyClock::new()),
+        )
+    }
+
+    /// Ends every session, as a restart does.
+    pub(crate) fn end_all(&self) {
+        self.change(|state| {
+            let sessions: Vec<u64> = state.open.iter().copied().collect();
+            sessions.into_iter().for_each(|session| state.close(session));
+        });
+    }
+
+    /// Answers nobody any more, and keeps what is held.
+    pub(crate) fn fall_silent(&self) {
+        self.change(|state| state.silent = true);
+    }
+
+    /// Forgets all locks, but ends no session.
+    pub(crate) fn forget(&self) {
+        self.change(|state| state.locks.clear());
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        self.state.lock().unwrap().open.len()
+    }
+
+    pub(crate) fn locks(&self) -> usize {
+        self.state.lock().unwrap().locks.len()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = change(&mut self.state.lock().unwrap());
+        self.changes.send_modify(|count| *count += 1);
+        changed
+    }
+}
+
+impl State {
+    fn close(&mut self, session: u64) {
+        self.open.remove(&session);
+        self.locks.retain(|_, holders| {
+            holders.retain(|(holder, _)| *holder != session);
+            !holders.is_empty()
+        });
+        self.rows.retain(|_, (holder, _)| *holder != session);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct MemorySessions {
+    server: Arc<Server>,
+    profile: Profile,
+    room: Capacity,
+}
+
+#[async_trait]
+impl Sessions for MemorySessions {
+    type Session = MemorySession;
+
+    fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    fn room(&self) -> Capacity {
+        self.room
+    }
+
+    fn key(&self, resource: &Resource) -> String {
+        // Two names may meet, so that it can be seen to be reported.
+        resource.as_str().trim_start_matches("alias of ").to_owned()
+    }
+
+    async fn open(&self) -> Result<MemorySession, Failure> {
+        let number = self.server.change(|state| {
+            state.opened += 1;
+            state.open.insert(state.opened);
+            state.most_open = state.most_open.max(state.open.len());
+            state.opened
+        });
+        Ok(MemorySession { server: self.server.clone(), number, calls: watch::Sender::new(0) })
+    }
+
+    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
+        let state = self.server.state.lock().unwrap();
+        let rows = state.rows.iter().filter(|((name, _), _)| name == resource.as_str());
+        Ok(rows.map(|(_, (_, standing))| standing.clone()).collect())
+    }
+
+    async fn evict(&self, _: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
+        // Nobody else's session is known here.
+        Ok(None)
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        let mut found: BTreeMap<String, u32> = BTreeMap::new();
+        for (name, _) in self.server.state.lock().unwrap().rows.keys() {
+            if name.starts_with(prefix) && after.is_none_or(|after| name.as_str() > after.as_str()) {
+                *found.entry(name.clone()).or_default() += 1;
+            }
+        }
+        let summary = |(name, holders): (String, u32)| ResourceSummary {
+            resource: Resource::new(&name).unwrap(),
+            holders,
+            waiting: 0,
+        };
+        Ok(found.into_iter().take(limit).map(summary).collect())
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct MemorySession {
+    server: Arc<Server>,
+    number: u64,
+    calls: watch::Sender<u32>,
+}
+
+impl MemorySession {
+    async fn check(&self) -> Result<(), Failure> {
+        tokio::task::yield_now().await;
+        let silent = self.server.state.lock().unwrap().silent;
+        if silent {
+            tokio::time::sleep(SILENCE * 3).await;
+            return Err(Failure::unanswered("the server is silent"));
+        }
+        if self.is_open() { Ok(()) } else { Err(Failure::unanswered("the session has ended")) }
+    }
+
+    fn try_lock(&self, ask: &Ask<'_>, key: &str) -> Answer {
+        let (number, share) = (self.number, ask.claim.share);
+        self.server.change(|state| {
+            let holders = state.locks.entry(key.to_owned()).or_default();
+            if ask.beside == Sharing::Nobody {
+                let shared = !share.is_exclusive();
+                if holders.iter().any(|(other, theirs)| *other != number && !(shared && *theirs)) {
+                    return Answer::Busy;
+                }
+                holders.push((number, shared));
+            }
+            state.fence += 1;
+            let fence = Fence::new(1, state.fence, 0);
+            let standing = ClaimInfo {
+                id: ask.claim.id,
+                share,
+                fence: Some(fence),
+                since_unix_ms: None,
+                remaining: None,
+                note: ask.claim.note.clone(),
+            };
+            let at = (ask.claim.resource.as_str().to_owned(), state.fence);
+            state.rows.insert(at, (number, standing));
+            Answer::Taken(Some(fence))
+        })
+    }
+}
+
+#[async_trait]
+impl Session for MemorySession {
+    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
+        let key = ask.claim.resource.as_str().trim_start_matches("alias of ").to_owned();
+        let until = tokio::time::Instant::now() + ask.wait;
+        let (mut changes, mut calls) = (self.server.changes.subscribe(), self.calls.subscribe());
+        loop {
+            changes.borrow_and_update();
+            self.check().await?;
+            let answer = self.try_lock(ask, &key);
+            if answer != Answer::Busy {
+                return Ok(answer);
+            }
+            tokio::select! {
+                _ = changes.changed() => {}
+                _ = calls.changed() => return Ok(Answer::Busy),
+                () = tokio::time::sleep_until(until) => return Ok(Answer::Busy),
+            }
+        }
+    }
+
+    async fn unlock(&self, claim: &Claim, beside: Sharing) -> Result<bool, Failure> {
+        self.check().await?;
+        let key = claim.resource.as_str().trim_start_matches("alias of ").to_owned();
+        Ok(self.server.change(|state| {
+            remove_row(state, claim.id);
+            if beside == Sharing::Readers {
+                return true;
+            }
+            let Some(holders) = state.locks.get_mut(&key) else { return false };
+            let Some(at) = holders.iter().position(|(holder, _)| *holder == self.number) else {
+                return false;
+            };
+            holders.remove(at);
+            if holders.is_empty() {
+                state.locks.remove(&key);
+            }
+            true
+        }))
+    }
+
+    async fn ping(&self) -> Result<(), Failure> {
+        self.check().await
+    }
+
+    async fn cancel(&self) {
+        self.calls.send_modify(|count| *count += 1);
+    }
+
+    async fn closed(&self) {
+        let mut changes = self.server.changes.subscribe();
+        while self.is_open() {
+            let _ = changes.changed().await;
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.server.state.lock().unwrap().open.contains(&self.number)
+    }
+}
+
+impl Drop for MemorySession {
+    fn drop(&mut self) {
+        self.server.change(|state| state.close(self.number));
+    }
+}
+
+fn remove_row(state: &mut State, id: ClaimId) {
+    state.rows.retain(|_, (_, standing)| standing.id != id);
+}

@@ -1,0 +1,15 @@
+//! The commands, one file each.
+
+pub(crate) mod break_claim;
+pub(crate) mod deadlocks;
+pub(crate) mod doctor;
+pub(crate) mod elect;
+pub(crate) mod list;
+pub(crate) mod man;
+pub(crate) mod redlock;
+pub(crate) mod revoke;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod show;
+pub(crate) mod sweep;
+pub(crate) mod watch;

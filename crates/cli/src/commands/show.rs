@@ -1,0 +1,74 @@
+//! `show`: shows which claims hold a lock and which wait for it.
+
+use std::io::{self, Write};
+
+use leasehold::{ClaimInfo, Note, Snapshot};
+
+use crate::exit::{Exit, Problem};
+use crate::output::describe::{held_by, since, waiting, who};
+use crate::output::json::{self, LockShape};
+use crate::output::paint::Paint;
+use crate::output::table::Table;
+use crate::output::text::{duration, visible};
+use crate::request::args::LookArgs;
+use crate::request::store::Store;
+
+/// # Errors
+/// The store failed; stdout cannot be written.
+pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {
+    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
+    let snapshot = locks.inspect(args.name.as_str()).await?;
+    let mut out = io::stdout().lock();
+    match args.json {
+        true => json::line(&mut out, &LockShape::of(&snapshot))?,
+        false => print(&mut out, &snapshot, Paint::of_stdout())?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Writes it for people.
+///
+/// # Errors
+/// Of the stream.
+pub(crate) fn print(out: &mut impl Write, snapshot: &Snapshot, paint: Paint) -> io::Result<()> {
+    let name = paint.bold(&visible(snapshot.resource.as_str()));
+    let state = match snapshot.holders.len() {
+        0 => paint.green("free"),
+        1 => paint.yellow("held"),
+        count => paint.yellow(&format!("held by {count}")),
+    };
+    let line = waiting(snapshot).map(|waiting| format!(", {waiting}")).unwrap_or_default();
+    let fence = match (snapshot.holders.is_empty(), snapshot.fence) {
+        (true, Some(fence)) => format!(", last fence {fence}"),
+        _ => String::new(),
+    };
+    writeln!(out, "{name}: {state}{line}{fence}")?;
+    let mut table = Table::default();
+    for holder in &snapshot.holders {
+        table.row(cells("  holder".to_owned(), holder));
+    }
+    for (index, waiter) in snapshot.waiting.iter().enumerate() {
+        table.row(cells(format!("  waiter {}", index + 1), waiter));
+    }
+    table.write(out)
+}
+
+/// Returns one line for a change: the state of the lock, without the table.
+pub(crate) fn summary(snapshot: &Snapshot) -> String {
+    let state = held_by(snapshot);
+    let fence =
+        snapshot.holders.first().and_then(|holder| holder.fence).map(|fence| format!(", fence {fence}"));
+    let waiting = waiting(snapshot).map(|waiting| format!(", {waiting}"));
+    format!("{state}{}{}", fence.unwrap_or_default(), waiting.unwrap_or_default())
+}
+
+fn cells(role: String, standing: &ClaimInfo) -> [String; 6] {
+    [
+        role,
+        standing.share.to_string(),
+        standing.fence.map(|fence| format!("fence {fence}")).unwrap_or_default(),
+        since(standing).map(|since| format!("since {since}")).unwrap_or_default(),
+        standing.remaining.map(|left| format!("{} left", duration(left))).unwrap_or_default(),
+        who(standing),
+    ]
+}

@@ -1,0 +1,174 @@
+//! The line that a person sees while `run` waits: the holder of the lock, the time since its grant, and
+//! the number of claims ahead.
+//!
+//! Ground rules: it only reads, and only if a person watches: stderr is a terminal and this process is in
+//! the foreground there. It runs in a task of its own, which is never dropped midway in a request to the
+//! store; the task is asked to end, and does so after the answer.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use leasehold::{Client, Note, Resource, Snapshot};
+use tokio::sync::watch;
+
+use crate::output::describe::{held_for, who};
+use crate::output::stderr::Stderr;
+use crate::output::text::visible;
+use crate::system::terminal::Terminal;
+
+/// The line, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    voice: Stderr,
+    /// Dropped, it ends the task.
+    goes_on: Option<watch::Sender<()>>,
+}
+
+impl Progress {
+    /// Shows the line from a moment later on, if there is a terminal to show it on.
+    pub(crate) fn start(voice: &Stderr, locks: &Client, name: &Resource, own: &Note) -> Progress {
+        let goes_on = std::io::stderr().is_terminal().then(|| {
+            let (sender, ends) = watch::channel(());
+            let line = Line {
+                voice: voice.clone(),
+                locks: locks.clone(),
+                name: name.clone(),
+                own: own.clone(),
+                ends,
+            };
+            drop(tokio::spawn(line.run()));
+            sender
+        });
+        Progress { voice: voice.clone(), goes_on }
+    }
+}
+
+impl Progress {
+    /// Removes the line, and waits until it is gone: what follows on the screen is the command's.
+    pub(crate) async fn end(self) {
+        let voice = self.goes_on.is_some().then(|| self.voice.clone());
+        drop(self);
+        if let Some(voice) = voice {
+            voice.settle().await;
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if self.goes_on.take().is_some() {
+            self.voice.clear();
+        }
+    }
+}
+
+struct Line {
+    voice: Stderr,
+    locks: Client,
+    name: Resource,
+    own: Note,
+    ends: watch::Receiver<()>,
+}
+
+impl Line {
+    async fn run(mut self) {
+        let Some(terminal) = Terminal::controlling() else { return };
+        // A lock that is granted at once needs no line.
+        let mut pause = FIRST_PAUSE;
+        let mut snapshot: Option<Snapshot> = None;
+        loop {
+            tokio::select! {
+                _ = self.ends.changed() => return,
+                () = tokio::time::sleep(pause) => pause = PAUSE,
+            }
+            if !terminal.is_ours() {
+                continue;
+            }
+            // Without an answer of the store, the line stays as it is.
+            if let Ok(seen) = self.locks.inspect(self.name.as_str()).await {
+                snapshot = Some(seen);
+            }
+            // The sender is dropped as soon as the wait has ended: then the line was cleared, and stays
+            // cleared.
+            if self.ends.has_changed().is_err() {
+                return;
+            }
+            self.voice.show(line(&self.name, &self.own, snapshot.as_ref()));
+        }
+    }
+}
+
+fn line(name: &Resource, own: &Note, snapshot: Option<&Snapshot>) -> String {
+    let mut line = format!("leasehold: waiting for {}", visible(name.as_str()));
+    let Some(snapshot) = snapshot else { return line };
+    if let Some(ahead) = ahead(own, snapshot) {
+        line.push_str(&format!(", {ahead} ahead"));
+    }
+    if let Some(holder) = snapshot.holders.first() {
+        let length = held_for(holder).map(|length| format!(" for {length}")).unwrap_or_default();
+        line.push_str(&format!("; held{length} by {}", who(holder)));
+        if snapshot.holders.len() > 1 {
+            line.push_str(&format!(" and {} more", snapshot.holders.len() - 1));
+        }
+    }
+    line
+}
+
+/// Returns the number of claims before that of this process, holders included; `None` if its claim cannot
+/// be distinguished from another.
+fn ahead(own: &Note, snapshot: &Snapshot) -> Option<usize> {
+    let mut ours = snapshot.waiting.iter().enumerate().filter(|(_, waiter)| waiter.note == *own);
+    match (ours.next(), ours.next()) {
+        (Some((index, _)), None) => Some(snapshot.holders.len() + index),
+        _ => None,
+    }
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(150);
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use leasehold::core::ClaimId;
+    use leasehold::{ClaimInfo, Share, SnapshotVersion};
+
+    fn standing(note: &str) -> ClaimInfo {
+        ClaimInfo {
+            id: ClaimId::from_bytes([1; 16]),
+            share: Share::MUTEX,
+            fence: None,
+            since_unix_ms: None,
+            remaining: None,
+            note: Note::new(note).unwrap(),
+        }
+    }
+
+    fn shown(holders: &[&str], waiting: &[&str]) -> String {
+        let name = Resource::new("job").unwrap();
+        let snapshot = Snapshot {
+            resource: name.clone(),
+            version: SnapshotVersion(String::new()),
+            holders: holders.iter().map(|note| standing(note)).collect(),
+            waiting: waiting.iter().map(|note| standing(note)).collect(),
+            fence: None,
+        };
+        line(&name, &Note::new("me").unwrap(), Some(&snapshot))
+    }
+
+    #[test]
+    fn the_line_says_only_what_is_sure() {
+        assert_eq!(shown(&["a"], &["b", "me", "c"]), "leasehold: waiting for job, 2 ahead; held by a");
+        assert_eq!(shown(&["a"], &["me", "me"]), "leasehold: waiting for job; held by a");
+        assert_eq!(
+            shown(&["a", "b", "c"], &["me"]),
+            "leasehold: waiting for job, 3 ahead; held by a and 2 more"
+        );
+        assert_eq!(shown(&[], &[]), "leasehold: waiting for job");
+    }
+
+    #[test]
+    fn a_foreign_note_does_not_command_the_terminal() {
+        assert!(!shown(&["\x1b[2J"], &["me"]).contains('\x1b'));
+    }
+}

@@ -1,0 +1,67 @@
+//! Masks passwords in what is shown.
+
+/// Masks what may be a password in a text that may hold URLs. Rather too much than too little: it does
+/// not ask whether a URL is well formed, because the password of a malformed one is a password all the
+/// same.
+pub(crate) fn redacted(text: &str) -> String {
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        clean.push_str(before);
+        let end = after.find(|c: char| c.is_whitespace() || "'\"`«»<>".contains(c)).unwrap_or(after.len());
+        let (url, tail) = after.split_at(end);
+        clean.push_str(&masked(url));
+        rest = tail;
+    }
+    clean.push_str(rest);
+    clean
+}
+
+/// Masks one URL, given from behind its `://`.
+fn masked(url: &str) -> String {
+    let url = match (url.find(':'), url.rfind('@')) {
+        (Some(colon), Some(at)) if colon < at => format!("{}:***{}", &url[..colon], &url[at..]),
+        _ => url.to_owned(),
+    };
+    let Some((head, query)) = url.split_once('?') else { return url };
+    let options: Vec<String> = query
+        .split('&')
+        .map(|option| match option.split_once('=') {
+            Some((key, _)) if is_secret(key) => format!("{key}=***"),
+            _ => option.to_owned(),
+        })
+        .collect();
+    format!("{head}?{}", options.join("&"))
+}
+
+/// Returns `true` if the value of this option of a URL is a password.
+pub(crate) fn is_secret(option: &str) -> bool {
+    ["pass", "password", "pwd", "secret", "token"].iter().any(|secret| option.eq_ignore_ascii_case(secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_is_shown_however_the_url_is_written() {
+        for (text, clean) in [
+            ("redis://h:6379/0", "redis://h:6379/0"),
+            ("redis://me@h", "redis://me@h"),
+            ("redis://me:hunter2@h/0?wait=poll", "redis://me:***@h/0?wait=poll"),
+            ("redis://:hunter2@h", "redis://:***@h"),
+            ("redis://me:hun/ter2@h", "redis://me:***@h"),
+            ("redis://me:hun@ter2@h", "redis://me:***@h"),
+            ("redis+unix:///s?pass=hunter2&db=1", "redis+unix:///s?pass=***&db=1"),
+            ("redis://h?password-file=/p", "redis://h?password-file=/p"),
+            (
+                "error: 'redis://a:hunter2@h' is bad, 'x://b:hunter2@i' too",
+                "error: 'redis://a:***@h' is bad, 'x://b:***@i' too",
+            ),
+            ("nothing at all", "nothing at all"),
+        ] {
+            assert_eq!(redacted(text), clean);
+        }
+    }
+}

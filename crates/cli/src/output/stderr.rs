@@ -1,0 +1,126 @@
+//! The messages of `run` on stderr, written by a thread of its own.
+//!
+//! Ground rules: a terminal may take no output for a while (Ctrl-S), a pipe may be full, and a job in
+//! the background may not write to its terminal at all. None of that may delay a renewal or a signal to
+//! the command, so nothing else of `run` writes to stderr. A line that cannot be written is dropped.
+
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use rustix::termios::tcgetwinsize;
+use tokio::sync::oneshot;
+
+use crate::output::redact::redacted;
+use crate::output::text::{clipped, visible};
+use crate::system::terminal::without_ttou;
+
+/// A handle to the thread that writes the messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Stderr {
+    words: SyncSender<Word>,
+}
+
+#[derive(Debug)]
+enum Word {
+    /// A line that stays.
+    Say(String),
+    /// A line that is replaced by the next; an empty one removes it.
+    Show(String),
+    /// Everything before this was written.
+    Done(oneshot::Sender<()>),
+}
+
+impl Stderr {
+    /// Starts the thread, unless it runs: two would break each other's lines.
+    ///
+    /// # Errors
+    /// The operating system has no thread left.
+    pub(crate) fn start() -> std::io::Result<Stderr> {
+        if let Some(voice) = Stderr::started() {
+            return Ok(voice);
+        }
+        let (words, heard) = sync_channel(BACKLOG);
+        std::thread::Builder::new().name("voice".to_owned()).spawn(move || without_ttou(|| speak(&heard)))?;
+        Ok(SHARED.get_or_init(|| Stderr { words }).clone())
+    }
+
+    /// Returns the handle, if the thread was started.
+    pub(crate) fn started() -> Option<Stderr> {
+        SHARED.get().cloned()
+    }
+
+    /// Prints a line with the program's name as its prefix.
+    pub(crate) fn say(&self, text: &str) {
+        drop(self.words.try_send(Word::Say(redacted(text))));
+    }
+
+    /// Shows a line that is replaced by the next. For terminals.
+    pub(crate) fn show(&self, text: String) {
+        drop(self.words.try_send(Word::Show(text)));
+    }
+
+    /// Removes the line on the screen.
+    pub(crate) fn clear(&self) {
+        self.show(String::new());
+    }
+
+    /// Waits until everything is written, up to a limit: a terminal that takes no output must not block
+    /// this process without end.
+    pub(crate) async fn settle(&self) {
+        let (done, told) = oneshot::channel();
+        if self.words.try_send(Word::Done(done)).is_ok() {
+            drop(tokio::time::timeout(SETTLE_LIMIT, told).await);
+        }
+    }
+}
+
+/// Prints a line on stderr at once, for commands that hold no lock.
+pub(crate) fn complain(text: &str) {
+    drop(writeln!(std::io::stderr().lock(), "{}", prefixed(&redacted(text))));
+}
+
+fn speak(heard: &Receiver<Word>) {
+    let mut stderr = std::io::stderr();
+    let mut is_shown = false;
+    while let Ok(word) = heard.recv() {
+        let clear = if is_shown { CLEAR_LINE } else { "" };
+        let said = match word {
+            Word::Say(text) => {
+                is_shown = false;
+                writeln!(stderr, "{clear}{}", prefixed(&text))
+            }
+            Word::Show(text) => {
+                is_shown = !text.is_empty();
+                write!(stderr, "{clear}{}", clipped(&text, width()))
+            }
+            Word::Done(done) => {
+                let _ = done.send(());
+                Ok(())
+            }
+        };
+        // Without stderr, this cannot be reported anywhere.
+        drop(said.and_then(|()| stderr.flush()));
+    }
+}
+
+/// Prefixes each line of a message with the name of the program. Line breaks are leasehold's own; any
+/// other unprintable character came from outside.
+fn prefixed(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("leasehold: {}", visible(line))).collect();
+    lines.join("\n")
+}
+
+/// Returns the usable width. One column is left free, because a terminal may wrap when the last is
+/// written.
+fn width() -> usize {
+    let stderr = std::io::stderr();
+    let size = if stderr.is_terminal() { tcgetwinsize(&stderr).ok() } else { None };
+    size.map_or(80, |size| usize::from(size.ws_col)).max(20) - 1
+}
+
+static SHARED: OnceLock<Stderr> = OnceLock::new();
+const CLEAR_LINE: &str = "\r\x1b[K";
+const BACKLOG: usize = 512;
+const SETTLE_LIMIT: Duration = Duration::from_secs(1);

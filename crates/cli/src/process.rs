@@ -1,0 +1,6 @@
+//! The command that runs while a lock is held: its start, its environment, its hooks and its end.
+
+pub(crate) mod child;
+pub(crate) mod environment;
+pub(crate) mod hook;
+pub(crate) mod job;

@@ -1,0 +1,97 @@
+//! The command while it runs.
+//!
+//! Ground rules: the command is started directly, in the warden's process group, with the streams of this
+//! process and none of its other descriptors. It is waited for by its id and by nothing else, so that its
+//! stops are seen too; after its end was seen, the id is no longer used.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
+
+use crate::process::environment::Variables;
+use crate::request::program::Program;
+
+/// A started command.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: Pid,
+}
+
+/// The state of the child, if it has changed since the last check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// It has ended.
+    Ended(Ending),
+    /// A signal has stopped it.
+    Stopped(Signal),
+}
+
+/// The way in which it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Code(u8),
+    /// A signal, by its number, since real-time signals have no name.
+    Signal(i32),
+}
+
+impl Child {
+    /// Starts `file` as `program`, with these variables set, or removed.
+    ///
+    /// # Errors
+    /// Of the operating system; see [`Program::refusal`].
+    pub(crate) async fn start(
+        program: &Program,
+        file: PathBuf,
+        variables: Variables,
+        group: Pid,
+        stdin: Stdio,
+    ) -> io::Result<Child> {
+        let mut command = Command::new(file);
+        command.arg0(program.name()).args(&program.arguments).process_group(group.as_raw_nonzero().get());
+        command.stdin(stdin).stdout(Stdio::inherit()).stderr(Stdio::inherit());
+        for (name, value) in variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        // Starting takes until the program is loaded, which a slow disk can delay: the lock has to be
+        // renewed meanwhile.
+        let started = tokio::task::spawn_blocking(move || command.spawn()).await;
+        let child = started.map_err(io::Error::other)??;
+        Ok(Child { pid: Pid::from_child(&child) })
+    }
+
+    /// Returns its id, which must not be used once its end was seen.
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Returns its new state; `None` where nothing has changed. It must not be called again after its
+    /// end.
+    pub(crate) fn change(&self) -> Option<Change> {
+        loop {
+            match waitpid(Some(self.pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(None) => return None,
+                Ok(Some((_, status))) => return change_of(status),
+                Err(rustix::io::Errno::INTR) => {}
+                // The child was already waited for elsewhere, so its exit code is unknown.
+                Err(_) => return Some(Change::Ended(Ending::Code(u8::MAX))),
+            }
+        }
+    }
+}
+
+fn change_of(status: WaitStatus) -> Option<Change> {
+    if let Some(code) = status.exit_status() {
+        return Some(Change::Ended(Ending::Code(u8::try_from(code).unwrap_or(u8::MAX))));
+    }
+    if let Some(signal) = status.terminating_signal() {
+        return Some(Change::Ended(Ending::Signal(signal)));
+    }
+    let signal = status.stopping_signal()?;
+    Some(Change::Stopped(Signal::from_named_raw(signal).unwrap_or(Signal::STOP)))
+}

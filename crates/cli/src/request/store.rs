@@ -1,0 +1,334 @@
+//! The choice of the store, and its URL without the password.
+//!
+//! Ground rules: the URL with its password leaves this file in one direction only, into the library.
+//! Everything that is shown or passed on comes from [`Store::shown`] and [`Store::for_child`]; every
+//! text of unknown origin that is shown goes through [`redacted`] first.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::{Client, ErrorKind, Note, SweepReport};
+use url::Url;
+
+use crate::exit::{Exit, Problem};
+use crate::output::redact::{is_secret, redacted};
+use crate::request::reentry::OWNER_VARIABLE;
+
+/// The store that was named, not yet opened.
+#[derive(Clone)]
+pub(crate) struct Store {
+    url: String,
+    origin: Origin,
+    /// `true` if a database file that is missing is created.
+    creates: bool,
+    /// The ttl of the locks, if it is known before the store is opened.
+    ttl: Option<Duration>,
+}
+
+/// The origin of the store's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Flag,
+    Environment,
+    Default,
+}
+
+impl Store {
+    /// Returns `--store`, else `LEASEHOLD_URL`, else the files of this user.
+    ///
+    /// # Errors
+    /// Usage, for an environment that is not text; refused, for a store that could not exclude any
+    /// process.
+    pub(crate) fn named(on: Option<&str>) -> Result<Store, Problem> {
+        let inherited = std::env::var_os(URL_VARIABLE).filter(|url| !url.is_empty());
+        let store = Store::choose(on, inherited.as_deref())?;
+        Ok(Store { url: from_the_root(store.url, std::env::current_dir().ok().as_deref()), ..store })
+    }
+
+    fn choose(on: Option<&str>, inherited: Option<&OsStr>) -> Result<Store, Problem> {
+        let (url, origin) = match (on, inherited) {
+            (Some(url), _) if url.trim().is_empty() => {
+                let text =
+                    "--store is empty: give the URL of a store, or omit --store for files on this machine";
+                return Err(Problem::new(Exit::Usage, text));
+            }
+            (Some(url), _) => (url.to_owned(), Origin::Flag),
+            (None, None) => (DEFAULT_URL.to_owned(), Origin::Default),
+            (None, Some(url)) => {
+                let url = url.to_str().map(str::to_owned);
+                let complaint = format!("{URL_VARIABLE} is not UTF-8 text: write a URL into it, or unset it");
+                (url.ok_or_else(|| Problem::new(Exit::Usage, complaint))?, Origin::Environment)
+            }
+        };
+        if url.starts_with("mem:") {
+            let text = "mem: keeps locks in the memory of one process, so it cannot exclude other processes; use \
+                        file:, which excludes the processes of this user on this machine";
+            return Err(Problem::new(Exit::Refused, text));
+        }
+        Ok(Store { url, origin, creates: true, ttl: None })
+    }
+
+    /// Returns the same store for a command that only looks: a database file that is missing stays
+    /// missing, and is an error.
+    pub(crate) fn looked_at(self) -> Store {
+        Store { creates: false, ..self }
+    }
+
+    /// Returns the same store for locks with this ttl, which a store needs to know before it is opened if
+    /// its locks live as long as a session.
+    pub(crate) fn for_ttl(self, ttl: Option<Duration>) -> Store {
+        Store { ttl, ..self }
+    }
+
+    /// Returns the URL for people: a password is masked.
+    pub(crate) fn shown(&self) -> String {
+        redacted(&self.url)
+    }
+
+    /// Returns the URL for the command's environment: a password is left out.
+    pub(crate) fn for_child(&self) -> Option<String> {
+        without_password(&self.url)
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// As the library's `open`, with what to check.
+    pub(crate) async fn open(&self, note: Note) -> Result<Client, Problem> {
+        let url = if self.creates { self.url.clone() } else { without_creating(self.url.clone()) };
+        let url = match self.ttl {
+            Some(ttl) => with_session(url, ttl),
+            None => url,
+        };
+        let opened = Client::builder().note(note).open(&url).await;
+        opened.map_err(|error| {
+            let hint = match error.kind() {
+                ErrorKind::Denied if self.may_lack_password() => {
+                    password_hint(std::env::var_os(OWNER_VARIABLE).is_some())
+                }
+                _ => "",
+            };
+            Problem::from(error).hint(format!("the store is {}, {}{hint}", self.shown(), self.origin()))
+        })
+    }
+
+    /// Returns the statements that create its tables.
+    ///
+    /// # Errors
+    /// As the library's `schema`.
+    pub(crate) fn schema(&self) -> Result<String, Problem> {
+        leasehold::schema(&self.url).map_err(|error| {
+            Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
+        })
+    }
+
+    /// Removes the remains of locks that were not used for so long.
+    ///
+    /// # Errors
+    /// As the library's `sweep`.
+    pub(crate) async fn sweep(&self, unused_for: Duration) -> Result<SweepReport, Problem> {
+        leasehold::sweep(&self.url, unused_for).await.map_err(|error| {
+            Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
+        })
+    }
+
+    /// Returns `true` if a missing password may be the reason: files know none, and where one is named
+    /// it is not missing.
+    fn may_lack_password(&self) -> bool {
+        let is_server = self.url.contains("://") && !self.url.starts_with("file:");
+        is_server && redacted(&self.url) == self.url && !self.url.contains("password-file=")
+    }
+
+    fn origin(&self) -> &'static str {
+        match self.origin {
+            Origin::Flag => "named by --store",
+            Origin::Environment => "named by LEASEHOLD_URL",
+            Origin::Default => "the default; name another with --store or LEASEHOLD_URL",
+        }
+    }
+}
+
+/// Adds to the URL of a SQLite file that it is not to be created, unless the URL says what happens then.
+fn without_creating(url: String) -> String {
+    if url.starts_with("sqlite:") { with_default(url, "create", "no") } else { url }
+}
+
+/// Adds to the URL of ZooKeeper, where a lock lives as long as a session, that the session is as long as
+/// the ttl, or 4 s, unless the URL says how long it is.
+fn with_session(url: String, ttl: Duration) -> String {
+    if !url.starts_with("zk://") && !url.starts_with("zks://") {
+        return url;
+    }
+    let session = ttl.clamp(SHORTEST_SESSION, LONGEST_SESSION);
+    with_default(url, "session", &format!("{}ms", session.as_millis()))
+}
+
+/// Adds an option to a URL that does not have it.
+fn with_default(url: String, option: &str, value: &str) -> String {
+    let query = url.split_once('?').map(|(_, query)| query);
+    let has = |query: &str| query.split('&').any(|part| part.split('=').next() == Some(option));
+    match query {
+        Some(query) if has(query) => url,
+        Some(_) => format!("{url}&{option}={value}"),
+        None => format!("{url}?{option}={value}"),
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({}, {:?})", self.shown(), self.origin)
+    }
+}
+
+/// Returns the URL without its password; `None` where it cannot be known which part of it is one.
+fn without_password(url: &str) -> Option<String> {
+    if redacted(url) == url {
+        return Some(url.to_owned());
+    }
+    let Ok(mut parsed) = Url::parse(url) else { return without_password_of_many(url) };
+    parsed.set_password(None).ok().or_else(|| parsed.password().is_none().then_some(()))?;
+    let plain: Vec<_> = parsed
+        .query_pairs()
+        .filter(|(key, _)| !is_secret(key))
+        .map(|(key, value)| (key.into_owned(), value.into_owned()))
+        .collect();
+    match plain.is_empty() {
+        true => parsed.set_query(None),
+        false => drop(parsed.query_pairs_mut().clear().extend_pairs(plain)),
+    }
+    Some(parsed.into())
+}
+
+/// Returns the same where several hosts are named, which is not a URL to the parser.
+fn without_password_of_many(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (address, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (login, hosts) = address.rsplit_once('@').unwrap_or(("", address));
+    if !hosts.contains(',') || query.contains('@') {
+        return None;
+    }
+    let user = login.split(':').next().filter(|user| !user.is_empty());
+    let login = user.map(|user| format!("{user}@")).unwrap_or_default();
+    let is_plain = |option: &&str| !is_secret(option.split('=').next().unwrap_or_default());
+    let plain: Vec<&str> = query.split('&').filter(|option| !option.is_empty()).filter(is_plain).collect();
+    let query = if plain.is_empty() { String::new() } else { format!("?{}", plain.join("&")) };
+    Some(format!("{scheme}://{login}{hosts}{query}"))
+}
+
+/// Returns the URL with the working directory in front of the path of a database file, where that is
+/// relative: the command may change its directory, and a `leasehold run` in it means the same file.
+fn from_the_root(url: String, folder: Option<&Path>) -> String {
+    match (url.strip_prefix("sqlite:"), folder.and_then(Path::to_str)) {
+        (Some(path), Some(folder)) if !path.is_empty() && !path.starts_with(['/', ':', '?']) => {
+            let folder = folder.replace('%', "%25").replace('?', "%3F");
+            format!("sqlite:{}/{path}", folder.trim_end_matches('/'))
+        }
+        _ => url,
+    }
+}
+
+/// Returns where a password may come from. A process that lacks one is most often inside a `run` of the
+/// same user.
+fn password_hint(is_nested: bool) -> &'static str {
+    if is_nested {
+        "; `leasehold run` passes no password on to its command, but it does pass on ?password-file=/path"
+    } else {
+        "; if a password is missing, put it into a file and name the file with ?password-file=/path"
+    }
+}
+
+/// The variable that names a store.
+pub(crate) const URL_VARIABLE: &str = "LEASEHOLD_URL";
+/// Variables of the library that hold passwords. `PGPASSWORD` is not among them: it is PostgreSQL's
+/// own, and a command may need it for itself.
+pub(crate) const SECRET_VARIABLES: &[&str] = &[
+    "LEASEHOLD_ETCD_PASSWORD",
+    "LEASEHOLD_MEMCACHED_PASSWORD",
+    "LEASEHOLD_REDIS_PASSWORD",
+    "LEASEHOLD_SENTINEL_PASSWORD",
+    "LEASEHOLD_ZOOKEEPER_PASSWORD",
+];
+const DEFAULT_URL: &str = "file:";
+/// Two ticks of servers that do not say how long theirs are; shorter sessions may be refused.
+const SHORTEST_SESSION: Duration = Duration::from_secs(4);
+/// The longest value of the option `session`.
+const LONGEST_SESSION: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_looks_creates_no_database() {
+        let looks = |url: &str| without_creating(url.to_owned());
+        assert_eq!(looks("sqlite:/a.db"), "sqlite:/a.db?create=no");
+        assert_eq!(looks("sqlite:/a.db?order=fifo"), "sqlite:/a.db?order=fifo&create=no");
+        assert_eq!(looks("sqlite:/a.db?create=yes"), "sqlite:/a.db?create=yes");
+        assert_eq!(looks("redis://h?prefix=a"), "redis://h?prefix=a");
+    }
+
+    #[test]
+    fn session_of_zookeeper_is_as_long_as_the_ttl() {
+        let session = |url: &str, seconds| with_session(url.to_owned(), Duration::from_secs(seconds));
+        assert_eq!(session("zk://h/jobs", 5), "zk://h/jobs?session=5000ms");
+        assert_eq!(session("zks://h?prefix=a", 5), "zks://h?prefix=a&session=5000ms");
+        assert_eq!(session("zk://h?session=9s", 3), "zk://h?session=9s");
+        assert_eq!(session("zk://h", 1), "zk://h?session=4000ms");
+        assert_eq!(session("zk://h", 86_400), "zk://h?session=600000ms");
+        assert_eq!(session("redis://h", 3), "redis://h");
+    }
+
+    #[test]
+    fn flag_overrides_environment_and_environment_overrides_default() {
+        let choose = |on, inherited: Option<&str>| {
+            let store = Store::choose(on, inherited.map(OsStr::new)).unwrap();
+            (store.url, store.origin)
+        };
+        assert_eq!(choose(Some("file:/a"), Some("file:/b")), ("file:/a".into(), Origin::Flag));
+        assert_eq!(choose(None, Some("file:/b")), ("file:/b".into(), Origin::Environment));
+        assert_eq!(choose(None, None), ("file:".into(), Origin::Default));
+        assert_eq!(Store::choose(Some("mem:"), None).unwrap_err().exit, Exit::Refused);
+    }
+
+    #[test]
+    fn a_relative_path_is_passed_on_as_what_it_means_here() {
+        let from = |url: &str| from_the_root(url.to_owned(), Some(Path::new("/a%/b?")));
+        assert_eq!(from("sqlite:locks.db?timeout=1s"), "sqlite:/a%25/b%3F/locks.db?timeout=1s");
+        for same in ["sqlite:/a/locks.db", "sqlite::memory:", "sqlite:", "file:", "redis://h"] {
+            assert_eq!(from(same), same);
+        }
+        assert_eq!(from_the_root("sqlite:x".to_owned(), Some(Path::new("/"))), "sqlite:/x");
+    }
+
+    #[test]
+    fn a_password_that_is_named_is_not_missing() {
+        let lacks = |url: &str| {
+            Store { url: url.to_owned(), origin: Origin::Flag, creates: true, ttl: None }.may_lack_password()
+        };
+        for url in ["redis://h", "postgres://me@h/db"] {
+            assert!(lacks(url), "{url}");
+        }
+        for url in ["file:///a", "sqlite:/a", "redis://me:x@h", "redis://h?password-file=/x"] {
+            assert!(!lacks(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_passed_on_opens_the_same_store_without_the_password() {
+        for (url, passed) in [
+            ("file:", Some("file:")),
+            ("redis://h:7000/2?wait=poll", Some("redis://h:7000/2?wait=poll")),
+            ("redis://me:hunter2@h/2?wait=poll", Some("redis://me@h/2?wait=poll")),
+            ("redis://:hunter2@h", Some("redis://h")),
+            ("redis+unix:///s?pass=hunter2&db=1", Some("redis+unix:///s?db=1")),
+            ("redis+unix:///s?pass=hunter2", Some("redis+unix:///s")),
+            ("redis://me:hunter2@h:port", None),
+            ("redlock://me:hunter2@a:1,b:2,c/2?max-ttl=9s", Some("redlock://me@a:1,b:2,c/2?max-ttl=9s")),
+            ("redlock://:hun,ter2@a:1,b:2?pass=hunter2", Some("redlock://a:1,b:2")),
+            ("redlock://me:hun?ter2@a:1,b:2", None),
+        ] {
+            assert_eq!(without_password(url).as_deref(), passed, "{url}");
+        }
+    }
+}

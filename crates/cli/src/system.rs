@@ -1,0 +1,7 @@
+//! The operating system: processes, signals and the terminal.
+
+pub(crate) mod orphans;
+pub(crate) mod processes;
+pub(crate) mod signals;
+pub(crate) mod terminal;
+pub(crate) mod warden;

@@ -1,0 +1,293 @@
+//! The warden: a small process that ends the command when leasehold itself no longer can.
+//!
+//! A command may not continue unprotected when leasehold is killed or stopped. The warden is this same
+//! program, started as the leader of the process group into which the command is started. It waits at
+//! the end of a pipe whose other end only leasehold holds. If the pipe closes without a message,
+//! leasehold was killed: the whole group is killed, with everything that the command has started and
+//! that has not left the group. If a lease ends without a new message, leasehold is stopped or hangs: the
+//! group is sent TERM, and KILL after the grace period.
+//!
+//! The kernel's parent-death signal would do less: it reaches the command alone and nothing that the
+//! command started.
+//!
+//! Ground rules: it blocks every signal, from before its first instruction, because signals to the
+//! group are meant for the command. It holds no descriptor of the user's, no environment, no directory.
+//! Its name differs from ours, so that a kill of leasehold by name does not end the warden with it.
+//!
+//! The warden cannot end a process that has left the group (a daemon, or an interactive shell's jobs), and
+//! cannot act after it was killed itself.
+
+use std::io::{self, PipeWriter};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use leasehold::SystemClock;
+use leasehold::core::{Clock, Moment};
+use nix::sys::signal::SigSet;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpgrp, getpid, kill_current_process_group, kill_process, kill_process_group,
+    waitpid,
+};
+use rustix::time::Timespec;
+
+use crate::system::processes;
+
+/// Leasehold's end of the pipe to the warden.
+#[derive(Debug)]
+pub(crate) struct Warden {
+    pid: Pid,
+    words: Option<PipeWriter>,
+    told: Option<Word>,
+}
+
+/// The messages to the warden. The newest one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// Do nothing until the next message.
+    Wait,
+    /// Without another message by then: TERM, and KILL after the grace period.
+    Until(Moment, Duration),
+    /// The command has ended: the warden ends too, and kills nothing.
+    Done,
+}
+
+impl Warden {
+    /// Starts a warden, and with it the group. The warden keeps `life` open to its own end, so that a lock
+    /// that depends on this descriptor is not free before the group was killed.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub(crate) fn start(life: Option<OwnedFd>) -> io::Result<Warden> {
+        let (heard, words) = io::pipe()?;
+        // A message that does not fit into the pipe is dropped: leasehold must never wait for the warden,
+        // which could be stopped.
+        rustix::io::ioctl_fionbio(&words, true)?;
+        let mut command = Command::new(own_program()?);
+        command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
+        command.stdin(heard).stdout(life.map_or_else(Stdio::null, Stdio::from)).stderr(Stdio::null());
+        // A child inherits the mask. So at no moment can a signal to the group end the warden.
+        let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
+        let child = command.spawn();
+        before.thread_set_mask()?;
+        Ok(Warden { pid: Pid::from_child(&child?), words: Some(words), told: None })
+    }
+
+    /// Returns the process group for the command. It exists as long as the warden was not reaped.
+    pub(crate) fn group(&self) -> Pid {
+        self.pid
+    }
+
+    /// Sends a signal to the command and to everything that it has started in the group.
+    pub(crate) fn signal(&self, signal: Signal) {
+        // The group exists: the warden in it is reaped by `end` only, which consumes it.
+        let _ = kill_process_group(self.pid, signal);
+    }
+
+    /// Sends the message to the warden, unless it equals the last one sent.
+    pub(crate) fn tell(&mut self, word: Word) {
+        if self.told != Some(word)
+            && let Some(words) = &self.words
+            && rustix::io::write(words, word.line().as_bytes()).is_ok()
+        {
+            self.told = Some(word);
+        }
+    }
+
+    /// Ends the warden, and waits for that up to a limit.
+    pub(crate) async fn end(mut self) {
+        self.tell(Word::Done);
+        self.words = None;
+        for _ in 0..END_LOOKS {
+            if !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None)) {
+                return;
+            }
+            tokio::time::sleep(END_PAUSE).await;
+        }
+    }
+}
+
+impl Word {
+    fn line(self) -> String {
+        match self {
+            Word::Wait => "wait\n".to_owned(),
+            Word::Until(end, grace) => format!("until {} {}\n", end.as_nanos(), grace.as_millis()),
+            Word::Done => "done\n".to_owned(),
+        }
+    }
+
+    fn read(line: &str) -> Option<Word> {
+        let mut parts = line.split(' ');
+        match (parts.next()?, parts.next(), parts.next()) {
+            ("wait", None, None) => Some(Word::Wait),
+            ("done", None, None) => Some(Word::Done),
+            ("until", Some(nanos), Some(grace)) => Some(Word::Until(
+                Moment::from_nanos(nanos.parse().ok()?),
+                Duration::from_millis(grace.parse().ok()?),
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Returns `true` if this process was started as a warden.
+pub(crate) fn is_called_for() -> bool {
+    // The group is the proof: this program, started under that name by hand, does not lead such a group.
+    std::env::args_os().next().is_some_and(|name| name == NAME) && getpgrp() == getpid()
+}
+
+/// Runs the warden's whole life.
+pub(crate) fn serve() -> u8 {
+    let _ = SigSet::all().thread_block();
+    // The name in the process table, which would otherwise be that of the file.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(NAME_OF_THREAD);
+    let mut post = Post { clock: SystemClock, next: Next::Never, unread: Vec::new() };
+    while post.listen() {}
+    0
+}
+
+/// The state of the warden.
+struct Post {
+    clock: SystemClock,
+    next: Next,
+    unread: Vec<u8>,
+}
+
+/// The next step of the warden if no other message comes.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Never,
+    Term(Moment, Duration),
+    Kill(Moment),
+}
+
+impl Post {
+    /// Waits for a message or for the time to act. Returns `false` if all is done.
+    fn listen(&mut self) -> bool {
+        let stdin = rustix::stdio::stdin();
+        let mut heard = [PollFd::new(&stdin, PollFlags::IN)];
+        let ready = poll(&mut heard, self.pause().as_ref());
+        if !matches!(ready, Ok(0) | Err(Errno::INTR)) {
+            let mut bytes = [0; 512];
+            match rustix::io::read(stdin, &mut bytes) {
+                Ok(0) => kill_all(),
+                Ok(count) => self.unread.extend_from_slice(&bytes[..count]),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(_) => kill_all(),
+            }
+        }
+        while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.unread.drain(..=end).collect();
+            let word = std::str::from_utf8(&line[..end]).ok().and_then(Word::read);
+            match word {
+                Some(Word::Done) => return false,
+                Some(Word::Until(end, grace)) => self.next = Next::Term(end.after(PRECEDENCE), grace),
+                Some(Word::Wait) => self.next = Next::Never,
+                None => {}
+            }
+        }
+        // No message is this long: the rest is not a message, and must not grow.
+        if self.unread.len() > LONGEST_WORD {
+            self.unread.clear();
+        }
+        self.act();
+        true
+    }
+
+    fn act(&mut self) {
+        let now = self.clock.now();
+        match self.next {
+            Next::Term(at, grace) if now >= at => {
+                let _ = kill_current_process_group(Signal::TERM);
+                // A stopped process has to continue in order to end.
+                let _ = kill_current_process_group(Signal::CONT);
+                self.next = Next::Kill(now.after(grace));
+            }
+            Next::Kill(at) if now >= at => kill_all(),
+            _ => {}
+        }
+    }
+
+    fn pause(&self) -> Option<Timespec> {
+        let (Next::Term(at, _) | Next::Kill(at)) = self.next else { return None };
+        // The kernel's timer stops while the machine is suspended; the lease does not.
+        let pause = self.clock.now().until(at).min(LONGEST_PAUSE);
+        Timespec::try_from(pause).ok()
+    }
+}
+
+/// Ends the group, this process with it: last, because it keeps the lock's descriptor. A member whose
+/// write is still in the kernel dies later than it is killed, and so may the group of a nested `run`.
+fn kill_all() {
+    let mut groups = vec![getpgrp()];
+    let mut pause = END_PAUSE;
+    while kill_others(&mut groups) {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(KILL_PAUSE);
+    }
+    let _ = kill_current_process_group(Signal::KILL);
+}
+
+/// Kills the members of the groups, and of the groups that wardens under them lead. Returns `false` if only
+/// wardens are left, and processes that this process may not kill.
+fn kill_others(groups: &mut Vec<Pid>) -> bool {
+    let all = processes::all();
+    let is_in = |groups: &[Pid], group: Option<Pid>| group.is_some_and(|group| groups.contains(&group));
+    loop {
+        let known = groups.len();
+        for warden in
+            all.iter().filter(|process| process.is_named(NAME) && process.group == Some(process.pid))
+        {
+            let parent = all.iter().find(|process| Some(process.pid) == warden.parent);
+            if !groups.contains(&warden.pid) && is_in(groups, parent.and_then(|parent| parent.group)) {
+                groups.push(warden.pid);
+            }
+        }
+        if groups.len() == known {
+            break;
+        }
+    }
+    let members = all.iter().filter(|process| is_in(groups, process.group));
+    let living = members.filter(|process| !process.is_over && !process.is_named(NAME));
+    living.filter(|process| kill_process(process.pid, Signal::KILL).is_ok()).count() > 0
+}
+
+/// Returns this program's file, even if it was replaced by another since the start.
+fn own_program() -> io::Result<std::path::PathBuf> {
+    let link = Path::new("/proc/self/exe");
+    if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
+}
+
+const NAME: &str = "lh-warden";
+#[cfg(target_os = "linux")]
+const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
+/// The time that the warden gives leasehold to act first.
+const PRECEDENCE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_WORD: usize = 256;
+/// The longest pause between two checks for killed processes that still exist.
+const KILL_PAUSE: Duration = Duration::from_millis(100);
+const END_LOOKS: u32 = 100;
+const END_PAUSE: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back_and_nonsense_does_not() {
+        for word in
+            [Word::Wait, Word::Done, Word::Until(Moment::from_nanos(u64::MAX), Duration::from_millis(7))]
+        {
+            assert_eq!(Word::read(word.line().trim_end()), Some(word));
+        }
+        for nonsense in ["", "until", "until 1", "until x 1", "done now", "wait 1", "DONE"] {
+            assert_eq!(Word::read(nonsense), None, "{nonsense}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The identity of the task or thread that requests a lock, as far as the runtime knows it.
+
+use std::thread::{self, ThreadId};
+
+use tokio::runtime::Handle;
+use tokio::task;
+
+/// The requesting task, or the thread on which `block_on` drives one future, which has no task id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    Task(task::Id),
+    Thread(ThreadId),
+}
+
+impl Asker {
+    /// Returns the caller's identity; `None` under another executor, which may drive many futures on
+    /// one thread.
+    pub(crate) fn here() -> Option<Asker> {
+        match task::try_id() {
+            Some(id) => Some(Asker::Task(id)),
+            None => Handle::try_current().ok().map(|_| Asker::Thread(thread::current().id())),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The local wait queue of one resource, as a pure state machine: no I/O, no clock, no task.
+//!
+//! Ground rules: [`Line::apply`] is the only way to change a queue, and it ends by deriving all
+//! consequences from the resulting state. So no change can forget to start a contender, to stop one that
+//! is not needed, to detach a release that something depends on, or to remove an idle queue.
+//!
+//! After every change of an open queue one of three things holds: a useful contender is under way,
+//! nothing waits, or the first waiter has to wait for a claim that this process holds and may hand over.
+//! A contender for another waiter is useful if it does not delay the first one. The handles of waiters
+//! and of releases are opaque here.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use leasehold_core::{ClaimId, Share};
+
+use crate::engine::Want;
+use crate::engine::acquire::asker::Asker;
+use crate::mutant::mutant;
+
+/// A place in the queue: the greater priority first, then the order of arrival.
+pub(crate) type Place = (Reverse<i32>, u64);
+
+/// The wait queue of one resource; `W` is the handle of a waiter, `E` that of a release that its caller
+/// carries out inline.
+#[derive(Debug)]
+pub(crate) struct Line<W, E> {
+    waiters: BTreeMap<Place, Waiter<W>>,
+    contending: Option<Contending>,
+    held: Vec<Local>,
+    carried: Option<(ClaimId, E)>,
+    /// The number of tasks outside the queue that wait for what this process releases.
+    dependents: u32,
+    /// `true` if the store has a queue of its own, in which a claim may wait behind what this process holds.
+    stands_behind: bool,
+    is_closed: bool,
+    #[cfg(test)]
+    pub(crate) mutant: Option<tests::Mutant>,
+}
+
+/// A waiting task.
+#[derive(Debug)]
+struct Waiter<W> {
+    want: Want,
+    task: Option<Asker>,
+    handle: W,
+}
+
+/// The one claim of this process that is queued on the server.
+#[derive(Debug)]
+struct Contending {
+    want: Want,
+    /// The id of its claim, once that is drawn.
+    id: Option<ClaimId>,
+    /// `true` once its patience was ended, because nothing needs it any more.
+    is_stopped: bool,
+}
+
+/// A claim that this process holds, until its release is confirmed.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) id: ClaimId,
+    /// The request for which it was granted.
+    pub(crate) want: Want,
+    pub(crate) task: Option<Asker>,
+    /// `true` once local hand-off is over for it.
+    pub(crate) stays: bool,
+    /// `true` once it was reported in [`Outcome::hopes`], because a waiter hopes for its hand-off.
+    pub(crate) is_hoped_for: bool,
+}
+
+/// One change of a queue.
+pub(crate) enum Change<W, E> {
+    /// A task enters the queue.
+    Enter { place: Place, want: Want, task: Option<Asker>, handle: W },
+    /// A task leaves the queue, if it is still in it.
+    Leave(Place),
+    /// A task that does not wait requests this share now.
+    Try(Share),
+    /// The contender has drawn the id of its claim.
+    Drawn(ClaimId),
+    /// The contender's claim was granted. It is held from here on, even if no waiter takes it.
+    Granted(Local),
+    /// The contender ended without a grant; `failed` where every waiter with the same request gets its error.
+    Ended { failed: bool },
+    /// A claim was granted to a task outside the queue.
+    HeldBeside(Local),
+    /// A task has released a claim that may be handed off `left` more times. The first waiter gets it if
+    /// its request matches exactly; without a taker the claim stays held until `Departed`.
+    Returned { id: ClaimId, left: u32 },
+    /// A claim is no longer handed off locally.
+    Stays(ClaimId),
+    /// The caller of a release wants to carry it out inline.
+    Carry(ClaimId, E),
+    /// A task outside the queue begins to wait for what this process releases.
+    Depend,
+    /// Such a task waits no longer.
+    Independ,
+    /// The server no longer has the claim, or everything was done that can be.
+    Departed(ClaimId),
+    /// The client closes.
+    Close,
+}
+
+/// The consequences of a change.
+#[derive(Debug)]
+pub(crate) struct Outcome<W, E> {
+    /// The waiter that gets what was granted or released, with its request.
+    pub(crate) taker: Option<(W, Want)>,
+    /// The waiters that get the contender's error.
+    pub(crate) failed: Vec<W>,
+    /// The request for which a contender has to be started.
+    pub(crate) start: Option<Want>,
+    /// `true` if the contender has to be stopped.
+    pub(crate) stop: bool,
+    /// The claims for whose hand-off the first waiter hopes, without a place on the server: the caller
+    /// has to report when hand-off is over for them.
+    pub(crate) hopes: Vec<ClaimId>,
+    /// The release that has to be detached from its caller.
+    pub(crate) send_off: Option<E>,
+    /// `true` if the request is allowed: to try, or to carry out a release inline.
+    pub(crate) is_allowed: bool,
+    /// `true` if the task itself holds, exclusively, what it now waits for.
+    pub(crate) waits_for_itself: bool,
+    /// `true` if the queue is empty and has to be removed.
+    pub(crate) is_idle: bool,
+}
+
+impl<W, E> Default for Outcome<W, E> {
+    fn default() -> Self {
+        Outcome {
+            taker: None,
+            failed: Vec::new(),
+            start: None,
+            stop: false,
+            hopes: Vec::new(),
+            send_off: None,
+            is_allowed: false,
+            waits_for_itself: false,
+            is_idle: true,
+        }
+    }
+}
+
+impl<W, E> Line<W, E> {
+    /// Creates an empty queue.
+    pub(crate) fn new(stands_behind: bool, is_closed: bool) -> Self {
+        Line {
+            waiters: BTreeMap::new(),
+            contending: None,
+            held: Vec::new(),
+            carried: None,
+            dependents: 0,
+            stands_behind,
+            is_closed,
+            #[cfg(test)]
+            mutant: None,
+        }
+    }
+
+    /// Applies a change and returns its consequences.
+    pub(crate) fn apply(&mut self, change: Change<W, E>) -> Outcome<W, E> {
+        #[cfg(test)]
+        let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
+        let mut outcome = Outcome::default();
+        let is_try = matches!(change, Change::Try(_));
+        let wakes_nobody = self.wakes_nobody(&change);
+        match change {
+            Change::Enter { place, want, task, handle } => {
+                outcome.waits_for_itself = task.is_some()
+                    && self.held.iter().any(|local| local.task == task && local.want.share.is_exclusive());
+                self.waiters.insert(place, Waiter { want, task, handle });
+            }
+            Change::Leave(place) => drop(self.waiters.remove(&place)),
+            Change::Try(share) => outcome.is_allowed = self.admits(share),
+            Change::Drawn(id) => {
+                if let Some(contending) = &mut self.contending {
+                    contending.id = Some(id);
+                }
+            }
+            Change::Granted(local) => {
+                let want = self.contending.take().map(|contending| contending.want);
+                let taker = want.and_then(|want| self.take(|waiter| waiter.want == want));
+                let task = taker.as_ref().and_then(|waiter| waiter.task);
+                self.held.push(Local { task, ..local });
+                outcome.taker = taker.map(|waiter| (waiter.handle, waiter.want));
+            }
+            Change::Ended { failed } => {
+                let want = self.contending.take().map(|contending| contending.want);
+                if let Some(want) = want.filter(|_| failed) {
+                    while let Some(waiter) = self.take(|waiter| waiter.want == want) {
+                        outcome.failed.push(waiter.handle);
+                    }
+                }
+            }
+            Change::HeldBeside(local) => self.held.push(local),
+            Change::Returned { id, left } => {
+                let local = self.held.iter_mut().find(|local| local.id == id && left > 0);
+                // Only the first waiter is considered, so that none is overtaken.
+                let first = self.waiters.first_entry();
+                if let (Some(local), Some(first)) = (local, first)
+                    && first.get().want.is_met_by(&local.want)
+                {
+                    let waiter = first.remove();
+                    local.task = waiter.task;
+                    local.stays |= left == 1;
+                    outcome.taker = Some((waiter.handle, waiter.want));
+                }
+            }
+            Change::Stays(id) => {
+                self.held.iter_mut().filter(|local| local.id == id).for_each(|local| local.stays = true);
+            }
+            Change::Carry(id, inline) => {
+                // Closing detaches the release that is carried, so none may be carried afterwards.
+                outcome.is_allowed = !self.is_closed && !self.is_waited_for() && self.carried.is_none();
+                if outcome.is_allowed {
+                    self.carried = Some((id, inline));
+                }
+            }
+            Change::Depend => self.dependents += 1,
+            Change::Independ => self.dependents -= 1,
+            Change::Departed(id) => {
+                self.held.retain(|local| local.id != id);
+                self.carried.take_if(|(carried, _)| *carried == id);
+            }
+            Change::Close => self.is_closed = true,
+        }
+        #[cfg(test)]
+        if forgets {
+            outcome.is_idle = false;
+            return outcome;
+        }
+        if wakes_nobody {
+            outcome.is_idle = self.held.is_empty() && !self.is_waited_for();
+            return outcome;
+        }
+        let is_refused = is_try && !outcome.is_allowed;
+        self.follow_up(&mut outcome, is_refused);
+        outcome
+    }
+
+    /// Returns `true` if an injected defect forgets the consequences of a change.
+    fn wakes_nobody(&self, change: &Change<W, E>) -> bool {
+        match change {
+            Change::Leave(_) if mutant!("who leaves wakes nobody") => true,
+            // A task that was handed a claim leaves once more, without being in the queue.
+            Change::Leave(place) if mutant!("who is handed it wakes nobody") => {
+                !self.waiters.contains_key(place)
+            }
+            Change::Returned { .. } => mutant!("who is handed it wakes nobody"),
+            _ => false,
+        }
+    }
+
+    /// Derives the consequences from the state alone.
+    fn follow_up(&mut self, outcome: &mut Outcome<W, E>, is_refused: bool) {
+        // A queue has at most one contender: start one where none is under way, or stop the present one
+        // when it has become useless.
+        match &self.contending {
+            None => {
+                outcome.start = self.next_to_contend();
+                outcome.hopes = self.take_hopes(outcome.start.is_none());
+            }
+            Some(contending) => {
+                let is_of_use = || !self.is_closed && self.is_of_use(&contending.want);
+                outcome.stop = !contending.is_stopped && !is_of_use();
+            }
+        }
+        if let Some(contending) = &mut self.contending {
+            contending.is_stopped |= outcome.stop;
+        }
+        if let Some(want) = &outcome.start {
+            self.contending = Some(Contending { want: want.clone(), id: None, is_stopped: false });
+        }
+        // A release that something waits for must not depend on how often its caller is polled. A waiter
+        // counts however it came, so this check is here and not at each change.
+        if is_refused || self.is_closed || self.is_waited_for() {
+            outcome.send_off = self.carried.take().map(|(_, inline)| inline);
+        }
+        outcome.is_idle = self.held.is_empty() && !self.is_waited_for();
+    }
+
+    /// Returns the request of the first waiter, if the server is to be asked for it.
+    fn next_to_contend(&self) -> Option<Want> {
+        let want = &self.waiters.values().next().filter(|_| !self.is_closed)?.want;
+        // A waiter whose request matches a held claim may get it by hand-off. Any other gains nothing by
+        // waiting here, and on a store with a queue of its own other processes would overtake it.
+        let may_be_handed = || self.held.iter().any(|local| local.may_serve(want));
+        let stands_behind = self.stands_behind && !mutant!("a writer waits for its own process first");
+        (self.fits(want.share) || (stands_behind && !may_be_handed())).then(|| want.clone())
+    }
+
+    /// Returns the claims for whose hand-off the first waiter hopes, except those that were reported before.
+    fn take_hopes(&mut self, waits: bool) -> Vec<ClaimId> {
+        let first = self.waiters.values().next().filter(|_| waits && self.stands_behind && !self.is_closed);
+        let Some(Waiter { want, .. }) = first else { return Vec::new() };
+        let hopes = self.held.iter_mut().filter(|local| !local.is_hoped_for && local.may_serve(want));
+        hopes
+            .map(|local| {
+                local.is_hoped_for = true;
+                local.id
+            })
+            .collect()
+    }
+
+    /// Returns `true` if a contender for `want` is useful: some waiter wants it, and the first waiter
+    /// could not be granted its own request any sooner without it.
+    fn is_of_use(&self, want: &Want) -> bool {
+        let Some(((_, first_came), first)) = self.waiters.first_key_value() else { return false };
+        // The waiter that would get the contender's claim.
+        let meant = self.waiters.iter().find(|(_, waiter)| waiter.want == *want);
+        let Some(((_, came), _)) = meant else { return false };
+        let share = first.want.share;
+        // A share of smaller weight or larger capacity may fit where that of the contender does not.
+        let is_easier = share.weight() < want.share.weight() || share.capacity() > want.share.capacity();
+        // A waiter that is first by priority does not take the place of another one, unless that one
+        // waits for this process itself.
+        let waits_for_us = self.fits(share) && !self.fits(want.share);
+        !(waits_for_us || (is_easier && first_came < came))
+    }
+
+    /// Returns `true` if a task outside the queue may ask the server. It may not if a claim of this
+    /// process is in its way, or in the way of the first waiter, which would wait longer.
+    fn admits(&self, share: Share) -> bool {
+        let first = self.waiters.values().next().filter(|_| !mutant!("who tries passes who waits"));
+        self.fits(share) && first.is_none_or(|first| self.fits(first.want.share))
+    }
+
+    /// Returns the contender's claim, if it is for exactly this request and this process holds nothing.
+    pub(crate) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
+        let contending = self.contending.as_ref().filter(|_| self.held.is_empty())?;
+        contending.id.filter(|_| contending.want == *want)
+    }
+
+    /// Returns the first waiter: the number of its place, its share, and whether no other waiter came
+    /// before it; with the contender's claim.
+    #[cfg(leasehold_sim)]
+    pub(crate) fn head(&self) -> Option<(u64, Share, bool, Option<ClaimId>)> {
+        let ((_, number), first) = self.waiters.first_key_value()?;
+        let came_first = self.waiters.keys().all(|(_, other)| other >= number);
+        let asks = self.contending.as_ref().and_then(|contending| contending.id);
+        Some((*number, first.want.share, came_first, asks))
+    }
+
+    fn fits(&self, share: Share) -> bool {
+        let held = || self.held.iter().map(|local| local.want.share);
+        let load: u64 = held().map(|held| u64::from(held.weight())).sum();
+        let capacity = held().map(Share::capacity).fold(share.capacity(), u32::min);
+        load + u64::from(share.weight()) <= u64::from(capacity)
+    }
+
+    fn is_waited_for(&self) -> bool {
+        !self.waiters.is_empty() || self.contending.is_some() || self.dependents > 0
+    }
+
+    /// Removes and returns the first waiter that matches.
+    fn take(&mut self, is_meant: impl Fn(&Waiter<W>) -> bool) -> Option<Waiter<W>> {
+        let place = *self.waiters.iter().find(|(_, waiter)| is_meant(waiter))?.0;
+        self.waiters.remove(&place)
+    }
+}
+
+impl Local {
+    pub(crate) fn new(id: ClaimId, want: Want, task: Option<Asker>) -> Local {
+        Local { id, want, task, stays: false, is_hoped_for: false }
+    }
+
+    /// Returns `true` if it may be handed to a waiter with this request.
+    fn may_serve(&self, want: &Want) -> bool {
+        !self.stays && want.is_met_by(&self.want)
+    }
+}
+
+#[cfg(test)]
+mod tests;

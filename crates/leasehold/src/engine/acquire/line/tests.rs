@@ -1,0 +1,538 @@
+//! Random programs on a local queue, compared with a simple model; and queues with an injected defect,
+//! which the programs find.
+//!
+//! Ground rules: the model knows only what an outside observer sees. The seed is fixed, so every run
+//! tests the same programs.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold_core::{Note, Resource};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+
+use super::*;
+
+/// An injected defect: a queue that forgets the consequences of one kind of change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mutant {
+    Enter,
+    Leave,
+    Granted,
+    Ended,
+    Returned,
+    Stays,
+    Departed,
+    Depend,
+}
+
+impl Mutant {
+    pub(super) fn forgets<W, E>(self, change: &Change<W, E>) -> bool {
+        match change {
+            Change::Enter { .. } => self == Mutant::Enter,
+            Change::Leave(_) => self == Mutant::Leave,
+            Change::Granted(..) => self == Mutant::Granted,
+            Change::Ended { .. } => self == Mutant::Ended,
+            Change::Returned { .. } => self == Mutant::Returned,
+            Change::Stays(_) => self == Mutant::Stays,
+            Change::Departed(_) => self == Mutant::Departed,
+            Change::Depend => self == Mutant::Depend,
+            _ => false,
+        }
+    }
+}
+
+/// An event of a queue. Numbers choose one of the possible ones.
+#[derive(Clone, Debug)]
+enum Step {
+    Enter { kind: Kind, priority: i32 },
+    Leave(usize),
+    Try(Share),
+    Grant,
+    End { failed: bool },
+    HeldBeside(Kind),
+    Return { which: usize, left: u32 },
+    Stay(usize),
+    Carry(usize),
+    Depend,
+    Independ,
+    Depart(usize),
+}
+
+/// The requested share, and whether the request has another note.
+type Kind = (Share, bool);
+
+/// The queue, and what is known of it from outside: its waiters, what was started, what is held. Written
+/// to be simple.
+struct Model {
+    line: Line<u64, ClaimId>,
+    stands_behind: bool,
+    next: u64,
+    waiters: Vec<(Place, Want)>,
+    contender: Option<(Want, bool)>,
+    /// The claims that are held, and whether their release is under way.
+    held: Vec<(ClaimId, Want, bool)>,
+    /// The claims for which hand-over is over, and those for which a hope was reported.
+    staying: BTreeSet<ClaimId>,
+    hoped_for: BTreeSet<ClaimId>,
+    carried: Option<ClaimId>,
+    /// The tasks outside the queue that wait for a release.
+    dependents: usize,
+    is_idle: bool,
+}
+
+fn want((share, noted): Kind) -> Want {
+    Want {
+        resource: Resource::new("r").unwrap(),
+        share,
+        ttl: Duration::from_secs(10),
+        lock_delay: Duration::ZERO,
+        max_hold: None,
+        note: if noted { Note::new("another").unwrap() } else { Note::default() },
+    }
+}
+
+fn fits(held: impl Iterator<Item = Share>, share: Share) -> bool {
+    let all: Vec<Share> = held.chain([share]).collect();
+    let load: u64 = all.iter().map(|share| u64::from(share.weight())).sum();
+    all.iter().all(|share| load <= u64::from(share.capacity()))
+}
+
+impl Model {
+    fn new(stands_behind: bool, mutant: Option<Mutant>) -> Model {
+        let mut line = Line::new(stands_behind, false);
+        line.mutant = mutant;
+        Model {
+            line,
+            stands_behind,
+            next: 0,
+            waiters: Vec::new(),
+            contender: None,
+            held: Vec::new(),
+            staying: BTreeSet::new(),
+            hoped_for: BTreeSet::new(),
+            carried: None,
+            dependents: 0,
+            is_idle: true,
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn id(&mut self) -> ClaimId {
+        ClaimId::from_bytes(u128::from(self.number()).to_be_bytes())
+    }
+
+    fn fits(&self, share: Share) -> bool {
+        fits(self.held.iter().map(|(_, want, _)| want.share), share)
+    }
+
+    /// The waiters, in the order in which they are served.
+    fn in_order(&self) -> Vec<(Place, Want)> {
+        let mut waiters = self.waiters.clone();
+        waiters.sort_by_key(|(place, _)| *place);
+        waiters
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Enter { kind, priority } => {
+                let place = (Reverse(priority), self.number());
+                self.waiters.push((place, want(kind)));
+                self.apply(Change::Enter { place, want: want(kind), task: None, handle: place.1 })?;
+            }
+            Step::Leave(which) if !self.waiters.is_empty() => {
+                let (place, _) = self.waiters.remove(which % self.waiters.len());
+                self.apply(Change::Leave(place))?;
+            }
+            Step::Try(share) => {
+                let first_fits = self.in_order().first().is_none_or(|(_, first)| self.fits(first.share));
+                let allowed = self.fits(share) && first_fits;
+                let is_in_the_way = !allowed && self.carried.is_some();
+                let outcome = self.apply(Change::Try(share))?;
+                prop_assert_eq!(outcome.is_allowed, allowed);
+                prop_assert!(
+                    !is_in_the_way || self.carried.is_none(),
+                    "a release that is in the way is sent off"
+                );
+            }
+            Step::Grant => self.grant()?,
+            Step::End { failed } if self.contender.is_some() => {
+                let (ended, _) = self.contender.take().unwrap();
+                let told: Vec<_> =
+                    self.in_order().into_iter().filter(|(_, want)| failed && *want == ended).collect();
+                self.waiters.retain(|waiter| !told.contains(waiter));
+                let outcome = self.apply(Change::Ended { failed })?;
+                let told: Vec<_> = told.into_iter().map(|(place, _)| place.1).collect();
+                prop_assert_eq!(outcome.failed, told);
+            }
+            Step::HeldBeside(kind) => {
+                let id = self.id();
+                self.held.push((id, want(kind), false));
+                self.apply(Change::HeldBeside(Local::new(id, want(kind), None)))?;
+            }
+            Step::Return { which, left } => {
+                let in_use: Vec<_> = self.held.iter().filter(|held| !held.2).cloned().collect();
+                if !in_use.is_empty() {
+                    self.give_back(&in_use[which % in_use.len()], left)?;
+                }
+            }
+            Step::Stay(which) if !self.held.is_empty() => {
+                let (id, _, _) = self.held[which % self.held.len()];
+                self.staying.insert(id);
+                self.apply(Change::Stays(id))?;
+            }
+            Step::Carry(which) => {
+                let releasing: Vec<_> = self.held.iter().filter(|held| held.2).map(|held| held.0).collect();
+                if !releasing.is_empty() {
+                    let id = releasing[which % releasing.len()];
+                    let alone = !self.is_waited_for() && self.carried.is_none();
+                    let outcome = self.apply(Change::Carry(id, id))?;
+                    prop_assert_eq!(outcome.is_allowed, alone);
+                    if alone {
+                        self.carried = Some(id);
+                    }
+                }
+            }
+            Step::Depend => {
+                self.dependents += 1;
+                self.apply(Change::Depend)?;
+            }
+            Step::Independ if self.dependents > 0 => {
+                self.dependents -= 1;
+                self.apply(Change::Independ)?;
+            }
+            Step::Depart(which) if !self.held.is_empty() => {
+                let (id, _, _) = self.held.remove(which % self.held.len());
+                self.carried.take_if(|carried| *carried == id);
+                self.apply(Change::Departed(id))?;
+            }
+            Step::Leave(_) | Step::End { .. } | Step::Stay(_) | Step::Independ | Step::Depart(_) => {}
+        }
+        self.check()
+    }
+
+    /// Makes the server grant the contender's request.
+    fn grant(&mut self) -> Result<(), TestCaseError> {
+        let Some((granted, _)) = self.contender.take() else { return Ok(()) };
+        let id = self.id();
+        let taker = self.in_order().into_iter().find(|(_, want)| *want == granted);
+        self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
+        self.held.push((id, granted.clone(), taker.is_none()));
+        let outcome = self.apply(Change::Granted(Local::new(id, granted, None)))?;
+        prop_assert_eq!(
+            outcome.taker,
+            taker.map(|(place, want)| (place.1, want)),
+            "the first who wants this"
+        );
+        Ok(())
+    }
+
+    /// Makes a user release a claim: to the next waiter, or to the server.
+    fn give_back(&mut self, held: &(ClaimId, Want, bool), left: u32) -> Result<bool, TestCaseError> {
+        let (id, held_as, _) = held;
+        let taker = self.in_order().into_iter().next().filter(|(_, first)| left > 0 && first == held_as);
+        self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
+        let is_handed = taker.is_some();
+        self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed);
+        if is_handed && left == 1 {
+            self.staying.insert(*id);
+        }
+        let outcome = self.apply(Change::Returned { id: *id, left })?;
+        prop_assert_eq!(
+            outcome.taker,
+            taker.map(|(place, want)| (place.1, want)),
+            "the first, if it wants just this"
+        );
+        Ok(is_handed)
+    }
+
+    /// Applies the change, and carries out its consequences.
+    fn apply(&mut self, change: Change<u64, ClaimId>) -> Result<Outcome<u64, ClaimId>, TestCaseError> {
+        let mut outcome = self.line.apply(change);
+        if let Some(want) = outcome.start.take() {
+            prop_assert!(self.contender.is_none(), "one contender at a time");
+            self.contender = Some((want, false));
+        }
+        if outcome.stop {
+            let (_, is_stopped) = self.contender.as_mut().unwrap();
+            prop_assert!(!*is_stopped, "stopped once");
+            *is_stopped = true;
+        }
+        for id in &outcome.hopes {
+            prop_assert!(self.hoped_for.insert(*id), "said once");
+        }
+        if let Some(sent) = &outcome.send_off {
+            prop_assert_eq!(self.carried.take(), Some(*sent), "the release that is carried");
+        }
+        self.is_idle = outcome.is_idle;
+        Ok(outcome)
+    }
+
+    fn is_waited_for(&self) -> bool {
+        !self.waiters.is_empty() || self.contender.is_some() || self.dependents > 0
+    }
+
+    /// Checks the invariants after each change.
+    fn check(&self) -> Result<(), TestCaseError> {
+        let waiters = self.in_order();
+        match &self.contender {
+            Some((want, is_stopped)) => {
+                let target = waiters.iter().find(|(_, waiting)| waiting == want);
+                prop_assert!(target.is_some() || *is_stopped, "a contender that no waiter needs is stopped");
+                if let (Some((place, _)), Some((first_place, first))) = (target, waiters.first()) {
+                    let sleeps = self.fits(first.share) && !self.fits(want.share);
+                    prop_assert!(
+                        !sleeps || *is_stopped,
+                        "the first waiter fits, and sleeps behind a contender that does not"
+                    );
+                    let came_before = first_place.1 < place.1;
+                    let asks_for_less = first.share.weight() < want.share.weight()
+                        || first.share.capacity() > want.share.capacity();
+                    prop_assert!(
+                        !(came_before && asks_for_less) || *is_stopped,
+                        "the first waiter sleeps behind a contender for a later waiter, and asks for less"
+                    );
+                }
+            }
+            None => {
+                if let Some((_, first)) = waiters.first() {
+                    prop_assert!(!self.fits(first.share), "the first waiter fits, and has no contender");
+                    let may_be_handed =
+                        self.held.iter().filter(|(id, held, _)| held == first && !self.staying.contains(id));
+                    let hopes: BTreeSet<_> = may_be_handed.map(|held| held.0).collect();
+                    prop_assert!(
+                        !self.stands_behind || !hopes.is_empty(),
+                        "the first waiter has no place on the server"
+                    );
+                    prop_assert!(
+                        !self.stands_behind || hopes.is_subset(&self.hoped_for),
+                        "the end of the first waiter's hope is not known"
+                    );
+                }
+            }
+        }
+        prop_assert!(
+            !self.is_waited_for() || self.carried.is_none(),
+            "a waiter depends on a release that its caller may leave"
+        );
+        prop_assert_eq!(
+            self.is_idle,
+            !self.is_waited_for() && self.held.is_empty(),
+            "an idle line is removed"
+        );
+        Ok(())
+    }
+
+    /// Drains the queue: no waiter enters or leaves, the server grants what it can, and all claims are
+    /// released. So each waiter is served, and nothing is left.
+    fn end(mut self) -> Result<(), TestCaseError> {
+        for _ in 0..10_000 {
+            let contender = self.contender.clone();
+            let in_use = self.held.iter().find(|held| !held.2).cloned();
+            let releasing = self.held.iter().position(|held| held.2);
+            match (contender, in_use, releasing) {
+                (Some((_, true)), _, _) => self.step(Step::End { failed: false })?,
+                (Some((want, false)), _, _) if self.fits(want.share) => self.step(Step::Grant)?,
+                (_, _, Some(which)) => self.step(Step::Depart(which))?,
+                (_, Some(held), _) => {
+                    self.give_back(&held, u32::MAX)?;
+                    self.check()?;
+                }
+                (_, None, None) if self.dependents > 0 => self.step(Step::Independ)?,
+                (_, None, None) => {
+                    prop_assert!(
+                        self.waiters.is_empty(),
+                        "nothing is held, and a task waits: {:?}",
+                        self.waiters
+                    );
+                    prop_assert!(self.is_idle);
+                    return Ok(());
+                }
+            }
+        }
+        Err(TestCaseError::fail("it does not come to an end"))
+    }
+}
+
+fn shares() -> impl Strategy<Value = Share> {
+    let permits = |permits, of| Share::permits(permits, of).unwrap();
+    prop_oneof![
+        1 => Just(Share::MUTEX),
+        3 => Just(Share::READER),
+        2 => Just(Share::WRITER),
+        1 => (1..=4u32).prop_map(move |weight| permits(weight, 4)),
+        1 => (1..=3u32).prop_map(move |weight| permits(weight, 3)),
+    ]
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    (shares(), proptest::bool::weighted(0.2))
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let which = 0..1000usize;
+    let step = prop_oneof![
+        6 => (kinds(), -1..=1).prop_map(|(kind, priority)| Step::Enter { kind, priority }),
+        3 => which.clone().prop_map(Step::Leave),
+        1 => shares().prop_map(Step::Try),
+        3 => Just(Step::Grant),
+        2 => any::<bool>().prop_map(|failed| Step::End { failed }),
+        1 => kinds().prop_map(Step::HeldBeside),
+        4 => (which.clone(), 0..=2u32).prop_map(|(which, left)| Step::Return { which, left }),
+        1 => which.clone().prop_map(Step::Stay),
+        1 => which.clone().prop_map(Step::Carry),
+        2 => Just(Step::Depend),
+        1 => Just(Step::Independ),
+        3 => which.prop_map(Step::Depart),
+    ];
+    proptest::collection::vec(step, 0..60)
+}
+
+/// Runs random programs on queues of both kinds of stores.
+fn run(mutant: Option<Mutant>) -> Result<(), TestError<(bool, Vec<Step>)>> {
+    let config = Config {
+        cases: 3_000,
+        failure_persistence: None,
+        max_shrink_iters: if mutant.is_some() { 0 } else { 10_000 },
+        ..Config::default()
+    };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    TestRunner::new_with_rng(config, rng).run(&(any::<bool>(), steps()), |(stands_behind, steps)| {
+        let mut model = Model::new(stands_behind, mutant);
+        for step in steps {
+            model.step(step)?;
+        }
+        model.end()
+    })
+}
+
+#[test]
+fn nobody_sleeps_while_the_request_would_be_granted() {
+    run(None).unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Checks that the test above finds defects: a queue that forgets the consequences of a change does not
+/// pass it.
+#[test]
+fn a_line_that_forgets_what_follows_is_found_out() {
+    use Mutant::{Departed, Depend, Ended, Enter, Granted, Leave, Returned, Stays};
+    for mutant in [Enter, Leave, Granted, Ended, Returned, Stays, Departed, Depend] {
+        assert!(matches!(run(Some(mutant)), Err(TestError::Fail(..))), "{mutant:?} passed");
+    }
+}
+
+/// Repeats the two lost wake-ups that once existed, without randomness.
+#[test]
+fn who_leaves_and_who_is_handed_more_than_one_wake_the_next() {
+    let three = |weight| (Share::permits(weight, 3).unwrap(), false);
+    let enter = |kind| Step::Enter { kind, priority: 0 };
+    for stands_behind in [false, true] {
+        let mut line = Model::new(stands_behind, None);
+        for step in [Step::HeldBeside((Share::READER, false)), enter((Share::WRITER, false))] {
+            line.step(step).unwrap();
+        }
+        line.step(enter((Share::READER, false))).unwrap();
+        line.step(Step::Leave(0)).unwrap();
+        if stands_behind {
+            line.step(Step::End { failed: false }).unwrap();
+        }
+        assert_eq!(line.contender, Some((want((Share::READER, false)), false)));
+
+        let mut line = Model::new(stands_behind, None);
+        for step in [Step::HeldBeside(three(2)), enter(three(2)), enter(three(1))] {
+            line.step(step).unwrap();
+        }
+        assert_eq!(line.contender, None, "what is held may be handed to the first");
+        line.step(Step::Return { which: 0, left: 2 }).unwrap();
+        assert_eq!(line.contender, Some((want(three(1)), false)));
+    }
+}
+
+/// Runs steps that lead to a contender for a waiter that is not the first.
+fn with_a_contender_for_another(steps: impl IntoIterator<Item = Step>) -> Model {
+    let mut line = Model::new(true, None);
+    for step in steps {
+        line.step(step).unwrap();
+    }
+    assert!(line.contender.as_ref().is_some_and(|(_, is_stopped)| *is_stopped), "{:?}", line.contender);
+    line.step(Step::End { failed: false }).unwrap();
+    line
+}
+
+#[test]
+fn a_contender_for_another_keeps_the_first_from_no_share() {
+    let enter = |share, priority| Step::Enter { kind: (share, false), priority };
+    let (one, two) = (Share::permits(1, 3).unwrap(), Share::permits(2, 3).unwrap());
+    let beside = |share| Step::HeldBeside((share, false));
+    // The request of the first waiter, and programs in which another one contends when it becomes the first.
+    let programs = [
+        (
+            Share::READER,
+            vec![
+                beside(Share::READER),
+                enter(Share::WRITER, 0),
+                enter(Share::READER, 0),
+                enter(Share::WRITER, 0),
+                Step::Leave(0),
+            ],
+        ),
+        (one, vec![beside(one), beside(one), enter(two, 0), enter(one, 0), enter(two, 0), Step::Leave(0)]),
+        (Share::READER, vec![beside(Share::READER), enter(Share::WRITER, 0), enter(Share::READER, 1)]),
+        // Nothing is held here, and the server may have room for the first waiter only.
+        (
+            Share::READER,
+            vec![enter(Share::WRITER, 0), enter(Share::READER, 0), enter(Share::WRITER, 0), Step::Leave(0)],
+        ),
+    ];
+    for (first, program) in programs {
+        let line = with_a_contender_for_another(program);
+        assert_eq!(line.contender, Some((want((first, false)), false)));
+    }
+}
+
+#[test]
+fn who_no_hand_over_can_serve_stands_on_the_server() {
+    let (plain, noted) = ((Share::MUTEX, false), (Share::MUTEX, true));
+    let enter = |kind| Step::Enter { kind, priority: 0 };
+    let ends = [
+        vec![Step::HeldBeside(plain), enter(noted)],
+        vec![Step::HeldBeside(noted), enter(noted), Step::Stay(0)],
+        // The last hand-over.
+        vec![Step::HeldBeside(noted), enter(noted), enter(noted), Step::Return { which: 0, left: 1 }],
+    ];
+    for steps in ends {
+        let mut line = Model::new(true, None);
+        for step in steps {
+            assert_eq!(line.contender, None);
+            line.step(step).unwrap();
+        }
+        assert_eq!(line.contender, Some((want(noted), false)));
+    }
+}
+
+#[test]
+fn a_closed_line_starts_nobody_and_stops_who_contends() {
+    let mut line = Line::<u64, ClaimId>::new(true, false);
+    let enter = |number| Change::Enter {
+        place: (Reverse(0), number),
+        want: want((Share::MUTEX, false)),
+        task: None,
+        handle: number,
+    };
+    assert!(line.apply(enter(1)).start.is_some());
+    assert!(line.apply(Change::Close).stop);
+    assert!(!line.apply(Change::Close).stop);
+    assert!(line.apply(Change::Ended { failed: false }).start.is_none());
+    assert!(line.apply(enter(2)).start.is_none());
+    let id = ClaimId::from_bytes([1; 16]);
+    assert!(!line.apply(Change::Carry(id, id)).is_allowed);
+    assert!(!line.apply(Change::Leave((Reverse(0), 1))).is_idle);
+    assert!(line.apply(Change::Leave((Reverse(0), 2))).is_idle);
+    assert!(Line::<u64, ClaimId>::new(true, true).apply(enter(1)).start.is_none());
+}

@@ -1,0 +1,419 @@
+//! The local wait queues: the tasks of this process that wait for each resource.
+//!
+//! One claim of this process is queued on the server, however many tasks wait for a resource. A released
+//! lock passes straight to the next waiting task, with the fence's `sub` advanced and without asking the
+//! server, within a limit of count and time that keeps other processes from starving.
+//!
+//! Ground rules: a queue is a pure state machine (`line.rs`) that returns the consequences of each
+//! change. This module carries them out, in one place, once the shard's lock is released. That lock is
+//! held for a few instructions only, and never while anything is sent, spawned or dropped that could call
+//! back into this module.
+
+use std::cmp::Reverse;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use leasehold_core::{Claim, ClaimId, Moment, Patience, QueueOrder, Resource};
+use tokio::sync::oneshot;
+
+use crate::engine::Engine;
+use crate::engine::Want;
+use crate::engine::acquire::asker::Asker;
+use crate::engine::acquire::line::{Change, Line, Local, Outcome, Place};
+use crate::engine::hold::Hold;
+use crate::engine::hold::charge::Charge;
+use crate::engine::lease::{Lease, State};
+use crate::engine::release::inline::{Carried, InlineRelease};
+use crate::engine::release::job::Released;
+use crate::error::{Error, Result};
+use crate::panics::{in_this_span, logged};
+use crate::random::{HashMap, Hashing};
+
+/// The local queues of all resources, in shards so that unrelated resources do not contend.
+pub(crate) struct Lines {
+    shards: Vec<Mutex<HashMap<Resource, Entry>>>,
+    hasher: Hashing,
+    /// The next ticket number. Numbers are never reused, so that a late `Leave` cannot remove another
+    /// task from a queue that was created anew.
+    next_ticket: AtomicU64,
+}
+
+/// The queue of one resource, the patience of its contender, and the store's last answer.
+struct Entry {
+    line: Line<Reply, Weak<InlineRelease>>,
+    patience: Option<Patience>,
+    /// The time of the contender's last answer that the lock is not free; `None` if a later request was
+    /// not answered.
+    busy_at: Option<Moment>,
+}
+
+/// The sender of the answer to one waiter.
+type Reply = oneshot::Sender<Result<Hold>>;
+type Changed = Outcome<Reply, Weak<InlineRelease>>;
+
+impl Lines {
+    /// Returns the claim that is queued on the server for exactly this request; `None` where the waiter
+    /// may be granted it past that claim, by another task of this process.
+    pub(crate) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
+        self.shard(&want.resource).get(&want.resource)?.line.stands_for(want)
+    }
+
+    /// Returns the number of resources with a waiter or a holder.
+    #[cfg(leasehold_sim)]
+    pub(crate) fn count(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// Returns the first waiter for a resource, see [`Line::head`].
+    #[cfg(leasehold_sim)]
+    pub(crate) fn head(
+        &self,
+        resource: &Resource,
+    ) -> Option<(u64, leasehold_core::Share, bool, Option<ClaimId>)> {
+        self.shard(resource).get(resource)?.line.head()
+    }
+
+    fn shard(&self, resource: &Resource) -> MutexGuard<'_, HashMap<Resource, Entry>> {
+        let hash = self.hasher.hash_one(resource);
+        lock(&self.shards[(hash % SHARDS as u64) as usize])
+    }
+}
+
+impl Engine {
+    /// Enters the local queue.
+    pub(crate) fn enter_queue(self: &Arc<Self>, want: Want, priority: i32) -> Ticket {
+        let (reply, told) = oneshot::channel();
+        let resource = want.resource.clone();
+        let (task, mut place) = (Asker::here(), (Reverse(priority), 0));
+        let changed = self.change_queue_with(&resource, true, || {
+            // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
+            place.1 = self.lines.next_ticket.fetch_add(1, Ordering::Relaxed);
+            Change::Enter { place, want, task, handle: reply }
+        });
+        if changed.waits_for_itself {
+            logged!(
+                warn,
+                resource = %resource,
+                "a task waits for a lock that it holds itself; unless another part of it releases the \
+                 lock, it waits for ever: use an Owner to re-enter"
+            );
+        }
+        Ticket { engine: self.clone(), resource, place, told }
+    }
+
+    /// Returns `true` if a task outside the queue may ask the server: the claims of this process leave
+    /// room for it, and for the first waiter.
+    pub(crate) fn admits(self: &Arc<Self>, want: &Want) -> bool {
+        let changed = self.change_queue(&want.resource, Change::Try(want.share));
+        changed.is_none_or(|changed| changed.is_allowed)
+    }
+
+    /// Records that a task outside the queue waits for what this process releases, for as long as the
+    /// returned value lives. Until then no release is carried out inline: its caller might not be polled.
+    pub(crate) fn depend_on_release(self: &Arc<Self>, resource: &Resource) -> Dependent {
+        let is_there = self.change_queue(resource, Change::Depend).is_some();
+        Dependent { engine: self.clone(), resource: is_there.then(|| resource.clone()) }
+    }
+
+    /// Records the id of the claim that this process has queued on the server.
+    pub(crate) fn record_contender(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
+        self.change_queue(resource, Change::Drawn(id));
+    }
+
+    /// Records whether the store has just said that the resource is not free, or has not answered.
+    pub(crate) fn record_answer(&self, resource: &Resource, is_busy: bool) {
+        let busy_at = is_busy.then(|| self.clock.now());
+        if let Some(entry) = self.lines.shard(resource).get_mut(resource) {
+            entry.busy_at = busy_at;
+        }
+    }
+
+    /// Returns `true` if the store said a moment ago that the resource is not free, and has not failed to
+    /// answer since.
+    pub(crate) fn heard_busy_lately(&self, resource: &Resource) -> bool {
+        let now = self.clock.now();
+        let shard = self.lines.shard(resource);
+        let busy_at = shard.get(resource).and_then(|entry| entry.busy_at);
+        busy_at.is_some_and(|at| now.since(at) <= FRESH)
+    }
+
+    /// Records a claim that was granted to a task outside the queue, and begins its use.
+    ///
+    /// # Errors
+    /// `Closed` where the client was closed meanwhile; the claim is then released.
+    pub(crate) fn grant_directly(charge: Charge) -> Result<Hold> {
+        let local = local(&charge, Asker::here());
+        charge.engine().change_queue_with(charge.resource(), true, || Change::HeldBeside(local));
+        charge.begin()
+    }
+
+    /// Passes the contender's granted claim to the first task with exactly this request.
+    pub(crate) fn grant_to_waiter(charge: Charge) {
+        let local = local(&charge, None);
+        let changed = charge.engine().change_queue_with(charge.resource(), true, || Change::Granted(local));
+        let outcome = charge.begin();
+        // If no waiter wants it any more, or the waiter has left, the hold is dropped here, which
+        // releases it.
+        if let Some((reply, _)) = changed.taker {
+            drop(reply.send(outcome));
+        }
+    }
+
+    /// Ends local hand-off of a claim.
+    pub(crate) fn end_handoff(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
+        self.change_queue(resource, Change::Stays(id));
+    }
+
+    /// Records that the contender ended without a grant. An error goes to every waiter with the same request.
+    pub(crate) fn end_contender(self: &Arc<Self>, want: &Want, error: Option<Error>) {
+        let changed = self.change_queue(&want.resource, Change::Ended { failed: error.is_some() });
+        if let (Some(changed), Some(error)) = (changed, error) {
+            for reply in changed.failed {
+                drop(reply.send(Err(error.clone())));
+            }
+        }
+    }
+
+    /// Passes a hold that ended in this state to the next waiter if that is possible, otherwise releases it.
+    pub(crate) fn pass_on_or_release(
+        self: &Arc<Self>,
+        held: Arc<Lease>,
+        mut state: State,
+        passed: u32,
+        done: Option<oneshot::Sender<Released>>,
+    ) -> Option<Carried> {
+        let Claim { id, resource, .. } = &held.claim;
+        // Each round offers the claim to the next waiter, until one takes it or no further hand-off
+        // is possible.
+        loop {
+            let left = passes_left(self, &held, state, passed);
+            if left == 0 {
+                break;
+            }
+            let changed = self.change_queue(resource, Change::Returned { id: *id, left });
+            let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
+            self.renewer.limit_hold(&held, want.max_hold);
+            let next = Hold::new(self.clone(), held.clone(), passed + 1);
+            let Err(undelivered) = reply.send(Ok(next)) else {
+                if let Some(done) = done {
+                    drop(done.send(Released::Freed));
+                }
+                return None;
+            };
+            // That task has left. Its undelivered hold must not release the claim, which this function
+            // still owns.
+            if let Ok(hold) = undelivered {
+                hold.defuse();
+            }
+            // The `max_hold` of that task has started, and is ended here.
+            state = held.end_use();
+        }
+        // The renewal task releases a claim that it finds lost, perhaps at this moment. `retire` is `true`
+        // for one of the two, so the claim is released once.
+        if held.retire() {
+            self.renewer.forget(&held);
+            return self.reaper.release(self, held, state, done);
+        }
+        if let Some(done) = done {
+            // It was lost, and the renewal task has released it already.
+            drop(done.send(Released::Gone));
+        }
+        None
+    }
+
+    /// Returns `true` if the caller may carry out the release inline: nothing else in this process
+    /// depends on it. A later waiter detaches it.
+    pub(crate) fn may_release_inline(
+        self: &Arc<Self>,
+        resource: &Resource,
+        id: ClaimId,
+        inline: &Arc<InlineRelease>,
+    ) -> bool {
+        let changed = self.change_queue(resource, Change::Carry(id, Arc::downgrade(inline)));
+        changed.is_some_and(|changed| changed.is_allowed)
+    }
+
+    /// Leaves a claim to its lease: from now on only the server counts it.
+    pub(crate) fn leave_to_lease(self: &Arc<Self>, held: &Lease) {
+        self.renewer.forget(held);
+        self.forget_claim(&held.claim.resource, held.claim.id);
+    }
+
+    /// Removes a claim that the server no longer has, or for which the engine has done what it can: the
+    /// next waiter may contend.
+    pub(crate) fn forget_claim(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
+        self.change_queue(resource, Change::Departed(id));
+    }
+
+    /// Ends every contender; the client's closing signal notifies their waiters. Releases continue
+    /// without their callers.
+    pub(crate) fn end_waits(self: &Arc<Self>) {
+        if self.is_forked() {
+            return;
+        }
+        for shard in &self.lines.shards {
+            let resources: Vec<_> = lock(shard).keys().cloned().collect();
+            for resource in resources {
+                self.change_queue(&resource, Change::Close);
+            }
+        }
+    }
+
+    /// Changes the queue of a resource. Returns `None` if it has none, because nothing waits, contends
+    /// or holds.
+    fn change_queue(
+        self: &Arc<Self>,
+        resource: &Resource,
+        change: Change<Reply, Weak<InlineRelease>>,
+    ) -> Option<Changed> {
+        let mut is_there = false;
+        let changed = self.change_queue_with(resource, false, || {
+            is_there = true;
+            change
+        });
+        is_there.then_some(changed)
+    }
+
+    /// Applies a change to a queue, and carries out its consequences once the shard is free. All changes
+    /// pass through here. Creates a missing queue if `opens`.
+    fn change_queue_with(
+        self: &Arc<Self>,
+        resource: &Resource,
+        opens: bool,
+        change: impl FnOnce() -> Change<Reply, Weak<InlineRelease>>,
+    ) -> Changed {
+        if self.is_forked() {
+            // In a fork the shard may be locked for ever, by a thread that exists only in the parent.
+            return Changed::default();
+        }
+        let mut shard = self.lines.shard(resource);
+        if opens && !shard.contains_key(resource) {
+            let stands_behind = self.profile().order >= QueueOrder::Fifo;
+            let line = Line::new(stands_behind, self.closed.is_cancelled());
+            shard.insert(resource.clone(), Entry { line, patience: None, busy_at: None });
+        }
+        let Some(entry) = shard.get_mut(resource) else { return Changed::default() };
+        // Under the lock only the state changes. What follows from it runs below, once the shard is free,
+        // because it may come back here.
+        let mut changed = entry.line.apply(change());
+        let stopped = if changed.stop { entry.patience.take() } else { None };
+        let started = changed.start.take().map(|want| {
+            let patience = Patience::unlimited(self.clock.clone());
+            entry.patience = Some(patience.clone());
+            self.contend(want, patience)
+        });
+        if changed.is_idle {
+            shard.remove(resource);
+        }
+        drop(shard);
+        if let Some(patience) = stopped {
+            patience.end();
+        }
+        if let Some(inline) = changed.send_off.take().and_then(|inline| inline.upgrade()) {
+            inline.send_off();
+        }
+        if let Some(work) = started {
+            // Its requests belong to the span of the waiter that started it, as far as that is known here.
+            self.spawn(in_this_span(work));
+        }
+        for id in std::mem::take(&mut changed.hopes) {
+            self.end_handoff_in_time(resource, id);
+        }
+        changed
+    }
+
+    /// Ends local hand-off of a claim when its time is over: its age is counted from before now.
+    fn end_handoff_in_time(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
+        let (weak, resource) = (Arc::downgrade(self), resource.clone());
+        let budget = self.tuning.local_handoff_time;
+        drop(self.runtime.spawn(async move {
+            tokio::time::sleep(budget).await;
+            if let Some(engine) = weak.upgrade() {
+                engine.end_handoff(&resource, id);
+            }
+        }));
+    }
+}
+
+impl Default for Lines {
+    fn default() -> Self {
+        Lines {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: Hashing::default(),
+            next_ticket: AtomicU64::new(0),
+        }
+    }
+}
+
+fn local(charge: &Charge, task: Option<Asker>) -> Local {
+    let held = charge.held();
+    let stays = passes_left(charge.engine(), held, State::Valid, 0) == 0;
+    Local { stays, ..Local::new(held.claim.id, charge.want().clone(), task) }
+}
+
+/// Returns how often a claim may still be handed to the next waiter.
+fn passes_left(engine: &Engine, held: &Lease, state: State, passed: u32) -> u32 {
+    let age = engine.clock.now().since(held.granted_at);
+    let in_time = state == State::Valid && age < engine.tuning.local_handoff_time;
+    // A revoked claim is for other clients, not for the next local waiter.
+    let may_pass = in_time && held.revoked().is_none() && held.can_pass(passed);
+    match engine.tuning.local_handoff_limit.saturating_sub(passed) {
+        _ if !may_pass => 0,
+        left if !held.can_pass(passed.saturating_add(1)) => left.min(1),
+        left => left,
+    }
+}
+
+/// A task outside the queue that waits for what this process releases.
+pub(crate) struct Dependent {
+    engine: Arc<Engine>,
+    /// The resource, if its queue counts this task.
+    resource: Option<Resource>,
+}
+
+impl Drop for Dependent {
+    fn drop(&mut self) {
+        if let Some(resource) = &self.resource {
+            self.engine.change_queue(resource, Change::Independ);
+        }
+    }
+}
+
+/// A place in the local queue. Dropping it gives the place up; a grant that was on its way is then released.
+pub(crate) struct Ticket {
+    engine: Arc<Engine>,
+    resource: Resource,
+    place: Place,
+    told: oneshot::Receiver<Result<Hold>>,
+}
+
+impl Ticket {
+    /// Waits for the answer; `None` where the engine ended. Cancel safe.
+    pub(crate) async fn reply(&mut self) -> Option<Result<Hold>> {
+        (&mut self.told).await.ok()
+    }
+
+    /// Leaves the queue. Returns a reply that was already sent.
+    pub(crate) fn withdraw(&mut self) -> Option<Result<Hold>> {
+        self.told.close();
+        self.told.try_recv().ok()
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.told.close();
+        self.engine.change_queue(&self.resource, Change::Leave(self.place));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic cannot leave a queue half changed: no foreign code is called under the lock.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const SHARDS: usize = 16;
+/// The maximum age of a store's answer that a lock is not free.
+const FRESH: Duration = Duration::from_secs(1);

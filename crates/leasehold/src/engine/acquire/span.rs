@@ -1,0 +1,135 @@
+//! Reporting of one acquisition: a `tracing` span, and the events at its beginning and its end.
+//!
+//! Ground rules: each beginning has exactly one end, however the acquisition ends, even if it is dropped.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use leasehold_core::{Moment, Resource, Share};
+use tracing::{Span, field};
+
+use crate::engine::Engine;
+use crate::engine::Want;
+use crate::engine::hold::Hold;
+use crate::engine::hold::handle::HoldHandle;
+use crate::error::{Error, Result};
+use crate::events::{AcquireFailure, AcquireSource, Event};
+use crate::mutant::mutant;
+use crate::panics::{contained, spanned};
+
+type Outcome = Result<Option<HoldHandle>>;
+
+/// An acquisition that an event subscriber or a `tracing` subscriber observes.
+pub(crate) struct AcquireSpan {
+    engine: Arc<Engine>,
+    resource: Resource,
+    share: Share,
+    span: Span,
+}
+
+impl AcquireSpan {
+    /// Returns the acquisition to report; `None` where neither an event subscriber nor a `tracing`
+    /// subscriber listens, which then costs no more than this check.
+    pub(crate) fn heard(engine: &Arc<Engine>, want: &Want) -> Option<AcquireSpan> {
+        let Want { resource, share, .. } = want;
+        let span = || {
+            tracing::debug_span!(
+                "leasehold.acquire",
+                %resource,
+                %share,
+                outcome = field::Empty,
+                fence = field::Empty
+            )
+        };
+        let span = contained(span).unwrap_or_else(Span::none);
+        if span.is_disabled() && !engine.telling.is_heard() {
+            return None;
+        }
+        Some(AcquireSpan { engine: engine.clone(), resource: resource.clone(), share: *share, span })
+    }
+
+    /// Runs the acquisition and reports it.
+    pub(crate) async fn told(self, acquiring: impl Future<Output = Outcome>) -> Outcome {
+        let AcquireSpan { engine, resource, share, span } = self;
+        engine.telling.tell(|| Event::AcquireStarted { resource: &resource, share });
+        let began = engine.clock.now();
+        let mut asking = PendingAcquire {
+            engine: &engine,
+            resource: &resource,
+            span: contained(|| span.clone()).unwrap_or_else(Span::none),
+            began,
+            is_told: false,
+        };
+        let outcome = spanned(|| span, acquiring).await;
+        asking.tell(&outcome, share);
+        outcome
+    }
+}
+
+/// Runs an acquisition that bypasses the local queue, and reports it like any other.
+pub(crate) async fn asking(
+    engine: &Arc<Engine>,
+    want: &Want,
+    acquiring: impl Future<Output = Result<Hold>>,
+) -> Result<HoldHandle> {
+    let acquiring = async { acquiring.await.map(|hold| HoldHandle::new(Arc::new(hold))) };
+    let asked = AcquireSpan::heard(engine, want).filter(|_| !mutant!("an upgrade is not reported"));
+    let Some(asked) = asked else { return acquiring.await };
+    let told = asked.told(async { acquiring.await.map(Some) }).await?;
+    // Invariant: the acquisition was wrapped in `Some`, so the result is `Some`.
+    told.ok_or_else(|| Error::closed("lock").on(&want.resource))
+}
+
+/// An acquisition under way.
+struct PendingAcquire<'a> {
+    engine: &'a Arc<Engine>,
+    resource: &'a Resource,
+    span: Span,
+    began: Moment,
+    is_told: bool,
+}
+
+impl PendingAcquire<'_> {
+    fn tell(&mut self, outcome: &Outcome, share: Share) {
+        self.is_told = true;
+        let resource = self.resource;
+        let waited = self.engine.clock.now().since(self.began);
+        let missed = |failure| Event::AcquireFailed { resource, waited, failure };
+        let event = match outcome {
+            Ok(Some(hold)) => {
+                let source = match hold {
+                    hold if hold.is_older_than(self.began) => AcquireSource::Reentrant,
+                    hold if hold.was_handed_over() => AcquireSource::LocalQueue,
+                    _ => AcquireSource::Server,
+                };
+                if let Some(fence) = hold.fence() {
+                    contained(|| _ = self.span.record("fence", field::display(fence)));
+                }
+                Event::Acquired { resource, share, waited, source }
+            }
+            Ok(None) => missed(AcquireFailure::Busy),
+            Err(error) => missed(AcquireFailure::Error(error.kind())),
+        };
+        contained(|| _ = self.span.record("outcome", event.outcome()));
+        self.engine.telling.tell(|| event);
+    }
+}
+
+impl Drop for PendingAcquire<'_> {
+    fn drop(&mut self) {
+        if !self.is_told {
+            let (resource, waited) = (self.resource, self.engine.clock.now().since(self.began));
+            let event = Event::AcquireFailed { resource, waited, failure: AcquireFailure::Cancelled };
+            // A panic may be dropping it, and a second panic would end the process.
+            contained(|| _ = self.span.record("outcome", event.outcome()));
+            self.engine.telling.tell(|| event);
+        }
+        if mutant!("a span ends as it likes") {
+            return;
+        }
+        // Closing the span calls foreign code as well. A panic while the outcome is being returned would
+        // leak what was granted.
+        let span = std::mem::replace(&mut self.span, Span::none());
+        contained(|| drop(span));
+    }
+}

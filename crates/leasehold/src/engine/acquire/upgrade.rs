@@ -1,0 +1,146 @@
+//! Upgrades: acquisition of more of a resource by a holder that keeps the part it already has.
+//!
+//! Ground rules: an upgrade does not enter the local queue, where it would wait behind waiters for the
+//! part that it holds. On the server it queues like any other claim. If a claim ahead of it there waits
+//! for the held part, both would wait for ever. The upgrade detects that by reading the queue for as long
+//! as it waits in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_core::{ClaimId, Patience, QueueOrder, Resource, Share, Snapshot};
+use tokio::sync::{oneshot, watch};
+
+use crate::engine::Deadline;
+use crate::engine::Engine;
+use crate::engine::Wait;
+use crate::engine::Want;
+use crate::engine::acquire::contender::pursue;
+use crate::engine::acquire::span;
+use crate::engine::hold::Hold;
+use crate::engine::hold::handle::HoldHandle;
+use crate::engine::inspect::EndOnDrop;
+use crate::engine::retry::jittered;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mutant::mutant;
+
+impl Engine {
+    /// Acquires `want` beside a claim of the share `has` on the same resource, which stays held.
+    ///
+    /// Cancel safe: a dropped future leaves nothing behind.
+    pub(crate) async fn acquire_beside(
+        self: &Arc<Self>,
+        want: Want,
+        has: Share,
+        wait: Wait,
+    ) -> Result<HoldHandle> {
+        span::asking(self, &want.clone(), self.beside(want, has, wait)).await
+    }
+
+    async fn beside(self: &Arc<Self>, want: Want, has: Share, wait: Wait) -> Result<Hold> {
+        let resource = want.resource.clone();
+        self.is_open("upgrade").map_err(|error| error.on(&resource))?;
+        let deadline = Deadline::of(wait, self);
+        let _dependent = self.depend_on_release(&resource);
+        let (drawn, asked_as) = watch::channel(None);
+        // A task of its own sends the requests. When this future returns or is dropped, `_leaving` ends the
+        // patience of that task, which then gives up its place.
+        let patience = Patience::unlimited(self.clock.clone());
+        let _leaving = EndOnDrop(patience.clone());
+        let again = deadline.is_limited().then(|| want.clone());
+        let (reply, mut told) = oneshot::channel();
+        let engine = self.clone();
+        self.spawn(async move {
+            let drawn = |id| {
+                drawn.send_replace(Some(id));
+            };
+            let outcome = pursue(&engine, &want, &patience, drawn).await;
+            let outcome = outcome.and_then(|charge| charge.map(Engine::grant_directly).transpose());
+            // If it cannot be delivered, the hold is dropped here, which releases it.
+            drop(reply.send(outcome));
+        });
+        let ended = tokio::select! {
+            biased;
+            outcome = &mut told => outcome.ok(),
+            () = self.closed.cancelled() => None,
+            () = deadline.passed() => {
+                let looked = tokio::select! {
+                    biased;
+                    outcome = &mut told => Err(outcome.ok()),
+                    looked = self.look_again(again, deadline.waited(), &resource) => Ok(looked),
+                };
+                match looked {
+                    Err(outcome) => outcome,
+                    Ok(looked) => {
+                        // The grant may have arrived while the time ran out: then the caller gets it.
+                        told.close();
+                        match told.try_recv() {
+                            Ok(Ok(Some(hold))) if looked.is_err() => Some(Ok(Some(hold))),
+                            _ => Some(looked.map(Some)),
+                        }
+                    }
+                }
+            }
+            ahead = self.waits_for_itself(&resource, asked_as, has) => Some(Err(ahead)),
+        };
+        match ended {
+            Some(Ok(Some(hold))) => Ok(hold),
+            Some(Err(error)) => Err(error.with_op("upgrade")),
+            Some(Ok(None)) | None => Err(Error::closed("upgrade").on(&resource)),
+        }
+    }
+
+    /// Reads the queue until a claim further ahead in it waits for what is held, and returns that error.
+    /// Never returns if no such claim exists.
+    ///
+    /// Claims ahead can only leave, unless this claim loses its place: if it was skipped because it did
+    /// not answer in time, or forgotten by the server, it is at the end of the queue. So the reads
+    /// continue for as long as it waits, if seldom.
+    async fn waits_for_itself(
+        self: &Arc<Self>,
+        resource: &Resource,
+        asked_as: watch::Receiver<Option<ClaimId>>,
+        has: Share,
+    ) -> Error {
+        if self.profile().order < QueueOrder::Fifo {
+            // Without a queue no claim is ahead: one that waits for the held part is overtaken.
+            return std::future::pending().await;
+        }
+        let mut pause = LOOK_FIRST;
+        loop {
+            if !self.sleep(jittered(pause)).await {
+                return std::future::pending().await;
+            }
+            pause = (pause * 2).min(LOOK_LAST.max(pause));
+            // A failed read says nothing; the next one may succeed.
+            let Ok(line) = self.look(resource, None, Duration::ZERO).await else { continue };
+            let Some(id) = *asked_as.borrow() else { continue };
+            match is_behind_a_conflict(&line, id, has) {
+                None => {}
+                Some(false) if mutant!("an upgrade looks once") => return std::future::pending().await,
+                Some(false) => pause = LOOK_SELDOM,
+                Some(true) => {
+                    let text = "a waiter ahead in the queue waits for what is held here, so each would \
+                                wait for the other; nothing changed; release the lock, then acquire all \
+                                of it";
+                    return Error::new(ErrorKind::Deadlock, "upgrade", text).on(resource);
+                }
+            }
+        }
+    }
+}
+
+/// Returns `true` if a claim ahead of this one cannot be admitted beside `has`; `None` where this claim
+/// is not in the queue.
+fn is_behind_a_conflict(line: &Snapshot, id: ClaimId, has: Share) -> Option<bool> {
+    let place = line.waiting.iter().position(|standing| standing.id == id)?;
+    let conflicts = |share: Share| {
+        u64::from(share.weight()) + u64::from(has.weight()) > u64::from(share.capacity().min(has.capacity()))
+    };
+    Some(line.waiting[..place].iter().any(|standing| conflicts(standing.share)))
+}
+
+const LOOK_FIRST: Duration = Duration::from_millis(10);
+const LOOK_LAST: Duration = Duration::from_secs(1);
+/// The pause between two reads for a claim with no conflict ahead of it.
+const LOOK_SELDOM: Duration = Duration::from_secs(5);

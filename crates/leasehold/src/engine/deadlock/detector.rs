@@ -1,0 +1,234 @@
+//! Deadlock detection for one wait of an owner.
+//!
+//! Ground rules: only an owner that both holds and waits can be part of a deadlock, so no other owner
+//! announces or reads anything. A wait is announced as a claim of its own. That claim is withdrawn before
+//! the owner continues, whether or not the wait was granted, because otherwise the owner would still
+//! count as waiting. One wait of each deadlock finds that it has to give up: all of them read the
+//! same announcements.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use leasehold_core::deadlock::{Announced, Deadlock, Places, Tag};
+use leasehold_core::{ClaimId, Liveness, QueueOrder, Resource};
+
+use crate::engine::Deadline;
+use crate::engine::Engine;
+use crate::engine::Wait;
+use crate::engine::Want;
+use crate::engine::hold::Hold;
+use crate::engine::hold::handle::HoldHandle;
+use crate::engine::hold::owner::Owner;
+use crate::engine::lease::State;
+use crate::engine::release::job::Released;
+use crate::engine::retry::jittered;
+use crate::error::{Error, ErrorKind, Result};
+use crate::panics::logged;
+
+/// Runs one acquisition of an owner. Once it has waited for `after`, it may end with `Deadlock`, where it
+/// is the wait that has to give up.
+pub(crate) async fn watched(
+    engine: &Arc<Engine>,
+    owner: &Owner,
+    want: &Want,
+    after: Duration,
+    acquiring: impl Future<Output = Result<Option<HoldHandle>>>,
+) -> Result<Option<HoldHandle>> {
+    let mut detector = DeadlockDetector {
+        engine: engine.clone(),
+        owner: owner.clone(),
+        want: want.clone(),
+        coming: None,
+        standing: None,
+        going: None,
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = acquiring => outcome,
+        error = detector.keeps_looking(after) => Err(error),
+    };
+    detector.end().await;
+    // Withdrawing may have taken as long as a lease, so the lock may be lost by now.
+    match &outcome {
+        Ok(Some(hold)) => match hold.held().state() {
+            State::Lost(cause) => Err(Error::lost("lock", cause, &want.resource)),
+            _ => outcome,
+        },
+        _ => outcome,
+    }
+}
+
+/// The announcement of one wait. Each step is kept here while it is under way, so that none is forgotten
+/// when the wait ends in the middle of it.
+struct DeadlockDetector {
+    engine: Arc<Engine>,
+    owner: Owner,
+    want: Want,
+    coming: Option<(Announced, BoxFuture<'static, Result<Option<Hold>>>)>,
+    standing: Option<(Announced, Hold)>,
+    going: Option<BoxFuture<'static, Released>>,
+}
+
+impl DeadlockDetector {
+    /// Looks for deadlocks until this wait has to give up for one, or until none can be looked for.
+    /// Returns that error.
+    async fn keeps_looking(&mut self, after: Duration) -> Error {
+        sleep(&self.engine, after).await;
+        let mut pause = LOOK_FIRST;
+        loop {
+            match self.look().await {
+                Ok(None) => {}
+                Ok(Some(deadlock)) => return self.gives_up(&deadlock),
+                // The wait itself reports an outage, or the end of the client.
+                Err(error) if is_passing(&error) => {
+                    logged!(debug, resource = %self.want.resource, %error, "looking for a deadlock failed");
+                }
+                Err(error) => return error.with_op("lock"),
+            }
+            sleep(&self.engine, jittered(pause)).await;
+            pause = (pause * 2).min(LOOK_LAST);
+        }
+    }
+
+    fn gives_up(&self, deadlock: &Deadlock) -> Error {
+        let text = format!(
+            "this wait ends because the waiters would wait for each other for ever: {deadlock}; release what you hold, \
+             and try again"
+        );
+        Error::new(ErrorKind::Deadlock, "lock", text).on(&self.want.resource)
+    }
+
+    /// Looks once. Returns a deadlock if this wait is the one that has to give up.
+    async fn look(&mut self) -> Result<Option<Deadlock>> {
+        let holds = self.engine.owners.holds(&self.owner);
+        // Where the store keeps no order, a claim further ahead in the queue does not block.
+        let in_order = self.engine.profile().order == QueueOrder::Fifo;
+        let asks = self.engine.lines.stands_for(&self.want).filter(|_| in_order).map(Tag::of);
+        let is_current = |(announced, hold): &(Announced, Hold)| {
+            (&announced.holds, announced.asks) == (&holds, asks)
+                && !matches!(hold.held().state(), State::Lost(_))
+        };
+        if !self.standing.as_ref().is_some_and(is_current) {
+            self.end().await;
+        }
+        if holds.is_empty() {
+            return Ok(None);
+        }
+        let mut waits = self.engine.announced().await?;
+        if self.standing.is_none() {
+            self.announce(&waits, asks, holds).await?;
+            waits = self.engine.announced().await?;
+        }
+        let Some((own, _)) = &self.standing else {
+            logged!(
+                warn,
+                resource = %self.want.resource,
+                "a wait is not announced, because too many others are: a deadlock that it is part of is not found"
+            );
+            return Ok(None);
+        };
+        let is_ours = |deadlock: &Deadlock| deadlock.waits.first().is_some_and(|first| first.id == own.id);
+        Ok(self.engine.deadlocks_among(&waits, is_ours).await?.pop())
+    }
+
+    /// Announces the wait at one of the places that seem to be free.
+    async fn announce(&mut self, waits: &[Announced], asks: Option<Tag>, holds: Vec<Tag>) -> Result<()> {
+        let number = waits.iter().map(|wait| wait.number).max().unwrap_or_default().saturating_add(1);
+        let ttl = match self.engine.profile().liveness {
+            Liveness::Lease { min, .. } => self.want.ttl.min(TTL_MAX).max(min),
+            _ => self.want.ttl,
+        };
+        let places = Places::of(self.engine.profile())?;
+        for place in free(&places, waits) {
+            let announced = Announced {
+                place: place.clone(),
+                // Replaced by the id of the announcing claim once that is granted.
+                id: ClaimId::from_bytes([0; 16]),
+                number,
+                resource: self.want.resource.clone(),
+                share: self.want.share,
+                asks,
+                holds: holds.clone(),
+                who: self.want.note.as_str().to_owned(),
+            };
+            let want = Want {
+                resource: place,
+                share: places.share,
+                ttl,
+                lock_delay: Duration::ZERO,
+                max_hold: None,
+                note: announced.to_note(),
+            };
+            let engine = self.engine.clone();
+            let asking = async move {
+                let now = Deadline::of(Wait::No, &engine);
+                engine.acquire_unowned(want, now, 0).await
+            };
+            self.coming = Some((announced, Box::pin(asking)));
+            self.arrive().await?;
+            if self.standing.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the announcement under way is granted or refused.
+    async fn arrive(&mut self) -> Result<()> {
+        let Some((_, asking)) = &mut self.coming else { return Ok(()) };
+        let made = asking.await;
+        let Some((announced, _)) = self.coming.take() else { return Ok(()) };
+        if let Some(hold) = made? {
+            let id = hold.held().claim.id;
+            self.standing = Some((Announced { id, ..announced }, hold.untold()));
+        }
+        Ok(())
+    }
+
+    /// Withdraws the announcement, and waits until that is confirmed or the announcement's lease is over.
+    async fn end(&mut self) {
+        // A refused announcement needs no withdrawal; one that may have been granted is released by
+        // the engine.
+        drop(self.arrive().await);
+        if let Some((_, hold)) = self.standing.take() {
+            self.going = Some(Box::pin(hold.give_back()));
+        }
+        if let Some(going) = &mut self.going {
+            going.await;
+        }
+        self.going = None;
+    }
+}
+
+/// Sleeps; never returns if the client closes, which ends the wait itself.
+async fn sleep(engine: &Arc<Engine>, length: Duration) {
+    if !engine.sleep(length).await {
+        std::future::pending().await
+    }
+}
+
+/// Returns a few places that have room as far as is known, in a random order so that two waits that look
+/// at the same time seldom choose the same.
+fn free(places: &Places, waits: &[Announced]) -> Vec<Resource> {
+    if waits.len() >= places.most {
+        return Vec::new();
+    }
+    let has_room =
+        |place: &&Resource| places.names.len() == 1 || waits.iter().all(|wait| wait.place != **place);
+    let first = crate::random::u32().unwrap_or_default() as usize % places.names.len();
+    let (before, behind) = places.names.split_at(first);
+    behind.iter().chain(before).filter(has_room).take(TRIES).cloned().collect()
+}
+
+fn is_passing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown | ErrorKind::Closed)
+}
+
+const LOOK_FIRST: Duration = Duration::from_secs(1);
+const LOOK_LAST: Duration = Duration::from_secs(5);
+/// The number of places that one look tries.
+const TRIES: usize = 4;
+/// The maximum lease of an announcement: for this long a server that does not answer can delay the end of
+/// a wait.
+const TTL_MAX: Duration = Duration::from_secs(10);

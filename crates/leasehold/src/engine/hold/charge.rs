@@ -1,0 +1,91 @@
+//! A grant on its way from the server to its first user.
+//!
+//! Ground rules: a grant is entered into the queue of its resource before the watchdog gets it. So every
+//! end of the grant, at any time and on any thread, finds it in the queue and removes it there. A grant
+//! that is dropped on the way is released.
+
+use std::sync::Arc;
+
+use leasehold_core::{Claim, Grant, LossSignal, Resource};
+
+use crate::engine::Engine;
+use crate::engine::Want;
+use crate::engine::hold::Hold;
+use crate::engine::lease::{Lease, State, Term};
+use crate::error::{Error, Result};
+use crate::panics::logged;
+
+/// A granted claim that has no user yet.
+pub(crate) struct Charge {
+    engine: Arc<Engine>,
+    want: Want,
+    held: Arc<Lease>,
+    lost: Option<LossSignal>,
+    has_begun: bool,
+}
+
+impl Charge {
+    /// Wraps a grant of the server. Returns `None` if its lease ran out before it arrived.
+    ///
+    /// # Errors
+    /// `Closed` where this is a fork of the client's process.
+    pub(crate) fn take(
+        engine: &Arc<Engine>,
+        want: &Want,
+        claim: &Claim,
+        grant: Grant,
+    ) -> Result<Option<Charge>> {
+        let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).with_lock_delay(want.lock_delay);
+        let held =
+            Arc::new(Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.telling.clone()));
+        if held.state() != State::Valid {
+            logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
+            return Ok(None);
+        }
+        if engine.is_forked() {
+            engine.reaper.abandon(claim.clone());
+            return Err(Error::closed("lock").on(&claim.resource));
+        }
+        let (engine, want) = (engine.clone(), want.clone());
+        Ok(Some(Charge { engine, want, held, lost: grant.lost, has_begun: false }))
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn want(&self) -> &Want {
+        &self.want
+    }
+
+    pub(crate) fn resource(&self) -> &Resource {
+        &self.want.resource
+    }
+
+    pub(crate) fn held(&self) -> &Arc<Lease> {
+        &self.held
+    }
+
+    /// Begins the first use. The grant must be in its queue by now.
+    ///
+    /// # Errors
+    /// `Closed` where the client was closed meanwhile; the claim is then released.
+    pub(crate) fn begin(mut self) -> Result<Hold> {
+        self.held.limit_hold(self.want.max_hold);
+        if !self.engine.renewer.watch(&self.held, self.lost.as_ref()) {
+            return Err(Error::closed("lock").on(&self.want.resource));
+        }
+        self.has_begun = true;
+        Ok(Hold::new(self.engine.clone(), self.held.clone(), 0))
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        if !self.has_begun && self.held.retire() {
+            let held = self.held.clone();
+            let state = held.state();
+            drop(self.engine.reaper.release(&self.engine, held, state, None));
+        }
+    }
+}

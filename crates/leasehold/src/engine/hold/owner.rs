@@ -1,0 +1,215 @@
+//! Reentrancy by an explicit owner.
+//!
+//! An owner is an explicit value, never implied by a thread or a task. An owner can acquire again what it
+//! holds, at no cost and without the server. The lock is released when the last of its guards is.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use leasehold_core::Resource;
+use leasehold_core::deadlock::{HOLDS_MAX, Tag};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::engine::Deadline;
+use crate::engine::Engine;
+use crate::engine::Want;
+use crate::engine::hold::Hold;
+use crate::engine::hold::handle::HoldHandle;
+use crate::engine::lease::State;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mutant::mutant;
+
+/// An identity that can acquire again what it already holds.
+///
+/// Clones are the same owner. Claims of one owner on one resource are one claim for the server, counted
+/// in memory; acquiring again succeeds at once and shares the fence.
+///
+/// Asking for more than is held (a write lock while reading, three permits while holding two) would wait
+/// for itself, and is refused as a deadlock. Asking for less (a read lock while writing) is granted. The
+/// options of the first guard (its ttl, its time limits, its note) apply to all of them.
+///
+/// A lost lock is not held: the owner waits for it like any other client, and gets it with a new fence.
+/// The guards from before stay lost. A lock whose guards have all been dropped, and that is kept [for
+/// some time yet](crate::Lock::min_hold), is granted to its owner at once; an owner that asks for more of
+/// it waits for the end of that time.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> leasehold::Result<()> {
+/// use leasehold::{Client, Owner};
+///
+/// let locks = Client::open("mem:").await?;
+/// let (me, you) = (Owner::new(), Owner::new());
+/// let outer = locks.mutex("orders/42").owner(&me).lock().await?;
+/// let inner = locks.mutex("orders/42").owner(&me).lock().await?; // at once
+/// assert_eq!(outer.fence(), inner.fence());
+/// assert!(locks.mutex("orders/42").owner(&you).try_lock().await?.is_none());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Owner(Arc<u64>);
+
+impl Owner {
+    /// Creates an owner that differs from every other.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Owner {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Owner(Arc::new(NEXT.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+/// The holds of all owners of one client.
+#[derive(Default)]
+pub(crate) struct Owners {
+    slots: Mutex<Table<(u64, Resource), Arc<Slot>>>,
+    /// The same holds by owner. Reading a slot would need its lock, and so disturb a `try_` on it.
+    held: Mutex<Table<u64, Vec<Weak<Hold>>>>,
+}
+
+/// A map from which unused entries are removed now and then.
+struct Table<K, V> {
+    entries: HashMap<K, V>,
+    /// The number of entries at which unused ones are looked for.
+    sweep_at: usize,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Table { entries: HashMap::new(), sweep_at: SWEEP_AT }
+    }
+}
+
+impl<K: Eq + Hash, V> Table<K, V> {
+    /// Removes unused entries once the map has grown to twice what was in use the last time. Each entry
+    /// is checked a few times on average, however many there are.
+    fn sweep(&mut self, is_used: impl Fn(&V) -> bool) {
+        if self.entries.len() >= self.sweep_at {
+            self.entries.retain(|_, value| is_used(value));
+            self.sweep_at = (self.entries.len() * 2).max(SWEEP_AT);
+        }
+    }
+}
+
+/// The hold of one owner on one resource. It is locked during an acquisition, so that two tasks of the
+/// owner share one claim.
+type Slot = AsyncMutex<Weak<Hold>>;
+
+impl Owners {
+    pub(crate) async fn acquire(
+        &self,
+        engine: &Arc<Engine>,
+        owner: &Owner,
+        want: Want,
+        deadline: Deadline,
+        priority: i32,
+    ) -> Result<Option<HoldHandle>> {
+        let slot = self.slot(owner, &want.resource);
+        let mut held = if deadline.is_zero() {
+            match slot.try_lock() {
+                Ok(held) => held,
+                // Another task of this owner waits for it, so it is not free.
+                Err(_) => return Ok(None),
+            }
+        } else {
+            tokio::select! {
+                biased;
+                held = slot.lock() => held,
+                () = deadline.passed() => return Err(Error::timeout(deadline.waited(), &want.resource)),
+                () = engine.closed.cancelled() => return Err(Error::closed("lock").on(&want.resource)),
+            }
+        };
+        // A lost hold counts as absent: the server decides on the new request.
+        let is_held = |hold: &Arc<Hold>| {
+            mutant!("an owner has what is lost") || !matches!(hold.held().state(), State::Lost(_))
+        };
+        if let Some(hold) = held.upgrade().filter(is_held) {
+            if hold.held().claim.share.covers(want.share) {
+                return Ok(Some(HoldHandle::new(hold)));
+            }
+            // A hold without users that is only kept for a minimum time ends by itself, so it can be
+            // waited for.
+            if hold.is_used() || mutant!("an owner waits for what it let go of") {
+                return Err(would_wait_for_itself(&hold, &want));
+            }
+        }
+        let hold = engine.acquire_unowned(want, deadline, priority).await?.map(Arc::new);
+        if let Some(hold) = &hold {
+            *held = Arc::downgrade(hold);
+            self.note(owner, hold);
+        }
+        Ok(hold.map(HoldHandle::new))
+    }
+
+    fn note(&self, owner: &Owner, hold: &Arc<Hold>) {
+        let is_there = |hold: &Weak<Hold>| hold.strong_count() > 0;
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.sweep(|holds| holds.iter().any(is_there));
+        let holds = held.entries.entry(*owner.0).or_default();
+        holds.retain(is_there);
+        holds.push(Arc::downgrade(hold));
+    }
+
+    /// Returns the claims that an owner holds now, as far as an announcement has room for them.
+    pub(crate) fn holds(&self, owner: &Owner) -> Vec<Tag> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let holds: Vec<Arc<Hold>> =
+            held.entries.get(&*owner.0).into_iter().flatten().filter_map(Weak::upgrade).collect();
+        // A hold whose last handle is dropped here releases itself, which needs this lock to be free.
+        drop(held);
+        let is_held = |hold: &&Arc<Hold>| hold.is_used() && !matches!(hold.held().state(), State::Lost(_));
+        let mut tags: Vec<Tag> =
+            holds.iter().filter(is_held).map(|hold| Tag::of(hold.held().claim.id)).collect();
+        tags.sort_unstable();
+        tags.truncate(HOLDS_MAX);
+        tags
+    }
+
+    fn slot(&self, owner: &Owner, resource: &Resource) -> Arc<Slot> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.sweep(|slot| {
+            Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.strong_count() > 0)
+        });
+        slots.entries.entry((*owner.0, resource.clone())).or_default().clone()
+    }
+}
+
+fn would_wait_for_itself(hold: &Hold, want: &Want) -> Error {
+    let text = format!(
+        "this owner holds it as {}, so a request for {} would wait for itself; release it first, or \
+         request the larger share from the start",
+        hold.held().claim.share,
+        want.share
+    );
+    Error::new(ErrorKind::Deadlock, "lock", text).on(&want.resource)
+}
+
+/// The number of owned resources from which looking for unused slots is worth it.
+const SWEEP_AT: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_sweep_costs_little_however_many_are_in_use() {
+        for in_use in [SWEEP_AT, SWEEP_AT + 1, 3 * SWEEP_AT] {
+            let (mut table, looks) = (Table::<usize, bool>::default(), Cell::new(0));
+            let mut most = 0;
+            for number in 0..10 * SWEEP_AT {
+                // `in_use` of them stay in use, and each of the others only for a moment.
+                table.sweep(|is_used| {
+                    looks.set(looks.get() + 1);
+                    *is_used
+                });
+                table.entries.insert(number, number < in_use);
+                most = most.max(table.entries.len());
+            }
+            assert!(looks.get() <= 30 * SWEEP_AT, "{in_use} in use: {} looks", looks.get());
+            assert!(most <= 2 * in_use.max(SWEEP_AT), "{in_use} in use: {most} entries");
+        }
+    }
+}

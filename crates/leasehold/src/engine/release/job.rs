@@ -1,0 +1,219 @@
+//! A release job: one claim to be released on the server, and one attempt to do so.
+//!
+//! Ground rules: however the job ends, its caller gets an answer, and the local queue of the
+//! resource continues.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
+use tokio::sync::{Notify, oneshot};
+
+use crate::engine::Engine;
+use crate::engine::release::inline::Ending;
+use crate::engine::retry::jittered;
+use crate::mutant::mutant;
+use crate::panics::{answered, spanned};
+
+/// The outcome of a release.
+#[derive(Clone, Debug)]
+pub(crate) enum Released {
+    /// The claim was held, and is free now.
+    Freed,
+    /// The claim was no longer held: it had been lost before.
+    Gone,
+    /// The server did not answer; the claim ends with its ttl at the latest.
+    Unknown(Failure),
+}
+
+impl Released {
+    pub(crate) fn unknown(text: &str) -> Released {
+        Released::Unknown(Failure::unanswered(text))
+    }
+}
+
+/// Counters of releases that are under way and of those that ended without an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    under_way: AtomicUsize,
+    unanswered: AtomicUsize,
+    /// Notified each time the last release under way ends.
+    idle: Notify,
+    /// The time at which the client was closed.
+    closed_at: OnceLock<Moment>,
+}
+
+impl Tally {
+    /// Records that the client is being closed: from `moment` on, a caller waits for the end of all that
+    /// is under way.
+    pub(crate) fn close(&self, moment: Moment) {
+        // The first close counts.
+        let _ = self.closed_at.set(moment);
+    }
+
+    /// Returns `true` if a request that was sent at this time and not answered is to be sent once more,
+    /// although the lease is over: a client that closes waits for the answers of a store that may have
+    /// come back meanwhile.
+    fn asks_anew(&self, asked_at: Moment) -> bool {
+        let anew = |closed_at: &Moment| asked_at <= *closed_at;
+        self.closed_at.get().is_some_and(anew)
+    }
+
+    /// Waits until nothing is under way. Returns `true` if everything that ended meanwhile was answered.
+    pub(crate) async fn settled(&self) -> bool {
+        let before = self.unanswered.load(Ordering::SeqCst);
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable();
+            if self.under_way.load(Ordering::SeqCst) == 0 {
+                return self.unanswered.load(Ordering::SeqCst) == before;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// A guard that counts one release as under way until it is dropped.
+struct Ended(Arc<Tally>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if self.0.under_way.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+/// One claim to be released. The queue is bounded by the number of claims: each is in it at most once.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) claim: Claim,
+    /// The time at which the lease is over in any case.
+    until: Moment,
+    /// `true` if the claim was valid by the clock when it was released.
+    was_valid: bool,
+    /// The number of attempts without an answer.
+    tries: u32,
+    engine: Option<Arc<Engine>>,
+    done: Option<oneshot::Sender<Released>>,
+    tally: Arc<Tally>,
+    has_ended: bool,
+}
+
+impl Job {
+    /// Creates the job for a claim that ends at `until` at the latest. Also returns whether nothing else
+    /// is under way.
+    pub(crate) fn new(
+        claim: Claim,
+        until: Moment,
+        was_valid: bool,
+        engine: Option<Arc<Engine>>,
+        done: Option<oneshot::Sender<Released>>,
+        tally: Arc<Tally>,
+    ) -> (Job, bool) {
+        let is_only = tally.under_way.fetch_add(1, Ordering::SeqCst) == 0;
+        (Job { claim, until, was_valid, tries: 0, engine, done, tally, has_ended: false }, is_only)
+    }
+
+    /// Returns the pause before the next attempt.
+    pub(crate) fn pause(&self) -> Duration {
+        jittered(RETRY_FIRST.saturating_mul(1 << self.tries.saturating_sub(1).min(6)).min(RETRY_LAST))
+    }
+
+    /// Returns `true` if an attempt was made before.
+    pub(crate) fn was_tried(&self) -> bool {
+        self.tries > 0
+    }
+
+    pub(crate) fn finish(mut self, released: Released) {
+        self.settle(released);
+    }
+
+    fn settle(&mut self, released: Released) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        // Dropped last, on every path.
+        let _ended = Ended(self.tally.clone());
+        if matches!(released, Released::Unknown(_)) {
+            self.tally.unanswered.fetch_add(1, Ordering::SeqCst);
+        }
+        if let Some(done) = self.done.take() {
+            drop(done.send(released));
+        }
+        if let Some(engine) = self.engine.take() {
+            engine.forget_claim(&self.claim.resource, self.claim.id);
+        }
+    }
+
+    /// Translates the server's answer into the outcome for the caller.
+    fn judge(&self, release: Release) -> Released {
+        match release {
+            Release::Freed if self.was_valid => Released::Freed,
+            // The server still had the claim after its local validity was over. Its holder had lost it
+            // all the same.
+            Release::Freed => Released::Gone,
+            // An earlier attempt without an answer released it, or else it was lost in the same moment;
+            // the two cases cannot be distinguished.
+            Release::Gone if self.was_tried() && self.was_valid => Released::Freed,
+            Release::Gone => Released::Gone,
+            Release::Unknown(failure) => Released::Unknown(failure),
+        }
+    }
+}
+
+impl Drop for Job {
+    /// Settles a job that is dropped without an outcome, so that its caller gets an answer and the local
+    /// queue continues.
+    fn drop(&mut self) {
+        if mutant!("a release ends in silence") {
+            return;
+        }
+        self.settle(Released::unknown("the runtime ended before the release was confirmed"));
+    }
+}
+
+/// Wraps work so that a panic in it only ends the work. Jobs that the panic drops settle themselves.
+pub(crate) fn contained(work: impl Future<Output = bool> + Send + 'static) -> Ending {
+    AssertUnwindSafe(work).catch_unwind().map(|done| done.unwrap_or(false)).boxed()
+}
+
+/// Asks the server once to release these claims. Returns those to be tried again.
+pub(crate) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Clock) -> Vec<Job> {
+    let claims: Vec<_> = batch.iter().map(|job| &job.claim).collect();
+    let asked = answered(async {
+        let span = || tracing::debug_span!("leasehold.release", claims = claims.len());
+        spanned(span, backend.release(&claims)).await
+    });
+    let asked_at = clock.now();
+    let (mut releases, failure) = match asked.await {
+        Ok(releases) => {
+            (releases, Failure::unanswered("the backend answered fewer releases than were requested"))
+        }
+        Err(failure) => (Vec::new(), failure),
+    };
+    releases.resize(batch.len(), Release::Unknown(failure));
+    let now = clock.now();
+    let mut again = Vec::new();
+    for (mut job, release) in batch.into_iter().zip(releases) {
+        match release {
+            Release::Unknown(ref failure)
+                if failure.is_transient() && (now < job.until || job.tally.asks_anew(asked_at)) =>
+            {
+                job.tries += 1;
+                again.push(job);
+            }
+            release => {
+                let released = job.judge(release);
+                job.finish(released);
+            }
+        }
+    }
+    again
+}
+
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_LAST: Duration = Duration::from_secs(1);

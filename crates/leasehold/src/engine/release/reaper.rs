@@ -1,0 +1,136 @@
+//! Background releases: ends claims on the server that were released or dropped, or abandoned while their
+//! outcome was unknown.
+//!
+//! Ground rules: a release is detached from its caller, may be repeated, and is retried for as long as
+//! the lease could last. It is reported as freed, gone or unknown. Each part of the store has its own
+//! window of calls in flight, and a release that waits for a retry is in none of them: an unreachable
+//! part delays no other. However a release ends, its local queue continues. A fork sends nothing: the
+//! claims belong to the parent.
+
+use std::sync::{Arc, Weak};
+
+use leasehold_core::{Backend, Claim, Clock};
+use leasehold_machine::Process;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::engine::Engine;
+use crate::engine::lease::{Lease, State};
+use crate::engine::release::inline::{Carried, InlineRelease};
+use crate::engine::release::job::{Job, Tally, contained, end};
+use crate::engine::release::worker::{Order, Worker};
+
+use crate::engine::release::job::Released;
+
+/// The engine's handle to the release worker.
+#[derive(Debug)]
+pub(crate) struct Reaper {
+    jobs: mpsc::UnboundedSender<Order>,
+    backend: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    tally: Arc<Tally>,
+    process: Process,
+}
+
+impl Reaper {
+    pub(crate) fn start(
+        runtime: &Handle,
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        engine: Weak<Engine>,
+    ) -> Reaper {
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        let worker = Worker::new(inbox, backend.clone(), clock.clone(), engine);
+        drop(runtime.spawn(worker.run()));
+        Reaper { jobs, backend, clock, tally: Arc::default(), process: Process::this() }
+    }
+
+    /// Releases a claim that was held. The local queue continues when that is done.
+    ///
+    /// A caller that waits may have to carry out the release itself. That is so while the client has no
+    /// other release under way that it could be batched with, and nothing in this process depends on it.
+    pub(crate) fn release(
+        &self,
+        engine: &Arc<Engine>,
+        held: Arc<Lease>,
+        state: State,
+        done: Option<oneshot::Sender<Released>>,
+    ) -> Option<Carried> {
+        let was_valid = !matches!(state, State::Lost(_));
+        let waits = done.is_some();
+        let (job, is_only) = self.job(held.claim.clone(), was_valid, Some(engine.clone()), done);
+        // The server keeps a claim with a lock delay on purpose, and a fork must not end those of its parent.
+        if held.keeps_lock_delay() || self.is_forked() {
+            job.finish(Released::Gone);
+            return None;
+        }
+        if is_only && waits {
+            return self.carry(engine, job);
+        }
+        self.send(job);
+        None
+    }
+
+    /// Releases a claim that never had a user.
+    pub(crate) fn abandon(&self, claim: Claim) {
+        let (job, _) = self.job(claim, false, None, None);
+        if self.is_forked() {
+            return job.finish(Released::Gone);
+        }
+        self.send(job);
+    }
+
+    /// Creates a job. Also returns whether nothing else is under way.
+    fn job(
+        &self,
+        claim: Claim,
+        was_valid: bool,
+        engine: Option<Arc<Engine>>,
+        done: Option<oneshot::Sender<Released>>,
+    ) -> (Job, bool) {
+        let until = self.clock.now().after(claim.ttl);
+        Job::new(claim, until, was_valid, engine, done, self.tally.clone())
+    }
+
+    fn send(&self, job: Job) {
+        // If it cannot be delivered, the job is dropped here and ends as unknown.
+        drop(self.jobs.send(Order::Release(job)));
+    }
+
+    fn carry(&self, engine: &Arc<Engine>, job: Job) -> Option<Carried> {
+        let (resource, id) = (job.claim.resource.clone(), job.claim.id);
+        let (backend, clock) = (self.backend.clone(), self.clock.clone());
+        let (jobs, rest) = (self.jobs.clone(), self.jobs.clone());
+        let ending = async move {
+            // The worker makes the retries.
+            for job in end(vec![job], &*backend, &*clock).await {
+                drop(rest.send(Order::Release(job)));
+            }
+            true
+        };
+        let go_on = move |ending| drop(jobs.send(Order::GoOn(ending)));
+        // The queue keeps a weak reference to it, with which a later waiter sends it off. If something
+        // depends on it already, the worker carries it out from the start.
+        let inline = InlineRelease::new(contained(ending), engine.runtime.clone(), go_on);
+        if !engine.may_release_inline(&resource, id, &inline) {
+            inline.send_off();
+            return None;
+        }
+        Some(Carried(inline))
+    }
+
+    fn is_forked(&self) -> bool {
+        !self.process.is_this()
+    }
+
+    /// Makes each release be tried at least once more from now on, so that a store that has come back
+    /// can answer.
+    pub(crate) fn close(&self) {
+        self.tally.close(self.clock.now());
+    }
+
+    /// Waits until nothing is under way. Returns `true` if everything that ended meanwhile was answered.
+    pub(crate) async fn flush(&self) -> bool {
+        self.tally.settled().await
+    }
+}

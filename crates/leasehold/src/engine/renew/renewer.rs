@@ -1,0 +1,556 @@
+//! Renewal task (watchdog): renews every lease of one client, and reports each loss.
+//!
+//! One task serves all leases, with one agenda ordered by time. Claims that are due together are renewed
+//! in one batch for each part of the store. A renewal without confirmation makes the claim suspect and
+//! is retried within the remaining validity; at the end of the validity the claim is lost, in any state
+//! of the network. Messages to the task wait in an inbox (`inbox.rs`), and only urgent ones wake
+//! it.
+//!
+//! Ground rules: a request without an answer extends nothing. The agenda only says when to check a claim;
+//! whether it is still held is read from the clock, which counts suspend and is read at least once a
+//! second. A renewal runs in a task of its own, so a hanging server delays neither the next check nor the
+//! signal of a loss. The end of the watchdog, however it comes about, ends the client: nothing stays held
+//! that is not renewed.
+
+use std::collections::BTreeSet;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use leasehold_core::{Backend, ClaimId, Clock, Failure, LossCause, LossSignal, Moment, Renew, Renewal};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::engine::Engine;
+use crate::engine::Tuning;
+use crate::engine::lease::{Lease, State};
+use crate::engine::renew::inbox::RenewalInbox;
+use crate::engine::retry::jittered;
+use crate::events::{Event, EventSink};
+use crate::mutant::mutant;
+use crate::panics::{answered, contained, logged, spanned};
+use crate::random::HashMap;
+
+/// The engine's handle to the renewal task, the watchdog. Dropping it ends the task.
+#[derive(Debug)]
+pub(crate) struct Renewer {
+    inbox: Arc<RenewalInbox>,
+    telling: EventSink,
+    renew_at: f64,
+}
+
+impl Renewer {
+    pub(crate) fn start(
+        runtime: &Handle,
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        tuning: &Tuning,
+        telling: EventSink,
+        engine: Weak<Engine>,
+    ) -> Renewer {
+        let inbox = Arc::<RenewalInbox>::default();
+        let (answers, answered) = mpsc::unbounded_channel();
+        let watchdog = Watchdog {
+            backend,
+            clock,
+            renew_at: tuning.renew_at,
+            telling: telling.clone(),
+            engine,
+            inbox: inbox.clone(),
+            agenda: BTreeSet::new(),
+            kept: HashMap::default(),
+            pulse: None,
+            next_ask: 0,
+            answers,
+            answered,
+            process: std::process::id(),
+        };
+        drop(runtime.spawn(watchdog.run()));
+        Renewer { inbox, telling, renew_at: tuning.renew_at }
+    }
+
+    /// Renews the claim from now on, and marks its loss. Returns `false` if the client is closed; the
+    /// claim is then lost.
+    pub(crate) fn watch(&self, held: &Arc<Lease>, lost: Option<&LossSignal>) -> bool {
+        let due = first_due(held, held.granted_at, self.renew_at);
+        if !self.inbox.watch(held.clone(), due) {
+            held.lose(LossCause::Closed);
+            return false;
+        }
+        self.telling.tell(|| Event::LeaseStarted { resource: &held.claim.resource });
+        if let Some(signal) = lost {
+            let (weak, inbox) = (Arc::downgrade(held), self.inbox.clone());
+            held.listen(signal.on_loss(move |cause| {
+                // A loss that only the backend can see. Once the claim is dropped, no holder is left to
+                // notify.
+                if let Some(held) = weak.upgrade() {
+                    held.lose(cause);
+                    inbox.hasten(held.claim.id, Moment::START);
+                }
+            }));
+        }
+        true
+    }
+
+    /// Starts the `max_hold` of one user of the claim; it may end before the next check.
+    pub(crate) fn limit_hold(&self, held: &Lease, max_hold: Option<Duration>) {
+        held.limit_hold(max_hold);
+        if max_hold.is_some() {
+            self.inbox.hasten(held.claim.id, held.valid_until());
+        }
+    }
+
+    /// Stops watching the claim.
+    pub(crate) fn forget(&self, held: &Lease) {
+        self.inbox.forget(held.claim.id);
+        self.telling.tell(|| Event::LeaseEnded { resource: &held.claim.resource });
+    }
+
+    /// Marks every claim as lost, because the client closes. Returns when all of them have been queued
+    /// for release; from here on no claim is watched.
+    pub(crate) async fn lose_all(&self) {
+        // A runtime that has ended has nothing left to lose.
+        let _ = self.inbox.lose_all().await;
+    }
+
+    /// Does the same as [`Renewer::lose_all`] without waiting for it.
+    pub(crate) fn lose_all_soon(&self) {
+        drop(self.inbox.lose_all());
+    }
+}
+
+impl Drop for Renewer {
+    fn drop(&mut self) {
+        self.inbox.end();
+    }
+}
+
+/// The renewal task: its agenda, and the leases that it renews.
+struct Watchdog {
+    backend: Arc<dyn Backend>,
+    clock: Arc<dyn Clock>,
+    renew_at: f64,
+    telling: EventSink,
+    /// The engine that releases lost claims; dropped with the last guard.
+    engine: Weak<Engine>,
+    inbox: Arc<RenewalInbox>,
+    /// The next check of each claim: one entry for each claim in `kept`.
+    agenda: BTreeSet<(Moment, ClaimId)>,
+    kept: HashMap<ClaimId, LeaseTimer>,
+    /// The latest time of the next turn, which reads the clock and the inbox. Set only while something
+    /// is held.
+    pulse: Option<Moment>,
+    next_ask: u64,
+    answers: mpsc::UnboundedSender<Answers>,
+    answered: mpsc::UnboundedReceiver<Answers>,
+    /// The process that holds these claims. A fork of it renews nothing.
+    process: u32,
+}
+
+/// One lease under watch.
+#[derive(Debug)]
+struct LeaseTimer {
+    held: Arc<Lease>,
+    /// The time of its agenda entry.
+    look_at: Moment,
+    /// The time for which the next renewal was planned at the last confirmation.
+    due: Moment,
+    asks: Asks,
+}
+
+/// The renewals of one claim since the last confirmed one.
+#[derive(Debug, Default)]
+struct Asks {
+    /// The requests without an answer, in the order of sending. Requests before a confirmed one are removed.
+    open: Vec<u64>,
+    /// The number of the last confirmed request.
+    confirmed: u64,
+    /// `true` while a confirmation is awaited: none has come since the last request was sent.
+    is_waiting: bool,
+    /// The number of consecutive requests that were not confirmed in time.
+    failures: u32,
+}
+
+impl Asks {
+    /// Returns `true` if one more request may be sent.
+    fn may_send(&self) -> bool {
+        self.open.len() < OPEN_MAX
+    }
+
+    fn send(&mut self, number: u64) {
+        self.open.push(number);
+        self.is_waiting = true;
+    }
+
+    /// Records the confirmation of request `number`, which covers all requests sent before it.
+    fn confirm(&mut self, number: u64) {
+        if mutant!("a renewal that hangs is waited for") {
+            self.open.retain(|open| *open != number);
+            self.is_waiting = !self.open.is_empty();
+            return;
+        }
+        self.open.retain(|open| *open > number);
+        self.confirmed = number;
+        self.is_waiting = false;
+        self.failures = 0;
+    }
+
+    /// Returns `true` if a later request was confirmed, so that neither a success nor a failure of this
+    /// one matters any more.
+    fn is_overtaken(&self, number: u64) -> bool {
+        number < self.confirmed
+    }
+
+    /// Records the failure of request `number`. Returns `false` if a later confirmation makes it irrelevant.
+    fn fail(&mut self, number: u64) -> bool {
+        self.open.retain(|open| *open != number);
+        let counts = self.is_waiting;
+        self.failures += u32::from(counts);
+        self.is_waiting &= !self.open.is_empty();
+        counts
+    }
+
+    /// Returns the pause before the next try: from a twentieth of the ttl, growing to a tenth, so that
+    /// several tries fit into the remaining validity. While several requests are open it is not capped,
+    /// so that their limit is never reached before the lease is over.
+    fn pause(&self, ttl: Duration) -> Duration {
+        let ceiling = ttl / if self.failures < 2 { 20 } else { 10 };
+        let most = if self.open.len() < FREE { RETRY_MAX } else { Duration::MAX };
+        jittered(ceiling.clamp(RETRY_MIN, most))
+    }
+}
+
+/// The answers to one batch.
+struct Answers {
+    /// The number of the batch; later batches have greater numbers.
+    number: u64,
+    asked_at: Moment,
+    renewals: Vec<(ClaimId, Renewal)>,
+}
+
+impl Watchdog {
+    async fn run(mut self) {
+        // Panics of foreign code are caught where it is called. One that still arrives here is reported
+        // and ends the client.
+        let ended = AssertUnwindSafe(async { while self.turn().await {} }).catch_unwind().await;
+        if ended.is_err() {
+            logged!(
+                error,
+                "the task that renews leases panicked: all locks of the client are lost, and it is closed"
+            );
+        }
+    }
+
+    /// Processes the inbox and everything that is due, and waits for more. Returns `false` when there
+    /// never will be more.
+    async fn turn(&mut self) -> bool {
+        // The outer `None` means that the client is dropped, the inner one that nothing is held: the task
+        // then sleeps until a message comes.
+        let Some(next) = self.clear() else { return false };
+        let nap = next.map(|next| self.clock.now().until(next));
+        // The order is fixed: each turn clears the inbox and checks what is due.
+        tokio::select! {
+            biased;
+            Some(answers) = self.answered.recv() => self.take_in(answers),
+            () = self.inbox.rung() => {}
+            () = asleep(nap) => {}
+        }
+        if std::process::id() != self.process {
+            return false;
+        }
+        self.look();
+        true
+    }
+
+    /// Processes the inbox until it is empty. Returns the time of the next turn, unless a message wakes
+    /// the task before, or `None` when no more messages will come.
+    fn clear(&mut self) -> Option<Option<Moment>> {
+        loop {
+            let mail = self.inbox.clear();
+            if mail.is_over {
+                return None;
+            }
+            mail.forgotten.into_iter().for_each(|id| drop(self.forget(id)));
+            mail.fresh.into_values().for_each(|held| self.keep(held));
+            mail.hastened.into_iter().for_each(|id| self.hasten(id));
+            for done in mail.closing {
+                self.lose_all();
+                let _ = done.send(());
+            }
+            // While something is held, the next turn is at most one pulse away, even if nothing is due: a
+            // machine that was suspended then finds its losses, and fresh claims are taken in.
+            if self.pulse.is_none() && !self.kept.is_empty() {
+                self.pulse = Some(self.clock.now().after(PULSE));
+            }
+            // Return only if no message has arrived since the inbox was cleared; otherwise clear it again.
+            if self.inbox.leave_until(self.pulse) {
+                let due = self.agenda.first().map(|(due, _)| *due);
+                return Some(self.pulse.into_iter().chain(due).min());
+            }
+        }
+    }
+
+    fn keep(&mut self, held: Arc<Lease>) {
+        let id = held.claim.id;
+        drop(self.forget(id));
+        let due = first_due(&held, held.granted_at, self.renew_at);
+        // A loss that only the backend saw counts at once, regardless of the clock.
+        let look_at = if let State::Lost(_) = held.state() { Moment::START } else { due };
+        self.agenda.insert((look_at, id));
+        self.kept.insert(id, LeaseTimer { held, look_at, due, asks: Asks::default() });
+    }
+
+    fn hasten(&mut self, id: ClaimId) {
+        let Some(kept) = self.kept.get(&id) else { return };
+        let look_at = match kept.held.state() {
+            State::Lost(_) => Moment::START,
+            // Never later: a renewal that is due before stays due.
+            _ => kept.look_at.min(kept.held.valid_until()),
+        };
+        self.plan(id, look_at);
+    }
+
+    fn plan(&mut self, id: ClaimId, look_at: Moment) {
+        if let Some(kept) = self.kept.get_mut(&id) {
+            self.agenda.remove(&(kept.look_at, id));
+            self.agenda.insert((look_at, id));
+            kept.look_at = look_at;
+        }
+    }
+
+    fn forget(&mut self, id: ClaimId) -> Option<Arc<Lease>> {
+        let kept = self.kept.remove(&id)?;
+        self.agenda.remove(&(kept.look_at, id));
+        Some(kept.held)
+    }
+
+    fn lose_all(&mut self) {
+        let ids: Vec<_> = self.kept.keys().copied().collect();
+        for id in ids {
+            self.end(id, Some(LossCause::Closed));
+        }
+    }
+
+    /// Releases a lost claim, whether or not its guard is dropped soon: the rest of the claim that the
+    /// server may still have is useless, and other tasks of this process wait until it is gone.
+    fn end(&mut self, id: ClaimId, cause: Option<LossCause>) {
+        if let Some(held) = self.forget(id) {
+            end(self.engine.upgrade(), &self.telling, held, cause);
+        }
+    }
+
+    /// Checks everything that is due now, and renews it in one batch for each part of the store.
+    fn look(&mut self) {
+        let now = self.clock.now();
+        self.pulse = self.pulse.filter(|pulse| *pulse > now);
+        let mut parts = HashMap::<u64, Vec<Arc<Lease>>>::default();
+        self.next_ask += 1;
+        for _ in 0..TICK_MAX {
+            let Some((_, id)) = self.agenda.first().copied().filter(|(due, _)| *due <= now) else { break };
+            if let Some(held) = self.look_at(id, now) {
+                // Claims whose part the backend cannot determine are batched together.
+                let part = contained(|| self.backend.part(&held.claim)).unwrap_or_default();
+                let part = if mutant!("all parts are renewed together") { 0 } else { part };
+                parts.entry(part).or_default().push(held);
+            }
+        }
+        parts.into_values().for_each(|batch| self.renew(batch));
+    }
+
+    /// Checks one claim that is due. Returns it if it is to be renewed now.
+    fn look_at(&mut self, id: ClaimId, now: Moment) -> Option<Arc<Lease>> {
+        let kept = self.kept.get_mut(&id)?;
+        if let State::Lost(_) = kept.held.state() {
+            self.end(id, None);
+            return None;
+        }
+        if kept.asks.is_waiting {
+            // The answer is overdue. The holder should see that before it is too late.
+            kept.held.suspect();
+            kept.asks.failures += 1;
+        }
+        // A claim with too many open requests is checked again later without a further request.
+        let sends = kept.asks.may_send();
+        if sends {
+            kept.asks.send(self.next_ask);
+        }
+        let (held, pause) = (kept.held.clone(), kept.asks.pause(kept.held.pace()));
+        // The next check comes after the retry pause, but never after the end of the validity. A
+        // confirmation that comes before it plans anew.
+        self.plan(id, now.after(pause).min(held.valid_until()));
+        sends.then_some(held)
+    }
+
+    fn renew(&self, batch: Vec<Arc<Lease>>) {
+        let (backend, answers, clock) = (self.backend.clone(), self.answers.clone(), self.clock.clone());
+        let number = self.next_ask;
+        tokio::spawn(async move {
+            let asked_at = clock.now();
+            let renewals = ask(&*backend, &batch).await;
+            let renewals = batch.iter().map(|held| held.claim.id).zip(renewals).collect();
+            drop(answers.send(Answers { number, asked_at, renewals }));
+        });
+    }
+
+    fn take_in(&mut self, answers: Answers) {
+        let now = self.clock.now();
+        for (id, renewal) in answers.renewals {
+            let Some(kept) = self.kept.get_mut(&id) else { continue };
+            // A later confirmation makes an older success or failure irrelevant. A loss always counts.
+            if kept.asks.is_overtaken(answers.number) && !matches!(renewal, Renewal::Lost) {
+                continue;
+            }
+            let look_at = match renewal {
+                Renewal::Renewed | Renewal::Alive if kept.held.renewed(answers.asked_at) => {
+                    kept.asks.confirm(answers.number);
+                    let next = first_due(&kept.held, answers.asked_at, self.renew_at);
+                    let due = std::mem::replace(&mut kept.due, next);
+                    self.telling.tell(|| Event::Renewed {
+                        resource: &kept.held.claim.resource,
+                        lag: now.since(due),
+                        took: now.since(answers.asked_at),
+                    });
+                    next
+                }
+                // The validity ended before the answer came: checking the claim marks the loss.
+                Renewal::Renewed | Renewal::Alive => Moment::START,
+                Renewal::Lost => {
+                    kept.held.lose(LossCause::Gone);
+                    Moment::START
+                }
+                Renewal::Unknown(failure) => {
+                    self.telling.tell(|| Event::RenewalFailed { resource: &kept.held.claim.resource });
+                    logged!(debug, resource = %kept.held.claim.resource, %failure, "renewal failed");
+                    if !kept.asks.fail(answers.number) {
+                        continue;
+                    }
+                    kept.held.suspect();
+                    now.after(kept.asks.pause(kept.held.pace())).min(kept.held.valid_until())
+                }
+            };
+            self.plan(id, look_at);
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    /// Ends every claim, however the task ends: nothing stays held that is not renewed.
+    fn drop(&mut self) {
+        if mutant!("the end of a runtime is silent") {
+            return;
+        }
+        let mail = self.inbox.abandon();
+        let engine = self.engine.upgrade();
+        if let Some(engine) = &engine {
+            engine.end_with_its_runtime();
+        }
+        let cause = match std::process::id() == self.process {
+            true => LossCause::RenewalEnded,
+            false => LossCause::Forked,
+        };
+        let kept = std::mem::take(&mut self.kept).into_values().map(|kept| kept.held);
+        for held in mail.fresh.into_values().chain(kept) {
+            end(engine.clone(), &self.telling, held, Some(cause));
+        }
+    }
+}
+
+/// Marks a claim as lost, if it is not yet, and releases it.
+fn end(engine: Option<Arc<Engine>>, telling: &EventSink, held: Arc<Lease>, cause: Option<LossCause>) {
+    if let Some(cause) = cause {
+        held.lose(cause);
+    }
+    if !held.retire() {
+        return;
+    }
+    telling.tell(|| Event::LeaseEnded { resource: &held.claim.resource });
+    if let Some(engine) = engine {
+        let state = held.state();
+        drop(engine.reaper.release(&engine, held, state, None));
+    }
+}
+
+/// Asks the server to renew a batch. Returns one answer for each claim, even if the backend misbehaves.
+async fn ask(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal> {
+    let renews: Vec<_> = batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
+    let asked = answered(async {
+        let span = || tracing::debug_span!("leasehold.renew", claims = renews.len());
+        spanned(span, backend.renew(&renews)).await
+    });
+    let (mut renewals, failure) = match asked.await {
+        Ok(renewals) => {
+            (renewals, Failure::unanswered("the backend answered fewer renewals than were requested"))
+        }
+        Err(failure) => (Vec::new(), failure),
+    };
+    renewals.resize(batch.len(), Renewal::Unknown(failure));
+    renewals
+}
+
+/// Returns the next check of a claim that was confirmed as of `asked_at`.
+fn first_due(held: &Lease, asked_at: Moment, renew_at: f64) -> Moment {
+    let ttl = held.pace();
+    let due = asked_at.after(ttl.mul_f64(renew_at));
+    // Moved forward to a common beat, so that leases that were acquired one after the other are
+    // renewed together.
+    let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
+    Moment::from_nanos(due.as_nanos() / beat * beat).min(held.valid_until())
+}
+
+/// Sleeps for `nap`, but no longer than the clock may go unread; for ever where there is nothing to wait for.
+async fn asleep(nap: Option<Duration>) {
+    match nap {
+        Some(nap) => tokio::time::sleep(nap.min(PULSE)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The maximum number of claims that one turn renews; the rest follows in the next.
+const TICK_MAX: usize = 10_000;
+/// The number of open renewals of one claim from which they are spaced by the ttl alone.
+const FREE: usize = 3;
+/// The maximum number of open renewals of one claim. They are sent at intervals of a twentieth of the ttl
+/// or more, so this limit never holds back a renewal of a lease that can still be kept.
+const OPEN_MAX: usize = 24;
+const RETRY_MIN: Duration = Duration::from_millis(5);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+/// The interval at which the clock is read, so that a suspend of the machine is noticed; also the longest
+/// time that a message which is not urgent waits in the inbox. Applies only while something is held.
+const PULSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_later_answer_confirmed_is_not_overdue() {
+        let mut asks = Asks::default();
+        for number in [4, 7, 9] {
+            asks.send(number);
+        }
+        asks.failures = 2;
+        asks.confirm(7);
+        assert_eq!((asks.open.as_slice(), asks.is_waiting, asks.failures), (&[9][..], false, 0));
+        assert!(!asks.fail(4) && !asks.fail(9), "a failure that was overtaken says nothing");
+        assert!(asks.is_overtaken(4) && !asks.is_overtaken(7) && !asks.is_overtaken(9));
+        asks.send(12);
+        asks.send(15);
+        assert!(asks.fail(12) && asks.is_waiting, "another one is open");
+        assert!(asks.fail(15) && !asks.is_waiting, "there is nothing to wait for");
+        assert_eq!((asks.open.len(), asks.failures), (0, 2));
+    }
+
+    #[test]
+    fn the_limit_on_open_renewals_is_not_reached_within_a_lease() {
+        for ttl in [100, 3_000, 30_000, 86_400_000].map(Duration::from_millis) {
+            let (mut asks, mut passed) = (Asks::default(), Duration::ZERO);
+            while asks.may_send() {
+                asks.send(0);
+                passed += asks.pause(ttl);
+                asks.failures += 1;
+            }
+            assert!(passed >= ttl, "{ttl:?}: none is sent after {passed:?}");
+        }
+    }
+}
