@@ -12,8 +12,7 @@ pub(crate) fn run(root: &Path, words: &[String]) -> Result<(), String> {
         cargo(root, &["build", "--release", "--package", "leasehold-cli"], &[])?;
         if !own.is_empty() {
             // A workspace of its own, whose programs have to lie beside the others.
-            let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| root.join("target").into());
-            let target = target.to_string_lossy().into_owned();
+            let target = crate::target(root).to_string_lossy().into_owned();
             let manifest = ["--manifest-path", "bench/rivals/Cargo.toml", "--target-dir", &target];
             cargo(root, &["build", "--release", "--features", "postgres"], &manifest)?;
         }

@@ -6,12 +6,13 @@
 
 mod api;
 mod bench;
+mod docs;
 mod servers;
 mod suites;
 mod test;
 mod tidy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -21,12 +22,15 @@ Usage: cargo xtask <chore> [options]
 
 Chores:
   test                  everything that a change has to pass, in this order:
-                        servers, fmt, tidy, clippy, build, test, doc, package, deny
-  test --only A,B       only these steps (`test` brings `build` along)
+                        servers, fmt, tidy, clippy, build, docs, test, doc, package, deny
+  test --only A,B       only these steps (`test` and `docs` bring `build` along)
   tidy                  the rules of this repository that no compiler knows: which crate and which module
                         may use which, lengths, banned calls and words, how a file opens
   api                   whether the public API is the one that docs/api lists; --update writes it down anew.
                         Needs cargo-public-api and a nightly toolchain, and says how to get them
+  docs                  checks the links of all Markdown files, writes the generated pages and the man pages,
+                        and builds the book if mdbook is installed. --check writes nothing, and fails if a
+                        generated page is out of date
   bench [options]       ratios against the server's own limit, flock and others, in release; `bench --help`
   bench --rivals        the same, with another library in the same run, which is fetched and built first
   help                  this text
@@ -43,6 +47,7 @@ Exit code: 0 when all is well, 1 when a step failed or a rule is broken, 2 when 
 enum Chore {
     Api(api::Mode),
     Bench(Vec<String>),
+    Docs(docs::Mode),
     Help,
     Test(Vec<&'static test::Step>),
     Tidy,
@@ -60,6 +65,7 @@ fn main() -> ExitCode {
     let outcome = match chore {
         Chore::Api(mode) => api::run(&root(), mode),
         Chore::Bench(words) => bench::run(&root(), &words),
+        Chore::Docs(mode) => docs::run(&root(), mode),
         Chore::Help => {
             print!("{USAGE}");
             Ok(())
@@ -88,6 +94,8 @@ fn parse(words: &[String]) -> Result<Chore, String> {
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
         ["api"] => Ok(Chore::Api(api::Mode::Check)),
         ["api", "--update"] => Ok(Chore::Api(api::Mode::Update)),
+        ["docs"] => Ok(Chore::Docs(docs::Mode::Write)),
+        ["docs", "--check"] => Ok(Chore::Docs(docs::Mode::Check)),
         ["tidy"] => Ok(Chore::Tidy),
         ["test"] => Ok(Chore::Test(test::STEPS.iter().collect())),
         ["test", "--only", names] => test::only(names).map(Chore::Test),
@@ -95,7 +103,7 @@ fn parse(words: &[String]) -> Result<Chore, String> {
             test::only(option.trim_start_matches("--only=")).map(Chore::Test)
         }
         ["test", "--only"] => Err(format!("--only wants step names: {}.", test::names())),
-        ["test", "--only", _, surplus, ..] | ["api" | "test" | "tidy", surplus, ..] => {
+        ["test", "--only", _, surplus, ..] | ["api" | "docs" | "test" | "tidy", surplus, ..] => {
             Err(format!("`{surplus}` is not an option of this chore."))
         }
         [unknown, ..] => Err(format!("`{unknown}` is not the name of a chore.")),
@@ -109,6 +117,11 @@ fn root() -> PathBuf {
         std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let manifest = PathBuf::from(manifest);
     manifest.parent().map_or_else(|| manifest.clone(), PathBuf::from)
+}
+
+/// Returns the folder that cargo builds in.
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |target| root.join(target))
 }
 
 #[cfg(test)]
@@ -144,6 +157,13 @@ mod tests {
         assert!(matches!(parsed("api"), Ok(Chore::Api(api::Mode::Check))));
         assert!(matches!(parsed("api --update"), Ok(Chore::Api(api::Mode::Update))));
         assert!(parsed("api --renew").unwrap_err().contains("--renew"));
+    }
+
+    #[test]
+    fn docs_writes_unless_it_is_told_to_check() {
+        assert!(matches!(parsed("docs"), Ok(Chore::Docs(docs::Mode::Write))));
+        assert!(matches!(parsed("docs --check"), Ok(Chore::Docs(docs::Mode::Check))));
+        assert!(parsed("docs --chekc").unwrap_err().contains("--chekc"));
     }
 
     #[test]

@@ -180,6 +180,7 @@ impl Suite {
     /// own on the processes that it starts, and then waits for the dead ones.
     fn width(&self) -> Option<usize> {
         match self.repeat.split_once(" --test ")?.1 {
+            "cell" | "session" => Some(2 * cores()),
             name if name.starts_with("conformance") => Some(2 * cores()),
             "coordination" => Some(STORES),
             _ => None,

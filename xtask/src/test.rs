@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{servers, suites, tidy};
+use crate::{docs, servers, suites, tidy};
 
 /// One step of the run.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub(crate) const STEPS: &[Step] = &[
         name: "build",
         work: Work::Cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"], &[]),
     },
+    // After `build`, because the command's own help is one of the pages.
+    Step { name: "docs", work: Work::Chore("cargo xtask docs --check", docs::check_built) },
     Step { name: "test", work: Work::Suites },
     Step {
         name: "doc",
@@ -79,8 +81,8 @@ const PACKAGE: &[&str] = &[
     "--quiet",
 ];
 
-/// Returns the steps that `--only` names, in the order of `STEPS`. `test` brings `build` along, because
-/// its tests run the binary.
+/// Returns the steps that `--only` names, in the order of `STEPS`. `test` and `docs` bring `build` along,
+/// because both run the binary.
 pub(crate) fn only(list: &str) -> Result<Vec<&'static Step>, String> {
     let wanted: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     if let Some(unknown) = wanted.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
@@ -89,7 +91,8 @@ pub(crate) fn only(list: &str) -> Result<Vec<&'static Step>, String> {
     if wanted.is_empty() {
         return Err(format!("--only wants step names: {}.", names()));
     }
-    let picked = |name: &str| wanted.contains(&name) || (name == "build" && wanted.contains(&"test"));
+    let is_run = wanted.contains(&"test") || wanted.contains(&"docs");
+    let picked = |name: &str| wanted.contains(&name) || (name == "build" && is_run);
     Ok(STEPS.iter().filter(|step| picked(step.name)).collect())
 }
 
@@ -301,6 +304,7 @@ mod tests {
         let picked = |list| only(list).map(|steps| steps.iter().map(|step| step.name).collect::<Vec<_>>());
         assert_eq!(picked("doc, fmt"), Ok(vec!["fmt", "doc"]));
         assert_eq!(picked("test"), Ok(vec!["build", "test"]));
+        assert_eq!(picked("docs"), Ok(vec!["build", "docs"]));
         assert_eq!(picked("fmt,fmt"), Ok(vec!["fmt"]));
         assert!(
             picked("fmt,nothing").is_err_and(|text| text.contains("`nothing`") && text.contains("clippy"))

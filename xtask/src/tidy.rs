@@ -8,6 +8,7 @@
 mod calls;
 mod circles;
 mod edges;
+mod layers;
 mod lengths;
 mod modules;
 mod opening;
@@ -84,7 +85,7 @@ impl Exception {
 /// Checks everything below `root`, prints what it finds, and fails when anything but warnings is among it.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let members = edges::members(root)?;
-    let files = read(root)?;
+    let files = read(root, &listed(root)?)?;
     let count = files.len();
     let mut findings = check(&members, files);
     findings.sort();
@@ -97,9 +98,9 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
 }
 
 /// A text file of the repository, by its path from the root with `/` between.
-struct File {
-    path: String,
-    text: String,
+pub(crate) struct File {
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
@@ -119,12 +120,13 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     findings.extend(unsafety::check(&sources, unsafety::ALLOWED));
     findings.extend(modules::check(&sources));
     findings.extend(circles::check(&sources));
+    findings.extend(layers::check(&sources));
     findings
 }
 
-/// Reads all text files that git knows or would add. New files count, so that a finding comes before
-/// the commit, not after it.
-fn read(root: &Path) -> Result<Vec<File>, String> {
+/// Returns the paths of all files that git knows or would add. New files count, so that a finding comes
+/// before the commit, not after it.
+pub(crate) fn listed(root: &Path) -> Result<Vec<String>, String> {
     let output = Command::new("git")
         .current_dir(root)
         .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
@@ -134,12 +136,24 @@ fn read(root: &Path) -> Result<Vec<File>, String> {
         let why = String::from_utf8_lossy(&output.stderr);
         return Err(format!("git could not list the files to check: {}", why.trim()));
     }
-    let mut files = Vec::new();
+    let mut paths = Vec::new();
     for path in output.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty()) {
         let path = String::from_utf8(path.to_vec()).map_err(|_| "a file's name is not UTF-8".to_owned())?;
-        let full = root.join(&path);
-        // A link is checked where it points to, and a file that git still lists may be deleted already.
-        if !full.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        // A file that git still lists may be deleted already.
+        if root.join(&path).symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+/// Reads all text files among these.
+pub(crate) fn read(root: &Path, paths: &[String]) -> Result<Vec<File>, String> {
+    let mut files = Vec::new();
+    for path in paths {
+        let full = root.join(path);
+        // A link is checked where it points to.
+        if full.is_symlink() {
             continue;
         }
         let bytes = std::fs::read(&full).map_err(|error| format!("{path}: cannot be read: {error}"))?;
@@ -147,7 +161,7 @@ fn read(root: &Path) -> Result<Vec<File>, String> {
         if let Ok(text) = String::from_utf8(bytes)
             && !text.contains('\0')
         {
-            files.push(File { path, text });
+            files.push(File { path: path.clone(), text });
         }
     }
     Ok(files)

@@ -15,12 +15,12 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "it compares the time of a runtime, which a test may have paused, with the machine's",
     },
     Exception {
-        path: "backends/etcd/src/outage.rs",
+        path: "backends/etcd/src/net/outage.rs",
         rule: RULE,
         why: "it spaces out requests in the time of the runtime, and counts no lease",
     },
     Exception {
-        path: "crates/cli/src/warden.rs",
+        path: "crates/cli/src/system/warden.rs",
         rule: RULE,
         why: "the warden is a process of its own without a runtime, and waits for the deaths of others",
     },
@@ -55,7 +55,7 @@ pub(super) const ALLOWED: &[Exception] = &[
         why: "it decides when to continue without the rest, or to retry; whether a lock is held is not decided by it",
     },
     Exception {
-        path: "backends/redis/src/timer.rs",
+        path: "backends/redis/src/net/timer.rs",
         rule: RULE,
         why: "it says when to look or to dial again; whether a lock is held is not decided by it",
     },
@@ -143,8 +143,7 @@ impl Scope {
             Self::Stores => {
                 let folders = [
                     "backends",
-                    "crates/cell",
-                    "crates/session",
+                    "crates/backend",
                     "crates/leasehold/src/layer",
                     "crates/leasehold/src/local",
                 ];
@@ -223,7 +222,8 @@ mod tests {
     #[test]
     fn tasks_of_stores_end_with_their_process() {
         let text = "fn f() {\n    tokio::spawn(work);\n    leasehold_machine::spawn(work);\n    tokio::task::spawn_blocking(work);\n}\n";
-        for path in ["backends/redis/src/a.rs", "crates/session/src/a.rs", "crates/leasehold/src/local/a.rs"]
+        for path in
+            ["backends/redis/src/a.rs", "crates/backend/src/session/a.rs", "crates/leasehold/src/local/a.rs"]
         {
             assert_eq!(lines(path, text), [2], "{path}");
         }

@@ -1,36 +1,41 @@
-//! The modules at the root of a crate do not import each other in a circle.
+//! The modules of one folder do not import each other in a circle.
 //!
 //! A reader who knows that the arrows go one way can read a crate from its leaves up. A module that needs
-//! something of a module above it gets it as an argument, or the thing moves to a file of its own. Files
-//! below one module may know each other: they are that module's own matter.
+//! something of a module above it gets it as an argument, or the thing moves to a file of its own. A module
+//! and the modules below it may know each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
-use super::modules::paths_into_root;
+use super::modules::{module_of, paths_into_crate};
 use super::source::Source;
 
 const RULE: &str = "circle";
 
-/// The imports of one crate: for each module those that it uses, each with a line where it does.
+/// The imports among the modules of one folder: for each module those that it uses, each with a line where it does.
 type Uses<'a> = BTreeMap<&'a str, BTreeMap<String, (&'a str, usize)>>;
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
-    let mut crates: BTreeMap<&str, Uses<'_>> = BTreeMap::new();
+    let mut folders: BTreeMap<String, Uses<'_>> = BTreeMap::new();
     for source in sources {
         let Some((root, path)) = source.path.split_once("/src/") else { continue };
         if matches!(path, "lib.rs" | "main.rs") {
             continue;
         }
-        let module: Vec<&str> = path.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
-        let uses = crates.entry(root).or_default().entry(module[0]).or_default();
-        for (line, name) in paths_into_root(source, &module) {
-            if name != module[0] && !source.is_test(line) {
-                uses.entry(name).or_insert((&source.path, line));
+        let module = module_of(path);
+        let paths = paths_into_crate(source, &module);
+        for depth in 0..module.len() {
+            let folder = format!("{root}/src/{}", module[..depth].join("/"));
+            let uses = folders.entry(folder).or_default().entry(module[depth]).or_default();
+            for (line, path) in &paths {
+                let is_below = path.len() > depth && path[..depth] == module[..depth];
+                if is_below && path[depth] != module[depth] && !source.is_test(*line) {
+                    uses.entry(path[depth].clone()).or_insert((&source.path, *line));
+                }
             }
         }
     }
-    crates.values().flat_map(circles).collect()
+    folders.values().flat_map(circles).collect()
 }
 
 /// Returns a finding for each import that is part of a circle.
@@ -89,6 +94,18 @@ mod tests {
     }
 
     #[test]
+    fn a_circle_inside_a_folder_is_found() {
+        let found = lines(&[
+            ("net.rs", "mod dial; mod pool;\n"),
+            ("net/dial.rs", "use super::pool::Pool;\n"),
+            ("net/pool.rs", "use crate::net::dial::dial;\n"),
+            ("net/pool/slot.rs", "use super::super::tls::Tls;\n"),
+        ]);
+        let at = |path: &str, line| (format!("backends/a/src/{path}"), line);
+        assert_eq!(found, [at("net/dial.rs", 1), at("net/pool.rs", 1)]);
+    }
+
+    #[test]
     fn arrows_one_way_are_no_circle() {
         let tests = "pub struct Key;\n#[cfg(test)]\nmod tests { use crate::net::dial; }\n";
         let files = [
@@ -96,7 +113,7 @@ mod tests {
             ("net.rs", "use crate::config::Url;\nuse crate::keys::Key;\n"),
             ("config.rs", "use crate::keys::Key;\n"),
             ("keys.rs", tests),
-            // Files below one module are its own matter.
+            // A module and those below it may know each other.
             ("net/tls.rs", "use crate::net::Stream;\nuse super::dial;\n"),
         ];
         assert_eq!(lines(&files), []);

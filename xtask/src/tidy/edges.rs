@@ -67,7 +67,7 @@ impl Role {
             ["crates", "conformance"] => Some(Self::Conformance),
             ["crates", "testkit"] => Some(Self::Testkit),
             ["crates", "cli"] => Some(Self::Cli),
-            ["crates", "address" | "cell" | "session"] => Some(Self::Support),
+            ["crates", "backend"] => Some(Self::Support),
             ["crates", "machine"] => Some(Self::Machine),
             ["backends", _] => Some(Self::Backend),
             ["tests" | "sim" | "fuzz" | "xtask"] | ["bench" | "sim", _] => Some(Self::Free),

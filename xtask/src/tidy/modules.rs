@@ -44,7 +44,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     for source in sources {
         // The crate's root names all modules: that is what it is for.
         let Some(path) = source.path.strip_prefix(FOLDER).filter(|path| *path != "lib.rs") else { continue };
-        let module: Vec<&str> = path.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
+        let module = module_of(path);
         if !is_known(module[0]) {
             let advice = format!(
                 "Give the module `{}` a row in MODULES or LEAVES of xtask/src/tidy/modules.rs.",
@@ -63,6 +63,11 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     }
     findings.dedup();
     findings
+}
+
+/// Returns the segments of the module that a file below `src` is.
+pub(super) fn module_of(path: &str) -> Vec<&str> {
+    path.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect()
 }
 
 fn is_known(module: &str) -> bool {
@@ -94,6 +99,13 @@ fn refuse(from: &str, to: &str, exports: &HashMap<String, String>) -> Option<Str
 
 /// Finds all uses of a name directly below the crate's root: line and name.
 pub(super) fn paths_into_root(source: &Source, module: &[&str]) -> Vec<(usize, String)> {
+    let paths = paths_into_crate(source, module).into_iter();
+    paths.filter_map(|(line, path)| Some((line, path.into_iter().next()?))).collect()
+}
+
+/// Finds all paths that begin with `crate::`, or with enough `super::` to leave the module: line, and
+/// segments from the crate's root on.
+pub(super) fn paths_into_crate(source: &Source, module: &[&str]) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     // Names of modules written out inside this file, with the token at which each ends.
     let mut inline: Vec<usize> = Vec::new();
@@ -105,16 +117,18 @@ pub(super) fn paths_into_root(source: &Source, module: &[&str]) -> Vec<(usize, S
         }
         let ups = (0..).take_while(|up| source.reads(at + 3 * up, &["super", ":", ":"])).count();
         let start = if source.reads(at, &["crate", ":", ":"]) {
-            Some(at + 3)
-        } else if ups > 0 && ups >= module.len() + inline.len() {
-            Some(at + 3 * ups)
+            Some((at + 3, 0))
+        } else if ups > inline.len() {
+            Some((at + 3 * ups, (module.len() + inline.len()).saturating_sub(ups)))
         } else {
             None
         };
         match start {
-            Some(start) => {
-                let names = use_tree(source, start);
-                found.extend(names.into_iter().map(|name| (source.tokens[name.token].line, name.first)));
+            Some((start, kept)) => {
+                for name in use_tree(source, start) {
+                    let above = module[..kept].iter().map(|segment| (*segment).to_owned());
+                    found.push((source.tokens[name.token].line, above.chain(name.path).collect()));
+                }
                 at = start;
             }
             // A chain of `super` is one path; its tail is not another.
@@ -124,9 +138,9 @@ pub(super) fn paths_into_root(source: &Source, module: &[&str]) -> Vec<(usize, S
     found
 }
 
-/// A name that a path or a use tree brings: its first segment, and what it is called in the end.
+/// A name that a path or a use tree brings: its segments, and what it is called in the end.
 struct Name {
-    first: String,
+    path: Vec<String>,
     last: String,
     token: usize,
 }
@@ -153,11 +167,12 @@ fn use_tree(source: &Source, at: usize) -> Vec<Name> {
     if source.reads(at + 1, &[":", ":"]) && source.tokens.get(at + 3).is_some_and(|next| next.text != "<") {
         let deeper = use_tree(source, at + 3);
         if !deeper.is_empty() {
-            return deeper.into_iter().map(|name| Name { first: first(), token: at, ..name }).collect();
+            let below = |name: Name| Name { path: [vec![first()], name.path].concat(), token: at, ..name };
+            return deeper.into_iter().map(below).collect();
         }
     }
     let last = if source.reads(at + 1, &["as"]) { source.tokens[at + 2].text.clone() } else { first() };
-    vec![Name { first: first(), last, token: at }]
+    vec![Name { path: vec![first()], last, token: at }]
 }
 
 /// Returns what the crate's root re-exports: each name with the module or crate that it comes from.
@@ -166,7 +181,7 @@ fn exports(root: &Source) -> HashMap<String, String> {
     let names = uses.flat_map(|at| {
         use_tree(root, if root.reads(at + 1, &["crate", ":", ":"]) { at + 4 } else { at + 1 })
     });
-    names.map(|name| (name.last, name.first)).collect()
+    names.map(|name| (name.last, name.path.into_iter().next().unwrap_or_default())).collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,189 @@
+//! Pages that are made from the code, and tables that have to agree with it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The page that is what `leasehold man --markdown` prints.
+const REFERENCE: &str = "docs/book/src/command-line.md";
+/// The page that has the tables of the stores' configurations.
+const OPTIONS: &str = "docs/book/src/url-options.md";
+/// The stores, with the crate whose `config.rs` has the tables in its documentation.
+const STORES: &[(&str, &str)] = &[
+    ("Redis", "redis"),
+    ("etcd", "etcd"),
+    ("ZooKeeper", "zookeeper"),
+    ("PostgreSQL", "postgres"),
+    ("MySQL and MariaDB", "mysql"),
+    ("memcached", "memcached"),
+    ("SQLite", "sqlite"),
+];
+/// The page with the table of metrics, and the file that names them.
+const METRICS: (&str, &str) = ("docs/book/src/observability.md", "crates/leasehold/src/layer/metrics.rs");
+
+/// Returns a line for each page that differs from the code.
+pub(super) fn check(root: &Path, program: &Path) -> Result<Vec<String>, String> {
+    let mut findings = Vec::new();
+    for (path, new) in pages(root, program)? {
+        let kept = fs::read_to_string(root.join(path)).unwrap_or_default();
+        findings.extend(stale(path, &kept, &new));
+    }
+    let (page, code) = (read(root, METRICS.0)?, read(root, METRICS.1)?);
+    findings.extend(unlike(&page, &code));
+    Ok(findings)
+}
+
+/// Writes the pages anew.
+pub(super) fn write(root: &Path, program: &Path) -> Result<(), String> {
+    for (path, new) in pages(root, program)? {
+        fs::write(root.join(path), new).map_err(|error| format!("{path}: cannot be written: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Returns the generated pages, with their paths.
+fn pages(root: &Path, program: &Path) -> Result<[(&'static str, String); 2], String> {
+    let reference = output(Command::new(program).args(["man", "--markdown"]))?;
+    Ok([(REFERENCE, reference), (OPTIONS, options(root)?)])
+}
+
+/// Returns the page of the URLs' options.
+fn options(root: &Path) -> Result<String, String> {
+    let mut page = OPTIONS_HEAD.to_owned();
+    for (store, name) in STORES {
+        let path = format!("backends/{name}/src/config.rs");
+        let tables = tables(&read(root, &path)?);
+        if tables.is_empty() {
+            return Err(format!("{path}: has no table of options in its documentation."));
+        }
+        page += &format!("\n## {store}\n\n{tables}");
+    }
+    Ok(page)
+}
+
+/// Returns the tables of the documentation in a source file, with an empty line between them.
+fn tables(source: &str) -> String {
+    let mut tables = String::new();
+    let mut is_table = false;
+    for line in source.lines() {
+        let row = line.strip_prefix("/// ").filter(|row| row.starts_with('|'));
+        if let Some(row) = row {
+            if !is_table && !tables.is_empty() {
+                tables += "\n";
+            }
+            tables += &format!("{row}\n");
+        }
+        is_table = row.is_some();
+    }
+    tables
+}
+
+/// Writes the man pages into a folder.
+pub(super) fn man_pages(program: &Path, folder: &Path) -> Result<(), String> {
+    let mut command = Command::new(program);
+    output(command.arg("man").arg("--dir").arg(folder))?;
+    println!("docs: the man pages are in {}", folder.display());
+    Ok(())
+}
+
+fn output(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|error| format!("leasehold could not be started: {error}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("leasehold man failed: {}\n{}", output.status, said.trim()));
+    }
+    String::from_utf8(output.stdout).map_err(|error| format!("leasehold man: {error}"))
+}
+
+fn read(root: &Path, path: &str) -> Result<String, String> {
+    fs::read_to_string(root.join(path)).map_err(|error| format!("{path}: cannot be read: {error}"))
+}
+
+/// Compares the page that is kept with a new one, and names the first line that differs.
+fn stale(path: &str, kept: &str, new: &str) -> Option<String> {
+    if kept == new {
+        return None;
+    }
+    let same = kept.lines().zip(new.lines()).take_while(|(old, new)| old == new).count();
+    let line = new.lines().nth(same).unwrap_or("the end of the page").trim();
+    Some(format!(
+        "{path}:{}: stale: what the page is made of has changed, first at `{line}`: run `cargo xtask docs`.",
+        same + 1
+    ))
+}
+
+/// Compares the metrics in the table with those in the code.
+fn unlike(page: &str, code: &str) -> Vec<String> {
+    let names = |text: &str, before: &str, after: char| -> BTreeSet<String> {
+        let name = |line: &str| {
+            let (_, rest) = line.split_once(before)?;
+            Some(format!("leasehold_{}", rest.split_once(after)?.0))
+        };
+        text.lines().filter_map(name).collect()
+    };
+    let (listed, named) = (names(page, "| `leasehold_", '`'), names(code, "\"leasehold_", '"'));
+    let missing = named.difference(&listed).map(|name| format!("{name} is missing in the table"));
+    let extra = listed.difference(&named).map(|name| format!("{name} is not a metric of {}", METRICS.1));
+    missing.chain(extra).map(|why| format!("{}:1: metrics: {why}.", METRICS.0)).collect()
+}
+
+const OPTIONS_HEAD: &str = "\
+<!-- Written by `cargo xtask docs` from the documentation of the backends' configurations. Do not edit. -->
+
+# URL options
+
+An option is written behind `?` in the URL of the store, and further ones behind `&`.
+An option that a store does not have is an error, and the error lists those that it has.
+
+`mem:` has no options.
+`file:` has `mode` (`0600`, `0660` or `0666`, for the user, a group or all users) and `network=force`.
+`redlock://` has those of its [own page](stores/redlock.md).
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_page_is_named_with_its_first_difference() {
+        assert_eq!(stale("a.md", "a\nb\n", "a\nb\n"), None);
+        let found = stale("a.md", "a\nb\nc\n", "a\nB\nc\n").unwrap();
+        assert!(found.starts_with("a.md:2: stale") && found.contains("`B`"), "{found}");
+        assert!(stale("a.md", "", "a\n").unwrap().contains("cargo xtask docs"));
+        assert!(stale("a.md", "a\nb\n", "a\n").is_some());
+    }
+
+    #[test]
+    fn tables_are_those_of_the_documentation() {
+        let source = "/// A URL:\n/// | a |\n/// |---|\n///\n/// | b |\nstruct A;\n// | c |\n";
+        assert_eq!(tables(source), "| a |\n|---|\n\n| b |\n");
+    }
+
+    #[test]
+    fn the_page_of_options_is_up_to_date() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        assert_eq!(stale(OPTIONS, &read(root, OPTIONS).unwrap(), &options(root).unwrap()), None);
+    }
+
+    #[test]
+    fn a_metric_without_a_row_and_a_row_without_a_metric_are_found() {
+        let code = "const A: &str = \"leasehold_a\";\nconst B: &str = \"leasehold_b_total\";\n";
+        assert_eq!(
+            unlike("| `leasehold_a` | x |\n| `leasehold_b_total` | y |\n", code),
+            Vec::<String>::new()
+        );
+        let found = unlike("| `leasehold_a` | x |\n| `leasehold_c` | y |\n", code);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].contains("leasehold_b_total is missing"), "{found:?}");
+        assert!(found[1].contains("leasehold_c is not"), "{found:?}");
+    }
+
+    #[test]
+    fn the_metrics_of_the_library_are_those_of_the_page() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let (page, code) = (read(root, METRICS.0).unwrap(), read(root, METRICS.1).unwrap());
+        assert!(code.contains("\"leasehold_"), "the names have moved");
+        assert_eq!(unlike(&page, &code), Vec::<String>::new());
+    }
+}
