@@ -29,7 +29,7 @@ impl Actor {
     }
 
     pub fn stop(&self) {
-        self.signal(Signal::STOP);
+        leasehold_testkit::stop(&self.child).unwrap();
     }
 
     pub fn resume(&self) {

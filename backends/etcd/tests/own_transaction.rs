@@ -113,7 +113,7 @@ async fn a_paused_holders_own_transaction_is_refused() {
     let at = endpoint.clone();
     let mut other = tokio::task::spawn_blocking(move || Other::start(&at)).await.unwrap();
     assert_eq!(other.write("one"), "written");
-    other.signal(Signal::STOP);
+    leasehold_testkit::stop(&other.child).unwrap();
     let backend = connect(&server.url()).await;
     let ours = mutex("ledger");
     let grant = take(&backend, &ours, LONG).await.expect("the lock of a paused process did not end");

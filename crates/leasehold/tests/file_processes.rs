@@ -202,7 +202,7 @@ async fn a_stopped_holder_keeps_its_lock() {
     let backend = store.open();
     let mut holder = Taker::hold(&store.path(), "stop", Share::MUTEX);
     holder.granted();
-    holder.signal(Signal::STOP);
+    holder.stop();
     let next = claim("stop", Share::MUTEX);
     let waiter = spawn_wait(&backend, &next);
     // Its ttl is one second.
@@ -237,7 +237,7 @@ async fn break_of_a_stopped_holder_is_forced_and_the_holder_sees_it() {
     let backend = store.open();
     let holder = Taker::hold(&store.path(), "f", Share::MUTEX);
     let first = holder.granted();
-    holder.signal(Signal::STOP);
+    holder.stop();
     let next = claim("f", Share::MUTEX);
     let waiter = spawn_wait(&backend, &next);
     until_waiting(&backend, "f", 1).await;
@@ -265,7 +265,7 @@ async fn a_holder_that_dies_after_it_was_revoked_is_found_dead() {
     let backend = store.open();
     let mut holder = Taker::hold(&store.path(), "r", Share::MUTEX);
     holder.granted();
-    holder.signal(Signal::STOP);
+    holder.stop();
     let next = claim("r", Share::MUTEX);
     let waiter = spawn_wait(&backend, &next);
     until_waiting(&backend, "r", 1).await;

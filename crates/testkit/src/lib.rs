@@ -112,7 +112,7 @@ pub use mariadb::{GaleraCluster, MariaDbBuilder, MariaDbServer};
 pub use memcached::{MemcachedBuilder, MemcachedServer};
 pub use port::Port;
 pub use postgres::{PgBouncer, PoolMode, PostgresBuilder, PostgresServer};
-pub use process::Process;
+pub use process::{Process, stop};
 pub use proxy::{Proxy, Way};
 pub use redis::{
     Appendonly, Counts, Data, RedisBuilder, RedisCluster, RedisClusterBuilder, RedisQuorum, RedisSentinel,

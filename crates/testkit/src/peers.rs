@@ -93,7 +93,7 @@ impl Peer {
     /// # Errors
     /// If it has ended.
     pub fn stop(&self) -> Result<(), Error> {
-        self.signal(Signal::STOP)
+        crate::stop(&self.child).map_err(cannot("stop", "a peer"))
     }
 
     /// Continues it after [`Peer::stop`].

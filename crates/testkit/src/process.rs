@@ -91,14 +91,12 @@ impl Process {
     /// Stops it (SIGSTOP): connections stay open, and nothing answers. Its helper processes continue.
     ///
     /// # Errors
-    /// When it has not stopped within 10 seconds, or does not run.
+    /// When it has not stopped within a minute, or does not run.
     pub fn stop(&self) -> Result<(), Error> {
         self.with_running("stop", |running| {
             // The process alone, not its group: a process that waits for a helper of its own to begin cannot
             // stop before that has begun, and would never, were the helper stopped first.
-            running.signal(Signal::STOP)?;
-            // The signal only asks; the last thread that stops makes it so.
-            running.await_change(WaitIdOptions::STOPPED | WaitIdOptions::EXITED)
+            stop(&running.child)
         })
     }
 
@@ -116,7 +114,7 @@ impl Process {
         }
     }
 
-    /// Asks it to end (SIGTERM), continuing it first if it is stopped, and waits for that at most 10 seconds.
+    /// Asks it to end (SIGTERM), continuing it first if it is stopped, and waits for that at most a minute.
     ///
     /// Blocks the calling thread meanwhile. A process that is not running stays so.
     ///
@@ -128,7 +126,7 @@ impl Process {
         let name = self.program.display();
         let asked = running.signal(Signal::TERM).and_then(|()| running.signal(Signal::CONT));
         asked
-            .and_then(|()| running.await_change(WaitIdOptions::EXITED))
+            .and_then(|()| await_change(running.pid(), WaitIdOptions::EXITED))
             .map_err(cannot("terminate", &name))?;
         match slot.take() {
             Some(running) => running.end().map(drop).map_err(cannot("wait for", &name)),
@@ -154,6 +152,37 @@ impl Process {
     }
 }
 
+/// Stops a child process (SIGSTOP), and returns when none of its threads runs any more.
+///
+/// Sending the signal is not enough: it has an effect when one thread of the process gets to run and takes
+/// it, and until then the other threads continue. On a busy machine that takes milliseconds.
+///
+/// # Errors
+/// When it has not stopped within a minute, or has been waited for.
+pub fn stop(child: &Child) -> std::io::Result<()> {
+    let pid = Pid::from_child(child);
+    rustix::process::kill_process(pid, Signal::STOP)?;
+    await_change(pid, WaitIdOptions::STOPPED | WaitIdOptions::EXITED)
+}
+
+fn await_change(pid: Pid, changes: WaitIdOptions) -> std::io::Result<()> {
+    let deadline = Instant::now() + CHANGE_LIMIT;
+    while !has_changed(pid, changes) {
+        if Instant::now() > deadline {
+            return Err(std::io::Error::other(format!("nothing happened within {CHANGE_LIMIT:?}")));
+        }
+        std::thread::sleep(CHANGE_PAUSE);
+    }
+    Ok(())
+}
+
+/// Returns `true` if the state of a child has changed so, without taking the change, so that the number
+/// stays reserved until somebody waits for the child.
+fn has_changed(pid: Pid, changes: WaitIdOptions) -> bool {
+    let options = changes | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+    matches!(rustix::process::waitid(WaitId::Pid(pid), options), Ok(Some(_)))
+}
+
 /// Runs a program to its end, off the runtime's threads, and returns what it wrote.
 pub(crate) async fn output(name: &'static str, command: Command) -> Result<String, Error> {
     let ended = tokio::task::spawn_blocking(move || output_here(name, command)).await;
@@ -170,8 +199,8 @@ pub(crate) fn output_here(name: &str, mut command: Command) -> Result<String, Er
     Ok(String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
-/// The time for which [`Process::stop`] and [`Process::terminate`] wait.
-const CHANGE_LIMIT: Duration = Duration::from_secs(10);
+/// The time for which [`stop`] and [`Process::terminate`] wait: more than a busy machine takes.
+const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 const CHANGE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Reads the server's process group from the pipe, then waits for the pipe's end, and kills the group. If the
@@ -235,26 +264,8 @@ impl Running {
         Ok(rustix::process::kill_process(self.pid(), signal)?)
     }
 
-    /// Returns `true` if the state has changed so, without taking the change, so that the number stays
-    /// reserved until [`Running::end`].
-    fn has_changed(&self, changes: WaitIdOptions) -> bool {
-        let options = changes | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        matches!(rustix::process::waitid(WaitId::Pid(self.pid()), options), Ok(Some(_)))
-    }
-
     fn has_exited(&self) -> bool {
-        self.has_changed(WaitIdOptions::EXITED)
-    }
-
-    fn await_change(&self, changes: WaitIdOptions) -> std::io::Result<()> {
-        let deadline = Instant::now() + CHANGE_LIMIT;
-        while !self.has_changed(changes) {
-            if Instant::now() > deadline {
-                return Err(std::io::Error::other(format!("nothing happened within {CHANGE_LIMIT:?}")));
-            }
-            std::thread::sleep(CHANGE_PAUSE);
-        }
-        Ok(())
+        has_changed(self.pid(), WaitIdOptions::EXITED)
     }
 
     fn end(mut self) -> std::io::Result<ExitStatus> {

@@ -145,7 +145,7 @@ fn stopped_past_the_lease_acts_on_loss_and_spares_the_next_lock() {
     first.line_with("ready");
     // The warden and the command are stopped as well: all that is left to act is leasehold itself, when
     // it wakes up.
-    first.signal(Signal::STOP);
+    first.stop();
     kill_process_group(group, Signal::STOP).unwrap();
     let second = place.hold(&["--ttl", "20s", "--note", "second", "job"]);
     first.signal(Signal::CONT);
@@ -166,7 +166,7 @@ fn warden_ends_the_command_at_lease_expiry_if_leasehold_stopped() {
     let pid = number(&stubborn.line_with(""));
     stubborn.line_with("ready");
     for running in [&told, &stubborn] {
-        running.signal(Signal::STOP);
+        running.stop();
     }
     told.line_with("terminated");
     wait_until_gone(pid);
@@ -188,7 +188,7 @@ fn renewals_go_on_while_the_command_runs() {
 fn a_stopped_holder_on_files_keeps_the_lock() {
     let place = Place::new();
     let holder = place.hold(&["--ttl", "1s", "job"]);
-    holder.signal(Signal::STOP);
+    holder.stop();
     place.run(&["--wait", "2s", "job"], "true").expect(75);
     holder.signal(Signal::CONT);
     holder.end().expect(0);

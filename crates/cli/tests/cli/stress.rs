@@ -135,7 +135,7 @@ impl Contender {
             0 => self.end(Signal::KILL),
             1 => self.end(Signal::TERM),
             _ => {
-                self.process.signal(Signal::STOP);
+                self.process.stop();
                 self.stopped = Some(Instant::now() + Duration::from_millis(random.below(STOPPED)));
             }
         }

@@ -313,7 +313,7 @@ pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
     let mut taker = Taker::start(&command).await?;
     let theirs = trial.short(&resource, Share::MUTEX)?;
     let fence = taker.hold(&theirs).await?;
-    taker.stop()?;
+    taker.stop().await?;
     let ours = trial.claim(&resource, Share::MUTEX)?;
     let wait = outlives + trial.profile().granularity + HANG;
     let taken = trial.client(0).take_within(&ours, wait, "after the lease of a stopped holder").await?;
@@ -340,7 +340,7 @@ pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked
     let mut taker = Taker::start(&command).await?;
     let theirs = trial.short(&resource, Share::MUTEX)?;
     taker.hold(&theirs).await?;
-    taker.stop()?;
+    taker.stop().await?;
     let waiting = trial.client(0).wait(trial.claim(&resource, Share::MUTEX)?);
     tokio::time::sleep(trial.ttl() * 2).await;
     ensure!(!waiting.is_over(), "granted while the holder is only stopped");

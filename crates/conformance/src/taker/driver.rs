@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use leasehold_core::{Claim, Fence, Resource};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
@@ -120,8 +120,19 @@ impl Taker {
     }
 
     /// Stops the process, all its threads included, until it is continued.
-    pub(crate) fn stop(&self) -> Checked {
-        self.signal(Signal::STOP)
+    ///
+    /// The signal has an effect when one thread of the process gets to run and takes it; until then the
+    /// others continue. So this waits for the report of the kernel.
+    pub(crate) async fn stop(&self) -> Checked {
+        self.signal(Signal::STOP)?;
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        let stopped = async {
+            while !matches!(waitid(WaitId::Pid(self.id()?), options), Ok(Some(_))) {
+                tokio::time::sleep(STOP_PAUSE).await;
+            }
+            Ok(())
+        };
+        within(HANG, "a process that was stopped", stopped).await?
     }
 
     /// Continues a stopped process.
@@ -138,10 +149,13 @@ impl Taker {
         }
     }
 
-    fn signal(&self, signal: Signal) -> Checked {
+    fn id(&self) -> Checked<Pid> {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        let id = id.ok_or_else(|| Stop::broken("a taker ended by itself"))?;
-        kill_process(id, signal)
+        id.ok_or_else(|| Stop::broken("a taker ended by itself"))
+    }
+
+    fn signal(&self, signal: Signal) -> Checked {
+        kill_process(self.id()?, signal)
             .map_err(|error| Stop::broken(format!("a taker could not be sent {signal:?}: {error}")))
     }
 
@@ -168,3 +182,6 @@ impl Taker {
         within(limit, "a taker", read).await?
     }
 }
+
+/// The pause between looks whether a process has stopped.
+const STOP_PAUSE: Duration = Duration::from_millis(1);

@@ -98,6 +98,11 @@ impl Taker {
         self.child.wait().unwrap();
     }
 
+    /// Stops it: none of its threads runs any more when this returns.
+    pub fn stop(&self) {
+        leasehold_testkit::stop(&self.child).unwrap();
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

@@ -145,6 +145,11 @@ impl Started {
         Pid::from_child(&self.child)
     }
 
+    /// Stops it, and what it started continues: none of its threads runs any more when this returns.
+    pub(crate) fn stop(&self) {
+        leasehold_testkit::stop(&self.child).unwrap();
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).unwrap();
     }
