@@ -128,7 +128,8 @@ impl<C: Sessions> SessionBackend<C> {
             let wait =
                 if waits { patience.left().clamp(SHORTEST_WAIT, LONGEST_WAIT) } else { Duration::ZERO };
             let asked_at = patience.now();
-            let answer = wait_on(&**open, claim, wait, patience, released).await?;
+            let limit = self.roster.sessions.answer_limit();
+            let answer = wait_on(&**open, claim, wait, limit, patience, released).await?;
             if let Answer::Taken(fence) = answer {
                 let asked_at = if waits { self.confirm_late(open).await? } else { asked_at };
                 return match self.roster.book.enter(claim, open, fence, asked_at) {
@@ -174,12 +175,13 @@ impl<C: Sessions> SessionBackend<C> {
     }
 }
 
-/// Sends the request once. A request that is no longer needed is called back from the server; a lock that it
-/// already got is returned all the same.
+/// Sends the request once. A request that is no longer needed is called back from the server, which has
+/// `limit` for it; a lock that it already got is returned all the same.
 async fn wait_on<S: Session>(
     open: &Open<S>,
     claim: &Claim,
     wait: Duration,
+    limit: Duration,
     patience: &Patience,
     released: &CancellationToken,
 ) -> Result<Answer, Failure> {
@@ -198,8 +200,8 @@ async fn wait_on<S: Session>(
                 let ((), answer) = tokio::join!(open.session.cancel(), &mut locking);
                 answer
             };
-            tokio::time::timeout(CALLED_BACK, called_back).await.unwrap_or_else(|_| {
-                Err(Failure::unanswered(format!("a wait that was called back did not end within {CALLED_BACK:?}")))
+            tokio::time::timeout(limit, called_back).await.unwrap_or_else(|_| {
+                Err(Failure::unanswered(format!("a wait that was called back did not end within {limit:?}")))
             })
         }
     };
@@ -245,5 +247,3 @@ fn session_ended() -> Failure {
 
 /// A shorter wait would be none for some servers.
 const SHORTEST_WAIT: Duration = Duration::from_millis(10);
-/// The time for which a cancelled wait may take to return, before its session is closed.
-const CALLED_BACK: Duration = Duration::from_millis(700);

@@ -34,6 +34,9 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// Returns how many locks one session may hold.
     fn room(&self) -> Capacity;
 
+    /// Returns the time in which the server answers, or counts as silent.
+    fn answer_limit(&self) -> Duration;
+
     /// Returns the server's key for the lock of this resource. Where two resources have the same key, a
     /// request for one while the other is held fails with that reason.
     fn key(&self, resource: &Resource) -> String;

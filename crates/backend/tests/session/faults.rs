@@ -6,12 +6,12 @@ use std::time::Duration;
 use leasehold_backend::session::Capacity;
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, FailureKind, Grant, LossCause, Note, Patience, Proof, Release, Renew,
-    Renewal, Resource, Share, Step, WaitMode,
+    Backend, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause, Note, Patience, Proof,
+    Release, Renew, Renewal, Resource, Share, Step, WaitMode,
 };
 use tokio::time::Instant;
 
-use crate::store::{SILENCE, Server};
+use crate::store::{ANSWER_LIMIT, SILENCE, Server};
 
 fn clock() -> Arc<dyn Clock> {
     Arc::new(SteadyClock::new())
@@ -214,4 +214,37 @@ async fn one_who_is_dropped_while_the_server_is_asked_leaves_no_lock() {
             assert!(matches!(release(&backend, &next).await, Release::Freed));
         }
     }
+}
+
+/// As a database does on a machine that is busy.
+#[tokio::test]
+async fn a_server_slow_to_end_a_wait_costs_no_error_and_no_session() {
+    async fn wait_a_little(backend: &dyn Backend) -> Result<Step, Failure> {
+        let (wanted, patience) = (claim("job"), Patience::unlimited(clock()));
+        let end = async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            patience.end();
+        };
+        tokio::join!(backend.contend(&wanted, &patience), end).0
+    }
+
+    let server = Server::new();
+    let backend = server.client(ONE, WaitMode::Blocks);
+    let holder = claim("job");
+    hold(&backend, &holder).await;
+    server.slow_down(ANSWER_LIMIT / 5);
+    let step = wait_a_little(&backend).await;
+    assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
+    assert_eq!(server.sessions(), 2, "the session serves the next wait");
+    // A server that is slower than that counts as silent. It may still grant the lock, so the session ends.
+    server.slow_down(ANSWER_LIMIT * 20);
+    let failure = wait_a_little(&backend).await.unwrap_err();
+    assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    let only_one_is_left = async {
+        while server.sessions() > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), only_one_is_left).await.unwrap();
+    assert!(matches!(release(&backend, &holder).await, Release::Freed));
 }

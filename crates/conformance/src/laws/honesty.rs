@@ -71,7 +71,7 @@ pub(crate) async fn fifty_waits_come_back_together(trial: &Trial) -> Checked {
         ensure!(taken.is_none(), "granted although it is held: {taken:?}");
     }
     let took = trial.clock.now().since(ended_at);
-    if took > ALL_BACK {
+    if took > AT_ONCE {
         return Err(Stop::late(format!("fifty waits came back {took:?} after their patience ended")));
     }
     trial.client(0).free(&holder).await?;
@@ -132,12 +132,10 @@ pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checke
 }
 
 fn prompt(took: Duration, what: &str) -> Checked {
-    if took > BACK {
+    if took > AT_ONCE {
         return Err(Stop::late(format!("{what} came back after {took:?}")));
     }
     Ok(())
 }
 
-const BACK: Duration = Duration::from_secs(1);
 const WAITS: usize = 50;
-const ALL_BACK: Duration = Duration::from_secs(3);

@@ -529,7 +529,7 @@ impl Backend for Model {
             let polls = self.profile.waiting == WaitMode::Polls || store.is(Defect::PollsInDisguise);
             if !patient || polls {
                 if !patient && store.is(Defect::BlocksBeyondPatience) {
-                    tokio::time::sleep(Duration::from_secs(4)).await;
+                    tokio::time::sleep(Duration::from_secs(8)).await;
                 }
                 let hinted = patient && !store.is(Defect::PollsWithoutHint);
                 let ask_again_in = hinted.then_some(Duration::from_millis(5));

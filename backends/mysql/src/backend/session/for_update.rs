@@ -53,6 +53,10 @@ impl Sessions for ForUpdate {
         Capacity::One { sessions: self.base.pool.config.sql.transactions, option: "transactions=" }
     }
 
+    fn answer_limit(&self) -> Duration {
+        self.base.pool.config.sql.timeout
+    }
+
     fn key(&self, resource: &Resource) -> String {
         resource.as_str().to_owned()
     }

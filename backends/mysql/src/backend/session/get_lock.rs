@@ -49,6 +49,10 @@ impl Sessions for GetLock {
         Capacity::Many
     }
 
+    fn answer_limit(&self) -> Duration {
+        self.base.pool.config.sql.timeout
+    }
+
     fn key(&self, resource: &Resource) -> String {
         let name = self.base.lock_name(resource);
         match self.base.flavour {

@@ -61,6 +61,10 @@ impl Sessions for Advisory {
         Capacity::Many
     }
 
+    fn answer_limit(&self) -> Duration {
+        self.base.config.sql.timeout
+    }
+
     fn key(&self, resource: &Resource) -> String {
         Key::of(resource.as_str()).text()
     }

@@ -52,6 +52,10 @@ impl Sessions for ForUpdate {
         Capacity::One { sessions: self.base.config.sql.transactions, option: "transactions=" }
     }
 
+    fn answer_limit(&self) -> Duration {
+        self.base.config.sql.timeout
+    }
+
     fn key(&self, resource: &Resource) -> String {
         resource.as_str().to_owned()
     }
@@ -255,7 +259,9 @@ impl Session for RowSession {
 
     async fn cancel(&self) {
         let mut call = self.call.subscribe();
-        for _ in 0..MAX_CALLS {
+        let mut pause = FIRST_PAUSE;
+        // Until the request is over; the caller limits that.
+        loop {
             let calling = self.calling.lock().await;
             let present = *self.call.borrow();
             match present {
@@ -268,9 +274,10 @@ impl Session for RowSession {
             }
             drop(calling);
             let over = call.wait_for(|call| *call == Call::None);
-            if tokio::time::timeout(BETWEEN_CALLS, over).await.is_ok() {
+            if tokio::time::timeout(pause, over).await.is_ok() {
                 return;
             }
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -351,6 +358,6 @@ const MAX_TRIES: u32 = 3;
 const SLICE: Duration = Duration::from_millis(200);
 /// Milliseconds for which the making of a row waits for another transaction that has made it.
 const MAKING: u32 = 100;
-/// The number of times that a waiting statement is cancelled, and the pause between two of them.
-const MAX_CALLS: u32 = 10;
-const BETWEEN_CALLS: Duration = Duration::from_millis(40);
+/// The pause between two attempts to cancel a waiting statement; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(40);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);

@@ -19,6 +19,7 @@ use leasehold_core::{
 use tokio::sync::watch;
 
 pub(crate) const SILENCE: Duration = Duration::from_millis(400);
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The server.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ struct State {
     rows: BTreeMap<(String, u64), (u64, ClaimInfo)>,
     open: HashSet<u64>,
     silent: bool,
+    /// The time that a wait takes to return after it was called back.
+    slowness: Duration,
     fence: u64,
     opened: u64,
     most_open: usize,
@@ -81,6 +84,11 @@ impl Server {
     /// Answers nobody any more, and keeps what is held.
     pub(crate) fn fall_silent(&self) {
         self.change(|state| state.silent = true);
+    }
+
+    /// Takes so long from now on to end a wait that is called back.
+    pub(crate) fn slow_down(&self, slowness: Duration) {
+        self.change(|state| state.slowness = slowness);
     }
 
     /// Forgets all locks, but ends no session.
@@ -131,6 +139,10 @@ impl Sessions for MemorySessions {
 
     fn room(&self) -> Capacity {
         self.room
+    }
+
+    fn answer_limit(&self) -> Duration {
+        ANSWER_LIMIT
     }
 
     fn key(&self, resource: &Resource) -> String {
@@ -241,7 +253,11 @@ impl Session for MemorySession {
             }
             tokio::select! {
                 _ = changes.changed() => {}
-                _ = calls.changed() => return Ok(Answer::Busy),
+                _ = calls.changed() => {
+                    let slowness = self.server.state.lock().unwrap().slowness;
+                    tokio::time::sleep(slowness).await;
+                    return Ok(Answer::Busy);
+                }
                 () = tokio::time::sleep_until(until) => return Ok(Answer::Busy),
             }
         }
