@@ -139,7 +139,7 @@ fn a_renewal_that_hangs_is_waited_for() {
 
 #[test]
 fn an_upgrade_is_not_reported() {
-    is_found("an upgrade is not reported", "of which it reported no acquisition");
+    is_found("an upgrade is not reported", "and reported no acquisition");
 }
 
 /// The number of seeds of a program that aims at one promise.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use simulated::core::{Note, Resource, Share};
+use simulated::backend::{Note, Resource, Share};
 use simulated::{Client, ErrorKind, Guard, Lock, Owner, Result, probe};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -348,6 +348,7 @@ async fn upgrade(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) 
         Some(Err(error)) => return error.kind() != ErrorKind::Closed,
         None => return true,
     };
+    world.judge.returned(client, &thing.resource);
     sleep(dice.ms(0, 200)).await;
     world.judge.note(format_args!("u{number} upgrades"));
     let upgrading = world.judge.waits(client, &thing.resource, Share::WRITER);
@@ -357,6 +358,9 @@ async fn upgrade(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) 
         false => Polled::late(guard.upgrade(), dice).await,
     };
     leaving.ended(format_args!("an upgrade: {}", matches!(upgraded, Some(Ok(())))));
+    if let Some(Ok(())) = upgraded {
+        world.judge.returned(client, &thing.resource);
+    }
     world.judge.count("upgraded");
     sleep(dice.ms(0, 200)).await;
     if dice.percent(50) {
@@ -444,7 +448,7 @@ impl Drop for Leaving<'_> {
 pub(crate) async fn listen(
     world: Arc<World>,
     number: u64,
-    ending: impl Future<Output = Option<simulated::core::LossCause>>,
+    ending: impl Future<Output = Option<simulated::backend::LossCause>>,
     given_back: Arc<AtomicBool>,
 ) {
     let ended = ending.await;

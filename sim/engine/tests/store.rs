@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use simulated::TokioClock;
-use simulated::core::{
+use simulated::backend::{
     Backend, ClaimId, Clock, Grant, LossCause, LossSignal, LossTrigger, Moment, Patience, Profile,
     QueueOrder, Registers, Resource, Snapshot,
 };
@@ -89,7 +89,7 @@ impl Store {
     /// Takes a claim away, as an operator does.
     pub(crate) fn take_away(&self, snapshot: &Snapshot, number: usize) -> Option<ClaimId> {
         let standing = snapshot.holders.get(number)?;
-        let claim = simulated::core::Claim {
+        let claim = simulated::backend::Claim {
             id: standing.id,
             resource: snapshot.resource.clone(),
             share: standing.share,

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use simulated::core::{
+use simulated::backend::{
     Backend, Claim, Effect, Failure, FailureKind, Patience, Profile, Put, RegisterPromise, Registered,
     Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Stamp, Step,
 };

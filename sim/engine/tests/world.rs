@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use simulated::core::{Clock, LossCause, Moment, QueueOrder, Resource, Share};
+use simulated::backend::{Clock, LossCause, Moment, QueueOrder, Resource, Share};
 use simulated::{
     Client, Event, EventSubscriber, Guard, Owner, State, TokioClock, TransferToken, Tuning, probe,
 };
@@ -390,10 +390,7 @@ impl EventSubscriber for Reporter {
             Event::LeaseEnded { .. } => self.judge.kept(self.number, -1),
             Event::BecameSuspect { .. } => self.judge.suspected(self.number),
             Event::Acquired { resource, .. } => self.judge.reported(self.number, resource, true),
-            // A grant whose caller has left is released in the same moment, and reported as released only.
-            Event::Released { resource, held } if !held.is_zero() => {
-                self.judge.reported(self.number, resource, false);
-            }
+            Event::Released { resource, .. } => self.judge.reported(self.number, resource, false),
             _ => {}
         }
         self.judge.note(format_args!("c{} {event:?}", self.number));

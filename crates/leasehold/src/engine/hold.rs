@@ -8,7 +8,7 @@ pub(super) mod handle;
 pub(super) mod owner;
 
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use leasehold_core::{Fence, LossCause, Moment, Proof};
@@ -32,6 +32,9 @@ pub(crate) struct Hold {
     passed: u32,
     /// The time at which this user got it, where events are observed.
     since: Option<Moment>,
+    /// `true` once its grant was reported to the event subscriber. A grant whose caller had left is not, and
+    /// then its end is not reported either.
+    is_reported: AtomicBool,
     /// The number of its handles in use.
     pub(super) users: AtomicUsize,
     /// The end of its last handle, where something listens for it.
@@ -65,7 +68,8 @@ impl End {
 impl Hold {
     pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, passed: u32) -> Hold {
         let since = engine.telling.is_heard().then(|| engine.clock.now());
-        Hold { engine, held: Some(held), passed, since, users: AtomicUsize::new(0), end: None }
+        let (is_reported, users) = (AtomicBool::new(false), AtomicUsize::new(0));
+        Hold { engine, held: Some(held), passed, since, is_reported, users, end: None }
     }
 
     /// Returns the granted claim.
@@ -141,9 +145,15 @@ impl Hold {
         self.passed > 0
     }
 
+    /// Notes that its grant was reported, so that its end is reported too.
+    pub(super) fn mark_reported(&self) {
+        self.is_reported.store(true, Ordering::SeqCst);
+    }
+
     /// Reports for how long it was held, unless it was lost, which has been reported already.
     pub(super) fn tell_end(&self, held: &Lease) {
         if let Some(since) = self.since
+            && self.is_reported.load(Ordering::SeqCst)
             && !matches!(held.state(), State::Lost(_))
         {
             let held_for = self.engine.clock.now().since(since);

@@ -43,7 +43,7 @@ fn store() -> Arc<MemoryBackend> {
     Arc::new(MemoryBackend::with_clock(Arc::new(TokioClock::new())))
 }
 
-fn client(backend: Arc<dyn simulated::core::Backend>) -> Client {
+fn client(backend: Arc<dyn simulated::backend::Backend>) -> Client {
     let builder = Client::builder().clock(Arc::new(TokioClock::new()));
     builder.note(simulated::Note::default()).over(backend).expect("a client")
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use simulated::core::{
+use simulated::backend::{
     Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
     SnapshotVersion, Step,
 };

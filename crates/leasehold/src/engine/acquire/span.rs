@@ -112,6 +112,9 @@ impl PendingAcquire<'_> {
         };
         contained(|| _ = self.span.record("outcome", event.outcome()));
         self.engine.telling.tell(|| event);
+        if let Ok(Some(hold)) = outcome {
+            hold.mark_reported();
+        }
     }
 }
 
