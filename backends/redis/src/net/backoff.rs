@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// The attempts since the last success.
@@ -46,6 +47,45 @@ impl Backoff {
     }
 }
 
+/// The pause before the next attempt. A request that has little time shortens it for all.
+#[derive(Debug)]
+pub(crate) struct Pause(watch::Sender<Instant>);
+
+impl Pause {
+    /// Creates a pause until `opens_at`.
+    pub(crate) fn until(opens_at: Instant) -> Pause {
+        Pause(watch::Sender::new(opens_at))
+    }
+
+    /// Ends the pause after a fifth of `limit`, the time that a request has in all, unless it ends earlier.
+    ///
+    /// The renewal of a lease of 2 s has 0.7 s. It cannot wait for a pause of a second.
+    pub(crate) fn shorten_for(&self, limit: Duration, now: Instant) {
+        let latest = now + jittered(limit / ATTEMPTS_IN_TIME);
+        self.0.send_if_modified(|opens_at| {
+            let is_sooner = latest < *opens_at;
+            *opens_at = latest.min(*opens_at);
+            is_sooner
+        });
+    }
+
+    /// Returns a future that is ready when the pause is over.
+    pub(crate) fn over(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut opens_at = self.0.subscribe();
+        async move {
+            loop {
+                let end = *opens_at.borrow_and_update();
+                tokio::select! {
+                    () = tokio::time::sleep_until(end) => return,
+                    changed = opens_at.changed() => if changed.is_err() {
+                        return tokio::time::sleep_until(end).await;
+                    },
+                }
+            }
+        }
+    }
+}
+
 /// Draws a pause between half of `pause` and the whole, anew each time.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     // Without random numbers all wait for the whole of it, which is right, too.
@@ -54,6 +94,8 @@ pub(crate) fn jittered(pause: Duration) -> Duration {
 }
 
 const MAX_DOUBLINGS: u32 = 16;
+/// The number of attempts for which a request has the time.
+const ATTEMPTS_IN_TIME: u32 = 5;
 
 #[cfg(test)]
 mod tests {
@@ -78,6 +120,28 @@ mod tests {
         assert_eq!(backoff.opens_at(), None);
         backoff.failed(now);
         assert!(backoff.opens_at().unwrap() <= now + 50 * MS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_with_little_time_shortens_the_pause_for_all() {
+        let begun = Instant::now();
+        let pause = Pause::until(begun + 1_000 * MS);
+        let over = tokio::spawn(pause.over());
+        tokio::time::sleep(100 * MS).await;
+        pause.shorten_for(5_000 * MS, Instant::now());
+        tokio::time::sleep(300 * MS).await;
+        assert!(!over.is_finished(), "there is time for the whole pause");
+        pause.shorten_for(700 * MS, Instant::now());
+        over.await.unwrap();
+        let waited = begun.elapsed();
+        assert!(waited > 400 * MS && waited <= 545 * MS, "{waited:?}");
+        // A later request never makes it longer, and it ends also when no request waits any more.
+        let pause = Pause::until(Instant::now() + 50 * MS);
+        pause.shorten_for(5_000 * MS, Instant::now());
+        let (begun, over) = (Instant::now(), pause.over());
+        drop(pause);
+        over.await;
+        assert!(begun.elapsed() <= 55 * MS, "{:?}", begun.elapsed());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use leasehold_core::{Effect, Failure};
 use redis::{Cmd, Pipeline, RedisError, Value, cmd};
 
-use crate::net::backoff::Backoff;
+use crate::net::backoff::{Backoff, Pause};
 use crate::net::connection::{Dialer, Link};
 use crate::net::replicas::{Confirm, Unconfirmed};
 use crate::net::timer::{self, Limit};
@@ -43,7 +43,8 @@ pub(crate) struct Request {
 impl Wire {
     /// Creates a wire that is not connected yet.
     pub(crate) fn new(dialer: Arc<Dialer>) -> Wire {
-        let line = Line { dialing: None, outage: Backoff::new(FIRST_PAUSE, LAST_PAUSE), last: None };
+        let outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+        let line = Line { dialing: None, outage, pause: None, last: None };
         Wire { dialer, line: Mutex::new(line) }
     }
 
@@ -277,7 +278,7 @@ impl Wire {
     /// Returns a connection. All requests wait for the same attempt to make one.
     async fn connected(&self, limit: Limit) -> Result<Arc<Link>, Failure> {
         for _ in 0..MAX_DIALS {
-            let dialing = self.dialing();
+            let dialing = self.dialing(limit);
             match limit.bound(dialing.clone()).await {
                 Ok(Ok(link)) if link.is_usable() && self.dialer.source().is_current(link.target()) => {
                     return Ok(link);
@@ -293,21 +294,26 @@ impl Wire {
         Err(Failure::unavailable(format!("{} ends every connection as soon as it is made", self.address())))
     }
 
-    /// Returns the existing connection, or the attempt to make one.
-    fn dialing(&self) -> Dialing {
+    /// Returns the existing connection, or the attempt to make one, which begins in time for `limit`.
+    fn dialing(&self, limit: Limit) -> Dialing {
         let mut line = self.line();
         // A request that comes after an attempt has failed gets another.
         if let Some(spent) = line.dialing.take_if(|dialing| matches!(dialing.peek(), Some(Err(_)))) {
             line.count(&spent);
         }
-        if let Some(dialing) = &line.dialing {
-            return dialing.clone();
+        if let Some(dialing) = line.dialing.clone() {
+            if dialing.peek().is_none() {
+                line.shorten_pause(limit);
+            }
+            return dialing;
         }
-        let (dialer, opens_at) = (self.dialer.clone(), line.outage.opens_at());
+        line.pause = line.outage.opens_at().map(Pause::until);
+        line.shorten_pause(limit);
+        let (dialer, pause) = (self.dialer.clone(), line.pause.as_ref().map(Pause::over));
         // A task of its own, so that requests that leave do not take the attempt with them.
         let task = leasehold_machine::spawn(async move {
-            if let Some(opens_at) = opens_at {
-                tokio::time::sleep_until(opens_at).await;
+            if let Some(pause) = pause {
+                pause.await;
             }
             dialer.link().await.map(Arc::new)
         });
@@ -373,11 +379,19 @@ type Dialing = Shared<BoxFuture<'static, Result<Arc<Link>, Failure>>>;
 struct Line {
     dialing: Option<Dialing>,
     outage: Backoff,
+    /// The pause before the attempt.
+    pause: Option<Pause>,
     /// The failure of the last attempt, for requests that cannot wait for the next.
     last: Option<Failure>,
 }
 
 impl Line {
+    fn shorten_pause(&self, limit: Limit) {
+        if let Some(pause) = &self.pause {
+            pause.shorten_for(limit.whole(), timer::now());
+        }
+    }
+
     /// Notes whether it was of any use, which says how soon the next may be made.
     fn count(&mut self, spent: &Dialing) {
         match spent.peek() {
