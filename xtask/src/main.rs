@@ -24,6 +24,7 @@ Chores:
   test                  everything that a change has to pass, in this order:
                         servers, fmt, tidy, clippy, build, docs, test, doc, package, deny
   test --only A,B       only these steps (`test` and `docs` bring `build` along)
+  test redis core ...   only the tests of these crates, named by their folders in backends or crates
   tidy                  the rules of this repository that no compiler knows: which crate and which module
                         may use which, lengths, banned calls and words, how a file opens
   api                   whether the public API is the one that docs/api lists; --update writes it down anew.
@@ -50,6 +51,8 @@ enum Chore {
     Docs(docs::Mode),
     Help,
     Test(Vec<&'static test::Step>),
+    /// The tests of some crates, by the names of their folders.
+    TestCrates(Vec<String>),
     Tidy,
 }
 
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Chore::Test(steps) => test::run(&root(), &steps),
+        Chore::TestCrates(folders) => test::run_crates(&root(), &folders),
         Chore::Tidy => tidy::run(&root()),
     };
     match outcome {
@@ -103,6 +107,9 @@ fn parse(words: &[String]) -> Result<Chore, String> {
             test::only(option.trim_start_matches("--only=")).map(Chore::Test)
         }
         ["test", "--only"] => Err(format!("--only wants step names: {}.", test::names())),
+        ["test", folders @ ..] if folders.iter().all(|word| !word.starts_with('-')) => {
+            Ok(Chore::TestCrates(folders.iter().map(ToString::to_string).collect()))
+        }
         ["test", "--only", _, surplus, ..] | ["api" | "docs" | "test" | "tidy", surplus, ..] => {
             Err(format!("`{surplus}` is not an option of this chore."))
         }
@@ -178,6 +185,15 @@ mod tests {
     fn only_picks_steps_in_either_spelling() {
         assert_eq!(names(parsed("test --only clippy,fmt")), ["fmt", "clippy"]);
         assert_eq!(names(parsed("test --only=doc")), ["doc"]);
+    }
+
+    #[test]
+    fn test_takes_the_folders_of_crates() {
+        match parsed("test redis core") {
+            Ok(Chore::TestCrates(folders)) => assert_eq!(folders, ["redis", "core"]),
+            other => panic!("expected the tests of two crates, got {other:?}"),
+        }
+        assert!(parsed("test redis --fast").unwrap_err().contains("redis"));
     }
 
     #[test]

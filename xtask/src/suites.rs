@@ -28,10 +28,14 @@ struct Suite {
     variables: Vec<(&'static str, String)>,
 }
 
-/// Builds and runs all tests of the workspace; says at the end which programs failed. `prepare` is
-/// applied to every command that is started.
-pub(crate) fn run(root: &Path, prepare: impl Fn(&mut Command) + Sync) -> Result<(), String> {
-    let mut suites = found(root, &prepare)?;
+/// Builds and runs the tests of these packages, or all tests of the workspace if there are none; says at the
+/// end which programs failed. `prepare` is applied to every command that is started.
+pub(crate) fn run(
+    root: &Path,
+    packages: &[String],
+    prepare: impl Fn(&mut Command) + Sync,
+) -> Result<(), String> {
+    let mut suites = found(root, packages, &prepare)?;
     let file = times_file(&suites);
     let times = file.as_deref().map(Times::read).unwrap_or_default();
     times.order(&mut suites);
@@ -122,9 +126,10 @@ const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Builds the test programs, and lists them: those that wait most and take longest first, then all
 /// others with servers.
-fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
+fn found(root: &Path, packages: &[String], prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
+    let selected = selection(packages);
     let mut command = cargo();
-    command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.arg("test").args(&selected).args(["--no-run", "--message-format=json-render-diagnostics"]);
     command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::inherit());
     prepare(&mut command);
     let output = command.output().map_err(|error| format!("cargo could not be started: {error}"))?;
@@ -133,19 +138,37 @@ fn found(root: &Path, prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, Str
     }
     let mut suites = parse(&String::from_utf8_lossy(&output.stdout));
     suites.sort_by_key(|suite| (suite.width().is_none(), !suite.repeat.contains(" --test ")));
-    // The simulation compiles the sources of `leasehold` again, whose examples are those of `leasehold`.
-    let words = ["test", "--workspace", "--exclude", "leasehold-engine-sim", "--doc", "--no-fail-fast"];
+    let mut words = vec!["test".to_owned()];
+    words.extend(selected);
+    if packages.is_empty() {
+        // The simulation compiles the sources of `leasehold` again, whose examples are those of `leasehold`.
+        words.extend(["--exclude", "leasehold-engine-sim"].map(str::to_owned));
+    }
+    words.extend(["--doc", "--no-fail-fast"].map(str::to_owned));
+    // Cargo refuses `--doc` where no selected package has a library.
+    let has_library = suites.iter().any(|suite| suite.repeat.ends_with(" --lib"));
+    if !has_library {
+        return Ok(suites);
+    }
     suites.insert(
         0,
         Suite {
             repeat: format!("cargo {}", words.join(" ")),
             program: cargo().get_program().into(),
-            arguments: words.map(str::to_owned).into(),
+            arguments: words,
             folder: root.to_owned(),
             variables: Vec::new(),
         },
     );
     Ok(suites)
+}
+
+/// Returns the options of cargo that select these packages, or all.
+fn selection(packages: &[String]) -> Vec<String> {
+    if packages.is_empty() {
+        return vec!["--workspace".to_owned()];
+    }
+    packages.iter().map(|package| format!("--package={package}")).collect()
 }
 
 /// Parses the programs among cargo's messages, which are one JSON object a line.

@@ -103,6 +103,7 @@ pub(crate) fn names() -> String {
 
 /// Runs the steps. The table of times and the list of skipped tests are printed also when a step failed.
 pub(crate) fn run(root: &Path, steps: &[&Step]) -> Result<(), String> {
+    refuse_ignored_interrupt()?;
     let log = SkipLog::create()?;
     let begin = Instant::now();
     let mut rows = Vec::new();
@@ -131,6 +132,47 @@ pub(crate) fn run(root: &Path, steps: &[&Step]) -> Result<(), String> {
     failure.map_or(Ok(()), Err)
 }
 
+/// Fails where SIGINT is ignored: a program inherits that, so tests that interrupt one would wait for ever.
+fn refuse_ignored_interrupt() -> Result<(), String> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if !ignores_interrupt(&status) {
+        return Ok(());
+    }
+    Err("SIGINT is ignored here, so tests of interrupted programs would fail. A shell sets that for what a script \
+         starts with `&`, and so does nohup: start this in the foreground."
+        .to_owned())
+}
+
+/// Returns `true` if the text of `/proc/self/status` says that SIGINT is ignored.
+fn ignores_interrupt(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    mask & (1 << (SIGINT - 1)) != 0
+}
+
+const SIGINT: u32 = 2;
+
+/// Runs the tests of some crates alone, named by their folders.
+pub(crate) fn run_crates(root: &Path, folders: &[String]) -> Result<(), String> {
+    refuse_ignored_interrupt()?;
+    let packages = folders.iter().map(|folder| package(root, folder)).collect::<Result<Vec<_>, _>>()?;
+    servers::ensure()?;
+    let log = SkipLog::create()?;
+    let end = suites::run(root, &packages, |command| prepare(command, &log));
+    print!("\n{}", log.report()?);
+    end
+}
+
+/// Returns the name of the package in a folder of `backends`, of `crates`, or of the root.
+fn package(root: &Path, folder: &str) -> Result<String, String> {
+    let homes = ["backends", "crates", ""];
+    let manifests = homes.map(|home| root.join(home).join(folder).join("Cargo.toml"));
+    let text = manifests.iter().find_map(|manifest| fs::read_to_string(manifest).ok()).unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    name.map(str::to_owned)
+        .ok_or_else(|| format!("`{folder}` is not a crate: name a folder of `backends` or `crates`."))
+}
+
 /// The end of a step when nothing was wrong with it.
 #[derive(Debug, PartialEq, Eq)]
 enum Done {
@@ -156,7 +198,7 @@ impl Work {
         match self {
             Self::Chore(_, chore) => chore(root).map(|()| Done::Ran),
             Self::Cargo(arguments, variables) => cargo(root, arguments, variables, log).map(|()| Done::Ran),
-            Self::Suites => suites::run(root, |command| prepare(command, log)).map(|()| Done::Ran),
+            Self::Suites => suites::run(root, &[], |command| prepare(command, log)).map(|()| Done::Ran),
             Self::Optional(program, arguments) => {
                 if servers::find(program).is_none() {
                     println!(
@@ -310,6 +352,25 @@ mod tests {
             picked("fmt,nothing").is_err_and(|text| text.contains("`nothing`") && text.contains("clippy"))
         );
         assert!(picked(",").is_err());
+    }
+
+    #[test]
+    fn ignored_interrupt_is_read_from_the_mask() {
+        assert!(ignores_interrupt("Name:\tx\nSigIgn:\t0000000000000002\n"));
+        assert!(ignores_interrupt("SigIgn:\t0000000000001006\n"));
+        assert!(!ignores_interrupt("SigIgn:\t0000000000001005\nSigCgt:\t02\n"));
+        assert!(!ignores_interrupt(""));
+    }
+
+    #[test]
+    fn crates_are_found_by_their_folders() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let name = |folder| package(root, folder);
+        assert_eq!(name("redis").as_deref(), Ok("leasehold-redis"));
+        assert_eq!(name("leasehold").as_deref(), Ok("leasehold"));
+        assert_eq!(name("sim/engine").as_deref(), Ok("leasehold-engine-sim"));
+        assert!(name("reddis").is_err_and(|text| text.contains("`reddis`")));
+        assert!(name("").is_err(), "the root is no crate");
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod lengths;
 mod modules;
 mod opening;
 mod source;
+mod terms;
 mod unsafety;
 mod words;
 
@@ -106,6 +107,7 @@ pub(crate) struct File {
 fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     let mut findings = edges::check(members, &files);
     findings.extend(words::check(&files));
+    let terms = terms::listed(&files);
     let mut sources = Vec::new();
     for file in files.into_iter().filter(|file| file.path.ends_with(".rs")) {
         match Source::parse(file.path, file.text) {
@@ -121,6 +123,7 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     findings.extend(modules::check(&sources));
     findings.extend(circles::check(&sources));
     findings.extend(layers::check(&sources));
+    findings.extend(terms::check(&terms, &sources));
     findings
 }
 
