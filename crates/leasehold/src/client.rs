@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::Stream;
 use leasehold_core::deadlock::Deadlock;
 use leasehold_core::{
     Backend, BreakOutcome, Claim, ClaimInfo, Clock, Finding, Note, Profile, Resource, ResourceSummary,
@@ -13,7 +14,7 @@ use crate::clock::{Bridged, LeaseClock};
 use crate::coord::{
     Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, SingleFlight, StripedMutex, Versioned,
 };
-use crate::engine::{Engine, Tuning};
+use crate::engine::{Engine, Tuning, snapshots};
 use crate::error::{Error, Result};
 use crate::events::{EventSink, EventSubscriber};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, ask_back, kind};
@@ -233,6 +234,33 @@ impl Client {
     pub async fn inspect(&self, name: &str) -> Result<Snapshot> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
         self.engine.look(&resource, None, Duration::ZERO).await
+    }
+
+    /// Returns the states of a resource as a stream: the present one, and then each that differs from the one
+    /// before. Of states that follow each other quickly, some may be skipped. Nothing is requested while the
+    /// stream is not polled.
+    ///
+    /// An item is an error as [`Client::inspect`] says. The stream ends after `Invalid` or `Closed`; after any
+    /// other error it asks again, a second later.
+    ///
+    /// # Cancel safety
+    /// Dropping the stream, or the future of an item, loses nothing.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use futures_util::StreamExt;
+    ///
+    /// let locks = leasehold::Client::open("mem:").await?;
+    /// let mut states = std::pin::pin!(locks.watch("report"));
+    /// assert!(states.next().await.unwrap()?.holders.is_empty());
+    /// let guard = locks.mutex("report").lock().await?;
+    /// assert_eq!(states.next().await.unwrap()?.holders.len(), 1);
+    /// # guard.release().await
+    /// # }
+    /// ```
+    pub fn watch(&self, name: &str) -> impl Stream<Item = Result<Snapshot>> + Send + use<> {
+        snapshots(self.engine.clone(), name)
     }
 
     /// Waits up to `limit` until a resource is in another state than `seen`, and returns its

@@ -8,6 +8,7 @@ use futures_util::future::{Either, select};
 use futures_util::stream::{Stream, unfold};
 use leasehold_core::{Fence, LossCause, Note, Snapshot, SnapshotVersion};
 use tokio::sync::Mutex as AsyncMutex;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex, RwLock};
@@ -177,6 +178,12 @@ impl Leadership {
     /// Dropping the future loses nothing.
     pub async fn lost(&self) -> LossCause {
         self.seat.lost().await
+    }
+
+    /// Returns a token that is cancelled when leadership ends, as
+    /// [`Guard::cancellation_token`](crate::Guard::cancellation_token).
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.seat.cancellation_token()
     }
 
     /// Changes the value that observers see.

@@ -1,4 +1,4 @@
-//! Inspection of a resource: its present state, or its next change.
+//! Inspection of a resource: its present state, its next change, or all changes as a stream.
 //!
 //! The backend's future runs in a task of the engine, as all of them do. A caller that is dropped ends
 //! its patience.
@@ -6,10 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{Stream, unfold};
 use leasehold_core::{Patience, Resource, Snapshot, SnapshotVersion};
 
 use super::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::panics::spanned;
 
 impl Engine {
@@ -51,6 +52,57 @@ impl Engine {
     }
 }
 
+/// The position of a stream of snapshots.
+enum Next {
+    /// To look at once; the version that was returned last, if any.
+    Look(Option<SnapshotVersion>),
+    /// To look after a pause, because the last look failed.
+    Retry(Option<SnapshotVersion>),
+    /// Nothing follows.
+    End,
+}
+
+/// Returns the present state of a resource, and then each that differs from the one before.
+pub(crate) fn snapshots(
+    engine: Arc<Engine>,
+    name: &str,
+) -> impl Stream<Item = Result<Snapshot>> + Send + use<> {
+    let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("watch"));
+    unfold(Next::Look(None), move |next| {
+        let (engine, resource) = (engine.clone(), resource.clone());
+        async move {
+            let seen = match next {
+                Next::Look(seen) => seen,
+                Next::Retry(seen) => {
+                    engine.sleep(RETRY_PAUSE).await;
+                    seen
+                }
+                Next::End => return None,
+            };
+            let looked = match &resource {
+                Ok(resource) => look(&engine, resource, seen.as_ref()).await,
+                Err(error) => Err(error.clone()),
+            };
+            let next = match &looked {
+                Ok(snapshot) => Next::Look(Some(snapshot.version.clone())),
+                Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Closed) => Next::End,
+                Err(_) => Next::Retry(seen),
+            };
+            Some((looked, next))
+        }
+    })
+}
+
+/// Waits for another state than `seen`.
+async fn look(engine: &Arc<Engine>, resource: &Resource, seen: Option<&SnapshotVersion>) -> Result<Snapshot> {
+    loop {
+        let snapshot = engine.look(resource, seen, LOOK).await?;
+        if seen != Some(&snapshot.version) {
+            return Ok(snapshot);
+        }
+    }
+}
+
 /// A guard that ends the patience when the caller no longer waits for the answer.
 pub(super) struct EndOnDrop(pub(super) Patience);
 
@@ -62,3 +114,7 @@ impl Drop for EndOnDrop {
 
 /// Time between two polls of a store that does not report changes.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
+/// The time for which one request of a stream waits for a change.
+const LOOK: Duration = Duration::from_secs(30);
+/// The pause of a stream after a look that failed.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);

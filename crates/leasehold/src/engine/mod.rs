@@ -54,6 +54,7 @@ pub(crate) use acquire::transfer::TransferClaim;
 pub(crate) use hold::Hold;
 pub(crate) use hold::handle::HoldHandle;
 pub use hold::owner::Owner;
+pub(crate) use inspect::snapshots;
 pub(crate) use lease::Lease;
 pub use lease::State;
 pub(crate) use registers::register::{Change, Register, Seen};
@@ -396,6 +397,11 @@ impl Engine {
     /// Spawns a future that must not be dropped with its caller.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         drop(self.contenders.spawn_on(work, &self.runtime));
+    }
+
+    /// Starts a task that closing does not wait for.
+    pub(crate) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(work));
     }
 
     /// Returns the number of resources with a waiter or a holder.

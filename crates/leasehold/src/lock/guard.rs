@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use leasehold_core::{Fence, LossCause, Proof, Resource, Share};
+use tokio_util::sync::CancellationToken;
 
 use super::reacquire::{Again, LockOptions};
 use super::run::while_held;
@@ -167,6 +168,35 @@ impl Guard {
     /// Resolves when the hold ends: lost with a cause, or released (`None`). It does not keep the lock held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
         self.hold().ending()
+    }
+
+    /// Returns a token that is cancelled when this guard ends: the lock is lost, or the guard is released or
+    /// dropped. Each call returns another token; none of them keeps the lock held.
+    ///
+    /// A task of the [client's runtime](crate::Client#runtime) cancels it, so it comes as late as that runtime
+    /// is behind; when the runtime ends, the token is cancelled. [`Guard::run`] and [`Guard::check`] do not
+    /// depend on that task.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// let locks = leasehold::Client::open("mem:").await?;
+    /// let guard = locks.mutex("report").lock().await?;
+    /// let token = guard.cancellation_token();
+    /// let worker = tokio::spawn(async move { token.run_until_cancelled(std::future::pending::<()>()).await });
+    /// guard.release().await?;
+    /// assert!(worker.await.unwrap().is_none()); // cancelled
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cancellation_token(&self) -> CancellationToken {
+        let token = CancellationToken::new();
+        let (ending, cancel) = (self.ending(), token.clone().drop_guard());
+        self.hold().engine().spawn_detached(async move {
+            ending.await;
+            drop(cancel);
+        });
+        token
     }
 
     /// Waits until the state differs from `seen`.
