@@ -5,7 +5,7 @@
 use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
-use leasehold::core::Backend;
+use leasehold::backend::Backend;
 use leasehold::{Client, ErrorKind};
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_testkit::RedisQuorum;
@@ -50,7 +50,7 @@ fn taker() {
         let opened = Client::open(url).await;
         opened
             .map(|locks| locks.backend().clone())
-            .map_err(|error| leasehold::core::Failure::unavailable(error.to_string()))
+            .map_err(|error| leasehold::backend::Failure::unavailable(error.to_string()))
     });
 }
 

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use leasehold::core::quorum::{Member, MemberState, Stamp, Vote};
-use leasehold::core::{Claim, ClaimId, Fence, Note};
+use leasehold::backend::quorum::{Member, MemberState, Stamp, Vote};
+use leasehold::backend::{Claim, ClaimId, Fence, Note};
 use leasehold::{Resource, Share};
 use leasehold_redis::{RedisConfig, RedisNode};
 use leasehold_sim::quorum::{Answer, Heard, Node, Rules};

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use leasehold::core::{Liveness, LossCause};
+use leasehold::backend::{Liveness, LossCause};
 use leasehold::{Client, Mutex};
 
 use crate::ground::{Ground, LIMIT, Part, Primitive, TTL, assert_unsupported, not_before, soon};

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use leasehold::core::Liveness;
+use leasehold::backend::Liveness;
 use leasehold::{ErrorKind, LockSupport};
 
 use crate::ground::{Ground, Part, Primitive, assert_unsupported, not_before, soon};

@@ -5,7 +5,7 @@
 
 mod examples;
 
-use leasehold::core::{Liveness, Registers};
+use leasehold::backend::{Liveness, Registers};
 use leasehold::{Client, Durability, FenceGrade, Profile, WaitMode};
 use leasehold_testkit::{
     EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, ZooKeeperEnsemble,
@@ -32,7 +32,7 @@ fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> Str
         Liveness::Heartbeat { .. } => "session with heartbeats".to_owned(),
         _ => "session".to_owned(),
     };
-    let safety = match profile.safety {
+    let durability = match profile.durability {
         Durability::Evictable => "memory pressure, or restart",
         Durability::LostOnFailover => "failover, or restart without data",
         _ => "only if the store loses confirmed data",
@@ -43,7 +43,9 @@ fn shown(url: &str, profile: &Profile, registers: Option<&dyn Registers>) -> Str
         Some(promise) if promise.forgets => "yes, with expiry",
         Some(_) => "yes",
     };
-    format!("| `{url}` | {admission} | {order} | {waiting} | {liveness} | {fence} | {safety} | {values} |\n")
+    format!(
+        "| `{url}` | {admission} | {order} | {waiting} | {liveness} | {fence} | {durability} | {values} |\n"
+    )
 }
 
 async fn table() -> Option<String> {
@@ -79,7 +81,7 @@ async fn table() -> Option<String> {
     table += &row("redlock://", &redlock);
     let etcd = Client::open(&etcd.url()).await.unwrap();
     // Which server is installed decides these two promises; the text below the table says which keep them.
-    let sound = Profile { safety: Durability::Strict, fencing: FenceGrade::Strict, ..etcd.profile().clone() };
+    let sound = etcd.profile().clone().durability(Durability::Strict).fencing(FenceGrade::Strict);
     table += &shown("etcd://", &sound, etcd.backend().registers());
     table += &row("zk://", &Client::open(&ensemble.url()).await.unwrap());
     let memcached = MemcachedServer::start_or_skip().await?;

@@ -120,7 +120,7 @@ async fn open(url: &str) -> Written {
     texts
 }
 
-fn configured<T: std::fmt::Debug>(texts: &mut Written, parsed: Result<T, leasehold::core::Failure>) {
+fn configured<T: std::fmt::Debug>(texts: &mut Written, parsed: Result<T, leasehold::backend::Failure>) {
     match parsed {
         Ok(config) => texts.shown("a configuration", &config),
         Err(failure) => texts.failed("no configuration", &failure),

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::core::ClaimId;
+use leasehold::backend::ClaimId;
 use leasehold::layer::Fault;
 use leasehold::{Client, Event, EventSubscriber, LockRequest, MultiLock, Note, Owner, blocking};
 use leasehold_tests::stores::Store;

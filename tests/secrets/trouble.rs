@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::core::Liveness;
+use leasehold::backend::Liveness;
 use leasehold::layer::{Fault, Mode};
 use leasehold::{Client, Durability, FenceGrade, Owner, QueueOrder};
 
@@ -78,7 +78,7 @@ async fn refused(seen: &mut Seen, one: &Client) {
     seen.texts.came("too many permits", &one.semaphore("secrets/few", 2).try_acquire_many(3).await);
     seen.texts.came("a grade", &mutex().require_fencing(FenceGrade::Strict));
     seen.texts.came("an order", &mutex().require_order(QueueOrder::Fifo));
-    seen.texts.came("a safety", &mutex().require_durability(Durability::Strict));
+    seen.texts.came("a durability", &mutex().require_durability(Durability::Strict));
     seen.texts.came("revocable", &mutex().revocable());
     seen.texts.came("transferable", &mutex().transferable());
     let owner = Owner::new();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::error::Error;
 use std::fmt::{Debug, Display};
 
-use leasehold::core::ClaimId;
+use leasehold::backend::ClaimId;
 
 use crate::logged;
 

@@ -69,8 +69,8 @@ impl EtcdBackend {
         let states = cluster.states().await?;
         let versions: Vec<Option<String>> =
             states.into_iter().map(|state| state.map(|state| state.version)).collect();
-        let (safety, fencing) = (version::safety(&versions), version::fencing(&versions));
-        if safety < Durability::Strict || fencing < FenceGrade::Strict {
+        let (durability, fencing) = (version::durability(&versions), version::fencing(&versions));
+        if durability < Durability::Strict || fencing < FenceGrade::Strict {
             tracing::warn!(
                 ?versions,
                 "this etcd can answer with old data, revoke leases that are held, or take revisions back: use 3.4.42, 3.5.28, 3.6.9 or later"
@@ -78,7 +78,7 @@ impl EtcdBackend {
         }
         let core = Arc::new(Core::new(cluster, layout, version::watches(&versions)));
         maintenance::start(&core);
-        let (profile, registers) = (profile(safety, fencing, dialect), registers::promise(safety));
+        let (profile, registers) = (profile(durability, fencing, dialect), registers::promise(durability));
         Ok(EtcdBackend { profile, registers, dialect, core })
     }
 
@@ -165,25 +165,22 @@ impl fmt::Debug for EtcdBackend {
     }
 }
 
-fn profile(safety: Durability, fencing: FenceGrade, dialect: Dialect) -> Profile {
-    Profile {
-        name: "etcd",
-        admission: match dialect {
+fn profile(durability: Durability, fencing: FenceGrade, dialect: Dialect) -> Profile {
+    Profile::new("etcd", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+        .admission(match dialect {
             Dialect::Native => LockSupport::Counted,
             Dialect::Concurrency | Dialect::Etcd3 => LockSupport::Exclusive,
-        },
-        order: if dialect == Dialect::Etcd3 { QueueOrder::Unordered } else { QueueOrder::Fifo },
-        waiting: WaitMode::Notifies,
-        liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-        fencing,
-        safety,
-        place_ttl: if dialect == Dialect::Etcd3 { Duration::ZERO } else { lease_table::KEPT_PLACE },
-        // The server counts in whole seconds, but it is asked for more of them than the holder relies on.
-        granularity: Duration::ZERO,
-        overrun: OVERRUN,
-        renew_batch_max: RENEW_BATCH_MAX,
-        note_max: leasehold_core::Note::MAX_BYTES,
-    }
+        })
+        .order(if dialect == Dialect::Etcd3 { QueueOrder::Unordered } else { QueueOrder::Fifo })
+        .waiting(WaitMode::Notifies)
+        .fencing(fencing)
+        .durability(durability)
+        .place_ttl(if dialect == Dialect::Etcd3 { Duration::ZERO } else { lease_table::KEPT_PLACE })
+        // No granularity: the server counts in whole seconds, but it is asked for more of them than the holder
+        // relies on.
+        .overrun(OVERRUN)
+        .renew_batch_max(RENEW_BATCH_MAX)
+        .note_max(leasehold_core::Note::MAX_BYTES)
 }
 
 /// A lease is whole seconds and up to two longer than its claims, and the leader looks twice a second

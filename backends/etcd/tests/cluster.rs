@@ -159,7 +159,7 @@ async fn a_leader_that_comes_back_extends_nothing() {
     assert!(!holder.is_lost() && !waiter.is_finished(), "a stopped leader cost a claim");
     cluster.resume(leader).unwrap();
     tokio::time::sleep(SHORT).await;
-    if first.profile().safety == Durability::Strict {
+    if first.profile().durability == Durability::Strict {
         assert!(!holder.is_lost() && !waiter.is_finished(), "a leader that came back cost a claim");
     }
     // If the server is known to revoke leases wrongly, the fence distinguishes the two, and the holder

@@ -33,7 +33,7 @@ async fn galera_clients_exclude_each_other_and_retry_certification() {
     }
 
     let profile = clients[0].profile();
-    assert_eq!((profile.fencing, profile.safety), (FenceGrade::BestEffort, Durability::LostOnFailover));
+    assert_eq!((profile.fencing, profile.durability), (FenceGrade::BestEffort, Durability::LostOnFailover));
     let findings = clients[0].diagnose(LONG).await;
     let found = findings.iter().find(|finding| finding.topic == "replication").unwrap();
     assert!(found.severity == Severity::Risk && found.found.contains("cluster"), "{found:?}");

@@ -106,9 +106,9 @@ async fn without_the_right_to_ask_the_weaker_is_assumed() {
     let url = format!("redis://jobs:secret@{}", server.addr());
     works(&url).await;
     let profile = try_connect(&url).await.unwrap().profile().clone();
-    assert_eq!((profile.fencing, profile.safety), (FenceGrade::BestEffort, Durability::Evictable));
+    assert_eq!((profile.fencing, profile.durability), (FenceGrade::BestEffort, Durability::Evictable));
     let profile = try_connect(&server.url()).await.unwrap().profile().clone();
-    assert_eq!((profile.fencing, profile.safety), (FenceGrade::Strict, Durability::Strict));
+    assert_eq!((profile.fencing, profile.durability), (FenceGrade::Strict, Durability::Strict));
 }
 
 #[tokio::test]

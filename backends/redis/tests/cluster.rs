@@ -50,7 +50,10 @@ async fn any_server_leads_to_all_and_each_decides_over_its_slots() {
     let nobody = "127.0.0.1:1".parse().unwrap();
     let backend = connect(&cluster.url_at(&[nobody, cluster.addr(4)])).await;
     let profile = backend.profile();
-    assert_eq!((profile.fencing, profile.safety), (FenceGrade::AcrossFailover, Durability::LostOnFailover));
+    assert_eq!(
+        (profile.fencing, profile.durability),
+        (FenceGrade::AcrossFailover, Durability::LostOnFailover)
+    );
     assert_eq!(profile.admission, LockSupport::Counted);
     let before = counts(&cluster).await;
     let names: Vec<String> = (0..60).map(|n| format!("job {n:02}")).collect();

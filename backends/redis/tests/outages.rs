@@ -210,7 +210,7 @@ async fn what_nobody_speaks_for_is_promised_by_nobody() {
     let well = name_at(&cluster, 1).await;
     cluster.kill(0).unwrap();
     let backend = connect(&format!("{}?timeout=2s", cluster.url())).await;
-    assert_eq!(backend.profile().safety, leasehold_core::Durability::Evictable);
+    assert_eq!(backend.profile().durability, leasehold_core::Durability::Evictable);
     assert!(try_take(&backend, &long(&well)).await.is_some());
     for member in [1, 2] {
         cluster.kill(member).unwrap();

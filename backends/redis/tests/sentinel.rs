@@ -57,7 +57,7 @@ async fn the_primary_is_found_and_promises_what_it_can() {
     let Some(group) = RedisSentinel::start_or_skip().await else { return };
     let backend = open(&group).await;
     assert_eq!(
-        (backend.profile().fencing, backend.profile().safety),
+        (backend.profile().fencing, backend.profile().durability),
         (FenceGrade::AcrossFailover, Durability::LostOnFailover)
     );
     let (first, second) = (mutex("job"), mutex("job"));

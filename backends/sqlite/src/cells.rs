@@ -10,7 +10,7 @@ use leasehold_backend::cell::{
 };
 use leasehold_core::{
     Backend, Clock, Durability, Effect, Failure, FailureKind, Fence, Finding, Liveness, LockSupport, Profile,
-    Registers, Resource, Severity, WaitMode,
+    Registers, Resource, Severity,
 };
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
 
@@ -61,21 +61,16 @@ impl SqliteCells {
     /// As [`connect`].
     pub async fn open(config: SqliteConfig) -> Result<SqliteCells, Failure> {
         let worker = Arc::new(Worker::start(config.clone()).await?);
-        let profile = Profile {
-            name: "sqlite",
-            admission: LockSupport::Counted,
-            order: config.order,
-            waiting: WaitMode::Polls,
-            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: config.synchronous.grade(),
+        let profile = Profile::new("sqlite", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+            .admission(LockSupport::Counted)
+            .order(config.order)
+            .fencing(config.synchronous.grade())
             // All holders are processes of this machine: a loss of power ends them too.
-            safety: Durability::Strict,
-            place_ttl: PLACE_TTL,
-            granularity: Duration::from_millis(1),
-            overrun: Duration::ZERO,
-            renew_batch_max: RENEW_BATCH_MAX,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        };
+            .durability(Durability::Strict)
+            .place_ttl(PLACE_TTL)
+            .granularity(Duration::from_millis(1))
+            .renew_batch_max(RENEW_BATCH_MAX)
+            .note_max(leasehold_core::Note::MAX_BYTES);
         let cells = |table: &str, shelf| {
             let (statements, profile) = (Arc::new(Statements::of(table)), profile.clone());
             SqliteCells { statements, profile, worker: worker.clone(), config: config.clone(), shelf }

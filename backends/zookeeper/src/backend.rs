@@ -152,18 +152,13 @@ impl Backend for ZooKeeperBackend {
 }
 
 fn profile(validity: Validity, admission: LockSupport) -> Profile {
-    Profile {
-        name: "zk",
-        admission,
-        order: QueueOrder::Fifo,
-        waiting: WaitMode::Notifies,
-        liveness: Liveness::Heartbeat { valid: validity.valid },
-        fencing: FenceGrade::Strict,
-        safety: Durability::Strict,
-        place_ttl: validity.session,
-        granularity: Duration::ZERO,
-        overrun: Duration::ZERO,
-        renew_batch_max: LOOKS_MAX,
-        note_max: leasehold_core::Note::MAX_BYTES,
-    }
+    Profile::new("zk", Liveness::Heartbeat { valid: validity.valid })
+        .admission(admission)
+        .order(QueueOrder::Fifo)
+        .waiting(WaitMode::Notifies)
+        .fencing(FenceGrade::Strict)
+        .durability(Durability::Strict)
+        .place_ttl(validity.session)
+        .renew_batch_max(LOOKS_MAX)
+        .note_max(leasehold_core::Note::MAX_BYTES)
 }

@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::{backend, claim, eventually, hold};
-use leasehold::core::{Backend, FailureKind, Finding, Liveness, Severity, Share};
+use leasehold::backend::{Backend, FailureKind, Finding, Liveness, Severity, Share};
 use leasehold_testkit::ZooKeeperEnsemble;
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 

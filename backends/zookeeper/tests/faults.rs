@@ -13,7 +13,7 @@ use common::{
 };
 use futures_util::future::join_all;
 use leasehold::State;
-use leasehold::core::{
+use leasehold::backend::{
     Backend, ClaimInfo, Effect, LossCause, Put, Release, Renew, Renewal, Resource, Share, Step,
 };
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};

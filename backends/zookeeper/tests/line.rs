@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{backend, claim, endless, eventually, hold, locks, no_patience, release, requests, take};
-use leasehold::core::{
+use leasehold::backend::{
     Backend, Claim, Effect, FailureKind, MAX_LINE, Proof, Release, Renew, Renewal, Resource, Share, Step,
 };
 use leasehold_testkit::{ZooKeeperEnsemble, peers, require};

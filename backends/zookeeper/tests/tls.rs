@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{SESSION, claim, eventually, hold, locks, no_patience, release, renew};
 use leasehold::State;
-use leasehold::core::{Backend, FailureKind, Release, Renewal, Share, Step};
+use leasehold::backend::{Backend, FailureKind, Release, Renewal, Share, Step};
 use leasehold_testkit::{Certificates, Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig};
 use tokio::io::AsyncReadExt;
@@ -22,7 +22,7 @@ fn url(login: &str, addr: SocketAddr, certificates: &Certificates) -> String {
     format!("zks://{login}{addr}?session=4s&timeout=20s&ca={ca}&cert={cert}&key={key}")
 }
 
-async fn connect(url: &str) -> Result<ZooKeeperBackend, leasehold::core::Failure> {
+async fn connect(url: &str) -> Result<ZooKeeperBackend, leasehold::backend::Failure> {
     ZooKeeperBackend::connect(ZooKeeperConfig::parse(url)?).await
 }
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use leasehold::core::{Failure, FailureKind};
+use leasehold::backend::{Failure, FailureKind};
 use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 

@@ -12,7 +12,7 @@ use leasehold_conformance::{Outcome, SteadyClock, Subject, laws};
 use leasehold_core::{
     Ask, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, FenceGrade,
     Grant, Hint, Ledger, Liveness, LockSupport, Moment, Patience, Profile, Proof, QueueOrder, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict, Wait, WaitMode,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict, Wait,
 };
 
 /// A store, and at the same time every connection to it. Lines stay when they are empty, for their fences.
@@ -136,27 +136,21 @@ impl Tiny {
         let (holders, waiting): (Vec<_>, Vec<_>) =
             line.entries().iter().map(standing).partition(|one| one.fence.is_some());
         let (fence, version) =
-            (line.last_fence(), SnapshotVersion(format!("{:?} {state:?}", line.last_fence())));
+            (line.last_fence(), SnapshotVersion::new(format!("{:?} {state:?}", line.last_fence())));
         Snapshot { resource: resource.clone(), version, holders, waiting, fence: Some(fence) }
     }
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        let profile = Profile {
-            name: "tiny",
-            admission: LockSupport::Counted,
-            order: QueueOrder::Fifo,
-            waiting: WaitMode::Polls,
-            liveness: Liveness::Lease { min: Duration::from_millis(100), max: MAX_TTL },
-            fencing: FenceGrade::Strict,
-            safety: Durability::Strict,
-            place_ttl: PLACE,
-            granularity: Duration::ZERO,
-            overrun: Duration::ZERO,
-            renew_batch_max: 100,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        };
+        let profile = Profile::new("tiny", Liveness::Lease { min: Duration::from_millis(100), max: MAX_TTL })
+            .admission(LockSupport::Counted)
+            .order(QueueOrder::Fifo)
+            .fencing(FenceGrade::Strict)
+            .durability(Durability::Strict)
+            .place_ttl(PLACE)
+            .renew_batch_max(100)
+            .note_max(leasehold_core::Note::MAX_BYTES);
         Shared { profile, clock: SteadyClock::new(), lines: Mutex::default() }
     }
 }

@@ -153,7 +153,7 @@ pub trait Backend: Any + Debug + Send + Sync {
     }
 }
 
-/// The outcome of one step.
+/// The outcome of one step. No variant will be added, so a match is complete.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// The claim holds.
@@ -180,7 +180,7 @@ pub struct Renew<'a> {
     pub proof: &'a Proof,
 }
 
-/// The outcome of one renewal.
+/// The outcome of one renewal. No variant will be added, so a match is complete.
 #[derive(Clone, Debug)]
 pub enum Renewal {
     /// The lease runs for another ttl, counted from the beginning of the call.
@@ -193,7 +193,7 @@ pub enum Renewal {
     Unknown(Failure),
 }
 
-/// The outcome of one release.
+/// The outcome of one release. No variant will be added, so a match is complete.
 #[derive(Clone, Debug)]
 pub enum Release {
     /// The claim existed and is ended.

@@ -7,7 +7,18 @@ use crate::{FenceGrade, Share};
 
 /// The promises of a backend on this connection. All enums are ordered, weakest first, so that a demand is
 /// a comparison.
+///
+/// [`Profile::new`] promises the least; a backend adds what its server keeps.
+///
+/// ```
+/// use leasehold_core::{Liveness, LockSupport, Profile, WaitMode};
+///
+/// let profile = Profile::new("mine", Liveness::Session)
+///     .admission(LockSupport::SharedExclusive)
+///     .waiting(WaitMode::Notifies);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Profile {
     /// The backend's name, as its URL scheme says it.
     pub name: &'static str,
@@ -22,7 +33,7 @@ pub struct Profile {
     /// The degree to which its fences can be trusted.
     pub fencing: FenceGrade,
     /// The events that can take a granted claim away.
-    pub safety: Durability,
+    pub durability: Durability,
     /// The time for which the place of a silent waiter stays in the queue, or the ttl of its claim if that
     /// is longer; zero if the server knows at once, or has no queue.
     pub place_ttl: Duration,
@@ -152,6 +163,85 @@ impl fmt::Display for Durability {
 }
 
 impl Profile {
+    /// Creates a profile that promises the least: exclusive locks in any order, for which clients poll, that
+    /// memory pressure can take away, without fences, one renewal a request, and notes that nobody sees.
+    pub fn new(name: &'static str, liveness: Liveness) -> Profile {
+        Profile {
+            name,
+            admission: LockSupport::Exclusive,
+            order: QueueOrder::Unordered,
+            waiting: WaitMode::Polls,
+            liveness,
+            fencing: FenceGrade::None,
+            durability: Durability::Evictable,
+            place_ttl: Duration::ZERO,
+            granularity: Duration::ZERO,
+            overrun: Duration::ZERO,
+            renew_batch_max: 1,
+            note_max: 0,
+        }
+    }
+
+    /// Sets [`Profile::name`].
+    pub fn name(self, name: &'static str) -> Profile {
+        Profile { name, ..self }
+    }
+
+    /// Sets [`Profile::admission`].
+    pub fn admission(self, admission: LockSupport) -> Profile {
+        Profile { admission, ..self }
+    }
+
+    /// Sets [`Profile::order`].
+    pub fn order(self, order: QueueOrder) -> Profile {
+        Profile { order, ..self }
+    }
+
+    /// Sets [`Profile::waiting`].
+    pub fn waiting(self, waiting: WaitMode) -> Profile {
+        Profile { waiting, ..self }
+    }
+
+    /// Sets [`Profile::liveness`].
+    pub fn liveness(self, liveness: Liveness) -> Profile {
+        Profile { liveness, ..self }
+    }
+
+    /// Sets [`Profile::fencing`].
+    pub fn fencing(self, fencing: FenceGrade) -> Profile {
+        Profile { fencing, ..self }
+    }
+
+    /// Sets [`Profile::durability`].
+    pub fn durability(self, durability: Durability) -> Profile {
+        Profile { durability, ..self }
+    }
+
+    /// Sets [`Profile::place_ttl`].
+    pub fn place_ttl(self, place_ttl: Duration) -> Profile {
+        Profile { place_ttl, ..self }
+    }
+
+    /// Sets [`Profile::granularity`].
+    pub fn granularity(self, granularity: Duration) -> Profile {
+        Profile { granularity, ..self }
+    }
+
+    /// Sets [`Profile::overrun`].
+    pub fn overrun(self, overrun: Duration) -> Profile {
+        Profile { overrun, ..self }
+    }
+
+    /// Sets [`Profile::renew_batch_max`].
+    pub fn renew_batch_max(self, renew_batch_max: usize) -> Profile {
+        Profile { renew_batch_max, ..self }
+    }
+
+    /// Sets [`Profile::note_max`].
+    pub fn note_max(self, note_max: usize) -> Profile {
+        Profile { note_max, ..self }
+    }
+
     /// Checks that claims of this share can be admitted.
     ///
     /// # Errors
@@ -186,8 +276,8 @@ impl Profile {
     ///
     /// # Errors
     /// [`Unmet`], with the demand and the promise.
-    pub fn keeps(&self, safety: Durability) -> Result<(), Unmet> {
-        self.demand("safety", safety, self.safety)
+    pub fn keeps(&self, durability: Durability) -> Result<(), Unmet> {
+        self.demand("durability", durability, self.durability)
     }
 
     /// Checks that others see so many bytes of a holder's note at least.
@@ -230,20 +320,11 @@ mod tests {
     use super::*;
 
     fn weak() -> Profile {
-        Profile {
-            name: "weak",
-            admission: LockSupport::SharedExclusive,
-            order: QueueOrder::Unordered,
-            waiting: WaitMode::Polls,
-            liveness: Liveness::Session,
-            fencing: FenceGrade::BestEffort,
-            safety: Durability::LostOnFailover,
-            place_ttl: Duration::ZERO,
-            granularity: Duration::ZERO,
-            overrun: Duration::ZERO,
-            renew_batch_max: 1,
-            note_max: 100,
-        }
+        Profile::new("weak", Liveness::Session)
+            .admission(LockSupport::SharedExclusive)
+            .fencing(FenceGrade::BestEffort)
+            .durability(Durability::LostOnFailover)
+            .note_max(100)
     }
 
     #[test]
@@ -265,7 +346,7 @@ mod tests {
             weak().admits(permits(2, 2)).is_err(),
             "all permits exclude single ones, which it cannot admit"
         );
-        let single = Profile { admission: LockSupport::Permits, ..weak() };
+        let single = weak().admission(LockSupport::Permits);
         assert!(single.admits(permits(1, 2)).is_ok() && single.admits(Share::WRITER).is_ok());
         assert!(single.admits(permits(2, 3)).is_err() && single.admits(permits(2, 2)).is_err());
         assert!(weak().orders(QueueOrder::Fifo).is_err());

@@ -65,7 +65,7 @@ pub struct RegisterPromise {
     /// The way in which a client learns of a change.
     pub waiting: WaitMode,
     /// The events that can take a written value away, or bring an old one back.
-    pub safety: Durability,
+    pub durability: Durability,
     /// `true` if values can be written that the store itself forgets after a while.
     pub forgets: bool,
 }
@@ -106,7 +106,19 @@ pub struct Registered {
 /// No two values that were ever written under one name have the same stamp, even if they are equal. All
 /// states without a value may have the same one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Stamp(pub String);
+pub struct Stamp(String);
+
+impl Stamp {
+    /// Creates a stamp from the text that a backend distinguishes states by.
+    pub fn new(text: impl Into<String>) -> Stamp {
+        Stamp(text.into())
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
 
 /// The value to write.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -51,4 +51,16 @@ pub struct ResourceSummary {
 
 /// A name of one state of a resource; only equality has a meaning.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SnapshotVersion(pub String);
+pub struct SnapshotVersion(String);
+
+impl SnapshotVersion {
+    /// Creates a version from the text that a backend distinguishes states by.
+    pub fn new(text: impl Into<String>) -> SnapshotVersion {
+        SnapshotVersion(text.into())
+    }
+
+    /// Returns the text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}

@@ -126,14 +126,14 @@ fn judge_fences(fences: &[Fence]) -> Option<Finding> {
 fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
     let good = |topic, found: String| Finding::new(topic, Severity::Good, found);
     let notice = |topic, found: String| Finding::new(topic, Severity::Notice, found);
-    let safety = profile.safety.to_string();
-    let safety = match profile.safety {
-        Durability::Strict => good("safety", safety)
+    let durability = profile.durability.to_string();
+    let durability = match profile.durability {
+        Durability::Strict => good("durability", durability)
             .meaning("a grant is lost only by a failure beyond the server's documented durability"),
-        Durability::LostOnFailover => notice("safety", safety)
+        Durability::LostOnFailover => notice("durability", durability)
             .meaning("a failover, or a restart without data, can grant it again while its holder still relies on it")
-            .advice("check fences where a double grant must not do harm, or use a store that promises strict safety"),
-        _ => Finding::new("safety", Severity::Risk, safety)
+            .advice("check fences where a double grant must not do harm, or use a store that promises strict durability"),
+        _ => Finding::new("durability", Severity::Risk, durability)
             .meaning("memory pressure in the server is enough to lose a grant")
             .advice("use it for work that may happen twice; see the notes on eviction"),
     };
@@ -164,7 +164,7 @@ fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
         WaitMode::Notifies => good("waiting", "a waiter is notified".to_owned()),
         _ => good("waiting", "a waiter sleeps in the server or the kernel until its turn".to_owned()),
     };
-    [safety, fencing, order, waiting].into_iter().chain(judge_ttl(profile, ttl)).collect()
+    [durability, fencing, order, waiting].into_iter().chain(judge_ttl(profile, ttl)).collect()
 }
 
 fn judge_ttl(profile: &Profile, ttl: Duration) -> Option<Finding> {
@@ -198,20 +198,16 @@ mod tests {
 
     #[test]
     fn no_finding_advises_the_store_itself() {
-        let weak = Profile {
-            name: "etcd",
-            admission: leasehold_core::LockSupport::Counted,
-            order: QueueOrder::Fifo,
-            waiting: WaitMode::Notifies,
-            liveness: Liveness::Lease { min: Duration::from_secs(1), max: Duration::from_secs(60) },
-            fencing: FenceGrade::BestEffort,
-            safety: Durability::LostOnFailover,
-            place_ttl: Duration::ZERO,
-            granularity: Duration::ZERO,
-            overrun: Duration::ZERO,
-            renew_batch_max: 1,
-            note_max: 1,
-        };
+        let weak = Profile::new(
+            "etcd",
+            Liveness::Lease { min: Duration::from_secs(1), max: Duration::from_secs(60) },
+        )
+        .admission(leasehold_core::LockSupport::Counted)
+        .order(QueueOrder::Fifo)
+        .waiting(WaitMode::Notifies)
+        .fencing(FenceGrade::BestEffort)
+        .durability(Durability::LostOnFailover)
+        .note_max(1);
         for finding in promises(&weak, Duration::from_secs(30)) {
             let text = format!("{finding:?}");
             for word in ["etcd", "ZooKeeper", "a clock takes over"] {

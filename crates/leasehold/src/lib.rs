@@ -81,4 +81,4 @@ pub use leasehold_core::{
 };
 
 /// The contract between the engine and the backends, for authors of backends.
-pub use leasehold_core as core;
+pub use leasehold_core as backend;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold::core::{
+use leasehold::backend::{
     Claim, Failure, Patience, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal, Stamp,
     Step,
 };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::Store;
 use futures_util::FutureExt;
-use leasehold::core::{Put, Resource};
+use leasehold::backend::{Put, Resource};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Tuning, Versioned};
 

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::block_on;
-use leasehold::core::LossCause;
+use leasehold::backend::LossCause;
 use leasehold::{Client, ErrorKind, Guard};
 use leasehold_testkit::RedisServer;
 use rustix::process::{Pid, WaitOptions, waitpid};

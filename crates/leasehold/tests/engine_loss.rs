@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::{Store, ms};
-use leasehold::core::{Clock, LossCause};
+use leasehold::backend::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock};
 

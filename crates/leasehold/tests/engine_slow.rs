@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Store, ms, settles};
-use leasehold::core::{
+use leasehold::backend::{
     Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
     SnapshotVersion, Step,
 };
@@ -111,7 +111,7 @@ impl Backend for Coarse {
 #[tokio::test]
 async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
     let memory = MemoryBackend::new();
-    let profile = Profile { granularity: Duration::from_secs(1), ..memory.profile().clone() };
+    let profile = memory.profile().clone().granularity(Duration::from_secs(1));
     let wire = Arc::new(Fault::over(Arc::new(Coarse(memory, profile))));
     let tuning = Tuning { drift: 0.5, ..Tuning::default() };
     let locks = Client::builder().tuning(tuning).over(wire.clone()).unwrap();

@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use common::ms;
-use leasehold::core::LossCause;
+use leasehold::backend::LossCause;
 use leasehold::layer::{Fault, Metrics, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{AcquireFailure, AcquireSource, Client, Event, EventSubscriber, Owner, State};

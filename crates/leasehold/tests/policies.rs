@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Store, ms};
-use leasehold::core::{Clock, LossCause};
+use leasehold::backend::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, SystemClock};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{Store, ms};
-use leasehold::core::LossCause;
+use leasehold::backend::LossCause;
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Owner, RwLock};
 

@@ -46,7 +46,7 @@ pub(crate) async fn inspect(
 
 /// Claims come with a higher revision than all before and then only leave, so these two numbers name a state.
 fn version(entries: &[Entry]) -> SnapshotVersion {
-    SnapshotVersion(format!("{}-{}", entries.last().map_or(0, |entry| entry.place), entries.len()))
+    SnapshotVersion::new(format!("{}-{}", entries.last().map_or(0, |entry| entry.place), entries.len()))
 }
 
 async fn snapshot(

@@ -29,8 +29,8 @@ use crate::protocol::txn::{Span, changed_at, created_at, into_range, op, version
 use crate::state::lease::length_for;
 
 /// Returns what a cluster of this safety promises of its registers.
-pub(crate) fn promise(safety: Durability) -> RegisterPromise {
-    RegisterPromise { max_bytes: MAX_BYTES, waiting: WaitMode::Notifies, safety, forgets: true }
+pub(crate) fn promise(durability: Durability) -> RegisterPromise {
+    RegisterPromise { max_bytes: MAX_BYTES, waiting: WaitMode::Notifies, durability, forgets: true }
 }
 
 #[async_trait::async_trait]
@@ -107,12 +107,12 @@ impl State {
     }
 
     fn read(stamp: &Stamp) -> Option<State> {
-        let (created, version) = stamp.0.split_once('.')?;
+        let (created, version) = stamp.as_str().split_once('.')?;
         Some(State { created: created.parse().ok()?, version: version.parse().ok()? })
     }
 
     fn stamp(self) -> Stamp {
-        Stamp(format!("{}.{}", self.created, self.version))
+        Stamp::new(format!("{}.{}", self.created, self.version))
     }
 
     /// Returns the state without a value since this removal.
@@ -299,9 +299,9 @@ mod tests {
     fn a_stamp_is_read_as_it_was_written() {
         let state = State { created: 7, version: 3 };
         assert_eq!(State::read(&state.stamp()), Some(state));
-        assert_eq!(State::default().stamp().0, "0.0");
+        assert_eq!(State::default().stamp().as_str(), "0.0");
         for bad in ["", "7", "7.", "a.b"] {
-            assert_eq!(State::read(&Stamp(bad.to_owned())), None, "{bad}");
+            assert_eq!(State::read(&Stamp::new(bad.to_owned())), None, "{bad}");
         }
     }
 

@@ -106,7 +106,7 @@ impl KnownBug {
 }
 
 /// Returns what can take a claim away on these servers; `None` means one that did not say its version.
-pub(crate) fn safety(versions: &[Option<String>]) -> Durability {
+pub(crate) fn durability(versions: &[Option<String>]) -> Durability {
     let weak = [&REVOKES_WRONGLY, &DATA_DIVERGE, &READS_STALE].iter().any(|flaw| flaw.is_among(versions));
     if weak { Durability::LostOnFailover } else { Durability::Strict }
 }
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn servers_with_known_losses_are_not_called_strict() {
-        let of = |versions: &[&str]| (safety(&said(versions)), fencing(&said(versions)));
+        let of = |versions: &[&str]| (durability(&said(versions)), fencing(&said(versions)));
         let sound = (Durability::Strict, FenceGrade::Strict);
         let stale = (Durability::LostOnFailover, FenceGrade::Strict);
         let weak = (Durability::LostOnFailover, FenceGrade::BestEffort);
@@ -157,8 +157,8 @@ mod tests {
         }
         assert_eq!(of(&["3.5.28", "3.5.1", "3.5.28"]), weak, "the weakest counts");
         let silent = [Some("3.6.9".to_owned()), None];
-        assert_eq!((safety(&silent), fencing(&silent)), sound);
-        assert_eq!((safety(&[None, None]), fencing(&[None, None])), weak);
+        assert_eq!((durability(&silent), fencing(&silent)), sound);
+        assert_eq!((durability(&[None, None]), fencing(&[None, None])), weak);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use leasehold_backend::cell::{
     BATCH_MAX, Cell, CellStore, ClockSource, InsertOutcome, MAX_TTL, PLACE_TTL, Put, Swap,
 };
 use leasehold_core::{
-    Claim, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Finding, Ledger, Liveness,
-    LockSupport, Profile, QueueOrder, Registers, Resource, WaitMode,
+    Claim, Effect, Failure, FailureKind, Fence, FenceGrade, Finding, Ledger, Liveness, LockSupport, Profile,
+    QueueOrder, Registers, Resource,
 };
 
 use crate::backend::diagnose;
@@ -38,20 +38,14 @@ impl Items {
 
 /// Returns the promises of a server that may forget everything, no matter what is written down in it.
 pub(crate) fn profile(admission: LockSupport, order: QueueOrder, place_ttl: Duration) -> Profile {
-    Profile {
-        name: "memcached",
-        admission,
-        order,
-        waiting: WaitMode::Polls,
-        liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-        fencing: FenceGrade::BestEffort,
-        safety: Durability::Evictable,
-        place_ttl,
-        granularity: TICK,
-        overrun: Duration::ZERO,
-        renew_batch_max: BATCH_MAX,
-        note_max: leasehold_core::Note::MAX_BYTES,
-    }
+    Profile::new("memcached", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+        .admission(admission)
+        .order(order)
+        .fencing(FenceGrade::BestEffort)
+        .place_ttl(place_ttl)
+        .granularity(TICK)
+        .renew_batch_max(BATCH_MAX)
+        .note_max(leasehold_core::Note::MAX_BYTES)
 }
 
 /// The last second of an item's life is not sure, and of less than one more nothing would remain.

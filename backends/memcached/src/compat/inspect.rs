@@ -14,7 +14,7 @@ impl PlainBackend {
     pub(crate) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let nobody = Snapshot {
             resource: resource.clone(),
-            version: SnapshotVersion("-".to_owned()),
+            version: SnapshotVersion::new("-"),
             holders: Vec::new(),
             waiting: Vec::new(),
             fence: None,
@@ -44,7 +44,8 @@ impl PlainBackend {
             }
             Token::Foreign(id) => standing(id, None, Note::clipped("held by another library")),
         };
-        let version = SnapshotVersion(format!("{}-{}", holder.id.tag(), holder.fence.unwrap_or_default()));
+        let version =
+            SnapshotVersion::new(format!("{}-{}", holder.id.tag(), holder.fence.unwrap_or_default()));
         Ok(Snapshot { version, fence: holder.fence, holders: vec![holder], ..nobody })
     }
 }

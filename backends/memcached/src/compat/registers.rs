@@ -22,7 +22,7 @@ use crate::protocol::reply::Reply;
 const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,
     waiting: WaitMode::Polls,
-    safety: Durability::Evictable,
+    durability: Durability::Evictable,
     forgets: true,
 };
 
@@ -104,7 +104,7 @@ impl Items {
                 Ok(Some(State { epoch: link.facts.started, number: *number }.stamp()))
             }
             // It was written, and another client wrote right after it: its state has passed.
-            (Reply::Done { .. }, _) => Ok(Some(Stamp("passed".to_owned()))),
+            (Reply::Done { .. }, _) => Ok(Some(Stamp::new("passed"))),
             (Reply::Differs { .. } | Reply::Missing { .. }, _) => Ok(None),
             (refused, _) => Err(node.unexpected(refused)),
         }
@@ -133,12 +133,12 @@ struct State {
 
 impl State {
     fn read(stamp: &Stamp) -> Option<State> {
-        let (epoch, number) = stamp.0.split_once('.')?;
+        let (epoch, number) = stamp.as_str().split_once('.')?;
         Some(State { epoch: epoch.parse().ok()?, number: number.parse().ok()? })
     }
 
     fn stamp(self) -> Stamp {
-        Stamp(format!("{}.{}", self.epoch, self.number))
+        Stamp::new(format!("{}.{}", self.epoch, self.number))
     }
 
     /// Returns `true` if it is a state of the server at the other end.
@@ -148,7 +148,7 @@ impl State {
 }
 
 fn nothing() -> Registered {
-    Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
+    Registered { value: None, stamp: Stamp::new("none"), left: None }
 }
 
 /// Returns the life of an item to be written. The last second of a life is not sure, so one more is asked

@@ -42,7 +42,7 @@ impl ShedLock {
         let pool = Pool::new(Arc::new(config), clock);
         let columns = Columns::ensure(&pool).await?;
         let server = Server::ask(&pool).await?;
-        let profile = shed_profile("mysql", server.safety());
+        let profile = shed_profile("mysql", server.durability());
         let table = pool.config.names.table("");
         Ok(ShedLock { pool, server, profile, columns, table })
     }

@@ -36,47 +36,35 @@ impl Server {
 
     /// Returns the promises of leases in a table here.
     pub(crate) fn profile(&self, config: &MySqlConfig) -> Profile {
-        Profile {
-            name: "mysql",
-            admission: LockSupport::Counted,
-            order: config.sql.order,
-            waiting: WaitMode::Polls,
-            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: self.grade(),
-            safety: self.safety(),
-            place_ttl: if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO },
-            granularity: Duration::from_millis(1),
-            overrun: Duration::ZERO,
-            renew_batch_max: RENEW_BATCH_MAX,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        }
+        Profile::new("mysql", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+            .admission(LockSupport::Counted)
+            .order(config.sql.order)
+            .fencing(self.grade())
+            .durability(self.durability())
+            .place_ttl(if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO })
+            .granularity(Duration::from_millis(1))
+            .renew_batch_max(RENEW_BATCH_MAX)
+            .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
     /// Returns the promises of locks that a connection holds here. They are this server's alone, and known
     /// to no replica.
     pub(crate) fn session_profile(&self, config: &MySqlConfig, waiting: WaitMode) -> Profile {
-        Profile {
-            name: "mysql",
-            admission: LockSupport::Exclusive,
-            order: QueueOrder::Unordered,
-            waiting,
-            liveness: Liveness::Heartbeat { valid: config.sql.silence },
-            fencing: match config.dialect {
+        Profile::new("mysql", Liveness::Heartbeat { valid: config.sql.silence })
+            .waiting(waiting)
+            .fencing(match config.dialect {
                 Dialect::Native => self.grade(),
                 // Clients without leasehold draw no fences.
                 Dialect::Tooz | Dialect::DotNet | Dialect::ShedLock => FenceGrade::None,
-            },
-            safety: Durability::LostOnFailover,
-            place_ttl: config.sql.patience_of_server(),
-            granularity: Duration::ZERO,
-            overrun: Duration::ZERO,
-            renew_batch_max: RENEW_BATCH_MAX,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        }
+            })
+            .durability(Durability::LostOnFailover)
+            .place_ttl(config.sql.patience_of_server())
+            .renew_batch_max(RENEW_BATCH_MAX)
+            .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
     /// Returns what rows survive here, as far as this server says.
-    pub(crate) fn safety(&self) -> Durability {
+    pub(crate) fn durability(&self) -> Durability {
         match self.grade() {
             FenceGrade::Strict => Durability::Strict,
             _ => Durability::LostOnFailover,

@@ -40,7 +40,7 @@ impl ShedLock {
         let pool = Arc::new(Pool::new(Arc::new(config)));
         let columns = Columns::ensure(&pool).await?;
         let server = Server::ask(&pool).await?;
-        let profile = shed_profile("postgres", server.safety());
+        let profile = shed_profile("postgres", server.durability());
         let statements = Statements::of(&pool.config, &columns);
         Ok(ShedLock { pool, server, profile, columns, statements })
     }

@@ -69,24 +69,20 @@ impl Server {
     /// Returns the promises of leases in a table here.
     pub(crate) fn profile(&self, config: &PostgresConfig) -> Profile {
         let listens = config.wait == Wait::Listen && self.sessions != Sessions::Shared;
-        Profile {
-            name: "postgres",
-            admission: LockSupport::Counted,
-            order: config.sql.order,
-            waiting: if listens { WaitMode::Notifies } else { WaitMode::Polls },
-            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: self.grade(),
-            safety: self.safety(),
-            place_ttl: if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO },
-            granularity: Duration::from_millis(1),
-            overrun: Duration::ZERO,
-            renew_batch_max: RENEW_BATCH_MAX,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        }
+        Profile::new("postgres", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+            .admission(LockSupport::Counted)
+            .order(config.sql.order)
+            .waiting(if listens { WaitMode::Notifies } else { WaitMode::Polls })
+            .fencing(self.grade())
+            .durability(self.durability())
+            .place_ttl(if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO })
+            .granularity(Duration::from_millis(1))
+            .renew_batch_max(RENEW_BATCH_MAX)
+            .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
     /// Returns what can take a grant away, no matter how it is written down.
-    pub(crate) fn safety(&self) -> Durability {
+    pub(crate) fn durability(&self) -> Durability {
         match self.grade() {
             FenceGrade::Strict => Durability::Strict,
             _ => Durability::LostOnFailover,
@@ -96,20 +92,14 @@ impl Server {
     /// Returns the promises of locks that a connection holds here: while the timeline distinguishes one
     /// server from its successor, the locks are the first's alone.
     pub(crate) fn session_profile(&self, config: &PostgresConfig, waiting: WaitMode) -> Profile {
-        Profile {
-            name: "postgres",
-            admission: LockSupport::SharedExclusive,
-            order: QueueOrder::Unordered,
-            waiting,
-            liveness: Liveness::Heartbeat { valid: config.sql.silence },
-            fencing: self.grade(),
-            safety: Durability::LostOnFailover,
-            place_ttl: config.sql.patience_of_server(),
-            granularity: Duration::ZERO,
-            overrun: Duration::ZERO,
-            renew_batch_max: RENEW_BATCH_MAX,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        }
+        Profile::new("postgres", Liveness::Heartbeat { valid: config.sql.silence })
+            .admission(LockSupport::SharedExclusive)
+            .waiting(waiting)
+            .fencing(self.grade())
+            .durability(Durability::LostOnFailover)
+            .place_ttl(config.sql.patience_of_server())
+            .renew_batch_max(RENEW_BATCH_MAX)
+            .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
     /// Returns how far fences can be trusted: what is confirmed must be on a disk, and on any server that

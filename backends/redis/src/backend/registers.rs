@@ -24,7 +24,12 @@ use crate::wait::polling::TICK;
 
 /// Returns what a server of this profile promises of its registers.
 pub(crate) fn promise(profile: &Profile) -> RegisterPromise {
-    RegisterPromise { max_bytes: MAX_BYTES, waiting: profile.waiting, safety: profile.safety, forgets: true }
+    RegisterPromise {
+        max_bytes: MAX_BYTES,
+        waiting: profile.waiting,
+        durability: profile.durability,
+        forgets: true,
+    }
 }
 
 impl RedisBackend {
@@ -55,11 +60,12 @@ impl Registers for RedisBackend {
         };
         // One more than asked for, because the server may count from the beginning of a millisecond.
         let keep = put.keep.map_or(0, |keep| keep.min(MAX_KEEP).as_millis() + 1);
-        let args = vec![seen.0.clone(), stamp.clone(), keep.to_string(), value, self.told_on(&keys)];
+        let args =
+            vec![seen.as_str().to_owned(), stamp.clone(), keep.to_string(), value, self.told_on(&keys)];
         let mut request = self.request(&scripts::SWAP_REGISTER, &keys, args);
         request.confirm = self.confirm(|answer| *answer == Value::Int(1));
         let done = reply::was_there(self.wire.run(&request, self.config.timeout).await?)?;
-        Ok(done.then_some(Stamp(stamp)))
+        Ok(done.then_some(Stamp::new(stamp)))
     }
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
@@ -98,12 +104,12 @@ impl Registers for RedisBackend {
 fn registered(answer: Value) -> Result<Registered, Failure> {
     let Value::Array(parts) = answer else { return Err(reply::not_understood()) };
     match &parts[..] {
-        [] => Ok(Registered { value: None, stamp: Stamp(String::new()), left: None }),
+        [] => Ok(Registered { value: None, stamp: Stamp::new(""), left: None }),
         [Value::BulkString(stamp), Value::BulkString(value), Value::Int(left)] => {
             let stamp = std::str::from_utf8(stamp).map_err(|_| reply::not_understood())?;
             let value = BASE64_STANDARD_NO_PAD.decode(value).map_err(|_| reply::not_understood())?;
             let left = u64::try_from(*left).ok().map(Duration::from_millis);
-            Ok(Registered { value: Some(value), stamp: Stamp(stamp.to_owned()), left })
+            Ok(Registered { value: Some(value), stamp: Stamp::new(stamp.to_owned()), left })
         }
         _ => Err(reply::not_understood()),
     }
@@ -136,9 +142,9 @@ mod tests {
     fn an_answer_is_read() {
         let found = registered(answer(-1)).unwrap();
         assert_eq!((found.value.as_deref(), found.left), (Some(&[0, 255][..]), None));
-        assert_eq!(found.stamp.0, "00ff");
+        assert_eq!(found.stamp.as_str(), "00ff");
         assert_eq!(registered(answer(1500)).unwrap().left, Some(Duration::from_millis(1500)));
-        assert_eq!(registered(Value::Array(Vec::new())).unwrap().stamp.0, "");
+        assert_eq!(registered(Value::Array(Vec::new())).unwrap().stamp.as_str(), "");
         for bad in [Value::Nil, Value::Array(vec![Value::Int(1)])] {
             assert!(registered(bad).is_err());
         }

@@ -43,7 +43,7 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
     let tags: Vec<String> = holders.iter().map(|holder| holder.id.tag()).collect();
     Ok(Snapshot {
         resource: resource.clone(),
-        version: SnapshotVersion(format!("{last}/{}", tags.join("/"))),
+        version: SnapshotVersion::new(format!("{last}/{}", tags.join("/"))),
         holders,
         waiting: Vec::new(),
         fence: fence(last),
@@ -112,7 +112,7 @@ mod tests {
             (seen.fence, seen.holders[0].fence),
             (Some(Fence::new(0, 4, 0)), Some(Fence::new(0, 4, 0)))
         );
-        assert!(!seen.version.0.contains("aaaa"), "an id is a secret");
+        assert!(!seen.version.as_str().contains("aaaa"), "an id is a secret");
         assert!(snapshot(&resource, row("nobody")).is_err());
         assert!(snapshot(&resource, Value::Nil).is_err());
         assert!(snapshot(&resource, ints(&[0])).unwrap().holders.is_empty());

@@ -40,20 +40,15 @@ impl Redisson {
 
 impl ScriptDialect for Redisson {
     fn profile(&self, native: Profile) -> Profile {
-        Profile {
-            name: "redis?dialect=redisson",
-            admission: LockSupport::SharedExclusive,
-            order: QueueOrder::Unordered,
+        let is_strict = native.fencing == FenceGrade::Strict;
+        native
+            .name("redis?dialect=redisson")
+            .admission(LockSupport::SharedExclusive)
+            .order(QueueOrder::Unordered)
             // A counter that starts anew after a loss of data. Only where nothing is lost does it rise
             // for certain.
-            fencing: if native.fencing == FenceGrade::Strict {
-                FenceGrade::Strict
-            } else {
-                FenceGrade::BestEffort
-            },
-            place_ttl: Duration::ZERO,
-            ..native
-        }
+            .fencing(if is_strict { FenceGrade::Strict } else { FenceGrade::BestEffort })
+            .place_ttl(Duration::ZERO)
     }
 
     fn check(&self, claim: &Claim) -> Result<(), Failure> {

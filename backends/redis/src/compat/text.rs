@@ -41,15 +41,13 @@ impl Text {
 
 impl ScriptDialect for Text {
     fn profile(&self, native: Profile) -> Profile {
-        Profile {
-            name: self.name,
-            admission: LockSupport::Exclusive,
-            order: QueueOrder::Unordered,
-            waiting: WaitMode::Polls,
-            fencing: FenceGrade::None,
-            place_ttl: Duration::ZERO,
-            ..native
-        }
+        native
+            .name(self.name)
+            .admission(LockSupport::Exclusive)
+            .order(QueueOrder::Unordered)
+            .waiting(WaitMode::Polls)
+            .fencing(FenceGrade::None)
+            .place_ttl(Duration::ZERO)
     }
 
     fn key(&self, name: &str) -> String {

@@ -90,7 +90,7 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
     holders.sort_by_key(|standing| standing.fence);
     Ok(Snapshot {
         resource: resource.clone(),
-        version: SnapshotVersion(read(version)?),
+        version: SnapshotVersion::new(read::<String>(version)?),
         holders,
         waiting: standings(waiting, now)?,
         fence: (seq > 0).then(|| Fence::new(epoch, seq, 0)),

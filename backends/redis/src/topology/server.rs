@@ -107,16 +107,14 @@ impl Server {
 
     /// Returns what a connection to this server promises.
     pub(crate) fn profile(&self, config: &RedisConfig) -> Profile {
-        Profile {
-            name: "redis",
-            admission: LockSupport::Counted,
-            order: config.order,
-            waiting: match config.wait {
+        Profile::new("redis", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+            .admission(LockSupport::Counted)
+            .order(config.order)
+            .waiting(match config.wait {
                 Wait::Pubsub => WaitMode::Notifies,
                 Wait::Poll => WaitMode::Polls,
-            },
-            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: match config.deployment {
+            })
+            .fencing(match config.deployment {
                 Deployment::Single if self.is_durable() => FenceGrade::Strict,
                 // An epoch carries fences over failovers, as long as nothing evicts the counter.
                 Deployment::Sentinel(_) | Deployment::Cluster(_) if self.keeps_all() => {
@@ -125,18 +123,16 @@ impl Server {
                 Deployment::Single | Deployment::Sentinel(_) | Deployment::Cluster(_) => {
                     FenceGrade::BestEffort
                 }
-            },
-            safety: match config.deployment {
+            })
+            .durability(match config.deployment {
                 Deployment::Single if self.is_durable() => Durability::Strict,
                 _ if self.keeps_all() => Durability::LostOnFailover,
                 _ => Durability::Evictable,
-            },
-            place_ttl: if config.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO },
-            granularity: Duration::from_millis(2),
-            overrun: Duration::ZERO,
-            renew_batch_max: RENEW_BATCH_MAX,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        }
+            })
+            .place_ttl(if config.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO })
+            .granularity(Duration::from_millis(2))
+            .renew_batch_max(RENEW_BATCH_MAX)
+            .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
     /// Returns `true` if it never throws data away to make room.
@@ -261,7 +257,7 @@ mod tests {
 
     fn promises_at(url: &str, info: &str, appendfsync: Option<&str>) -> (FenceGrade, Durability) {
         let profile = server(info, appendfsync).profile(&RedisConfig::parse(url).unwrap());
-        (profile.fencing, profile.safety)
+        (profile.fencing, profile.durability)
     }
 
     #[test]
@@ -283,7 +279,7 @@ mod tests {
             let servers = vec![server(kept, Some("always")), server(other, Some("always"))];
             let weakest = Server::weakest(servers).unwrap();
             let profile = weakest.profile(&config);
-            (profile.fencing, profile.safety, weakest.has_shard_channels())
+            (profile.fencing, profile.durability, weakest.has_shard_channels())
         };
         assert_eq!(promises(kept), (FenceGrade::AcrossFailover, Durability::LostOnFailover, true));
         let evicting = kept.replace("noeviction", "volatile-lru").replace("7.2", "6.2");
@@ -310,15 +306,19 @@ mod tests {
     #[test]
     fn what_is_not_flushed_during_a_rewrite_is_not_durable() {
         let kept = "maxmemory_policy:noeviction\r\naof_enabled:1\r\nconnected_slaves:0\r\n";
-        let safety = |on_rewrite: &[(&str, &str)]| {
+        let durability = |on_rewrite: &[(&str, &str)]| {
             let mut server = server(kept, None);
             let settings = [("appendfsync", "always")].iter().chain(on_rewrite);
             server.read_settings(settings.map(|(name, value)| ((*name).into(), (*value).into())).collect());
-            server.profile(&RedisConfig::parse("redis://h").unwrap()).safety
+            server.profile(&RedisConfig::parse("redis://h").unwrap()).durability
         };
-        assert_eq!(safety(&[("no-appendfsync-on-rewrite", "no")]), Durability::Strict);
-        assert_eq!(safety(&[("no-appendfsync-on-rewrite", "yes")]), Durability::LostOnFailover);
-        assert_eq!(safety(&[]), Durability::LostOnFailover, "what is not known is assumed to be the weaker");
+        assert_eq!(durability(&[("no-appendfsync-on-rewrite", "no")]), Durability::Strict);
+        assert_eq!(durability(&[("no-appendfsync-on-rewrite", "yes")]), Durability::LostOnFailover);
+        assert_eq!(
+            durability(&[]),
+            Durability::LostOnFailover,
+            "what is not known is assumed to be the weaker"
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::protocol::layout;
 pub(crate) const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,
     waiting: WaitMode::Notifies,
-    safety: Durability::Strict,
+    durability: Durability::Strict,
     // Nodes that end by themselves are an extension that servers do not have unless it is enabled.
     forgets: false,
 };
@@ -161,7 +161,7 @@ impl Ensemble {
 
 /// Returns a register that was never written.
 fn nothing() -> Registered {
-    Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
+    Registered { value: None, stamp: Stamp::new("none"), left: None }
 }
 
 fn registered(at: &Resource, data: &[u8], stat: &Stat) -> Result<Registered, Failure> {
@@ -188,11 +188,11 @@ fn framed(value: Option<&[u8]>) -> Vec<u8> {
 }
 
 fn stamp(stat: &Stat) -> Stamp {
-    Stamp(format!("{:x}.{}", stat.czxid, stat.version))
+    Stamp::new(format!("{:x}.{}", stat.czxid, stat.version))
 }
 
 fn read_stamp(stamp: &Stamp) -> Option<(i64, i32)> {
-    let (created, version) = stamp.0.split_once('.')?;
+    let (created, version) = stamp.as_str().split_once('.')?;
     Some((i64::from_str_radix(created, 16).ok()?, version.parse().ok()?))
 }
 
@@ -221,7 +221,7 @@ mod tests {
         for foreign in [&b""[..], b"text", b"-more"] {
             assert_eq!(unframed(&at, foreign).unwrap_err().kind, FailureKind::Foreign);
         }
-        assert_eq!(read_stamp(&Stamp("1f.7".to_owned())), Some((31, 7)));
+        assert_eq!(read_stamp(&Stamp::new("1f.7")), Some((31, 7)));
         assert_eq!(read_stamp(&nothing().stamp), None);
     }
 }

@@ -85,11 +85,11 @@ impl ResourceView {
     /// exist or not.
     pub(crate) fn version(&self) -> SnapshotVersion {
         if self.is_empty() {
-            return SnapshotVersion("empty".to_owned());
+            return SnapshotVersion::new("empty");
         }
         let states =
             self.states.iter().map(|state| state.map(|pzxid| format!("{pzxid:x}")).unwrap_or_default());
-        SnapshotVersion(states.collect::<Vec<_>>().join("-"))
+        SnapshotVersion::new(states.collect::<Vec<_>>().join("-"))
     }
 
     /// Returns the nodes of a claim: their places, and their names.
@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(scene.nodes_of(id(1)), [(NodeRole::Leases, lease(dialect, 1))]);
             assert_eq!(scene.nodes_of(id(2)), [(NodeRole::Locks, place(dialect, 2))]);
             assert!(scene.nodes_of(id(3)).is_empty());
-            assert_eq!(scene.version(), SnapshotVersion("7-8".to_owned()));
+            assert_eq!(scene.version(), SnapshotVersion::new("7-8"));
         }
     }
 

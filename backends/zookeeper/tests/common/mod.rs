@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::Client;
-use leasehold::core::{
+use leasehold::backend::{
     Backend, Claim, ClaimId, Clock, Grant, Moment, Note, Patience, Proof, Release, Renew, Renewal, Resource,
     Share, Step,
 };

@@ -10,7 +10,7 @@ mod semaphores;
 use std::time::Duration;
 
 use common::{claim, endless, eventually, hold, no_patience, release};
-use leasehold::core::{Backend, Claim, ClaimId, FailureKind, Release, Share, Step};
+use leasehold::backend::{Backend, Claim, ClaimId, FailureKind, Release, Share, Step};
 use leasehold_testkit::ZooKeeperEnsemble;
 use scene::{CURATOR, KAZOO, Library, SOON, Scene, client, waits, within};
 

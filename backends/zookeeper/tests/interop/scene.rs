@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::core::{Backend, Claim, Grant, Share};
+use leasehold::backend::{Backend, Claim, Grant, Share};
 use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Error, ZooKeeperEnsemble, require};
 use leasehold_zookeeper::ZooKeeperBackend;
@@ -68,7 +68,8 @@ impl Scene {
     pub(crate) async fn seen(&self, name: &str) -> (Vec<Share>, Vec<Share>) {
         let seen =
             self.ours.inspect(&claim(name, Share::MUTEX).resource, None, &no_patience()).await.unwrap();
-        let shares = |all: &[leasehold::core::ClaimInfo]| all.iter().map(|standing| standing.share).collect();
+        let shares =
+            |all: &[leasehold::backend::ClaimInfo]| all.iter().map(|standing| standing.share).collect();
         (shares(&seen.holders), shares(&seen.waiting))
     }
 

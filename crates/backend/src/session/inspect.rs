@@ -15,7 +15,7 @@ impl<C: Sessions> SessionBackend<C> {
         for holder in &holders {
             (holder.id, holder.fence).hash(&mut state);
         }
-        let version = SnapshotVersion(format!("{:016x}", state.finish()));
+        let version = SnapshotVersion::new(format!("{:016x}", state.finish()));
         // Only the server knows which sessions wait, and it does not say for which claim.
         let (fence, waiting) = (holders.iter().filter_map(|holder| holder.fence).max(), Vec::new());
         Ok(Snapshot { resource: resource.clone(), version, holders, waiting, fence })

@@ -6,7 +6,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use leasehold::core::Liveness;
+use leasehold::backend::Liveness;
 use leasehold::{BreakOutcome, ClaimInfo, Client, Note, Resource, Snapshot};
 
 use crate::commands::show::print;

@@ -6,7 +6,7 @@ use std::any::Any;
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use leasehold::Note;
-use leasehold::core::FailureKind;
+use leasehold::backend::FailureKind;
 use leasehold::layer::Quorum;
 
 use crate::exit::{Exit, Problem};

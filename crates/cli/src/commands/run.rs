@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use leasehold::local::LivenessHandle;
-use leasehold::{Client, Guard, SystemClock, core::Clock};
+use leasehold::{Client, Guard, SystemClock, backend::Clock};
 use rustix::process::Signal;
 
 use crate::exit::{Exit, Problem};

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use leasehold::{Client, Note, Snapshot, SnapshotVersion, SystemClock, core::Clock};
+use leasehold::{Client, Note, Snapshot, SnapshotVersion, SystemClock, backend::Clock};
 
 use crate::commands::show::summary;
 use crate::exit::{Exit, Problem};

@@ -199,7 +199,7 @@ pub(crate) fn line(out: &mut impl Write, shape: &impl Serialize) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::core::ClaimId;
+    use leasehold::backend::ClaimId;
     use leasehold::{Fence, Note, Severity, Share, SnapshotVersion};
     use std::time::Duration;
 
@@ -222,7 +222,7 @@ mod tests {
         };
         let snapshot = Snapshot {
             resource: Resource::new("n").unwrap(),
-            version: SnapshotVersion("1".to_owned()),
+            version: SnapshotVersion::new("1"),
             holders: vec![holder.clone()],
             waiting: vec![waiter],
             fence: Some(Fence::new(0, 42, 0)),

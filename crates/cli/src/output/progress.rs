@@ -130,7 +130,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold::core::ClaimId;
+    use leasehold::backend::ClaimId;
     use leasehold::{ClaimInfo, Share, SnapshotVersion};
 
     fn standing(note: &str) -> ClaimInfo {
@@ -148,7 +148,7 @@ mod tests {
         let name = Resource::new("job").unwrap();
         let snapshot = Snapshot {
             resource: name.clone(),
-            version: SnapshotVersion(String::new()),
+            version: SnapshotVersion::new(""),
             holders: holders.iter().map(|note| standing(note)).collect(),
             waiting: waiting.iter().map(|note| standing(note)).collect(),
             fence: None,

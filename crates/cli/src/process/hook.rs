@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use leasehold::SystemClock;
-use leasehold::core::{Clock, Moment};
+use leasehold::backend::{Clock, Moment};
 use rustix::process::Signal;
 
 use crate::output::stderr::Stderr;

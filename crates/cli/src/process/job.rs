@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::core::{Clock, LossCause, Moment};
+use leasehold::backend::{Clock, LossCause, Moment};
 use leasehold::{Guard, Revocation, State, SystemClock};
 use rustix::process::{Pid, Signal, kill_current_process_group};
 

@@ -412,11 +412,11 @@ fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30s, 500ms or 1h30m"))
 }
 
-fn resource(text: &str) -> Result<Resource, leasehold::core::InvalidResource> {
+fn resource(text: &str) -> Result<Resource, leasehold::backend::InvalidResource> {
     Resource::new(text)
 }
 
-fn note(text: &str) -> Result<Note, leasehold::core::NoteTooLong> {
+fn note(text: &str) -> Result<Note, leasehold::backend::NoteTooLong> {
     Note::new(text)
 }
 

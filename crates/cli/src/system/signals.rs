@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::SystemClock;
-use leasehold::core::{Clock, Moment};
+use leasehold::backend::{Clock, Moment};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};

@@ -25,7 +25,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use leasehold::SystemClock;
-use leasehold::core::{Clock, Moment};
+use leasehold::backend::{Clock, Moment};
 use nix::sys::signal::SigSet;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::core::deadlock::{Announced, Places, Tag};
+use leasehold::backend::deadlock::{Announced, Places, Tag};
 use leasehold::{Client, Guard, Resource, Share};
 use serde_json::Value;
 
@@ -20,7 +20,7 @@ async fn waits(locks: &Client, number: u32, name: &str, share: Share, holds: Tag
     let place = Places::of(locks.profile()).unwrap().names.remove(0);
     let announced = Announced {
         place: place.clone(),
-        id: leasehold::core::ClaimId::from_bytes([0; 16]),
+        id: leasehold::backend::ClaimId::from_bytes([0; 16]),
         number: u64::from(number),
         resource: Resource::new(name).unwrap(),
         share,

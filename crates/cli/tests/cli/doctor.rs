@@ -18,7 +18,7 @@ fn severity<'a>(findings: &'a [Value], topic: &str) -> &'a str {
 fn a_file_store_is_found_well_and_left_free() {
     let place = Place::new();
     let found = findings(&place, &[], 0);
-    for topic in ["safety", "fencing", "order", "waiting", "round-trip", "fences"] {
+    for topic in ["durability", "fencing", "order", "waiting", "round-trip", "fences"] {
         assert_eq!(severity(&found, topic), "good", "{found:#?}");
     }
     let directory = found.iter().find(|finding| finding["topic"] == "directory").unwrap();

@@ -178,7 +178,7 @@ fn it_is_shown_listed_watched_and_broken(kind: &Kind<'_>, place: &Place) {
     watcher.signal(Signal::INT);
     watcher.end();
     let ended = place.end(&["doctor", "--json"]);
-    for topic in ["\"round-trip\"", "\"fences\"", "\"safety\""] {
+    for topic in ["\"round-trip\"", "\"fences\"", "\"durability\""] {
         assert!(ended.out.contains(topic), "{ended:?}");
     }
 }

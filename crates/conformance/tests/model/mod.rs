@@ -59,45 +59,34 @@ pub struct Models {
 
 /// Returns the promises that the backend of memory has, too.
 pub fn strong() -> Profile {
-    Profile {
-        name: "model",
-        admission: LockSupport::Counted,
-        order: QueueOrder::Fifo,
-        waiting: WaitMode::Notifies,
-        liveness: Liveness::Lease { min: Duration::from_millis(100), max: Duration::from_secs(3600) },
-        fencing: FenceGrade::Strict,
-        safety: Durability::Strict,
-        place_ttl: Duration::ZERO,
-        granularity: Duration::ZERO,
-        overrun: Duration::ZERO,
-        renew_batch_max: 64,
-        note_max: leasehold_core::Note::MAX_BYTES,
-    }
+    Profile::new("model", Liveness::Lease { min: Duration::from_millis(100), max: Duration::from_secs(3600) })
+        .admission(LockSupport::Counted)
+        .order(QueueOrder::Fifo)
+        .waiting(WaitMode::Notifies)
+        .fencing(FenceGrade::Strict)
+        .durability(Durability::Strict)
+        .renew_batch_max(64)
+        .note_max(leasehold_core::Note::MAX_BYTES)
 }
 
 /// Returns a strong store for callers that poll.
 pub fn polling() -> Profile {
-    Profile { waiting: WaitMode::Polls, place_ttl: Duration::from_secs(2), ..strong() }
+    strong().waiting(WaitMode::Polls).place_ttl(Duration::from_secs(2))
 }
 
 /// Returns a store in which a session keeps the claims, for callers that poll.
 pub fn session() -> Profile {
-    Profile { liveness: Liveness::Session, place_ttl: Duration::ZERO, ..polling() }
+    polling().liveness(Liveness::Session).place_ttl(Duration::ZERO)
 }
 
 /// Returns a strong store that admits permits one by one only.
 pub fn single_permits() -> Profile {
-    Profile { admission: LockSupport::Permits, ..strong() }
+    strong().admission(LockSupport::Permits)
 }
 
 /// Returns a store that promises as little as a profile can.
 pub fn weak() -> Profile {
-    Profile {
-        admission: LockSupport::Exclusive,
-        order: QueueOrder::Unordered,
-        fencing: FenceGrade::None,
-        ..polling()
-    }
+    polling().admission(LockSupport::Exclusive).order(QueueOrder::Unordered).fencing(FenceGrade::None)
 }
 
 impl Models {
@@ -660,7 +649,7 @@ impl Model {
             seen.entries.iter().map(|entry| format!("{:?}{:?}", entry.id, entry.granted)).collect();
         Snapshot {
             resource: resource.clone(),
-            version: SnapshotVersion(format!("{:?} {ids:?}", seen.fence)),
+            version: SnapshotVersion::new(format!("{:?} {ids:?}", seen.fence)),
             holders: holders.into_iter().map(standing).collect(),
             waiting: seen.entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
             fence: seen.fence.filter(|_| fenced),

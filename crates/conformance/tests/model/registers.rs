@@ -38,7 +38,7 @@ impl Store {
         RegisterPromise {
             max_bytes: MAX_BYTES + if differs { opened } else { 0 },
             waiting: self.profile.waiting,
-            safety: Durability::Strict,
+            durability: Durability::Strict,
             forgets: !self.is_session(),
         }
     }
@@ -50,7 +50,7 @@ impl Store {
             slots.remove(&at);
         }
         let Some(slot) = slots.get(&at).cloned() else {
-            return Registered { value: None, stamp: Stamp("none".to_owned()), left: None };
+            return Registered { value: None, stamp: Stamp::new("none"), left: None };
         };
         let past = slot.past.filter(|(_, until)| self.is(Defect::ReadsThePast) && now < *until);
         let value = past.map_or(slot.value, |(value, _)| value);
@@ -67,13 +67,13 @@ impl Store {
         let mut slots = self.registers.slots.lock().unwrap();
         let Some(value) = put.value.clone() else {
             slots.remove(&at);
-            return Stamp("none".to_owned());
+            return Stamp::new("none");
         };
         let mut last = self.registers.last.lock().unwrap();
         *last += 1;
         let stamp = match self.is(Defect::StampNamesTheValue) {
-            true => Stamp(format!("{value:?}")),
-            false => Stamp(last.to_string()),
+            true => Stamp::new(format!("{value:?}")),
+            false => Stamp::new(last.to_string()),
         };
         let keep = put.keep.map(|keep| match self.defect {
             Some(Defect::ForgetsEarly) => keep / 2,
@@ -147,7 +147,7 @@ impl Registers for Model {
         if !store.is(Defect::ChangesInSilence) {
             store.registers.changed.notify_waiters();
         }
-        Ok(Some(if store.is(Defect::TellsAnotherStamp) { Stamp("another".to_owned()) } else { stamp }))
+        Ok(Some(if store.is(Defect::TellsAnotherStamp) { Stamp::new("another") } else { stamp }))
     }
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {

@@ -182,7 +182,7 @@ impl Backend for Remote {
         let (holders, waiting) = (many(holders), many(waiting));
         Ok(Snapshot {
             resource: resource.clone(),
-            version: SnapshotVersion(answer),
+            version: SnapshotVersion::new(answer),
             holders,
             waiting,
             fence: None,

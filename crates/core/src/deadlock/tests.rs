@@ -22,7 +22,7 @@ fn line(resource: &str, holders: &[(u8, Share)]) -> Snapshot {
         note: Note::default(),
     };
     let holders = holders.iter().map(standing).collect();
-    let version = SnapshotVersion(String::new());
+    let version = SnapshotVersion::new("");
     Snapshot { resource: name(resource), version, holders, waiting: Vec::new(), fence: None }
 }
 

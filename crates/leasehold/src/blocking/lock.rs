@@ -128,8 +128,8 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it.
-    pub fn require_durability(self, safety: Durability) -> Result<Self> {
-        Ok(Lock { lock: self.lock.require_durability(safety)?, ..self })
+    pub fn require_durability(self, durability: Durability) -> Result<Self> {
+        Ok(Lock { lock: self.lock.require_durability(durability)?, ..self })
     }
 
     /// Requires that the lock can be handed off, as [`Lock::transferable`](crate::Lock::transferable).

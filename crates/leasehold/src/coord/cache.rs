@@ -136,7 +136,7 @@ impl CacheRegisters {
         let promise = RegisterPromise {
             max_bytes,
             waiting: WaitMode::Polls,
-            safety: Durability::Evictable,
+            durability: Durability::Evictable,
             forgets: true,
         };
         CacheRegisters { cache, promise }
@@ -154,18 +154,18 @@ impl Registers for CacheRegisters {
         Ok(match found {
             None => Registered { value: None, stamp: nothing(), left: None },
             Some(Cached { value, version, left }) => {
-                Registered { value: Some(value), stamp: Stamp(version), left: Some(left) }
+                Registered { value: Some(value), stamp: Stamp::new(version), left: Some(left) }
             }
         })
     }
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
         let key = at.as_str();
-        let known = (*seen != nothing()).then_some(seen.0.as_str());
+        let known = (*seen != nothing()).then_some(seen.as_str());
         let put = match (&put.value, known) {
             (Some(value), known) => {
                 let keep = put.keep.unwrap_or(Duration::MAX);
-                self.cache.put(key, known, value, keep).await.map(|version| version.map(Stamp))
+                self.cache.put(key, known, value, keep).await.map(|version| version.map(Stamp::new))
             }
             (None, Some(known)) => self.cache.remove(key, known).await.map(|was| was.then(nothing)),
             (None, None) => Ok(Some(nothing())),
@@ -181,7 +181,7 @@ impl Registers for CacheRegisters {
 
 /// Returns the stamp of a missing value. No version of a cache is empty.
 fn nothing() -> Stamp {
-    Stamp(String::new())
+    Stamp::new("")
 }
 
 fn failed(error: &CacheError, effect: Effect) -> Failure {

@@ -458,10 +458,9 @@ mod tests {
     fn heartbeat_session_expires_by_its_own_time_and_not_by_the_ttl() {
         let clock = Arc::new(ManualClock::new());
         let long = held(&clock);
-        let profile = Profile {
-            liveness: leasehold_core::Liveness::Heartbeat { valid: Duration::from_secs(3) },
-            ..leasehold_core::Backend::profile(&crate::local::MemoryBackend::new()).clone()
-        };
+        let profile = leasehold_core::Backend::profile(&crate::local::MemoryBackend::new())
+            .clone()
+            .liveness(leasehold_core::Liveness::Heartbeat { valid: Duration::from_secs(3) });
         let grant = Grant { asked_at: clock.now(), fence: None, lost: None, proof: Proof::none() };
         let term = Term::of(&profile, long.claim.ttl, 0.01);
         let held = Lease::new(long.claim.clone(), &grant, term, clock.clone(), EventSink::default());
@@ -593,10 +592,7 @@ mod tests {
     #[test]
     fn a_lease_of_which_a_tenth_is_left_is_of_use() {
         let memory = crate::local::MemoryBackend::new();
-        let coarse = Profile {
-            granularity: Duration::from_secs(1),
-            ..leasehold_core::Backend::profile(&memory).clone()
-        };
+        let coarse = leasehold_core::Backend::profile(&memory).clone().granularity(Duration::from_secs(1));
         let is_useful = |ms, drift| Term::of(&coarse, Duration::from_millis(ms), drift).is_useful();
         assert!(is_useful(2_000, 0.01) && is_useful(30_000, 0.5));
         assert!(!is_useful(1_000, 0.01) && !is_useful(2_000, 0.5));

@@ -97,6 +97,8 @@ impl Dual {
     }
 }
 
+// A wrapper that keeps a default method hides what the wrapped backend does.
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl Backend for Dual {
     fn profile(&self) -> &Profile {
@@ -227,20 +229,17 @@ fn weaker(old: &Profile, new: &Profile) -> Result<Profile, Failure> {
         return Err(Failure::new(FailureKind::Unsupported, Effect::None, text));
     };
     let liveness = Liveness::Lease { min: a.max(c), max: b.min(d) };
-    Ok(Profile {
-        name: "dual",
-        admission: old.admission.min(new.admission),
-        order: old.order.min(new.order),
-        waiting: new.waiting,
-        liveness,
-        fencing: new.fencing,
-        safety: old.safety.min(new.safety),
-        place_ttl: new.place_ttl,
-        granularity: old.granularity.max(new.granularity),
-        overrun: old.overrun.max(new.overrun),
-        renew_batch_max: old.renew_batch_max.min(new.renew_batch_max),
-        note_max: old.note_max.min(new.note_max),
-    })
+    Ok(Profile::new("dual", liveness)
+        .admission(old.admission.min(new.admission))
+        .order(old.order.min(new.order))
+        .waiting(new.waiting)
+        .fencing(new.fencing)
+        .durability(old.durability.min(new.durability))
+        .place_ttl(new.place_ttl)
+        .granularity(old.granularity.max(new.granularity))
+        .overrun(old.overrun.max(new.overrun))
+        .renew_batch_max(old.renew_batch_max.min(new.renew_batch_max))
+        .note_max(old.note_max.min(new.note_max)))
 }
 
 /// Marks the effect as unknown: the new lock may be held, regardless of what the failure says
@@ -270,7 +269,7 @@ fn both_released(new: Release, old: Release) -> Release {
 /// only the new one waits.
 fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
     let (mut holders, mut waiting) = (Vec::new(), Vec::new());
-    let version = SnapshotVersion(format!("{}|{}", new.version.0, old.version.0));
+    let version = SnapshotVersion::new(format!("{}|{}", new.version.as_str(), old.version.as_str()));
     for standing in new.holders {
         let both = old.holders.iter().any(|other| other.id == standing.id);
         if both { holders.push(standing) } else { waiting.push(standing) }

@@ -165,6 +165,8 @@ fn lost() -> Failure {
     Failure::unanswered("no answer (injected)")
 }
 
+// A wrapper that keeps a default method hides what the wrapped backend does.
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl Backend for Fault {
     fn profile(&self) -> &Profile {
@@ -243,8 +245,12 @@ impl Backend for Fault {
 }
 
 /// The registers of a backend that has none: they are never handed out.
-const NONE: RegisterPromise =
-    RegisterPromise { max_bytes: 0, waiting: WaitMode::Polls, safety: Durability::Evictable, forgets: false };
+const NONE: RegisterPromise = RegisterPromise {
+    max_bytes: 0,
+    waiting: WaitMode::Polls,
+    durability: Durability::Evictable,
+    forgets: false,
+};
 
 impl Fault {
     fn inner_registers(&self) -> Result<&dyn Registers, Failure> {
@@ -253,6 +259,8 @@ impl Fault {
     }
 }
 
+// A wrapper that keeps a default method hides what the wrapped backend does.
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl Registers for Fault {
     fn promise(&self) -> &RegisterPromise {

@@ -24,9 +24,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::quorum::Member;
 use leasehold_core::{
-    Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness, LockSupport,
-    Patience, Profile, QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
-    SnapshotVersion, Step, WaitMode,
+    Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness, Patience,
+    Profile, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
+    WaitMode,
 };
 
 use acquire::Crowd;
@@ -101,20 +101,13 @@ impl Quorum {
         let seats = Seats::new(members);
         let arming = Arc::new(Arming::new(seats.clone(), terms.max_ttl));
         arming.greet().await?;
-        let profile = Profile {
-            name,
-            admission: LockSupport::Exclusive,
-            order: QueueOrder::Unordered,
-            waiting: WaitMode::Notifies,
-            liveness: Liveness::Lease { min: terms.min_ttl, max: terms.max_ttl },
-            fencing: FenceGrade::AcrossFailover,
-            safety: Durability::LostOnFailover,
-            place_ttl: Duration::ZERO,
-            granularity: Duration::from_millis(2),
-            overrun: Duration::ZERO,
-            renew_batch_max: keeping::RENEW_BATCH_MAX,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        };
+        let profile = Profile::new(name, Liveness::Lease { min: terms.min_ttl, max: terms.max_ttl })
+            .waiting(WaitMode::Notifies)
+            .fencing(FenceGrade::AcrossFailover)
+            .durability(Durability::LostOnFailover)
+            .granularity(Duration::from_millis(2))
+            .renew_batch_max(keeping::RENEW_BATCH_MAX)
+            .note_max(leasehold_core::Note::MAX_BYTES);
         Ok(Quorum { seats, arming, crowd: Crowd::default(), profile })
     }
 
@@ -152,6 +145,8 @@ impl Quorum {
     }
 }
 
+// A wrapper that keeps a default method hides what the wrapped backend does.
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl Backend for Quorum {
     fn profile(&self) -> &Profile {

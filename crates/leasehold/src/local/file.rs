@@ -295,7 +295,7 @@ impl Backend for FileBackend {
 }
 
 fn profile(medium: Medium) -> Profile {
-    let (fencing, safety) = match medium {
+    let (fencing, durability) = match medium {
         Medium::Disk => (FenceGrade::Strict, Durability::Strict),
         // A restart of the machine ends every claim, and removes the fences with it. New ones begin at
         // the wall clock, which may have been set back.
@@ -304,20 +304,14 @@ fn profile(medium: Medium) -> Profile {
         // not always the newest.
         Medium::Network => (FenceGrade::BestEffort, Durability::LostOnFailover),
     };
-    Profile {
-        name: "file",
-        admission: LockSupport::Counted,
-        order: QueueOrder::Fifo,
-        waiting: WaitMode::Blocks,
-        liveness: Liveness::Session,
-        fencing,
-        safety,
-        place_ttl: Duration::ZERO,
-        granularity: Duration::ZERO,
-        overrun: Duration::ZERO,
-        renew_batch_max: RENEW_BATCH_MAX,
-        note_max: leasehold_core::Note::MAX_BYTES,
-    }
+    Profile::new("file", Liveness::Session)
+        .admission(LockSupport::Counted)
+        .order(QueueOrder::Fifo)
+        .waiting(WaitMode::Blocks)
+        .fencing(fencing)
+        .durability(durability)
+        .renew_batch_max(RENEW_BATCH_MAX)
+        .note_max(leasehold_core::Note::MAX_BYTES)
 }
 
 const RENEW_BATCH_MAX: usize = 1000;

@@ -84,20 +84,14 @@ impl MemoryBackend {
     /// measured by the timer of the runtime; a clock that runs faster is noticed at the next call on
     /// the same resource.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        let profile = Profile {
-            name: "mem",
-            admission: LockSupport::Counted,
-            order: QueueOrder::Fifo,
-            waiting: WaitMode::Notifies,
-            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: FenceGrade::Strict,
-            safety: Durability::Strict,
-            place_ttl: Duration::ZERO,
-            granularity: Duration::ZERO,
-            overrun: Duration::ZERO,
-            renew_batch_max: RENEW_BATCH_MAX,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        };
+        let profile = Profile::new("mem", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+            .admission(LockSupport::Counted)
+            .order(QueueOrder::Fifo)
+            .waiting(WaitMode::Notifies)
+            .fencing(FenceGrade::Strict)
+            .durability(Durability::Strict)
+            .renew_batch_max(RENEW_BATCH_MAX)
+            .note_max(leasehold_core::Note::MAX_BYTES);
         MemoryBackend { profile, clock, store: Mutex::new(Store::default()), registers: Slots::default() }
     }
 
@@ -350,7 +344,7 @@ fn version(fence: Option<Fence>, entries: &[Entry]) -> SnapshotVersion {
     for entry in entries {
         (entry.id, entry.granted).hash(&mut state);
     }
-    SnapshotVersion(format!("{}-{:016x}", fence.unwrap_or_default(), state.finish()))
+    SnapshotVersion::new(format!("{}-{:016x}", fence.unwrap_or_default(), state.finish()))
 }
 
 /// Returns the time of an event, for display only: the wall clock decides nothing.

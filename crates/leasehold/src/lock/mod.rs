@@ -309,8 +309,8 @@ impl<K> Lock<K> {
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot give it. Nothing is sent.
-    pub fn require_durability(self, safety: Durability) -> Result<Self> {
-        self.engine.profile().keeps(safety)?;
+    pub fn require_durability(self, durability: Durability) -> Result<Self> {
+        self.engine.profile().keeps(durability)?;
         Ok(self)
     }
 

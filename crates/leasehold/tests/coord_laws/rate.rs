@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold::core::{Claim, ClaimId, Failure, Patience, Release, Renew, Renewal, Step};
+use leasehold::backend::{Claim, ClaimId, Failure, Patience, Release, Renew, Renewal, Step};
 use leasehold::{
     Backend, Client, Clock, ErrorKind, Moment, Profile, Resource, ResourceSummary, Snapshot, SnapshotVersion,
 };

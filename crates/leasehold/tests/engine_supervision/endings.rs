@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::core::LossCause;
+use leasehold::backend::LossCause;
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Note, State};
 use tokio::runtime::{Builder, Runtime};
@@ -172,7 +172,7 @@ async fn what_was_asked_of_the_backend_is_never_dropped_midway() {
     let locks = Client::builder().over(store.clone()).unwrap();
     let guard = locks.mutex("job").lock().await.unwrap();
     let standing = leasehold::ClaimInfo {
-        id: leasehold::core::ClaimId::from_bytes([7; 16]),
+        id: leasehold::backend::ClaimId::from_bytes([7; 16]),
         ..standing_of(&locks, &store, &go).await
     };
     ends.0.store(0, Ordering::SeqCst);

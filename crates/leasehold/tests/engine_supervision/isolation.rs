@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::core::LossCause;
+use leasehold::backend::LossCause;
 use leasehold::{Guard, State};
 
 use crate::common::ms;
@@ -120,9 +120,9 @@ async fn releases_that_hang_for_long_delay_none_elsewhere() {
 #[tokio::test(start_paused = true)]
 async fn close_is_not_blamed_for_what_was_not_answered_before() {
     let world = World::new(|call, number, _| match (call, number) {
-        (Call::Release, 1) => Box::pin(std::future::ready(Err(leasehold::core::Failure::new(
-            leasehold::core::FailureKind::Denied,
-            leasehold::core::Effect::Unknown,
+        (Call::Release, 1) => Box::pin(std::future::ready(Err(leasehold::backend::Failure::new(
+            leasehold::backend::FailureKind::Denied,
+            leasehold::backend::Effect::Unknown,
             "no (odd)",
         )))),
         _ => pass(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use leasehold::core::{
+use leasehold::backend::{
     Backend, BreakOutcome, Claim, Clock, Failure, Moment, Patience, Profile, Registers, Release, Renew,
     Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::time::Duration;
 
-use leasehold::core::{Clock, LossCause, Moment};
+use leasehold::backend::{Clock, LossCause, Moment};
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, Note, State, SystemClock};

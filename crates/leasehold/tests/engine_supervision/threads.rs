@@ -18,7 +18,7 @@ const SOON: Duration = Duration::from_secs(60);
 fn renewed_meanwhile(locks: &Client, work: impl FnOnce(&Client)) {
     let guard = locks.mutex("held").ttl(TTL).lock().unwrap();
     work(locks);
-    assert_ne!(guard.state(), State::Lost(leasehold::core::LossCause::Expired));
+    assert_ne!(guard.state(), State::Lost(leasehold::backend::LossCause::Expired));
     guard.release().unwrap();
 }
 

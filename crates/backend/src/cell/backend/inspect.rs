@@ -136,7 +136,7 @@ fn version(last: Fence, entries: &[Entry]) -> SnapshotVersion {
     for entry in entries {
         (entry.id, entry.granted).hash(&mut state);
     }
-    SnapshotVersion(format!("{last}-{:016x}", state.finish()))
+    SnapshotVersion::new(format!("{last}-{:016x}", state.finish()))
 }
 
 /// The longest time between two looks of an onlooker that waits for a change.

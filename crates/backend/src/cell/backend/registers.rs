@@ -32,7 +32,7 @@ impl<C: CellStore> Shelf<C> {
             // Three bytes are four characters.
             max_bytes: MAX_BYTES.min(cells.max_text().saturating_sub(MAX_HEAD) / 4 * 3),
             waiting: profile.waiting,
-            safety: profile.safety,
+            durability: profile.durability,
             forgets: true,
         };
         Shelf { cells, promise }
@@ -136,17 +136,17 @@ struct State {
 
 impl State {
     fn read(stamp: &Stamp) -> Option<State> {
-        let (epoch, version) = stamp.0.split_once('.')?;
+        let (epoch, version) = stamp.as_str().split_once('.')?;
         Some(State { epoch: epoch.parse().ok()?, version: version.parse().ok()? })
     }
 
     fn stamp(self) -> Stamp {
-        Stamp(format!("{}.{}", self.epoch, self.version))
+        Stamp::new(format!("{}.{}", self.epoch, self.version))
     }
 }
 
 fn nothing() -> Registered {
-    Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
+    Registered { value: None, stamp: Stamp::new("none"), left: None }
 }
 
 fn registered(at: &Resource, cell: &Cell) -> Result<Registered, Failure> {

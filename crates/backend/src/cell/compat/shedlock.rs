@@ -12,10 +12,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::{
-    Durability, Failure, FenceGrade, Finding, Liveness, LockSupport, Profile, QueueOrder, Resource, Severity,
-    WaitMode,
-};
+use leasehold_core::{Durability, Failure, Finding, Liveness, Profile, Resource, Severity};
 
 use crate::cell::wait::timing::{BATCH_MAX, MAX_TTL, MIN_TTL};
 
@@ -123,24 +120,13 @@ pub enum Taken {
 }
 
 /// Returns the promises of locks in ShedLock's table: one holder, the first that asks, and no fence.
-pub fn shed_profile(name: &'static str, safety: Durability) -> Profile {
-    Profile {
-        name,
-        admission: LockSupport::Exclusive,
-        order: QueueOrder::Unordered,
-        waiting: WaitMode::Polls,
-        liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-        // The other programs that write this table make none: a counter of ours would not change while they
-        // hold.
-        fencing: FenceGrade::None,
-        safety,
-        place_ttl: Duration::ZERO,
-        granularity: Duration::from_millis(1),
-        overrun: Duration::ZERO,
-        renew_batch_max: BATCH_MAX,
-        // Of the narrowest column an id leaves no room that could be promised.
-        note_max: 0,
-    }
+pub fn shed_profile(name: &'static str, durability: Durability) -> Profile {
+    // No fences: the other programs that write this table make none, and a counter of ours would not change
+    // while they hold. No note: an id leaves no room in the narrowest column.
+    Profile::new(name, Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+        .durability(durability)
+        .granularity(Duration::from_millis(1))
+        .renew_batch_max(BATCH_MAX)
 }
 
 /// Returns the finding about the clocks of all writers of the table: so many rows were locked later than

@@ -189,20 +189,16 @@ impl Store {
             self.bells.lock().unwrap().push(bells.clone());
             bells
         });
-        let profile = Profile {
-            name: "cells",
-            admission: LockSupport::Counted,
-            order: kind.order,
-            waiting: kind.waiting,
-            liveness: Liveness::Lease { min: MIN_TTL, max: MAX_TTL },
-            fencing: FenceGrade::Strict,
-            safety: Durability::Strict,
-            place_ttl: PLACE_TTL,
-            granularity: Duration::from_millis(2),
-            overrun: Duration::ZERO,
-            renew_batch_max: 100,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        };
+        let profile = Profile::new("cells", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
+            .admission(LockSupport::Counted)
+            .order(kind.order)
+            .waiting(kind.waiting)
+            .fencing(FenceGrade::Strict)
+            .durability(Durability::Strict)
+            .place_ttl(PLACE_TTL)
+            .granularity(Duration::from_millis(2))
+            .renew_batch_max(100)
+            .note_max(leasehold_core::Note::MAX_BYTES);
         let cells =
             MemoryCells { store: Arc::clone(self), profile, timekeeping: kind.timekeeping, bells, faults };
         CellBackend::new(cells, Arc::new(SteadyClock::new()))

@@ -14,7 +14,7 @@ use leasehold_backend::session::{Answer, Ask, Capacity, Session, SessionBackend,
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
-    QueueOrder, Resource, ResourceSummary, WaitMode,
+    Resource, ResourceSummary, WaitMode,
 };
 use tokio::sync::watch;
 
@@ -53,20 +53,14 @@ impl Server {
         room: Capacity,
         waiting: WaitMode,
     ) -> SessionBackend<MemorySessions> {
-        let profile = Profile {
-            name: "memory",
-            admission: LockSupport::SharedExclusive,
-            order: QueueOrder::Unordered,
-            waiting,
-            liveness: Liveness::Heartbeat { valid: SILENCE },
-            fencing: FenceGrade::Strict,
-            safety: Durability::LostOnFailover,
-            place_ttl: SILENCE * 2,
-            granularity: Duration::ZERO,
-            overrun: Duration::ZERO,
-            renew_batch_max: 1_000,
-            note_max: leasehold_core::Note::MAX_BYTES,
-        };
+        let profile = Profile::new("memory", Liveness::Heartbeat { valid: SILENCE })
+            .admission(LockSupport::SharedExclusive)
+            .waiting(waiting)
+            .fencing(FenceGrade::Strict)
+            .durability(Durability::LostOnFailover)
+            .place_ttl(SILENCE * 2)
+            .renew_batch_max(1_000)
+            .note_max(leasehold_core::Note::MAX_BYTES);
         SessionBackend::new(
             MemorySessions { server: self.clone(), profile, room },
             Arc::new(SteadyClock::new()),

@@ -400,7 +400,7 @@ mod tests {
 
     fn seen(marks: &[u8]) -> Seen {
         let marks = marks.iter().map(|byte| [*byte; 8]).collect();
-        Seen { value: Some(Vec::new()), stamp: Stamp(String::new()), left: None, marks }
+        Seen { value: Some(Vec::new()), stamp: Stamp::new(""), left: None, marks }
     }
 
     #[test]
@@ -408,7 +408,7 @@ mod tests {
         let mut marks = Vec::new();
         for byte in 0..40 {
             let frame = framed(b"value", [byte; 8], &marks);
-            let found = Registered { value: Some(frame), stamp: Stamp("s".to_owned()), left: None };
+            let found = Registered { value: Some(frame), stamp: Stamp::new("s"), left: None };
             let found = unframed(found).unwrap();
             assert_eq!(found.value.as_deref(), Some(&b"value"[..]));
             let expected: Vec<Mark> = (0..=byte).rev().take(MAX_MARKS).map(|byte| [byte; 8]).collect();
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn a_foreign_value_is_refused() {
         for frame in [&b""[..], b"\x02short", b"\xffand a long text that has no room for so many marks"] {
-            let found = Registered { value: Some(frame.to_vec()), stamp: Stamp(String::new()), left: None };
+            let found = Registered { value: Some(frame.to_vec()), stamp: Stamp::new(""), left: None };
             assert_eq!(unframed(found).unwrap_err().kind, FailureKind::Foreign);
         }
     }

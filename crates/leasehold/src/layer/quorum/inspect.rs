@@ -28,7 +28,7 @@ impl Quorum {
         let last = sights.iter().map(|sight| sight.last).max().filter(|last| *last > NO_FENCE);
         let holder = self.holder(&sights);
         let who = holder.as_ref().map(|holder| (holder.id.tag(), holder.fence));
-        let version = SnapshotVersion(format!("{last:?} {who:?}"));
+        let version = SnapshotVersion::new(format!("{last:?} {who:?}"));
         Ok(Snapshot {
             resource: resource.clone(),
             version,

@@ -132,7 +132,7 @@ fn version<'a>(fence: Option<Fence>, entries: impl Iterator<Item = &'a Entry>) -
     for entry in entries {
         (entry.id, entry.granted, entry.since, entry.note.as_str()).hash(&mut state);
     }
-    SnapshotVersion(format!("{:016x}", state.finish()))
+    SnapshotVersion::new(format!("{:016x}", state.finish()))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) fn promise(medium: Medium) -> RegisterPromise {
     RegisterPromise {
         max_bytes: MAX_BYTES,
         waiting: WaitMode::Polls,
-        safety: match medium {
+        durability: match medium {
             Medium::Disk => Durability::Strict,
             // A restart of the machine ends every claim, but a value is to outlive its writer.
             Medium::Memory | Medium::Network => Durability::LostOnFailover,
@@ -82,7 +82,7 @@ fn look_in(room: &ResourceDir, at: &Resource) -> Result<Registered, Failure> {
     if name != at.as_str() {
         return Err(foreign(&path, "has the name of another resource, whose hash is the same: rename one"));
     }
-    Ok(Registered { value: Some(value.to_vec()), stamp: Stamp(stamp.to_owned()), left: None })
+    Ok(Registered { value: Some(value.to_vec()), stamp: Stamp::new(stamp.to_owned()), left: None })
 }
 
 fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Result<Option<Stamp>, Failure> {
@@ -103,7 +103,7 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
             let is_first = *seen == nothing().stamp;
             let settled =
                 replaced.and_then(|()| if is_first { directory::sync(root.path()) } else { Ok(()) });
-            settled.map(|()| Stamp(stamp))
+            settled.map(|()| Stamp::new(stamp))
         }
         None => remove(&room).map(|()| nothing().stamp),
     };
@@ -120,7 +120,7 @@ fn remove(room: &ResourceDir) -> Result<(), Failure> {
 }
 
 fn nothing() -> Registered {
-    Registered { value: None, stamp: Stamp("none".to_owned()), left: None }
+    Registered { value: None, stamp: Stamp::new("none"), left: None }
 }
 
 /// Returns a value as it is stored: a mark, a stamp, the name of the resource, and after the end of the

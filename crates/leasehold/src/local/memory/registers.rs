@@ -124,7 +124,7 @@ impl Registers for MemoryBackend {
 }
 
 fn stamp(number: u64) -> Stamp {
-    Stamp(number.to_string())
+    Stamp::new(number.to_string())
 }
 
 /// The longest value: enough for a cached page, and no more than other stores can take.
@@ -132,7 +132,7 @@ const MAX_BYTES: usize = 512 * 1024;
 const PROMISE: RegisterPromise = RegisterPromise {
     max_bytes: MAX_BYTES,
     waiting: WaitMode::Notifies,
-    safety: Durability::Strict,
+    durability: Durability::Strict,
     forgets: true,
 };
 const POLLED: RegisterPromise = RegisterPromise { waiting: WaitMode::Polls, ..PROMISE };

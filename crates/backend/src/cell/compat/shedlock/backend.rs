@@ -100,7 +100,7 @@ impl<T: ShedTable> ShedBackend<T> {
         let row = row.ok_or_else(|| Failure::unavailable("the table did not answer"))??;
         let mut snapshot = Snapshot {
             resource: resource.clone(),
-            version: SnapshotVersion("-".to_owned()),
+            version: SnapshotVersion::new("-"),
             holders: Vec::new(),
             waiting: Vec::new(),
             fence: None,
@@ -108,7 +108,7 @@ impl<T: ShedTable> ShedBackend<T> {
         let Some(row) = row else { return Ok(snapshot) };
         let Owner { id, note } = Owner::read(&row.by);
         // Of an id only its public name may be shown.
-        snapshot.version = SnapshotVersion(format!("{}-{}", id.tag(), row.since));
+        snapshot.version = SnapshotVersion::new(format!("{}-{}", id.tag(), row.since));
         snapshot.holders.push(ClaimInfo {
             id,
             share: Share::MUTEX,
