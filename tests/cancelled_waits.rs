@@ -16,24 +16,24 @@ use leasehold_tests::{Store, settled};
 const DROPPED: u32 = 10_000;
 const NAMES: u32 = 50;
 /// The number of acquisitions at the same time; the second, if each may need a connection.
-const CROWD: u32 = 500;
-const SMALL_CROWD: u32 = 50;
+const CONCURRENCY: u32 = 500;
+const LOW_CONCURRENCY: u32 = 50;
 /// One in so many waits for a mutex without an end.
 const ENDLESS: u32 = 40;
 
 /// Drops acquisitions of all kinds at random points, a crowd at the same time, while others come
 /// through: how many.
-async fn cancel_at_random(clients: &[Client], dropped: u32, crowd: u32) -> u32 {
-    let mut came_through = 0;
-    for round in 0..dropped.div_ceil(crowd) {
-        let tasks: Vec<_> = (0..crowd)
+async fn cancel_at_random(clients: &[Client], dropped: u32, concurrency: u32) -> u32 {
+    let mut acquired = 0;
+    for round in 0..dropped.div_ceil(concurrency) {
+        let tasks: Vec<_> = (0..concurrency)
             .map(|n| tokio::spawn(one(clients[n as usize % clients.len()].clone(), round + n)))
             .collect();
         for task in tasks {
-            came_through += u32::from(task.await.unwrap());
+            acquired += u32::from(task.await.unwrap());
         }
     }
-    came_through
+    acquired
 }
 
 async fn one(locks: Client, n: u32) -> bool {
@@ -126,7 +126,7 @@ async fn in_postgres() {
             ("SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'leasehold%'", "connections"),
             ("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", "advisory locks"),
         ] {
-            comes_to_nothing(what, async || number(&server.sql(question).await.unwrap())).await;
+            wait_until_zero(what, async || number(&server.sql(question).await.unwrap())).await;
         }
     }
     let claims = server.sql("SELECT count(*) FROM leasehold WHERE claims <> ''").await.unwrap();
@@ -140,7 +140,7 @@ async fn in_mariadb() {
         // A named lock and a transaction end with their connection. The kit asks over the socket.
         let open =
             "SELECT COUNT(*) FROM information_schema.processlist WHERE host <> 'localhost' AND user = 'root'";
-        comes_to_nothing("connections", async || number(&server.sql(open).await.unwrap())).await;
+        wait_until_zero("connections", async || number(&server.sql(open).await.unwrap())).await;
     }
     let claims = server.sql("SELECT COUNT(*) FROM leasehold WHERE claims <> ''").await.unwrap();
     assert_eq!(number(&claims), 0, "claims are left in rows");
@@ -159,7 +159,7 @@ async fn on_memcached() {
     let Some(server) = MemcachedServer::start_or_skip().await else { return };
     for dialect in ["native", "plain"] {
         leaves_nothing_when_it_is_closed(&format!("{}?dialect={dialect}", server.url())).await;
-        comes_to_nothing("items", async || server.stat("curr_items").await.unwrap()).await;
+        wait_until_zero("items", async || server.stat("curr_items").await.unwrap()).await;
     }
 }
 
@@ -170,20 +170,20 @@ async fn leaves_nothing_when_it_is_closed(url: &str) {
     let client = async || Client::open(url).await.unwrap();
     let clients = [client().await, client().await, client().await];
     let began = std::time::Instant::now();
-    let came_through = cancel_at_random(&clients[..2], dropped, SMALL_CROWD).await;
+    let acquired = cancel_at_random(&clients[..2], dropped, LOW_CONCURRENCY).await;
     settled(&clients[2]).await;
-    println!("{url}: {came_through} of {dropped} came through, in {:?}", began.elapsed());
-    assert!(came_through > 0 && came_through < dropped, "{url}: {came_through} of {dropped}");
+    println!("{url}: {acquired} of {dropped} came through, in {:?}", began.elapsed());
+    assert!(acquired > 0 && acquired < dropped, "{url}: {acquired} of {dropped}");
     for client in &clients {
         assert!(client.close(Duration::from_secs(10)).await, "{url}: a claim was not released");
     }
     drop(clients);
     tasks_end(tasks).await;
-    comes_to_nothing("descriptors", async || (descriptors() as u64).saturating_sub(open as u64)).await;
+    wait_until_zero("descriptors", async || (descriptors() as u64).saturating_sub(open as u64)).await;
 }
 
 /// Waits until what is left of it is none.
-async fn comes_to_nothing(what: &str, count: impl AsyncFn() -> u64) {
+async fn wait_until_zero(what: &str, count: impl AsyncFn() -> u64) {
     let mut left = 0;
     for _ in 0..500 {
         left = count().await;
@@ -210,7 +210,7 @@ async fn leaves_nothing(store: &Store) {
     held.release().await.unwrap();
     settled(&third).await;
     let (tasks, open) = (tokio::runtime::Handle::current().metrics().num_alive_tasks(), descriptors());
-    cancel_at_random(&clients, DROPPED, CROWD).await;
+    cancel_at_random(&clients, DROPPED, CONCURRENCY).await;
     settled(&third).await;
     tasks_end(tasks).await;
     assert!(descriptors() <= open, "{} descriptors are open, {open} were before", descriptors());

@@ -111,9 +111,9 @@ async fn a_holder_is_paused(store: &str, campaign: &Campaign, rounds: usize) {
     command.arg(campaign.ensemble.url(TTL)).arg(NAME).arg(TTL.as_millis().to_string());
     command.arg(campaign.register());
     let peer = Arc::new(Mutex::new(Peer::start(command).unwrap()));
-    let ask = async |word: &'static str| {
+    let ask = async |order: &'static str| {
         let peer = peer.clone();
-        tokio::task::spawn_blocking(move || peer.lock().unwrap().ask(word).unwrap()).await.unwrap()
+        tokio::task::spawn_blocking(move || peer.lock().unwrap().ask(order).unwrap()).await.unwrap()
     };
     let mut paused = Vec::new();
     for _ in 0..rounds {

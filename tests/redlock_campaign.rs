@@ -30,7 +30,7 @@ enum Fault {
 impl Fault {
     const ALL: [Fault; 4] = [Fault::Kill, Fault::Stop, Fault::Cut, Fault::Forget];
 
-    async fn strike(self, servers: &RedisQuorum, number: usize) {
+    async fn inject(self, servers: &RedisQuorum, number: usize) {
         match self {
             Fault::Kill => servers.server(number).kill().unwrap(),
             Fault::Stop => servers.server(number).stop().unwrap(),
@@ -50,7 +50,7 @@ impl Fault {
 }
 
 /// The crowd that wants the lock, and what it shares.
-struct Crowd {
+struct Shared {
     referee: Arc<Referee>,
     /// A register that checks fences, and how many writes it has acknowledged.
     register: PathBuf,
@@ -59,23 +59,23 @@ struct Crowd {
 }
 
 /// One of the crowd; how often it waited for nothing.
-async fn contend(locks: Client, crowd: Arc<Crowd>) -> u64 {
+async fn contend(locks: Client, shared: Arc<Shared>) -> u64 {
     let mutex = locks.mutex("job").ttl(TTL);
     let mut failed = 0;
-    while !crowd.over.load(Ordering::SeqCst) {
+    while !shared.over.load(Ordering::SeqCst) {
         let Ok(Some(guard)) = mutex.try_lock_for(Duration::from_secs(5)).await else {
             failed += 1;
             continue;
         };
         let guard = Arc::new(guard);
-        crowd.referee.enter(&guard);
-        match add_one(&crowd.register, guard.fence().unwrap()) {
-            Ok(()) => drop(crowd.written.fetch_add(1, Ordering::SeqCst)),
-            Err(FencedFileError::Stale(_)) => crowd.referee.refused(&guard),
+        shared.referee.enter(&guard);
+        match add_one(&shared.register, guard.fence().unwrap()) {
+            Ok(()) => drop(shared.written.fetch_add(1, Ordering::SeqCst)),
+            Err(FencedFileError::Stale(_)) => shared.referee.refused(&guard),
             Err(error) => panic!("{error}"),
         }
         tokio::time::sleep(Duration::from_millis(u64::from(getrandom::u32().unwrap() % 8))).await;
-        crowd.referee.leave(&guard);
+        shared.referee.leave(&guard);
         if let Some(guard) = Arc::into_inner(guard) {
             // A lock that was lost meanwhile reports it, which is right.
             let _ = guard.release().await;
@@ -113,11 +113,11 @@ async fn any_two_of_five_may_fail_at_any_moment() {
     let directory = tempfile::tempdir().unwrap();
     let register = directory.path().join("register");
     let (written, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let crowd = Arc::new(Crowd { referee: Referee::new(), register, written, over });
+    let shared = Arc::new(Shared { referee: Referee::new(), register, written, over });
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         let locks = redlock(&servers.hosts_by_proxy(), OPTIONS).await;
-        clients.push(tokio::spawn(contend(locks, crowd.clone())));
+        clients.push(tokio::spawn(contend(locks, shared.clone())));
     }
     let mut times = Vec::new();
     for round in 0..rounds {
@@ -126,38 +126,38 @@ async fn any_two_of_five_may_fail_at_any_moment() {
         let first = chance() % 5;
         let second = (first + 1 + chance() % 4) % 5;
         let faults = [Fault::ALL[chance() % 4], Fault::ALL[chance() % 4]];
-        faults[0].strike(&servers, first).await;
+        faults[0].inject(&servers, first).await;
         tokio::time::sleep(Duration::from_millis(chance() as u64 % 50)).await;
-        faults[1].strike(&servers, second).await;
-        let (struck, before) = (Instant::now(), crowd.referee.counts().grants);
+        faults[1].inject(&servers, second).await;
+        let (injected_at, before) = (Instant::now(), shared.referee.counts().grants);
         // The lease of a holder at the time of the fault may have to run out first.
-        while crowd.referee.counts().grants < before + 5 {
+        while shared.referee.counts().grants < before + 5 {
             assert!(
-                struck.elapsed() < TTL + Duration::from_secs(10),
+                injected_at.elapsed() < TTL + Duration::from_secs(10),
                 "round {round}: no progress with {faults:?} on {first} and {second}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        times.push(struck.elapsed());
+        times.push(injected_at.elapsed());
         tokio::time::sleep(Duration::from_millis(chance() as u64 % 1200)).await;
         faults[0].heal(&servers, first).await;
         faults[1].heal(&servers, second).await;
         whole(&servers).await;
-        crowd.referee.verdict();
+        shared.referee.verdict();
     }
-    crowd.over.store(true, Ordering::SeqCst);
+    shared.over.store(true, Ordering::SeqCst);
     let mut failed = 0;
     for client in clients {
         failed += client.await.unwrap();
     }
-    crowd.referee.verdict();
-    let value: u64 = std::fs::read_to_string(&crowd.register).unwrap().parse().unwrap();
-    assert_eq!(value, crowd.written.load(Ordering::SeqCst), "acknowledged writes are missing");
+    shared.referee.verdict();
+    let value: u64 = std::fs::read_to_string(&shared.register).unwrap().parse().unwrap();
+    assert_eq!(value, shared.written.load(Ordering::SeqCst), "acknowledged writes are missing");
     times.sort_unstable();
     println!(
         "{rounds} rounds in {:.0?}: {:?}, {failed} waits for nothing; five grants took {:.1?} (median), {:.1?} (longest)",
         began.elapsed(),
-        crowd.referee.counts(),
+        shared.referee.counts(),
         times[times.len() / 2],
         times[times.len() - 1]
     );

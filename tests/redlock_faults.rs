@@ -51,7 +51,7 @@ async fn a_minority_that_hangs_or_is_dead_slows_no_grant() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_majority_each_server_is_named_with_what_it_said() {
+async fn without_a_majority_each_server_is_named_with_its_state() {
     let Some(servers) = servers(5).await else { return };
     let locks = impatient(&servers, "?timeout=300ms").await;
     servers.server(0).kill().unwrap();
@@ -70,7 +70,7 @@ async fn without_a_majority_each_server_is_named_with_what_it_said() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_a_minority_forgot_is_there_again_after_a_renewal() {
+async fn renewal_restores_a_lock_that_a_minority_forgot() {
     let Some(servers) = servers(5).await else { return };
     let locks = redlock(&servers.hosts(), "").await;
     let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
@@ -171,7 +171,7 @@ async fn uptime(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flushed_server_votes_for_nobody_while_a_lease_is_valid() {
+async fn flushed_server_grants_no_vote_while_a_lease_is_valid() {
     let Some(servers) = servers(3).await else { return };
     let options = "?max-ttl=6s";
     let (one, two) = (redlock(&servers.hosts(), options).await, impatient(&servers, options).await);
@@ -223,7 +223,7 @@ async fn a_flushed_server_notes_when_it_was_first_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flushed_server_comes_back_by_itself() {
+async fn flushed_server_rejoins_by_itself() {
     let Some(servers) = servers(3).await else { return };
     let locks = redlock(&servers.hosts(), SHORT).await;
     servers.server(0).flushall().await.unwrap();
@@ -258,7 +258,7 @@ async fn servers_that_evict_keys_or_have_two_names_are_refused() {
 
 /// Breaks, on purpose, the assumption that servers are not armed while an earlier lock may be valid.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_holders_by_a_hasty_operator_are_told_apart_by_the_fence() {
+async fn fence_stops_the_old_holder_after_a_hasty_rearm() {
     let Some(servers) = servers(5).await else { return };
     let (one, two) = (redlock(&servers.hosts(), "").await, redlock(&servers.hosts(), "").await);
     let gate = FenceGate::new(0u32);

@@ -8,7 +8,7 @@ use leasehold::backend::quorum::{Member, MemberState, Stamp, Vote};
 use leasehold::backend::{Claim, ClaimId, Fence, Note};
 use leasehold::{Resource, Share};
 use leasehold_redis::{RedisConfig, RedisNode};
-use leasehold_sim::quorum::{Answer, Heard, Node, Rules};
+use leasehold_sim::quorum::{Answer, Node, Rules, Seen};
 use leasehold_testkit::{Data, RedisServer};
 
 const STEPS: usize = 1500;
@@ -16,7 +16,7 @@ const CLAIMS: usize = 4;
 
 /// One question that was answered, by the model and by the server.
 struct Asked {
-    who: usize,
+    claim_index: usize,
     value: u8,
     stamp: Stamp,
     model: Answer,
@@ -24,13 +24,13 @@ struct Asked {
 }
 
 /// The server beside the model.
-struct Twins {
+struct ServerAndModel {
     server: RedisServer,
     member: RedisNode,
     node: Node,
     claims: Vec<Claim>,
     asked: Vec<Asked>,
-    heard: Vec<(Heard, MemberState)>,
+    seen: Vec<(Seen, MemberState)>,
     asks: u32,
 }
 
@@ -44,8 +44,8 @@ fn below(n: usize) -> usize {
     getrandom::u32().unwrap() as usize % n
 }
 
-impl Twins {
-    async fn start() -> Option<Twins> {
+impl ServerAndModel {
+    async fn start() -> Option<ServerAndModel> {
         let server = RedisServer::start_or_skip().await?;
         let member = RedisNode::new(RedisConfig::parse(&server.url()).unwrap());
         let claim = || Claim {
@@ -57,15 +57,15 @@ impl Twins {
         };
         let claims = (0..CLAIMS).map(|_| claim()).collect();
         let node = Node::fresh(0);
-        Some(Twins { server, member, node, claims, asked: Vec::new(), heard: Vec::new(), asks: 0 })
+        Some(ServerAndModel { server, member, node, claims, asked: Vec::new(), seen: Vec::new(), asks: 0 })
     }
 
     /// A client requests the lock; an earlier holder's lease has run out before.
     async fn ask(&mut self) {
-        let who = below(CLAIMS);
+        let claim_index = below(CLAIMS);
         self.server.command(&["DEL", "{lh:twin}:vote"]).await.unwrap();
         let stamp = Stamp::from_bytes(bytes());
-        let answer = self.member.ask(&self.claims[who], stamp).await.unwrap();
+        let answer = self.member.ask(&self.claims[claim_index], stamp).await.unwrap();
         // The model knows values apart by a small number; long before it is used again, its question is
         // forgotten.
         self.asks += 1;
@@ -75,7 +75,7 @@ impl Twins {
         let Vote::Yours { last, fence } = answer.vote else { panic!("{answer:?}") };
         assert_eq!(last, fence_of(model.record));
         assert_eq!(fence, None, "the lock ran out, and its fence with it");
-        self.asked.push(Asked { who, value, stamp, model, run: answer.memory.run });
+        self.asked.push(Asked { claim_index, value, stamp, model, run: answer.memory.run });
         if self.asked.len() > 12 {
             self.asked.remove(0);
         }
@@ -91,7 +91,7 @@ impl Twins {
         let token = (epoch, (asked.model.record.1 + below(3) as u8).max(1));
         let took = self.node.write(asked.value, asked.model.run, token, &Rules::SOUND);
         let fence = fence_of(token);
-        let claim = &self.claims[asked.who];
+        let claim = &self.claims[asked.claim_index];
         let answer = self.member.write(claim, asked.stamp, &asked.run, fence).await.unwrap();
         assert_eq!(answer, took, "{token:?} after {:?} into {:?}", asked.model, self.node);
         took
@@ -101,19 +101,19 @@ impl Twins {
         let memory = self.member.recall().await.unwrap();
         assert_eq!(memory.armed().unwrap_or(0), u64::from(self.node.epoch));
         let Node { run, epoch, losses, .. } = self.node;
-        self.heard.push((Heard { run, epoch, losses: memory.unarmed_since.map(|_| losses) }, memory));
-        if self.heard.len() > 6 {
-            self.heard.remove(0);
+        self.seen.push((Seen { run, epoch, losses: memory.unarmed_since.map(|_| losses) }, memory));
+        if self.seen.len() > 6 {
+            self.seen.remove(0);
         }
     }
 
     /// A client marks the node according to an answer of it, of now or of long ago.
     async fn mark(&mut self) -> bool {
-        let Some((heard, memory)) = self.heard.get(below(self.heard.len().max(1))) else { return false };
-        let epoch = heard.epoch + 1 + below(2) as u8;
-        let took = self.node.mark(*heard, epoch, &Rules::SOUND);
+        let Some((seen, memory)) = self.seen.get(below(self.seen.len().max(1))) else { return false };
+        let epoch = seen.epoch + 1 + below(2) as u8;
+        let took = self.node.mark(*seen, epoch, &Rules::SOUND);
         let answer = self.member.mark(memory, u64::from(epoch)).await.unwrap();
-        assert_eq!(answer, took, "{epoch} over {heard:?} into {:?}", self.node);
+        assert_eq!(answer, took, "{epoch} over {seen:?} into {:?}", self.node);
         took
     }
 
@@ -124,7 +124,7 @@ impl Twins {
 
     async fn crash(&mut self) {
         self.server.restart(Data::Lose).await.unwrap();
-        self.node.crash(leasehold_sim::quorum::NOBODY);
+        self.node.crash(leasehold_sim::quorum::NO_OWNER);
         // The first requests may meet the end of the old connection.
         while self.member.recall().await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -138,28 +138,28 @@ fn fence_of((epoch, counter): (u8, u8)) -> Fence {
 
 #[tokio::test]
 async fn the_scripts_do_what_the_model_does() {
-    let Some(mut twins) = Twins::start().await else { return };
+    let Some(mut pair) = ServerAndModel::start().await else { return };
     let (mut taken, mut marked, mut refused) = (0, 0, 0);
     for step in 0..STEPS {
-        if step % 150 == 149 || twins.node.epoch > 200 || twins.node.record.1 > 200 {
-            twins.crash().await;
+        if step % 150 == 149 || pair.node.epoch > 200 || pair.node.record.1 > 200 {
+            pair.crash().await;
             continue;
         }
         if step % 50 == 49 {
-            twins.flush().await;
+            pair.flush().await;
             continue;
         }
         let took = match below(10) {
             0..4 => {
-                twins.ask().await;
+                pair.ask().await;
                 continue;
             }
-            4..8 => twins.write().await.then(|| taken += 1),
+            4..8 => pair.write().await.then(|| taken += 1),
             8 => {
-                twins.recall().await;
+                pair.recall().await;
                 continue;
             }
-            _ => twins.mark().await.then(|| marked += 1),
+            _ => pair.mark().await.then(|| marked += 1),
         };
         refused += u32::from(took.is_none());
     }

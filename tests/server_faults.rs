@@ -58,7 +58,7 @@ async fn a_server_that_is_restarted_with_its_data_keeps_the_lock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_wait_survive_a_restart() {
+async fn waiters_survive_a_server_restart() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let (one, two) = (Client::open(&server.url()).await.unwrap(), Client::open(&server.url()).await.unwrap());
     let guard = hold(&one, "job").await;
@@ -74,7 +74,7 @@ async fn those_who_wait_survive_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn partitioned_holder_sees_loss_first_and_spares_its_successor() {
+async fn partitioned_holder_sees_loss_first_and_keeps_its_successor() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for way in [Way::Both, Way::ToServer, Way::ToClient] {
         let proxy = Proxy::start(server.addr()).await.unwrap();
@@ -126,7 +126,7 @@ async fn answers_that_are_lost_leave_one_holder_and_no_residue() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stays_away_is_reported_to_those_who_wait() {
+async fn waiters_see_an_error_if_the_server_stays_away() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let tuning = leasehold::Tuning { outage: Duration::from_millis(500), ..Default::default() };
     let locks = Client::builder().tuning(tuning).open(&server.url()).await.unwrap();

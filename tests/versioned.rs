@@ -60,8 +60,8 @@ async fn no_update_is_lost(url: &str) {
 async fn lost_answers_are_found_out(server: SocketAddr, url_at: impl Fn(SocketAddr) -> String) {
     let proxy = Proxy::start(server).await.unwrap();
     let through = Client::open(&url_at(proxy.addr())).await.unwrap();
-    let beside = Client::open(&url_at(server)).await.unwrap();
-    let (value, other) = (through.versioned("stock"), beside.versioned("stock"));
+    let direct = Client::open(&url_at(server)).await.unwrap();
+    let (value, other) = (through.versioned("stock"), direct.versioned("stock"));
     let (mut made, mut unknown) = (0, 0);
     for round in 0..LOST_ROUNDS {
         add_one(&value).await.unwrap();
@@ -160,7 +160,7 @@ async fn on_memcached() {
 
 /// Stores that decide by several others, or write in the form of others, have no registers, and say so.
 #[tokio::test]
-async fn where_there_are_none_it_says_so_before_it_asks() {
+async fn missing_registers_are_refused_before_any_request() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let locks = Client::open(&format!("{}?dialect=plain", server.url())).await.unwrap();
     let error = add_one(&locks.versioned("stock")).await.unwrap_err();

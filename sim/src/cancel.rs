@@ -164,7 +164,7 @@ pub enum Step {
     /// The server carries out what is under way.
     Serve,
     /// The answer arrives.
-    Hear,
+    Receive,
     /// The connection breaks.
     Break,
     /// The server carries out a request of a broken connection.
@@ -207,7 +207,7 @@ impl Cancel {
         }
     }
 
-    fn hear(&self, state: &mut State, request: Request, answer: Answer) {
+    fn receive(&self, state: &mut State, request: Request, answer: Answer) {
         match (request, answer) {
             (Request::Contend { .. }, Answer::Granted) if state.wanted => state.phase = Phase::Holding,
             (Request::Contend { .. }, Answer::Granted) => state.may_be_there |= self.rules.releases_unwanted,
@@ -260,7 +260,7 @@ impl Model for Cancel {
                 }
             }
             Some((_, answer)) => {
-                actions.push(if answer.is_none() { Step::Serve } else { Step::Hear });
+                actions.push(if answer.is_none() { Step::Serve } else { Step::Receive });
                 if state.breaks < self.breaks {
                     actions.push(Step::Break);
                 }
@@ -291,9 +291,9 @@ impl Model for Cancel {
                 let answer = state.server.serve(request, &self.rules);
                 state.current = Some((request, Some(answer)));
             }
-            Step::Hear => {
+            Step::Receive => {
                 let (request, answer) = state.current.take()?;
-                self.hear(&mut state, request, answer?);
+                self.receive(&mut state, request, answer?);
             }
             Step::Break => self.break_off(&mut state)?,
             Step::ServeStray(index) => {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_request_leaves_a_claim_which_only_its_lease_ends() {
+    fn late_request_leaves_a_claim_that_only_its_lease_ends() {
         assert_eq!(breaks(model(SOUND, true), NOTHING_LEFT), 8);
     }
 
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn releasing_whatever_is_there_breaks() {
+    fn releasing_any_present_claim_breaks() {
         assert_eq!(breaks(model(Rules { releases_own_only: false, ..SOUND }, false), OTHERS_KEPT), 6);
     }
 }

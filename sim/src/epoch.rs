@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_epoch_it_breaks() {
+    fn missing_epoch_breaks() {
         assert_eq!(breaks(two(Rules { epoch: false, ..SOUND }, 4, 2, 0), RISING), 4);
         let counter = Rules { epoch: false, ids: Ids::None, seed: Seed::Zero, ..SOUND };
         assert_eq!(breaks(two(counter, 4, 2, 0), RISING), 3);
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn without_ids_a_restart_breaks_it() {
+    fn restart_without_run_ids_breaks() {
         assert_eq!(breaks(two(Rules { ids: Ids::None, ..SOUND }, 4, 0, 1), RISING), 5);
     }
 

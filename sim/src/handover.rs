@@ -43,9 +43,9 @@ pub struct Rules {
     /// A hold that cannot be delivered goes to the next task, in place of being dropped.
     pub keeps_undeliverable: bool,
     /// When the contender was called back, the line continues with the tasks that came meanwhile.
-    pub goes_on_after_recall: bool,
+    pub continues_after_recall: bool,
     /// When a release is confirmed, the line continues.
-    pub goes_on_after_release: bool,
+    pub continues_after_release: bool,
     /// The last task that leaves calls the contender back.
     pub recalls: bool,
 }
@@ -58,8 +58,8 @@ impl Rules {
             budget,
             keeps_budget: true,
             keeps_undeliverable: true,
-            goes_on_after_recall: true,
-            goes_on_after_release: true,
+            continues_after_recall: true,
+            continues_after_release: true,
             recalls: true,
         }
     }
@@ -95,7 +95,7 @@ pub enum Step {
     /// The server grants the first claim.
     Grant(u8),
     /// The grant arrives, and a task is picked for it.
-    HearGrant(u8),
+    ReceiveGrant(u8),
     /// A contender that was called back ends.
     End(u8),
     /// A task is picked for the hold that was released, or the claim is released.
@@ -167,7 +167,7 @@ impl Handover {
         let (in_queue, holds) = (state.queue.contains(&index), state.holder == Some(index));
         match process.contender {
             Contender::None => {}
-            _ if holds => actions.push(Step::HearGrant(index)),
+            _ if holds => actions.push(Step::ReceiveGrant(index)),
             Contender::Waits if !in_queue => actions.push(Step::Join(index)),
             Contender::Waits => {}
             Contender::Recalled => actions.push(Step::End(index)),
@@ -246,14 +246,14 @@ impl Handover {
     fn end(&self, process: &mut Process) {
         process.contender = Contender::None;
         process.overtaken = 0;
-        if self.rules.goes_on_after_recall {
+        if self.rules.continues_after_recall {
             process.advance();
         }
     }
 
     fn confirm(&self, process: &mut Process) {
         process.held = None;
-        if self.rules.goes_on_after_release {
+        if self.rules.continues_after_release {
             process.advance();
         }
     }
@@ -317,9 +317,9 @@ impl Model for Handover {
                 state.holder = Some(index);
                 state.seq += 1;
             }
-            Step::HearGrant(index) => {
+            Step::ReceiveGrant(index) => {
                 let seq = state.seq;
-                state.processes[usize::from(index)].hear_grant(seq);
+                state.processes[usize::from(index)].receive_grant(seq);
             }
             Step::End(index) => {
                 state.queue.retain(|other| *other != index);
@@ -412,14 +412,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_does_not_go_on_after_a_recall_sleeps() {
-        let rules = Rules { goes_on_after_recall: false, ..SOUND };
+    fn queue_that_does_not_continue_after_a_recall_stalls() {
+        let rules = Rules { continues_after_recall: false, ..SOUND };
         assert_eq!(breaks(model(rules, &[2, 1], 1, false), AWAKE), 5);
     }
 
     #[test]
-    fn a_line_that_does_not_go_on_after_a_release_sleeps() {
-        let rules = Rules { goes_on_after_release: false, ..SOUND };
+    fn queue_that_does_not_continue_after_a_release_stalls() {
+        let rules = Rules { continues_after_release: false, ..SOUND };
         assert_eq!(breaks(model(rules, &[2, 1], 1, false), AWAKE), 10);
     }
 

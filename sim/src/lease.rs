@@ -107,7 +107,7 @@ pub enum Work {
     /// Nothing.
     None,
     /// It looked at its clock, and holds.
-    Looked,
+    Checked,
     /// The resource is open to it.
     Opened,
     /// It has read this value.
@@ -196,17 +196,17 @@ pub enum Step {
     /// The server carries the question out.
     Serve(u8),
     /// The answer arrives.
-    Hear(u8),
+    Receive(u8),
     /// Sends a renewal in this slot.
     Renew(u8, u8),
     /// The server carries it out.
     ServeRenewal(u8, u8),
     /// The answer arrives.
-    HearRenewal(u8, u8),
+    ReceiveRenewal(u8, u8),
     /// The client gives up waiting for the answer.
     GiveUpRenewal(u8, u8),
     /// Looks at its clock, and continues because it holds.
-    Look(u8),
+    Check(u8),
     /// Opens the resource.
     Open(u8),
     /// Reads.
@@ -237,51 +237,55 @@ pub struct Lease<const C: usize> {
 }
 
 impl<const C: usize> Lease<C> {
-    fn actions_of(&self, state: &State<C>, who: u8, actions: &mut Vec<Step>) {
-        let client = state.clients[usize::from(who)];
+    fn actions_of(&self, state: &State<C>, client_id: u8, actions: &mut Vec<Step>) {
+        let client = state.clients[usize::from(client_id)];
         match client.phase {
-            Phase::Idle if client.number < self.attempts => actions.push(Step::Ask(who)),
+            Phase::Idle if client.number < self.attempts => actions.push(Step::Ask(client_id)),
             Phase::Idle => {}
-            Phase::Asking(_) => actions.extend([Step::Ask(who), Step::Serve(who)]),
+            Phase::Asking(_) => actions.extend([Step::Ask(client_id), Step::Serve(client_id)]),
             Phase::Answered { .. } => {
-                actions.push(Step::Hear(who));
+                actions.push(Step::Receive(client_id));
                 if client.sent < self.repeats {
-                    actions.push(Step::Ask(who));
+                    actions.push(Step::Ask(client_id));
                 }
             }
             Phase::Holding { left, work, .. } => {
                 actions.push(match work {
-                    Work::None => Step::Look(who),
-                    Work::Looked if self.rules.fence == FenceUse::BeforeRead => Step::Open(who),
-                    Work::Looked | Work::Opened => Step::Read(who),
-                    Work::Read(_) => Step::Write(who),
-                    Work::Done => Step::Leave(who),
+                    Work::None => Step::Check(client_id),
+                    Work::Checked if self.rules.fence == FenceUse::BeforeRead => Step::Open(client_id),
+                    Work::Checked | Work::Opened => Step::Read(client_id),
+                    Work::Read(_) => Step::Write(client_id),
+                    Work::Done => Step::Leave(client_id),
                 });
                 if left == 0 {
-                    actions.push(Step::Leave(who));
+                    actions.push(Step::Leave(client_id));
                 }
             }
         }
         for slot in 0..2 {
             match client.renewals[usize::from(slot)] {
                 Renewal::None if client.believes() && client.sent < self.repeats => {
-                    actions.push(Step::Renew(who, slot));
+                    actions.push(Step::Renew(client_id, slot));
                 }
                 Renewal::None => {}
                 Renewal::Sent(_) => {
-                    actions.extend([Step::ServeRenewal(who, slot), Step::GiveUpRenewal(who, slot)]);
+                    actions
+                        .extend([Step::ServeRenewal(client_id, slot), Step::GiveUpRenewal(client_id, slot)]);
                 }
                 Renewal::Answered { .. } => {
-                    actions.extend([Step::HearRenewal(who, slot), Step::GiveUpRenewal(who, slot)]);
+                    actions.extend([
+                        Step::ReceiveRenewal(client_id, slot),
+                        Step::GiveUpRenewal(client_id, slot),
+                    ]);
                 }
             }
         }
         if client.releasing.is_some() {
-            actions.push(Step::ServeRelease(who));
+            actions.push(Step::ServeRelease(client_id));
         }
     }
 
-    fn hear_renewal(&self, client: &mut Client, slot: u8) -> Option<()> {
+    fn receive_renewal(&self, client: &mut Client, slot: u8) -> Option<()> {
         let Renewal::Answered { age, held } =
             std::mem::replace(&mut client.renewals[usize::from(slot)], Renewal::None)
         else {
@@ -310,8 +314,8 @@ impl<const C: usize> Lease<C> {
     fn work(&self, register: &mut Register, token: u8, step: Step, work: Work) -> Option<Work> {
         let checks = self.rules.fence;
         Some(match (step, work) {
-            (Step::Open(_), Work::Looked) if register.open(token) => Work::Opened,
-            (Step::Read(_), Work::Looked | Work::Opened)
+            (Step::Open(_), Work::Checked) if register.open(token) => Work::Opened,
+            (Step::Read(_), Work::Checked | Work::Opened)
                 if checks != FenceUse::BeforeRead || register.open(token) =>
             {
                 Work::Read(register.value)
@@ -326,9 +330,9 @@ impl<const C: usize> Lease<C> {
         })
     }
 
-    fn next_of(&self, state: &mut State<C>, who: u8, step: Step) -> Option<()> {
-        let client = &mut state.clients[usize::from(who)];
-        let claim = Claim { client: who, number: client.number };
+    fn next_of(&self, state: &mut State<C>, client_id: u8, step: Step) -> Option<()> {
+        let client = &mut state.clients[usize::from(client_id)];
+        let claim = Claim { client: client_id, number: client.number };
         match (step, client.phase) {
             (Step::Ask(_), before) => {
                 client.sent += u8::from(matches!(before, Phase::Answered { .. }));
@@ -338,7 +342,7 @@ impl<const C: usize> Lease<C> {
                 let token = state.server.grant(claim, self.ttl)?;
                 client.phase = Phase::Answered { age, token };
             }
-            (Step::Hear(_), Phase::Answered { age, token }) => {
+            (Step::Receive(_), Phase::Answered { age, token }) => {
                 let left = self.rules.believes(self.ttl, age);
                 client.phase = Phase::Holding { left, token, work: Work::None };
             }
@@ -351,15 +355,15 @@ impl<const C: usize> Lease<C> {
                 let Renewal::Sent(age) = *renewal else { return None };
                 *renewal = Renewal::Answered { age, held: state.server.renew(claim, self.ttl) };
             }
-            (Step::HearRenewal(_, slot), _) => self.hear_renewal(client, slot)?,
+            (Step::ReceiveRenewal(_, slot), _) => self.receive_renewal(client, slot)?,
             (Step::GiveUpRenewal(_, slot), _) => self.give_up_renewal(client, slot),
-            (Step::Look(_), Phase::Holding { left: left @ 1.., token, work: Work::None }) => {
-                client.phase = Phase::Holding { left, token, work: Work::Looked };
+            (Step::Check(_), Phase::Holding { left: left @ 1.., token, work: Work::None }) => {
+                client.phase = Phase::Holding { left, token, work: Work::Checked };
             }
             (Step::Leave(_), _) => client.leave(),
             (Step::ServeRelease(_), _) => {
                 let number = client.releasing.take()?;
-                state.server.release(Claim { client: who, number }, &self.rules);
+                state.server.release(Claim { client: client_id, number }, &self.rules);
             }
             (Step::Open(_) | Step::Read(_) | Step::Write(_), Phase::Holding { left, token, work }) => {
                 let work = self.work(&mut state.register, token, step, work)?;
@@ -404,13 +408,13 @@ impl<const C: usize> Model for Lease<C> {
     }
 
     fn actions(&self, state: &State<C>, actions: &mut Vec<Step>) {
-        for who in 0..C as u8 {
-            self.actions_of(state, who, actions);
+        for client_id in 0..C as u8 {
+            self.actions_of(state, client_id, actions);
         }
         actions.push(Step::Tick(None));
         if self.slow_clocks {
-            let may = |who: &u8| state.clients[usize::from(*who)].steady == 0;
-            actions.extend((0..C as u8).filter(may).map(|who| Step::Tick(Some(who))));
+            let may = |client_id: &u8| state.clients[usize::from(*client_id)].steady == 0;
+            actions.extend((0..C as u8).filter(may).map(|client_id| Step::Tick(Some(client_id))));
         }
         if self.broken && state.server.holder.is_some() {
             actions.push(Step::Forget);
@@ -422,19 +426,19 @@ impl<const C: usize> Model for Lease<C> {
         match step {
             Step::Tick(slow) => self.tick(&mut state, slow),
             Step::Forget => state.server.expire(),
-            Step::Ask(who)
-            | Step::Serve(who)
-            | Step::Hear(who)
-            | Step::Renew(who, _)
-            | Step::ServeRenewal(who, _)
-            | Step::HearRenewal(who, _)
-            | Step::GiveUpRenewal(who, _)
-            | Step::Look(who)
-            | Step::Open(who)
-            | Step::Read(who)
-            | Step::Write(who)
-            | Step::Leave(who)
-            | Step::ServeRelease(who) => self.next_of(&mut state, who, step)?,
+            Step::Ask(client_id)
+            | Step::Serve(client_id)
+            | Step::Receive(client_id)
+            | Step::Renew(client_id, _)
+            | Step::ServeRenewal(client_id, _)
+            | Step::ReceiveRenewal(client_id, _)
+            | Step::GiveUpRenewal(client_id, _)
+            | Step::Check(client_id)
+            | Step::Open(client_id)
+            | Step::Read(client_id)
+            | Step::Write(client_id)
+            | Step::Leave(client_id)
+            | Step::ServeRelease(client_id) => self.next_of(&mut state, client_id, step)?,
         }
         Some(state)
     }
@@ -514,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_of_whatever_is_there_breaks() {
+    fn release_of_any_present_claim_breaks() {
         assert_eq!(breaks(two(Rules { releases_own_only: false, ..SOUND }, 2, 0), EXCLUSIVE), 14);
     }
 

@@ -148,7 +148,7 @@ pub enum Step {
     /// The write is carried out, if it still may be, and the answer arrives.
     Write(u8),
     /// The same, and the answer is lost.
-    WriteUnheard(u8),
+    WriteWithoutReply(u8),
     /// The process gives up waiting, and the write is still under way.
     GiveUp(u8),
     /// A write that was abandoned is carried out, if it still may be.
@@ -171,17 +171,17 @@ pub struct Observer<const P: usize> {
 }
 
 impl<const P: usize> Observer<P> {
-    fn claim(&self, who: u8) -> u8 {
-        if self.is_heir(who) { 0 } else { who }
+    fn claim(&self, process_id: u8) -> u8 {
+        if self.is_heir(process_id) { 0 } else { process_id }
     }
 
-    fn is_heir(&self, who: u8) -> bool {
-        self.heir && who == 1
+    fn is_heir(&self, process_id: u8) -> bool {
+        self.heir && process_id == 1
     }
 
     /// Decides what a process writes that has read this, if anything.
-    fn decide(&self, process: &mut Process, who: u8, cell: Cell) -> Option<Write> {
-        let claim = self.claim(who);
+    fn decide(&self, process: &mut Process, process_id: u8, cell: Cell) -> Option<Write> {
+        let claim = self.claim(process_id);
         let age = cell.entry.map(|entry| process.note(entry));
         let is_alive = age.is_some_and(|age| age < self.ttl);
         let (seen, held) = (cell.number, process.left > 0);
@@ -198,7 +198,7 @@ impl<const P: usize> Observer<P> {
                 process.left = 0;
                 None
             }
-            None if held || self.is_heir(who) => {
+            None if held || self.is_heir(process_id) => {
                 // Its claim is gone, and an heir takes nothing anew.
                 process.left = 0;
                 None
@@ -218,12 +218,12 @@ impl<const P: usize> Observer<P> {
         true
     }
 
-    fn next_of(&self, state: &mut State<P>, who: u8, step: Step) -> Option<()> {
-        let mut process = state.processes[usize::from(who)];
+    fn next_of(&self, state: &mut State<P>, process_id: u8, step: Step) -> Option<()> {
+        let mut process = state.processes[usize::from(process_id)];
         match (step, process.doing) {
             (Step::Read(_), Doing::Nothing) => process.doing = Doing::Reading(state.cell, 0),
             (Step::Arrive(_), Doing::Reading(cell, age)) => {
-                process.doing = match self.decide(&mut process, who, cell) {
+                process.doing = match self.decide(&mut process, process_id, cell) {
                     Some(write) if process.writes > 0 => {
                         process.writes -= 1;
                         Doing::Writing(write, age)
@@ -234,7 +234,7 @@ impl<const P: usize> Observer<P> {
             (Step::Write(_), Doing::Writing(write, age)) => {
                 if self.carry_out(state, write) {
                     process.left = process.left.max(self.ttl - age);
-                    state.adopted |= self.is_heir(who);
+                    state.adopted |= self.is_heir(process_id);
                     if let Some(entry) =
                         state.cell.entry.filter(|_| write.grants && self.rules.sees_own_grant)
                     {
@@ -243,7 +243,7 @@ impl<const P: usize> Observer<P> {
                 }
                 process.doing = Doing::Nothing;
             }
-            (Step::WriteUnheard(_), Doing::Writing(write, _)) => {
+            (Step::WriteWithoutReply(_), Doing::Writing(write, _)) => {
                 if !self.carry_out(state, write) {
                     return None;
                 }
@@ -261,7 +261,7 @@ impl<const P: usize> Observer<P> {
             }
             _ => return None,
         }
-        state.processes[usize::from(who)] = process;
+        state.processes[usize::from(process_id)] = process;
         Some(())
     }
 }
@@ -284,16 +284,20 @@ impl<const P: usize> Model for Observer<P> {
 
     fn actions(&self, state: &State<P>, actions: &mut Vec<Step>) {
         actions.push(Step::Tick);
-        for (who, process) in (0..).zip(&state.processes) {
+        for (process_id, process) in (0..).zip(&state.processes) {
             match process.doing {
-                Doing::Nothing => actions.push(Step::Read(who)),
-                Doing::Reading(..) => actions.push(Step::Arrive(who)),
+                Doing::Nothing => actions.push(Step::Read(process_id)),
+                Doing::Reading(..) => actions.push(Step::Arrive(process_id)),
                 Doing::Writing(..) => {
-                    actions.extend([Step::Write(who), Step::WriteUnheard(who), Step::GiveUp(who)]);
+                    actions.extend([
+                        Step::Write(process_id),
+                        Step::WriteWithoutReply(process_id),
+                        Step::GiveUp(process_id),
+                    ]);
                 }
             }
             if process.loose.is_some() {
-                actions.push(Step::WriteLate(who));
+                actions.push(Step::WriteLate(process_id));
             }
         }
     }
@@ -302,12 +306,12 @@ impl<const P: usize> Model for Observer<P> {
         let mut state = *last;
         match step {
             Step::Tick => state.processes.iter_mut().for_each(|process| process.tick(self.ttl)),
-            Step::Read(who)
-            | Step::Arrive(who)
-            | Step::Write(who)
-            | Step::WriteUnheard(who)
-            | Step::GiveUp(who)
-            | Step::WriteLate(who) => self.next_of(&mut state, who, step)?,
+            Step::Read(process_id)
+            | Step::Arrive(process_id)
+            | Step::Write(process_id)
+            | Step::WriteWithoutReply(process_id)
+            | Step::GiveUp(process_id)
+            | Step::WriteLate(process_id) => self.next_of(&mut state, process_id, step)?,
         }
         Some(state)
     }
@@ -316,7 +320,7 @@ impl<const P: usize> Model for Observer<P> {
         let mut properties = vec![
             Property::always(EXCLUSIVE, |model: &Self, state: &State<P>| {
                 let believing = (0..).zip(&state.processes).filter(|(_, process)| process.left > 0);
-                let mut claims = believing.map(|(who, _)| model.claim(who));
+                let mut claims = believing.map(|(process_id, _)| model.claim(process_id));
                 let first = claims.next();
                 claims.all(|claim| Some(claim) == first)
             }),

@@ -81,7 +81,7 @@ type Seen = Key;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
     /// Puts the client's key if it does not exist, and sees the line.
-    Stand,
+    Enqueue,
     /// Sees the line.
     Look,
     /// Moves the key as it was seen.
@@ -120,7 +120,7 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     phase: Phase,
-    stands: u8,
+    enqueues: u8,
     /// The request that it waits for, the answer once it exists, and whether its long lease ended since
     /// it asked.
     asked: Option<(Request, Option<Answer>, bool)>,
@@ -148,7 +148,7 @@ pub enum Step {
     /// The server carries out what a client asked for.
     Serve(u8),
     /// The answer arrives.
-    Hear(u8),
+    Receive(u8),
     /// The client gives the answer up.
     GiveUp(u8),
     /// The server carries out a request that was abandoned.
@@ -167,7 +167,7 @@ pub struct Parking {
     /// The number of clients.
     pub clients: u8,
     /// The number of times that each joins the line at most.
-    pub stands: u8,
+    pub enqueues: u8,
     /// The number of answers that are abandoned.
     pub given_up: u8,
 }
@@ -175,7 +175,7 @@ pub struct Parking {
 impl Parking {
     fn serve(&self, state: &mut State, client: u8, request: Request) -> Answer {
         match request {
-            Request::Stand => {
+            Request::Enqueue => {
                 let is_there = state.line.iter().any(|key| key.owner == client);
                 if !is_there {
                     state.revision += 1;
@@ -207,7 +207,7 @@ impl Parking {
         }
     }
 
-    fn hear(&self, state: &mut State, number: u8) -> Option<()> {
+    fn receive(&self, state: &mut State, number: u8) -> Option<()> {
         let client = state.clients.get_mut(usize::from(number))?;
         let (request, answer, lapsed) = client.asked.take()?;
         client.phase = match answer? {
@@ -260,7 +260,7 @@ impl Model for Parking {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let client = Client { phase: Phase::Idle, stands: 0, asked: None, was_parked: false };
+        let client = Client { phase: Phase::Idle, enqueues: 0, asked: None, was_parked: false };
         vec![State {
             line: Vec::new(),
             revision: 0,
@@ -276,8 +276,8 @@ impl Model for Parking {
         for (number, client) in (0..).zip(&state.clients) {
             match client.asked {
                 None => match client.phase {
-                    Phase::Idle if client.stands < self.stands => {
-                        actions.push(Step::Ask(number, Request::Stand))
+                    Phase::Idle if client.enqueues < self.enqueues => {
+                        actions.push(Step::Ask(number, Request::Enqueue))
                     }
                     Phase::Idle => {}
                     Phase::Waiting(seen) => {
@@ -293,10 +293,10 @@ impl Model for Parking {
                     Phase::Releasing => actions.push(Step::Ask(number, Request::Release)),
                 },
                 Some((request, answer, _)) => {
-                    actions.push(if answer.is_none() { Step::Serve(number) } else { Step::Hear(number) });
+                    actions.push(if answer.is_none() { Step::Serve(number) } else { Step::Receive(number) });
                     // A put that arrives late is voided by the mark of its lease, which is not in this
                     // model.
-                    let can_be_late = !matches!(request, Request::Stand | Request::Release);
+                    let can_be_late = !matches!(request, Request::Enqueue | Request::Release);
                     if can_be_late && state.given_up < self.given_up {
                         actions.push(Step::GiveUp(number));
                     }
@@ -318,7 +318,7 @@ impl Model for Parking {
         match step {
             Step::Ask(number, request) => {
                 let client = state.clients.get_mut(usize::from(number))?;
-                client.stands += u8::from(request == Request::Stand);
+                client.enqueues += u8::from(request == Request::Enqueue);
                 if request == Request::Release {
                     client.phase = Phase::Releasing;
                 }
@@ -329,7 +329,7 @@ impl Model for Parking {
                 let answer = self.serve(&mut state, number, request);
                 state.clients.get_mut(usize::from(number))?.asked = Some((request, Some(answer), lapsed));
             }
-            Step::Hear(number) => self.hear(&mut state, number)?,
+            Step::Receive(number) => self.receive(&mut state, number)?,
             Step::GiveUp(number) => {
                 let client = state.clients.get_mut(usize::from(number))?;
                 let (request, answer, _) = client.asked.take()?;
@@ -393,7 +393,7 @@ mod tests {
     const SOUND: Rules = Rules::SOUND;
 
     fn model(rules: Rules) -> Parking {
-        Parking { rules, clients: 2, stands: 2, given_up: 1 }
+        Parking { rules, clients: 2, enqueues: 2, given_up: 1 }
     }
 
     #[test]
@@ -408,12 +408,12 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_by_a_look_alone_breaks() {
+    fn grant_by_a_read_alone_breaks() {
         assert_eq!(breaks(model(Rules { moves_to_hold: false, ..SOUND }), ONE_HOLDS), 19);
     }
 
     #[test]
-    fn a_grant_of_what_was_never_parked_by_a_look_alone_breaks() {
+    fn grant_of_a_claim_never_parked_by_a_read_alone_breaks() {
         assert_eq!(breaks(model(Rules { moves_from_long: false, ..SOUND }), ONE_HOLDS), 19);
     }
 

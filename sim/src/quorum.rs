@@ -48,13 +48,13 @@ pub struct Rules {
     /// Nodes come back only once a majority was raised by the armer that brings them back.
     pub majority_first: bool,
     /// A node is raised only from the epoch that was heard of it.
-    pub from_heard: bool,
+    pub from_seen_epoch: bool,
     /// A node is marked only in the run that was heard of it.
     pub same_run: bool,
     /// A node is marked only if it has not lost its memory once more since it was heard without.
     pub same_loss: bool,
     /// Before a beginning, all nodes are heard twice.
-    pub hears_twice: bool,
+    pub reads_twice: bool,
 }
 
 impl Rules {
@@ -66,10 +66,10 @@ impl Rules {
         epoch: true,
         raises: true,
         majority_first: true,
-        from_heard: true,
+        from_seen_epoch: true,
         same_run: true,
         same_loss: true,
-        hears_twice: true,
+        reads_twice: true,
     };
 }
 
@@ -103,12 +103,12 @@ pub struct Node {
 }
 
 /// A value of the lock that no writer will name any more.
-pub const NOBODY: u8 = u8::MAX;
+pub const NO_OWNER: u8 = u8::MAX;
 
 impl Node {
     /// Returns a node that has served no acquisition, in this epoch; zero where it is not armed.
     pub const fn fresh(epoch: u8) -> Node {
-        Node { record: (0, 0), run: 0, losses: 0, epoch, lock: NOBODY }
+        Node { record: (0, 0), run: 0, losses: 0, epoch, lock: NO_OWNER }
     }
 
     /// Carries out the first round. That the lock may be taken is the adversary's choice.
@@ -133,11 +133,11 @@ impl Node {
     }
 
     /// Marks the node, if it is as it was heard. Returns `true` if it did.
-    pub fn mark(&mut self, heard: Heard, epoch: u8, rules: &Rules) -> bool {
+    pub fn mark(&mut self, seen: Seen, epoch: u8, rules: &Rules) -> bool {
         let same =
-            (self.run == heard.run || !rules.same_run) && (self.epoch == heard.epoch || !rules.from_heard);
+            (self.run == seen.run || !rules.same_run) && (self.epoch == seen.epoch || !rules.from_seen_epoch);
         // One that was heard armed has lost its mark with the rest.
-        let forgot = heard.epoch == 0 && heard.losses.is_some_and(|losses| losses != self.losses);
+        let forgot = seen.epoch == 0 && seen.losses.is_some_and(|losses| losses != self.losses);
         let takes = same && (!forgot || !rules.same_loss) && (self.epoch < epoch || !rules.raises);
         if takes {
             self.epoch = self.epoch.max(epoch);
@@ -152,13 +152,13 @@ impl Node {
 
     /// Loses its memory and runs on.
     pub fn flush(&mut self) {
-        *self = Node { record: (0, 0), run: self.run, losses: self.losses + 1, epoch: 0, lock: NOBODY };
+        *self = Node { record: (0, 0), run: self.run, losses: self.losses + 1, epoch: 0, lock: NO_OWNER };
     }
 }
 
 /// The knowledge of an armer about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Heard {
+pub struct Seen {
     /// Its run.
     pub run: u8,
     /// The epoch of its mark; zero without a valid one.
@@ -186,7 +186,7 @@ pub enum Reach {
     /// It has asked; the answer may be heard.
     Asked(Answer),
     /// It has heard the answer, of this run, and decided.
-    Heard(u8),
+    Seen(u8),
     /// The node has taken the token.
     Written,
     /// The node refuses all that may still come.
@@ -201,7 +201,7 @@ pub enum Arm {
     /// It was heard a first time, after so many losses of memory.
     Met(u8),
     /// It was heard.
-    Heard(Heard),
+    Seen(Seen),
     /// It was raised.
     Raised,
     /// Nothing more is sent to it, or it refuses what may come.
@@ -316,80 +316,82 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
             Phase::Decided { .. } | Phase::Granted { .. } => false,
         };
         for (index, column) in state.columns.iter().enumerate() {
-            let (who, node) = (attempt as u8, index as u8);
+            let (asker, node) = (attempt as u8, index as u8);
             match column.reach[attempt] {
                 Reach::Nothing if may_ask => {
-                    actions.extend([Step::Ask(who, node), Step::AskAndDecide(who, node)]);
+                    actions.extend([Step::Ask(asker, node), Step::AskAndDecide(asker, node)]);
                 }
-                Reach::Asked(_) if may_ask => actions.push(Step::AskAndDecide(who, node)),
-                Reach::Heard(_) => actions.push(Step::Write(who, node)),
+                Reach::Asked(_) if may_ask => actions.push(Step::AskAndDecide(asker, node)),
+                Reach::Seen(_) => actions.push(Step::Write(asker, node)),
                 _ => {}
             }
         }
     }
 
-    fn arm(&self, state: &State<N, K, J>, who: usize, actions: &mut Vec<Step>) {
+    fn arm(&self, state: &State<N, K, J>, armer: usize, actions: &mut Vec<Step>) {
         // Armers that join are alike as well.
-        let touched = |who: usize| state.columns.iter().any(|column| column.arms[who] != Arm::Nothing);
-        if self.arming == Arming::Join && who > 0 && !touched(who - 1) {
+        let touched = |armer: usize| state.columns.iter().any(|column| column.arms[armer] != Arm::Nothing);
+        if self.arming == Arming::Join && armer > 0 && !touched(armer - 1) {
             return;
         }
-        if state.chosen[who] == 0 && self.choice(state, who).is_some() {
-            actions.push(Step::Choose(who as u8));
+        if state.chosen[armer] == 0 && self.choice(state, armer).is_some() {
+            actions.push(Step::Choose(armer as u8));
         }
-        let twice = self.rules.hears_twice && self.arming != Arming::Join;
-        let all_met = state.columns.iter().all(|column| column.arms[who] != Arm::Nothing);
+        let twice = self.rules.reads_twice && self.arming != Arming::Join;
+        let all_met = state.columns.iter().all(|column| column.arms[armer] != Arm::Nothing);
         for (index, column) in state.columns.iter().enumerate() {
-            let (number, node) = (who as u8, index as u8);
-            match column.arms[who] {
-                Arm::Nothing if state.chosen[who] == 0 && twice => actions.push(Step::Meet(number, node)),
-                Arm::Nothing if state.chosen[who] == 0 => actions.push(Step::Recall(number, node)),
-                Arm::Met(_) if state.chosen[who] == 0 && all_met => actions.push(Step::Recall(number, node)),
-                Arm::Heard(..) if state.chosen[who] > 0 => actions.push(Step::Mark(number, node)),
+            let (number, node) = (armer as u8, index as u8);
+            match column.arms[armer] {
+                Arm::Nothing if state.chosen[armer] == 0 && twice => actions.push(Step::Meet(number, node)),
+                Arm::Nothing if state.chosen[armer] == 0 => actions.push(Step::Recall(number, node)),
+                Arm::Met(_) if state.chosen[armer] == 0 && all_met => {
+                    actions.push(Step::Recall(number, node))
+                }
+                Arm::Seen(..) if state.chosen[armer] > 0 => actions.push(Step::Mark(number, node)),
                 _ => {}
             }
         }
     }
 
     /// Returns the epoch that an armer would choose by what it has heard.
-    fn choice(&self, state: &State<N, K, J>, who: usize) -> Option<u8> {
-        let heard = state.columns.iter().filter_map(|column| match column.arms[who] {
-            Arm::Heard(heard) => Some(heard.epoch),
+    fn choice(&self, state: &State<N, K, J>, armer: usize) -> Option<u8> {
+        let seen = state.columns.iter().filter_map(|column| match column.arms[armer] {
+            Arm::Seen(seen) => Some(seen.epoch),
             _ => None,
         });
-        let (armed, forgot) = heard.fold((0, 0), |(armed, forgot), epoch| match epoch {
+        let (armed, forgot) = seen.fold((0, 0), |(armed, forgot), epoch| match epoch {
             0 => (armed, forgot + 1),
             _ => (armed + 1, forgot),
         });
         match self.arming {
             Arming::Join if armed > N / 2 && forgot > 0 => {
-                let heard = state.columns.iter().filter_map(|column| match column.arms[who] {
-                    Arm::Heard(heard) => Some(heard.epoch),
+                let seen = state.columns.iter().filter_map(|column| match column.arms[armer] {
+                    Arm::Seen(seen) => Some(seen.epoch),
                     _ => None,
                 });
-                heard.max().map(|epoch| epoch + u8::from(self.rules.raises))
+                seen.max().map(|epoch| epoch + u8::from(self.rules.raises))
             }
-            Arming::Begin(epochs) if forgot == N => Some(epochs[who]),
+            Arming::Begin(epochs) if forgot == N => Some(epochs[armer]),
             _ => None,
         }
     }
 
-    fn mark(&self, state: &mut State<N, K, J>, who: usize, node: usize) -> Option<()> {
-        let raised = state.columns.iter().filter(|column| column.arms[who] == Arm::Raised).count();
-        let epoch = state.chosen[who];
+    fn mark(&self, state: &mut State<N, K, J>, armer: usize, node: usize) -> Option<()> {
+        let raised = state.columns.iter().filter(|column| column.arms[armer] == Arm::Raised).count();
+        let epoch = state.chosen[armer];
         let column = &mut state.columns[node];
-        let Arm::Heard(heard) = column.arms[who] else { return None };
-        let joins = heard.epoch == 0 && self.arming == Arming::Join;
+        let Arm::Seen(seen) = column.arms[armer] else { return None };
+        let joins = seen.epoch == 0 && self.arming == Arming::Join;
         if joins && self.rules.majority_first && raised <= N / 2 {
             return None;
         }
         // A refusal changes nothing: it is as if the message had been lost.
-        if !column.node.mark(heard, epoch, &self.rules) {
+        if !column.node.mark(seen, epoch, &self.rules) {
             return None;
         }
         // A message that brings a node back may be repeated.
         if !joins {
-            column.arms[who] = Arm::Raised;
+            column.arms[armer] = Arm::Raised;
         }
         Some(())
     }
@@ -403,7 +405,7 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
         let token = decide(answers, N, &self.rules)?;
         for column in &mut state.columns {
             column.reach[attempt] = match column.reach[attempt] {
-                Reach::Asked(Answer { run, .. }) => Reach::Heard(run),
+                Reach::Asked(Answer { run, .. }) => Reach::Seen(run),
                 // A write that comes after the decision takes a lock from a client, which is not worse
                 // than a write that is lost.
                 _ => Reach::Over,
@@ -416,7 +418,7 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
     /// Drops what can have no effect any more, so that states which differ in it only are one.
     fn forget(&self, column: &mut Column<K, J>) {
         for (value, reach) in column.reach.iter_mut().enumerate() {
-            let Reach::Heard(run) = *reach else { continue };
+            let Reach::Seen(run) = *reach else { continue };
             let restarted = self.rules.run_id && run != column.node.run;
             let robbed = self.rules.lock && self.rules.run_id && column.node.lock != value as u8;
             if restarted || robbed {
@@ -424,8 +426,8 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
             }
         }
         let writer = column.reach.get(usize::from(column.node.lock));
-        if !matches!(writer, Some(Reach::Asked(_) | Reach::Heard(_))) {
-            column.node.lock = NOBODY;
+        if !matches!(writer, Some(Reach::Asked(_) | Reach::Seen(_))) {
+            column.node.lock = NO_OWNER;
         }
     }
 }
@@ -470,8 +472,8 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
         for attempt in 0..K {
             self.acquire(state, attempt, actions);
         }
-        for who in 0..J {
-            self.arm(state, who, actions);
+        for armer in 0..J {
+            self.arm(state, armer, actions);
         }
         if state.crashes < self.crashes {
             let begun = state.phases.iter().filter(|phase| **phase != Phase::Idle).count() as u8;
@@ -479,7 +481,7 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
                 // With run ids, a lock that survives is useless: a client that may write knows of
                 // another run.
                 let locks = if self.rules.run_id { 0 } else { begun };
-                actions.extend((0..locks).chain([NOBODY]).map(|lock| Step::Crash(node, lock)));
+                actions.extend((0..locks).chain([NO_OWNER]).map(|lock| Step::Crash(node, lock)));
                 actions.push(Step::Flush(node));
             }
         }
@@ -488,27 +490,27 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
     fn next_state(&self, last: &Self::State, step: Step) -> Option<Self::State> {
         let mut state = *last;
         match step {
-            Step::Ask(who, node) | Step::AskAndDecide(who, node) => {
-                let attempt = usize::from(who);
+            Step::Ask(asker, node) | Step::AskAndDecide(asker, node) => {
+                let attempt = usize::from(asker);
                 if state.phases[attempt] == Phase::Idle {
                     let floor = if self.order { state.tokens().max().unwrap_or((0, 0)) } else { (0, 0) };
                     state.phases[attempt] = Phase::Asking { floor };
                 }
                 let column = &mut state.columns[usize::from(node)];
-                column.reach[attempt] = Reach::Asked(column.node.ask(who));
+                column.reach[attempt] = Reach::Asked(column.node.ask(asker));
                 if matches!(step, Step::AskAndDecide(..)) {
                     self.decide(&mut state, attempt)?;
                 }
             }
-            Step::Write(who, node) => {
-                let attempt = usize::from(who);
+            Step::Write(asker, node) => {
+                let attempt = usize::from(asker);
                 let (Phase::Decided { token, .. } | Phase::Granted { token }) = state.phases[attempt] else {
                     return None;
                 };
                 let column = &mut state.columns[usize::from(node)];
-                let Reach::Heard(run) = column.reach[attempt] else { return None };
+                let Reach::Seen(run) = column.reach[attempt] else { return None };
                 // A refusal changes nothing: it is as if the message had been lost.
-                if !column.node.write(who, run, token, &self.rules) {
+                if !column.node.write(asker, run, token, &self.rules) {
                     return None;
                 }
                 column.reach[attempt] = Reach::Written;
@@ -519,23 +521,23 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
                     state.grant(attempt, floor, token);
                 }
             }
-            Step::Meet(who, node) => {
+            Step::Meet(armer, node) => {
                 let column = &mut state.columns[usize::from(node)];
-                column.arms[usize::from(who)] = Arm::Met(column.node.losses);
+                column.arms[usize::from(armer)] = Arm::Met(column.node.losses);
             }
-            Step::Recall(who, node) => {
+            Step::Recall(armer, node) => {
                 let column = &mut state.columns[usize::from(node)];
                 let Node { run, epoch, losses, .. } = column.node;
                 // One that has changed in between ends the attempt.
-                let same = !matches!(column.arms[usize::from(who)], Arm::Met(met) if met != losses);
-                column.arms[usize::from(who)] =
-                    if same { Arm::Heard(Heard { run, epoch, losses: Some(losses) }) } else { Arm::Over };
+                let same = !matches!(column.arms[usize::from(armer)], Arm::Met(met) if met != losses);
+                column.arms[usize::from(armer)] =
+                    if same { Arm::Seen(Seen { run, epoch, losses: Some(losses) }) } else { Arm::Over };
             }
-            Step::Choose(who) => {
-                let who = usize::from(who);
-                state.chosen[who] = self.choice(&state, who)?;
+            Step::Choose(armer) => {
+                let armer = usize::from(armer);
+                state.chosen[armer] = self.choice(&state, armer)?;
             }
-            Step::Mark(who, node) => self.mark(&mut state, usize::from(who), usize::from(node))?,
+            Step::Mark(armer, node) => self.mark(&mut state, usize::from(armer), usize::from(node))?,
             Step::Crash(node, lock) => {
                 state.crashes += 1;
                 state.columns[usize::from(node)].node.crash(lock);
@@ -621,8 +623,8 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_by_one_hearing_breaks_it() {
-        let rules = Rules { hears_twice: false, ..SOUND };
+    fn beginning_after_one_read_breaks() {
+        let rules = Rules { reads_twice: false, ..SOUND };
         breaks_somehow(Quorum { order: false, ..begin::<2>(rules, 1, [2, 1]) }, UNIQUE);
     }
 
@@ -632,8 +634,8 @@ mod tests {
         // A restart is a loss of memory, too.
         holds(join::<2, 1>(Rules { same_run: false, ..SOUND }, 2));
         holds(join::<2, 1>(Rules { run_id: false, ..SOUND }, 2));
-        holds(join::<2, 2>(Rules { from_heard: false, ..SOUND }, 2));
-        holds(begin::<2>(Rules { from_heard: false, ..SOUND }, 1, [2, 1]));
+        holds(join::<2, 2>(Rules { from_seen_epoch: false, ..SOUND }, 2));
+        holds(begin::<2>(Rules { from_seen_epoch: false, ..SOUND }, 1, [2, 1]));
     }
 
     #[test]

@@ -100,10 +100,10 @@ pub struct Node {
 }
 
 /// A value of the lock that no writer will name any more.
-const NOBODY: u8 = u8::MAX;
+const NO_OWNER: u8 = u8::MAX;
 
 impl Node {
-    const FRESH: Node = Node { counter: 0, run: 0, armed: true, lock: NOBODY };
+    const FRESH: Node = Node { counter: 0, run: 0, armed: true, lock: NO_OWNER };
 
     /// Carries out the first round. That the lock may be taken is the adversary's choice.
     pub fn ask(&mut self, value: u8, rules: &Rules) -> Answer {
@@ -164,7 +164,7 @@ pub enum Reach {
     /// It has asked; the answer may be heard.
     Asked(Answer),
     /// It has heard the answer and decided.
-    Heard {
+    Seen {
         /// The node's run id then.
         run: u8,
         /// `true` if it was armed then.
@@ -283,24 +283,24 @@ impl<const N: usize, const K: usize> Redlock<N, K> {
         };
         let granted = matches!(state.phases[attempt], Phase::Granted { .. });
         for (index, column) in state.columns.iter().enumerate() {
-            let (who, node) = (attempt as u8, index as u8);
+            let (asker, node) = (attempt as u8, index as u8);
             match column.reach[attempt] {
                 Reach::Nothing | Reach::Asked(_) if may_ask => {
-                    actions.push(Step::AskAndDecide(who, node));
+                    actions.push(Step::AskAndDecide(asker, node));
                     if column.reach[attempt] == Reach::Nothing {
-                        actions.push(Step::Ask(who, node));
+                        actions.push(Step::Ask(asker, node));
                     }
                 }
-                Reach::Heard { armed, .. } => {
-                    actions.push(Step::Write(who, node));
+                Reach::Seen { armed, .. } => {
+                    actions.push(Step::Write(asker, node));
                     if granted && !armed && self.rules.armed {
-                        actions.push(Step::Mend(who, node));
+                        actions.push(Step::Mend(asker, node));
                     }
                 }
                 _ => {}
             }
-            if !may_ask && ![NOBODY, column.node.lock].contains(&self.late_value(attempt, column)) {
-                actions.push(Step::AskLate(who, node));
+            if !may_ask && ![NO_OWNER, column.node.lock].contains(&self.late_value(attempt, column)) {
+                actions.push(Step::AskLate(asker, node));
             }
         }
     }
@@ -309,14 +309,14 @@ impl<const N: usize, const K: usize> Redlock<N, K> {
     fn late_value(&self, attempt: usize, column: &Column<K>) -> u8 {
         let first = column.reach[attempt] == Reach::Nothing;
         let dead = if first { self.rules.closes_first_round } else { self.rules.value_per_message };
-        if dead { NOBODY } else { attempt as u8 }
+        if dead { NO_OWNER } else { attempt as u8 }
     }
 
     fn ask_late(&self, column: &mut Column<K>, attempt: usize) {
         let value = self.late_value(attempt, column);
         let Answer { run, armed, .. } = column.node.ask(value, &self.rules);
         if column.reach[attempt] == Reach::Nothing && !self.rules.closes_first_round {
-            column.reach[attempt] = Reach::Heard { run, armed };
+            column.reach[attempt] = Reach::Seen { run, armed };
         }
     }
 
@@ -324,7 +324,7 @@ impl<const N: usize, const K: usize> Redlock<N, K> {
     fn forget(&self, column: &mut Column<K>) {
         let rules = self.rules;
         for (value, reach) in column.reach.iter_mut().enumerate() {
-            let Reach::Heard { run, armed } = *reach else { continue };
+            let Reach::Seen { run, armed } = *reach else { continue };
             let restarted = rules.run_id && rules.mends_same_run_only && run != column.node.run;
             let locks_return = !rules.run_id || !rules.value_per_message;
             let robbed = rules.lock && !locks_return && column.node.lock != value as u8;
@@ -333,12 +333,12 @@ impl<const N: usize, const K: usize> Redlock<N, K> {
             }
         }
         let writer = column.reach.get(usize::from(column.node.lock));
-        if let Some(Reach::Asked(Answer { run, .. }) | Reach::Heard { run, .. }) = writer
+        if let Some(Reach::Asked(Answer { run, .. }) | Reach::Seen { run, .. }) = writer
             && (!rules.run_id || *run == column.node.run)
         {
             return;
         }
-        column.node.lock = NOBODY;
+        column.node.lock = NO_OWNER;
     }
 
     fn decide(&self, state: &mut State<N, K>, attempt: usize) -> Option<()> {
@@ -350,7 +350,7 @@ impl<const N: usize, const K: usize> Redlock<N, K> {
         let token = decide(answers, N, &self.rules)?;
         for column in &mut state.columns {
             if let Reach::Asked(Answer { run, armed, .. }) = column.reach[attempt] {
-                column.reach[attempt] = Reach::Heard { run, armed };
+                column.reach[attempt] = Reach::Seen { run, armed };
             }
         }
         state.phases[attempt] = Phase::Decided { floor, token };
@@ -415,7 +415,7 @@ impl<const N: usize, const K: usize> Model for Redlock<N, K> {
         if state.crashes < self.crashes {
             let begun = state.phases.iter().filter(|phase| **phase != Phase::Idle).count() as u8;
             for node in 0..N as u8 {
-                actions.extend((0..begun).chain([NOBODY]).map(|lock| Step::Crash(node, lock)));
+                actions.extend((0..begun).chain([NO_OWNER]).map(|lock| Step::Crash(node, lock)));
             }
         }
     }
@@ -423,28 +423,28 @@ impl<const N: usize, const K: usize> Model for Redlock<N, K> {
     fn next_state(&self, last: &Self::State, step: Step) -> Option<Self::State> {
         let mut state = *last;
         match step {
-            Step::Ask(who, node) | Step::AskAndDecide(who, node) => {
-                let attempt = usize::from(who);
+            Step::Ask(asker, node) | Step::AskAndDecide(asker, node) => {
+                let attempt = usize::from(asker);
                 if state.phases[attempt] == Phase::Idle {
                     let floor = if self.order { state.tokens().max().unwrap_or(0) } else { 0 };
                     state.phases[attempt] = Phase::Asking { floor };
                 }
                 let column = &mut state.columns[usize::from(node)];
-                column.reach[attempt] = Reach::Asked(column.node.ask(who, &self.rules));
+                column.reach[attempt] = Reach::Asked(column.node.ask(asker, &self.rules));
                 if matches!(step, Step::AskAndDecide(..)) {
                     self.decide(&mut state, attempt)?;
                 }
             }
-            Step::AskLate(who, node) => self.ask_late(&mut state.columns[usize::from(node)], who.into()),
-            Step::Write(who, node) => {
-                let attempt = usize::from(who);
+            Step::AskLate(asker, node) => self.ask_late(&mut state.columns[usize::from(node)], asker.into()),
+            Step::Write(asker, node) => {
+                let attempt = usize::from(asker);
                 let (Phase::Decided { token, .. } | Phase::Granted { token }) = state.phases[attempt] else {
                     return None;
                 };
                 let column = &mut state.columns[usize::from(node)];
-                let Reach::Heard { run, .. } = column.reach[attempt] else { return None };
+                let Reach::Seen { run, .. } = column.reach[attempt] else { return None };
                 // A refusal changes nothing: it is as if the message had been lost.
-                if !column.node.write(who, run, token, &self.rules) {
+                if !column.node.write(asker, run, token, &self.rules) {
                     return None;
                 }
                 column.reach[attempt] = Reach::Written;
@@ -455,13 +455,13 @@ impl<const N: usize, const K: usize> Model for Redlock<N, K> {
                     state.grant(attempt, floor, token);
                 }
             }
-            Step::Mend(who, node) => {
-                let Phase::Granted { token } = state.phases[usize::from(who)] else { return None };
+            Step::Mend(asker, node) => {
+                let Phase::Granted { token } = state.phases[usize::from(asker)] else { return None };
                 let column = &mut state.columns[usize::from(node)];
-                let Reach::Heard { run, .. } = column.reach[usize::from(who)] else { return None };
+                let Reach::Seen { run, .. } = column.reach[usize::from(asker)] else { return None };
                 column.node.mend(run, token, &self.rules);
                 if self.rules.mends_same_run_only {
-                    column.reach[usize::from(who)] = Reach::Over;
+                    column.reach[usize::from(asker)] = Reach::Over;
                 }
             }
             Step::Rearm(node) => {

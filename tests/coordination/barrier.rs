@@ -5,12 +5,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Barrier, Client, ErrorKind, LockSupport};
 
-use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "barrier",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[Part {
         name: "party",
         steps: 2,
@@ -22,7 +22,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             }
             .boxed()
         },
-        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+        around: |fixture, victim| somebody_dies(fixture, victim).boxed(),
     }],
 };
 
@@ -30,16 +30,16 @@ fn barrier(locks: &Client, name: &str, ttl: Duration) -> Barrier {
     locks.barrier(name, 3).ttl(ttl)
 }
 
-fn is_carried_by(ground: &Ground) -> bool {
-    ground.keeps_values() && ground.admits(LockSupport::SharedExclusive)
+fn is_carried_by(fixture: &Fixture) -> bool {
+    fixture.keeps_values() && fixture.admits(LockSupport::SharedExclusive)
 }
 
-async fn somebody_dies(ground: &Ground, victim: Victim) {
-    if !is_carried_by(ground) {
+async fn somebody_dies(fixture: &Fixture, victim: Victim) {
+    if !is_carried_by(fixture) {
         return;
     }
     let (one, two) =
-        (barrier(&ground.one, &victim.name(), LIVING), barrier(&ground.two, &victim.name(), LIVING));
+        (barrier(&fixture.one, &victim.name(), LIVING), barrier(&fixture.two, &victim.name(), LIVING));
     match victim.step() {
         0 => {
             victim.dies().await;
@@ -54,10 +54,10 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
-            soon("the process arrives", arrived).await;
+            within_limit("the process arrives", arrived).await;
             dying.killed().await;
-            let told = one.wait_timeout(LIMIT).await.unwrap_err();
-            assert_eq!(told.kind(), ErrorKind::Broken, "{told}");
+            let error = one.wait_timeout(LIMIT).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
         }
         _ => {
             let (first, second, ()) =
@@ -71,24 +71,24 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     assert!(!one.is_broken().await.unwrap());
 }
 
-async fn rules(ground: &Ground) {
-    let (ours, theirs) = (ground.one.barrier("barrier/1", 2), ground.two.barrier("barrier/1", 2));
-    if !is_carried_by(ground) {
+async fn rules(fixture: &Fixture) {
+    let (ours, theirs) = (fixture.one.barrier("barrier/1", 2), fixture.two.barrier("barrier/1", 2));
+    if !is_carried_by(fixture) {
         return assert_unsupported(ours.wait().await);
     }
     for _ in 0..2 {
         let early = tokio::spawn({
             let ours = ours.clone();
-            async move { soon("the other", ours.wait()).await.unwrap() }
+            async move { within_limit("the other", ours.wait()).await.unwrap() }
         });
         let arrived = async {
             while theirs.arrived().await.unwrap() == 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        soon("one arrives", arrived).await;
+        within_limit("one arrives", arrived).await;
         assert!(!early.is_finished(), "it passed before the other arrived");
-        let last = soon("the first", theirs.wait()).await.unwrap();
+        let last = within_limit("the first", theirs.wait()).await.unwrap();
         let first = early.await.unwrap();
         assert_eq!(first.generation, last.generation);
         assert!(last.is_leader() && !first.is_leader());

@@ -7,17 +7,17 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use leasehold::{Client, LockSupport};
 
-use crate::ground::{Ground, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
 use crate::player::{Stage, Victim};
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "condition",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[Part {
         name: "waiter",
         steps: 3,
         play: |stage, locks, name| wait(stage, locks, name).boxed(),
-        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+        around: |fixture, victim| somebody_dies(fixture, victim).boxed(),
     }],
 };
 
@@ -30,12 +30,12 @@ async fn wait(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()
     guard.release().await
 }
 
-fn is_carried_by(ground: &Ground) -> bool {
-    ground.keeps_values() && ground.admits(LockSupport::SharedExclusive)
+fn is_carried_by(fixture: &Fixture) -> bool {
+    fixture.keeps_values() && fixture.admits(LockSupport::SharedExclusive)
 }
 
-async fn somebody_dies(ground: &Ground, victim: Victim) {
-    if !is_carried_by(ground) {
+async fn somebody_dies(fixture: &Fixture, victim: Victim) {
+    if !is_carried_by(fixture) {
         return;
     }
     let (name, step) = (victim.name(), victim.step());
@@ -46,7 +46,7 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
         // This client has to wake the waiter; when the wait begins is not visible from here.
         let waking = pin!(async {
             loop {
-                notify(&ground.two, &name, true).await;
+                notify(&fixture.two, &name, true).await;
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         });
@@ -56,12 +56,12 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
         }
     };
     dying.killed().await;
-    one_waits_and_is_woken(ground, &name).await;
+    waiter_is_notified(fixture, &name).await;
 }
 
 async fn notify(locks: &Client, name: &str, all: bool) {
     let condition = locks.condition(name).ttl(LIVING);
-    let guard = soon("to notify", locks.mutex(name).lock()).await.unwrap();
+    let guard = within_limit("to notify", locks.mutex(name).lock()).await.unwrap();
     match all {
         true => guard.notify_all(&condition).await.unwrap(),
         false => guard.notify_one(&condition).await.unwrap(),
@@ -70,21 +70,21 @@ async fn notify(locks: &Client, name: &str, all: bool) {
 }
 
 /// A single wake-up reaches a live waiter, even if dead ones are queued before it.
-async fn one_waits_and_is_woken(ground: &Ground, name: &str) {
-    let condition = ground.one.condition(name).ttl(LIVING);
-    let guard = soon("the lock", ground.one.mutex(name).lock()).await.unwrap();
+async fn waiter_is_notified(fixture: &Fixture, name: &str) {
+    let condition = fixture.one.condition(name).ttl(LIVING);
+    let guard = within_limit("the lock", fixture.one.mutex(name).lock()).await.unwrap();
     // The notifier is granted the lock once the waiter has released it to wait.
     let (woken, ()) =
-        tokio::join!(soon("a wake-up", guard.wait(&condition)), notify(&ground.two, name, false));
+        tokio::join!(within_limit("a wake-up", guard.wait(&condition)), notify(&fixture.two, name, false));
     woken.unwrap().release().await.unwrap();
 }
 
-async fn rules(ground: &Ground) {
-    if !is_carried_by(ground) {
-        let guard = soon("the lock", ground.one.mutex("condition/1").lock()).await.unwrap();
-        return assert_unsupported(guard.wait(&ground.one.condition("condition/1")).await);
+async fn rules(fixture: &Fixture) {
+    if !is_carried_by(fixture) {
+        let guard = within_limit("the lock", fixture.one.mutex("condition/1").lock()).await.unwrap();
+        return assert_unsupported(guard.wait(&fixture.one.condition("condition/1")).await);
     }
     for _ in 0..3 {
-        one_waits_and_is_woken(ground, "condition/1").await;
+        waiter_is_notified(fixture, "condition/1").await;
     }
 }

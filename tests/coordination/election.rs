@@ -6,18 +6,18 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Client, Election, ErrorKind, Leader, LockSupport};
 
-use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
 use crate::player::Stage;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "election",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[
         Part {
             name: "leader",
             steps: 5,
             play: |stage, locks, name| lead(stage, locks, name).boxed(),
-            around: |ground, victim| a_leader_dies(ground, victim).boxed(),
+            around: |fixture, victim| a_leader_dies(fixture, victim).boxed(),
         },
         Part {
             name: "candidate",
@@ -30,11 +30,11 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
-                    let election = election(&ground.one, &victim.name(), LIVING);
+                    let election = election(&fixture.one, &victim.name(), LIVING);
                     let mut leads = Some(election.campaign_timeout("first", LIMIT).await.unwrap());
-                    if victim.comes_through() {
+                    if victim.survives() {
                         leads.take().unwrap().resign().await.unwrap();
                     }
                     victim.dies().await;
@@ -71,11 +71,11 @@ async fn lead(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()
     stage.during("resigns", leadership.resign()).await
 }
 
-async fn a_leader_dies(ground: &Ground, victim: crate::player::Victim) {
+async fn a_leader_dies(fixture: &Fixture, victim: crate::player::Victim) {
     let name = victim.name();
-    let mut observer = election(&ground.two, &name, LIVING).observe();
+    let mut observer = election(&fixture.two, &name, LIVING).observe();
     victim.dies().await;
-    let election = election(&ground.one, &name, LIVING);
+    let election = election(&fixture.one, &name, LIVING);
     let next = election.campaign_timeout("next", LIMIT).await.unwrap();
     assert_eq!(
         value(election.leader().await.unwrap()).as_deref(),
@@ -83,30 +83,30 @@ async fn a_leader_dies(ground: &Ground, victim: crate::player::Victim) {
         "the value has outlived its leader"
     );
     // An observer may see the dead leader before the living one, but never after it.
-    while value(soon("observed", observer.next()).await.unwrap()).as_deref() != Some("next") {}
+    while value(within_limit("observed", observer.next()).await.unwrap()).as_deref() != Some("next") {}
     next.resign().await.unwrap();
-    assert_eq!(soon("observed", observer.next()).await.unwrap(), None);
+    assert_eq!(within_limit("observed", observer.next()).await.unwrap(), None);
 }
 
-async fn rules(ground: &Ground) {
-    candidates_lead_one_after_the_other_and_all_see_who(ground).await;
-    proclaimed_value_is_seen_only_while_its_leader_leads(ground).await;
-    an_observer_is_told_each_time_something_else_is_true(ground).await;
+async fn rules(fixture: &Fixture) {
+    candidates_lead_in_turn_and_all_clients_see_the_leader(fixture).await;
+    proclaimed_value_is_seen_only_while_its_leader_leads(fixture).await;
+    observer_is_notified_of_each_change(fixture).await;
 }
 
-async fn candidates_lead_one_after_the_other_and_all_see_who(ground: &Ground) {
-    let (ours, theirs) = (ground.one.election("election/1"), ground.two.election("election/1"));
+async fn candidates_lead_in_turn_and_all_clients_see_the_leader(fixture: &Fixture) {
+    let (ours, theirs) = (fixture.one.election("election/1"), fixture.two.election("election/1"));
     assert_eq!(ours.leader().await.unwrap(), None);
-    let first = soon("the first", ours.campaign("ann")).await.unwrap();
+    let first = within_limit("the first", ours.campaign("ann")).await.unwrap();
     assert!(theirs.try_campaign("ben").await.unwrap().is_none());
     let refusal = theirs.campaign_timeout("ben", Duration::from_millis(100)).await.unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::Timeout);
     let seen = theirs.leader().await.unwrap().unwrap();
     assert_eq!((seen.value.as_str(), seen.fence), ("ann", first.fence()));
-    let (next, resigned) = tokio::join!(soon("the next", theirs.campaign("ben")), first.resign());
+    let (next, resigned) = tokio::join!(within_limit("the next", theirs.campaign("ben")), first.resign());
     let next = next.unwrap();
     resigned.unwrap();
-    assert!(next.fence() > seen.fence || !ground.has_fences());
+    assert!(next.fence() > seen.fence || !fixture.has_fences());
     assert_eq!(value(ours.leader().await.unwrap()).as_deref(), Some("ben"));
     next.resign().await.unwrap();
     assert_eq!(ours.leader().await.unwrap(), None);
@@ -115,39 +115,42 @@ async fn candidates_lead_one_after_the_other_and_all_see_who(ground: &Ground) {
     assert_eq!(theirs.leader().await.unwrap(), None, "no client leads by a value that is refused");
 }
 
-async fn proclaimed_value_is_seen_only_while_its_leader_leads(ground: &Ground) {
-    let (ours, theirs) = (ground.one.election("election/2"), ground.two.election("election/2"));
-    let leadership = soon("to lead", ours.campaign("at first")).await.unwrap();
-    if !ground.admits(LockSupport::SharedExclusive) {
+async fn proclaimed_value_is_seen_only_while_its_leader_leads(fixture: &Fixture) {
+    let (ours, theirs) = (fixture.one.election("election/2"), fixture.two.election("election/2"));
+    let leadership = within_limit("to lead", ours.campaign("at first")).await.unwrap();
+    if !fixture.admits(LockSupport::SharedExclusive) {
         assert_unsupported(leadership.proclaim("second").await);
         assert_eq!(value(theirs.leader().await.unwrap()).as_deref(), Some("at first"));
         return leadership.resign().await.unwrap();
     }
-    for said in ["second", "third", "with spaces in it", ""] {
-        leadership.proclaim(said).await.unwrap();
-        assert_eq!(value(theirs.leader().await.unwrap()).as_deref(), Some(said));
+    for value_text in ["second", "third", "with spaces in it", ""] {
+        leadership.proclaim(value_text).await.unwrap();
+        assert_eq!(value(theirs.leader().await.unwrap()).as_deref(), Some(value_text));
     }
     drop(leadership);
-    let next = soon("to lead", theirs.campaign("other")).await.unwrap();
+    let next = within_limit("to lead", theirs.campaign("other")).await.unwrap();
     assert_eq!(value(ours.leader().await.unwrap()).as_deref(), Some("other"));
     next.resign().await.unwrap();
 }
 
-async fn an_observer_is_told_each_time_something_else_is_true(ground: &Ground) {
-    let mut observer = ground.two.election("election/3").observe();
-    let election = ground.one.election("election/3");
-    assert_eq!(soon("no leader", observer.next()).await.unwrap(), None);
+async fn observer_is_notified_of_each_change(fixture: &Fixture) {
+    let mut observer = fixture.two.election("election/3").observe();
+    let election = fixture.one.election("election/3");
+    assert_eq!(within_limit("no leader", observer.next()).await.unwrap(), None);
     // An observer that leaves a question loses nothing.
     assert!(tokio::time::timeout(Duration::from_millis(20), observer.next()).await.is_err());
-    let leadership = soon("to lead", election.campaign("ann")).await.unwrap();
-    assert_eq!(value(soon("ann", observer.next()).await.unwrap()).as_deref(), Some("ann"));
-    if ground.admits(LockSupport::SharedExclusive) {
+    let leadership = within_limit("to lead", election.campaign("ann")).await.unwrap();
+    assert_eq!(value(within_limit("ann", observer.next()).await.unwrap()).as_deref(), Some("ann"));
+    if fixture.admits(LockSupport::SharedExclusive) {
         leadership.proclaim("ann, again").await.unwrap();
-        assert_eq!(value(soon("again", observer.next()).await.unwrap()).as_deref(), Some("ann, again"));
+        assert_eq!(
+            value(within_limit("again", observer.next()).await.unwrap()).as_deref(),
+            Some("ann, again")
+        );
     }
     leadership.resign().await.unwrap();
     // Between the two values that it gave up the first may be seen once more.
-    while let Some(seen) = value(soon("no leader", observer.next()).await.unwrap()) {
+    while let Some(seen) = value(within_limit("no leader", observer.next()).await.unwrap()) {
         assert_eq!(seen, "ann");
     }
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Client, FlightOutcome, LoadError, SingleFlight, ValueSource};
 
-use crate::ground::{Ground, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "flight",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[Part {
         name: "loader",
         steps: 3,
@@ -33,7 +33,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             }
             .boxed()
         },
-        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+        around: |fixture, victim| somebody_dies(fixture, victim).boxed(),
     }],
 };
 
@@ -45,8 +45,8 @@ fn flight(locks: &Client, name: &str, ttl: Duration) -> SingleFlight {
     locks.single_flight(name).early(0.0).with(|turn| Ok(turn.ttl(ttl))).unwrap()
 }
 
-fn is_carried_by(ground: &Ground) -> bool {
-    ground.one.backend().registers().is_some_and(|registers| registers.promise().forgets)
+fn is_carried_by(fixture: &Fixture) -> bool {
+    fixture.one.backend().registers().is_some_and(|registers| registers.promise().forgets)
 }
 
 /// Loads this value, and counts the load.
@@ -61,21 +61,21 @@ async fn ask(
         tokio::time::sleep(Duration::from_millis(20)).await;
         Ok(Some(value.to_vec()))
     };
-    soon("a value", flight.get_or_load(KEPT, load)).await
+    within_limit("a value", flight.get_or_load(KEPT, load)).await
 }
 
-async fn somebody_dies(ground: &Ground, victim: Victim) {
-    if !is_carried_by(ground) {
+async fn somebody_dies(fixture: &Fixture, victim: Victim) {
+    if !is_carried_by(fixture) {
         return;
     }
     let (one, two) =
-        (flight(&ground.one, &victim.name(), LIVING), flight(&ground.two, &victim.name(), LIVING));
+        (flight(&fixture.one, &victim.name(), LIVING), flight(&fixture.two, &victim.name(), LIVING));
     let has_loaded = victim.step() > 1;
     victim.dies().await;
     let loads = Arc::new(AtomicU32::new(0));
     let (first, second) = tokio::join!(ask(&one, b"new", &loads), ask(&two, b"new", &loads));
-    for told in [first.unwrap(), second.unwrap()] {
-        assert_eq!(told.value.as_deref(), Some(if has_loaded { b"old" } else { b"new" }.as_slice()));
+    for outcome in [first.unwrap(), second.unwrap()] {
+        assert_eq!(outcome.value.as_deref(), Some(if has_loaded { b"old" } else { b"new" }.as_slice()));
     }
     assert_eq!(
         loads.load(Ordering::SeqCst),
@@ -85,10 +85,10 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     one.invalidate().await.unwrap();
 }
 
-async fn rules(ground: &Ground) {
-    let flights = [flight(&ground.one, "flight/1", LIVING), flight(&ground.two, "flight/1", LIVING)];
+async fn rules(fixture: &Fixture) {
+    let flights = [flight(&fixture.one, "flight/1", LIVING), flight(&fixture.two, "flight/1", LIVING)];
     let loads = Arc::new(AtomicU32::new(0));
-    if !is_carried_by(ground) {
+    if !is_carried_by(fixture) {
         return match ask(&flights[0], b"", &loads).await {
             Err(LoadError::Store(error)) => assert_unsupported::<()>(Err(error)),
             other => panic!("{other:?}"),
@@ -96,8 +96,8 @@ async fn rules(ground: &Ground) {
     }
     for generation in 1..=2 {
         let asking = (0..6).map(|number| ask(&flights[number % 2], b"value", &loads));
-        for told in futures_util::future::join_all(asking).await {
-            assert_eq!(told.unwrap().value.as_deref(), Some(b"value".as_slice()));
+        for outcome in futures_util::future::join_all(asking).await {
+            assert_eq!(outcome.unwrap().value.as_deref(), Some(b"value".as_slice()));
         }
         assert_eq!(loads.load(Ordering::SeqCst), generation, "one load a generation");
         let kept = flights[1].get().await.unwrap().unwrap();

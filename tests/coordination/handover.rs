@@ -4,12 +4,12 @@
 use futures_util::FutureExt;
 use leasehold::{Client, ErrorKind, Fence, Guard, LossCause, TransferToken};
 
-use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "handover",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[
         Part {
             name: "giver",
@@ -23,7 +23,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| a_giver_dies(ground, victim).boxed(),
+            around: |fixture, victim| transferring_process_dies(fixture, victim).boxed(),
         },
         Part {
             name: "taker",
@@ -37,15 +37,15 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| a_taker_dies(ground, victim).boxed(),
+            around: |fixture, victim| accepting_process_dies(fixture, victim).boxed(),
         },
     ],
 };
 
 /// Returns `true` if a lock can go to another process here: not if it ends with its holder's process or
 /// connection.
-fn is_possible(ground: &Ground) -> bool {
-    ground.one.mutex("handover").transferable().is_ok()
+fn is_possible(fixture: &Fixture) -> bool {
+    fixture.one.mutex("handover").transferable().is_ok()
 }
 
 /// Leaves the token where the other process looks for it.
@@ -63,44 +63,44 @@ async fn found(locks: &Client, name: &str) -> leasehold::Result<TransferToken> {
     String::from_utf8_lossy(seen.value().unwrap()).parse()
 }
 
-async fn a_giver_dies(ground: &Ground, victim: Victim) {
-    if !is_possible(ground) {
+async fn transferring_process_dies(fixture: &Fixture, victim: Victim) {
+    if !is_possible(fixture) {
         return;
     }
-    let (name, came_through) = (victim.name(), victim.comes_through());
+    let (name, survived) = (victim.name(), victim.survives());
     victim.dies().await;
-    let left = ground.one.versioned(&name).read().await.unwrap();
-    assert!(left.value().is_some() || !came_through);
-    let mutex = ground.one.mutex(&name).ttl(LIVING);
+    let left = fixture.one.versioned(&name).read().await.unwrap();
+    assert!(left.value().is_some() || !survived);
+    let mutex = fixture.one.mutex(&name).ttl(LIVING);
     let mut last: Option<Fence> = None;
     if left.value().is_some() {
-        let handover = found(&ground.one, &name).await.unwrap();
+        let handover = found(&fixture.one, &name).await.unwrap();
         last = Some(handover.fence());
         match mutex.accept_transfer(&handover).await {
             Ok(guard) => {
                 assert!(guard.fence() > last);
                 last = guard.fence();
-                nobody_else(ground, &name, &handover).await;
+                others_are_refused(fixture, &name, &handover).await;
                 guard.release().await.unwrap();
             }
             // The machine was too busy to be in time.
             Err(error) => assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}"),
         }
     }
-    the_line_goes_on(ground, &name, last).await;
+    queue_continues(fixture, &name, last).await;
 }
 
-async fn a_taker_dies(ground: &Ground, victim: Victim) {
-    if !is_possible(ground) {
+async fn accepting_process_dies(fixture: &Fixture, victim: Victim) {
+    if !is_possible(fixture) {
         return;
     }
     let (name, step) = (victim.name(), victim.step());
     let dying = tokio::spawn(victim.dies());
-    let guard = ground.one.mutex(&name).ttl(LIVING).lock().await.unwrap();
+    let guard = fixture.one.mutex(&name).ttl(LIVING).lock().await.unwrap();
     let handover = guard.transfer().await.unwrap();
-    leave(&ground.one, &name, &handover).await.unwrap();
+    leave(&fixture.one, &name, &handover).await.unwrap();
     dying.await.unwrap();
-    match ground.two.mutex(&name).ttl(LIVING).accept_transfer(&handover).await {
+    match fixture.two.mutex(&name).ttl(LIVING).accept_transfer(&handover).await {
         Ok(guard) => {
             // Only if the dead process had not begun to.
             assert!(step < 2 && guard.fence() > Some(handover.fence()), "step {step}");
@@ -108,39 +108,39 @@ async fn a_taker_dies(ground: &Ground, victim: Victim) {
         }
         Err(error) => assert!(error.is_lost(), "{error}"),
     }
-    the_line_goes_on(ground, &name, Some(handover.fence())).await;
+    queue_continues(fixture, &name, Some(handover.fence())).await;
 }
 
 /// A client that requests the lock is refused, and so is a client with a copy of the token.
-async fn nobody_else(ground: &Ground, name: &str, handover: &TransferToken) {
-    let mutex = ground.two.mutex(name).ttl(LIVING);
+async fn others_are_refused(fixture: &Fixture, name: &str, handover: &TransferToken) {
+    let mutex = fixture.two.mutex(name).ttl(LIVING);
     assert!(mutex.try_lock().await.unwrap().is_none());
     let again = mutex.accept_transfer(handover).await.unwrap_err();
     assert_eq!(again.kind(), ErrorKind::Lost(LossCause::Transferred), "{again}");
 }
 
-async fn the_line_goes_on(ground: &Ground, name: &str, last: Option<Fence>) {
-    let guard = ground.two.mutex(name).ttl(LIVING).try_lock_for(LIMIT).await.unwrap().unwrap();
+async fn queue_continues(fixture: &Fixture, name: &str, last: Option<Fence>) {
+    let guard = fixture.two.mutex(name).ttl(LIVING).try_lock_for(LIMIT).await.unwrap().unwrap();
     assert!(guard.fence() > last, "{:?} after {last:?}", guard.fence());
     guard.release().await.unwrap();
 }
 
-async fn rules(ground: &Ground) {
+async fn rules(fixture: &Fixture) {
     let name = "handover/rules";
-    let mutex = ground.one.mutex(name).ttl(LIVING);
-    if !is_possible(ground) {
+    let mutex = fixture.one.mutex(name).ttl(LIVING);
+    if !is_possible(fixture) {
         assert_unsupported(mutex.clone().transferable());
         let guard = mutex.lock().await.unwrap();
         assert_unsupported(guard.transfer().await);
         // The lock is released, as after every error.
-        return ground.free(name).await;
+        return fixture.free(name).await;
     }
     let guard = mutex.lock().await.unwrap();
     let waiting = tokio::spawn({
-        let mutex = ground.two.mutex(name).ttl(LIVING);
-        async move { soon("the waiter", mutex.lock()).await.unwrap() }
+        let mutex = fixture.two.mutex(name).ttl(LIVING);
+        async move { within_limit("the waiter", mutex.lock()).await.unwrap() }
     });
-    let mut guards = chain(ground, name, guard).await;
+    let mut guards = chain(fixture, name, guard).await;
     assert!(!waiting.is_finished(), "a waiter was granted the lock in between");
     let last = guards.fence();
     guards.check().unwrap();
@@ -148,7 +148,7 @@ async fn rules(ground: &Ground) {
     tokio::time::sleep(LIVING / 8).await;
     guards.check().unwrap();
     guards =
-        ground.one.mutex(name).ttl(LIVING).accept_transfer(&guards.transfer().await.unwrap()).await.unwrap();
+        fixture.one.mutex(name).ttl(LIVING).accept_transfer(&guards.transfer().await.unwrap()).await.unwrap();
     guards.release().await.unwrap();
     let next = waiting.await.unwrap();
     assert!(next.fence() > last);
@@ -156,14 +156,14 @@ async fn rules(ground: &Ground) {
 }
 
 /// From one to the other and back, with each token used twice.
-async fn chain(ground: &Ground, name: &str, mut guard: Guard) -> Guard {
-    for (round, locks) in [&ground.two, &ground.one, &ground.two].into_iter().enumerate() {
+async fn chain(fixture: &Fixture, name: &str, mut guard: Guard) -> Guard {
+    for (round, locks) in [&fixture.two, &fixture.one, &fixture.two].into_iter().enumerate() {
         let fence = guard.fence();
         let handover = guard.transfer().await.unwrap();
         assert_eq!(Some(handover.fence()), fence);
         guard = locks.mutex(name).ttl(LIVING).accept_transfer(&handover).await.unwrap();
         assert!(guard.fence() > fence, "round {round}");
-        let again = ground.one.mutex(name).accept_transfer(&handover).await.unwrap_err();
+        let again = fixture.one.mutex(name).accept_transfer(&handover).await.unwrap_err();
         assert_eq!(again.kind(), ErrorKind::Lost(LossCause::Transferred), "round {round}: {again}");
     }
     guard

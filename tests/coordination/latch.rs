@@ -5,12 +5,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::ErrorKind;
 
-use crate::ground::{Ground, LIMIT, Part, Primitive, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIMIT, Part, Primitive, assert_unsupported, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "latch",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[Part {
         name: "counter",
         steps: 3,
@@ -23,15 +23,15 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             }
             .boxed()
         },
-        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+        around: |fixture, victim| somebody_dies(fixture, victim).boxed(),
     }],
 };
 
-async fn somebody_dies(ground: &Ground, victim: Victim) {
-    if !ground.keeps_values() {
+async fn somebody_dies(fixture: &Fixture, victim: Victim) {
+    if !fixture.keeps_values() {
         return;
     }
-    let latch = ground.one.latch(victim.name(), 2);
+    let latch = fixture.one.latch(victim.name(), 2);
     victim.dies().await;
     // The program of the dead process is started anew, and does not know whether it had counted.
     latch.count_down_as("the dead one").await.unwrap();
@@ -41,13 +41,13 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     latch.reset().await.unwrap();
 }
 
-async fn rules(ground: &Ground) {
-    let (ours, theirs) = (ground.one.latch("latch/1", 2), ground.two.latch("latch/1", 2));
-    if !ground.keeps_values() {
+async fn rules(fixture: &Fixture) {
+    let (ours, theirs) = (fixture.one.latch("latch/1", 2), fixture.two.latch("latch/1", 2));
+    if !fixture.keeps_values() {
         return assert_unsupported(ours.count_down().await);
     }
     let waiting = tokio::spawn(async move {
-        soon("the latch", theirs.wait()).await.unwrap();
+        within_limit("the latch", theirs.wait()).await.unwrap();
         theirs
     });
     ours.count_down_as("a").await.unwrap();
@@ -58,6 +58,6 @@ async fn rules(ground: &Ground) {
     assert!(!waiting.is_finished(), "it passed before the last count");
     ours.count_down_as("b").await.unwrap();
     let theirs = waiting.await.unwrap();
-    soon("the open latch", theirs.wait()).await.unwrap();
+    within_limit("the open latch", theirs.wait()).await.unwrap();
     theirs.reset().await.unwrap();
 }

@@ -15,8 +15,8 @@ mod barrier;
 mod condition;
 mod deadlock;
 mod election;
+mod fixture;
 mod flight;
-mod ground;
 mod handover;
 mod latch;
 mod lock_delay;
@@ -32,7 +32,7 @@ mod versioned;
 
 use std::sync::Arc;
 
-use ground::{Ground, Primitive};
+use fixture::{Fixture, Primitive};
 use leasehold_tests::stores::{self, Store};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -78,15 +78,15 @@ async fn player() {
 
 /// Runs all suites and all deaths, and fails with the errors of each.
 async fn all_primitives(store: &Store) {
-    let ground = Arc::new(Ground::over(store).await);
+    let fixture = Arc::new(Fixture::over(store).await);
     let mut running = JoinSet::new();
     let mut names = std::collections::HashMap::new();
     for primitive in PRIMITIVES {
-        let (here, name) = (ground.clone(), primitive.name);
+        let (here, name) = (fixture.clone(), primitive.name);
         names.insert(running.spawn(async move { (primitive.rules)(&here).await }).id(), name.to_owned());
-        for part in primitive.parts.iter().filter(|_| ground.is_shared()) {
+        for part in primitive.parts.iter().filter(|_| fixture.is_shared()) {
             for step in 0..=part.steps {
-                let here = ground.clone();
+                let here = fixture.clone();
                 let task = running.spawn(async move {
                     let place = PROCESSES.acquire().await.unwrap();
                     (part.around)(&here, here.victim(primitive, part, step, place)).await;
@@ -102,7 +102,7 @@ async fn all_primitives(store: &Store) {
         }
     }
     assert!(failed.is_empty(), "on {}: {failed:#?}", store.url);
-    ground.settled().await;
+    fixture.settled().await;
 }
 
 /// So many processes at a time, for all stores. What follows a death is mostly waiting, and takes no place.

@@ -9,20 +9,20 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, LockSupport, MultiLock};
 
-use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
 use crate::player::Stage;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "multi",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[
         Part {
             name: "holder",
             steps: 5,
             play: |stage, locks, name| hold(stage, locks, name).boxed(),
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
-                    let all = both(&ground.one, &victim.name(), LIVING);
+                    let all = both(&fixture.one, &victim.name(), LIVING);
                     victim.dies().await;
                     all.try_lock_for(LIMIT).await.unwrap().unwrap().release().await.unwrap();
                 }
@@ -40,20 +40,20 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
                     let name = victim.name();
-                    let mut busy = Some(ground.one.mutex(format!("{name}/b")).lock().await.unwrap());
-                    if victim.comes_through() {
+                    let mut busy = Some(fixture.one.mutex(format!("{name}/b")).lock().await.unwrap());
+                    if victim.survives() {
                         drop(busy.take());
                     }
                     let dying = victim.reaches_its_end().await;
                     if busy.is_some() {
-                        ground.held(&format!("{name}/a")).await;
+                        fixture.held(&format!("{name}/a")).await;
                     }
                     dying.killed().await;
                     drop(busy);
-                    let all = both(&ground.two, &name, LIVING);
+                    let all = both(&fixture.two, &name, LIVING);
                     all.try_lock_for(LIMIT).await.unwrap().unwrap().release().await.unwrap();
                 }
                 .boxed()
@@ -76,28 +76,28 @@ async fn hold(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()
     Ok(())
 }
 
-async fn rules(ground: &Ground) {
-    they_are_taken_in_order_and_once_each(ground).await;
-    whoever_does_not_get_all_holds_none(ground).await;
-    those_who_take_overlapping_sets_never_wait_in_a_circle(ground).await;
-    locks_of_another_store_are_part_of_it(ground).await;
-    the_larger_share_of_two_is_taken(ground).await;
+async fn rules(fixture: &Fixture) {
+    locks_are_taken_in_order_and_once_each(fixture).await;
+    client_that_does_not_get_all_holds_none(fixture).await;
+    overlapping_sets_never_deadlock(fixture).await;
+    locks_of_another_store_can_be_included(fixture).await;
+    the_larger_share_of_two_is_taken(fixture).await;
 }
 
-async fn they_are_taken_in_order_and_once_each(ground: &Ground) {
+async fn locks_are_taken_in_order_and_once_each(fixture: &Fixture) {
     let names = ["multi/1/c", "multi/1/a", "multi/1/b", "multi/1/a"];
-    let guard = soon("three", ground.one.lock_all(names).lock()).await.unwrap();
+    let guard = within_limit("three", fixture.one.lock_all(names).lock()).await.unwrap();
     let taken: Vec<_> = guard.guards().iter().map(|guard| guard.resource().as_str().to_owned()).collect();
     assert_eq!(taken, ["multi/1/a", "multi/1/b", "multi/1/c"]);
-    assert_eq!(guard.fence("multi/1/b").is_some(), ground.has_fences());
+    assert_eq!(guard.fence("multi/1/b").is_some(), fixture.has_fences());
     assert!(guard.fence("multi/1/d").is_none());
     assert!(guard.check().is_ok() && guard.loss().is_none() && !guard.remaining().is_zero());
     for name in taken {
-        assert!(ground.two.mutex(&name).try_lock().await.unwrap().is_none(), "{name}");
+        assert!(fixture.two.mutex(&name).try_lock().await.unwrap().is_none(), "{name}");
     }
     guard.release().await.unwrap();
     for name in names {
-        ground.free(name).await;
+        fixture.free(name).await;
     }
 }
 
@@ -113,15 +113,15 @@ impl EventSubscriber for Missed {
     }
 }
 
-async fn whoever_does_not_get_all_holds_none(ground: &Ground) {
-    let busy = soon("one", ground.two.mutex("multi/2/b").lock()).await.unwrap();
+async fn client_that_does_not_get_all_holds_none(fixture: &Fixture) {
+    let busy = within_limit("one", fixture.two.mutex("multi/2/b").lock()).await.unwrap();
     let names = ["multi/2/a", "multi/2/b", "multi/2/c"];
-    let all = ground.one.lock_all(names);
+    let all = fixture.one.lock_all(names);
     let missed = Arc::<Missed>::default();
-    let observed = Client::builder().subscriber(missed.clone()).over(ground.one.backend().clone()).unwrap();
+    let observed = Client::builder().subscriber(missed.clone()).over(fixture.one.backend().clone()).unwrap();
     let nothing_held = async || {
         for name in ["multi/2/a", "multi/2/c"] {
-            ground.free(name).await;
+            fixture.free(name).await;
         }
     };
     assert!(all.try_lock().await.unwrap().is_none());
@@ -135,14 +135,14 @@ async fn whoever_does_not_get_all_holds_none(ground: &Ground) {
     assert!(tokio::time::timeout(Duration::from_millis(100), all.lock()).await.is_err());
     nothing_held().await;
     busy.release().await.unwrap();
-    soon("all", all.lock()).await.unwrap().release().await.unwrap();
+    within_limit("all", all.lock()).await.unwrap().release().await.unwrap();
 }
 
-async fn those_who_take_overlapping_sets_never_wait_in_a_circle(ground: &Ground) {
+async fn overlapping_sets_never_deadlock(fixture: &Fixture) {
     let inside: Arc<Vec<AtomicU32>> = Arc::new((0..4).map(|_| AtomicU32::new(0)).collect());
     let mut tasks = Vec::new();
     for task in 0..6_usize {
-        let locks = if task % 2 == 0 { ground.one.clone() } else { ground.two.clone() };
+        let locks = if task % 2 == 0 { fixture.one.clone() } else { fixture.two.clone() };
         let inside = inside.clone();
         tasks.push(tokio::spawn(async move {
             for round in 0..2_usize {
@@ -150,7 +150,7 @@ async fn those_who_take_overlapping_sets_never_wait_in_a_circle(ground: &Ground)
                 let wanted = if task % 3 == 0 { [first, first + 1] } else { [first + 1, first] };
                 let wanted = wanted.map(|number| number % 4);
                 let all = locks.lock_all(wanted.map(|number| format!("multi/3/{number}")));
-                let guard = soon("two of four", all.lock()).await.unwrap();
+                let guard = within_limit("two of four", all.lock()).await.unwrap();
                 let mine = BTreeSet::from(wanted);
                 for number in &mine {
                     assert_eq!(inside[*number].fetch_add(1, Ordering::SeqCst), 0, "two hold {number}");
@@ -168,35 +168,35 @@ async fn those_who_take_overlapping_sets_never_wait_in_a_circle(ground: &Ground)
     }
 }
 
-async fn locks_of_another_store_are_part_of_it(ground: &Ground) {
+async fn locks_of_another_store_can_be_included(fixture: &Fixture) {
     let memory = Client::open("mem:").await.unwrap();
-    let all = MultiLock::new().and(memory.mutex("multi/4/b")).and(ground.one.mutex("multi/4/a"));
+    let all = MultiLock::new().and(memory.mutex("multi/4/b")).and(fixture.one.mutex("multi/4/a"));
     let busy = memory.mutex("multi/4/b").lock().await.unwrap();
     assert!(all.try_lock().await.unwrap().is_none());
-    ground.free("multi/4/a").await;
+    fixture.free("multi/4/a").await;
     busy.release().await.unwrap();
-    let guard = soon("two stores", all.lock()).await.unwrap();
-    assert!(ground.two.mutex("multi/4/a").try_lock().await.unwrap().is_none());
+    let guard = within_limit("two stores", all.lock()).await.unwrap();
+    assert!(fixture.two.mutex("multi/4/a").try_lock().await.unwrap().is_none());
     guard.release().await.unwrap();
 }
 
-async fn the_larger_share_of_two_is_taken(ground: &Ground) {
-    let table = ground.one.rwlock("multi/5");
+async fn the_larger_share_of_two_is_taken(fixture: &Fixture) {
+    let table = fixture.one.rwlock("multi/5");
     let all = MultiLock::new().and(table.read_request()).and(table.write_request()).and(table.read_request());
-    if !ground.admits(LockSupport::SharedExclusive) {
+    if !fixture.admits(LockSupport::SharedExclusive) {
         return assert_unsupported(MultiLock::new().and(table.read_request()).lock().await);
     }
-    let guard = soon("to write", all.lock()).await.unwrap();
+    let guard = within_limit("to write", all.lock()).await.unwrap();
     assert_eq!(guard.guards().len(), 1);
-    assert!(ground.two.rwlock("multi/5").try_read().await.unwrap().is_none(), "it is held to write");
+    assert!(fixture.two.rwlock("multi/5").try_read().await.unwrap().is_none(), "it is held to write");
     guard.release().await.unwrap();
-    if !ground.admits(LockSupport::Counted) {
-        return assert_unsupported(ground.one.semaphore("multi/6", 3).try_acquire_many(2).await);
+    if !fixture.admits(LockSupport::Counted) {
+        return assert_unsupported(fixture.one.semaphore("multi/6", 3).try_acquire_many(2).await);
     }
     let mixed = MultiLock::new()
-        .and(ground.one.semaphore("multi/6", 3).permits_request(2))
-        .and(ground.one.rwlock("multi/6").read_request());
+        .and(fixture.one.semaphore("multi/6", 3).permits_request(2))
+        .and(fixture.one.rwlock("multi/6").read_request());
     let refusal = mixed.lock().await.unwrap_err();
     assert_eq!(refusal.kind(), ErrorKind::Invalid, "{refusal}");
-    ground.free("multi/6").await;
+    fixture.free("multi/6").await;
 }

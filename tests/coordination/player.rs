@@ -9,7 +9,7 @@ use leasehold::Client;
 use leasehold_testkit::peers::Peer;
 use tokio::sync::SemaphorePermit;
 
-use crate::ground::{Part, Primitive};
+use crate::fixture::{Part, Primitive};
 
 /// The part that the test program is to play: store, primitive, part, name, and the step at which it
 /// will be killed.
@@ -110,20 +110,20 @@ impl Victim {
     }
 
     /// Returns `true` if it is not to be killed.
-    pub(crate) fn comes_through(&self) -> bool {
+    pub(crate) fn survives(&self) -> bool {
         self.dies_at == self.steps
     }
 
     /// Starts the player, and waits until it is at its last step, or has come through.
     pub(crate) async fn reaches_its_end(self) -> Dying {
-        let through = self.comes_through().then(|| format!("came through {} steps", self.steps));
+        let through = self.survives().then(|| format!("came through {} steps", self.steps));
         let playing = tokio::task::spawn_blocking(move || {
             let peer = Peer::start(self.command).unwrap();
             loop {
-                if let Some(said) = peer.answer().unwrap().strip_prefix("player: ") {
+                if let Some(line) = peer.answer().unwrap().strip_prefix("player: ") {
                     let is_right =
-                        through.as_ref().map_or(said.starts_with("is at"), |through| said == *through);
-                    assert!(is_right, "{}: {said}", self.name);
+                        through.as_ref().map_or(line.starts_with("is at"), |through| line == *through);
+                    assert!(is_right, "{}: {line}", self.name);
                     return peer;
                 }
             }

@@ -9,12 +9,12 @@ use futures_util::FutureExt;
 use leasehold::backend::Liveness;
 use leasehold::{ErrorKind, LockSupport};
 
-use crate::ground::{Ground, Part, Primitive, assert_unsupported, not_before, soon};
+use crate::fixture::{Fixture, Part, Primitive, assert_unsupported, not_before, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "rate",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[Part {
         name: "user",
         steps: 2,
@@ -27,41 +27,41 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             }
             .boxed()
         },
-        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+        around: |fixture, victim| somebody_dies(fixture, victim).boxed(),
     }],
 };
 
 const PERIOD: Duration = Duration::from_secs(3);
 
-fn is_carried_by(ground: &Ground) -> bool {
-    let has_leases = matches!(ground.one.profile().liveness, Liveness::Lease { .. });
-    has_leases && ground.admits(LockSupport::Counted)
+fn is_carried_by(fixture: &Fixture) -> bool {
+    let has_leases = matches!(fixture.one.profile().liveness, Liveness::Lease { .. });
+    has_leases && fixture.admits(LockSupport::Counted)
 }
 
-async fn somebody_dies(ground: &Ground, victim: Victim) {
-    if !is_carried_by(ground) {
+async fn somebody_dies(fixture: &Fixture, victim: Victim) {
+    if !is_carried_by(fixture) {
         return;
     }
-    let rate = ground.one.rate_limit(victim.name(), 2, PERIOD);
+    let rate = fixture.one.rate_limit(victim.name(), 2, PERIOD);
     let (begun, has_used_it_up) = (Instant::now(), victim.step() > 0);
     victim.dies().await;
-    soon("the rate", rate.acquire_many(2)).await.unwrap();
+    within_limit("the rate", rate.acquire_many(2)).await.unwrap();
     if has_used_it_up {
         not_before("the death of the process gave it back", begun, PERIOD);
     }
 }
 
-async fn rules(ground: &Ground) {
+async fn rules(fixture: &Fixture) {
     let (ours, theirs) =
-        (ground.one.rate_limit("rate/1", 2, PERIOD), ground.two.rate_limit("rate/1", 2, PERIOD));
-    if !is_carried_by(ground) {
+        (fixture.one.rate_limit("rate/1", 2, PERIOD), fixture.two.rate_limit("rate/1", 2, PERIOD));
+    if !is_carried_by(fixture) {
         return assert_unsupported(ours.try_acquire().await);
     }
     assert_eq!(ours.acquire_many(3).await.unwrap_err().kind(), ErrorKind::Invalid);
     let begun = Instant::now();
     for granted in 1..=5_u32 {
         let rate = if granted % 2 == 0 { &ours } else { &theirs };
-        soon("the rate", rate.acquire()).await.unwrap();
+        within_limit("the rate", rate.acquire()).await.unwrap();
         // The first two come at once, and each later one a period after the one before the last.
         not_before("more than two in one period", begun, PERIOD * ((granted - 1) / 2));
     }

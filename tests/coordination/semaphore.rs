@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Client, ErrorKind, LockSupport, Semaphore};
 
-use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "semaphore",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[
         Part {
             name: "holder",
@@ -25,12 +25,12 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
-                    if !ground.admits(LockSupport::Counted) {
+                    if !fixture.admits(LockSupport::Counted) {
                         return;
                     }
-                    let all = semaphore(&ground.one, &victim.name(), LIVING);
+                    let all = semaphore(&fixture.one, &victim.name(), LIVING);
                     victim.dies().await;
                     all.try_acquire_many_for(PERMITS, LIMIT).await.unwrap().unwrap().release().await.unwrap();
                 }
@@ -48,17 +48,17 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
-                    if !ground.admits(LockSupport::Counted) {
+                    if !fixture.admits(LockSupport::Counted) {
                         return;
                     }
                     let (here, there) = (
-                        semaphore(&ground.one, &victim.name(), LIVING),
-                        semaphore(&ground.two, &victim.name(), LIVING),
+                        semaphore(&fixture.one, &victim.name(), LIVING),
+                        semaphore(&fixture.two, &victim.name(), LIVING),
                     );
                     let mut one = Some(here.try_acquire_for(LIMIT).await.unwrap().unwrap());
-                    if victim.comes_through() {
+                    if victim.survives() {
                         drop(one.take());
                     }
                     victim.dies().await;
@@ -96,20 +96,20 @@ fn semaphore(locks: &Client, name: &str, ttl: Duration) -> Semaphore {
     locks.semaphore(name, PERMITS).ttl(ttl)
 }
 
-async fn rules(ground: &Ground) {
+async fn rules(fixture: &Fixture) {
     let (ours, theirs) =
-        (ground.one.semaphore("semaphore/1", PERMITS), ground.two.semaphore("semaphore/1", PERMITS));
-    if !ground.admits(LockSupport::Permits) {
+        (fixture.one.semaphore("semaphore/1", PERMITS), fixture.two.semaphore("semaphore/1", PERMITS));
+    if !fixture.admits(LockSupport::Permits) {
         return assert_unsupported(ours.acquire().await);
     }
-    if !ground.admits(LockSupport::Counted) {
+    if !fixture.admits(LockSupport::Counted) {
         assert_unsupported(ours.acquire_many(2).await);
         return one_by_one(&ours, &theirs).await;
     }
     assert_eq!(ours.acquire_many(PERMITS + 1).await.unwrap_err().kind(), ErrorKind::Invalid);
-    let two = soon("two", ours.acquire_many(2)).await.unwrap();
+    let two = within_limit("two", ours.acquire_many(2)).await.unwrap();
     assert!(theirs.try_acquire_many(2).await.unwrap().is_none());
-    let third = soon("the third", theirs.acquire()).await.unwrap();
+    let third = within_limit("the third", theirs.acquire()).await.unwrap();
     assert!(ours.try_acquire().await.unwrap().is_none());
     assert!(third.fence() > two.fence());
     two.release().await.unwrap();
@@ -121,7 +121,7 @@ async fn rules(ground: &Ground) {
         let out = out.clone();
         tasks.push(tokio::spawn(async move {
             for _ in 0..2 {
-                let guard = soon("permits", semaphore.acquire_many(permits)).await.unwrap();
+                let guard = within_limit("permits", semaphore.acquire_many(permits)).await.unwrap();
                 let now = out.fetch_add(permits, Ordering::SeqCst) + permits;
                 assert!(now <= PERMITS, "{now} permits of {PERMITS} are out");
                 tokio::task::yield_now().await;
@@ -137,14 +137,14 @@ async fn rules(ground: &Ground) {
 
 /// Checks semaphores on a store where a claim is one permit.
 async fn one_by_one(ours: &Semaphore, theirs: &Semaphore) {
-    let first = soon("the first", ours.acquire()).await.unwrap();
-    let second = soon("the second", theirs.acquire()).await.unwrap();
-    let third = soon("the third", ours.acquire()).await.unwrap();
+    let first = within_limit("the first", ours.acquire()).await.unwrap();
+    let second = within_limit("the second", theirs.acquire()).await.unwrap();
+    let third = within_limit("the third", ours.acquire()).await.unwrap();
     assert!(first.fence() < second.fence() && second.fence() < third.fence());
     assert!(ours.try_acquire().await.unwrap().is_none());
     assert!(theirs.try_acquire().await.unwrap().is_none());
     second.release().await.unwrap();
-    let fourth = soon("the fourth", theirs.acquire()).await.unwrap();
+    let fourth = within_limit("the fourth", theirs.acquire()).await.unwrap();
     assert!(third.fence() < fourth.fence());
     for guard in [first, third, fourth] {
         guard.release().await.unwrap();

@@ -7,20 +7,20 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Client, StripedMutex};
 
-use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, soon};
+use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, within_limit};
 use crate::player::Stage;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "striped",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[
         Part {
             name: "holder",
             steps: 4,
             play: |stage, locks, name| hold(stage, locks, name).boxed(),
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
-                    let stock = stock(&ground.one, &victim.name(), LIVING);
+                    let stock = stock(&fixture.one, &victim.name(), LIVING);
                     victim.dies().await;
                     stock.for_key("key").try_lock_for(LIMIT).await.unwrap().unwrap().release().await.unwrap();
                 }
@@ -38,19 +38,19 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
                     let name = victim.name();
                     let mut busy = Some(
-                        stock(&ground.one, &name, LIVING).all().try_lock_for(LIMIT).await.unwrap().unwrap(),
+                        stock(&fixture.one, &name, LIVING).all().try_lock_for(LIMIT).await.unwrap().unwrap(),
                     );
-                    if victim.comes_through() {
+                    if victim.survives() {
                         drop(busy.take());
                     }
                     victim.dies().await;
                     drop(busy);
                     let whole =
-                        stock(&ground.two, &name, LIVING).all().try_lock_for(LIMIT).await.unwrap().unwrap();
+                        stock(&fixture.two, &name, LIVING).all().try_lock_for(LIMIT).await.unwrap().unwrap();
                     whole.release().await.unwrap();
                 }
                 .boxed()
@@ -67,9 +67,9 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
-                    let stock = stock(&ground.one, &victim.name(), LIVING);
+                    let stock = stock(&fixture.one, &victim.name(), LIVING);
                     victim.dies().await;
                     let mut guards = Vec::new();
                     for _ in 0..stock.count() {
@@ -96,59 +96,60 @@ async fn hold(stage: &Stage, locks: &Client, name: &str) -> leasehold::Result<()
     stage.during("releases it", guard.release()).await
 }
 
-async fn rules(ground: &Ground) {
-    a_key_has_one_segment_which_is_an_ordinary_mutex(ground).await;
-    any_takes_what_is_free_and_waits_where_nothing_is(ground).await;
-    nothing_is_sold_twice(ground).await;
+async fn rules(fixture: &Fixture) {
+    a_key_has_one_segment_which_is_an_ordinary_mutex(fixture).await;
+    any_takes_a_free_stripe_or_waits(fixture).await;
+    nothing_is_sold_twice(fixture).await;
 }
 
-async fn a_key_has_one_segment_which_is_an_ordinary_mutex(ground: &Ground) {
-    let mine = ground.one.striped_mutex("striped/1", 12).for_key("customer/7");
-    let guard = soon("its own", mine.lock()).await.unwrap();
+async fn a_key_has_one_segment_which_is_an_ordinary_mutex(fixture: &Fixture) {
+    let mine = fixture.one.striped_mutex("striped/1", 12).for_key("customer/7");
+    let guard = within_limit("its own", mine.lock()).await.unwrap();
     let name = format!("striped/1#{}", mine.number());
     assert_eq!(guard.resource().as_str(), name);
-    let theirs = ground.two.striped_mutex("striped/1", 12).for_key("customer/7");
+    let theirs = fixture.two.striped_mutex("striped/1", 12).for_key("customer/7");
     assert!(theirs.try_lock().await.unwrap().is_none());
-    assert!(ground.two.mutex(&name).try_lock().await.unwrap().is_none());
+    assert!(fixture.two.mutex(&name).try_lock().await.unwrap().is_none());
     assert!(theirs.try_lock_for(Duration::from_millis(100)).await.unwrap().is_none());
     guard.release().await.unwrap();
 }
 
-async fn any_takes_what_is_free_and_waits_where_nothing_is(ground: &Ground) {
-    let (ours, theirs) = (ground.one.striped_mutex("striped/2", 4), ground.two.striped_mutex("striped/2", 4));
+async fn any_takes_a_free_stripe_or_waits(fixture: &Fixture) {
+    let (ours, theirs) =
+        (fixture.one.striped_mutex("striped/2", 4), fixture.two.striped_mutex("striped/2", 4));
     let mut guards = Vec::new();
     for number in 0..4 {
         let stock = if number % 2 == 0 { &ours } else { &theirs };
-        guards.push(soon("any", stock.lock_any()).await.unwrap());
+        guards.push(within_limit("any", stock.lock_any()).await.unwrap());
     }
     let names: BTreeSet<_> = guards.iter().map(|guard| guard.resource().as_str().to_owned()).collect();
     assert_eq!(names.len(), 4, "{names:?}");
     assert!(theirs.try_lock_any().await.unwrap().is_none());
     assert!(theirs.try_lock_any_for(Duration::from_millis(100)).await.unwrap().is_none());
-    let waiter = tokio::spawn(async move { soon("any", theirs.lock_any()).await });
+    let waiter = tokio::spawn(async move { within_limit("any", theirs.lock_any()).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     for guard in guards {
         guard.release().await.unwrap();
     }
     waiter.await.unwrap().unwrap().release().await.unwrap();
     // The waiter that was queued at two stripes left nothing at the other one.
-    let whole = soon("all", ours.all().lock()).await.unwrap();
+    let whole = within_limit("all", ours.all().lock()).await.unwrap();
     assert_eq!(whole.guards().len(), 4);
     whole.release().await.unwrap();
 }
 
-async fn nothing_is_sold_twice(ground: &Ground) {
+async fn nothing_is_sold_twice(fixture: &Fixture) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     let left: Arc<Vec<AtomicU32>> = Arc::new((0..2).map(|_| AtomicU32::new(4)).collect());
     let mut buyers = Vec::new();
     for buyer in 0..12 {
-        let locks = if buyer % 2 == 0 { &ground.one } else { &ground.two };
+        let locks = if buyer % 2 == 0 { &fixture.one } else { &fixture.two };
         let (stock, left) = (locks.striped_mutex("striped/3", 2), left.clone());
         buyers.push(tokio::spawn(async move {
             let stripe = stock.for_key(format!("buyer/{buyer}"));
-            let guard = soon("a piece", stripe.lock()).await.unwrap();
+            let guard = within_limit("a piece", stripe.lock()).await.unwrap();
             let pieces = &left[stripe.number() as usize];
             // Read, wait, write: sold twice unless the lock holds.
             let seen = pieces.load(Ordering::SeqCst);

@@ -8,25 +8,25 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use leasehold::{Client, ErrorKind, LockSupport, RwLock, Upgradable};
 
-use crate::ground::{Ground, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, soon};
+use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupported, within_limit};
 use crate::player::{Stage, Victim};
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "upgrade",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[
         Part {
             name: "upgrader",
             steps: 6,
             play: |stage, locks, name| upgrade_and_back(stage, locks, name).boxed(),
-            around: |ground, victim| {
+            around: |fixture, victim| {
                 async move {
-                    if !ground.admits(LockSupport::Counted) {
+                    if !fixture.admits(LockSupport::Counted) {
                         return;
                     }
                     let name = victim.name();
                     victim.dies().await;
-                    another_writes_by_upgrade(ground, &name).await;
+                    another_writes_by_upgrade(fixture, &name).await;
                 }
                 .boxed()
             },
@@ -43,7 +43,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 }
                 .boxed()
             },
-            around: |ground, victim| a_waiter_dies(ground, victim).boxed(),
+            around: |fixture, victim| a_waiter_dies(fixture, victim).boxed(),
         },
     ],
 };
@@ -62,25 +62,25 @@ async fn upgrade_and_back(stage: &Stage, locks: &Client, name: &str) -> leasehol
     stage.during("releases it", guard.release()).await
 }
 
-async fn a_waiter_dies(ground: &Ground, victim: Victim) {
-    if !ground.admits(LockSupport::Counted) {
+async fn a_waiter_dies(fixture: &Fixture, victim: Victim) {
+    if !fixture.admits(LockSupport::Counted) {
         return;
     }
     let name = victim.name();
-    let lock = rwlock(&ground.one, &name, LIVING);
+    let lock = rwlock(&fixture.one, &name, LIVING);
     let mut reader = Some(lock.try_read_for(LIMIT).await.unwrap().unwrap());
-    if victim.comes_through() {
+    if victim.survives() {
         drop(reader.take());
     }
     victim.dies().await;
     drop(reader);
-    another_writes_by_upgrade(ground, &name).await;
+    another_writes_by_upgrade(fixture, &name).await;
 }
 
-async fn another_writes_by_upgrade(ground: &Ground, name: &str) {
-    let lock = rwlock(&ground.two, name, LIVING);
+async fn another_writes_by_upgrade(fixture: &Fixture, name: &str) {
+    let lock = rwlock(&fixture.two, name, LIVING);
     let mut guard = lock.try_upgradable_read_for(LIMIT).await.unwrap().unwrap();
-    soon("to become a writer", become_writer(&mut guard)).await;
+    within_limit("to become a writer", become_writer(&mut guard)).await;
     assert!(lock.try_read().await.unwrap().is_none());
     guard.release().await.unwrap();
 }
@@ -93,19 +93,19 @@ async fn become_writer(guard: &mut Upgradable) {
     }
 }
 
-async fn rules(ground: &Ground) {
-    let (ours, theirs) = (ground.one.rwlock("upgrade/1"), ground.two.rwlock("upgrade/1"));
-    if !ground.admits(LockSupport::Counted) {
+async fn rules(fixture: &Fixture) {
+    let (ours, theirs) = (fixture.one.rwlock("upgrade/1"), fixture.two.rwlock("upgrade/1"));
+    if !fixture.admits(LockSupport::Counted) {
         return assert_unsupported(ours.upgradable_read().await);
     }
-    let mut guard = soon("to read", ours.upgradable_read()).await.unwrap();
-    let reader = soon("to read", theirs.read()).await.unwrap();
+    let mut guard = within_limit("to read", ours.upgradable_read()).await.unwrap();
+    let reader = within_limit("to read", theirs.read()).await.unwrap();
     reader.release().await.unwrap();
-    soon("to write", guard.upgrade()).await.unwrap();
+    within_limit("to write", guard.upgrade()).await.unwrap();
     assert!(guard.is_writer() && theirs.try_read().await.unwrap().is_none());
     guard.downgrade().await.unwrap();
     assert!(!guard.is_writer() && theirs.try_write().await.unwrap().is_none());
-    soon("to read", theirs.read()).await.unwrap().release().await.unwrap();
+    within_limit("to read", theirs.read()).await.unwrap().release().await.unwrap();
     guard.release().await.unwrap();
     nobody_writes_between_reading_and_writing(&[ours, theirs]).await;
 }
@@ -117,9 +117,9 @@ async fn nobody_writes_between_reading_and_writing(locks: &[RwLock; 2]) {
         let (lock, value) = (locks[number % 2].clone(), value.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..2 {
-                let mut guard = soon("to read", lock.upgradable_read()).await.unwrap();
+                let mut guard = within_limit("to read", lock.upgradable_read()).await.unwrap();
                 let seen = value.load(Ordering::SeqCst);
-                match soon("to write", guard.upgrade()).await {
+                match within_limit("to write", guard.upgrade()).await {
                     Ok(()) => {
                         assert_eq!(
                             value.swap(seen + 1, Ordering::SeqCst),
@@ -133,7 +133,7 @@ async fn nobody_writes_between_reading_and_writing(locks: &[RwLock; 2]) {
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
                         guard.release().await.unwrap();
-                        let writer = soon("to write", lock.write()).await.unwrap();
+                        let writer = within_limit("to write", lock.write()).await.unwrap();
                         value.fetch_add(1, Ordering::SeqCst);
                         writer.release().await.unwrap();
                     }

@@ -4,12 +4,12 @@
 use futures_util::FutureExt;
 use leasehold::Versioned;
 
-use crate::ground::{Ground, Part, Primitive, assert_unsupported, soon};
+use crate::fixture::{Fixture, Part, Primitive, assert_unsupported, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
     name: "versioned",
-    rules: |ground| rules(ground).boxed(),
+    rules: |fixture| rules(fixture).boxed(),
     parts: &[Part {
         name: "updater",
         steps: 3,
@@ -27,7 +27,7 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             }
             .boxed()
         },
-        around: |ground, victim| somebody_dies(ground, victim).boxed(),
+        around: |fixture, victim| somebody_dies(fixture, victim).boxed(),
     }],
 };
 
@@ -40,14 +40,14 @@ fn plus_one(bytes: Option<&[u8]>) -> Vec<u8> {
 }
 
 async fn add_one(value: &Versioned) -> leasehold::UpdateOutcome {
-    soon("to add one", value.update(|old| Some(plus_one(old)))).await.unwrap()
+    within_limit("to add one", value.update(|old| Some(plus_one(old)))).await.unwrap()
 }
 
-async fn somebody_dies(ground: &Ground, victim: Victim) {
-    if !ground.keeps_values() {
+async fn somebody_dies(fixture: &Fixture, victim: Victim) {
+    if !fixture.keeps_values() {
         return;
     }
-    let value = ground.one.versioned(victim.name());
+    let value = fixture.one.versioned(victim.name());
     add_one(&value).await;
     // The closure runs once, as there is no conflict: the second step is within the closure, the third
     // after the write.
@@ -58,9 +58,9 @@ async fn somebody_dies(ground: &Ground, victim: Victim) {
     assert_eq!(number(add_one(&value).await.value.as_deref()), seen + 1);
 }
 
-async fn rules(ground: &Ground) {
-    let (ours, theirs) = (ground.one.versioned("versioned/1"), ground.two.versioned("versioned/1"));
-    if !ground.keeps_values() {
+async fn rules(fixture: &Fixture) {
+    let (ours, theirs) = (fixture.one.versioned("versioned/1"), fixture.two.versioned("versioned/1"));
+    if !fixture.keeps_values() {
         return assert_unsupported(ours.read().await);
     }
     assert_eq!(ours.read().await.unwrap().value(), None);
@@ -76,10 +76,10 @@ async fn rules(ground: &Ground) {
     for task in tasks {
         task.await.unwrap();
     }
-    let now = soon("a change", theirs.changed(&seen, crate::ground::LIMIT)).await.unwrap();
+    let now = within_limit("a change", theirs.changed(&seen, crate::fixture::LIMIT)).await.unwrap();
     assert_eq!(number(now.value()), 20);
-    assert_eq!(soon("to remove", ours.update(|_| None)).await.unwrap().value, None);
+    assert_eq!(within_limit("to remove", ours.update(|_| None)).await.unwrap().value, None);
     assert_eq!(theirs.read().await.unwrap().value(), None);
     add_one(&theirs).await;
-    soon("to remove", ours.update(|_| None)).await.unwrap();
+    within_limit("to remove", ours.update(|_| None)).await.unwrap();
 }

@@ -51,8 +51,8 @@ async fn player() {
 /// Returns the next line of the player.
 fn answer(player: &Peer) -> String {
     loop {
-        if let Some(said) = player.answer().unwrap().strip_prefix("player: ") {
-            return said.to_owned();
+        if let Some(line) = player.answer().unwrap().strip_prefix("player: ") {
+            return line.to_owned();
         }
     }
 }
@@ -75,21 +75,21 @@ async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
     let mut resource = place.open(&guard).await.unwrap();
     assert_eq!(resource.read().await.unwrap(), 5);
     // Its successor has read and not written: a resource that checks only writes lets this one in.
-    let (said, mut player) = tokio::task::spawn_blocking(move || {
+    let (line, mut player) = tokio::task::spawn_blocking(move || {
         player.resume().unwrap();
         player.tell("write").unwrap();
         (answer(&player), player)
     })
     .await
     .unwrap();
-    assert_eq!(said, "refused", "{place}");
+    assert_eq!(line, "refused", "{place}");
     resource.write(6).await.unwrap();
     assert_eq!(resource.read().await.unwrap(), 6, "{place}");
-    let said = tokio::task::spawn_blocking(move || {
+    let line = tokio::task::spawn_blocking(move || {
         player.tell("write").unwrap();
         answer(&player)
     });
-    assert_eq!(said.await.unwrap(), "refused", "{place}");
+    assert_eq!(line.await.unwrap(), "refused", "{place}");
     assert_eq!(resource.read().await.unwrap(), 6, "{place}");
     guard.release().await.unwrap();
 }

@@ -88,8 +88,8 @@ fn nothing_is_oversold() {
     let printed = run(vec![example("flash_sale")]).remove(0);
     for stripes in [1, 12, 120] {
         let line = printed.lines().find(|line| line.trim_start().starts_with(&format!("{stripes} ")));
-        let words: Vec<&str> = line.unwrap().split_whitespace().collect();
-        assert_eq!(words[1..3], ["1200", "0"], "{printed}");
+        let fields: Vec<&str> = line.unwrap().split_whitespace().collect();
+        assert_eq!(fields[1..3], ["1200", "0"], "{printed}");
     }
 }
 

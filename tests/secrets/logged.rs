@@ -10,7 +10,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::{Layer, Registry};
 
-static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Listens from now on, in all threads of this process.
 pub(crate) fn listen() {
@@ -20,7 +20,7 @@ pub(crate) fn listen() {
 
 /// Returns all messages since the tests began.
 pub(crate) fn so_far() -> BTreeSet<String> {
-    SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    LOGGED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 struct Listener;
@@ -34,34 +34,34 @@ impl Visit for Line {
     }
 }
 
-fn say(target: &str, record: impl FnOnce(&mut Line)) {
+fn record_line(target: &str, record: impl FnOnce(&mut Line)) {
     // What the clients of the servers say is theirs, and off unless it is asked for.
     if target.starts_with("leasehold") {
         let mut line = Line(target.to_owned());
         record(&mut line);
-        SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(line.0);
+        LOGGED.lock().unwrap_or_else(PoisonError::into_inner).insert(line.0);
     }
 }
 
 impl<S: Subscriber> Layer<S> for Listener {
     fn on_new_span(&self, span: &Attributes<'_>, _: &Id, _: Context<'_, S>) {
-        say(span.metadata().target(), |line| span.record(line));
+        record_line(span.metadata().target(), |line| span.record(line));
     }
 
     fn on_record(&self, _: &Id, values: &Record<'_>, _: Context<'_, S>) {
-        say("leasehold", |line| values.record(line));
+        record_line("leasehold", |line| values.record(line));
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        say(event.metadata().target(), |line| event.record(line));
+        record_line(event.metadata().target(), |line| event.record(line));
     }
 }
 
 #[test]
-fn it_hears_events_and_spans() {
+fn recorder_sees_events_and_spans() {
     listen();
     tracing::trace!(target: "leasehold::here", id = "of-an-event");
     drop(tracing::info_span!(target: "leasehold::here", "span", id = ?Some("of-a-span")));
-    let said = Vec::from_iter(so_far()).concat();
-    assert!(said.contains("of-an-event") && said.contains("of-a-span"), "{said}");
+    let record_text = Vec::from_iter(so_far()).concat();
+    assert!(record_text.contains("of-an-event") && record_text.contains("of-a-span"), "{record_text}");
 }

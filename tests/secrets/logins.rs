@@ -106,14 +106,14 @@ async fn open(url: &str) -> Written {
     let mut texts = Written::default();
     // Some wait for a server that is away.
     if let Ok(opened) = tokio::time::timeout(Duration::from_secs(5), Client::open(url)).await {
-        texts.came("a client", &opened);
+        texts.record_outcome("a client", &opened);
         if let Ok(client) = opened {
             texts.shown("a backend", client.backend());
-            texts.came("a look", &client.inspect("x").await);
-            texts.came("a try", &client.mutex("x").try_lock().await);
+            texts.record_outcome("a look", &client.inspect("x").await);
+            texts.record_outcome("a try", &client.mutex("x").try_lock().await);
         }
     }
-    texts.came("a schema", &leasehold::schema(url));
+    texts.record_outcome("a schema", &leasehold::schema(url));
     configured(&mut texts, FileConfig::from_url(url));
     configured(&mut texts, PostgresConfig::parse(url));
     configured(&mut texts, MySqlConfig::parse(url));
@@ -192,12 +192,12 @@ async fn mysql_with_a_password() {
 async fn etcd_with_a_password() {
     logged::listen();
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
-    for words in [
+    for args in [
         vec!["user", "add", &format!("root:{RIGHT}")],
         vec!["user", "grant-role", "root", "root"],
         vec!["auth", "enable"],
     ] {
-        server.etcdctl(&words).unwrap();
+        server.etcdctl(&args).unwrap();
     }
     of_a_server(&server.url(), "root").await;
 }
@@ -215,7 +215,7 @@ async fn zookeeper_with_a_password() {
 
 /// Keys and password files are read, and not repeated where they make no sense.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_stands_in_files_is_not_repeated() {
+async fn passwords_in_files_are_never_printed() {
     logged::listen();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("secret");
@@ -239,6 +239,6 @@ async fn what_stands_in_files_is_not_repeated() {
     }
     let url = "redis://127.0.0.1:9".to_owned();
     let threads = tokio::task::spawn_blocking(move || blocking::Client::open(&with(&url, "me", RIGHT)));
-    texts.came("a client of threads", &threads.await.unwrap());
+    texts.record_outcome("a client of threads", &threads.await.unwrap());
     ends(texts, "files");
 }

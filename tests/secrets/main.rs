@@ -6,11 +6,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod failures;
 mod logged;
 mod logins;
 mod things;
 mod token;
-mod trouble;
 mod written;
 
 use leasehold_tests::stores;

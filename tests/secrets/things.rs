@@ -11,7 +11,7 @@ use leasehold::{Client, Event, EventSubscriber, LockRequest, MultiLock, Note, Ow
 use leasehold_tests::stores::Store;
 
 use crate::written::{Secret, Written};
-use crate::{token, trouble};
+use crate::{failures, token};
 
 /// Nothing takes longer, on however busy a machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
@@ -22,20 +22,20 @@ pub(crate) async fn show_no_id(store: &Store) {
     let builder = Client::builder().subscriber(subscriber.clone()).note(Note::new("secrets").unwrap());
     seen.texts.shown("a builder", &builder);
     let (one, two) = (builder.open(&store.url).await.unwrap(), Client::open(&store.url).await.unwrap());
-    words(&mut seen, &one);
+    record_requests(&mut seen, &one);
     holders_and_waiters(&mut seen, &one, &two).await;
     built_on_locks(&mut seen, &one, &two).await;
     token::goes_over(&mut seen, &one, &two).await;
-    trouble::comes(&mut seen, &one, &two).await;
+    failures::provoke(&mut seen, &one, &two).await;
     threads(&mut seen, &store.url, &one).await;
     seen.clients("at the end", &one, &two);
     seen.texts.shown("findings", &one.diagnose(Duration::from_secs(30)).await);
-    seen.texts.came("deadlocks", &one.deadlocks().await);
+    seen.texts.record_outcome("deadlocks", &one.deadlocks().await);
     assert!(one.close(LIMIT).await && two.close(LIMIT).await);
-    trouble::after_the_end(&mut seen, &one).await;
+    failures::after_the_end(&mut seen, &one).await;
     seen.clients("when they are closed", &one, &two);
     for text in subscriber.0.lock().unwrap().drain(..) {
-        seen.texts.said("an event", &text);
+        seen.texts.record_text("an event", &text);
     }
     assert!(seen.ids.len() > 3, "on {}: hardly any holder was seen", store.url);
     let mut secrets: Vec<_> = seen.ids.iter().map(|id| Secret::id("the id of a claim", *id)).collect();
@@ -58,12 +58,12 @@ impl Seen {
     pub(crate) async fn look(&mut self, when: &str, one: &Client, two: &Client) {
         self.clients(when, one, two);
         let listed = two.list("", None, 1000).await;
-        self.texts.came("a list", &listed);
+        self.texts.record_outcome("a list", &listed);
         for summary in listed.unwrap() {
             let snapshot = two.inspect(summary.resource.as_str()).await.unwrap();
             self.texts.shown("a snapshot", &snapshot);
-            for standing in snapshot.holders.iter().chain(&snapshot.waiting) {
-                self.ids.insert(standing.id);
+            for info in snapshot.holders.iter().chain(&snapshot.waiting) {
+                self.ids.insert(info.id);
             }
         }
     }
@@ -102,7 +102,7 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, is_so: impl Fn()
 }
 
 /// Records values of which no operation was requested yet.
-fn words(seen: &mut Seen, locks: &Client) {
+fn record_requests(seen: &mut Seen, locks: &Client) {
     let (texts, owner) = (&mut seen.texts, Owner::new());
     let second = Duration::from_secs(1);
     texts.shown("an owner", &owner);
@@ -140,46 +140,50 @@ async fn holders_and_waiters(seen: &mut Seen, one: &Client, two: &Client) {
     for (what, value) in [("a guard", &guard), ("the same of its owner", &again)] {
         seen.texts.shown(what, value);
         seen.texts.shown("a state", &value.state());
-        seen.texts.said("a tag", &value.tag());
+        seen.texts.record_text("a tag", &value.tag());
     }
     seen.texts.shown("an owner that holds", &owner);
     // This comes last, since a lock that was proved cannot be transferred.
     seen.texts.shown("a proof", again.proof());
-    seen.texts.came("a wait", &one.mutex(name).try_lock_for(Duration::from_millis(50)).await);
-    seen.texts.came("a revocation", &two.revoke(name, "if you please").await);
+    seen.texts.record_outcome("a wait", &one.mutex(name).try_lock_for(Duration::from_millis(50)).await);
+    seen.texts.record_outcome("a revocation", &two.revoke(name, "if you please").await);
     drop((guard, again));
     let next = waiting.await.unwrap();
     seen.look("when the next holds", one, two).await;
-    seen.texts.came("the next guard", &next);
-    seen.texts.came("a release", &next.unwrap().unwrap().release().await);
+    seen.texts.record_outcome("the next guard", &next);
+    seen.texts.record_outcome("a release", &next.unwrap().unwrap().release().await);
 }
 
 async fn built_on_locks(seen: &mut Seen, one: &Client, two: &Client) {
     let leadership = one.election("secrets/election").campaign_timeout("me", LIMIT).await;
-    seen.texts.came("a leadership", &leadership);
+    seen.texts.record_outcome("a leadership", &leadership);
     let election = two.election("secrets/election");
-    seen.texts.came("a candidate", &election.campaign_timeout("you", Duration::from_millis(50)).await);
-    seen.texts.came("a leader", &two.election("secrets/election").leader().await);
+    seen.texts
+        .record_outcome("a candidate", &election.campaign_timeout("you", Duration::from_millis(50)).await);
+    seen.texts.record_outcome("a leader", &two.election("secrets/election").leader().await);
     seen.texts.shown("an observer", &two.election("secrets/election").observe());
     let multi = one.lock_all(["secrets/a", "secrets/b"]).try_lock_for(LIMIT).await;
-    seen.texts.came("several guards", &multi);
+    seen.texts.record_outcome("several guards", &multi);
     let permit = one.semaphore("secrets/permits", 2).try_acquire_for(LIMIT).await;
-    seen.texts.came("a permit", &permit);
+    seen.texts.record_outcome("a permit", &permit);
     let reader = one.rwlock("secrets/readers").try_upgradable_read_for(LIMIT).await;
-    seen.texts.came("a reader", &reader);
+    seen.texts.record_outcome("a reader", &reader);
     let stripe = one.striped_mutex("secrets/stripes", 2).try_lock_any_for(LIMIT).await;
-    seen.texts.came("a stripe that is held", &stripe);
-    seen.texts
-        .came("a rate limit", &one.rate_limit("secrets/rate", 2, Duration::from_secs(5)).try_acquire().await);
+    seen.texts.record_outcome("a stripe that is held", &stripe);
+    seen.texts.record_outcome(
+        "a rate limit",
+        &one.rate_limit("secrets/rate", 2, Duration::from_secs(5)).try_acquire().await,
+    );
     let value = one.versioned("secrets/value");
-    seen.texts.came("an update", &value.update(|_| Some(b"public".to_vec())).await);
-    seen.texts.came("a value", &value.read().await);
-    seen.texts.came("a latch", &one.latch("secrets/latch", 2).count_down_as("me").await);
+    seen.texts.record_outcome("an update", &value.update(|_| Some(b"public".to_vec())).await);
+    seen.texts.record_outcome("a value", &value.read().await);
+    seen.texts.record_outcome("a latch", &one.latch("secrets/latch", 2).count_down_as("me").await);
     let barrier = one.barrier("secrets/barrier", 2).wait_timeout(Duration::from_millis(200)).await;
-    seen.texts.came("a barrier", &barrier);
+    seen.texts.record_outcome("a barrier", &barrier);
     let guard = one.mutex("secrets/condition").try_lock_for(LIMIT).await.unwrap().unwrap();
     let condition = one.condition("secrets/waiters");
-    seen.texts.came("a condition", &guard.wait_timeout(&condition, Duration::from_millis(200)).await);
+    seen.texts
+        .record_outcome("a condition", &guard.wait_timeout(&condition, Duration::from_millis(200)).await);
     let flight = one.single_flight("secrets/flight");
     let loaded = flight
         .get_or_load(Duration::from_secs(5), || async { Ok::<_, std::io::Error>(Some(b"public".to_vec())) })
@@ -207,11 +211,14 @@ async fn threads(seen: &mut Seen, url: &str, other: &Client) {
         texts.shown("a value of threads", &locks.versioned("v"));
         let guard = mutex.try_lock_for(LIMIT).unwrap().unwrap();
         texts.shown("a guard of threads", &guard);
-        texts.came("a wait of threads", &mutex.try_lock_for(Duration::from_millis(20)));
+        texts.record_outcome("a wait of threads", &mutex.try_lock_for(Duration::from_millis(20)));
         let election = locks.election("secrets/te");
         let leadership = election.campaign("me");
-        texts.came("a leadership of threads", &leadership);
-        texts.came("a candidate of threads", &election.campaign_timeout("you", Duration::from_millis(20)));
+        texts.record_outcome("a leadership of threads", &leadership);
+        texts.record_outcome(
+            "a candidate of threads",
+            &election.campaign_timeout("you", Duration::from_millis(20)),
+        );
         drop(leadership);
         let several = locks.lock_all(["secrets/ta", "secrets/tb"]).try_lock_for(LIMIT).unwrap().unwrap();
         texts.shown("several guards of threads", &several);
@@ -222,9 +229,9 @@ async fn threads(seen: &mut Seen, url: &str, other: &Client) {
     seen.look("while a thread holds", other, guards.0.asynchronous()).await;
     tokio::task::spawn_blocking(move || {
         let (locks, guard, several) = guards;
-        texts.came("a release of threads", &guard.release());
-        texts.came("a release of several", &several.release());
-        texts.came("the end of a client of threads", &locks.close(LIMIT));
+        texts.record_outcome("a release of threads", &guard.release());
+        texts.record_outcome("a release of several", &several.release());
+        texts.record_outcome("the end of a client of threads", &locks.close(LIMIT));
         texts
     })
     .await

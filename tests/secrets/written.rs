@@ -24,18 +24,18 @@ impl Written {
         let mut next = Some(error);
         while let Some(error) = next {
             self.shown(what, &error);
-            self.said(what, &error);
+            self.record_text(what, &error);
             next = error.source();
         }
     }
 
     /// Records a text.
-    pub(crate) fn said(&mut self, what: &str, text: &dyn Display) {
+    pub(crate) fn record_text(&mut self, what: &str, text: &dyn Display) {
         self.0.push((format!("text of {what}"), text.to_string()));
     }
 
     /// Records a result: the value, if it can be shown, or the error.
-    pub(crate) fn came<T: Debug>(&mut self, what: &str, outcome: &leasehold::Result<T>) {
+    pub(crate) fn record_outcome<T: Debug>(&mut self, what: &str, outcome: &leasehold::Result<T>) {
         match outcome {
             Ok(value) => self.shown(what, value),
             Err(error) => self.failed(what, error),
@@ -159,7 +159,7 @@ fn lists(bytes: &[u8]) -> impl Iterator<Item = String> {
 mod tests {
     use super::*;
 
-    const WORD: &str = "a/Wo\"rd?with\\all@of%it";
+    const PLANTED: &str = "a/Wo\"rd?with\\all@of%it";
 
     fn finds(secret: &Secret, write: impl FnOnce(&mut Written)) -> bool {
         let mut written = Written::default();
@@ -174,24 +174,26 @@ mod tests {
 
     #[test]
     fn a_word_is_found_in_every_form() {
-        let secret = Secret::word("a word", WORD);
-        let encoded: String = WORD.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let hex: String = WORD.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let secret = Secret::word("a word", PLANTED);
+        let encoded: String = PLANTED.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let hex: String = PLANTED.bytes().map(|byte| format!("{byte:02x}")).collect();
         for text in [
-            format!("x://me:{WORD}@h"),
+            format!("x://me:{PLANTED}@h"),
             format!("x://me:{encoded}@h"),
             "x://me:a%2fWo%22rd%3fwith%5Call%40of%25it@h".to_owned(),
-            format!("{:?}", format!("me:{WORD}@h")),
-            format!("{:?}", format!("{WORD:?}")),
-            WORD.to_uppercase(),
-            WORD[4..14].to_owned(),
+            format!("{:?}", format!("me:{PLANTED}@h")),
+            format!("{:?}", format!("{PLANTED:?}")),
+            PLANTED.to_uppercase(),
+            PLANTED[4..14].to_owned(),
             hex,
         ] {
-            assert!(finds(&secret, |written| written.said("text", &text)), "{text}");
+            assert!(finds(&secret, |written| written.record_text("text", &text)), "{text}");
             assert!(finds(&secret, |written| written.shown("value", &Shown(&text))), "{text}");
         }
-        assert!(finds(&secret, |written| written.shown("bytes", &Shown(WORD.as_bytes()))));
-        assert!(!finds(&secret, |written| written.said("text", &"a word of all with it, a/Wo, rd?with")));
+        assert!(finds(&secret, |written| written.shown("bytes", &Shown(PLANTED.as_bytes()))));
+        assert!(
+            !finds(&secret, |written| written.record_text("text", &"a word of all with it, a/Wo, rd?with"))
+        );
     }
 
     #[test]
@@ -204,7 +206,7 @@ mod tests {
             "1122 3344 5566",
             "%3300112233445566",
         ] {
-            assert!(finds(&secret, |written| written.said("text", &text)), "{text}");
+            assert!(finds(&secret, |written| written.record_text("text", &text)), "{text}");
         }
         assert!(finds(&secret, |written| written.shown("bytes", &Shown(id.as_bytes()))));
         assert!(!finds(&secret, |written| written.shown("id", &id)), "what it shows of itself is little");
@@ -212,14 +214,14 @@ mod tests {
 
     #[test]
     fn it_is_found_in_the_source_of_an_error() {
-        let inner = std::io::Error::other(format!("cannot read {WORD}"));
+        let inner = std::io::Error::other(format!("cannot read {PLANTED}"));
         let outer = std::io::Error::other(std::io::Error::other(inner));
-        let secret = Secret::word("a word", WORD);
+        let secret = Secret::word("a word", PLANTED);
         assert!(finds(&secret, |written| written.failed("error", &outer)));
         let failed: leasehold::Result<()> = leasehold::Client::builder()
             .over(std::sync::Arc::new(leasehold::local::MemoryBackend::new()))
             .map(drop);
-        assert!(!finds(&secret, |written| written.came("a client", &failed)));
+        assert!(!finds(&secret, |written| written.record_outcome("a client", &failed)));
     }
 
     #[test]

@@ -114,8 +114,8 @@ async fn work(shared: Arc<Shared>, client: Client) {
             Ok(Some(guard)) => hold(&shared, site, before, guard, (chance >> 8) % 1_000).await,
             missed => {
                 if let Err(error) = missed {
-                    let passes = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
-                    assert!(passes.contains(&error.kind()), "{error}");
+                    let transient = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
+                    assert!(transient.contains(&error.kind()), "{error}");
                 }
                 lock(&shared.seen).failures += 1;
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -135,7 +135,7 @@ async fn hold(shared: &Shared, site: &Site, before: Fence, guard: Guard, chance:
         () = tokio::time::sleep(Duration::from_millis(time)) => false,
     };
     // Taken off the board first: from the release on another may hold it.
-    let mut holder = taken_off(site, number);
+    let mut holder = remove_holder(site, number);
     let ended = Instant::now();
     if let Some(doubled) = holder.doubled.take() {
         let mut seen = lock(&shared.seen);
@@ -144,8 +144,8 @@ async fn hold(shared: &Shared, site: &Site, before: Fence, guard: Guard, chance:
     drop(holder);
     let guard = Arc::try_unwrap(guard).unwrap();
     let released = guard.release().await;
-    let told = lost || released.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost(_)));
-    lock(&shared.seen).losses += u64::from(told);
+    let is_lost = lost || released.as_ref().is_err_and(|error| matches!(error.kind(), ErrorKind::Lost(_)));
+    lock(&shared.seen).losses += u64::from(is_lost);
 }
 
 fn granted(shared: &Shared, site: &Site, before: Fence, guard: &Arc<Guard>, number: u64) {
@@ -170,7 +170,7 @@ fn granted(shared: &Shared, site: &Site, before: Fence, guard: &Arc<Guard>, numb
     seen.epochs.entry(fence.epoch).or_insert(now);
 }
 
-fn taken_off(site: &Site, number: u64) -> Holder {
+fn remove_holder(site: &Site, number: u64) -> Holder {
     let mut state = lock(&site.state);
     let position = state.holders.iter().position(|holder| holder.number == number);
     state.holders.swap_remove(position.expect("it was put there"))

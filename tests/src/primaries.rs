@@ -49,7 +49,7 @@ pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
         clients.push(Client::open(&url).await.unwrap());
     }
     let load = Load::begin(&clients, 16, group.names("load", 40).await);
-    let (mut own, mut until_granted, mut told) = (Times::default(), Times::default(), 0);
+    let (mut own, mut until_granted, mut notified) = (Times::default(), Times::default(), 0);
     let mut exposed = Exposed::default();
     for round in 0..failovers {
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -57,15 +57,15 @@ pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
         let epoch = load.seen().epochs.last_key_value().map_or(0, |(epoch, _)| *epoch);
         let watched = watch(&clients[0], group.names(&format!("watched/{round}"), 10).await).await;
         let names = group.names("exposed", EXPOSED).await;
-        let unheard = kill(group, old, missed, &clients[2], &names, &mut exposed).await;
+        let unreplicated = kill(group, old, missed, &clients[2], &names, &mut exposed).await;
         let killed = Instant::now();
-        let rivals = unheard.into_iter().map(|guard| tokio::spawn(rival(clients[1].clone(), guard)));
+        let rivals = unreplicated.into_iter().map(|guard| tokio::spawn(rival(clients[1].clone(), guard)));
         let rivals: Vec<_> = rivals.collect();
         group.promoted(old).await;
         own.0.push(killed.elapsed());
         let first = first_grant(&load, epoch + 1).await;
         until_granted.0.push(first.saturating_duration_since(killed));
-        told += check_told(&clients[1], &watched).await;
+        notified += count_notified(&clients[1], &watched).await;
         for rival in rivals {
             if let Some(time) = rival.await.unwrap() {
                 exposed.double += 1;
@@ -81,7 +81,7 @@ pub async fn kill_primaries(group: &Elected, options: &str, missed: Missed) {
     let seen = load.end().await;
     println!(
         "{failovers} failovers, replicas missed {missed:?}, options {options:?}: {} grants, {} double grants, the longest for {:.1} s; \
-         {} guards lost, {told} of those watched; {} refusals; {exposed:?}; the failovers took {}; granted again after {}",
+         {} guards lost, {notified} of those watched; {} refusals; {exposed:?}; the failovers took {}; granted again after {}",
         seen.grants,
         seen.doubles,
         seen.longest_double.as_secs_f64(),
@@ -122,7 +122,7 @@ async fn kill(
     names: &[String],
     exposed: &mut Exposed,
 ) -> Vec<Guard> {
-    let (mut unheard, mut parted) = (Vec::new(), Vec::new());
+    let (mut unreplicated, mut parted) = (Vec::new(), Vec::new());
     if let Missed::All(time) = missed {
         parted = group.replicas(old).await;
         group.part(old, &parted).await;
@@ -130,16 +130,16 @@ async fn kill(
         for name in names {
             let mutex = client.mutex(name).ttl(EXPOSED_TTL);
             match tokio::time::timeout(time, mutex.try_lock()).await {
-                Ok(Ok(Some(guard))) => unheard.push(guard),
+                Ok(Ok(Some(guard))) => unreplicated.push(guard),
                 // Where a replica has to confirm.
                 _ => exposed.refused += 1,
             }
         }
-        exposed.granted += unheard.len();
+        exposed.granted += unreplicated.len();
         tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
     }
     group.kill(old, &parted);
-    unheard
+    unreplicated
 }
 
 /// Requests a lock that is held. Returns the time for which two clients held it by their own checks, if
@@ -156,9 +156,9 @@ async fn rival(client: Client, holder: Guard) -> Option<Duration> {
     let granted = Instant::now();
     let doubled = holder.check().is_ok();
     holder.lost().await;
-    let told = granted.elapsed();
+    let time = granted.elapsed();
     guard.release().await.unwrap();
-    doubled.then_some(told)
+    doubled.then_some(time)
 }
 
 async fn first_grant(load: &Load, epoch: u64) -> Instant {
@@ -174,16 +174,16 @@ async fn first_grant(load: &Load, epoch: u64) -> Instant {
 
 /// Checks that the new primary knows every client that believes to hold, and that each other one has
 /// seen its loss. Returns the number of these.
-async fn check_told(client: &Client, watched: &[Guard]) -> usize {
+async fn count_notified(client: &Client, watched: &[Guard]) -> usize {
     let begun = Instant::now();
-    while !is_told(client, watched).await {
+    while !is_notified(client, watched).await {
         assert!(begun.elapsed() < TTL, "a holder has lost its lock, and does not see it");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     watched.iter().filter(|guard| guard.check().is_err()).count()
 }
 
-async fn is_told(client: &Client, watched: &[Guard]) -> bool {
+async fn is_notified(client: &Client, watched: &[Guard]) -> bool {
     for guard in watched {
         // A machine that is busy with other tests may fail over once more.
         let Ok(seen) = client.inspect(guard.resource().as_str()).await else { return false };

@@ -103,7 +103,7 @@ pub async fn memcached() -> Option<Stores> {
 pub async fn postgres() -> Option<Stores> {
     // Several of the processes may have as many connections as one may.
     let server = PostgresServer::builder().setting("max_connections", "900").start_or_skip().await?;
-    let locked = format!("?method=for-update&table=locked&{ROOM}");
+    let locked = format!("?method=for-update&table=locked&{TRANSACTIONS}");
     let ways = ["", "?dialect=shedlock", "?method=advisory", &locked];
     let urls = ways.map(|way| format!("{}{way}", server.url()));
     Stores::of(urls, server)
@@ -112,7 +112,7 @@ pub async fn postgres() -> Option<Stores> {
 /// `get-lock` also covers its dialect `tooz`, which names its locks otherwise.
 pub async fn mysql() -> Option<Stores> {
     let server = MariaDbServer::builder().setting("max-connections", "900").start_or_skip().await?;
-    let locked = format!("?method=for-update&table=locked&{ROOM}");
+    let locked = format!("?method=for-update&table=locked&{TRANSACTIONS}");
     let ways = ["", "?method=get-lock", &locked];
     let urls = ways.map(|way| format!("{}{way}", server.url()));
     Stores::of(urls, server)
@@ -120,4 +120,4 @@ pub async fn mysql() -> Option<Stores> {
 
 /// All primitives and all deaths at once hold and wait for more locks of one client than a program does
 /// by default, and each takes a connection.
-const ROOM: &str = "transactions=200";
+const TRANSACTIONS: &str = "transactions=200";

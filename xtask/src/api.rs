@@ -56,11 +56,11 @@ fn path_of(root: &Path, name: &str) -> PathBuf {
 
 /// Fails with what is missing and how to get it.
 fn present(root: &Path) -> Result<(), String> {
-    let answers = |words: &[&str]| {
+    let answers = |cargo_args: &[&str]| {
         let mut command = Command::new("cargo");
         // Through the shim of rustup, which an inherited choice of a toolchain would keep from choosing
         // another.
-        command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN").args(words);
+        command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN").args(cargo_args);
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     };
     let mut missing = Vec::new();
@@ -83,8 +83,8 @@ fn listed(root: &Path, name: &str) -> Result<String, String> {
     command.args(["public-api", "--package", name, "--all-features", "-ss", "--color", "never"]);
     let output = command.output().map_err(|error| format!("cargo could not be started: {error}"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("the API of {name} could not be listed: {}\n{said}", output.status));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("the API of {name} could not be listed: {}\n{errors}", output.status));
     }
     String::from_utf8(output.stdout).map_err(|error| format!("the API of {name}: {error}"))
 }

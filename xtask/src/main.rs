@@ -57,8 +57,8 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let chore = match parse(&words) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let chore = match parse(&arguments) {
         Ok(chore) => chore,
         Err(complaint) => {
             eprintln!("{complaint}\n\n{USAGE}");
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     };
     let outcome = match chore {
         Chore::Api(mode) => api::run(&root(), mode),
-        Chore::Bench(words) => bench::run(&root(), &words),
+        Chore::Bench(arguments) => bench::run(&root(), &arguments),
         Chore::Docs(mode) => docs::run(&root(), mode),
         Chore::Help => {
             print!("{USAGE}");
@@ -86,15 +86,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(words: &[String]) -> Result<Chore, String> {
-    if let [chore, options @ ..] = words
+fn parse(arguments: &[String]) -> Result<Chore, String> {
+    if let [chore, options @ ..] = arguments
         && chore == "bench"
     {
         // Its options are its own, and so is its help.
         return Ok(Chore::Bench(options.to_vec()));
     }
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    match words.as_slice() {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
         ["api"] => Ok(Chore::Api(api::Mode::Check)),
         ["api", "--update"] => Ok(Chore::Api(api::Mode::Update)),
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn api_checks_unless_it_is_told_to_update() {
+    fn api_checks_unless_update_is_given() {
         assert!(matches!(parsed("api"), Ok(Chore::Api(api::Mode::Check))));
         assert!(matches!(parsed("api --update"), Ok(Chore::Api(api::Mode::Update))));
         assert!(parsed("api --renew").unwrap_err().contains("--renew"));
     }
 
     #[test]
-    fn docs_writes_unless_it_is_told_to_check() {
+    fn docs_writes_unless_check_is_given() {
         assert!(matches!(parsed("docs"), Ok(Chore::Docs(docs::Mode::Write))));
         assert!(matches!(parsed("docs --check"), Ok(Chore::Docs(docs::Mode::Check))));
         assert!(parsed("docs --chekc").unwrap_err().contains("--chekc"));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_words_are_refused_with_the_word_in_the_text() {
+    fn unknown_arguments_are_refused_by_name() {
         for (line, word) in [
             ("toast", "toast"),
             ("test --fast", "--fast"),

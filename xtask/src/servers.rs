@@ -109,8 +109,8 @@ fn verdict(missing: &[&Tool], required: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn list<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    words.collect::<Vec<_>>().join(", ")
+fn list<'a>(items: impl Iterator<Item = &'a str>) -> String {
+    items.collect::<Vec<_>>().join(", ")
 }
 
 /// The time that apt waits for another package manager to finish, so that it neither fails at once nor
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_by_its_path_need_not_be_a_program() {
+    fn file_at_a_path_need_not_be_a_program() {
         let here = |program| is_here(&Tool { program, ..SERVER });
         assert!(here("/etc/passwd") && here("sh"));
         assert!(!here("/etc/leasehold-no-such-file") && !here("leasehold-no-such-program"));

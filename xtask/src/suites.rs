@@ -138,13 +138,13 @@ fn found(root: &Path, packages: &[String], prepare: &impl Fn(&mut Command)) -> R
     }
     let mut suites = parse(&String::from_utf8_lossy(&output.stdout));
     suites.sort_by_key(|suite| (suite.width().is_none(), !suite.repeat.contains(" --test ")));
-    let mut words = vec!["test".to_owned()];
-    words.extend(selected);
+    let mut cargo_args = vec!["test".to_owned()];
+    cargo_args.extend(selected);
     if packages.is_empty() {
         // The simulation compiles the sources of `leasehold` again, whose examples are those of `leasehold`.
-        words.extend(["--exclude", "leasehold-engine-sim"].map(str::to_owned));
+        cargo_args.extend(["--exclude", "leasehold-engine-sim"].map(str::to_owned));
     }
-    words.extend(["--doc", "--no-fail-fast"].map(str::to_owned));
+    cargo_args.extend(["--doc", "--no-fail-fast"].map(str::to_owned));
     // Cargo refuses `--doc` where no selected package has a library.
     let has_library = suites.iter().any(|suite| suite.repeat.ends_with(" --lib"));
     if !has_library {
@@ -153,9 +153,9 @@ fn found(root: &Path, packages: &[String], prepare: &impl Fn(&mut Command)) -> R
     suites.insert(
         0,
         Suite {
-            repeat: format!("cargo {}", words.join(" ")),
+            repeat: format!("cargo {}", cargo_args.join(" ")),
             program: cargo().get_program().into(),
-            arguments: words,
+            arguments: cargo_args,
             folder: root.to_owned(),
             variables: Vec::new(),
         },
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_programs_are_told_from_everything_else_that_cargo_says() {
+    fn test_programs_are_found_among_cargo_messages() {
         let messages = r#"
 {"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","target":{"name":"faults","kind":["test"]},"profile":{"test":true},"executable":"/t/faults-1"}
 {"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","target":{"name":"a","kind":["lib"]},"profile":{"test":true},"executable":"/t/a-1"}
@@ -343,7 +343,7 @@ not json"#;
     }
 
     #[test]
-    fn what_waits_most_runs_more_tests_at_a_time() {
+    fn suites_that_mostly_wait_run_more_tests_at_a_time() {
         let wide = |name: &str| Suite { repeat: format!("cargo test --test {name}"), ..suite("") }.width();
         assert_eq!(wide("conformance_file"), Some(2 * cores()));
         assert_eq!(wide("coordination"), Some(STORES));

@@ -1,4 +1,4 @@
-//! The seam: which file answers which verb, and what is promised.
+//! The backend: dispatches the calls of the seam, and states its promises.
 
 pub(crate) mod acquire;
 pub(crate) mod diagnose;
@@ -20,11 +20,11 @@ use leasehold_core::{
     ResourceSummary, Share, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
-use crate::client::Core;
+use crate::client::Shared;
 use crate::config::EtcdConfig;
 use crate::net::cluster::Cluster;
 use crate::net::error::Refusal;
-use crate::protocol::layout::{Dialect, Layout, look_up};
+use crate::protocol::layout::{Dialect, Layout, key_request};
 use crate::protocol::version;
 use crate::state::lease::length_for;
 use crate::state::lease_table;
@@ -39,13 +39,13 @@ use crate::state::lease_table;
 pub struct EtcdBackend {
     profile: Profile,
     pub(crate) registers: RegisterPromise,
-    /// The form in which locks are written. The other dialects define nothing beside locks: no registers.
+    /// The form in which locks are written. The other dialects define locks only: no registers.
     dialect: Dialect,
-    pub(crate) core: Arc<Core>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl EtcdBackend {
-    /// Connects, logs in, and looks at the keys once.
+    /// Connects, logs in, and reads a key once.
     ///
     /// It has to be called inside a tokio runtime, in which its tasks live until the backend is dropped.
     ///
@@ -60,12 +60,12 @@ impl EtcdBackend {
         let dialect = config.dialect;
         let layout = Layout::new(config.prefix(), dialect);
         let cluster = Arc::new(Cluster::new(config)?);
-        let probe = look_up(&layout.probe());
-        let asked = cluster.ask(|line| {
+        let probe = key_request(&layout.probe());
+        let asked = cluster.ask(|conn| {
             let probe = probe.clone();
-            async move { line.range(probe).await }
+            async move { conn.range(probe).await }
         });
-        asked.await.map_err(Refusal::of_a_look)?;
+        asked.await.map_err(Refusal::without_effect)?;
         let states = cluster.states().await?;
         let versions: Vec<Option<String>> =
             states.into_iter().map(|state| state.map(|state| state.version)).collect();
@@ -76,10 +76,10 @@ impl EtcdBackend {
                 "this etcd can answer with old data, revoke leases that are held, or take revisions back: use 3.4.42, 3.5.28, 3.6.9 or later"
             );
         }
-        let core = Arc::new(Core::new(cluster, layout, version::watches(&versions)));
-        maintenance::start(&core);
+        let shared = Arc::new(Shared::new(cluster, layout, version::watches(&versions)));
+        maintenance::start(&shared);
         let (profile, registers) = (profile(durability, fencing, dialect), registers::promise(durability));
-        Ok(EtcdBackend { profile, registers, dialect, core })
+        Ok(EtcdBackend { profile, registers, dialect, shared })
     }
 
     fn accept(&self, claim: &Claim) -> Result<(), Failure> {
@@ -114,12 +114,12 @@ impl Backend for EtcdBackend {
     }
 
     fn detach(&self, claim: &Claim) {
-        self.core.roster().detach(claim.id);
+        self.shared.lease_table().detach(claim.id);
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.accept(claim)?;
-        acquire::contend(&self.core, claim, patience).await
+        acquire::contend(&self.shared, claim, patience).await
     }
 
     /// Claims of about the same ttl go together: a short one is not held back by what a long one has
@@ -129,11 +129,11 @@ impl Backend for EtcdBackend {
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        renew::renew(&self.core, batch).await
+        renew::renew(&self.shared, batch).await
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        release::release(&self.core, batch).await
+        release::release(&self.shared, batch).await
     }
 
     async fn inspect(
@@ -142,7 +142,7 @@ impl Backend for EtcdBackend {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        inspect::inspect(&self.core, resource, seen, patience).await
+        inspect::inspect(&self.shared, resource, seen, patience).await
     }
 
     async fn list(
@@ -151,11 +151,11 @@ impl Backend for EtcdBackend {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        inspect::list(&self.core, prefix, after, limit).await
+        inspect::list(&self.shared, prefix, after, limit).await
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
-        diagnose::diagnose(&self.core, ttl).await
+        diagnose::diagnose(&self.shared, ttl).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state that all calls of one client share, and the steps that more than one of them takes.
 //!
 //! Ground rules: each extension of a lease is counted from before it was asked for, and only when the
-//! raft term proves that the leader that extended it was the leader (see [`Core::round`]). No lock is
+//! raft term proves that the leader that extended it was the leader (see [`Shared::round`]). No lock is
 //! held during a request.
 
 use std::collections::HashMap;
@@ -16,11 +16,11 @@ use tonic::Status;
 
 use crate::net::cluster::{Answer, Cluster};
 use crate::net::error::Refusal;
-use crate::net::limiter::Gate;
-use crate::net::member::{Kept, Line, term};
+use crate::net::limiter::Limiter;
+use crate::net::member::{Connection, KeepAliveReply, term};
 use crate::net::watcher::Watcher;
-use crate::protocol::key_slots::{KeyRef, Slot, Whose};
-use crate::protocol::layout::{Layout, look_up};
+use crate::protocol::key_slots::{KeyRef, ReusedBy, Slot};
+use crate::protocol::layout::{Layout, key_request};
 use crate::protocol::proto::{
     DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest, RangeResponse, Request, Response,
     ResponseOp, TxnRequest, TxnResponse,
@@ -33,29 +33,29 @@ use crate::state::lease_table::{Access, LeaseChoice, LeaseTable};
 
 /// The state of one client.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Shared {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) layout: Layout,
     pub(crate) watcher: Watcher,
     pub(crate) watches: Watches,
-    /// Wakes the tender, when something is due earlier than it knows.
-    pub(crate) nudge: Arc<Notify>,
-    roster: Mutex<LeaseTable>,
+    /// Wakes the maintenance task, when something is due earlier than it knows.
+    pub(crate) wake: Arc<Notify>,
+    lease_table: Mutex<LeaseTable>,
     /// The engine's clock; known from the first claim on, and before that there is nothing to count.
     clock: OnceLock<Arc<dyn Clock>>,
     /// A lease was opened, or was not.
     opened: Notify,
-    /// The queue of renewals, the one whose claims end first in front.
-    pub(crate) renewals: Gate,
-    /// The queue of claims that want a lock, so that for any number of them, the server has little to
-    /// do before it comes to a renewal.
-    pub(crate) entries: Gate,
-    /// The queue of releases.
-    exits: Gate,
+    /// Limits renewals; those whose claims end first go first.
+    pub(crate) renewals: Limiter,
+    /// Limits acquisitions, so that for any number of them, the server has little to do before it comes to a
+    /// renewal.
+    pub(crate) acquisitions: Limiter,
+    /// Limits releases.
+    releases: Limiter,
     operations_max: AtomicUsize,
 }
 
-/// The findings of one round of keeping and looking.
+/// The result of one round of keep-alives and checks.
 #[derive(Debug)]
 pub(crate) struct Round {
     /// The leases that do not exist any more.
@@ -66,26 +66,26 @@ pub(crate) struct Round {
     pub(crate) confirmed: bool,
 }
 
-impl Core {
-    pub(crate) fn new(cluster: Arc<Cluster>, layout: Layout, watches: Watches) -> Core {
-        Core {
+impl Shared {
+    pub(crate) fn new(cluster: Arc<Cluster>, layout: Layout, watches: Watches) -> Shared {
+        Shared {
             watches,
             watcher: Watcher::start(cluster.clone()),
             cluster,
             layout,
-            nudge: Arc::default(),
-            roster: Mutex::default(),
+            wake: Arc::default(),
+            lease_table: Mutex::default(),
             clock: OnceLock::new(),
             opened: Notify::new(),
-            renewals: Gate::new(RENEWALS_AT_ONCE),
-            entries: Gate::new(ENTRIES_AT_ONCE),
-            exits: Gate::new(EXITS_AT_ONCE),
+            renewals: Limiter::new(RENEWALS_AT_ONCE),
+            acquisitions: Limiter::new(ACQUISITIONS_AT_ONCE),
+            releases: Limiter::new(RELEASES_AT_ONCE),
             operations_max: AtomicUsize::new(OPERATIONS_MAX),
         }
     }
 
-    pub(crate) fn roster(&self) -> Access<'_> {
-        Access::to(&self.roster)
+    pub(crate) fn lease_table(&self) -> Access<'_> {
+        Access::to(&self.lease_table)
     }
 
     /// Takes over the engine's clock.
@@ -97,11 +97,10 @@ impl Core {
         self.clock.get().map_or(Moment::START, |clock| clock.now())
     }
 
-    /// Notes that something is due at that moment. The task that tends to it is woken only where it
-    /// would look too late.
-    fn nudge_before(&self, due: Option<Moment>) {
+    /// Wakes the maintenance task if something is due at that moment and the task would look too late.
+    fn wake_before(&self, due: Option<Moment>) {
         if due.is_some_and(|due| due < self.now().after(LONGEST_PAUSE)) {
-            self.nudge.notify_one();
+            self.wake.notify_one();
         }
     }
 
@@ -113,14 +112,14 @@ impl Core {
     pub(crate) async fn lease_of(&self, purpose: Purpose) -> Result<Lease, Refusal> {
         loop {
             let opened = self.opened.notified();
-            let room = self.roster().room(purpose, self.now());
-            match room {
+            let choice = self.lease_table().choose_lease(purpose, self.now());
+            match choice {
                 LeaseChoice::On(lease) => return Ok(lease),
                 LeaseChoice::Open => return self.open_lease(purpose).await,
                 // Bounded by the limit of the request that they wait for.
                 LeaseChoice::Soon => tokio::select! {
                     () = opened => {}
-                    () = tokio::time::sleep(GLANCE) => {}
+                    () = tokio::time::sleep(LEASE_POLL) => {}
                 },
             }
         }
@@ -128,7 +127,7 @@ impl Core {
 
     async fn open_lease(&self, purpose: Purpose) -> Result<Lease, Refusal> {
         // Released on every way out, after the lease is known to others.
-        let _reservation = Reservation { core: self, purpose };
+        let _reservation = Reservation { shared: self, purpose };
         let seconds = purpose.seconds();
         let mut last = Refusal::LeaseExists;
         for _ in 0..OPENINGS {
@@ -136,14 +135,14 @@ impl Core {
             let id = (getrandom::u64().unwrap_or(seconds) >> 1).max(1) as i64;
             let request = LeaseGrantRequest { ttl: seconds as i64, id };
             let asked_at = self.now();
-            let granted = self.cluster.ask(|line| {
+            let granted = self.cluster.ask(|conn| {
                 let request = request.clone();
-                async move { line.grant(request).await }
+                async move { conn.grant(request).await }
             });
             match granted.await {
                 Ok(granted) => {
                     let ttl = Duration::from_secs(granted.value.ttl.unsigned_abs());
-                    return Ok(self.roster().opened(granted.value.id, purpose, ttl, asked_at));
+                    return Ok(self.lease_table().opened(granted.value.id, purpose, ttl, asked_at));
                 }
                 // It was granted to an earlier try, or the number was taken: its ttl is not known, so
                 // another is asked for.
@@ -154,10 +153,10 @@ impl Core {
         Err(last)
     }
 
-    /// Runs one transaction of one claim on its lease, which is kept alive beside it where it would not
-    /// cover the claim.
+    /// Runs one transaction of one claim on its lease, which is kept alive in parallel if it would not cover the
+    /// claim.
     ///
-    /// Returns when it was asked, too.
+    /// Also returns when the request was sent.
     pub(crate) async fn step(
         &self,
         claim: &Claim,
@@ -167,20 +166,20 @@ impl Core {
         let asked_at = self.now();
         let keep = lease.is_short_of(claim.ttl, asked_at);
         let id = lease.id;
-        let answer = self.cluster.ask(|line| {
+        let answer = self.cluster.ask(|conn| {
             let request = request.clone();
             async move {
                 if !keep {
-                    return Ok((line.txn(request).await?, None));
+                    return Ok((conn.txn(request).await?, None));
                 }
-                let (done, kept) = join(line.txn(request), line.keep(vec![id])).await;
+                let (done, kept) = join(conn.txn(request), conn.keep_alive(vec![id])).await;
                 Ok((done?, kept.ok()))
             }
         });
         let Answer { value: (done, kept), doubt } = answer.await?;
         if let Some(kept) = kept {
             let term = term(done.header);
-            self.take_in(&kept, term, asked_at);
+            self.record_keepalive(&kept, term, asked_at);
         }
         Ok((Answer { value: done, doubt }, asked_at))
     }
@@ -199,14 +198,14 @@ impl Core {
         limit: Duration,
     ) -> Result<Round, Refusal> {
         // A lease without anything to look at is confirmed by a look at nothing.
-        let idle = [look_up(&self.layout.probe())];
+        let idle = [key_request(&self.layout.probe())];
         let checks = if checks.is_empty() { &idle[..] } else { checks };
         let mut tries = 0;
         loop {
             tries += 1;
             let asked_at = self.now();
             let most = self.operations_max();
-            let asked = self.cluster.ask_to_keep(limit, |line| round_on(line, leases, checks, most)).await;
+            let asked = self.cluster.ask_keepalive(limit, |conn| round_on(conn, leases, checks, most)).await;
             let (kept, looked) = match asked {
                 Ok(answer) => answer.value,
                 Err(Refusal::TooManyOperations) if self.fewer_operations(most) => continue,
@@ -217,7 +216,7 @@ impl Core {
             let term = if terms.all(|term| term == first) { first } else { 0 };
             let found = looked.into_iter().flat_map(|done| done.responses).filter_map(into_range).collect();
             let Some(kept) = kept else { return Ok(Round { ended: Vec::new(), found, confirmed: true }) };
-            let confirmed = self.take_in(&kept, term, asked_at);
+            let confirmed = self.record_keepalive(&kept, term, asked_at);
             if confirmed || tries == ROUNDS {
                 let gone = kept.ttls.iter().filter(|(_, ttl)| confirmed && **ttl <= 0);
                 return Ok(Round { ended: gone.map(|(id, _)| *id).collect(), found, confirmed });
@@ -225,41 +224,40 @@ impl Core {
         }
     }
 
-    /// Notes what a keep-alive did. Returns whether it counts.
-    fn take_in(&self, kept: &Kept, term: u64, asked_at: Moment) -> bool {
+    /// Records the effect of a keep-alive. Returns whether it counts.
+    fn record_keepalive(&self, kept: &KeepAliveReply, term: u64, asked_at: Moment) -> bool {
         let confirmed = kept.term == term && term != 0;
         if !confirmed {
             return false;
         }
         let now = self.now();
-        let mut roster = self.roster();
+        let mut table = self.lease_table();
         for (id, ttl) in &kept.ttls {
             match *ttl {
-                ..=0 => roster.lease_ended(*id, now),
-                ttl => roster.kept(*id, asked_at, Duration::from_secs(ttl.unsigned_abs())),
+                ..=0 => table.lease_ended(*id, now),
+                ttl => table.extended(*id, asked_at, Duration::from_secs(ttl.unsigned_abs())),
             }
         }
         true
     }
 
-    /// Returns where a claim is; under its own key where this client knows nothing of it.
-    pub(crate) fn spot(&self, claim: &Claim) -> KeyRef {
-        let known = self.roster().spot(claim);
-        known.unwrap_or_else(|| self.spot_in(claim, Slot::Own))
+    /// Returns the key of a claim; its own key where this client does not track the claim.
+    pub(crate) fn key_ref(&self, claim: &Claim) -> KeyRef {
+        let known = self.lease_table().key_ref(claim);
+        known.unwrap_or_else(|| self.key_ref_in(claim, Slot::Own))
     }
 
-    pub(crate) fn spot_in(&self, claim: &Claim, slot: Slot) -> KeyRef {
-        let whose = if self.layout.has_slots() { Whose::Ours } else { Whose::Nobodys };
-        KeyRef { slot, erase: self.layout.erase(claim, slot), whose }
+    pub(crate) fn key_ref_in(&self, claim: &Claim, slot: Slot) -> KeyRef {
+        let reused_by = if self.layout.has_slots() { ReusedBy::Us } else { ReusedBy::None };
+        KeyRef { slot, erase: self.layout.erase(claim, slot), reused_by }
     }
 
-    /// Takes a claim out of a queue in which this client has no seat for it: an operator's word, or a
-    /// second release.
+    /// Removes a claim that this client does not track from a queue: for an operator that breaks it, or a second
+    /// release.
     ///
-    /// It may be in a slot of another client, which only the value under that shows. Returns whether it
-    /// was there.
+    /// It may be in a slot of another client, which only the value shows. Returns whether it existed.
     pub(crate) async fn delete_from_slot(&self, claim: &Claim) -> Result<Answer<bool>, Refusal> {
-        let Some(entry) = self.line(&claim.resource).await?.into_iter().find(|entry| entry.id == claim.id)
+        let Some(entry) = self.queue(&claim.resource).await?.into_iter().find(|entry| entry.id == claim.id)
         else {
             return Ok(Answer { value: false, doubt: false });
         };
@@ -269,13 +267,13 @@ impl Core {
     }
 
     /// Returns all claims in a queue, with their ids.
-    async fn line(&self, resource: &Resource) -> Result<Vec<Entry>, Refusal> {
-        let request = self.layout.look_at_all(&self.layout.line(resource));
-        let asked = self.cluster.ask(|line| {
+    async fn queue(&self, resource: &Resource) -> Result<Vec<Entry>, Refusal> {
+        let request = self.layout.queue_request(&self.layout.queue(resource));
+        let asked = self.cluster.ask(|conn| {
             let request = request.clone();
-            async move { line.range(request).await }
+            async move { conn.range(request).await }
         });
-        self.layout.read_line(resource, &asked.await?.value.kvs).map_err(Refusal::Failed)
+        self.layout.read_queue(resource, &asked.await?.value.kvs).map_err(Refusal::Failed)
     }
 
     /// Moves the marks of leases on, so that requests that were sent under the old ones do nothing when
@@ -285,23 +283,23 @@ impl Core {
             let mark = self.layout.mark(lease);
             let put = PutRequest { key: mark.clone(), lease, ..PutRequest::default() };
             let request = TxnRequest {
-                success: vec![op(Request::Put(put)), op(Request::Range(look_up(&mark)))],
+                success: vec![op(Request::Put(put)), op(Request::Range(key_request(&mark)))],
                 ..TxnRequest::default()
             };
-            let moved = self.cluster.ask(|line| {
+            let moved = self.cluster.ask(|conn| {
                 let request = request.clone();
-                async move { line.txn(request).await }
+                async move { conn.txn(request).await }
             });
             match moved.await {
                 Ok(answer) => {
                     let found = answer.value.responses.into_iter().filter_map(into_range).next();
                     let version = found.and_then(|found| found.kvs.first().map(|kv| kv.version));
-                    self.roster().marked(lease, version.unwrap_or_default());
+                    self.lease_table().mark_advanced(lease, version.unwrap_or_default());
                 }
                 // Nothing can be put under a lease that ended.
                 Err(Refusal::NoSuchLease) => {
                     let now = self.now();
-                    self.roster().lease_ended(lease, now);
+                    self.lease_table().lease_ended(lease, now);
                 }
                 Err(refusal) => return Err(refusal),
             }
@@ -327,13 +325,13 @@ impl Core {
             success: keys.iter().map(delete).collect(),
             ..TxnRequest::default()
         };
-        let pass = self.exits.pass(self.now()).await;
-        let asked = self.cluster.ask(|line| {
+        let permit = self.releases.acquire(self.now()).await;
+        let asked = self.cluster.ask(|conn| {
             let request = request.clone();
-            async move { line.txn(request).await }
+            async move { conn.txn(request).await }
         });
         let asked = asked.await;
-        drop(pass);
+        drop(permit);
         match asked {
             Ok(answer) => {
                 let was_there = |response: ResponseOp| match response.response {
@@ -368,62 +366,63 @@ impl Core {
 
 /// A lease that is being opened.
 struct Reservation<'a> {
-    core: &'a Core,
+    shared: &'a Shared,
     purpose: Purpose,
 }
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.core.roster().opening_ended(self.purpose);
-        self.core.opened.notify_waiters();
+        self.shared.lease_table().opening_ended(self.purpose);
+        self.shared.opened.notify_waiters();
     }
 }
 
-/// A visit of a claim, which is counted; the claim ends with its last visit unless it was granted.
+/// One call of `contend`, which is counted; a claim ends with its last call unless it was granted.
 pub(crate) struct WaitScope<'a> {
-    core: &'a Core,
+    shared: &'a Shared,
     claim: ClaimId,
 }
 
 impl<'a> WaitScope<'a> {
-    /// Enters, and seats a claim that has no seat yet.
-    pub(crate) async fn enter(core: &'a Core, claim: &Claim) -> Result<WaitScope<'a>, Refusal> {
-        let seated = core.roster().visit(claim.id);
-        if !seated {
-            let lease = core.lease_for(claim.ttl).await?;
-            let mut roster = core.roster();
+    /// Begins a call, and tracks the claim if it is not tracked yet.
+    pub(crate) async fn enter(shared: &'a Shared, claim: &Claim) -> Result<WaitScope<'a>, Refusal> {
+        let is_tracked = shared.lease_table().begin_call(claim.id);
+        if !is_tracked {
+            let lease = shared.lease_for(claim.ttl).await?;
+            let mut table = shared.lease_table();
             // A second call of the same claim may have come first meanwhile.
-            if !roster.visit(claim.id) {
-                let slot = if core.layout.has_slots() { roster.slot(claim, fresh()) } else { Slot::Own };
-                roster.seat(claim, core.spot_in(claim, slot), lease.id);
+            if !table.begin_call(claim.id) {
+                let slot =
+                    if shared.layout.has_slots() { table.slot(claim, random_slot_id()) } else { Slot::Own };
+                table.insert(claim, shared.key_ref_in(claim, slot), lease.id);
             }
         }
-        let kept_by = core.roster().kept_by(claim.id);
-        core.nudge_before(kept_by);
-        Ok(WaitScope { core, claim: claim.id })
+        let keepalive_due = shared.lease_table().keepalive_due(claim.id);
+        shared.wake_before(keepalive_due);
+        Ok(WaitScope { shared, claim: claim.id })
     }
 
     /// Returns the lease of the claim; another one where it ended.
     pub(crate) async fn lease(&self, claim: &Claim) -> Result<Lease, Refusal> {
-        if let Some(lease) = self.core.roster().lease_of(claim.id) {
+        if let Some(lease) = self.shared.lease_table().lease_of(claim.id) {
             return Ok(lease);
         }
-        let lease = self.core.lease_for(claim.ttl).await?;
-        self.core.roster().reseat(claim.id, lease.id);
+        let lease = self.shared.lease_for(claim.ttl).await?;
+        self.shared.lease_table().move_to_lease(claim.id, lease.id);
         Ok(lease)
     }
 }
 
 impl Drop for WaitScope<'_> {
     fn drop(&mut self) {
-        let now = self.core.now();
-        let end = self.core.roster().leave(self.claim, now);
-        self.core.nudge_before(end);
+        let now = self.shared.now();
+        let end = self.shared.lease_table().end_call(self.claim, now);
+        self.shared.wake_before(end);
     }
 }
 
 /// Draws a new id for a slot, as random as those of claims.
-fn fresh() -> Option<ClaimId> {
+fn random_slot_id() -> Option<ClaimId> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).ok()?;
     Some(ClaimId::from_bytes(bytes))
@@ -431,11 +430,11 @@ fn fresh() -> Option<ClaimId> {
 
 /// Carries out one server's part of a round.
 fn round_on(
-    line: Line,
+    conn: Connection,
     leases: &[i64],
     checks: &[RangeRequest],
     most: usize,
-) -> impl Future<Output = Result<(Option<Kept>, Vec<TxnResponse>), Status>> + use<> {
+) -> impl Future<Output = Result<(Option<KeepAliveReply>, Vec<TxnResponse>), Status>> + use<> {
     let txns: Vec<TxnRequest> = checks
         .chunks(most)
         .map(|checks| TxnRequest {
@@ -445,13 +444,14 @@ fn round_on(
         .collect();
     let leases = leases.to_vec();
     async move {
-        let looking = try_join_all(txns.into_iter().map(|txn| line.txn(txn)));
+        let looking = try_join_all(txns.into_iter().map(|txn| conn.txn(txn)));
         if leases.is_empty() {
             return Ok((None, looking.await?));
         }
-        let keeping = try_join_all(leases.chunks(KEPT_TOGETHER).map(|leases| line.keep(leases.to_vec())));
+        let keeping =
+            try_join_all(leases.chunks(KEPT_TOGETHER).map(|leases| conn.keep_alive(leases.to_vec())));
         let (kept, looked) = join(keeping, looking).await;
-        let mut all = Kept { term: u64::MAX, ttls: HashMap::new() };
+        let mut all = KeepAliveReply { term: u64::MAX, ttls: HashMap::new() };
         for kept in kept? {
             all.term = all.term.min(kept.term);
             all.ttls.extend(kept.ttls);
@@ -460,7 +460,7 @@ fn round_on(
     }
 }
 
-/// The longest pause of the task that tends to what is due.
+/// The longest pause of the maintenance task.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The number of operations that etcd allows in one transaction by default.
 const OPERATIONS_MAX: usize = 128;
@@ -468,13 +468,13 @@ const OPERATIONS_MAX: usize = 128;
 /// may. A hundred thousand claims of 30 s are 79 of them in a second, and where each has to wait for a
 /// disk that takes its time, that second has to be enough for most.
 const RENEWALS_AT_ONCE: usize = 64;
-/// The most requests of claims that want a lock that are under way together.
-const ENTRIES_AT_ONCE: usize = 256;
+/// The most requests of acquisitions that are under way together.
+const ACQUISITIONS_AT_ONCE: usize = 256;
 /// The most transactions of releases that are under way together.
-const EXITS_AT_ONCE: usize = 32;
+const RELEASES_AT_ONCE: usize = 32;
 /// The most leases on one keep-alive stream: a server takes them one after the other.
 const KEPT_TOGETHER: usize = 64;
 const OPENINGS: usize = 4;
 /// The number of times that a round is repeated because the term changed.
 const ROUNDS: u32 = 3;
-const GLANCE: Duration = Duration::from_millis(50);
+const LEASE_POLL: Duration = Duration::from_millis(50);

@@ -19,7 +19,7 @@ async fn three() -> Option<EtcdCluster> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_survives_its_leader_and_the_line_moves_on() {
+async fn claim_survives_its_leader_and_the_queue_advances() {
     let Some(cluster) = three().await else { return };
     let (first, second) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     for round in 0..3 {
@@ -28,7 +28,7 @@ async fn a_claim_survives_its_leader_and_the_line_moves_on() {
         let grant = try_take(&first, &held).await.unwrap();
         let holder = Holder::start(&first, &held, grant);
         let waiter = waiting(&second, &waits, LONG);
-        stand(&second, &name, 1).await;
+        wait_for_waiters(&second, &name, 1).await;
         let leader = cluster.leader().await.unwrap();
         cluster.kill(leader).unwrap();
         cluster.leader().await.unwrap();
@@ -43,7 +43,7 @@ async fn a_claim_survives_its_leader_and_the_line_moves_on() {
         assert!(grant.fence.unwrap() > fence);
         cluster.restart(leader).await.unwrap();
         assert!(matches!(release(&second, &waits).await, Release::Freed));
-        assert_eq!(standing(&first, &name).await, (0, 0));
+        assert_eq!(claim_counts(&first, &name).await, (0, 0));
     }
 }
 
@@ -55,7 +55,7 @@ async fn a_leader_that_is_stopped_takes_nothing_with_it() {
     let grant = try_take(&first, &held).await.unwrap();
     let holder = Holder::start(&first, &held, grant);
     let waiter = waiting(&second, &waits, LONG);
-    stand(&second, "stopped", 1).await;
+    wait_for_waiters(&second, "stopped", 1).await;
     let leader = cluster.leader().await.unwrap();
     cluster.stop(leader).unwrap();
     tokio::time::sleep(Duration::from_secs(6)).await;
@@ -101,7 +101,7 @@ async fn one_that_is_cut_off_loses_before_the_next_one_holds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_quorum_nothing_is_granted_and_the_truth_is_told() {
+async fn outcomes_are_unknown_and_nothing_is_granted_without_a_quorum() {
     let Some(cluster) = three().await else { return };
     let backend = connect(&format!("{}/?timeout=2s", cluster.url())).await;
     let held = claim_of("quorum", leasehold_core::Share::MUTEX, SHORT);
@@ -136,23 +136,23 @@ async fn a_server_that_is_down_or_hangs_is_passed_by() {
         cluster.leader().await.unwrap();
     }
     // One that cannot be reached at all never saw the request.
-    let nobody = Proxy::start(cluster.addr(0)).await.unwrap();
-    nobody.cut().unwrap();
+    let unreachable = Proxy::start(cluster.addr(0)).await.unwrap();
+    unreachable.cut().unwrap();
     let config =
-        leasehold_etcd::EtcdConfig::parse(&format!("etcd://{}/?timeout=500ms", nobody.addr())).unwrap();
+        leasehold_etcd::EtcdConfig::parse(&format!("etcd://{}/?timeout=500ms", unreachable.addr())).unwrap();
     let failure = leasehold_etcd::EtcdBackend::connect(config).await.unwrap_err();
     assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_comes_back_extends_nothing() {
+async fn returning_leader_extends_no_lease() {
     let Some(cluster) = three().await else { return };
     let (first, second) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     let held = claim_of("back", leasehold_core::Share::MUTEX, SHORT);
     let grant = try_take(&first, &held).await.unwrap();
     let holder = Holder::start(&first, &held, grant);
     let waiter = waiting(&second, &mutex("back"), LONG);
-    stand(&second, "back", 1).await;
+    wait_for_waiters(&second, "back", 1).await;
     let leader = cluster.leader().await.unwrap();
     cluster.stop(leader).unwrap();
     tokio::time::sleep(SHORT * 2).await;

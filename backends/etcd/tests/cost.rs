@@ -23,7 +23,7 @@ async fn requests(server: &EtcdCluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hand_over_costs_the_same_whoever_waits() {
+async fn hand_over_costs_the_same_for_any_waiters() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let backends = [connect(&server.url()).await, connect(&server.url()).await, connect(&server.url()).await];
     for waiters in [20, 200] {
@@ -37,7 +37,7 @@ async fn a_hand_over_costs_the_same_whoever_waits() {
             let claim = mutex(&name);
             waits.push((backend, claim.clone(), waiting(backend, &claim, LONG)));
         }
-        stand(&backends[0], &name, waiters).await;
+        wait_for_waiters(&backends[0], &name, waiters).await;
         tokio::time::sleep(Duration::from_millis(200)).await;
         let before = requests(&server).await;
         let events = server.metric(0, "etcd_debugging_mvcc_events_total").await.unwrap().unwrap();
@@ -141,7 +141,7 @@ async fn what_is_free_costs_one_transaction_and_its_release_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_asks_for_nothing() {
+async fn waiter_sends_no_requests() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let (holder, backend) = (connect(&server.url()).await, connect(&server.url()).await);
     let mut waits = Vec::new();
@@ -152,7 +152,7 @@ async fn who_waits_asks_for_nothing() {
         waits.push(waiting(&backend, &mutex(&name), LONG));
     }
     for n in 0..200 {
-        stand(&backend, &format!("idle/{n}"), 1).await;
+        wait_for_waiters(&backend, &format!("idle/{n}"), 1).await;
     }
     let messages = async || server.metric(0, "grpc_server_msg_received_total").await.unwrap().unwrap();
     // Where the server may not have reported a delete, each waiter looks once more, three seconds after

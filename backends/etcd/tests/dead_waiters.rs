@@ -11,7 +11,7 @@ use common::*;
 use leasehold_core::{Claim, Renewal, Share};
 use leasehold_testkit::{EtcdCluster, Proxy, Way};
 
-/// Longer than a test takes on the slowest machine: nobody renews these.
+/// Longer than a test takes on the slowest machine: these are not renewed.
 const LONG: Duration = Duration::from_secs(120);
 /// Far more than a dead waiter may cost, and far less than the ttl that it would cost if its place
 /// lasted as long.
@@ -65,10 +65,10 @@ async fn twelve_dead_waiters_do_not_delay_a_live_one() {
     for n in 0..12 {
         let backend = connect(&server.url_at(&[proxy.addr()])).await;
         dying.push((waiting(&backend, &patient("job"), LONG), backend));
-        stand(&holder, "job", n + 1).await;
+        wait_for_waiters(&holder, "job", n + 1).await;
     }
     let last = waiting(&live, &patient("job"), LONG);
-    stand(&holder, "job", 13).await;
+    wait_for_waiters(&holder, "job", 13).await;
     parked(&server, "job", 13).await;
     // For the server they are dead from now on.
     proxy.blackhole(Way::Both);
@@ -90,9 +90,9 @@ async fn dead_readers_do_not_delay_a_writer() {
     let dead = connect(&server.url_at(&[proxy.addr()])).await;
     let readers: Vec<_> =
         (0..5).map(|_| waiting(&dead, &claim_of("doc", Share::READER, LONG), LONG)).collect();
-    stand(&holder, "doc", 5).await;
+    wait_for_waiters(&holder, "doc", 5).await;
     let writer = waiting(&live, &claim_of("doc", Share::WRITER, LONG), LONG);
-    stand(&holder, "doc", 6).await;
+    wait_for_waiters(&holder, "doc", 6).await;
     parked(&server, "doc", 6).await;
     proxy.blackhole(Way::Both);
     let freed_at = clock().now();
@@ -112,23 +112,23 @@ async fn a_waiter_that_was_silent_too_long_does_not_hold() {
     let grant = try_take(&holder, &held).await.unwrap();
     let late = patient("job");
     let silent = waiting(&slow, &late, LONG);
-    stand(&holder, "job", 1).await;
+    wait_for_waiters(&holder, "job", 1).await;
     parked(&server, "job", 1).await;
     let next = patient("job");
     let follower = waiting(&holder, &next, LONG);
-    stand(&holder, "job", 2).await;
-    // It hears of its turn at once, and what it sends is late: so long that its place ends and somebody
+    wait_for_waiters(&holder, "job", 2).await;
+    // It is woken at once, and what it sends is late: so long that its place ends and somebody
     // else is granted.
     proxy.hold(Way::ToServer);
     freed(&holder, &held).await;
     let (granted, _) = follower.await.unwrap().expect("a place outlived its client");
     assert!(granted.fence > grant.fence);
     proxy.heal().unwrap();
-    stand(&holder, "job", 1).await;
+    wait_for_waiters(&holder, "job", 1).await;
     for _ in 0..50 {
         assert!(!silent.is_finished(), "granted beside another holder");
         assert!(matches!(renew(&holder, &next, &granted).await, Renewal::Renewed));
-        assert_eq!(standing(&holder, "job").await.0, 1);
+        assert_eq!(claim_counts(&holder, "job").await.0, 1);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     freed(&holder, &next).await;
@@ -148,7 +148,7 @@ async fn a_move_that_arrives_late_leaves_a_holder_where_it_is() {
     let (other, warm) = (patient("warm"), patient("warm"));
     try_take(&holder, &other).await.unwrap();
     let warming = waiting(&moved, &warm, LONG);
-    stand(&holder, "warm", 1).await;
+    wait_for_waiters(&holder, "warm", 1).await;
     parked(&server, "warm", 1).await;
 
     let held = patient("job");
@@ -156,7 +156,7 @@ async fn a_move_that_arrives_late_leaves_a_holder_where_it_is() {
     proxy.delay(Way::ToServer, Duration::from_millis(300));
     let claim = patient("job");
     let waiter = waiting(&moved, &claim, LONG);
-    stand(&holder, "job", 1).await;
+    wait_for_waiters(&holder, "job", 1).await;
     // The request that moves its key to the lease for waiting is under way, and is repeated on the other
     // route.
     proxy.hold(Way::ToServer);
@@ -178,13 +178,13 @@ async fn a_move_that_arrives_late_leaves_a_holder_where_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_in_line_outlasts_the_lease_it_waits_on() {
+async fn queue_place_outlasts_the_lease_it_waits_on() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let (holder, waits) = (connect(&server.url()).await, connect(&server.url()).await);
     let (held, claim) = (patient("job"), patient("job"));
     try_take(&holder, &held).await.unwrap();
     let waiter = waiting(&waits, &claim, LONG);
-    stand(&holder, "job", 1).await;
+    wait_for_waiters(&holder, "job", 1).await;
     parked(&server, "job", 1).await;
     let places = facts(&server, "job", "CreateRevision");
     tokio::time::sleep(Duration::from_secs(6)).await;
@@ -193,5 +193,5 @@ async fn a_place_in_line_outlasts_the_lease_it_waits_on() {
     let (grant, _) = waiter.await.unwrap().unwrap();
     assert_eq!(grant.fence.unwrap().seq, places[1].unsigned_abs());
     freed(&waits, &claim).await;
-    assert_eq!(standing(&holder, "job").await, (0, 0));
+    assert_eq!(claim_counts(&holder, "job").await, (0, 0));
 }

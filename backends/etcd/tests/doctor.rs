@@ -84,7 +84,7 @@ async fn of_a_server_that_is_full() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_rights_that_reach_too_far() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
-    for words in [
+    for args in [
         "user add root:top",
         "user grant-role root root",
         "role add jobs",
@@ -97,7 +97,7 @@ async fn of_rights_that_reach_too_far() {
         "user grant-role wide all",
         "auth enable",
     ] {
-        server.etcdctl(&words.split(' ').collect::<Vec<_>>()).unwrap();
+        server.etcdctl(&args.split(' ').collect::<Vec<_>>()).unwrap();
     }
     let access = async |login: &str| {
         let url = server.url().replace("://", &format!("://{login}@"));

@@ -31,10 +31,10 @@ async fn a_lost_answer_is_unknown_and_the_same_claim_finds_its_grant() {
     assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown), "{failure}");
     proxy.heal().unwrap();
     let grant = try_take(&backend, &claim).await.unwrap();
-    assert_eq!(standing(&backend, "job").await, (1, 0));
+    assert_eq!(claim_counts(&backend, "job").await, (1, 0));
     assert!(matches!(renew(&backend, &claim, &grant).await, Renewal::Renewed));
     freed(&backend, &claim).await;
-    assert_eq!(standing(&backend, "job").await, (0, 0));
+    assert_eq!(claim_counts(&backend, "job").await, (0, 0));
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn a_request_that_arrives_after_the_release_does_nothing() {
         assert!(marks.contains("leasehold/!"), "the mark was not moved: {marks:?}");
         proxy.heal().unwrap();
         for _ in 0..20 {
-            assert_eq!(standing(&backend, &name).await, (0, 0), "a late request took the lock");
+            assert_eq!(claim_counts(&backend, &name).await, (0, 0), "a late request took the lock");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         // The client continues as before, under the new mark.
@@ -99,26 +99,26 @@ async fn first_through_a_proxy(server: &EtcdCluster) -> (Proxy, String) {
 }
 
 /// Leaves late requests time to arrive, and checks that they take nothing away.
-async fn goes_on(backend: &EtcdBackend, claim: &Claim, grant: &Grant) {
+async fn assert_still_held(backend: &EtcdBackend, claim: &Claim, grant: &Grant) {
     for _ in 0..20 {
-        holds(backend, claim, grant).await;
+        assert_held(backend, claim, grant).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-async fn holds(backend: &EtcdBackend, claim: &Claim, grant: &Grant) {
+async fn assert_held(backend: &EtcdBackend, claim: &Claim, grant: &Grant) {
     assert!(matches!(renew(backend, claim, grant).await, Renewal::Renewed));
     let seen = backend.inspect(&claim.resource, None, &Patience::none(clock())).await.unwrap();
-    let ids: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();
+    let ids: Vec<_> = seen.holders.iter().map(|info| info.id).collect();
     assert_eq!((ids, seen.holders[0].fence), (vec![claim.id], grant.fence));
 }
 
 #[tokio::test]
-async fn a_client_that_comes_back_uses_one_key_again() {
+async fn returning_client_reuses_one_key() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     let (first, grant, key) = in_a_slot(&server, &backend, "job").await;
-    holds(&backend, &first, &grant).await;
+    assert_held(&backend, &first, &grant).await;
     freed(&backend, &first).await;
     let (mut before, mut last) = (first, grant);
     for _ in 0..20 {
@@ -126,12 +126,12 @@ async fn a_client_that_comes_back_uses_one_key_again() {
         let grant = try_take(&backend, &next).await.unwrap();
         assert_eq!(only_key(&server, "job"), key);
         assert!(grant.fence > last.fence);
-        holds(&backend, &next, &grant).await;
+        assert_held(&backend, &next, &grant).await;
         // The claim that had the key before can neither release nor renew it.
         assert!(matches!(release(&backend, &before).await, Release::Gone));
         assert!(matches!(renew(&backend, &before, &last).await, Renewal::Lost));
         assert!(try_take(&backend, &mutex("job")).await.is_none());
-        holds(&backend, &next, &grant).await;
+        assert_held(&backend, &next, &grant).await;
         freed(&backend, &next).await;
         (before, last) = (next, grant);
     }
@@ -150,7 +150,7 @@ async fn a_release_that_arrives_late_spares_the_next_claim() {
         let next = mutex(&name);
         let grant = try_take(&backend, &next).await.unwrap();
         proxy.heal().unwrap();
-        goes_on(&backend, &next, &grant).await;
+        assert_still_held(&backend, &next, &grant).await;
         freed(&backend, &next).await;
     }
 }
@@ -171,9 +171,9 @@ async fn a_place_that_is_asked_for_late_is_not_the_next_claims() {
         let next = mutex(&name);
         let grant = try_take(&backend, &next).await.unwrap();
         proxy.heal().unwrap();
-        goes_on(&backend, &next, &grant).await;
+        assert_still_held(&backend, &next, &grant).await;
         freed(&backend, &next).await;
-        assert_eq!(standing(&backend, &name).await, (0, 0), "a late request took the lock");
+        assert_eq!(claim_counts(&backend, &name).await, (0, 0), "a late request took the lock");
     }
 }
 
@@ -186,7 +186,7 @@ async fn a_claim_in_a_slot_can_be_broken_and_its_successor_is_spared() {
     let shown = Claim { id: seen.holders[0].id, ..mutex("job") };
     freed(&operator, &shown).await;
     assert!(matches!(renew(&holder, &claim, &grant).await, Renewal::Lost));
-    // Lost is not ended by an own word: that key is not used again.
+    // A lost claim was not released: its key is not used again.
     let next = mutex("job");
     let grant = try_take(&holder, &next).await.unwrap();
     assert_ne!(only_key(&server, "job"), key);
@@ -197,7 +197,7 @@ async fn a_claim_in_a_slot_can_be_broken_and_its_successor_is_spared() {
     for gone in [&shown, &next] {
         assert!(matches!(release(&operator, gone).await, Release::Gone));
     }
-    holds(&holder, &after, &later).await;
+    assert_held(&holder, &after, &later).await;
 }
 
 #[tokio::test]
@@ -207,8 +207,8 @@ async fn a_claim_in_a_slot_is_the_same_claim_for_another_client() {
     // Who waits for it has put a key of its own first, and takes that away again.
     let (claim, grant, _) = in_a_slot(&server, &first, "waited").await;
     let again = take(&second, &claim, LONG).await.unwrap();
-    assert_eq!((again.fence, standing(&first, "waited").await), (grant.fence, (1, 0)));
-    holds(&second, &claim, &again).await;
+    assert_eq!((again.fence, claim_counts(&first, "waited").await), (grant.fence, (1, 0)));
+    assert_held(&second, &claim, &again).await;
     freed(&second, &claim).await;
     let (claim, grant, key) = in_a_slot(&server, &first, "job").await;
     for _ in 0..3 {
@@ -217,7 +217,7 @@ async fn a_claim_in_a_slot_is_the_same_claim_for_another_client() {
         let waited = take(&second, &claim, LONG).await.unwrap();
         assert_eq!(waited.fence, grant.fence);
         assert_eq!(only_key(&server, "job"), key);
-        holds(&second, &claim, &again).await;
+        assert_held(&second, &claim, &again).await;
     }
     freed(&second, &claim).await;
     assert!(matches!(renew(&first, &claim, &grant).await, Renewal::Lost));
@@ -226,11 +226,11 @@ async fn a_claim_in_a_slot_is_the_same_claim_for_another_client() {
     assert!(again.fence > grant.fence);
     assert_ne!(only_key(&server, "job"), key);
     freed(&second, &claim).await;
-    assert_eq!(standing(&first, "job").await, (0, 0));
+    assert_eq!(claim_counts(&first, "job").await, (0, 0));
 }
 
 #[tokio::test]
-async fn a_release_whose_answer_is_lost_is_told_as_what_it_was() {
+async fn release_with_a_lost_answer_reports_its_real_outcome() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     let url = format!("{}/?order=given&timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
@@ -239,7 +239,7 @@ async fn a_release_whose_answer_is_lost_is_told_as_what_it_was() {
     try_take(&backend, &claim).await.unwrap();
     proxy.blackhole(Way::ToClient);
     assert!(matches!(release(&backend, &claim).await, Release::Freed));
-    assert_eq!(standing(&backend, "job").await, (0, 0));
+    assert_eq!(claim_counts(&backend, "job").await, (0, 0));
     assert!(matches!(release(&backend, &claim).await, Release::Gone));
 }
 
@@ -265,13 +265,13 @@ async fn a_claim_that_was_broken_is_lost_at_its_next_renewal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_lease_is_told_and_its_waiter_stands_again() {
+async fn revoked_lease_is_reported_and_its_waiter_queues_again() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let (first, second) = (connect(&server.url()).await, connect(&server.url()).await);
     let (held, waits) = (mutex("job"), mutex("job"));
     let grant = try_take(&first, &held).await.unwrap();
     let waiter = waiting(&second, &waits, LONG);
-    stand(&second, "job", 1).await;
+    wait_for_waiters(&second, "job", 1).await;
     // The waiter's lease ends. The waiter must be queued again, and not take the end of its own key for
     // its turn.
     let leases = server.etcdctl(&["lease", "list"]).unwrap();
@@ -286,7 +286,7 @@ async fn a_revoked_lease_is_told_and_its_waiter_stands_again() {
     assert!(leases.contains(&lease_of(1).as_str()), "{leases:?} {key}");
     server.etcdctl(&["lease", "revoke", &lease_of(1)]).unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    stand(&second, "job", 1).await;
+    wait_for_waiters(&second, "job", 1).await;
     assert!(!waiter.is_finished(), "granted beside the holder");
     // And the holder's: it learns at its next renewal, the waiter at once.
     server.etcdctl(&["lease", "revoke", &lease_of(0)]).unwrap();
@@ -308,7 +308,7 @@ async fn release_compacted_while_the_watch_was_down_is_not_missed() {
         let (held, waits) = (mutex(&name), mutex(&name));
         try_take(&first, &held).await.unwrap();
         let waiter = waiting(&second, &waits, LONG);
-        stand(&first, &name, 1).await;
+        wait_for_waiters(&first, &name, 1).await;
         proxy.cut().unwrap();
         freed(&first, &held).await;
         let other = mutex("other");
@@ -332,7 +332,7 @@ async fn a_stream_that_hangs_is_noticed() {
     let (held, waits) = (mutex("job"), mutex("job"));
     try_take(&first, &held).await.unwrap();
     let waiter = waiting(&second, &waits, LONG);
-    stand(&first, "job", 1).await;
+    wait_for_waiters(&first, "job", 1).await;
     proxy.blackhole(Way::Both);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let freed_at = clock().now();
@@ -346,7 +346,7 @@ async fn a_stream_that_hangs_is_noticed() {
 async fn a_token_that_ran_out_is_fetched_anew() {
     let builder = EtcdCluster::builder().arg("--auth-token-ttl=1");
     let Some(server) = builder.start_or_skip().await else { return };
-    for words in [
+    for args in [
         "user add root:root",
         "user grant-role root root",
         "role add locks",
@@ -359,9 +359,9 @@ async fn a_token_that_ran_out_is_fetched_anew() {
         "user grant-role guest guest",
         "auth enable",
     ] {
-        let words: Vec<&str> = words.split(' ').collect();
+        let args: Vec<&str> = args.split(' ').collect();
         // The first role exists from the beginning on some versions.
-        server.etcdctl(&words).unwrap();
+        server.etcdctl(&args).unwrap();
     }
     let login = |login: &str| server.url().replace("etcd://", &format!("etcd://{login}@"));
     let (first, second) = (connect(&login("jobs:secret")).await, connect(&login("jobs:secret")).await);
@@ -370,7 +370,7 @@ async fn a_token_that_ran_out_is_fetched_anew() {
     let waiter = waiting(&second, &waits, LONG);
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(matches!(renew(&first, &held, &grant).await, Renewal::Renewed));
-    assert_eq!(standing(&first, "job").await, (1, 1));
+    assert_eq!(claim_counts(&first, "job").await, (1, 1));
     freed(&first, &held).await;
     waiter.await.unwrap().unwrap();
     freed(&second, &waits).await;
@@ -478,7 +478,7 @@ async fn servers_of_two_clusters_are_not_taken_for_one() {
     let failure = leasehold_etcd::EtcdBackend::connect(config).await.unwrap_err();
     assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
     assert!(failure.detail().contains(&other.addr(0).to_string()), "{failure}");
-    // One that is not heard of at first is found out when it answers for the other.
+    // A server that is silent at first is detected when it answers for the other.
     other.stop(0).unwrap();
     let backend = connect(&url).await;
     let held = mutex("one");
@@ -504,7 +504,7 @@ async fn a_predecessor_that_went_in_a_compacted_revision_is_noticed() {
     try_take(&fast, &held).await.unwrap();
     proxy.delay(Way::ToServer, Duration::from_millis(700));
     let waiter = waiting(&slow, &mutex("compacted"), LONG);
-    stand(&fast, "compacted", 1).await;
+    wait_for_waiters(&fast, "compacted", 1).await;
     // It has seen the holder ahead of it, and its watch is on the way: the next revision is the delete,
     // and is compacted away.
     assert!(matches!(release(&fast, &held).await, Release::Freed));

@@ -22,10 +22,10 @@ const LONG: Duration = Duration::from_secs(40);
 struct Peer(Child);
 
 impl Peer {
-    fn start(cluster: &EtcdCluster, words: &[&str]) -> Peer {
+    fn start(cluster: &EtcdCluster, args: &[&str]) -> Peer {
         let program = require::program("etcdctl", "etcd-client").unwrap();
         let mut command: Command = cluster.etcdctl_command(&program);
-        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped());
         Peer(command.spawn().unwrap())
     }
 
@@ -77,7 +77,7 @@ async fn what_etcdctl_holds_is_waited_for_and_seen() {
 
     let claim = mutex("jobs/a");
     let waiter = waiting(&backend, &claim, LONG);
-    stand(&backend, "jobs/a", 1).await;
+    wait_for_waiters(&backend, "jobs/a", 1).await;
     let released_at = clock().now();
     peer.interrupt();
     let (_, at) = waiter.await.unwrap().unwrap();
@@ -93,7 +93,7 @@ async fn etcdctl_waits_for_what_is_held_here() {
     let grant = try_take(&backend, &claim).await.unwrap();
     let mut peer =
         Peer::start(&cluster, &["lock", "job", "--ttl=10", "--", "sh", "-c", "echo $ETCD_LOCK_REV"]);
-    stand(&backend, "job", 1).await;
+    wait_for_waiters(&backend, "job", 1).await;
     let held = tokio::task::spawn_blocking(move || (peer.key(), peer));
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!held.is_finished(), "etcdctl holds beside us");
@@ -110,7 +110,7 @@ async fn a_crash_on_either_side_ends_with_its_lease() {
     let (_, peer) = tokio::task::spawn_blocking(move || (peer.key(), peer)).await.unwrap();
     let claim = mutex("job");
     let waiter = waiting(&backend, &claim, LONG);
-    stand(&backend, "job", 1).await;
+    wait_for_waiters(&backend, "job", 1).await;
     peer.kill();
     waiter.await.unwrap().expect("a lease that nobody keeps alive did not end");
 
@@ -170,7 +170,7 @@ struct UnlockRequest {
 }
 
 impl LockService {
-    /// With a lease that nobody keeps alive.
+    /// With a lease that is not kept alive.
     fn of(cluster: &EtcdCluster, ttl: u32) -> LockService {
         let granted = cluster.etcdctl(&["lease", "grant", &ttl.to_string()]).unwrap();
         let lease = i64::from_str_radix(granted.split(' ').nth(1).unwrap(), 16).unwrap();
@@ -210,14 +210,14 @@ async fn turns_with_the_lock_service(cluster: &EtcdCluster, backend: &Arc<EtcdBa
     let ours = mutex("jobs/rpc");
     assert!(try_take(backend, &ours).await.is_none(), "granted beside the lock service");
     let waiter = waiting(backend, &ours, LONG);
-    stand(backend, "jobs/rpc", 1).await;
+    wait_for_waiters(backend, "jobs/rpc", 1).await;
     service.unlock(&key).await;
     waiter.await.unwrap().unwrap();
 
-    // The other way round, and then its lease runs out without a word.
+    // The other way round, and then its lease runs out silently.
     let service = LockService::of(cluster, 3);
     let theirs = tokio::spawn(async move { service.lock("jobs/rpc").await });
-    stand(backend, "jobs/rpc", 1).await;
+    wait_for_waiters(backend, "jobs/rpc", 1).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!theirs.is_finished(), "the lock service grants beside us");
     freed(backend, &ours).await;
@@ -242,7 +242,7 @@ async fn a_newer_etcd_is_spoken_to_as_well() {
     let (held, waits) = (mutex("job"), mutex("job"));
     let grant = try_take(&native, &held).await.unwrap();
     let waiter = waiting(&native, &waits, LONG);
-    stand(&native, "job", 1).await;
+    wait_for_waiters(&native, "job", 1).await;
     assert!(matches!(renew(&native, &held, &grant).await, leasehold_core::Renewal::Renewed));
     freed(&native, &held).await;
     let (next, _) = waiter.await.unwrap().unwrap();

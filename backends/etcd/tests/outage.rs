@@ -23,7 +23,7 @@ async fn a_wait_needs_no_answer_to_a_request_for_progress() {
     let mute = MuteProgress::start(server.addr(0)).await;
     let waits = connect(&server.url_at(&[mute.addr()])).await;
     let waiter = waiting(&waits, &mutex("job"), LONG);
-    stand(&holder, "job", 1).await;
+    wait_for_waiters(&holder, "job", 1).await;
     let opened = async || server.requests(0, "Watch").await.unwrap();
     let limit = clock().now().after(LONG);
     while opened().await == 0 {
@@ -45,7 +45,7 @@ async fn while_a_cluster_is_down_a_client_asks_little() {
     let held = claim_of("job", Share::MUTEX, LONG);
     try_take(&holder, &held).await.unwrap();
     let first = waiting(&client, &mutex("job"), LONG);
-    stand(&holder, "job", 1).await;
+    wait_for_waiters(&holder, "job", 1).await;
     server.kill(0).unwrap();
     let waits: Vec<_> = (0..200).map(|n| waiting(&client, &mutex(&format!("free/{n}")), LONG)).collect();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -77,7 +77,7 @@ async fn clients_begin_with_different_servers() {
             let backend = connect(&format!("{}/{options}", server.url_at(&addrs))).await;
             let before: Vec<u64> = proxies.iter().map(asked).collect();
             for _ in 0..20 {
-                standing(&backend, "job").await;
+                claim_counts(&backend, "job").await;
             }
             let grown = proxies.iter().zip(before).map(|(proxy, before)| asked(proxy) - before);
             let most = grown.enumerate().max_by_key(|(_, bytes)| *bytes).unwrap().0;

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused_with_what_to_write() {
+    fn unusable_url_is_refused_with_a_hint() {
         for (url, hint) in [
             ("redis://h", "memcached://host:port"),
             ("memcached://", "host is missing"),

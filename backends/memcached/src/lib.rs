@@ -1,6 +1,6 @@
 //! leasehold on one memcached server (1.6 or later), or on several.
 //!
-//! The server decides only which of two writers was first; what a line of claims means is decided here.
+//! The server decides only which of two writers was first; what a queue of claims means is decided here.
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,7 @@ pub use config::MemcachedConfig;
 use backend::native::Items;
 use compat::plain::PlainBackend;
 use config::Dialect;
-use net::servers::Wire;
+use net::servers::Servers;
 
 /// Connects to the servers, logs in, and asks what they are.
 ///
@@ -36,10 +36,10 @@ pub async fn connect(config: MemcachedConfig, clock: Arc<dyn Clock>) -> Result<A
         tracing::warn!(servers = %config, "the password crosses the network in the clear: use memcacheds://");
     }
     let dialect = config.dialect;
-    let wire = Wire::new(Arc::new(config));
-    wire.connect().await?;
+    let servers = Servers::new(Arc::new(config));
+    servers.connect().await?;
     Ok(match dialect {
-        Dialect::Native => Arc::new(CellBackend::new(Items::new(wire), clock)),
-        Dialect::Plain => Arc::new(PlainBackend::new(wire)),
+        Dialect::Native => Arc::new(CellBackend::new(Items::new(servers), clock)),
+        Dialect::Plain => Arc::new(PlainBackend::new(servers)),
     })
 }

@@ -18,7 +18,7 @@ async fn counts(server: &MemcachedServer) -> [u64; 3] {
 }
 
 #[tokio::test]
-async fn an_uncontended_cycle_is_an_add_with_its_look_and_a_removal() {
+async fn uncontended_cycle_is_an_add_with_a_read_and_a_removal() {
     let Some(server) = MemcachedServer::start_or_skip().await else { return };
     for dialect in ["native", "plain"] {
         let backend = connect(&format!("{}?dialect={dialect}", server.url())).await;
@@ -36,7 +36,7 @@ async fn an_uncontended_cycle_is_an_add_with_its_look_and_a_removal() {
 }
 
 #[tokio::test]
-async fn a_batch_of_renewals_looks_once_and_writes_once_for_each() {
+async fn renewal_batch_reads_once_and_writes_once_per_claim() {
     let Some(server) = MemcachedServer::start_or_skip().await else { return };
     for dialect in ["native", "plain"] {
         let backend = connect(&format!("{}?dialect={dialect}", server.url())).await;

@@ -63,7 +63,7 @@ async fn a_server_that_was_just_started_is_used_when_it_has_settled() {
 }
 
 #[tokio::test]
-async fn flush_all_loses_the_lock_and_fences_go_on() {
+async fn flush_all_loses_the_lock_and_fences_continue() {
     for dialect in DIALECTS {
         let Some(server) = MemcachedServer::start_or_skip().await else { return };
         let backend = connect(&in_dialect(&server.url(), dialect)).await;
@@ -133,7 +133,7 @@ async fn full_server_refuses_new_claims_and_leaves_the_lock_unchanged() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_told_and_settled_by_asking_again() {
+async fn lost_answer_is_reported_and_settled_by_a_retry() {
     for dialect in DIALECTS {
         let Some(server) = MemcachedServer::start_or_skip().await else { return };
         let proxy = Proxy::start(server.addr()).await.unwrap();

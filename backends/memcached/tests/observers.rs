@@ -95,7 +95,7 @@ async fn granted_in_line(world: &World) -> (Client, Claim, Client) {
 }
 
 #[tokio::test]
-async fn the_first_renewal_of_one_that_waited_is_seen() {
+async fn first_renewal_of_a_former_waiter_is_seen() {
     let Some(world) = World::new().await else { return };
     let (holder, claim, observer) = granted_in_line(&world).await;
     world.at(10_000);
@@ -124,7 +124,7 @@ async fn renewals_far_apart_are_each_seen() {
 }
 
 #[tokio::test]
-async fn an_adoption_is_seen_by_those_who_watched_before() {
+async fn adoption_is_seen_by_earlier_observers() {
     let Some(world) = World::new().await else { return };
     let (holder, heir, observer) = (world.client().await, world.client().await, world.client().await);
     let claim = job();
@@ -175,7 +175,7 @@ async fn a_repeated_grant_whose_first_answer_was_lost_is_seen() {
 }
 
 #[tokio::test]
-async fn a_place_in_line_that_is_kept_is_seen_by_who_comes_behind() {
+async fn refreshed_queue_place_is_seen_by_the_next_waiter() {
     let Some(world) = World::new().await else { return };
     let (holder, first, second) = (world.client().await, world.client().await, world.client().await);
     let (held, ahead, behind) = (Claim { ttl: LEASE * 20, ..mutex("job") }, job(), job());

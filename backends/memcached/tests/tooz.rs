@@ -60,7 +60,7 @@ async fn tooz_and_we_exclude_each_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_killed_tooz_leaves_ends_with_its_lease() {
+async fn lock_of_a_killed_tooz_process_ends_with_its_lease() {
     let Some(server) = MemcachedServer::start_or_skip().await else { return };
     let Some(mut peer) = tooz(&server, "job", 2) else { return };
     let backend = connect(&format!("{}?dialect=plain&prefix=__TOOZ_LOCK_", server.url())).await;

@@ -7,8 +7,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use leasehold_backend::url::{
-    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, discreet, invalid,
-    nothing_to_sweep, sql_name,
+    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, invalid, nothing_to_sweep,
+    redact, sql_name,
 };
 use leasehold_core::Failure;
 
@@ -45,7 +45,7 @@ pub(crate) use leasehold_backend::url::Create;
 /// ```
 #[derive(Clone, Debug)]
 pub struct MySqlConfig {
-    pub(crate) places: Vec<Endpoint>,
+    pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) credentials: Credentials,
     pub(crate) database: String,
     pub(crate) tls: Tls,
@@ -114,7 +114,7 @@ impl MySqlConfig {
     /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was
     /// sent anywhere.
     pub fn parse(url: &str) -> Result<MySqlConfig, Failure> {
-        MySqlConfig::read(url).map_err(|failure| discreet(url, failure))
+        MySqlConfig::read(url).map_err(|failure| redact(url, failure))
     }
 
     fn read(url: &str) -> Result<MySqlConfig, Failure> {
@@ -124,7 +124,7 @@ impl MySqlConfig {
         }
         let user = parts.user.clone().filter(|user| !user.is_empty());
         let mut config = MySqlConfig {
-            places: Vec::new(),
+            endpoints: Vec::new(),
             credentials: Credentials::new(user, parts.password.clone(), "MYSQL_PWD"),
             database: parts.path.clone(),
             tls: Tls::Off,
@@ -135,7 +135,7 @@ impl MySqlConfig {
             sql: SqlOptions::default(),
         };
         if !parts.is_without_host() {
-            config.places = parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp).collect();
+            config.endpoints = parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp).collect();
         }
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
@@ -148,8 +148,8 @@ impl MySqlConfig {
 
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
-        let remote = |place: &Endpoint| matches!(place, Endpoint::Tcp(host) if !host.is_loopback());
-        self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
+        let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Tcp(host) if !host.is_loopback());
+        self.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
     }
 
     /// Returns the database's name, quoted.
@@ -171,7 +171,7 @@ impl MySqlConfig {
             ("ssl-mode", mode) => self.tls = read_tls(mode)?,
             ("password-file", path) => self.credentials.read_from(path),
             ("socket", path) if path.starts_with('/') => {
-                self.places.push(Endpoint::Unix(PathBuf::from(path)))
+                self.endpoints.push(Endpoint::Unix(PathBuf::from(path)))
             }
             ("table", name) => self.names.table = sql_name("table", name, MAX_TABLE)?,
             (known, _) if CHOICES.iter().any(|(name, _)| *name == known) => {
@@ -231,7 +231,7 @@ impl MySqlConfig {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        if self.places.is_empty() {
+        if self.endpoints.is_empty() {
             return Err(invalid(format!("a host is missing: write {FORM}")));
         }
         if self.credentials.user.is_none() {
@@ -243,7 +243,9 @@ impl MySqlConfig {
         if self.tls == Tls::Off && self.tls_files != TlsFiles::default() {
             return Err(invalid("ca, cert and key are for TLS: add ssl-mode=verify-identity"));
         }
-        if self.tls == Tls::Verified && self.places.iter().any(|place| matches!(place, Endpoint::Unix(_))) {
+        if self.tls == Tls::Verified
+            && self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Unix(_)))
+        {
             return Err(invalid("a unix socket has no TLS: take ssl-mode away"));
         }
         self.tls_files.check()?;
@@ -253,8 +255,8 @@ impl MySqlConfig {
 
 impl fmt::Display for MySqlConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places: Vec<String> = self.places.iter().map(Endpoint::to_string).collect();
-        write!(f, "mysql://{}{}/{}", self.credentials.shown(), places.join(","), self.database)
+        let endpoints: Vec<String> = self.endpoints.iter().map(Endpoint::to_string).collect();
+        write!(f, "mysql://{}{}/{}", self.credentials.shown(), endpoints.join(","), self.database)
     }
 }
 
@@ -309,7 +311,7 @@ mod tests {
         assert_eq!(config.names.table(""), "`leasehold`");
 
         let config = MySqlConfig::parse("mysql://me@/d%60b?socket=/run/sock&table=Jobs&method=row").unwrap();
-        assert_eq!(config.places, [Endpoint::Unix("/run/sock".into())]);
+        assert_eq!(config.endpoints, [Endpoint::Unix("/run/sock".into())]);
         assert_eq!(config.names.table("_meta"), "`Jobs_meta`");
         assert_eq!(config.quoted_database(), "`d``b`");
         for (mode, tls) in [
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_what_to_write() {
+    fn invalid_url_is_refused_with_a_hint() {
         for (url, hint) in [
             ("postgres://h", "mysql://user@host"),
             ("mysql://me@/db", "host is missing"),

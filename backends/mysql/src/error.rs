@@ -4,13 +4,13 @@
 use leasehold_core::{Effect, Failure, FailureKind};
 use mysql_async::{DriverError, Error, ServerError};
 
-/// Why a statement has no result.
+/// The reason why a statement has no result.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Another transaction was first. The server did nothing; another look shows why.
+    /// Another transaction was first. The server did nothing; another read shows why.
     LostRace,
     /// Another transaction keeps a row locked, and did so for as long as the statement was to wait.
-    Occupied(Failure),
+    RowLocked(Failure),
     /// The table, or a part of it, is not there.
     NoTable(Failure),
     /// Anything else.
@@ -32,13 +32,13 @@ impl Refusal {
         let failure = Failure::new(kind(code), effect, text).because(error);
         match code {
             NO_TABLE | NO_COLUMN => Refusal::NoTable(failure),
-            TIMED_OUT | NOT_WAITED => Refusal::Occupied(failure),
+            TIMED_OUT | NOT_WAITED => Refusal::RowLocked(failure),
             _ => Refusal::Failed(failure),
         }
     }
 
     /// Returns the failure of an attempt to connect: nothing was asked yet.
-    pub(crate) fn of_login(error: Error, place: &str) -> Failure {
+    pub(crate) fn of_login(error: Error, endpoint: &str) -> Failure {
         let (kind, text) = match &error {
             Error::Server(cause) => (kind(cause.code), describe(cause)),
             Error::Driver(DriverError::NoClientSslFlagFromServer) => (
@@ -50,14 +50,14 @@ impl Refusal {
             ) => (FailureKind::Unsupported, format!("{cause} Give the user another way to log in")),
             other => (FailureKind::Unavailable, other.to_string()),
         };
-        Failure::new(kind, Effect::None, format!("{place}: {text}")).because(error)
+        Failure::new(kind, Effect::None, format!("{endpoint}: {text}")).because(error)
     }
 
     /// Converts it to a failure, where no race can have been lost, or nothing else is left to do about it.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
-            Refusal::Occupied(failure) | Refusal::NoTable(failure) | Refusal::Failed(failure) => failure,
+            Refusal::RowLocked(failure) | Refusal::NoTable(failure) | Refusal::Failed(failure) => failure,
         }
     }
 }
@@ -138,7 +138,7 @@ mod tests {
         assert!(matches!(refused(1213), Refusal::LostRace));
         assert!(matches!((refused(1094), refused(3101)), (Refusal::LostRace, Refusal::LostRace)));
         assert!(matches!(refused(1146), Refusal::NoTable(_)));
-        assert!(matches!((refused(1205), refused(3572)), (Refusal::Occupied(_), Refusal::Occupied(_))));
+        assert!(matches!((refused(1205), refused(3572)), (Refusal::RowLocked(_), Refusal::RowLocked(_))));
         for (code, kind, effect, hint) in [
             (1205, FailureKind::Unavailable, Effect::None, "let it end"),
             (1290, FailureKind::Unavailable, Effect::None, "the primary"),

@@ -13,19 +13,19 @@ use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, MariaDbServer, Proxy, Way};
 
 #[tokio::test]
-async fn a_restart_keeps_what_is_held_and_who_waits() {
+async fn restart_keeps_holders_and_waiters() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let both = [open(&server.url()).await, open(&server.url()).await];
     let (kill, restart) = (|| server.kill().unwrap(), async || server.restart(Data::Keep).await.unwrap());
-    faults::a_restart_keeps_what_is_held_and_who_waits(both, kill, restart).await;
+    faults::restart_keeps_holders_and_waiters(both, kill, restart).await;
 }
 
 #[tokio::test]
-async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same() {
+async fn data_loss_loses_the_lock_and_fences_still_rise() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let both = [open(&server.url()).await, open(&server.url()).await];
     let lose = async || server.restart(Data::Lose).await.unwrap();
-    faults::the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(both, lose).await;
+    faults::data_loss_loses_the_lock_and_fences_still_rise(both, lose).await;
 }
 
 /// No epoch records a promotion. The counter follows the clock, so it rises unless the clock of the new
@@ -63,18 +63,18 @@ async fn replica_is_refused_until_failover_and_fences_continue_above() {
     primary.kill().unwrap();
     replica.promote().await.unwrap();
 
-    assert!(matches!(renew_at_last(&*backend, &known).await, Renewal::Renewed), "what it got it keeps");
+    assert!(matches!(renew_until_known(&*backend, &known).await, Renewal::Renewed), "what it got it keeps");
     let next = claim("lost", LONG);
     let after = take(&*backend, &next).await;
     assert!(after.fence > highest, "{after:?} after {highest:?}");
-    assert!(matches!(renew_at_last(&*backend, &lost).await, Renewal::Lost));
+    assert!(matches!(renew_until_known(&*backend, &lost).await, Renewal::Lost));
     assert!(matches!(release(&*backend, &lost).await, Release::Gone), "it must spare the next holder");
     assert!(matches!(release(&*backend, &next).await, Release::Freed));
 }
 
 /// The connections that are open see it too, at their next statement.
 #[tokio::test]
-async fn a_primary_that_is_set_read_only_decides_nothing_any_more() {
+async fn primary_set_read_only_grants_nothing() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql("CREATE USER app; GRANT ALL ON locks.* TO app").await.unwrap();
     let backend = open(&format!("mysql://app@{}/locks", server.addr())).await;
@@ -85,11 +85,11 @@ async fn a_primary_that_is_set_read_only_decides_nothing_any_more() {
     assert_eq!(failure.effect, Effect::None, "{failure}");
     assert!(failure.detail().contains("primary"), "{failure}");
     server.sql("SET GLOBAL read_only = OFF").await.unwrap();
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
 }
 
 #[tokio::test]
-async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
+async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let backend = open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await;
@@ -110,7 +110,7 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
     assert_eq!(seen.holders.len(), 1);
     assert_eq!(seen.holders[0].fence, again.fence);
 
-    assert!(matches!(renew_at_last(&*backend, &lost).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &lost).await, Renewal::Renewed));
     assert!(matches!(release(&*backend, &before).await, Release::Freed), "the statement is not known here");
     proxy.drop_replies();
     assert!(matches!(release(&*backend, &lost).await, Release::Unknown(_)));
@@ -128,25 +128,25 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
 
     let held = claim("b", LONG);
     take(&*backend, &held).await;
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
     proxy.drop_replies();
     assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
     proxy.heal().unwrap();
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_away_and_comes_back() {
+async fn hanging_server_is_unavailable_until_it_resumes() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?timeout=300ms", server.url())).await;
     let (stop, resume) = (|| server.stop().unwrap(), || server.resume().unwrap());
-    faults::a_server_that_hangs_is_away_and_comes_back(&*backend, stop, resume).await;
+    faults::hanging_server_is_unavailable_until_it_resumes(&*backend, stop, resume).await;
 }
 
 /// Somebody's transaction keeps a row, so that statements of ours wait for it, and are given up.
 #[tokio::test]
-async fn a_row_that_a_stranger_keeps_is_waited_for_inside_patience() {
+async fn row_locked_by_another_program_is_awaited_within_patience() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let before = claim("job", LONG);
     let first = open(&server.url()).await;
@@ -175,7 +175,7 @@ async fn a_row_that_a_stranger_keeps_is_waited_for_inside_patience() {
 
 /// Statements may wait for five minutes here, so that one that waits for the stranger is found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_a_stranger_keeps_delays_nothing_else() {
+async fn row_locked_by_another_program_delays_no_other_lock() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?timeout=5m", server.url())).await;
     let (begin, begins) = tokio::sync::oneshot::channel();
@@ -222,14 +222,14 @@ async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let ballast = dir.join("ballast");
-    let (held, first) = full_disk::only_newcomers_are_refused(&*backend, || fill(&ballast)).await;
+    let (held, first) = full_disk::full_disk_refuses_new_locks_only(&*backend, || fill(&ballast)).await;
 
     // Nor is it lost where the server ends then.
     server.kill().unwrap();
     assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
     std::fs::remove_file(&ballast).unwrap();
     server.restart(Data::Keep).await.unwrap();
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
     let next = take(&*backend, &claim("held", LONG)).await;
     assert!(next.fence > first.fence);
@@ -238,7 +238,7 @@ async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
 
 /// Batches that name the same rows as single statements do, and as a stranger's transaction.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_races_and_deadlocks_are_run_again() {
+async fn lost_races_and_deadlocks_are_retried() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql("SET GLOBAL tx_isolation = 'SERIALIZABLE'").await.unwrap();
     let mut clients = Vec::new();
@@ -272,7 +272,7 @@ async fn lost_races_and_deadlocks_are_run_again() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::join!(stranger, renewing, faults::everybody_has_a_turn(clients));
+    tokio::join!(stranger, renewing, faults::all_clients_take_turns(clients));
     assert!(backend.renew(&batch).await.iter().all(|renewal| matches!(renewal, Renewal::Renewed)));
 }
 
@@ -284,9 +284,9 @@ async fn cancelled_waits_leave_no_row_and_no_connection() {
     faults::cancelled_waits_leave_no_place(&backend).await;
     drop(backend);
     for tries in 0.. {
-        let question =
+        let query =
             "SELECT COUNT(*) FROM information_schema.processlist WHERE host <> 'localhost' AND user = 'root'";
-        let open = server.sql(question).await.unwrap();
+        let open = server.sql(query).await.unwrap();
         if open.trim() == "0" {
             break;
         }
@@ -336,8 +336,8 @@ fn established(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
     let remote = format!(":{port:04X}");
     let is_open = |line: &&str| {
-        let mut words = line.split_whitespace().skip(2);
-        words.next().is_some_and(|word| word.ends_with(&remote)) && words.next() == Some("01")
+        let mut fields = line.split_whitespace().skip(2);
+        fields.next().is_some_and(|field| field.ends_with(&remote)) && fields.next() == Some("01")
     };
     table.lines().filter(is_open).count()
 }
@@ -394,7 +394,7 @@ async fn replicas_that_are_not_all_waited_for_are_not_strict() {
         .await
         .unwrap();
     one.sql("STOP SLAVE; START SLAVE").await.unwrap();
-    comes_to(&primary, count, "2").await;
+    wait_for_count(&primary, count, "2").await;
     assert_eq!(open(&primary.url()).await.profile().fencing, FenceGrade::Strict);
     let two = MariaDbServer::builder().setting("server-id", "3").start().await.unwrap();
     let follow = format!(
@@ -402,7 +402,7 @@ async fn replicas_that_are_not_all_waited_for_are_not_strict() {
         primary.addr().port()
     );
     two.sql(&follow).await.unwrap();
-    comes_to(&primary, count, "3").await;
+    wait_for_count(&primary, count, "3").await;
     assert_eq!(open(&primary.url()).await.profile().fencing, FenceGrade::BestEffort);
     drop((one, two));
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 const OPTIONS: &str = "method=for-update&silence=1s&transactions=60";
 /// Five signs of life are asked for in the time of silence.
-const TOLD: Duration = Duration::from_millis(1_300);
+const REPORT_LIMIT: Duration = Duration::from_millis(1_300);
 /// Transactions that are open, and those of them that wait.
 const OPEN: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX";
 const WAITING: &str = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'";
@@ -29,8 +29,8 @@ async fn here(server: &MariaDbServer) -> Arc<dyn Backend> {
 }
 
 async fn lost_within(signal: &mut LossSignal, limit: Duration) {
-    let told = tokio::time::timeout(limit, signal.fired()).await;
-    assert_eq!(told.unwrap(), LossCause::SessionEnded);
+    let cause = tokio::time::timeout(limit, signal.fired()).await;
+    assert_eq!(cause.unwrap(), LossCause::SessionEnded);
 }
 
 #[tokio::test]
@@ -48,9 +48,9 @@ async fn killed_connection_ends_its_own_lock_and_no_other() {
     let session = server.sql("SELECT session FROM leasehold_rows_held WHERE name = 'a'").await.unwrap();
     server.sql(&format!("KILL {}", session.trim())).await.unwrap();
     let next = claim("a", LONG);
-    let second = tokio::time::timeout(TOLD, take(&*two, &next)).await.unwrap();
+    let second = tokio::time::timeout(REPORT_LIMIT, take(&*two, &next)).await.unwrap();
     assert!(second.fence > held_a.fence, "{second:?} after {held_a:?}");
-    lost_within(&mut held_a.lost.unwrap(), TOLD).await;
+    lost_within(&mut held_a.lost.unwrap(), REPORT_LIMIT).await;
     assert!(matches!(renew(&*one, &a).await, Renewal::Lost));
     assert!(matches!(release(&*one, &a).await, Release::Gone), "it must spare the next holder");
     for (backend, claim) in [(&two, &next), (&one, &b)] {
@@ -79,23 +79,23 @@ async fn network_partition_loss_is_reported_before_the_next_grant() {
         Instant::now()
     });
     lost_within(&mut signal, Duration::from_secs(2)).await;
-    let told = Instant::now();
+    let reported = Instant::now();
     assert!(!waiting.is_finished(), "granted before the loss was reported");
     let granted = tokio::time::timeout(Duration::from_secs(8), waiting).await.unwrap().unwrap();
-    println!("loss reported after {:?}, granted after {:?}", told - parted, granted - parted);
-    assert!(told < granted);
+    println!("loss reported after {:?}, granted after {:?}", reported - parted, granted - parted);
+    assert!(reported < granted);
 }
 
 #[tokio::test]
-async fn beyond_the_limit_of_open_transactions_one_is_refused() {
+async fn claim_beyond_the_transaction_limit_is_refused() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?method=for-update&transactions=2", server.url())).await;
-    room::beyond_two_transactions_one_is_refused(&*backend).await;
+    room::third_of_two_transactions_is_refused(&*backend).await;
 }
 
 /// The server would let them wait on, and give a lock to nobody.
 #[tokio::test]
-async fn who_leaves_while_it_waits_is_ended_in_the_server() {
+async fn cancelled_waiter_is_ended_in_the_server() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = here(&server).await;
     hold(&*backend, &claim("job", LONG)).await;
@@ -105,7 +105,7 @@ async fn who_leaves_while_it_waits_is_ended_in_the_server() {
             let (backend, patience) = (backend.clone(), patience.clone());
             tokio::spawn(async move { backend.contend(&waits, &patience).await })
         };
-        comes_to(&server, WAITING, "1").await;
+        wait_for_count(&server, WAITING, "1").await;
         if is_dropped {
             waiting.abort();
         } else {
@@ -114,9 +114,9 @@ async fn who_leaves_while_it_waits_is_ended_in_the_server() {
             assert!(matches!(step, Ok(Step::Busy(_))), "{step:?}");
         }
         // A wait of the server's own lasts five seconds, and this one at most two.
-        comes_to(&server, WAITING, "0").await;
+        wait_for_count(&server, WAITING, "0").await;
     }
-    comes_to(&server, OPEN, "1").await;
+    wait_for_count(&server, OPEN, "1").await;
 }
 
 /// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.
@@ -144,7 +144,7 @@ async fn cancelled_acquires_leave_no_open_transaction() {
             assert!(matches!(release(&*holder, &held).await, Release::Freed));
         }
     }
-    comes_to(&server, OPEN, "0").await;
+    wait_for_count(&server, OPEN, "0").await;
     assert!(backend.list("", None, 10).await.unwrap().is_empty());
     for name in ["job 0", "job 1"] {
         hold(&*holder, &claim(name, LONG)).await;
@@ -201,7 +201,7 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
             let (backend, wanted) = (backend.clone(), wanted.clone());
             tokio::spawn(async move { take(&*backend, &wanted).await })
         };
-        comes_to(&server, WAITING, "1").await;
+        wait_for_count(&server, WAITING, "1").await;
         assert!(!waiting.is_finished());
         user.query_drop(end).await.unwrap();
         let grant = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
@@ -221,7 +221,7 @@ async fn lock_in_user_transaction_commits_with_the_protected_data() {
 /// The connection ends after it was seen alive and before the fence is drawn: another client may have
 /// the row by then, under a lower fence.
 #[tokio::test]
-async fn who_dies_while_its_fence_is_drawn_is_granted_nothing() {
+async fn connection_lost_while_drawing_its_fence_gets_no_grant() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     // No sign of life is requested meanwhile: it would reveal the end of the connection as well.
     let url = format!("{}?method=for-update&silence=5m", server.url());
@@ -236,7 +236,7 @@ async fn who_dies_while_its_fence_is_drawn_is_granted_nothing() {
         let backend = backend.clone();
         tokio::spawn(async move { look_once(&*backend, &claim("job", LONG)).await })
     };
-    comes_to(&server, WAITING, "1").await;
+    wait_for_count(&server, WAITING, "1").await;
     let holder = format!(
         "SELECT trx_mysql_thread_id FROM information_schema.INNODB_TRX WHERE trx_state = 'RUNNING' \
          AND trx_mysql_thread_id <> {}",
@@ -244,7 +244,7 @@ async fn who_dies_while_its_fence_is_drawn_is_granted_nothing() {
     );
     let holder = server.sql(&holder).await.unwrap();
     server.sql(&format!("KILL {}", holder.trim())).await.unwrap();
-    comes_to(&server, OPEN, "2").await;
+    wait_for_count(&server, OPEN, "2").await;
     keeper.query_drop("COMMIT").await.unwrap();
     let granted = dying.await.unwrap();
     assert!(!matches!(granted, Ok(Some(_))), "{granted:?}");

@@ -80,7 +80,7 @@ async fn galera_clients_exclude_each_other_and_retry_certification() {
 
     // Until two servers have changed the same row, and one of them gets an error because it came too late.
     for _ in 0..20 {
-        faults::everybody_has_a_turn(clients.clone()).await;
+        faults::all_clients_take_turns(clients.clone()).await;
         let mut lost = 0;
         for server in cluster.servers() {
             lost += counter(server, "wsrep_local_cert_failures").await;
@@ -157,8 +157,8 @@ async fn galera_server_without_quorum_decides_and_loses_nothing() {
         said = failure.detail().to_owned();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    cluster.go_on_alone(0).await.unwrap();
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    cluster.form_cluster_alone(0).await.unwrap();
+    assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
     let after = take(&*backend, &claim("job", LONG)).await;
     assert!(after.fence > before.fence, "{after:?} after {before:?}");

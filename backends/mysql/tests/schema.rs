@@ -12,7 +12,7 @@ use leasehold_mysql::{MySqlConfig, grants, schema, sweep};
 use leasehold_testkit::MariaDbServer;
 
 #[tokio::test]
-async fn who_may_create_nothing_uses_what_was_printed_for_them() {
+async fn user_without_create_rights_uses_the_printed_schema() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql("CREATE USER app").await.unwrap();
     let url = format!("mysql://app@{}/locks?table=jobs&create=no", server.addr());
@@ -57,7 +57,7 @@ async fn user_without_create_rights_locks_rows_in_the_printed_schema() {
     let waiting = Patience::unlimited(clock());
     let contending = backend.contend(&other, &waiting);
     assert!(tokio::time::timeout(Duration::from_millis(200), contending).await.is_err());
-    comes_to(&server, "SELECT COUNT(*) FROM information_schema.INNODB_TRX", "1").await;
+    wait_for_count(&server, "SELECT COUNT(*) FROM information_schema.INNODB_TRX", "1").await;
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
     assert!(hold(&*backend, &other).await.fence > first.fence);
     server.sql("DROP TABLE leasehold_rows_held").await.unwrap();
@@ -66,7 +66,7 @@ async fn user_without_create_rights_locks_rows_in_the_printed_schema() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_clients_that_come_at_once_create_one_table() {
+async fn twenty_simultaneous_clients_create_one_table() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let url = format!("{}?table=jobs&connections=2", server.url());
     let tasks: Vec<_> = (0..20)
@@ -185,10 +185,13 @@ async fn tls_is_verified_and_a_password_is_asked_for() {
 async fn a_sweep_empties_rows_and_keeps_them_for_their_fences() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let config = |options: &str| MySqlConfig::parse(&format!("{}{options}", server.url())).unwrap();
-    leasehold_conformance::sweep::what_is_over_is_emptied(&*open(&server.url()).await, async || {
-        let swept = sweep(config(""), clock(), Duration::ZERO).await.unwrap();
-        [swept.seen, swept.emptied, swept.forgotten]
-    })
+    leasehold_conformance::sweep::sweep_empties_rows_of_ended_claims(
+        &*open(&server.url()).await,
+        async || {
+            let swept = sweep(config(""), clock(), Duration::ZERO).await.unwrap();
+            [swept.seen, swept.emptied, swept.forgotten]
+        },
+    )
     .await;
     for other in ["?dialect=shedlock", "?method=get-lock"] {
         let failure = sweep(config(other), clock(), Duration::ZERO).await.unwrap_err();

@@ -33,9 +33,8 @@ async fn is_told(grant: &mut Grant, within: Duration) {
 
 /// Names of locks that are held, as the server knows them.
 async fn locks(server: &MariaDbServer) -> String {
-    let question =
-        "SELECT lock_name FROM leasehold_held WHERE IS_USED_LOCK(CONVERT(lock_name USING utf8mb4))";
-    server.sql(question).await.unwrap()
+    let query = "SELECT lock_name FROM leasehold_held WHERE IS_USED_LOCK(CONVERT(lock_name USING utf8mb4))";
+    server.sql(query).await.unwrap()
 }
 
 #[tokio::test]
@@ -70,10 +69,11 @@ async fn an_operator_ends_the_connection_that_holds_and_no_other() {
         let url = format!("{}?{method}", server.url());
         let clients = [open(&url).await, open(&url).await, open(&url).await];
         // The condition under which a connection is ended, where it is not fulfilled.
-        let nobody = server.sql("KILL CONNECTION IF(IS_USED_LOCK('free') = 7, 7, 0)").await.unwrap_err();
-        assert!(nobody.to_string().contains("1094"), "{nobody}");
+        let refused = server.sql("KILL CONNECTION IF(IS_USED_LOCK('free') = 7, 7, 0)").await.unwrap_err();
+        assert!(refused.to_string().contains("1094"), "{refused}");
         // These servers notify nobody: a sign of life without an answer reveals the loss.
-        breaking::what_is_broken_ends_and_nothing_else(clients, shared, Duration::from_millis(1_300)).await;
+        breaking::break_ends_only_what_its_connection_holds(clients, shared, Duration::from_millis(1_300))
+            .await;
     }
 }
 
@@ -88,7 +88,8 @@ async fn break_without_rights_ends_nothing_and_names_the_right() {
         let as_user =
             async |name: &str| open(&format!("mysql://{name}@{}/shared?{method}", server.addr())).await;
         let (holder, operator) = (as_user("ann").await, as_user("bob").await);
-        breaking::who_may_not_break_is_told_what_to_grant(&*holder, &*operator, "CONNECTION ADMIN").await;
+        breaking::break_without_rights_names_the_missing_grant(&*holder, &*operator, "CONNECTION ADMIN")
+            .await;
         let found = operator.diagnose(LONG).await.into_iter().find(|one| one.topic == "break").unwrap().found;
         assert!(found.contains("its own connections only"), "{found}");
         server.sql("GRANT CONNECTION ADMIN ON *.* TO bob").await.unwrap();
@@ -211,7 +212,7 @@ async fn tooz_and_leasehold_exclude_each_other() {
 
 /// The names that .NET derives, taken by its statements in both directions.
 #[tokio::test]
-async fn names_exclude_those_who_take_the_locks_of_dotnet() {
+async fn names_exclude_clients_that_use_dotnet_locks() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?{SESSIONS}&dialect=dotnet", server.url())).await;
     let mut plain = Conn::new(Opts::from_url(&server.url()).unwrap()).await.unwrap();

@@ -80,7 +80,7 @@ fn url(server: &MariaDbServer) -> String {
 
 /// In the forms that are in use, and in that which is made for those who have none.
 #[tokio::test]
-async fn a_scheduler_and_we_exclude_each_other() {
+async fn scheduler_and_backend_exclude_each_other() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let old = format!("{DOCUMENTED} CHARACTER SET latin1 COLLATE latin1_general_cs");
     let dates =
@@ -92,17 +92,17 @@ async fn a_scheduler_and_we_exclude_each_other() {
         server.sql(&format!("SET GLOBAL time_zone = '{zone}'")).await.unwrap();
         server.sql(&format!("DROP TABLE IF EXISTS shedlock; {table}")).await.unwrap();
         let backend = open(&url(&server)).await;
-        shed::a_scheduler_and_we_exclude_each_other(&*backend, &Java(&server)).await;
+        shed::scheduler_and_backend_exclude_each_other(&*backend, &Java(&server)).await;
         let by = server.sql("SELECT locked_by FROM shedlock WHERE name = 'report'").await.unwrap();
         assert_eq!(by.trim(), HOST, "{table}");
     }
 }
 
 #[tokio::test]
-async fn what_one_leaves_behind_the_other_takes_when_its_time_is_over() {
+async fn expired_lock_of_one_program_is_taken_by_the_other() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let (backend, java) = (open(&url(&server)).await, Java(&server));
-    shed::what_is_left_behind_is_taken(&*backend, &java).await;
+    shed::abandoned_lock_is_taken_over(&*backend, &java).await;
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn the_documented_table_has_room_for_every_name_and_note() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql(DOCUMENTED).await.unwrap();
     let backend = open(&format!("{}&create=no", url(&server))).await;
-    shed::every_name_and_note_has_room(&*backend).await;
+    shed::longest_names_and_notes_fit(&*backend).await;
     // What the column holds for equal is one lock, and said to be.
     hold(&*backend, &claim("Job", LONG)).await;
     assert!(look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none());
@@ -120,7 +120,7 @@ async fn the_documented_table_has_room_for_every_name_and_note() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_promise_is_refused_or_told() {
+async fn unsupported_requests_are_refused_or_reported() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let url = url(&server);
     let failure = connect(&format!("{url}&create=no")).await.unwrap_err();
@@ -133,7 +133,7 @@ async fn what_it_cannot_promise_is_refused_or_told() {
     assert!(failure.to_string().contains("make both timestamp"), "{failure}");
 
     let backend = open(&url).await;
-    shed::what_it_cannot_promise_is_refused(&*backend).await;
+    shed::unsupported_shares_and_fences_are_refused(&*backend).await;
     let ahead = "INSERT INTO shedlock VALUES('east', UTC_TIMESTAMP() + INTERVAL 3 HOUR, \
                  UTC_TIMESTAMP() + INTERVAL 2 HOUR, 'app-2')";
     shed::rows_from_the_future_are_found(&*backend, async || drop(server.sql(ahead).await.unwrap())).await;
@@ -160,7 +160,7 @@ async fn narrow_table_excludes_holders_and_refuses_unwritable_names() {
 }
 
 #[tokio::test]
-async fn who_may_create_nothing_uses_what_was_printed_for_them() {
+async fn user_without_create_rights_uses_the_printed_schema() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql("CREATE USER app").await.unwrap();
     let url = format!("mysql://app@{}/locks?dialect=shedlock&create=no", server.addr());
@@ -170,13 +170,13 @@ async fn who_may_create_nothing_uses_what_was_printed_for_them() {
     }
     assert_eq!(connect(&url).await.unwrap_err().kind, FailureKind::Denied);
     server.sql(&grants(&config)).await.unwrap();
-    shed::each_of_a_batch_is_answered_for(&*open(&url).await, &Java(&server)).await;
+    shed::each_claim_of_a_batch_is_answered(&*open(&url).await, &Java(&server)).await;
 }
 
 #[tokio::test]
-async fn a_restart_keeps_it_and_the_loss_of_the_table_is_a_loss() {
+async fn restart_keeps_the_lock_and_table_loss_loses_it() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    shed::a_restart_keeps_it_and_the_loss_of_the_table_is_a_loss(
+    shed::restart_keeps_the_lock_and_table_loss_loses_it(
         &*open(&url(&server)).await,
         async || server.restart(Data::Keep).await.unwrap(),
         async || server.restart(Data::Lose).await.unwrap(),

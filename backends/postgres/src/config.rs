@@ -7,8 +7,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use leasehold_backend::url::{
-    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, discreet, invalid,
-    nothing_to_sweep, sql_name,
+    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, invalid, nothing_to_sweep,
+    redact, sql_name,
 };
 use leasehold_core::Failure;
 
@@ -48,7 +48,7 @@ pub(crate) use leasehold_backend::url::Create;
 /// ```
 #[derive(Clone, Debug)]
 pub struct PostgresConfig {
-    pub(crate) places: Vec<Endpoint>,
+    pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) credentials: Credentials,
     pub(crate) database: Option<String>,
     pub(crate) tls: Tls,
@@ -132,7 +132,7 @@ impl PostgresConfig {
     /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was
     /// sent anywhere.
     pub fn parse(url: &str) -> Result<PostgresConfig, Failure> {
-        PostgresConfig::read(url).map_err(|failure| discreet(url, failure))
+        PostgresConfig::read(url).map_err(|failure| redact(url, failure))
     }
 
     fn read(url: &str) -> Result<PostgresConfig, Failure> {
@@ -143,7 +143,7 @@ impl PostgresConfig {
         let user = parts.user.clone().filter(|user| !user.is_empty());
         let user = user.or_else(|| std::env::var("PGUSER").ok().filter(|user| !user.is_empty()));
         let mut config = PostgresConfig {
-            places: Vec::new(),
+            endpoints: Vec::new(),
             credentials: Credentials::new(user, parts.password.clone(), "PGPASSWORD"),
             database: Some(parts.path.clone()).filter(|name| !name.is_empty()),
             tls: Tls::Off,
@@ -155,7 +155,7 @@ impl PostgresConfig {
             sql: SqlOptions::default(),
         };
         if !parts.is_without_host() {
-            config.places = parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp).collect();
+            config.endpoints = parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp).collect();
         }
         for (name, value) in &parts.options {
             config.read_option(name, value)?;
@@ -168,8 +168,8 @@ impl PostgresConfig {
 
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
-        let remote = |place: &Endpoint| matches!(place, Endpoint::Tcp(host) if !host.is_loopback());
-        self.tls == Tls::Off && self.credentials.names_password() && self.places.iter().any(remote)
+        let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Tcp(host) if !host.is_loopback());
+        self.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
     }
 
     /// Checks that there are leases that could be swept.
@@ -198,7 +198,7 @@ impl PostgresConfig {
             }
             ("password-file", path) => self.credentials.read_from(path),
             ("host", folder) if folder.starts_with('/') => {
-                self.places.push(Endpoint::Unix(PathBuf::from(folder), PORT));
+                self.endpoints.push(Endpoint::Unix(PathBuf::from(folder), PORT));
             }
             ("port", port) => self.read_port(port)?,
             ("schema", name) => self.names.schema = Some(sql_name("schema", name, 63)?),
@@ -232,11 +232,11 @@ impl PostgresConfig {
         Ok(())
     }
 
-    /// Reads the port of a unix socket, whose URL has no place for one.
+    /// Reads the port of a unix socket, for which the URL's host part has no place.
     fn read_port(&mut self, port: &str) -> Result<(), Failure> {
         let number: Option<u16> = port.parse().ok().filter(|number| *number > 0);
         let number = number.ok_or_else(|| invalid("port: write a number from 1 to 65535"))?;
-        match self.places.last_mut() {
+        match self.endpoints.last_mut() {
             Some(Endpoint::Unix(_, port)) => *port = number,
             _ => {
                 return Err(invalid(
@@ -266,7 +266,7 @@ impl PostgresConfig {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        if self.places.is_empty() {
+        if self.endpoints.is_empty() {
             return Err(invalid(format!("a host is missing: write {FORM}")));
         }
         if self.credentials.user.is_none() {
@@ -275,7 +275,9 @@ impl PostgresConfig {
         if self.tls == Tls::Off && self.tls_files != TlsFiles::default() {
             return Err(invalid("ca, cert and key are for TLS: add sslmode=verify-full"));
         }
-        if self.tls == Tls::Verified && self.places.iter().any(|place| matches!(place, Endpoint::Unix(..))) {
+        if self.tls == Tls::Verified
+            && self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Unix(..)))
+        {
             return Err(invalid("a unix socket has no TLS: take sslmode away"));
         }
         self.tls_files.check()?;
@@ -285,8 +287,8 @@ impl PostgresConfig {
 
 impl fmt::Display for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places: Vec<String> = self.places.iter().map(Endpoint::to_string).collect();
-        write!(f, "postgres://{}{}", self.credentials.shown(), places.join(","))?;
+        let endpoints: Vec<String> = self.endpoints.iter().map(Endpoint::to_string).collect();
+        write!(f, "postgres://{}{}", self.credentials.shown(), endpoints.join(","))?;
         match &self.database {
             Some(database) => write!(f, "/{database}"),
             None => Ok(()),
@@ -347,7 +349,7 @@ mod tests {
 
         let url = "postgres://me@/db?host=/run/pg&port=5433&schema=locks&table=Jobs&method=row";
         let config = PostgresConfig::parse(url).unwrap();
-        assert_eq!(config.places, [Endpoint::Unix("/run/pg".into(), 5433)]);
+        assert_eq!(config.endpoints, [Endpoint::Unix("/run/pg".into(), 5433)]);
         assert_eq!(config.names.table("_meta"), "\"locks\".\"Jobs_meta\"");
     }
 
@@ -372,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_what_to_write() {
+    fn invalid_url_is_refused_with_a_hint() {
         for (url, hint) in [
             ("mysql://h", "postgres://user@host"),
             ("postgres://me@/db", "host is missing"),

@@ -5,15 +5,15 @@ use leasehold_core::{Effect, Failure, FailureKind};
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-/// Why a statement has no result.
+/// The reason why a statement has no result.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// Another transaction was first. The server did nothing; another look shows why.
+    /// Another transaction was first. The server did nothing; another read shows why.
     LostRace,
     /// The table, or a part of it, is not there.
     NoTable(Failure),
-    /// The statement was ended by its limit of time, or by the client that waited for it.
-    CalledBack(Failure),
+    /// The statement was ended by its time limit, or cancelled by the client that waited for it.
+    Cancelled(Failure),
     /// Anything else.
     Failed(Failure),
 }
@@ -40,7 +40,7 @@ impl Refusal {
         {
             return Refusal::LostRace;
         }
-        // An ERROR undoes its statement; what is worse ends the session, at an instant that nobody knows.
+        // An ERROR undoes its statement; a worse one ends the session, at an unknown instant.
         let effect = if is_error(cause) { Effect::None } else { Effect::Unknown };
         let text = describe(&code, cause.message());
         let failure = Failure::new(kind(&code), effect, text).because(error);
@@ -48,13 +48,13 @@ impl Refusal {
             SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
                 Refusal::NoTable(failure)
             }
-            SqlState::QUERY_CANCELED => Refusal::CalledBack(failure),
+            SqlState::QUERY_CANCELED => Refusal::Cancelled(failure),
             _ => Refusal::Failed(failure),
         }
     }
 
     /// Returns the failure of an attempt to connect: nothing was asked yet.
-    pub(crate) fn of_login(error: Error, place: &str) -> Failure {
+    pub(crate) fn of_login(error: Error, endpoint: &str) -> Failure {
         let (kind, text) = match error.as_db_error() {
             Some(cause) => (kind(cause.code()), describe(cause.code(), cause.message())),
             // The client has no kind of its own for it: it says so before anything of the login is sent.
@@ -63,20 +63,20 @@ impl Refusal {
             }
             None => (FailureKind::Unavailable, root(&error)),
         };
-        Failure::new(kind, Effect::None, format!("{place}: {text}")).because(error)
+        Failure::new(kind, Effect::None, format!("{endpoint}: {text}")).because(error)
     }
 
     /// Converts it to a failure, where no race can have been lost, or nothing else is left to do about it.
     pub(crate) fn into_failure(self) -> Failure {
         match self {
             Refusal::LostRace => Failure::unavailable("another transaction was in the way: try again"),
-            Refusal::NoTable(failure) | Refusal::CalledBack(failure) | Refusal::Failed(failure) => failure,
+            Refusal::NoTable(failure) | Refusal::Cancelled(failure) | Refusal::Failed(failure) => failure,
         }
     }
 }
 
-/// Checks that it is a plain error. The word for people is in the language of the server's messages; the
-/// other one is missing where a pooler speaks for itself, which is in English.
+/// Checks that it is a plain error. The severity for people is in the language of the server's messages; the
+/// other one is missing in the messages of a pooler, which are in English.
 fn is_error(cause: &DbError) -> bool {
     cause.parsed_severity().map_or(cause.severity() == "ERROR", |severity| severity == Severity::Error)
 }

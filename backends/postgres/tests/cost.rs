@@ -66,7 +66,7 @@ async fn uncontended_acquire_and_release_take_one_statement_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_many_tasks_want_at_once_shares_commits() {
+async fn simultaneous_requests_of_tasks_share_commits() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let mut before = 0;

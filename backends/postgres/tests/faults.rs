@@ -14,23 +14,23 @@ use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy};
 
 #[tokio::test]
-async fn a_restart_keeps_what_is_held_and_who_waits() {
+async fn restart_keeps_holders_and_waiters() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let both = [open(&server.url()).await, open(&server.url()).await];
     let (kill, restart) = (|| server.kill().unwrap(), async || server.restart(Data::Keep).await.unwrap());
-    faults::a_restart_keeps_what_is_held_and_who_waits(both, kill, restart).await;
+    faults::restart_keeps_holders_and_waiters(both, kill, restart).await;
 }
 
 #[tokio::test]
-async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same() {
+async fn data_loss_loses_the_lock_and_fences_still_rise() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let both = [open(&server.url()).await, open(&server.url()).await];
     let lose = async || server.restart(Data::Lose).await.unwrap();
-    faults::the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(both, lose).await;
+    faults::data_loss_loses_the_lock_and_fences_still_rise(both, lose).await;
 }
 
 #[tokio::test]
-async fn a_standby_that_takes_over_goes_on_above_what_it_never_got() {
+async fn promoted_standby_continues_above_unreplicated_fences() {
     let Some(primary) = PostgresServer::start_or_skip().await else { return };
     let standby = primary.standby().await.unwrap();
     let url = format!("postgres://postgres@{},{}/postgres?timeout=1s", primary.addr(), standby.addr());
@@ -55,18 +55,18 @@ async fn a_standby_that_takes_over_goes_on_above_what_it_never_got() {
     standby.restart(Data::Keep).await.unwrap();
     standby.promote().await.unwrap();
 
-    assert!(matches!(renew_at_last(&*backend, &known).await, Renewal::Renewed), "what it got it keeps");
+    assert!(matches!(renew_until_known(&*backend, &known).await, Renewal::Renewed), "what it got it keeps");
     let next = claim("lost", LONG);
     let after = take(&*backend, &next).await;
     assert!(after.fence > highest, "{after:?} after {highest:?}");
     assert_eq!(after.fence.unwrap().epoch, 2, "the timeline is the epoch");
-    assert!(matches!(renew_at_last(&*backend, &lost).await, Renewal::Lost));
+    assert!(matches!(renew_until_known(&*backend, &lost).await, Renewal::Lost));
     assert!(matches!(release(&*backend, &lost).await, Release::Gone), "it must spare the next holder");
     assert!(matches!(release(&*backend, &next).await, Release::Freed));
 }
 
 #[tokio::test]
-async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
+async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let backend = open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await;
@@ -97,7 +97,7 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
     proxy.drop_replies();
     assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
     proxy.heal().unwrap();
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
     hold(&*backend, &other).await;
     proxy.drop_replies();
@@ -106,16 +106,16 @@ async fn an_answer_that_was_lost_is_asked_for_again_by_the_same_claim() {
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_away_and_comes_back() {
+async fn hanging_server_is_unavailable_until_it_resumes() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?timeout=300ms", server.url())).await;
     let (stop, resume) = (|| server.stop().unwrap(), || server.resume().unwrap());
-    faults::a_server_that_hangs_is_away_and_comes_back(&*backend, stop, resume).await;
+    faults::hanging_server_is_unavailable_until_it_resumes(&*backend, stop, resume).await;
 }
 
 /// The connections that are open see it too, at their next statement.
 #[tokio::test]
-async fn a_primary_that_is_set_read_only_decides_nothing_any_more() {
+async fn primary_set_read_only_grants_nothing() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let held = claim("job", LONG);
@@ -126,23 +126,23 @@ async fn a_primary_that_is_set_read_only_decides_nothing_any_more() {
     };
     set("on").await;
     // Sessions read their settings again when the server signals them, and not all at once.
-    let mut told = None;
+    let mut reported = None;
     for _ in 0..200 {
         match renew(&*backend, &held).await {
             Renewal::Renewed => tokio::time::sleep(Duration::from_millis(20)).await,
             Renewal::Unknown(failure) => {
-                told = Some(failure);
+                reported = Some(failure);
                 break;
             }
             answer => panic!("{answer:?}"),
         }
     }
-    let failure = told.expect("it was confirmed to the end");
+    let failure = reported.expect("it was confirmed to the end");
     assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None), "{failure}");
     assert!(failure.detail().contains("connect to the primary"), "{failure}");
     assert!(look_once(&*backend, &claim("other", LONG)).await.is_err());
     set("off").await;
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
 }
 
@@ -155,7 +155,7 @@ async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let ballast = dir.join("ballast");
-    let (held, first) = full_disk::only_newcomers_are_refused(&*backend, || fill(&ballast)).await;
+    let (held, first) = full_disk::full_disk_refuses_new_locks_only(&*backend, || fill(&ballast)).await;
 
     // If the log has no room either, the server goes down, and no claim is reported as lost.
     drop(server.sql("SELECT pg_switch_wal(); CREATE TABLE more AS SELECT generate_series(1, 2000000)").await);
@@ -167,7 +167,7 @@ async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
     }
     std::fs::remove_file(&ballast).unwrap();
     server.restart(Data::Keep).await.unwrap();
-    assert!(matches!(renew_at_last(&*backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
     let next = take(&*backend, &claim("held", LONG)).await;
     assert!(next.fence > first.fence);
@@ -175,7 +175,7 @@ async fn full_disk_refuses_new_claims_and_holders_keep_their_locks() {
 
 /// All clients want the same few names, under an isolation level that fails every client but the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lost_races_are_run_again() {
+async fn lost_races_are_retried() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     server.sql("ALTER DATABASE postgres SET default_transaction_isolation = 'serializable'").await.unwrap();
     let mut clients = Vec::new();
@@ -184,7 +184,7 @@ async fn lost_races_are_run_again() {
     }
     // Until somebody has lost one.
     for _ in 0..20 {
-        faults::everybody_has_a_turn(clients.clone()).await;
+        faults::all_clients_take_turns(clients.clone()).await;
         if log(&server).contains("could not serialize access") {
             return;
         }
@@ -194,7 +194,7 @@ async fn lost_races_are_run_again() {
 
 /// Statements may wait for five minutes here, so that one that waits for the stranger is found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_a_stranger_keeps_delays_nothing_else() {
+async fn row_locked_by_another_program_delays_no_other_lock() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?timeout=5m", server.url())).await;
     let (begin, begins) = tokio::sync::oneshot::channel();
@@ -220,7 +220,7 @@ async fn a_row_that_a_stranger_keeps_delays_nothing_else() {
 /// A stranger takes the rows of a batch one after the other, in the other order. A batch waits for no
 /// row, so it cannot take part in a deadlock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_is_in_no_deadlock() {
+async fn batch_takes_part_in_no_deadlock() {
     let Some(server) = PostgresServer::builder().setting("deadlock_timeout", "200ms").start_or_skip().await
     else {
         return;
@@ -271,8 +271,8 @@ async fn cancelled_waits_leave_no_row_and_no_connection() {
     faults::cancelled_waits_leave_no_place(&backend).await;
     drop(backend);
     for tries in 0.. {
-        let question = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
-        let open = server.sql(question).await.unwrap();
+        let query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
+        let open = server.sql(query).await.unwrap();
         if open.trim() == "0" {
             break;
         }

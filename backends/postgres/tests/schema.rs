@@ -16,7 +16,7 @@ use leasehold_postgres::{PostgresConfig, grants, schema, sweep};
 use leasehold_testkit::PostgresServer;
 
 #[tokio::test]
-async fn who_may_create_nothing_uses_what_was_printed_for_them() {
+async fn user_without_create_rights_uses_the_printed_schema() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     server.sql("CREATE ROLE app LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC").await.unwrap();
     let url = format!("postgres://app@{}/postgres?schema=locks&table=jobs&create=no", server.addr());
@@ -186,7 +186,7 @@ async fn sweepers_disturb_neither_clients_nor_each_other() {
 }
 
 #[tokio::test]
-async fn a_view_shows_people_who_holds_and_who_waits() {
+async fn view_shows_holders_and_waiters() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let shown = async || {
@@ -257,7 +257,7 @@ async fn tables_of_an_older_client_get_the_registers_table_on_demand() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_clients_that_come_at_once_create_one_table() {
+async fn twenty_simultaneous_clients_create_one_table() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let url = format!("{}?schema=new&table=jobs&connections=2", server.url());
     let tasks: Vec<_> = (0..20)
@@ -460,7 +460,7 @@ async fn fences_rise_over_a_restore_in_the_same_cluster() {
 
 /// A waiter's grant is numbered by the client, from what it has read.
 #[tokio::test]
-async fn a_fence_of_a_line_is_above_the_clock_after_a_restore() {
+async fn fence_of_a_queued_claim_is_above_the_clock_after_restore() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     let (held, next) = (claim("job", LONG), claim("job", LONG));
@@ -483,7 +483,7 @@ async fn a_fence_of_a_line_is_above_the_clock_after_a_restore() {
 
 /// Clients of before a restore and of after it hear each other.
 #[tokio::test]
-async fn who_was_there_before_a_restore_is_still_woken() {
+async fn client_connected_before_a_restore_is_still_notified() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let before = open(&server.url()).await;
     hold(&*before, &claim("other", LONG)).await;
@@ -517,7 +517,7 @@ async fn until_one_waits(backend: &dyn Backend, name: &str) {
 /// A transaction of somebody else, which keeps the sweep from the lock of the table, must not keep
 /// clients from their rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sweep_that_cannot_begin_lets_clients_get_on() {
+async fn blocked_sweep_does_not_block_clients() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?timeout=3s", server.url())).await;
     hold(&*backend, &claim("over", Duration::from_millis(200))).await;
@@ -568,9 +568,9 @@ async fn only_standbys_that_are_all_waited_for_are_strict() {
     };
     // The server applies the setting a moment later.
     let reaches = async |grade: FenceGrade, states: &str| {
-        let question = "SELECT string_agg(sync_state, ',' ORDER BY sync_state) FROM pg_stat_replication";
+        let query = "SELECT string_agg(sync_state, ',' ORDER BY sync_state) FROM pg_stat_replication";
         for tries in 0.. {
-            let seen = server.sql(question).await.unwrap();
+            let seen = server.sql(query).await.unwrap();
             if seen.trim() == states {
                 break;
             }

@@ -30,8 +30,8 @@ async fn hold_with_signal(backend: &dyn Backend, claim: &Claim) -> LossSignal {
 }
 
 async fn lost_within(signal: &mut LossSignal, limit: Duration) {
-    let told = tokio::time::timeout(limit, signal.fired()).await;
-    assert_eq!(told.unwrap(), LossCause::SessionEnded);
+    let cause = tokio::time::timeout(limit, signal.fired()).await;
+    assert_eq!(cause.unwrap(), LossCause::SessionEnded);
 }
 
 /// A session of the user's own.
@@ -100,7 +100,7 @@ async fn break_at(url: &str) {
     for (method, shared) in METHODS.into_iter().zip([Shared::Yes, Shared::No]) {
         let url = format!("{url}?{method}");
         let clients = [open(&url).await, open(&url).await, open(&url).await];
-        breaking::what_is_broken_ends_and_nothing_else(clients, shared, AT_ONCE).await;
+        breaking::break_ends_only_what_its_connection_holds(clients, shared, AT_ONCE).await;
     }
 }
 
@@ -122,7 +122,8 @@ async fn break_without_rights_ends_nothing_and_names_the_right() {
             server.sql(&grants(&config)).await.unwrap();
         }
         let (holder, operator) = (open(&url("ann")).await, open(&url("bob")).await);
-        breaking::who_may_not_break_is_told_what_to_grant(&*holder, &*operator, "pg_signal_backend").await;
+        breaking::break_without_rights_names_the_missing_grant(&*holder, &*operator, "pg_signal_backend")
+            .await;
         let rights =
             async || operator.diagnose(LONG).await.into_iter().find(|one| one.topic == "break").unwrap();
         assert!(rights().await.found.contains("its own connections only"));
@@ -178,15 +179,15 @@ async fn part(server: &PostgresServer, method: &str) {
         Instant::now()
     });
     lost_within(&mut signal, silence * 2).await;
-    let told = Instant::now();
+    let reported = Instant::now();
     assert!(!waiting.is_finished(), "{method}: granted before the loss was reported");
     let granted = tokio::time::timeout(silence * 8, waiting).await.unwrap().unwrap();
-    println!("{method}: loss reported after {:?}, granted after {:?}", told - parted, granted - parted);
-    assert!(told < granted);
+    println!("{method}: loss reported after {:?}, granted after {:?}", reported - parted, granted - parted);
+    assert!(reported < granted);
 }
 
 #[tokio::test]
-async fn a_standby_that_takes_over_knows_nothing_and_goes_on_above() {
+async fn promoted_standby_has_no_locks_and_higher_fences() {
     let Some(primary) = PostgresServer::start_or_skip().await else { return };
     let url = |standby: &PostgresServer| {
         format!("postgres://postgres@{},{}/postgres?timeout=1s", primary.addr(), standby.addr())
@@ -255,8 +256,8 @@ async fn cancelled_acquires_leave_no_lock_and_no_connection() {
         }
         let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
         let transactions = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'";
-        for question in [locks, transactions] {
-            comes_to_zero(&server, question).await;
+        for query in [locks, transactions] {
+            wait_for_zero(&server, query).await;
         }
         assert!(backend.list("", None, 10).await.unwrap().is_empty());
         drop((backend, holder));
@@ -264,9 +265,9 @@ async fn cancelled_acquires_leave_no_lock_and_no_connection() {
         let (next, claim) = (open(&url).await, claim("next", LONG));
         hold(&*next, &claim).await;
         assert!(matches!(release(&*next, &claim).await, Release::Freed));
-        comes_to_zero(&server, "SELECT count(*) FROM leasehold_held WHERE claim <> ''").await;
+        wait_for_zero(&server, "SELECT count(*) FROM leasehold_held WHERE claim <> ''").await;
         drop(next);
-        comes_to_zero(
+        wait_for_zero(
             &server,
             "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'leasehold%'",
         )
@@ -305,16 +306,16 @@ async fn cancel_one(backend: Arc<dyn Backend>, n: usize) {
     }
 }
 
-async fn comes_to_zero(server: &PostgresServer, question: &str) {
+async fn wait_for_zero(server: &PostgresServer, query: &str) {
     let mut count = String::new();
     for _ in 0..200 {
-        count = server.sql(question).await.unwrap();
+        count = server.sql(query).await.unwrap();
         if count.trim() == "0" {
             return;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("{question}: {count}");
+    panic!("{query}: {count}");
 }
 
 #[tokio::test]
@@ -346,7 +347,7 @@ async fn advisory_lock_is_refused_only_where_sessions_are_shared() {
 
 /// Turns among two sessions bring each connection back to its own one where it asks at even distances.
 #[tokio::test]
-async fn a_pooler_that_takes_turns_is_found_out() {
+async fn alternating_pooler_is_detected() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     for sessions in 1..=4 {
         let Some(pooler) = PgBouncer::start_or_skip(&server, PoolMode::Transaction, sessions).await else {
@@ -453,7 +454,7 @@ async fn a_statement_through_a_pooler_ends_when_its_time_is_over() {
     let stranger = connect_plainly(&server).await;
     stranger.batch_execute("BEGIN; SELECT * FROM leasehold WHERE name = 'job' FOR UPDATE").await.unwrap();
     assert!(look_once(&*two, &claim("job", LONG)).await.is_err());
-    comes_to_zero(&server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").await;
+    wait_for_zero(&server, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").await;
     stranger.batch_execute("COMMIT").await.unwrap();
     hold(&*one, &claim("job", LONG)).await;
 }
@@ -509,7 +510,7 @@ async fn a_note_with_a_zero_is_shown_as_it_is() {
 
 /// The published keys, taken by hand in both directions.
 #[tokio::test]
-async fn names_exclude_those_who_take_the_keys_of_dotnet() {
+async fn names_exclude_clients_that_use_dotnet_keys() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?method=advisory", server.url())).await;
     let plain = connect_plainly(&server).await;
@@ -540,7 +541,7 @@ async fn names_exclude_those_who_take_the_keys_of_dotnet() {
 }
 
 #[tokio::test]
-async fn two_names_with_one_key_are_told_so() {
+async fn two_names_with_one_key_are_refused() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let (here, there) = (
         open(&format!("{}?method=advisory", server.url())).await,
@@ -559,10 +560,10 @@ async fn two_names_with_one_key_are_told_so() {
 }
 
 #[tokio::test]
-async fn beyond_the_limit_of_open_transactions_one_is_refused() {
+async fn claim_beyond_the_transaction_limit_is_refused() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?method=for-update&transactions=2", server.url())).await;
-    room::beyond_two_transactions_one_is_refused(&*backend).await;
+    room::third_of_two_transactions_is_refused(&*backend).await;
 }
 
 #[tokio::test]
@@ -695,7 +696,7 @@ async fn a_deadlock_of_two_transactions_ends_in_a_second_try() {
 }
 
 #[tokio::test]
-async fn who_may_create_nothing_holds_by_what_was_printed_for_them() {
+async fn user_without_create_rights_holds_by_the_printed_schema() {
     let Some(server) = PostgresServer::builder().setting("fsync", "on").start_or_skip().await else { return };
     server.sql("CREATE ROLE app LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC").await.unwrap();
     for method in METHODS {

@@ -74,7 +74,7 @@ fn url(server: &PostgresServer) -> String {
 }
 
 #[tokio::test]
-async fn a_scheduler_and_we_exclude_each_other() {
+async fn scheduler_and_backend_exclude_each_other() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     for table in [DOCUMENTED.to_owned(), DOCUMENTED.replace("TIMESTAMP", "TIMESTAMPTZ")] {
         server.sql(&format!("DROP TABLE IF EXISTS shedlock; {table}")).await.unwrap();
@@ -82,26 +82,26 @@ async fn a_scheduler_and_we_exclude_each_other() {
         // statements.
         server.sql("ALTER ROLE postgres SET timezone = 'UTC'").await.unwrap();
         let backend = open(&url(&server)).await;
-        shed::a_scheduler_and_we_exclude_each_other(&*backend, &Java(&server)).await;
+        shed::scheduler_and_backend_exclude_each_other(&*backend, &Java(&server)).await;
     }
 }
 
 #[tokio::test]
-async fn what_one_leaves_behind_the_other_takes_when_its_time_is_over() {
+async fn expired_lock_of_one_program_is_taken_by_the_other() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let (backend, java) = (open(&url(&server)).await, Java(&server));
-    shed::what_is_left_behind_is_taken(&*backend, &java).await;
+    shed::abandoned_lock_is_taken_over(&*backend, &java).await;
 }
 
 #[tokio::test]
 async fn the_documented_table_has_room_for_every_name_and_note() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     server.sql(DOCUMENTED).await.unwrap();
-    shed::every_name_and_note_has_room(&*open(&format!("{}&create=no", url(&server))).await).await;
+    shed::longest_names_and_notes_fit(&*open(&format!("{}&create=no", url(&server))).await).await;
 }
 
 #[tokio::test]
-async fn what_it_cannot_promise_is_refused_or_told() {
+async fn unsupported_requests_are_refused_or_reported() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let url = url(&server);
     let failure = connect(&format!("{url}&create=no")).await.unwrap_err();
@@ -114,16 +114,16 @@ async fn what_it_cannot_promise_is_refused_or_told() {
     assert!(failure.to_string().contains("make both timestamp"), "{failure}");
 
     let backend = open(&url).await;
-    shed::what_it_cannot_promise_is_refused(&*backend).await;
+    shed::unsupported_shares_and_fences_are_refused(&*backend).await;
     let ahead = "INSERT INTO shedlock VALUES('east', timezone('utc', now()) + interval '3 hours', \
                  timezone('utc', now()) + interval '2 hours', 'app-2')";
     shed::rows_from_the_future_are_found(&*backend, async || drop(server.sql(ahead).await.unwrap())).await;
 }
 
 #[tokio::test]
-async fn a_restart_keeps_it_and_the_loss_of_the_table_is_a_loss() {
+async fn restart_keeps_the_lock_and_table_loss_loses_it() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    shed::a_restart_keeps_it_and_the_loss_of_the_table_is_a_loss(
+    shed::restart_keeps_the_lock_and_table_loss_loses_it(
         &*open(&url(&server)).await,
         async || server.restart(Data::Keep).await.unwrap(),
         async || server.restart(Data::Lose).await.unwrap(),

@@ -20,7 +20,7 @@ use redis::Value;
 
 use self::diagnose::diagnose;
 use crate::config::{Deployment, RedisConfig, Wait};
-use crate::net::command_conn::{Request, Wire};
+use crate::net::command_conn::{CommandConn, Request};
 use crate::net::connection::Dialer;
 use crate::net::endpoint::{Fixed, Source};
 use crate::net::replicas::{Confirm, Unconfirmed};
@@ -30,7 +30,7 @@ use crate::protocol::keys::Keys;
 use crate::protocol::reply;
 use crate::protocol::scripts;
 use crate::topology::cluster::Cluster;
-use crate::topology::router::{Servers, Subscribing};
+use crate::topology::router::{Servers, Subscribers};
 use crate::topology::sentinel::Sentinels;
 use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
 use crate::wait::keepalive::WaitKeepalive;
@@ -47,10 +47,10 @@ use crate::wait::polling::Pollers;
 /// within the grace of a call once its turn comes, and within the profile's `place_ttl` otherwise.
 pub struct RedisBackend {
     pub(crate) config: RedisConfig,
-    pub(crate) wire: Arc<Servers>,
-    pub(crate) listening: Subscribing,
-    /// The distance that news of releases is carried.
-    pub(crate) reach: ChannelScope,
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) subscribers: Subscribers,
+    /// The servers that a notification of a release reaches.
+    pub(crate) scope: ChannelScope,
     pub(crate) keepalive: WaitKeepalive,
     pub(crate) pollers: Pollers,
     server: Server,
@@ -74,55 +74,55 @@ impl RedisBackend {
         let source: Arc<dyn Source> = match &config.deployment {
             Deployment::Single => Arc::new(Fixed::new(config.endpoint.clone())),
             Deployment::Sentinel(group) => Arc::new(Sentinels::new(config.clone(), group.clone())),
-            Deployment::Cluster(_) => return RedisBackend::by_cluster(config).await,
+            Deployment::Cluster(_) => return RedisBackend::connect_cluster(config).await,
         };
-        RedisBackend::by_way_of(source, config).await
+        RedisBackend::connect_via(source, config).await
     }
 
     /// Connects to the server that `source` names.
-    pub(crate) async fn by_way_of(
+    pub(crate) async fn connect_via(
         source: Arc<dyn Source>,
         config: RedisConfig,
     ) -> Result<RedisBackend, Failure> {
         let dialer = Arc::new(Dialer::new(config.clone(), source));
-        let wire = Arc::new(Wire::new(dialer.clone()));
-        let server = Server::ask(&wire, config.timeout).await?;
-        server.refuse_cluster(&wire.address())?;
-        let listening = Subscribing::One(Subscriber::new(dialer, ChannelScope::Everywhere));
-        Ok(RedisBackend::of(config, Servers::One(wire), listening, ChannelScope::Everywhere, server))
+        let conn = Arc::new(CommandConn::new(dialer.clone()));
+        let server = Server::ask(&conn, config.timeout).await?;
+        server.refuse_cluster(&conn.address())?;
+        let subscribers = Subscribers::One(Subscriber::new(dialer, ChannelScope::Everywhere));
+        Ok(RedisBackend::of(config, Servers::One(conn), subscribers, ChannelScope::Everywhere, server))
     }
 
     /// Connects to a cluster.
-    async fn by_cluster(config: RedisConfig) -> Result<RedisBackend, Failure> {
+    async fn connect_cluster(config: RedisConfig) -> Result<RedisBackend, Failure> {
         let cluster = Cluster::connect(config.clone()).await?;
         let server = Server::weakest(cluster.servers().await?)
             .ok_or_else(|| Failure::unavailable("no server of the cluster serves any slot: assign them"))?;
         if server.has_shard_channels() {
             let servers = Arc::new(Servers::Cluster(cluster));
-            let listening = Subscribing::BySlot(servers.clone());
-            return Ok(RedisBackend::of(config, servers, listening, ChannelScope::Slot, server));
+            let subscribers = Subscribers::BySlot(servers.clone());
+            return Ok(RedisBackend::of(config, servers, subscribers, ChannelScope::Slot, server));
         }
         let dialer = Arc::new(Dialer::new(config.clone(), cluster.any()));
-        let listening = Subscribing::One(Subscriber::new(dialer, ChannelScope::Everywhere));
-        Ok(RedisBackend::of(config, Servers::Cluster(cluster), listening, ChannelScope::Everywhere, server))
+        let subscribers = Subscribers::One(Subscriber::new(dialer, ChannelScope::Everywhere));
+        Ok(RedisBackend::of(config, Servers::Cluster(cluster), subscribers, ChannelScope::Everywhere, server))
     }
 
     fn of(
         config: RedisConfig,
-        wire: impl Into<Arc<Servers>>,
-        listening: Subscribing,
-        reach: ChannelScope,
+        servers: impl Into<Arc<Servers>>,
+        subscribers: Subscribers,
+        scope: ChannelScope,
         server: Server,
     ) -> RedisBackend {
-        let wire = wire.into();
+        let servers = servers.into();
         let profile = server.profile(&config);
         RedisBackend {
-            keepalive: WaitKeepalive::new(wire.clone(), config.timeout),
-            listening,
-            reach,
+            keepalive: WaitKeepalive::new(servers.clone(), config.timeout),
+            subscribers,
+            scope,
             pollers: Pollers::default(),
             config,
-            wire,
+            servers,
             server,
             registers: registers::promise(&profile),
             profile,
@@ -141,17 +141,17 @@ impl RedisBackend {
 
     /// Returns the channel on which the scripts name the waiters that they call; it is empty where
     /// nothing may be published.
-    pub(crate) fn told_on(&self, keys: &Keys) -> String {
+    pub(crate) fn wake_channel(&self, keys: &Keys) -> String {
         match self.config.wait {
-            Wait::Pubsub => keys.channel(self.reach),
+            Wait::Pubsub => keys.channel(self.scope),
             Wait::Poll => String::new(),
         }
     }
 
-    /// Returns what replicas have to confirm of a request, by the answers that `counts` picks.
-    pub(crate) fn confirm(&self, counts: fn(&Value) -> bool) -> Option<Confirm> {
+    /// Returns the required confirmation by replicas of answers for which `applies_to` is `true`.
+    pub(crate) fn confirm(&self, applies_to: fn(&Value) -> bool) -> Option<Confirm> {
         let replicas = self.config.replicas;
-        (replicas > 0).then_some(Confirm { replicas, counts })
+        (replicas > 0).then_some(Confirm { replicas, applies_to })
     }
 
     /// Builds the request that ends one claim.
@@ -160,7 +160,7 @@ impl RedisBackend {
         Request {
             script: &scripts::RELEASE,
             keys: keys.all().into(),
-            args: vec![reply::member(claim), self.told_on(&keys)],
+            args: vec![reply::member(claim), self.wake_channel(&keys)],
             confirm: None,
         }
     }
@@ -178,14 +178,14 @@ impl RedisBackend {
     /// Groups the keys that may go in one request together, by their positions.
     pub(crate) fn groups(&self, keys: &[String]) -> Vec<Vec<usize>> {
         match self.config.wait {
-            Wait::Pubsub => self.wire.together(keys),
+            Wait::Pubsub => self.servers.group_by_slot(keys),
             // A proxy may share the resources out to several servers, by the first key of a request.
             Wait::Poll => (0..keys.len()).map(|position| vec![position]).collect(),
         }
     }
 
-    async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        // A third of the shortest lease: a question that is repeated after that is still in time.
+    async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        // A third of the shortest lease: a request that is repeated after that is still in time.
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
         let limit = self.limit_for(shortest / 3);
         let held = batch.iter().map(|renew| Keys::of(&self.config.prefix, &renew.claim.resource).held());
@@ -195,15 +195,15 @@ impl RedisBackend {
             .map(|group| self.renew_request(group.iter().map(|position| batch[*position].claim)));
         let requests: Vec<Request> = requests.collect();
         let answers = match &requests[..] {
-            [one] => vec![self.wire.run(one, limit).await],
-            many => self.wire.run_all(many, limit).await,
+            [one] => vec![self.servers.run(one, limit).await],
+            many => self.servers.run_all(many, limit).await,
         };
         let mut renewals: Vec<Option<Renewal>> = vec![None; batch.len()];
         for (group, answer) in groups.iter().zip(answers) {
             // A renewal that too few replicas confirmed does not count; a claim that is gone is gone
             // all the same.
             let (answer, unconfirmed) = match answer {
-                Err(failure) => match Unconfirmed::behind(&failure) {
+                Err(failure) => match Unconfirmed::cause_of(&failure) {
                     Some(unconfirmed) => (Ok(unconfirmed.value.clone()), Some(failure)),
                     None => (Err(failure), None),
                 },
@@ -225,13 +225,13 @@ impl RedisBackend {
         renewals.into_iter().map(|renewal| renewal.unwrap_or_else(unasked)).collect()
     }
 
-    async fn release_some(&self, batch: &[&Claim]) -> Vec<Release> {
+    async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
         let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
         let answers = match &requests[..] {
-            [one] => vec![self.wire.run(one, self.config.timeout).await],
-            many => self.wire.run_all(many, self.config.timeout).await,
+            [one] => vec![self.servers.run(one, self.config.timeout).await],
+            many => self.servers.run_all(many, self.config.timeout).await,
         };
-        let read = |answer: Result<_, _>| match answer.and_then(reply::was_there) {
+        let read = |answer: Result<_, _>| match answer.and_then(reply::existed) {
             Ok(true) => Release::Freed,
             Ok(false) => Release::Gone,
             Err(failure) => Release::Unknown(failure),
@@ -266,7 +266,7 @@ impl Backend for RedisBackend {
     }
 
     fn part(&self, claim: &Claim) -> u64 {
-        self.wire.part(&Keys::of(&self.config.prefix, &claim.resource).held())
+        self.servers.part(&Keys::of(&self.config.prefix, &claim.resource).held())
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
@@ -274,14 +274,14 @@ impl Backend for RedisBackend {
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        join_all(batch.chunks(RENEW_BATCH_MAX).map(|some| self.renew_some(some))).await.concat()
+        join_all(batch.chunks(RENEW_BATCH_MAX).map(|chunk| self.renew_batch(chunk))).await.concat()
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         for claim in batch {
             self.pollers.forget(claim.id);
         }
-        join_all(batch.chunks(RELEASE_BATCH_MAX).map(|some| self.release_some(some))).await.concat()
+        join_all(batch.chunks(RELEASE_BATCH_MAX).map(|chunk| self.release_batch(chunk))).await.concat()
     }
 
     async fn inspect(

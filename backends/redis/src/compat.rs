@@ -1,4 +1,4 @@
-//! The forms in which other libraries write locks down, so that their users contend for the same ones.
+//! The formats in which other libraries store locks, so that their users contend for the same ones.
 //!
 //! Ground rules: the native form promises most, so nothing here lowers it. A dialect consists of names,
 //! scripts and a profile, in a file of its own; the code that speaks it over a connection is written
@@ -34,7 +34,7 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
     let dialect = std::mem::take(&mut config.dialect);
     let key_prefix = config.key_prefix.clone();
     let native = RedisBackend::connect(config).await?;
-    let reach = native.reach;
+    let scope = native.scope;
     Ok(match dialect {
         Dialect::Native => Arc::new(native),
         Dialect::Plain => {
@@ -47,7 +47,7 @@ pub async fn connect(mut config: RedisConfig) -> Result<Arc<dyn Backend>, Failur
         )),
         Dialect::Redisson => Arc::new(script_backend::ScriptBackend::new(
             native,
-            redisson::Redisson::new(key_prefix, reach),
+            redisson::Redisson::new(key_prefix, scope),
             rules,
         )),
     })
@@ -58,7 +58,7 @@ pub(crate) trait ScriptDialect: Debug + Send + Sync + 'static {
     /// Returns what the dialect promises over a connection of which the native form promises `native`.
     fn profile(&self, native: Profile) -> Profile;
 
-    /// Refuses what it cannot write down although its profile admits it.
+    /// Refuses a claim that it cannot store although its profile admits it.
     ///
     /// # Errors
     /// `Invalid`, with what to do.
@@ -79,7 +79,7 @@ pub(crate) trait ScriptDialect: Debug + Send + Sync + 'static {
     /// one.
     fn channel(&self, claim: &Claim) -> Option<String>;
 
-    /// Asks for the lock once: answers as `reading::look` reads it.
+    /// Asks for the lock once: answers as `reading::contend_reply` reads it.
     fn contend(&self, claim: &Claim) -> Request;
 
     /// Keeps the lease of a claim: answers 1, or 0 where the claim is gone.

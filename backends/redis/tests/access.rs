@@ -80,12 +80,12 @@ async fn each_documented_right_is_needed() {
         ["+select", "+info", "+config|get", "+script|load", "+unsubscribe", "+hmget", "+zrank", "+zcard"];
     for right in rules.split(' ').filter(|rule| rule.starts_with('+') && !spared.contains(rule)) {
         let fewer = rules.replace(&format!(" {right} "), " ");
-        let words: Vec<&str> = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"]
+        let args: Vec<&str> = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"]
             .into_iter()
             .chain(fewer.split(' '))
             .collect();
         server.flushall().await.unwrap();
-        server.command(&words).await.unwrap();
+        server.command(&args).await.unwrap();
         let url = format!("redis://jobs:secret@{}?timeout=1s", server.addr());
         let outcome =
             tokio::time::timeout(Duration::from_secs(8), tokio::spawn(async move { works(&url).await }));
@@ -198,7 +198,7 @@ async fn a_server_may_ask_for_a_certificate() {
 }
 
 #[tokio::test]
-async fn the_wrong_protocol_is_told() {
+async fn wrong_protocol_is_reported() {
     let Some(server) = RedisServer::builder().tls(Tls::Server).start_or_skip().await else { return };
     let plain = format!("rediss://{}?timeout=500ms", server.addr());
     let plain = try_connect(&plain).await.unwrap_err();

@@ -47,8 +47,8 @@ async fn refusal(url: &str) -> leasehold_core::Failure {
 async fn any_server_leads_to_all_and_each_decides_over_its_slots() {
     let Some(cluster) = cluster().await else { return };
     // A replica, behind a server that is not there.
-    let nobody = "127.0.0.1:1".parse().unwrap();
-    let backend = connect(&cluster.url_at(&[nobody, cluster.addr(4)])).await;
+    let unreachable = "127.0.0.1:1".parse().unwrap();
+    let backend = connect(&cluster.url_at(&[unreachable, cluster.addr(4)])).await;
     let profile = backend.profile();
     assert_eq!(
         (profile.fencing, profile.durability),
@@ -235,7 +235,7 @@ async fn orderly_failover_keeps_claims_and_raises_the_epoch() {
 }
 
 #[tokio::test]
-async fn waiters_are_heard_of_after_a_change_of_primaries() {
+async fn waiters_are_notified_after_a_change_of_primaries() {
     let Some(cluster) = cluster().await else { return };
     let (one, two) = (connect(&cluster.url()).await, Arc::new(connect(&cluster.url()).await));
     let (first, second) = (mutex("job"), mutex("job"));

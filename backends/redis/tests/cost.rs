@@ -71,7 +71,7 @@ async fn two_thousand_renewals_are_four_requests() {
 }
 
 #[tokio::test]
-async fn the_length_of_the_line_does_not_matter_to_a_mutex() {
+async fn queue_length_does_not_slow_down_a_mutex() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
     let mut per_length = Vec::new();
@@ -119,7 +119,7 @@ async fn many_tasks_share_one_connection() {
     println!("{rate:.0} cycles a second with 64 tasks");
     let used = server.counts().await.unwrap().since(&before);
     assert_eq!(used.connections, before.connections, "the one that there was carries them all");
-    // One that is sent in full may run beside others that do not know yet that the server has it.
+    // A script that is sent in full may run in parallel to others that do not know yet that the server has it.
     assert!(used.of("evalsha") <= u64::from(2 * 64 * rounds + 2 * 64), "{:?}", used.commands);
 }
 
@@ -135,7 +135,7 @@ async fn a_thousand_readers_can_be_taken_and_let_go() {
     let taken = begun.elapsed();
     backend.release(&readers.iter().collect::<Vec<_>>()).await;
     println!("1,000 readers taken in {taken:?}, released in {:?}", begun.elapsed() - taken);
-    // A tenth of a millisecond each where nobody else wants the processor.
+    // A tenth of a millisecond each on an idle processor.
     assert!(begun.elapsed() < Duration::from_secs(120));
     assert!(try_take(&backend, &claim_of("page", Share::WRITER, TTL)).await.is_some());
 }

@@ -18,14 +18,14 @@ use leasehold_testkit::{RedisCluster, RedisServer, Reply};
 const DIALECTS: [&str; 3] = ["plain", "python-redis-lock", "redisson"];
 
 /// A server, and a connection in this dialect.
-async fn speaking(options: &str) -> Option<(RedisServer, Arc<dyn Backend>)> {
+async fn open_dialect(options: &str) -> Option<(RedisServer, Arc<dyn Backend>)> {
     let server = RedisServer::start_or_skip().await?;
     let backend = open(&format!("{}?dialect={options}", server.url())).await;
     Some((server, backend))
 }
 
-async fn text(server: &RedisServer, words: &[&str]) -> String {
-    match server.command(words).await.unwrap() {
+async fn text(server: &RedisServer, args: &[&str]) -> String {
+    match server.command(args).await.unwrap() {
         Reply::Bytes(bytes) => bytes.escape_ascii().to_string(),
         Reply::Int(number) => number.to_string(),
         other => format!("{other:?}"),
@@ -38,7 +38,7 @@ async fn refused(backend: &dyn Backend, claim: &Claim) -> Failure {
 
 #[tokio::test]
 async fn a_plain_lock_is_a_string_under_its_own_name() {
-    let Some((server, backend)) = speaking("plain").await else { return };
+    let Some((server, backend)) = open_dialect("plain").await else { return };
     let claim = Claim { note: Note::new("host 7").unwrap(), ..mutex("orders 42/é") };
     assert!(got(&*backend, &claim).await);
     let written = format!("{}:host 7", claim.id.to_hex());
@@ -60,7 +60,7 @@ async fn a_plain_lock_is_a_string_under_its_own_name() {
 async fn a_value_of_others_is_busy_seen_and_left_alone() {
     let values = ["anything", "0123456789abcdef0123456789abcdef", "ADDED:2020@host:1", "\u{fffd}\u{1}raw"];
     for dialect in ["plain", "python-redis-lock"] {
-        let Some((server, backend)) = speaking(dialect).await else { return };
+        let Some((server, backend)) = open_dialect(dialect).await else { return };
         for (n, value) in values.into_iter().enumerate() {
             let name = format!("job {n}");
             let key = if dialect == "plain" { name.clone() } else { format!("lock:{name}") };
@@ -82,7 +82,7 @@ async fn a_value_of_others_is_busy_seen_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_is_told_and_never_destroyed() {
+async fn key_of_another_type_is_reported_and_never_destroyed() {
     let foreign: [&[&str]; 5] = [
         &["SET", "KEY", "text"],
         &["HSET", "KEY", "field", "1"],
@@ -91,15 +91,15 @@ async fn a_key_of_another_type_is_told_and_never_destroyed() {
         &["ZADD", "KEY", "1", "member"],
     ];
     for dialect in DIALECTS {
-        let Some((server, backend)) = speaking(dialect).await else { return };
-        for words in foreign {
-            if words[0] == if dialect == "redisson" { "HSET" } else { "SET" } {
+        let Some((server, backend)) = open_dialect(dialect).await else { return };
+        for args in foreign {
+            if args[0] == if dialect == "redisson" { "HSET" } else { "SET" } {
                 continue;
             }
             let claim = mutex("job");
             let key = if dialect == "python-redis-lock" { "lock:job" } else { "job" };
-            let words: Vec<&str> = words.iter().map(|word| if *word == "KEY" { key } else { word }).collect();
-            server.command(&words).await.unwrap();
+            let args: Vec<&str> = args.iter().map(|arg| if *arg == "KEY" { key } else { arg }).collect();
+            server.command(&args).await.unwrap();
             let before = text(&server, &["DUMP", key]).await;
             let failure = refused(&*backend, &claim).await;
             assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");
@@ -108,7 +108,7 @@ async fn a_key_of_another_type_is_told_and_never_destroyed() {
             // A claim that held before another library took the key is lost.
             assert!(!renewed(&*backend, &claim).await && !freed(&*backend, &claim).await);
             assert!(backend.list("", None, 5).await.unwrap().is_empty());
-            assert_eq!(text(&server, &["DUMP", key]).await, before, "{dialect} {words:?}");
+            assert_eq!(text(&server, &["DUMP", key]).await, before, "{dialect} {args:?}");
             server.flushall().await.unwrap();
         }
     }
@@ -116,7 +116,7 @@ async fn a_key_of_another_type_is_told_and_never_destroyed() {
 
 #[tokio::test]
 async fn a_damaged_count_of_redisson_is_refused() {
-    let Some((server, backend)) = speaking("redisson").await else { return };
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
     // Each of these holds would be asked for, in one script that nothing ends.
     server.command(&["HSET", "job", "mode", "read", "one:1", "1000000000"]).await.unwrap();
     let claim = mutex("job");
@@ -130,7 +130,7 @@ async fn a_damaged_count_of_redisson_is_refused() {
 
 #[tokio::test]
 async fn python_redis_lock_release_signals_a_blocking_waiter() {
-    let Some((server, backend)) = speaking("python-redis-lock").await else { return };
+    let Some((server, backend)) = open_dialect("python-redis-lock").await else { return };
     let claim = mutex("job");
     assert!(got(&*backend, &claim).await);
     assert_eq!(text(&server, &["EXISTS", "lock:job", "lock-signal:job"]).await, "1");
@@ -142,7 +142,7 @@ async fn python_redis_lock_release_signals_a_blocking_waiter() {
 
 #[tokio::test]
 async fn redisson_lock_is_a_hash_of_owners_with_a_separate_counter() {
-    let Some((server, backend)) = speaking("redisson").await else { return };
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
     let claim = mutex("orders");
     let Step::Granted(grant) = backend.contend(&claim, &no_patience()).await.unwrap() else { panic!() };
     assert_eq!(grant.fence, Some(Fence::new(0, 1, 0)));
@@ -170,7 +170,7 @@ async fn redisson_lock_is_a_hash_of_owners_with_a_separate_counter() {
 
 #[tokio::test]
 async fn a_reader_that_died_among_others_keeps_no_writer_out() {
-    let Some((_server, backend)) = speaking("redisson").await else { return };
+    let Some((_server, backend)) = open_dialect("redisson").await else { return };
     let short = claim_of("rw", Share::READER, Duration::from_millis(200));
     let long = claim_of("rw", Share::READER, TTL);
     let writer = claim_of("rw", Share::WRITER, TTL);
@@ -184,8 +184,8 @@ async fn a_reader_that_died_among_others_keeps_no_writer_out() {
 }
 
 #[tokio::test]
-async fn a_release_is_told_on_redissons_channel() {
-    let Some((server, backend)) = speaking("redisson").await else { return };
+async fn release_is_published_on_the_redisson_channel() {
+    let Some((server, backend)) = open_dialect("redisson").await else { return };
     let other = open(&format!("{}?dialect=redisson", server.url())).await;
     for share in [Share::MUTEX, Share::WRITER] {
         let (holder, waiter) = (claim_of("job", share, TTL), claim_of("job", share, TTL));
@@ -207,7 +207,7 @@ async fn a_release_is_told_on_redissons_channel() {
 #[tokio::test]
 async fn unsupported_dialect_feature_is_refused_before_any_request() {
     for dialect in DIALECTS {
-        let Some((server, backend)) = speaking(dialect).await else { return };
+        let Some((server, backend)) = open_dialect(dialect).await else { return };
         let failure = refused(&*backend, &claim_of("job", Share::permits(1, 3).unwrap(), TTL)).await;
         assert_eq!((failure.kind, failure.effect), (FailureKind::Unsupported, Effect::None), "{failure}");
         assert!(failure.detail().contains("dialect=native"), "{failure}");
@@ -215,7 +215,7 @@ async fn unsupported_dialect_feature_is_refused_before_any_request() {
         assert_eq!(refused(&*backend, &short).await.kind, FailureKind::Invalid);
         assert_eq!(text(&server, &["DBSIZE"]).await, "0");
     }
-    let Some((_server, backend)) = speaking("redisson").await else { return };
+    let Some((_server, backend)) = open_dialect("redisson").await else { return };
     let failure = refused(&*backend, &mutex("redisson_lock_token:{orders}")).await;
     assert_eq!(failure.kind, FailureKind::Invalid, "{failure}");
     // Who asks for the native backend gets no other.
@@ -227,7 +227,7 @@ async fn unsupported_dialect_feature_is_refused_before_any_request() {
 #[tokio::test]
 async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
     for dialect in DIALECTS {
-        let Some((server, backend)) = speaking(dialect).await else { return };
+        let Some((server, backend)) = open_dialect(dialect).await else { return };
         let claim = mutex("job");
         assert!(got(&*backend, &claim).await);
         server.flushall().await.unwrap();
@@ -238,7 +238,7 @@ async fn a_lock_that_the_server_forgot_is_lost_at_the_next_renewal() {
 #[tokio::test]
 async fn server_out_of_memory_refuses_clearly_and_keeps_held_locks() {
     for dialect in DIALECTS {
-        let Some((server, backend)) = speaking(dialect).await else { return };
+        let Some((server, backend)) = open_dialect(dialect).await else { return };
         let held = mutex("held");
         assert!(got(&*backend, &held).await);
         server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
@@ -253,7 +253,7 @@ async fn server_out_of_memory_refuses_clearly_and_keeps_held_locks() {
 #[tokio::test]
 async fn a_replica_does_not_say_that_a_lock_is_gone() {
     for dialect in DIALECTS {
-        let Some((server, backend)) = speaking(dialect).await else { return };
+        let Some((server, backend)) = open_dialect(dialect).await else { return };
         let other = RedisServer::builder().arg("--repl-diskless-sync-delay").arg("0").start().await.unwrap();
         let claim = mutex("job");
         assert!(got(&*backend, &claim).await);

@@ -36,7 +36,7 @@ async fn a_durable_server_is_found_well_and_one_that_evicts_is_not() {
 }
 
 #[tokio::test]
-async fn a_login_with_few_rights_is_told_which_are_missing() {
+async fn doctor_names_the_missing_rights_of_a_login() {
     let rules =
         "resetkeys ~* resetchannels -@all +eval +evalsha +ping +hello +select +time +acl|whoami +auth";
     let builder = RedisServer::builder().password("root").acl_user("few", "secret", rules);

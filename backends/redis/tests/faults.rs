@@ -50,7 +50,7 @@ async fn scripts_that_the_server_forgot_are_sent_again() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_told_and_the_same_claim_gets_the_same_grant() {
+async fn lost_answer_is_unknown_and_a_retry_gets_the_same_grant() {
     let Some((server, proxy, backend)) = through_proxy().await else { return };
     let claim = mutex("job");
     // The scripts are known already, so that the answer that is lost is not that they are unknown.
@@ -79,7 +79,7 @@ async fn a_lost_answer_is_told_and_the_same_claim_gets_the_same_grant() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_in_the_line_keeps_the_place() {
+async fn lost_answer_while_queued_keeps_the_place() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let backend = connect(&format!("{}?wait=poll", server.url_at(proxy.addr()))).await;
@@ -207,7 +207,7 @@ async fn evicted_keys_never_let_two_in() {
 }
 
 #[tokio::test]
-async fn a_dead_waiter_whose_end_was_evicted_blocks_nobody() {
+async fn dead_waiter_with_an_evicted_end_blocks_no_other() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
     let (holder, dead, living) = (mutex("job"), mutex("job"), mutex("job"));
@@ -248,7 +248,7 @@ async fn a_full_memory_refuses_new_claims_and_keeps_what_is_held() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_told_and_left_alone() {
+async fn foreign_keys_are_reported_and_left_alone() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     for part in ["held", "line", "places", "claims", "fence"] {
@@ -257,8 +257,8 @@ async fn what_is_not_ours_is_told_and_left_alone() {
         let others = if part == "fence" { "LPUSH" } else { "APPEND" };
         server.command(&[others, &key, "theirs"]).await.unwrap();
         let (claim, neighbour) = (mutex(&name), mutex("neighbour"));
-        // A foreign `line` alone does nothing to a resource where nobody waits; it is met by the first
-        // who waits.
+        // A foreign `line` alone does nothing to a resource without waiters; it is met by the first
+        // waiter.
         match (part, backend.contend(&claim, &patience(Duration::from_millis(50))).await) {
             ("line", Ok(Step::Granted(_))) => {
                 let waiter = mutex(&name);
@@ -327,7 +327,7 @@ async fn waiters_survive_a_restart_of_the_server() {
     });
     tokio::time::sleep(Duration::from_millis(200)).await;
     server.restart(Data::Keep).await.unwrap();
-    // Subscriptions are back soon, and a release is heard at once again.
+    // Subscriptions are back soon, and a release is notified at once again.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert!(!task.is_finished());
     let begun = Instant::now();
@@ -337,7 +337,7 @@ async fn waiters_survive_a_restart_of_the_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_look_for_themselves_while_nothing_can_be_heard() {
+async fn waiters_poll_while_their_subscription_is_down() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = Arc::new(connect(&server.url()).await);
     let holder = mutex("job");

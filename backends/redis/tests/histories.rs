@@ -109,7 +109,7 @@ impl Run<'_> {
     async fn contend(&mut self, n: u8, share: Share, way: Way) {
         let claim = self.claim(n, share);
         let wait = match way {
-            Way::Stand => Wait::InLine(Duration::from_secs(60)),
+            Way::Stand => Wait::Queued(Duration::from_secs(60)),
             Way::Look => Wait::No,
             Way::Barge => Wait::Barging,
         };
@@ -175,7 +175,7 @@ impl Run<'_> {
         let actual: BTreeSet<_> = seen.holders.iter().map(|held| (held.id, held.share.to_string())).collect();
         self.agree("holders", &actual, &expected);
         let expected: Vec<_> = waiting.iter().map(|entry| (entry.id, entry.share)).collect();
-        let actual: Vec<_> = seen.waiting.iter().map(|standing| (standing.id, standing.share)).collect();
+        let actual: Vec<_> = seen.waiting.iter().map(|info| (info.id, info.share)).collect();
         self.agree("the line", &actual, &expected);
     }
 

@@ -64,7 +64,7 @@ async fn a_share_is_fixed_when_it_is_first_asked_for() {
     let changed = leasehold_core::Claim { share: Share::MUTEX, ..waiter.clone() };
     backend.contend(&changed, &endless()).await.unwrap();
     let seen = backend.inspect(&holder.resource, None, &no_patience()).await.unwrap();
-    assert_eq!(seen.waiting.iter().map(|standing| standing.share).collect::<Vec<_>>(), [waiter.share]);
+    assert_eq!(seen.waiting.iter().map(|info| info.share).collect::<Vec<_>>(), [waiter.share]);
     assert!(freed(&backend, &holder).await);
     let fence = try_take(&backend, &changed).await.unwrap();
     assert_eq!(try_take(&backend, &changed).await, Some(fence));
@@ -147,7 +147,7 @@ async fn names_of_every_kind_are_apart() {
 }
 
 #[tokio::test]
-async fn a_look_shows_holders_line_and_notes() {
+async fn inspect_shows_holders_queue_and_notes() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
     let (a, b, c) = (mutex("job"), mutex("job"), mutex("job"));
@@ -164,7 +164,7 @@ async fn a_look_shows_holders_line_and_notes() {
     assert_eq!((holder.id, holder.fence, holder.note.as_str()), (a.id, Some(fence), "a test"));
     assert!(holder.remaining.unwrap() <= TTL && holder.remaining.unwrap() > TTL / 2);
     assert!(holder.since_unix_ms.unwrap() > 1_600_000_000_000);
-    assert_eq!(seen.waiting.iter().map(|standing| standing.id).collect::<Vec<_>>(), [b.id, c.id]);
+    assert_eq!(seen.waiting.iter().map(|info| info.id).collect::<Vec<_>>(), [b.id, c.id]);
     let summary = backend.list("job", None, 1).await.unwrap().pop().unwrap();
     assert_eq!((summary.holders, summary.waiting), (1, 2));
     assert!(renewed(&backend, &a).await);
@@ -173,7 +173,7 @@ async fn a_look_shows_holders_line_and_notes() {
 }
 
 #[tokio::test]
-async fn an_onlooker_is_told_of_a_change() {
+async fn observer_is_notified_of_a_change() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for options in ["", "?wait=poll"] {
         let backend = connect(&format!("{}{options}", server.url())).await;

@@ -19,7 +19,7 @@ use leasehold_testkit::peers::{self, Peer};
 use leasehold_testkit::{Error, RedisServer, require};
 
 /// A backend that contends in this process, and the command of a peer that contends in a process of its own.
-struct Meeting {
+struct Fixture {
     backend: Arc<dyn Backend>,
     url: String,
     peer: Box<Starting>,
@@ -29,16 +29,16 @@ struct Meeting {
 /// A function that returns the command of a peer.
 type Starting = dyn Fn(&RedisServer) -> Result<Command, Error> + Send + Sync;
 
-impl Meeting {
+impl Fixture {
     async fn of(
         options: &str,
         peer: impl Fn(&RedisServer) -> Result<Command, Error> + Send + Sync + 'static,
-    ) -> Option<Meeting> {
+    ) -> Option<Fixture> {
         let server = RedisServer::start_or_skip().await?;
         // What is missing is known now; later starts find it where it was put.
         require::or_skip("redis-peers", blocking(|| peer(&server)))?;
         let url = format!("{}?{options}", server.url());
-        Some(Meeting { backend: open(&url).await, url, peer: Box::new(peer), server })
+        Some(Fixture { backend: open(&url).await, url, peer: Box::new(peer), server })
     }
 
     fn peer(&self) -> Peer {
@@ -156,23 +156,23 @@ fn python(library: &'static str) -> impl Fn(&RedisServer) -> Result<Command, Err
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_py() {
-    let Some(meeting) = Meeting::of("dialect=plain", python("redis-py")).await else { return };
-    meeting.contend().await;
+    let Some(fixture) = Fixture::of("dialect=plain", python("redis-py")).await else { return };
+    fixture.contend().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn python_redis_lock() {
-    let Some(meeting) = Meeting::of("dialect=python-redis-lock", python("python-redis-lock")).await else {
+    let Some(fixture) = Fixture::of("dialect=python-redis-lock", python("python-redis-lock")).await else {
         return;
     };
-    meeting.contend().await;
+    fixture.contend().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pottery() {
     let options = "dialect=plain&key-prefix=redlock:";
-    let Some(meeting) = Meeting::of(options, python("pottery")).await else { return };
-    meeting.contend().await;
+    let Some(fixture) = Fixture::of(options, python("pottery")).await else { return };
+    fixture.contend().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,8 +182,8 @@ async fn npm_redlock() {
         command.arg(here("tests/peers/redlock.js")).arg(server.port().to_string());
         Ok(command)
     };
-    let Some(meeting) = Meeting::of("dialect=plain", node).await else { return };
-    meeting.contend().await;
+    let Some(fixture) = Fixture::of("dialect=plain", node).await else { return };
+    fixture.contend().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -193,20 +193,20 @@ async fn rslock() {
         command.arg(server.url());
         Ok(command)
     };
-    let Some(meeting) = Meeting::of("dialect=plain", rust).await else { return };
-    meeting.contend().await;
+    let Some(fixture) = Fixture::of("dialect=plain", rust).await else { return };
+    fixture.contend().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redisson_as_documented() {
-    let Some(meeting) = Meeting::of("dialect=redisson", python("redisson")).await else { return };
-    meeting.contend().await;
-    fences_rise_over_both(&meeting).await;
-    readers_and_writers(&meeting).await;
+    let Some(fixture) = Fixture::of("dialect=redisson", python("redisson")).await else { return };
+    fixture.contend().await;
+    fences_rise_over_both(&fixture).await;
+    readers_and_writers(&fixture).await;
 }
 
-async fn fences_rise_over_both(meeting: &Meeting) {
-    let (backend, mut peer) = (&*meeting.backend, meeting.peer());
+async fn fences_rise_over_both(fixture: &Fixture) {
+    let (backend, mut peer) = (&*fixture.backend, fixture.peer());
     let mut last = 0;
     for _ in 0..3 {
         assert_eq!(ask(&mut peer, "acquire fenced 30000 0 fenced"), "held");
@@ -222,8 +222,8 @@ async fn fences_rise_over_both(meeting: &Meeting) {
     }
 }
 
-async fn readers_and_writers(meeting: &Meeting) {
-    let (backend, mut peer, mut other) = (&*meeting.backend, meeting.peer(), meeting.peer());
+async fn readers_and_writers(fixture: &Fixture) {
+    let (backend, mut peer, mut other) = (&*fixture.backend, fixture.peer(), fixture.peer());
     let (reader, writer) = (
         claim_of("rw", Share::READER, Duration::from_secs(30)),
         claim_of("rw", Share::WRITER, Duration::from_secs(30)),
@@ -250,7 +250,7 @@ async fn readers_and_writers(meeting: &Meeting) {
     assert_eq!(ask(&mut peer, "acquire rw 30000 0 read"), "busy");
     assert!(freed(backend, &writer).await);
     assert_eq!(ask(&mut peer, "acquire rw 2000 0 read"), "held");
-    // A reader of theirs that dies beside one of ours ends with its own lease.
+    // A reader of theirs that dies while one of ours reads ends with its own lease.
     assert!(got(backend, &reader).await);
     blocking(|| peer.kill()).unwrap();
     tokio::time::sleep(Duration::from_millis(2_100)).await;

@@ -91,7 +91,7 @@ async fn an_address_that_leads_to_another_primary_is_followed() {
 
     // Nobody closes a connection: the old server still answers, as a replica.
     new.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
-    proxy.lead_to(new.addr());
+    proxy.set_upstream(new.addr());
     follow(&old, &new).await;
     assert!(known(&backend, &holder).await);
     assert!(try_take(&backend, &long("other")).await.is_some());
@@ -127,7 +127,7 @@ async fn many_requests_wait_for_one_attempt_to_connect() {
     let claim = long("job");
     try_take(&backend, &claim).await.unwrap();
     server.kill().unwrap();
-    // The proxy accepts, finds nobody behind it, and closes.
+    // The proxy accepts, finds no server behind it, and closes.
     until("the end is noticed", async || proxy.connections() == 0).await;
     let before = proxy.accepted();
     let during = hammer(&backend, "other", Duration::from_secs(3)).await;
@@ -141,7 +141,7 @@ async fn many_requests_wait_for_one_attempt_to_connect() {
 async fn a_limit_holds_while_there_is_no_connection() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
-    // A minute to connect, and leases of which nobody waits that long.
+    // A minute to connect, and leases that are shorter than that.
     let backend = connect(&format!("{}?timeout=1m", server.url_at(proxy.addr()))).await;
     let claim = claim_of("job", Share::MUTEX, Duration::from_millis(600));
     try_take(&backend, &claim).await.unwrap();
@@ -170,7 +170,7 @@ async fn sentinels_are_asked_over_one_connection_each() {
     assert!(accepted() - before <= 24, "{} connections", accepted() - before);
 }
 
-/// A cluster in which nobody takes a slow member for a dead one.
+/// A cluster that does not take a slow member for a dead one.
 async fn cluster(replicas: usize) -> Option<RedisCluster> {
     RedisCluster::builder().replicas(replicas).node_timeout(2 * LIMIT).start_or_skip().await
 }
@@ -205,7 +205,7 @@ async fn a_cluster_is_opened_while_a_primary_is_down() {
 }
 
 #[tokio::test]
-async fn what_nobody_speaks_for_is_promised_by_nobody() {
+async fn unreachable_primary_weakens_the_promises_of_a_cluster() {
     let Some(cluster) = cluster(0).await else { return };
     let well = name_at(&cluster, 1).await;
     cluster.kill(0).unwrap();
@@ -220,7 +220,7 @@ async fn what_nobody_speaks_for_is_promised_by_nobody() {
 }
 
 #[tokio::test]
-async fn who_serves_what_is_asked_seldom_and_until_the_end() {
+async fn slot_owners_are_asked_seldom_and_until_the_deadline() {
     let Some(cluster) = cluster(0).await else { return };
     let limit = Duration::from_secs(13);
     let backend = Arc::new(connect(&format!("{}?timeout=13s", cluster.url())).await);
@@ -314,7 +314,7 @@ async fn waiters_of_a_primary_that_died_listen_to_its_successor() {
     };
     until("it listens", async || listeners(old).await).await;
     cluster.member(old).replicated(1).await.unwrap();
-    // It dies without a word: nothing is closed.
+    // It dies silently: nothing is closed.
     cluster.stop(old).unwrap();
     cluster.member(replica).command(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await.unwrap();
     let begun = Instant::now();

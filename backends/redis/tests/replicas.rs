@@ -88,7 +88,7 @@ async fn what_was_held_before_is_kept_though_too_few_confirm() {
 }
 
 #[tokio::test]
-async fn a_server_without_replicas_is_told_of_in_time() {
+async fn missing_replicas_are_reported_in_time() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?replicas=1", server.url())).await;
     let claims: Vec<_> =

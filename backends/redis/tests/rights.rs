@@ -75,12 +75,12 @@ fn shares(mode: &str) -> &'static [Share] {
 }
 
 async fn allow(server: &RedisServer, rules: &str) {
-    let words = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"].into_iter().chain(rules.split(' '));
-    server.command(&words.collect::<Vec<_>>()).await.unwrap();
+    let args = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"].into_iter().chain(rules.split(' '));
+    server.command(&args.collect::<Vec<_>>()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_mode_works_with_its_line_and_with_nothing_less() {
+async fn each_mode_works_with_its_acl_rules_and_with_no_fewer() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for mode in MODES {
         let url = format!("redis://jobs:secret@{}?timeout=1s&{mode}", server.addr());
@@ -107,7 +107,7 @@ async fn each_mode_works_with_its_line_and_with_nothing_less() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_right_is_told_with_the_line_of_the_dialect() {
+async fn missing_right_is_reported_with_the_acl_rules_of_the_dialect() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for mode in MODES {
         let url = format!("redis://jobs:secret@{}?{mode}", server.addr());
@@ -140,7 +140,7 @@ async fn a_message_that_is_refused_changes_no_answer() {
     assert!(got(&*backend, &holder).await);
     server.command(&["ACL", "SETUSER", "jobs", "resetchannels"]).await.unwrap();
     assert!(freed(&*backend, &holder).await);
-    // A grant whose release nobody would hear of is refused, and nothing is written.
+    // A grant whose release could not be published is refused, and nothing is written.
     let answer = backend.contend(&waiter, &no_patience()).await;
     if is_before_7(&server).await {
         assert!(matches!(answer, Ok(leasehold_core::Step::Granted(_))), "{answer:?}");
@@ -163,7 +163,7 @@ async fn is_before_7(server: &RedisServer) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_not_publish_is_refused_at_once() {
+async fn user_without_the_publish_right_is_refused_at_once() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let url = format!("redis://jobs:secret@{}", server.addr());
     let rules = RedisConfig::parse(&url).unwrap().acl_rules();
@@ -202,9 +202,9 @@ async fn behind_a_proxy_that_refuses_and_shards() {
     );
     let config = directory.path().join("nutcracker.yml");
     std::fs::write(&config, text).unwrap();
-    let words = ["-c", config.to_str().unwrap(), "-a", "127.0.0.1", "-s", &stats.number().to_string()]
+    let args = ["-c", config.to_str().unwrap(), "-a", "127.0.0.1", "-s", &stats.number().to_string()]
         .map(String::from);
-    let proxy = Process::spawn(&program, words, directory).unwrap();
+    let proxy = Process::spawn(&program, args, directory).unwrap();
     for _ in 0..200 {
         if tokio::net::TcpStream::connect(port.addr()).await.is_ok() {
             break;

@@ -85,13 +85,13 @@ async fn the_primary_is_found_and_promises_what_it_can() {
 }
 
 #[tokio::test]
-async fn a_failover_is_followed_and_who_lost_is_told() {
+async fn failover_is_followed_and_lost_claims_are_reported() {
     let Some(group) = RedisSentinel::start_or_skip().await else { return };
     let backend = open(&group).await;
     let (kept, lost) = (long("kept"), long("lost"));
     let before = try_take(&backend, &kept).await.unwrap();
     group.server(0).replicated(2).await.unwrap();
-    // From now on the replicas hear nothing: what is granted now is known to the primary alone.
+    // From now on the replicas receive nothing: what is granted now is known to the primary alone.
     for replica in [1, 2] {
         group.stop(replica).unwrap();
     }
@@ -113,7 +113,7 @@ async fn a_failover_is_followed_and_who_lost_is_told() {
 }
 
 #[tokio::test]
-async fn a_failover_on_command_leaves_nobody_behind() {
+async fn manual_failover_keeps_claims_and_raises_the_epoch() {
     let Some(group) = RedisSentinel::start_or_skip().await else { return };
     let backend = open(&group).await;
     let claim = long("job");
@@ -189,7 +189,7 @@ async fn a_waiter_is_served_by_the_new_primary() {
 }
 
 #[tokio::test]
-async fn loss_within_an_epoch_is_told_and_fences_go_on() {
+async fn loss_within_an_epoch_is_reported_and_fences_keep_rising() {
     let Some(group) = RedisSentinel::builder().down_after(Duration::from_secs(20)).start_or_skip().await
     else {
         return;
@@ -233,7 +233,7 @@ async fn a_minority_of_sentinels_is_not_believed() {
 }
 
 #[tokio::test]
-async fn mistakes_are_told_with_what_to_do() {
+async fn configuration_mistakes_are_reported_with_advice() {
     let builder = RedisSentinel::builder()
         .server(RedisServer::builder().password("of the servers"))
         .sentinel_password("of the sentinels");
@@ -280,8 +280,8 @@ async fn the_documented_rights_are_enough() {
     let Some(group) = RedisSentinel::builder().server(servers).start_or_skip().await else { return };
     for number in 0..3 {
         let rules = documented("watcher");
-        let words = ["ACL", "SETUSER", "watcher", "on", ">other"].into_iter().chain(rules.split(' '));
-        group.sentinel(number).command(&words.collect::<Vec<_>>()).await.unwrap();
+        let args = ["ACL", "SETUSER", "watcher", "on", ">other"].into_iter().chain(rules.split(' '));
+        group.sentinel(number).command(&args.collect::<Vec<_>>()).await.unwrap();
         group.sentinel(number).command(&["ACL", "SETUSER", "default", "off"]).await.unwrap();
     }
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Sweeping: the keys of fences that nobody uses go, and no fence ever goes back.
+//! Sweeping: the keys of unused fences are removed, and no fence ever decreases.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 

@@ -42,7 +42,7 @@ fn spawn_wait(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_is_served_in_order_without_a_herd() {
+async fn queue_is_served_in_order_without_a_thundering_herd() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let holder = connect(&server.url()).await;
     let first = mutex("job");
@@ -72,7 +72,7 @@ async fn a_line_is_served_in_order_without_a_herd() {
 }
 
 #[tokio::test]
-async fn a_release_wakes_all_who_fit_and_nobody_else() {
+async fn release_wakes_all_waiters_that_fit_and_no_others() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = Arc::new(connect(&server.url()).await);
     let writer = claim_of("page", Share::WRITER, TTL);
@@ -129,22 +129,22 @@ async fn dead_waiters_are_passed_over_together() {
 }
 
 #[tokio::test]
-async fn the_line_is_called_as_far_as_the_rule_says() {
+async fn waiters_are_called_as_far_as_the_admission_rule_says() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
     let first = claim_of("job", Share::MUTEX, Duration::from_secs(600));
     try_take(&backend, &first).await.unwrap();
-    let line: Vec<Claim> = (0..1_200).map(|_| mutex("job")).collect();
-    for claim in &line {
+    let queue: Vec<Claim> = (0..1_200).map(|_| mutex("job")).collect();
+    for claim in &queue {
         backend.contend(claim, &endless()).await.unwrap();
     }
     let called = async || {
         let seen = backend.inspect(&first.resource, None, &no_patience()).await.unwrap();
         let is_called = |left: Option<Duration>| left.is_some_and(|left| left <= CALL_GRACE);
-        seen.waiting.iter().take_while(|standing| is_called(standing.remaining)).count()
+        seen.waiting.iter().take_while(|info| is_called(info.remaining)).count()
     };
     assert!(freed(&backend, &first).await);
-    let last = &line[1_199];
+    let last = &queue[1_199];
     let begun = Instant::now();
     assert_eq!(called().await, 1);
     tokio::time::sleep(PROBE_AFTER + Duration::from_millis(20)).await;
@@ -152,16 +152,13 @@ async fn the_line_is_called_as_far_as_the_rule_says() {
     let in_time = begun.elapsed() < SILENT_AFTER;
     assert!(!in_time || called().await == PROBED_PER_SILENT);
     // One that answers is not called again.
-    backend.contend(&line[5], &endless()).await.unwrap();
+    backend.contend(&queue[5], &endless()).await.unwrap();
     tokio::time::sleep(SILENT_AFTER + Duration::from_millis(20)).await;
     backend.contend(last, &endless()).await.unwrap();
     let in_time = in_time && begun.elapsed() < CALL_GRACE;
     let seen = backend.inspect(&first.resource, None, &no_patience()).await.unwrap();
-    let called: Vec<bool> = seen
-        .waiting
-        .iter()
-        .map(|standing| standing.remaining.is_some_and(|left| left <= CALL_GRACE))
-        .collect();
+    let called: Vec<bool> =
+        seen.waiting.iter().map(|info| info.remaining.is_some_and(|left| left <= CALL_GRACE)).collect();
     if !in_time {
         println!("the machine was too slow to see one step at a time");
         return;
@@ -172,7 +169,7 @@ async fn the_line_is_called_as_far_as_the_rule_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_looks_while_those_who_are_called_answer() {
+async fn other_waiters_do_not_look_while_called_waiters_answer() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let holder = connect(&server.url()).await;
     let mut held = mutex("job");
@@ -204,7 +201,7 @@ async fn nobody_looks_while_those_who_are_called_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_looks_after_a_called_waiter_that_leaves() {
+async fn no_waiter_looks_after_a_called_waiter_leaves() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let holder = connect(&server.url()).await;
     let held = mutex("job");
@@ -234,7 +231,7 @@ async fn nobody_looks_after_a_called_waiter_that_leaves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_behind_holders_that_expire_is_not_late() {
+async fn waiter_behind_expiring_holders_is_granted_in_time() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = Arc::new(connect(&server.url()).await);
     let ttl = Duration::from_secs(2);
@@ -264,11 +261,7 @@ async fn dead_holders_and_dead_waiters_cost_the_ttl_and_a_grace() {
 }
 
 /// A reader holds, and `writer` waits; a reader behind it has room, but not its turn.
-async fn behind_a_writer(
-    server: &RedisServer,
-    options: &str,
-    name: &str,
-) -> (Arc<RedisBackend>, Claim, Claim) {
+async fn behind_writer(server: &RedisServer, options: &str, name: &str) -> (Arc<RedisBackend>, Claim, Claim) {
     let backend = Arc::new(connect(&format!("{}{options}", server.url())).await);
     let holder = claim_of(name, Share::READER, LONG);
     try_take(&backend, &holder).await.unwrap();
@@ -276,10 +269,10 @@ async fn behind_a_writer(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_waiter_keeps_nobody_from_what_is_free() {
+async fn dead_waiter_does_not_block_a_free_share() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for options in ["", "?wait=poll"] {
-        let (backend, _, writer) = behind_a_writer(&server, options, &format!("page{options}")).await;
+        let (backend, _, writer) = behind_writer(&server, options, &format!("page{options}")).await;
         let unheard = Instant::now();
         let dead = tokio::spawn({
             let (backend, writer) = (backend.clone(), writer.clone());
@@ -305,16 +298,16 @@ async fn a_dead_waiter_keeps_nobody_from_what_is_free() {
 async fn a_living_waiter_answers_for_its_place() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let mut tasks = JoinSet::new();
-    let mut lines = Vec::new();
+    let mut queues = Vec::new();
     for options in ["", "?wait=poll"] {
-        let (backend, holder, writer) = behind_a_writer(&server, options, &format!("book{options}")).await;
+        let (backend, holder, writer) = behind_writer(&server, options, &format!("book{options}")).await;
         spawn_wait(&mut tasks, &backend, &writer, 0);
         until_waiting(&backend, &writer, 1).await;
         let reader = claim_of(writer.resource.as_str(), Share::READER, LONG);
         let other = Arc::new(connect(&format!("{}{options}", server.url())).await);
         spawn_wait(&mut tasks, &other, &reader, 1);
         until_waiting(&backend, &writer, 2).await;
-        lines.push((backend, holder, writer));
+        queues.push((backend, holder, writer));
     }
     // By then it was challenged, and one that does not answer would be passed over.
     let before = server.counts().await.unwrap();
@@ -325,13 +318,13 @@ async fn a_living_waiter_answers_for_its_place() {
         println!("the machine was too slow for the grace of a call: it stood still for {lateness:?}");
         return;
     }
-    for (backend, holder, writer) in &lines {
+    for (backend, holder, writer) in &queues {
         let seen = backend.inspect(&writer.resource, None, &no_patience()).await.unwrap();
-        let line: Vec<_> = seen.waiting.iter().map(|standing| standing.share).collect();
-        assert_eq!(line, [Share::WRITER, Share::READER], "the writer lost its place");
+        let queue: Vec<_> = seen.waiting.iter().map(|info| info.share).collect();
+        assert_eq!(queue, [Share::WRITER, Share::READER], "the writer lost its place");
         assert!(freed(backend, holder).await);
     }
-    for _ in &lines {
+    for _ in &queues {
         let (number, _) = tasks.join_next().await.unwrap().unwrap();
         assert_eq!(number, 0, "a reader passed a writer that lives");
     }
@@ -380,11 +373,11 @@ async fn patience_that_ends_leaves_nothing_behind() {
         assert!(begun.elapsed() >= Duration::from_millis(120) && begun.elapsed() < TTL / 2);
         assert_eq!(waiting(&backend, &first).await, 0);
 
-        let word = endless();
-        let (waiter, ended, third) = (backend.clone(), word.clone(), mutex("job"));
+        let cancellable = endless();
+        let (waiter, ended, third) = (backend.clone(), cancellable.clone(), mutex("job"));
         let task = tokio::spawn(async move { take(&waiter, &third, &ended).await.is_none() });
         tokio::time::sleep(Duration::from_millis(60)).await;
-        word.end();
+        cancellable.end();
         assert!(task.await.unwrap());
         assert_eq!(waiting(&backend, &first).await, 0);
         assert!(freed(&backend, &first).await);
@@ -399,22 +392,22 @@ async fn one_that_leaves_calls_those_behind_it() {
     let backend = Arc::new(connect(&server.url()).await);
     let permits = |k| claim_of("pool", Share::permits(k, 3).unwrap(), TTL);
     try_take(&backend, &permits(2)).await.unwrap();
-    let word = endless();
-    let (waiter, ended, large) = (backend.clone(), word.clone(), permits(3));
+    let cancellable = endless();
+    let (waiter, ended, large) = (backend.clone(), cancellable.clone(), permits(3));
     let leaving = tokio::spawn(async move { take(&waiter, &large, &ended).await.is_none() });
     until_waiting(&backend, &permits(1), 1).await;
     let mut tasks = JoinSet::new();
     spawn_wait(&mut tasks, &backend, &permits(1), 0);
     until_waiting(&backend, &permits(1), 2).await;
     let begun = Instant::now();
-    word.end();
+    cancellable.end();
     assert!(leaving.await.unwrap());
     let (_, granted) = tasks.join_next().await.unwrap().unwrap();
     assert!(granted - begun < Duration::from_millis(500));
 }
 
 #[tokio::test]
-async fn a_poller_is_told_when_to_ask_again() {
+async fn poller_gets_the_time_of_its_next_request() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     for options in ["?wait=poll", "?wait=poll&order=unordered"] {
         let backend = connect(&format!("{}{options}", server.url())).await;
@@ -497,7 +490,7 @@ async fn thousand_waiters_of_one_client_are_idle_on_two_connections() {
 }
 
 #[tokio::test]
-async fn subscriptions_end_when_nobody_waits() {
+async fn subscriptions_end_without_waiters() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     let before = server.counts().await.unwrap().connections;

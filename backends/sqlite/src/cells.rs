@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    AmendKind, Cell, CellBackend, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, MAX_TTL, MIN_TTL,
-    Origin, PLACE_TTL, Put, Shelf, Swap, SweepReport,
+    AmendKind, Cell, CellBackend, CellRegisters, CellStore, CellUpdate, ClockSource, Found, InsertOutcome,
+    MAX_TTL, MIN_TTL, Origin, PLACE_TTL, Put, Swap, SweepReport,
 };
 use leasehold_core::{
     Backend, Clock, Durability, Effect, Failure, FailureKind, Fence, Finding, Liveness, LockSupport, Profile,
@@ -51,7 +51,7 @@ pub struct SqliteCells {
     statements: Arc<Statements>,
     worker: Arc<Worker>,
     /// Its own cells, in the table of registers. They have none themselves.
-    shelf: Option<Box<Shelf<SqliteCells>>>,
+    registers: Option<Box<CellRegisters<SqliteCells>>>,
 }
 
 impl SqliteCells {
@@ -71,12 +71,12 @@ impl SqliteCells {
             .granularity(Duration::from_millis(1))
             .renew_batch_max(RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        let cells = |table: &str, shelf| {
+        let cells = |table: &str, registers| {
             let (statements, profile) = (Arc::new(Statements::of(table)), profile.clone());
-            SqliteCells { statements, profile, worker: worker.clone(), config: config.clone(), shelf }
+            SqliteCells { statements, profile, worker: worker.clone(), config: config.clone(), registers }
         };
-        let shelf = Shelf::new(cells(&format!("{}_registers", config.table), None));
-        Ok(cells(&config.table, Some(Box::new(shelf))))
+        let registers = CellRegisters::new(cells(&format!("{}_registers", config.table), None));
+        Ok(cells(&config.table, Some(Box::new(registers))))
     }
 
     async fn run<T: Send + 'static>(
@@ -120,7 +120,7 @@ impl CellStore for SqliteCells {
         &self.profile
     }
 
-    fn timekeeping(&self) -> ClockSource {
+    fn clock_source(&self) -> ClockSource {
         ClockSource::Store
     }
 
@@ -134,7 +134,7 @@ impl CellStore for SqliteCells {
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
-        self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
+        self.registers.as_deref().map(|registers| registers as &dyn Registers)
     }
 
     async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
@@ -168,8 +168,8 @@ impl CellStore for SqliteCells {
     async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         let many = amends.iter().map(|amend| (*amend).clone()).collect();
         self.change_all(many, |connection, statements, amend: &CellUpdate, now| {
-            let CellUpdate { at, seen, way, put } = amend;
-            match way {
+            let CellUpdate { at, seen, kind, put } = amend;
+            match kind {
                 AmendKind::Retake => {
                     let (name, text, keep) = (at.as_str(), &put.text, micros(put.keep));
                     let parameters = (name, text, signed(put.version), now, keep, signed(*seen));
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_that_came_before_a_commit_that_failed_is_no_success() {
+    fn row_returned_before_a_failed_commit_is_no_success() {
         let connection = Connection::open_in_memory().unwrap();
         // What a row refers to is looked for at the commit.
         let tables = "PRAGMA foreign_keys = ON; CREATE TABLE there (id INTEGER PRIMARY KEY); \

@@ -52,7 +52,7 @@ pub(crate) enum Synchronous {
 }
 
 impl Synchronous {
-    pub(crate) fn word(self) -> &'static str {
+    pub(crate) fn pragma_value(self) -> &'static str {
         match self {
             Synchronous::Full => "FULL",
             Synchronous::Normal => "NORMAL",
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_what_to_write() {
+    fn invalid_url_is_refused_with_a_hint() {
         for (url, hint) in [
             ("redis://h", "sqlite:/a/path"),
             ("sqlite:", "name a file"),

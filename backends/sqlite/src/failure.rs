@@ -42,7 +42,7 @@ pub(crate) fn failure(config: &SqliteConfig, error: rusqlite::Error) -> Failure 
     Failure::new(kind, effect, format!("{path}: {error}; {advice}")).because(error)
 }
 
-/// Returns a failure of the place where the file lies.
+/// Returns the failure for a database file that cannot be used where it is.
 pub(crate) fn unsupported(config: &SqliteConfig, text: &str) -> Failure {
     Failure::new(FailureKind::Unsupported, Effect::None, format!("{}: {text}", config.path.display()))
 }

@@ -33,7 +33,7 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
         );
         return Err(unsupported(config, &text));
     }
-    connection.pragma_update(None, "synchronous", config.synchronous.word()).map_err(failed)?;
+    connection.pragma_update(None, "synchronous", config.synchronous.pragma_value()).map_err(failed)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     transaction.execute_batch(&statements(&config.table)).map_err(failed)?;
     settle(&transaction, config, &Machine::here())?;

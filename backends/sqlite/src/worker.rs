@@ -3,8 +3,8 @@
 //! Ground rules: SQLite blocks, so nothing of it runs on a thread of the runtime. One connection serves one
 //! client: its requests are carried out one after the other, as the database would do anyway. A request
 //! that was handed over is carried out, also where its caller has left. A file that was removed or replaced
-//! lives on for the processes that have it open, which would hold beside those that open it now: so each
-//! request first looks whether the path still leads to the file.
+//! lives on for the processes that have it open, which would hold alongside those that open it now: so each
+//! request first checks whether the path still leads to the file.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -29,22 +29,22 @@ type Job = Box<dyn FnOnce(Result<&mut Connection, Failure>) + Send>;
 impl Worker {
     /// Opens the database and prepares it.
     pub(crate) async fn start(config: SqliteConfig) -> Result<Worker, Failure> {
-        let (jobs, asked) = channel::<Job>();
-        let (opened, told) = oneshot::channel();
+        let (jobs, requests) = channel::<Job>();
+        let (opened, reply) = oneshot::channel();
         let begun = std::thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(move || {
-            let mut base = match Base::open(config) {
-                Ok(base) => base,
+            let mut database = match Database::open(config) {
+                Ok(database) => database,
                 Err(failure) => return drop(opened.send(Err(failure))),
             };
             drop(opened.send(Ok(())));
-            while let Ok(job) = asked.recv() {
-                job(base.connection());
+            while let Ok(job) = requests.recv() {
+                job(database.connection());
             }
         });
         begun.map_err(|error| {
             Failure::unavailable(format!("the operating system gives no thread: {error}"))
         })?;
-        told.await.unwrap_or_else(|_| Err(Failure::unavailable("the thread of the database ended")))?;
+        reply.await.unwrap_or_else(|_| Err(Failure::unavailable("the thread of the database ended")))?;
         Ok(Worker { jobs })
     }
 
@@ -55,7 +55,7 @@ impl Worker {
         limit: Duration,
         mut work: impl FnMut(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Option<Result<rusqlite::Result<T>, Failure>> {
-        let (done, told) = oneshot::channel();
+        let (done, reply) = oneshot::channel();
         let job: Job = Box::new(move |connection| {
             let connection = match connection {
                 Ok(connection) => connection,
@@ -74,20 +74,20 @@ impl Worker {
             drop(done.send(Ok(outcome)));
         });
         self.jobs.send(job).ok()?;
-        told.await.ok()
+        reply.await.ok()
     }
 }
 
-/// The database, and which file it was when it was opened.
-struct Base {
+/// The database, and the identity of its file when it was opened.
+struct Database {
     config: SqliteConfig,
     connection: Connection,
     file: Option<(u64, u64)>,
 }
 
-impl Base {
-    fn open(mut config: SqliteConfig) -> Result<Base, Failure> {
-        // Where this process works may change while the database is open.
+impl Database {
+    fn open(mut config: SqliteConfig) -> Result<Database, Failure> {
+        // The working directory may change while the database is open.
         if let Ok(path) = std::path::absolute(&config.path) {
             config.path = path;
         }
@@ -106,7 +106,7 @@ impl Base {
             // A file that was replaced between the two looks is not the one that this connection has. Of a
             // file that was made by opening it nothing was known before: it is opened once more.
             if before == file_at(&config.path) && (before.is_some() || cfg!(not(unix))) {
-                return Ok(Base { file: before, connection, config });
+                return Ok(Database { file: before, connection, config });
             }
         }
         Err(Failure::unavailable(format!(
@@ -118,7 +118,7 @@ impl Base {
     /// Returns the connection to the file that the path leads to now.
     fn connection(&mut self) -> Result<&mut Connection, Failure> {
         if file_at(&self.config.path) != self.file {
-            *self = Base::open(self.config.clone())?;
+            *self = Database::open(self.config.clone())?;
             tracing::warn!(database = %self.config, "the file was removed or replaced: all its locks are lost");
         }
         Ok(&mut self.connection)

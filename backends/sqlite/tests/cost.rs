@@ -37,8 +37,8 @@ const HEAD_OF_FRAME: usize = 24;
 
 #[tokio::test]
 async fn uncontended_acquire_and_release_take_one_transaction_each() {
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("locks.db");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("locks.db");
     let backend = open(&file).await;
     let _reader = reader(&file);
     // The log begins with the first change after the file was opened.
@@ -59,8 +59,8 @@ async fn uncontended_acquire_and_release_take_one_transaction_each() {
 async fn a_hundred_renewals_are_one_transaction_at_most() {
     let renewals: usize =
         std::env::var("LEASEHOLD_RENEWALS").map_or(2_000, |renewals| renewals.parse().unwrap());
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("locks.db");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("locks.db");
     let (backend, other) = (open(&file).await, open(&file).await);
     let claims: Vec<Claim> = (0..renewals).map(|n| claim(&format!("many/{n}"), LONG)).collect();
     for claim in &claims {

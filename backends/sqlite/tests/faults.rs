@@ -15,13 +15,13 @@ use leasehold_sqlite::SqliteConfig;
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use rusqlite::Connection;
 
-struct Place {
+struct TestDir {
     directory: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place { directory: tempfile::tempdir().unwrap() }
+impl TestDir {
+    fn new() -> TestDir {
+        TestDir { directory: tempfile::tempdir().unwrap() }
     }
 
     fn file(&self) -> PathBuf {
@@ -69,15 +69,15 @@ async fn renew(backend: &Arc<dyn Backend>, claim: &Claim) -> Renewal {
 
 #[tokio::test]
 async fn a_reboot_frees_everything_and_takes_no_fence_back() {
-    let place = Place::new();
-    let before = place.open("").await.unwrap();
+    let dir = TestDir::new();
+    let before = dir.open("").await.unwrap();
     let held = claim("job");
     let fence = try_take(&before, &held).await.unwrap().unwrap();
     drop(before);
     // The machine's clock begins again: what was written before is of a later time than now.
-    place.other().execute("UPDATE leasehold_meta SET boot = 'an earlier one'", []).unwrap();
-    place.other().execute("UPDATE leasehold SET origin = origin + 1e15, lapses = lapses + 1e15", []).unwrap();
-    let after = place.open("").await.unwrap();
+    dir.other().execute("UPDATE leasehold_meta SET boot = 'an earlier one'", []).unwrap();
+    dir.other().execute("UPDATE leasehold SET origin = origin + 1e15, lapses = lapses + 1e15", []).unwrap();
+    let after = dir.open("").await.unwrap();
     let next = try_take(&after, &claim("job")).await.unwrap().expect("nobody lives who held it");
     assert!(next > fence);
     assert!(matches!(renew(&after, &held).await, Renewal::Lost));
@@ -106,13 +106,13 @@ async fn another_boot_id_on_the_same_kernel_frees_nothing() {
 
 #[tokio::test]
 async fn a_row_with_a_foreign_name_does_not_end_a_listing() {
-    let place = Place::new();
-    let backend = place.open("").await.unwrap();
+    let dir = TestDir::new();
+    let backend = dir.open("").await.unwrap();
     for name in ["a", "c", "d"] {
         try_take(&backend, &claim(name)).await.unwrap().unwrap();
     }
     let foreign = "INSERT INTO leasehold SELECT 'b' || char(7), claims, version, seq, origin, lapses FROM leasehold WHERE name = 'a'";
-    place.other().execute(foreign, []).unwrap();
+    dir.other().execute(foreign, []).unwrap();
     let page = backend.list("", None, 2).await.unwrap();
     let names: Vec<_> = page.iter().map(|summary| summary.resource.as_str()).collect();
     assert_eq!(names, ["a", "c"]);
@@ -120,73 +120,73 @@ async fn a_row_with_a_foreign_name_does_not_end_a_listing() {
 
 #[tokio::test]
 async fn a_missing_database_is_an_error_without_create() {
-    let place = Place::new();
-    let refused = place.open("?create=no").await.unwrap_err();
+    let dir = TestDir::new();
+    let refused = dir.open("?create=no").await.unwrap_err();
     assert!(refused.detail().contains("no such database"), "{refused}");
-    assert!(!place.file().exists());
-    drop(place.open("").await.unwrap());
-    place.open("?create=no").await.unwrap();
+    assert!(!dir.file().exists());
+    drop(dir.open("").await.unwrap());
+    dir.open("?create=no").await.unwrap();
 }
 
 #[tokio::test]
 async fn opening_survives_others_that_close_and_remove_the_file() {
-    let place = Place::new();
+    let dir = TestDir::new();
     for _ in 0..200 {
         // The thread of the earlier client closes its connection, and removes the log, at any moment.
-        drop(place.open("").await.unwrap());
-        let _ = std::fs::remove_file(place.file());
-        place.open("").await.unwrap();
+        drop(dir.open("").await.unwrap());
+        let _ = std::fs::remove_file(dir.file());
+        dir.open("").await.unwrap();
     }
 }
 
 #[tokio::test]
 async fn a_lost_file_is_a_lost_lock_and_fences_rise_all_the_same() {
-    let place = Place::new();
-    let before = place.open("").await.unwrap();
+    let dir = TestDir::new();
+    let before = dir.open("").await.unwrap();
     let fence = try_take(&before, &claim("job")).await.unwrap().unwrap();
     drop(before);
-    std::fs::remove_file(place.file()).unwrap();
-    let after = place.open("").await.unwrap();
+    std::fs::remove_file(dir.file()).unwrap();
+    let after = dir.open("").await.unwrap();
     assert!(try_take(&after, &claim("job")).await.unwrap().unwrap() > fence);
 }
 
 /// A file that was removed or replaced remains for the clients that have it open, and for no others.
 #[tokio::test]
 async fn replaced_database_file_is_a_loss_to_its_holders() {
-    let place = Place::new();
-    let backend = place.open("").await.unwrap();
-    let copy = place.directory.path().join("copy.db");
+    let dir = TestDir::new();
+    let backend = dir.open("").await.unwrap();
+    let copy = dir.directory.path().join("copy.db");
     let mut last = Fence::default();
     for change in ["removed", "replaced", "gone with its directory"] {
         let held = claim("job");
         let fence = try_take(&backend, &held).await.unwrap().unwrap();
         assert!(fence > last, "{change}: {fence} after {last}");
         match change {
-            "removed" => std::fs::remove_file(place.file()).unwrap(),
+            "removed" => std::fs::remove_file(dir.file()).unwrap(),
             "replaced" => {
                 Connection::open(&copy).unwrap().execute_batch("CREATE TABLE theirs (a)").unwrap();
                 // The log lies beside the file, and would be taken for that of the new one.
                 for log in ["-wal", "-shm"] {
-                    let mut beside = place.file().into_os_string();
-                    beside.push(log);
-                    std::fs::remove_file(beside).unwrap();
+                    let mut log_file = dir.file().into_os_string();
+                    log_file.push(log);
+                    std::fs::remove_file(log_file).unwrap();
                 }
-                std::fs::rename(&copy, place.file()).unwrap();
+                std::fs::rename(&copy, dir.file()).unwrap();
             }
             _ => {
-                std::fs::remove_dir_all(place.directory.path()).unwrap();
+                std::fs::remove_dir_all(dir.directory.path()).unwrap();
                 let renewal = renew(&backend, &held).await;
                 assert!(matches!(renewal, Renewal::Unknown(_)), "{renewal:?}");
                 let refused = try_take(&backend, &claim("job")).await.unwrap_err();
                 assert!(refused.detail().contains("directory has to exist"), "{refused}");
-                std::fs::create_dir(place.directory.path()).unwrap();
+                std::fs::create_dir(dir.directory.path()).unwrap();
             }
         }
         let renewal = renew(&backend, &held).await;
         assert!(matches!(renewal, Renewal::Lost), "{change}: {renewal:?}");
         assert!(matches!(backend.release(&[&held]).await[..], [Release::Gone]), "{change}");
         // One who came only now sees the same locks.
-        let late = place.open("").await.unwrap();
+        let late = dir.open("").await.unwrap();
         let next = claim("job");
         last = try_take(&late, &next).await.unwrap().unwrap();
         assert!(last > fence, "{change}: {last} after {fence}");
@@ -196,21 +196,21 @@ async fn replaced_database_file_is_a_loss_to_its_holders() {
 }
 
 #[tokio::test]
-async fn a_row_that_somebody_deletes_is_told_at_the_next_renewal() {
-    let place = Place::new();
-    let backend = place.open("?table=mine").await.unwrap();
+async fn deleted_row_is_reported_at_the_next_renewal() {
+    let dir = TestDir::new();
+    let backend = dir.open("?table=mine").await.unwrap();
     let held = claim("job");
     try_take(&backend, &held).await.unwrap().unwrap();
     assert!(matches!(renew(&backend, &held).await, Renewal::Renewed));
-    place.other().execute("DELETE FROM mine", []).unwrap();
+    dir.other().execute("DELETE FROM mine", []).unwrap();
     assert!(matches!(renew(&backend, &held).await, Renewal::Lost));
 }
 
 #[tokio::test]
 async fn locked_database_is_waited_for_and_then_reported() {
-    let place = Place::new();
-    let backend = place.open("?timeout=200ms").await.unwrap();
-    let other = place.other();
+    let dir = TestDir::new();
+    let backend = dir.open("?timeout=200ms").await.unwrap();
+    let other = dir.other();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let refusal = try_take(&backend, &claim("job")).await.unwrap_err();
     assert_eq!(refusal.kind, FailureKind::Unavailable);
@@ -226,29 +226,29 @@ async fn locked_database_is_waited_for_and_then_reported() {
 
 #[tokio::test]
 async fn files_that_cannot_be_used_are_refused_with_what_to_do() {
-    let place = Place::new();
-    std::fs::write(place.file(), "this is a text of some length, and by no means a database").unwrap();
-    let refusal = place.open("").await.unwrap_err();
+    let dir = TestDir::new();
+    std::fs::write(dir.file(), "this is a text of some length, and by no means a database").unwrap();
+    let refusal = dir.open("").await.unwrap_err();
     assert_eq!(refusal.kind, FailureKind::Foreign, "{refusal}");
-    let missing = open(&place.directory.path().join("no/such/locks.db"), "").await.unwrap_err();
+    let missing = open(&dir.directory.path().join("no/such/locks.db"), "").await.unwrap_err();
     assert_eq!(missing.kind, FailureKind::Denied, "{missing}");
     assert!(missing.detail().contains("directory has to exist"), "{missing}");
-    let text = std::fs::read_to_string(place.file()).unwrap();
+    let text = std::fs::read_to_string(dir.file()).unwrap();
     assert!(text.starts_with("this is a text"), "what is not ours stays as it is");
 }
 
 #[tokio::test]
 async fn tables_for_newer_clients_and_other_times_are_refused() {
-    let place = Place::new();
-    drop(place.open("").await.unwrap());
-    place.other().execute("UPDATE leasehold_meta SET namespace = '1 2 3'", []).unwrap();
-    let refusal = place.open("").await.unwrap_err();
+    let dir = TestDir::new();
+    drop(dir.open("").await.unwrap());
+    dir.other().execute("UPDATE leasehold_meta SET namespace = '1 2 3'", []).unwrap();
+    let refusal = dir.open("").await.unwrap_err();
     assert!(
         refusal.kind == FailureKind::Unsupported && refusal.detail().contains("time namespace"),
         "{refusal}"
     );
-    place.other().execute("UPDATE leasehold_meta SET oldest_client = 99", []).unwrap();
-    let refusal = place.open("").await.unwrap_err();
+    dir.other().execute("UPDATE leasehold_meta SET oldest_client = 99", []).unwrap();
+    let refusal = dir.open("").await.unwrap_err();
     assert!(
         refusal.kind == FailureKind::Unsupported && refusal.detail().contains("newer leasehold"),
         "{refusal}"
@@ -257,10 +257,10 @@ async fn tables_for_newer_clients_and_other_times_are_refused() {
 
 #[tokio::test]
 async fn ten_clients_that_write_at_once_all_get_through() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let mut clients = Vec::new();
     for number in 0..10 {
-        let backend = place.open("").await.unwrap();
+        let backend = dir.open("").await.unwrap();
         clients.push(tokio::spawn(async move {
             for round in 0..20 {
                 let claim = claim(&format!("job/{number}/{round}"));
@@ -278,9 +278,9 @@ async fn ten_clients_that_write_at_once_all_get_through() {
 /// As many as `LEASEHOLD_CANCELLED` says, else a few hundred.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_waits_leave_no_claim() {
-    let place = Place::new();
+    let dir = TestDir::new();
     let waits = std::env::var("LEASEHOLD_CANCELLED").map_or(300, |waits| waits.parse().unwrap());
-    let backend = place.open("").await.unwrap();
+    let backend = dir.open("").await.unwrap();
     // Longer than the longest campaign.
     let held = Claim { ttl: Duration::from_secs(3_600), ..claim("job") };
     try_take(&backend, &held).await.unwrap().unwrap();
@@ -297,7 +297,7 @@ async fn cancelled_waits_leave_no_claim() {
     let seen = backend.inspect(&held.resource, None, &patience).await.unwrap();
     assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0));
     assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
-    let rows: (i64, i64) = place
+    let rows: (i64, i64) = dir
         .other()
         .query_row("SELECT count(*), sum(claims <> '') FROM leasehold", [], |row| {
             Ok((row.get(0)?, row.get(1)?))
@@ -337,8 +337,8 @@ async fn cancelled(backend: Arc<dyn Backend>, n: u64) {
 
 /// The file lies on a disk of two megabytes, which somebody else fills.
 #[tokio::test]
-async fn a_full_disk_changes_nothing_and_costs_nobody_what_they_hold() {
-    let name = "a_full_disk_changes_nothing_and_costs_nobody_what_they_hold";
+async fn full_disk_changes_nothing_and_loses_no_lock() {
+    let name = "full_disk_changes_nothing_and_loses_no_lock";
     let Some(dir) = inside(name, &private_mounts(), "mount -t tmpfs -o size=2m tmpfs \"$DIR\"") else {
         return;
     };
@@ -378,10 +378,10 @@ async fn a_full_disk_changes_nothing_and_costs_nobody_what_they_hold() {
 
 #[tokio::test]
 async fn a_sweep_empties_rows_and_keeps_them_for_their_fences() {
-    let place = Place::new();
-    let backend = place.open("").await.unwrap();
-    let config = SqliteConfig::parse(&format!("sqlite:{}", place.file().display())).unwrap();
-    leasehold_conformance::sweep::what_is_over_is_emptied(&*backend, async || {
+    let dir = TestDir::new();
+    let backend = dir.open("").await.unwrap();
+    let config = SqliteConfig::parse(&format!("sqlite:{}", dir.file().display())).unwrap();
+    leasehold_conformance::sweep::sweep_empties_rows_of_ended_claims(&*backend, async || {
         let clock = Arc::new(SteadyClock::new());
         let swept = leasehold_sqlite::sweep(config.clone(), clock, Duration::ZERO).await.unwrap();
         [swept.seen, swept.emptied, swept.forgotten]
@@ -390,10 +390,10 @@ async fn a_sweep_empties_rows_and_keeps_them_for_their_fences() {
 }
 
 #[tokio::test]
-async fn the_examination_tells_how_the_file_is() {
-    let place = Place::new();
+async fn doctor_reports_the_state_of_the_file() {
+    let dir = TestDir::new();
     let severity = async |options, topic: &str| {
-        let found = place.open(options).await.unwrap().diagnose(Duration::from_secs(30)).await;
+        let found = dir.open(options).await.unwrap().diagnose(Duration::from_secs(30)).await;
         found.iter().find(|finding| finding.topic == topic).unwrap().severity
     };
     assert_eq!(severity("", "database").await, Severity::Good);

@@ -27,11 +27,11 @@ use crate::net::four_letter;
 use crate::net::session::Sessions;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::names::Names;
+use crate::state::claim_table::ClaimTable;
 use crate::state::leftovers::Leftovers;
-use crate::state::places::Places;
 use crate::state::recent::Recent;
 use crate::state::session_pool::SessionPool;
-use crate::state::uncontended::Quiet;
+use crate::state::uncontended::Uncontended;
 use crate::state::validity::Validity;
 
 /// Locks in one ZooKeeper ensemble.
@@ -65,27 +65,28 @@ impl ZooKeeperBackend {
         if config.exposes_password() {
             tracing::warn!("the password for ZooKeeper crosses the network in the clear: write zks://");
         }
-        let names = Names::new(config.base(), config.dialect, config.user().is_some()).with(config.mutexes);
+        let names =
+            Names::new(config.base(), config.dialect, config.user().is_some()).with_mutexes(config.mutexes);
         let (sessions, first) = Sessions::start(config.clone()).await?;
         let tick = four_letter::tick(&sessions.addresses(&config), config.timeout).await;
         let validity = Validity::of(first.timeout, tick)?;
-        let fleet = SessionPool::new(config.clone(), first.timeout, sessions.clone());
+        let session_pool = SessionPool::new(config.clone(), first.timeout, sessions.clone());
         let ensemble = Arc::new(Ensemble {
             config,
-            fleet,
+            session_pool,
             names,
             sessions,
-            places: Places::default(),
-            quiet: Quiet::default(),
+            claims: ClaimTable::default(),
+            uncontended: Uncontended::default(),
             recent: Recent::default(),
             leftovers: Leftovers::default(),
         });
-        leasehold_machine::spawn(release::sweep(Arc::downgrade(&ensemble)));
+        leasehold_machine::spawn(release::end_leftovers(Arc::downgrade(&ensemble)));
         let profile = profile(validity, ensemble.names.admission());
         Ok(ZooKeeperBackend { ensemble, validity, profile })
     }
 
-    /// Returns how long the servers keep a session that they do not hear of, as they said when the
+    /// Returns how long the servers keep a session from which they receive nothing, as they said when the
     /// first was opened.
     pub fn session_timeout(&self) -> Duration {
         self.validity.session
@@ -103,7 +104,7 @@ impl Backend for ZooKeeperBackend {
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
-        // Only the locks of other libraries are written in their form; registers beside those have
+        // Other libraries define a form for locks only; registers have
         // none.
         (self.ensemble.names.dialect() == Dialect::Native).then_some(self)
     }
@@ -114,7 +115,7 @@ impl Backend for ZooKeeperBackend {
 
     /// Returns the session of the claim: each has a connection of its own.
     fn part(&self, claim: &Claim) -> u64 {
-        self.ensemble.places.session(claim.id).unwrap_or_default().cast_unsigned()
+        self.ensemble.claims.session(claim.id).unwrap_or_default().cast_unsigned()
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {

@@ -3,11 +3,11 @@
 use crate::config::ZooKeeperConfig;
 use crate::net::session::Sessions;
 use crate::protocol::names::Names;
+use crate::state::claim_table::ClaimTable;
 use crate::state::leftovers::Leftovers;
-use crate::state::places::Places;
 use crate::state::recent::Recent;
 use crate::state::session_pool::SessionPool;
-use crate::state::uncontended::Quiet;
+use crate::state::uncontended::Uncontended;
 
 /// The state that the parts of the backend share.
 #[derive(Debug)]
@@ -17,9 +17,9 @@ pub(crate) struct Ensemble {
     /// The session for everything but claims.
     pub(crate) sessions: Sessions,
     /// Those that claims are in.
-    pub(crate) fleet: SessionPool,
-    pub(crate) places: Places,
-    pub(crate) quiet: Quiet,
+    pub(crate) session_pool: SessionPool,
+    pub(crate) claims: ClaimTable,
+    pub(crate) uncontended: Uncontended,
     pub(crate) recent: Recent,
     pub(crate) leftovers: Leftovers,
 }

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused_with_what_to_write() {
+    fn invalid_url_is_refused_with_a_hint() {
         for (url, hint) in [
             ("http://h", "zk://host:2181"),
             ("zk://", "host is missing"),

@@ -1,7 +1,7 @@
 //! The claims of this client, and what it knows of sessions and containers.
 
+pub(crate) mod claim_table;
 pub(crate) mod leftovers;
-pub(crate) mod places;
 pub(crate) mod recent;
 pub(crate) mod session_pool;
 pub(crate) mod uncontended;

@@ -54,7 +54,7 @@ async fn doctor_reports_three_server_roles_and_a_missing_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_may_touch_the_nodes_is_told() {
+async fn doctor_reports_the_acl_of_the_nodes() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let addr = servers.addr(0);
     let ann = backend(&format!("zk://ann:secret@{addr}/private?session=100s")).await;

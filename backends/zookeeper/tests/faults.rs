@@ -19,7 +19,7 @@ use leasehold::backend::{
 use leasehold_testkit::{Proxy, Way, ZooKeeperEnsemble};
 use leasehold_zookeeper::ZooKeeperBackend;
 
-/// A client that never hears of its servers again sees the loss before another client can be granted.
+/// A client that receives nothing from its servers any more sees the loss before another client can be granted.
 #[tokio::test(flavor = "multi_thread")]
 async fn partitioned_holder_sees_loss_before_its_successor_is_granted() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
@@ -157,7 +157,7 @@ async fn a_session_with_hundreds_of_waits_is_resumed() {
         .await;
     }
     is_resumed(&client, &proxy).await;
-    // Those without a watch hear of a release, too.
+    // Waiters without a watch notice a release, too.
     for n in (0..names.len()).step_by(30).rev() {
         assert!(matches!(release(&other, &theirs[n]).await, Release::Freed));
         waits.swap_remove(n).await.unwrap();
@@ -331,7 +331,7 @@ async fn a_node_of_another_session_is_never_adopted() {
 
 /// Everything that a session held ends with it, at once and for good; the next claim gets a new session.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_session_is_told_and_a_new_one_opened() {
+async fn session_end_is_reported_and_a_new_session_opened() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.addr(0)).await.unwrap();
     let broken = backend(&servers.url_at(proxy.addr())).await;

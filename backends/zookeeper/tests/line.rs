@@ -17,7 +17,7 @@ use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig, ZooKeeperProof};
 
 /// Each release wakes the waiters that can be admitted and no others, for any number of waiters.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hand_over_costs_the_same_however_long_the_line_is() {
+async fn hand_over_cost_does_not_depend_on_queue_length() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     for (share, holders) in [(Share::MUTEX, 1), (Share::permits(1, 3).unwrap(), 3)] {
         let few = requests_per_hand_over(&servers, share, holders, 20).await;
@@ -57,7 +57,7 @@ async fn requests_per_hand_over(
         });
         waits.push((client, claim, task));
     }
-    stand(&clients[0], &held[0].1.resource, waiters).await;
+    wait_for_waiters(&clients[0], &held[0].1.resource, waiters).await;
     let watches = async || servers.metric(0, "zk_watch_count").await.unwrap();
     eventually(async || watches().await >= waiters as f64).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -87,7 +87,7 @@ async fn requests_per_hand_over(
     (after - before) / ROUNDS as f64
 }
 
-async fn stand(backend: &ZooKeeperBackend, resource: &Resource, count: usize) {
+async fn wait_for_waiters(backend: &ZooKeeperBackend, resource: &Resource, count: usize) {
     eventually(async || {
         backend.inspect(resource, None, &no_patience()).await.unwrap().waiting.len() == count
     })
@@ -142,7 +142,7 @@ async fn a_large_semaphore_is_waited_for_by_one_watch() {
             tokio::spawn(async move { theirs.contend(&claim, &endless()).await })
         })
         .collect();
-    stand(&ours, &held[0].resource, 3).await;
+    wait_for_waiters(&ours, &held[0].resource, 3).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(servers.metric(0, "zk_watch_count").await.unwrap() <= 3.0);
     // Any three of the holders, not the nearest.
@@ -309,7 +309,7 @@ async fn lone_client_reacquires_with_two_requests_and_sees_all_others() {
     assert_eq!(requests(&servers).await - before, 100, "requests for 50 cycles");
     assert_eq!(servers.metric(0, "zk_watch_count").await.unwrap(), 1.0);
 
-    // Another comes while nobody holds, and holds.
+    // Another arrives while there is no holder, and holds.
     let theirs_now = claim("again", Share::MUTEX);
     hold(&theirs, &theirs_now).await;
     waits_for(&ours, &theirs, &theirs_now).await;
@@ -347,7 +347,7 @@ async fn waits_for(ours: &Arc<ZooKeeperBackend>, theirs: &ZooKeeperBackend, held
         let (ours, second) = (ours.clone(), second.clone());
         async move { ours.contend(&second, &endless()).await }
     });
-    stand(theirs, &held.resource, 1).await;
+    wait_for_waiters(theirs, &held.resource, 1).await;
     assert!(!waiting.is_finished(), "granted beside another holder");
     assert!(matches!(release(theirs, held).await, Release::Freed));
     let step = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap();
@@ -388,7 +388,7 @@ async fn what_is_printed_shows_no_id_of_a_claim() {
         let (client, waits) = (client.clone(), waits.clone());
         async move { take(&client, &waits).await }
     });
-    stand(&client, &held.resource, 1).await;
+    wait_for_waiters(&client, &held.resource, 1).await;
     let proof = grant.proof.get::<ZooKeeperProof>().unwrap();
     let printed = format!("{client:?} {grant:?} {proof:?}");
     // A node that another user left there makes the queue unreadable, and the error shows names.
@@ -411,7 +411,7 @@ async fn what_is_printed_shows_no_id_of_a_claim() {
 
 /// As in every store: a queue that grew without end would cost each newcomer more than the last.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_waits_behind_ten_thousand() {
+async fn claim_behind_ten_thousand_is_refused() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let client = backend(&format!("{}?session=60s", servers.url())).await;
     let first = claim("full", Share::MUTEX);
@@ -484,7 +484,7 @@ fn count_from(servers: &ZooKeeperEnsemble, path: &str, number: i32) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// ZooKeeper says that its counter rolls over. It does not, and what nobody can put in order is not granted.
+/// ZooKeeper says that its counter rolls over. It does not, and what has no order is not granted.
 #[tokio::test(flavor = "multi_thread")]
 async fn counter_overflow_keeps_one_holder_and_then_starts_again() {
     // Asked for first, so that nothing is started for a test that is skipped.
@@ -506,7 +506,7 @@ async fn counter_overflow_keeps_one_holder_and_then_starts_again() {
     for claim in claims.drain(..3) {
         let (waiter, waiting) = (client.clone(), claim.clone());
         tasks.push_back((claim, tokio::spawn(async move { take(&waiter, &waiting).await })));
-        stand(&client, &first.resource, tasks.len()).await;
+        wait_for_waiters(&client, &first.resource, tasks.len()).await;
     }
     assert!(matches!(release(&client, &first).await, Release::Freed));
     while let Some((claim, task)) = tasks.pop_front() {
@@ -545,7 +545,7 @@ async fn counter_overflow_keeps_one_holder_and_then_starts_again() {
     assert!(next.fence > alone.fence);
     let (waiter, waiting) = (client.clone(), claims[0].clone());
     let task = tokio::spawn(async move { take(&waiter, &waiting).await });
-    stand(&client, &first.resource, 1).await;
+    wait_for_waiters(&client, &first.resource, 1).await;
     assert!(matches!(release(&client, &claims[1]).await, Release::Freed));
     assert!(task.await.unwrap().fence > next.fence);
 }

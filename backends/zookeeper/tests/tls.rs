@@ -51,7 +51,7 @@ async fn a_lock_is_held_through_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cannot_be_verified_is_refused_on_either_side() {
+async fn unverified_peer_is_refused_on_either_side() {
     let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
     let certificates = servers.certificates().unwrap();
     let (ca, addr) = (certificates.ca_path().display(), servers.secure_addr(0));
@@ -62,7 +62,7 @@ async fn who_cannot_be_verified_is_refused_on_either_side() {
     let failure = connect(&format!("zks://{addr}?timeout=2s")).await.unwrap_err();
     let told = failure.detail().contains("certificate") || failure.detail().contains("no TLS authorities");
     assert!(told, "{failure}");
-    // Nobody speaks TLS there.
+    // That server does not speak TLS.
     let plain = url("", servers.addr(0), certificates);
     let failure = connect(&plain.replace("timeout=20s", "timeout=2s")).await.unwrap_err();
     assert!(failure.detail().contains("TLS"), "{failure}");
@@ -118,14 +118,15 @@ async fn a_session_outlives_its_tls_connection_and_ends_in_time() {
 async fn another_process_gets_nothing_through_the_tunnel() {
     let Some(servers) = ZooKeeperEnsemble::start_tls_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.secure_addr(0)).await.unwrap();
-    let before = doors();
+    let before = listening_ports();
     let _ours = connect(&url("", proxy.addr(), servers.certificates().unwrap())).await.unwrap();
     let carried = proxy.accepted();
-    // Every loopback port on which this process listens since, the tunnel's door among them.
-    let doors: Vec<u16> = doors().into_iter().filter(|door| !before.contains(door)).collect();
+    // Every loopback port on which this process listens since, the tunnel's port among them.
+    let listening_ports: Vec<u16> =
+        listening_ports().into_iter().filter(|port| !before.contains(port)).collect();
     let mut refused = 0;
-    for door in doors {
-        let script = format!("exec 3<>/dev/tcp/127.0.0.1/{door}; printf srvr >&3; cat <&3");
+    for port in listening_ports {
+        let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf srvr >&3; cat <&3");
         let mut theirs = tokio::process::Command::new("bash")
             .args(["-c", &script])
             .stdout(std::process::Stdio::piped())
@@ -143,7 +144,7 @@ async fn another_process_gets_nothing_through_the_tunnel() {
 }
 
 /// The loopback ports on which this process listens.
-fn doors() -> Vec<u16> {
+fn listening_ports() -> Vec<u16> {
     let open: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
         .flatten()

@@ -36,11 +36,11 @@ impl EventSubscriber for Idle {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [who, cycles] = words.as_slice() else { return Err(USAGE.into()) };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [mode, cycles] = arguments.as_slice() else { return Err(USAGE.into()) };
     let clock = Arc::new(Counting::default());
     let builder = Client::builder().clock(clock.clone());
-    let builder = match who.as_str() {
+    let builder = match mode.as_str() {
         "nobody" => builder,
         "idle" => builder.subscriber(Arc::new(Idle)),
         "metrics" => builder.subscriber(Arc::new(Metrics::new())),

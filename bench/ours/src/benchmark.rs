@@ -12,7 +12,7 @@ use leasehold_testkit::{RedisServer, require};
 use tokio::process::Command;
 
 use crate::Outcome;
-use crate::captured::{Spoken, Template};
+use crate::captured::{CapturedCycle, Template};
 
 /// `redis-benchmark` with so many connections, each with so many requests under way.
 #[derive(Debug)]
@@ -34,16 +34,16 @@ impl Benchmark {
     pub(crate) async fn rate(
         &mut self,
         server: &RedisServer,
-        spoken: &Spoken,
+        captured: &CapturedCycle,
         length: Duration,
     ) -> Outcome<f64> {
         let requests = ((self.guess * length.as_secs_f64()) as usize).max(1_000);
         server.flushall().await?;
-        let acquires = self.repeat(server, &spoken.acquire, requests, FRESH).await?;
+        let acquires = self.repeat(server, &captured.acquire, requests, FRESH).await?;
         server.flushall().await?;
         let held = (requests * HELD_PER_RELEASE).min(HELD_MAX);
-        hold_many(server, spoken, held).await?;
-        let releases = self.repeat(server, &spoken.release, requests, held).await?;
+        hold_many(server, captured, held).await?;
+        let releases = self.repeat(server, &captured.release, requests, held).await?;
         server.flushall().await?;
         self.guess = 1.0 / (1.0 / acquires + 1.0 / releases);
         Ok(self.guess)
@@ -69,7 +69,7 @@ impl Benchmark {
         for (option, number) in numbers {
             command.arg(option).arg(number.to_string());
         }
-        let output = command.args(template.words(PLACEHOLDER, ID)).kill_on_drop(true).output().await?;
+        let output = command.args(template.args(PLACEHOLDER, ID)).kill_on_drop(true).output().await?;
         let text = String::from_utf8_lossy(&output.stdout);
         // The first column repeats the command, in which there may be commas; the rate is the seventh
         // from the end.
@@ -91,12 +91,12 @@ const HELD_PER_RELEASE: usize = 8;
 const HELD_MAX: usize = 200_000;
 
 /// Makes as many held locks as will be drawn from, by copies of what one acquire has written.
-async fn hold_many(server: &RedisServer, spoken: &Spoken, count: usize) -> Outcome<()> {
-    server.command(&spoken.acquire.words("source", ID)).await?;
-    let (from, to) = (spoken.release.keys("source")?, spoken.release.keys(PLACEHOLDER)?);
-    let mut words = vec!["EVAL".to_owned(), COPY.to_owned(), "0".to_owned(), count.to_string()];
-    words.extend(from.into_iter().zip(to).flat_map(|(from, to)| [from, to]));
-    server.command(&words).await?;
+async fn hold_many(server: &RedisServer, captured: &CapturedCycle, count: usize) -> Outcome<()> {
+    server.command(&captured.acquire.args("source", ID)).await?;
+    let (from, to) = (captured.release.keys("source")?, captured.release.keys(PLACEHOLDER)?);
+    let mut arguments = vec!["EVAL".to_owned(), COPY.to_owned(), "0".to_owned(), count.to_string()];
+    arguments.extend(from.into_iter().zip(to).flat_map(|(from, to)| [from, to]));
+    server.command(&arguments).await?;
     Ok(())
 }
 

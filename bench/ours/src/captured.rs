@@ -1,6 +1,6 @@
-//! The commands that leasehold really sends, overheard on the server, so that others can send the same.
+//! The commands that leasehold really sends, captured on the server, so that others can send the same.
 //!
-//! Nothing of the backend's insides is known here: the server's own MONITOR shows the words of each
+//! No internals of the backend are known here: the server's own MONITOR shows the arguments of each
 //! command. The measured limit of the server therefore follows every change of the scripts and of their
 //! arguments.
 
@@ -15,7 +15,7 @@ use crate::Outcome;
 
 /// The two commands of one uncontended cycle.
 #[derive(Clone, Debug)]
-pub(crate) struct Spoken {
+pub(crate) struct CapturedCycle {
     pub(crate) acquire: Template,
     pub(crate) release: Template,
     /// Commands that a cycle sent, over many cycles: everything, not only these two.
@@ -25,35 +25,39 @@ pub(crate) struct Spoken {
 /// One command, in which the lock's name and the claim's id can be replaced.
 #[derive(Clone, Debug)]
 pub(crate) struct Template {
-    words: Vec<String>,
+    args: Vec<String>,
     id: String,
 }
 
-impl Spoken {
-    /// Overhears some cycles of one lock.
-    pub(crate) async fn on(server: &RedisServer) -> Outcome<Spoken> {
+impl CapturedCycle {
+    /// Captures some cycles of one lock.
+    pub(crate) async fn on(server: &RedisServer) -> Outcome<CapturedCycle> {
         let locks = Client::open(&server.url()).await?;
         let mutex = locks.mutex(NAME);
         // The first cycle teaches the server the scripts.
         mutex.lock().await?.release().await?;
-        let heard = overhear(server, async {
+        let commands = capture(server, async {
             for _ in 0..CYCLES {
                 mutex.lock().await?.release().await?;
             }
             Ok(())
         });
-        let heard = heard.await?;
-        let commands_per_cycle = heard.len() as f64 / f64::from(CYCLES);
-        let mut heard = heard.into_iter();
-        let (Some(acquire), Some(release)) = (heard.next(), heard.next()) else {
+        let commands = commands.await?;
+        let commands_per_cycle = commands.len() as f64 / f64::from(CYCLES);
+        let mut commands = commands.into_iter();
+        let (Some(acquire), Some(release)) = (commands.next(), commands.next()) else {
             return Err("nothing was overheard of an acquire and its release".into());
         };
-        Ok(Spoken { acquire: Template::of(acquire)?, release: Template::of(release)?, commands_per_cycle })
+        Ok(CapturedCycle {
+            acquire: Template::of(acquire)?,
+            release: Template::of(release)?,
+            commands_per_cycle,
+        })
     }
 }
 
 impl Template {
-    /// Overhears the renewal of a single lease, and makes it one that extends a lease to `to`.
+    /// Captures the renewal of a single lease, and makes it one that extends a lease to `to`.
     pub(crate) async fn of_renewal(server: &RedisServer, to: Duration) -> Outcome<Template> {
         let locks = Client::open(&server.url()).await?;
         // Short, so that it is soon renewed.
@@ -61,53 +65,53 @@ impl Template {
         let guard = locks.mutex(NAME).ttl(ttl).lock().await?;
         // The first renewal teaches the server the script.
         tokio::time::sleep(ttl / 2).await;
-        let heard = overhear(server, async {
+        let commands = capture(server, async {
             tokio::time::sleep(ttl * 2 / 3).await;
             Ok(())
         });
-        let mut renewal = heard.await?.pop().ok_or("nothing was overheard of a renewal")?;
+        let mut renewal = commands.await?.pop().ok_or("nothing was overheard of a renewal")?;
         guard.release().await?;
         let written = ttl.as_millis().to_string();
-        let place = renewal.iter_mut().find(|word| **word == written);
+        let place = renewal.iter_mut().find(|argument| **argument == written);
         *place.ok_or("the ttl was not found in what was overheard of a renewal")? =
             to.as_millis().to_string();
         Template::of(renewal)
     }
 
-    fn of(words: Vec<String>) -> Outcome<Template> {
+    fn of(args: Vec<String>) -> Outcome<Template> {
         let is_id = |part: &&str| part.len() == 32 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let id = words.iter().filter_map(|word| word.split(':').next()).find(is_id);
+        let id = args.iter().filter_map(|argument| argument.split(':').next()).find(is_id);
         let id = id.ok_or("no claim's id was found in what was overheard")?.to_owned();
-        if !words.iter().any(|word| word.contains(NAME)) {
-            return Err(format!("the lock's name was not found in {words:?}").into());
+        if !args.iter().any(|argument| argument.contains(NAME)) {
+            return Err(format!("the lock's name was not found in {args:?}").into());
         }
-        Ok(Template { words, id })
+        Ok(Template { args, id })
     }
 
-    /// Returns the words with another name and another id.
-    pub(crate) fn words(&self, name: &str, id: &str) -> Vec<String> {
-        self.words.iter().map(|word| word.replace(NAME, name).replace(&self.id, id)).collect()
+    /// Returns the arguments with another name and another id.
+    pub(crate) fn args(&self, name: &str, id: &str) -> Vec<String> {
+        self.args.iter().map(|argument| argument.replace(NAME, name).replace(&self.id, id)).collect()
     }
 
-    /// As [`Template::words`], for the client library.
+    /// As [`Template::args`], for the client library.
     pub(crate) fn command(&self, name: &str, id: &str) -> Cmd {
         let mut command = Cmd::new();
-        for word in self.words(name, id) {
-            command.arg(word);
+        for argument in self.args(name, id) {
+            command.arg(argument);
         }
         command
     }
 
-    /// As [`Template::words`], as bytes for a socket.
+    /// As [`Template::args`], as bytes for a socket.
     pub(crate) fn bytes(&self, name: &str, id: &str) -> Vec<u8> {
         self.command(name, id).get_packed_command()
     }
 
     /// Returns the keys that it names.
     pub(crate) fn keys(&self, name: &str) -> Outcome<Vec<String>> {
-        let words = self.words(name, &self.id);
-        let count: usize = words.get(2).ok_or("the captured command is not a script")?.parse()?;
-        Ok(words.into_iter().skip(3).take(count).collect())
+        let args = self.args(name, &self.id);
+        let count: usize = args.get(2).ok_or("the captured command is not a script")?.parse()?;
+        Ok(args.into_iter().skip(3).take(count).collect())
     }
 }
 
@@ -118,51 +122,48 @@ const MARK: &str = "overheard-end";
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Returns the commands that clients sent while `work` was done; the calls of scripts are left out.
-async fn overhear(
-    server: &RedisServer,
-    work: impl Future<Output = Outcome<()>>,
-) -> Outcome<Vec<Vec<String>>> {
+async fn capture(server: &RedisServer, work: impl Future<Output = Outcome<()>>) -> Outcome<Vec<Vec<String>>> {
     let client = redis::Client::open(server.url())?;
     let mut own = client.get_multiplexed_async_connection().await?;
     let mut monitor = client.get_async_monitor().await?;
     let mut lines = monitor.on_message::<String>();
     work.await?;
     redis::cmd("ECHO").arg(MARK).exec_async(&mut own).await?;
-    let mut heard = Vec::new();
+    let mut commands = Vec::new();
     loop {
         let line = tokio::time::timeout(LIMIT, lines.next()).await?.ok_or("MONITOR ended")?;
-        let Some((source, words)) = line.split_once("] ") else { continue };
+        let Some((source, args)) = line.split_once("] ") else { continue };
         if source.ends_with(" lua") {
             continue;
         }
-        let words = unquoted(words);
-        if words.last().is_some_and(|word| word == MARK) {
-            return Ok(heard);
+        let args = unquoted(args);
+        if args.last().is_some_and(|argument| argument == MARK) {
+            return Ok(commands);
         }
-        heard.push(words);
+        commands.push(args);
     }
 }
 
-/// Reads words as MONITOR quotes them.
+/// Reads arguments as MONITOR quotes them.
 fn unquoted(line: &str) -> Vec<String> {
-    let mut words = Vec::new();
+    let mut args = Vec::new();
     let mut letters = line.chars();
     while letters.by_ref().any(|letter| letter == '"') {
-        let mut word = String::new();
+        let mut argument = String::new();
         while let Some(letter) = letters.next().filter(|letter| *letter != '"') {
             match letter {
-                '\\' => word.extend(letters.next().map(|escaped| match escaped {
+                '\\' => argument.extend(letters.next().map(|escaped| match escaped {
                     'n' => '\n',
                     'r' => '\r',
                     't' => '\t',
                     plain => plain,
                 })),
-                plain => word.push(plain),
+                plain => argument.push(plain),
             }
         }
-        words.push(word);
+        args.push(argument);
     }
-    words
+    args
 }
 
 #[cfg(test)]
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quoted_words_are_read() {
+    fn quoted_arguments_are_read() {
         assert_eq!(unquoted(r#""EVALSHA" "a b" "" "q\"\\n\n""#), ["EVALSHA", "a b", "", "q\"\\n\n"]);
     }
 
@@ -178,25 +179,25 @@ mod tests {
     fn name_and_id_are_replaced() {
         let id = "0123456789abcdef0123456789abcdef";
         let sent = ["EVALSHA", "sha", "1", "{lh:overheard-lock}:held", &format!("{id}:1:1")];
-        let template = Template::of(sent.iter().map(|word| (*word).to_owned()).collect()).unwrap();
-        assert_eq!(template.words("x", "me"), ["EVALSHA", "sha", "1", "{lh:x}:held", "me:1:1"]);
+        let template = Template::of(sent.iter().map(|argument| (*argument).to_owned()).collect()).unwrap();
+        assert_eq!(template.args("x", "me"), ["EVALSHA", "sha", "1", "{lh:x}:held", "me:1:1"]);
         assert_eq!(template.keys("x").unwrap(), ["{lh:x}:held"]);
         assert!(Template::of(vec!["PING".to_owned()]).is_err());
     }
 
     #[tokio::test]
-    async fn what_is_overheard_can_be_sent_again() {
+    async fn captured_commands_can_be_sent_again() {
         let Some(server) = RedisServer::start_or_skip().await else { return };
-        let spoken = Spoken::on(&server).await.unwrap();
-        assert_eq!(spoken.commands_per_cycle, 2.0);
+        let captured = CapturedCycle::on(&server).await.unwrap();
+        assert_eq!(captured.commands_per_cycle, 2.0);
         let id = "00000000000000000000000000000001";
-        server.command(&spoken.acquire.words("other", id)).await.unwrap();
+        server.command(&captured.acquire.args("other", id)).await.unwrap();
         let locks = Client::open(&server.url()).await.unwrap();
         assert!(locks.mutex("other").try_lock().await.unwrap().is_none());
-        let freed = server.command(&spoken.release.words("other", id)).await.unwrap();
+        let freed = server.command(&captured.release.args("other", id)).await.unwrap();
         assert_eq!(freed, leasehold_testkit::Reply::Int(1));
         let renewal = Template::of_renewal(&server, Duration::from_secs(60)).await.unwrap();
-        let gone = server.command(&renewal.words("other", id)).await.unwrap();
+        let gone = server.command(&renewal.args("other", id)).await.unwrap();
         assert_eq!(gone, leasehold_testkit::Reply::Many(vec![leasehold_testkit::Reply::Int(0)]));
     }
 }

@@ -49,7 +49,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     if rival.is_none() {
         report.skip(format!("crowd: {}", Rival::MISSING));
     }
-    rounds.tell(report);
+    rounds.add_to_report(report);
     Ok(())
 }
 
@@ -70,7 +70,7 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn tell(&self, report: &mut Report) {
+    fn add_to_report(&self, report: &mut Report) {
         let rate = Measure { group: GROUP, what: "acquisitions, all tasks together", unit: Unit::PerSecond };
         let fairness = Measure {
             group: GROUP,

@@ -8,7 +8,7 @@ use leasehold_testkit::RedisServer;
 
 use crate::Outcome;
 use crate::benchmark::Benchmark;
-use crate::captured::Spoken;
+use crate::captured::CapturedCycle;
 use crate::load::Load;
 use crate::plan::Plan;
 use crate::raw::{self, Raw};
@@ -17,11 +17,11 @@ use crate::rival::Rival;
 
 pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     let server = RedisServer::start().await?;
-    let spoken = Spoken::on(&server).await?;
+    let captured = CapturedCycle::on(&server).await?;
     for tasks in [1, TASKS] {
-        measure_tasks(plan, report, &server, &spoken, tasks).await?;
+        measure_tasks(plan, report, &server, &captured, tasks).await?;
     }
-    let commands = Series::once(spoken.commands_per_cycle);
+    let commands = Series::once(captured.commands_per_cycle);
     let measure = Measure { group: GROUP, what: "commands for a cycle", unit: Unit::Count };
     let one_way = Some(Target::AtMost(1.0));
     report.compare(
@@ -75,18 +75,18 @@ async fn measure_tasks(
     plan: &Plan,
     report: &mut Report,
     server: &RedisServer,
-    spoken: &Spoken,
+    captured: &CapturedCycle,
     tasks: usize,
 ) -> Outcome<()> {
     let ours = Ours::open(&server.url(), tasks, raw::name).await?;
-    let library = Raw::scripts(server, spoken, tasks).await?;
+    let library = Raw::scripts(server, captured, tasks).await?;
     let classic = Raw::classic(server, tasks).await?;
     let rival = Rival::find();
     let (mut many, mut deep) = (Benchmark::new(tasks, 1)?, Benchmark::new(1, tasks)?);
     // Unmeasured: connections are made, scripts known, numbers of requests guessed.
     ours.run(plan.round / 5).await?;
-    many.rate(server, spoken, plan.round / 5).await?;
-    deep.rate(server, spoken, plan.round / 5).await?;
+    many.rate(server, captured, plan.round / 5).await?;
+    deep.rate(server, captured, plan.round / 5).await?;
     // One task alone is described by its latency, many by their rate.
     let value = |rate: f64| if tasks == 1 { 1e6 / rate } else { rate };
     let mut rounds = Rounds::default();
@@ -94,13 +94,13 @@ async fn measure_tasks(
         let load = ours.run(plan.round).await?;
         rounds.ours.push(value(load.rate()));
         rounds.ours_cpu.push(load.cpu_per_cycle());
-        rounds.many.push(value(many.rate(server, spoken, plan.round).await?));
+        rounds.many.push(value(many.rate(server, captured, plan.round).await?));
         let load = library.run(plan.round).await?;
         rounds.library.push(value(load.rate()));
         rounds.library_cpu.push(load.cpu_per_cycle());
-        rounds.bare.push(value(raw::bare(server, spoken, tasks, plan.round).await?));
+        rounds.bare.push(value(raw::bare(server, captured, tasks, plan.round).await?));
         if tasks > 1 {
-            rounds.deep.push(deep.rate(server, spoken, plan.round).await?);
+            rounds.deep.push(deep.rate(server, captured, plan.round).await?);
         }
         rounds.classic.push(value(classic.run(plan.round).await?.rate()));
         if let Some(rival) = &rival {
@@ -111,12 +111,12 @@ async fn measure_tasks(
     if rival.is_none() {
         report.skip(format!("cycle, {tasks} tasks: {}", Rival::MISSING));
     }
-    rounds.tell(report, tasks);
+    rounds.add_to_report(report, tasks);
     Ok(())
 }
 
 impl Rounds {
-    fn tell(&self, report: &mut Report, tasks: usize) {
+    fn add_to_report(&self, report: &mut Report, tasks: usize) {
         let one = tasks == 1;
         let (what, unit) = if one {
             ("latency of a cycle, 1 task", Unit::Micros)

@@ -19,7 +19,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     in_process(plan, report, directory.path()).await?;
     let (path, plan) = (directory.path().to_owned(), Processes { pairs: plan.processes });
     match plan.run(path).await? {
-        Ok(times) => times.tell(report),
+        Ok(times) => times.add_to_report(report),
         Err(why) => report.skip(format!("the command beside flock(1): {why}")),
     }
     Ok(())
@@ -120,7 +120,7 @@ impl Processes {
 }
 
 impl Times {
-    fn tell(&self, report: &mut Report) {
+    fn add_to_report(&self, report: &mut Report) {
         let measure =
             Measure { group: GROUP, what: "`leasehold run NAME -- true` as a process", unit: Unit::Micros };
         report.compare(measure, &self.ours, "`flock FILE true` as a process", &self.flock, None);

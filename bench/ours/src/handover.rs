@@ -31,9 +31,9 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
         files.push(&line.run(Means::Client, &store).await?);
         flock.push(&line.run(Means::Flock, &plain).await?);
     }
-    redis.tell(report, REDIS, "a token by RPUSH and BLPOP, crate redis", &token);
-    redis.tell(report, REDIS, "leasehold with ?wait=poll", &polled);
-    files.tell(report, FILES, "flock, blocking", &flock);
+    redis.add_to_report(report, REDIS, "a token by RPUSH and BLPOP, crate redis", &token);
+    redis.add_to_report(report, REDIS, "leasehold with ?wait=poll", &polled);
+    files.add_to_report(report, FILES, "flock, blocking", &flock);
     Ok(())
 }
 
@@ -66,7 +66,7 @@ impl Latencies {
         self.most.push(quantile(micros, 0.99));
     }
 
-    pub(crate) fn tell(
+    pub(crate) fn add_to_report(
         &self,
         report: &mut Report,
         measures: [Measure; 2],

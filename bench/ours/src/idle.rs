@@ -16,7 +16,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
         let notified = watch(case.locks, "", plan.idling).await?;
         // Polling shows its traffic in a moment.
         let polling = watch(case.locks, "?wait=poll", plan.idling / 3).await?;
-        case.tell(report, &notified, &polling);
+        case.add_to_report(report, &notified, &polling);
     }
     Ok(())
 }
@@ -101,7 +101,7 @@ const SETTLE: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(600);
 
 impl Case {
-    fn tell(&self, report: &mut Report, notified: &Watched, polling: &Watched) {
+    fn add_to_report(&self, report: &mut Report, notified: &Watched, polling: &Watched) {
         let what = |what, unit| Measure { group: GROUP, what, unit };
         let once = Series::once;
         report.compare(

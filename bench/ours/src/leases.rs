@@ -8,7 +8,7 @@ use leasehold_testkit::RedisServer;
 use tokio::task::JoinSet;
 
 use crate::Outcome;
-use crate::captured::{Spoken, Template};
+use crate::captured::{CapturedCycle, Template};
 use crate::effort::{own_cpu, sent, server_cpu};
 use crate::plan::Plan;
 use crate::raw;
@@ -34,7 +34,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     if !locks.close(Duration::from_secs(60)).await {
         return Err("not all leases could be released".into());
     }
-    tell(report, &together, &singly);
+    add_to_report(report, &together, &singly);
     Ok(())
 }
 
@@ -83,10 +83,10 @@ impl Watched {
 
 /// As many leases, each renewed once by a command of its own, 64 under way at the same time.
 async fn one_by_one(server: &RedisServer, leases: usize) -> Outcome<Watched> {
-    let spoken = Spoken::on(server).await?;
+    let captured = CapturedCycle::on(server).await?;
     // Longer than what was acquired, so that each renewal changes something.
     let renewal = Template::of_renewal(server, Duration::from_secs(600)).await?;
-    for template in [&spoken.acquire, &renewal] {
+    for template in [&captured.acquire, &renewal] {
         let commands: Vec<_> =
             (0..leases).map(|lease| template.command(&raw::name(lease), &raw::id(lease))).collect();
         let connection = raw::connect(server).await?;
@@ -134,7 +134,7 @@ pub(crate) async fn hold_all(locks: &Client, leases: usize, ttl: Duration) -> Ou
     Ok(guards)
 }
 
-fn tell(report: &mut Report, together: &Watched, singly: &Watched) {
+fn add_to_report(report: &mut Report, together: &Watched, singly: &Watched) {
     let what = |what, unit| Measure { group: GROUP, what, unit };
     let per_lease =
         |watched: &Watched| Series::once(watched.commands as f64 / watched.renewals.max(1) as f64);

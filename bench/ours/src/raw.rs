@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Value};
 
 use crate::Outcome;
-use crate::captured::{Spoken, Template};
+use crate::captured::{CapturedCycle, Template};
 use crate::load::Load;
 
 /// One shared connection of the client library, with two commands for each task.
@@ -22,10 +22,14 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// Builds the scripts of leasehold, a lock for each task.
-    pub(crate) async fn scripts(server: &RedisServer, spoken: &Spoken, tasks: usize) -> Outcome<Raw> {
+    pub(crate) async fn scripts(
+        server: &RedisServer,
+        captured: &CapturedCycle,
+        tasks: usize,
+    ) -> Outcome<Raw> {
         let pair = |task| {
             let (name, id) = (name(task), id(task));
-            (spoken.acquire.command(&name, &id), spoken.release.command(&name, &id))
+            (captured.acquire.command(&name, &id), captured.release.command(&name, &id))
         };
         Raw::of(server, (0..tasks).map(pair).collect()).await
     }
@@ -77,14 +81,14 @@ pub(crate) async fn connect(server: &RedisServer) -> Outcome<MultiplexedConnecti
 /// connection.
 pub(crate) async fn bare(
     server: &RedisServer,
-    spoken: &Spoken,
+    captured: &CapturedCycle,
     depth: usize,
     length: Duration,
 ) -> Outcome<f64> {
     let all = |template: &Template| {
         (0..depth).flat_map(|task| template.bytes(&name(task), &id(task))).collect::<Vec<u8>>()
     };
-    let (acquires, releases) = (all(&spoken.acquire), all(&spoken.release));
+    let (acquires, releases) = (all(&captured.acquire), all(&captured.release));
     let address = server.addr();
     let pump = move || {
         let mut socket = TcpStream::connect(address)?;

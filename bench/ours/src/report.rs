@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_told() {
+    fn skipped_measurement_is_reported() {
         let mut report = Report::default();
         report.skip("the rival: not built");
         assert!(report.table().contains("not measured: the rival"));

@@ -18,7 +18,7 @@ pub(crate) struct Rival {
 
 /// The output that it prints: see `bench/rivals`.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct RivalOutput {
     by_task: Vec<u64>,
     seconds: f64,
 }
@@ -29,15 +29,15 @@ impl Rival {
 
     /// Finds the crate rslock, where it was built.
     pub(crate) fn find() -> Option<Rival> {
-        Rival::beside_us("leasehold-bench-rivals")
+        Rival::in_same_directory("leasehold-bench-rivals")
     }
 
     /// Finds the crate distributed-lock on PostgreSQL, where it was built.
     pub(crate) fn postgres() -> Option<Rival> {
-        Rival::beside_us("leasehold-bench-rival-postgres")
+        Rival::in_same_directory("leasehold-bench-rival-postgres")
     }
 
-    fn beside_us(name: &str) -> Option<Rival> {
+    fn in_same_directory(name: &str) -> Option<Rival> {
         let program = std::env::current_exe().ok()?.with_file_name(name);
         program.is_file().then_some(Rival { program })
     }
@@ -51,8 +51,8 @@ impl Rival {
         if !output.status.success() {
             return Err(format!("the rival failed: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
-        let told: Told = serde_json::from_slice(&output.stdout)?;
-        let took = Duration::from_secs_f64(told.seconds);
-        Ok(Load { by_task: told.by_task, took, cpu: Duration::ZERO })
+        let parsed: RivalOutput = serde_json::from_slice(&output.stdout)?;
+        let took = Duration::from_secs_f64(parsed.seconds);
+        Ok(Load { by_task: parsed.by_task, took, cpu: Duration::ZERO })
     }
 }

@@ -28,7 +28,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
 }
 
 /// A measure that is taken in turn with ours.
-struct Beside<'a> {
+struct Comparison<'a> {
     name: String,
     target: Option<Target>,
     rate: Box<dyn AsyncRate + 'a>,
@@ -41,9 +41,9 @@ trait AsyncRate {
     async fn rate(&mut self, plan: &Plan) -> Outcome<f64>;
 }
 
-impl<'a> Beside<'a> {
-    fn new(name: impl Into<String>, target: Option<Target>, rate: impl AsyncRate + 'a) -> Beside<'a> {
-        Beside { name: name.into(), target, rate: Box::new(rate), series: Series::default() }
+impl<'a> Comparison<'a> {
+    fn new(name: impl Into<String>, target: Option<Target>, rate: impl AsyncRate + 'a) -> Comparison<'a> {
+        Comparison { name: name.into(), target, rate: Box::new(rate), series: Series::default() }
     }
 }
 
@@ -53,7 +53,7 @@ async fn in_turn(
     group: &'static str,
     ours: &Ours,
     tasks: usize,
-    mut others: Vec<Beside<'_>>,
+    mut others: Vec<Comparison<'_>>,
     plan: &Plan,
     report: &mut Report,
 ) -> Outcome<()> {

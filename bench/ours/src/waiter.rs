@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_waiter_prints_is_read() {
+    fn output_of_a_waiter_is_read() {
         let holds = Hold::read_all("1 5\n7 9\n").unwrap();
         assert_eq!(holds, [Hold { granted: 1, released: 5 }, Hold { granted: 7, released: 9 }]);
         assert!(Hold::read_all("nonsense").is_err());

@@ -15,18 +15,18 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     let alone = Client::open("mem:").await?;
     let idle = watched_by(Arc::new(Idle)).await?;
     let metrics = watched_by(Arc::new(Metrics::new())).await?;
-    let (mut nobody, mut with_idle, mut with_metrics) =
+    let (mut unwatched, mut with_idle, mut with_metrics) =
         (Series::default(), Series::default(), Series::default());
     cycle(&alone, plan.round).await?;
     for _ in 0..plan.rounds {
-        nobody.push(cycle(&alone, plan.round).await?);
+        unwatched.push(cycle(&alone, plan.round).await?);
         with_idle.push(cycle(&idle, plan.round).await?);
         with_metrics.push(cycle(&metrics, plan.round).await?);
     }
     let measure = Measure { group: GROUP, what: "acquire and release", unit: Unit::Micros };
-    report.compare(measure, &with_idle, "nobody listens", &nobody, None);
+    report.compare(measure, &with_idle, "nobody listens", &unwatched, None);
     let what = "acquire and release, with Metrics and no recorder";
-    report.compare(Measure { what, ..measure }, &with_metrics, "nobody listens", &nobody, None);
+    report.compare(Measure { what, ..measure }, &with_metrics, "nobody listens", &unwatched, None);
     Ok(())
 }
 

@@ -1,5 +1,5 @@
 //! A whole [`Backend`](leasehold_core::Backend) over any store that can read a small value and change it if
-//! nobody else did: a row, an item, a record.
+//! no other client did: a row, an item, a record.
 //!
 //! One cell per resource holds the [`Ledger`](leasehold_core::Ledger) as text. A client reads the cell,
 //! lets the ledger decide, and writes the result back on the condition that the cell is still what was
@@ -24,22 +24,22 @@
 //! [`ClockSource::Observer`]: for stores without a clock that can be used. A ledger holds spans, not dates.
 //! Each observer counts from when it first saw a claim in the state that it is in: one that gave no sign of
 //! life for its whole span is dead. Each renewal, each repeated grant and each adoption counts as a sign in
-//! the ledger, so that nobody has to have seen the claim before to be heard. A newcomer waits for one span
-//! more than the others; no step of any clock frees a claim early.
+//! the ledger, so that no client has to have seen the claim before for its sign to count. A newcomer waits
+//! for one span more than the others; no step of any clock frees a claim early.
 //!
 //! # ShedLock's table
 //!
-//! A row of ShedLock has no room for a ledger, and others write it by rules of their own. [`ShedBackend`]
+//! A row of ShedLock has no space for a ledger, and others write it by rules of their own. [`ShedBackend`]
 //! is a backend of its own over the four statements that a [`ShedTable`] brings.
 //!
 //! # Registers
 //!
-//! A store that can keep a second set of cells has registers too, by [`Shelf`].
+//! A store that can keep a second set of cells has registers too, by [`CellRegisters`].
 //!
 //! # Ground rules
 //!
-//! Nothing here knows SQL or a wire. All waits and retries are bounded. What may have happened is reported
-//! as such and settled by repeating the request with the same claim: its id is in the ledger.
+//! Nothing here knows SQL or a protocol. All waits and retries are bounded. What may have happened is
+//! reported as such and settled by repeating the request with the same claim: its id is in the ledger.
 
 mod backend;
 mod cells;
@@ -49,7 +49,7 @@ mod state;
 mod wait;
 
 pub use backend::CellBackend;
-pub use backend::registers::Shelf;
+pub use backend::registers::CellRegisters;
 pub use backend::sweep::SweepReport;
 pub use cells::{
     AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin, Put, Swap,

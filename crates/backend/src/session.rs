@@ -9,21 +9,21 @@
 //! # What a server brings
 //!
 //! [`Sessions`] opens sessions and reads the holders; a [`Session`] locks, unlocks, gives a sign of life,
-//! and cancels a question that waits. Dropping it closes the connection.
+//! and cancels a request that waits. Dropping it closes the connection.
 //!
 //! # When a lock is lost
 //!
 //! The end of a connection is reported, and every holder on it learns of it at once. Silence, because the
-//! network parts, is reported to nobody: so each session is asked for a sign of life five times in the time
-//! for which a holder may count on it (the profile's [`Liveness::Heartbeat`](leasehold_core::Liveness)),
-//! counted from before the last question that was answered. The server must keep a silent session for
-//! longer than that, by what is set for the session when it is opened. So a holder knows of the loss before
-//! the server can give the lock to another client.
+//! network is partitioned, is not reported: so each session is asked for a sign of life five times in the
+//! time for which a holder may count on it (the profile's
+//! [`Liveness::Heartbeat`](leasehold_core::Liveness)), counted from before the last request that was
+//! answered. The server must keep a silent session for longer than that, by what is set for the session when
+//! it is opened. So a holder knows of the loss before the server can give the lock to another client.
 //!
 //! # Ground rules
 //!
-//! A connection of which anything is in doubt is closed, and never used again: a question whose answer did
-//! not come, a wait that could not be called back, an unlock that the server denies. All waits and retries
+//! A connection of which anything is in doubt is closed, and never used again: a request without an answer,
+//! a wait that could not be cancelled, an unlock that the server denies. All waits and retries
 //! are bounded.
 
 mod acquire;
@@ -39,5 +39,5 @@ mod sessions;
 pub use backend::SessionBackend;
 pub use diagnose::break_finding;
 pub use sessions::{
-    Answer, Ask, Capacity, LONGEST_WAIT, Session, Sessions, Sharing, collision, of_a_stranger,
+    Answer, Capacity, LONGEST_WAIT, LockRequest, Session, Sessions, Sharing, collision, foreign_holder,
 };

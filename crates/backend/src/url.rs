@@ -15,7 +15,7 @@ mod tls_files;
 
 pub use credentials::{Credentials, reveal};
 pub use host::Host;
-pub use options::{discreet, duration_between, invalid, number_up_to, plain_text};
+pub use options::{duration_between, invalid, number_up_to, plain_text, redact};
 pub use parts::Parts;
 pub use sql::{Create, SHEDLOCK, SqlOptions, check_shedlock, nothing_to_sweep, sql_name};
 #[cfg(feature = "rustls")]

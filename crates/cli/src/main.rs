@@ -30,7 +30,7 @@ use request::args::{Args, CompletionsArgs, RedlockVerb, Verb};
 use rustix::process::Signal;
 
 fn main() -> ExitCode {
-    if system::warden::is_called_for() {
+    if system::warden::is_warden() {
         return system::warden::serve().into();
     }
     let exit = match Args::try_parse() {
@@ -76,8 +76,8 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Man(args) => commands::man::man(&args),
         };
         // The lines of the log come before the error that ends the program.
-        if let Some(voice) = output::stderr::Stderr::started() {
-            voice.settle().await;
+        if let Some(stderr) = output::stderr::Stderr::started() {
+            stderr.flush().await;
         }
         exit
     });

@@ -1,4 +1,4 @@
-//! A backend in a hundred lines, and how it is brought before the laws.
+//! A backend in a hundred lines, and how the laws are checked on it.
 //!
 //! It keeps the ledger of the contract behind a mutex and lets its callers poll. `cargo run --example tiny`
 //! checks it law by law; in a test crate one line does: `leasehold_conformance::suite!(Tiny::default());`
@@ -15,7 +15,7 @@ use leasehold_core::{
     Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict, Wait,
 };
 
-/// A store, and at the same time every connection to it. Lines stay when they are empty, for their fences.
+/// A store, and at the same time every connection to it. Queues stay when they are empty, for their fences.
 #[derive(Clone, Debug, Default)]
 pub struct Tiny(Arc<Shared>);
 
@@ -23,10 +23,10 @@ pub struct Tiny(Arc<Shared>);
 struct Shared {
     profile: Profile,
     clock: SteadyClock,
-    lines: Mutex<BTreeMap<Resource, Ledger>>,
+    queues: Mutex<BTreeMap<Resource, Ledger>>,
 }
 
-/// This is all that the suite wants to know.
+/// All that the suite needs.
 #[async_trait]
 impl Subject for Tiny {
     async fn open(&self) -> Option<Arc<dyn Backend>> {
@@ -46,11 +46,11 @@ impl Backend for Tiny {
             return Err(Failure::new(FailureKind::Invalid, Effect::None, detail));
         }
         let (asked_at, patient) = (patience.now(), !patience.is_ended());
-        let wait = if patient { Wait::InLine(PLACE) } else { Wait::No };
+        let wait = if patient { Wait::Queued(PLACE) } else { Wait::No };
         let (share, note) = (claim.share, claim.note.clone());
         let ask = Ask { id: claim.id, share, lease: claim.ttl, wait, note };
         let now = self.0.clock.now();
-        match self.lines().entry(claim.resource.clone()).or_default().contend(&ask, now) {
+        match self.queues().entry(claim.resource.clone()).or_default().contend(&ask, now) {
             Verdict::Granted(fence) => {
                 Ok(Step::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
             }
@@ -62,20 +62,20 @@ impl Backend for Tiny {
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        let (mut lines, now) = (self.lines(), self.0.clock.now());
+        let (mut queues, now) = (self.queues(), self.0.clock.now());
         let mut renew = |claim: &Claim| {
-            let line = lines.get_mut(&claim.resource);
-            let renewed = line.is_some_and(|line| line.renew(claim.id, claim.ttl, now));
+            let queue = queues.get_mut(&claim.resource);
+            let renewed = queue.is_some_and(|queue| queue.renew(claim.id, claim.ttl, now));
             if renewed { Renewal::Renewed } else { Renewal::Lost }
         };
         batch.iter().map(|renewed| renew(renewed.claim)).collect()
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
-        let (mut lines, now) = (self.lines(), self.0.clock.now());
+        let (mut queues, now) = (self.queues(), self.0.clock.now());
         let mut release = |claim: &Claim| {
-            let line = lines.get_mut(&claim.resource);
-            let freed = line.is_some_and(|line| line.release(claim.id, now));
+            let queue = queues.get_mut(&claim.resource);
+            let freed = queue.is_some_and(|queue| queue.release(claim.id, now));
             if freed { Release::Freed } else { Release::Gone }
         };
         batch.iter().map(|claim| release(claim)).collect()
@@ -102,7 +102,7 @@ impl Backend for Tiny {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        let names: Vec<Resource> = self.lines().keys().cloned().collect();
+        let names: Vec<Resource> = self.queues().keys().cloned().collect();
         let asked =
             |name: &Resource| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
         let summary = |resource: Resource| {
@@ -115,17 +115,17 @@ impl Backend for Tiny {
 }
 
 impl Tiny {
-    fn lines(&self) -> MutexGuard<'_, BTreeMap<Resource, Ledger>> {
-        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<Resource, Ledger>> {
+        self.0.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn look(&self, resource: &Resource) -> Snapshot {
-        let (mut lines, now) = (self.lines(), self.0.clock.now());
+        let (mut queues, now) = (self.queues(), self.0.clock.now());
         let mut none = Ledger::default();
-        let line = lines.get_mut(resource).unwrap_or(&mut none);
-        line.expire(now);
-        let state: Vec<_> = line.entries().iter().map(|entry| (entry.id, entry.granted)).collect();
-        let standing = |entry: &Entry| ClaimInfo {
+        let queue = queues.get_mut(resource).unwrap_or(&mut none);
+        queue.expire(now);
+        let state: Vec<_> = queue.entries().iter().map(|entry| (entry.id, entry.granted)).collect();
+        let info = |entry: &Entry| ClaimInfo {
             id: entry.id,
             share: entry.share,
             fence: entry.granted,
@@ -134,9 +134,9 @@ impl Tiny {
             note: entry.note.clone(),
         };
         let (holders, waiting): (Vec<_>, Vec<_>) =
-            line.entries().iter().map(standing).partition(|one| one.fence.is_some());
+            queue.entries().iter().map(info).partition(|one| one.fence.is_some());
         let (fence, version) =
-            (line.last_fence(), SnapshotVersion::new(format!("{:?} {state:?}", line.last_fence())));
+            (queue.last_fence(), SnapshotVersion::new(format!("{:?} {state:?}", queue.last_fence())));
         Snapshot { resource: resource.clone(), version, holders, waiting, fence: Some(fence) }
     }
 }
@@ -151,7 +151,7 @@ impl Default for Shared {
             .place_ttl(PLACE)
             .renew_batch_max(100)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        Shared { profile, clock: SteadyClock::new(), lines: Mutex::default() }
+        Shared { profile, clock: SteadyClock::new(), queues: Mutex::default() }
     }
 }
 
@@ -159,14 +159,14 @@ const MAX_TTL: Duration = Duration::from_secs(3600);
 const PLACE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Prints what came of each law.
+/// Prints the outcome of each law.
 #[allow(dead_code, reason = "the tests of this crate include the backend alone")]
 fn main() -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let tiny = Tiny::default();
     let mut broken = 0;
     for law in laws() {
-        let said = match runtime.block_on(law.check(&tiny)) {
+        let outcome = match runtime.block_on(law.check(&tiny)) {
             Outcome::Kept => "kept".to_owned(),
             Outcome::OptedOut(reason) => format!("not promised: {reason}"),
             Outcome::Absent => "nothing to check".to_owned(),
@@ -175,7 +175,7 @@ fn main() -> std::io::Result<()> {
                 format!("BROKEN: {why}")
             }
         };
-        println!("{:70} {said}", law.name);
+        println!("{:70} {outcome}", law.name);
     }
     if broken == 0 { Ok(()) } else { Err(std::io::Error::other(format!("{broken} laws are broken"))) }
 }

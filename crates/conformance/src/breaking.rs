@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use leasehold_core::{Backend, BreakOutcome, Claim, LossCause, Release, Renewal};
 
-use crate::chance;
 use crate::hand::{LONG, claim, hold, must, release, renew, take};
+use crate::random;
 
 /// Checks that a holder loses what is broken, by another client, and what its connection holds beside it; a
 /// waiter gets it. A client named by an id that does not hold, or no longer does, loses nothing.
 ///
-/// `told_within` is the time after which a holder is notified of the end of its connection.
+/// `notified_within` is the time after which a holder is notified of the end of its connection.
 ///
 /// # Panics
 /// If that is not so.
-pub async fn what_is_broken_ends_and_nothing_else(
+pub async fn break_ends_only_what_its_connection_holds(
     clients: [Arc<dyn Backend>; 3],
     shared: Shared,
-    told_within: Duration,
+    notified_within: Duration,
 ) {
     let [holder, operator, next] = clients;
     let (job, other) = (claim("job", LONG), claim("other", LONG));
     let mut signal = must(hold(&*holder, &job).await.lost.ok_or("no signal of its loss exists"));
-    let mut beside = must(hold(&*holder, &other).await.lost.ok_or("no signal of its loss exists"));
-    let wrong_id = Claim { id: must(chance::id()), ..job.clone() };
+    let mut other_signal = must(hold(&*holder, &other).await.lost.ok_or("no signal of its loss exists"));
+    let wrong_id = Claim { id: must(random::id()), ..job.clone() };
     let wrong_name = Claim { resource: other.resource.clone(), ..job.clone() };
     for wrong in [&wrong_id, &wrong_name] {
         assert_eq!(must(operator.break_claim(wrong).await), BreakOutcome::Gone, "{wrong:?}");
@@ -48,19 +48,19 @@ pub async fn what_is_broken_ends_and_nothing_else(
         Shared::No => Vec::new(),
     };
     assert_eq!(must(operator.break_claim(&job).await), BreakOutcome::Ended { also_released: lost });
-    let told = tokio::time::timeout(told_within, signal.fired()).await;
-    assert_eq!(must(told), LossCause::SessionEnded);
+    let cause = tokio::time::timeout(notified_within, signal.fired()).await;
+    assert_eq!(must(cause), LossCause::SessionEnded);
     must(waiting.await);
     if shared == Shared::Yes {
-        let told = tokio::time::timeout(told_within, beside.fired()).await;
-        assert_eq!(must(told), LossCause::SessionEnded);
+        let cause = tokio::time::timeout(notified_within, other_signal.fired()).await;
+        assert_eq!(must(cause), LossCause::SessionEnded);
     } else {
         assert!(matches!(renew(&*holder, &other).await, Renewal::Alive), "it has a connection of its own");
     }
     // The id is an old one by now.
     assert_eq!(must(operator.break_claim(&job).await), BreakOutcome::Gone);
     assert!(matches!(renew(&*next, &successor).await, Renewal::Alive), "the next holder was hit");
-    // A client's own lock is released, and what is beside it stays.
+    // A client's own lock is released, and its other locks stay.
     let (mine, stays) = (claim("mine", LONG), claim("stays", LONG));
     for claim in [&mine, &stays] {
         hold(&*operator, claim).await;
@@ -80,11 +80,11 @@ pub enum Shared {
 }
 
 /// Checks that a client that may not end the connection of a holder gets an error that says what to grant,
-/// and that nobody loses anything.
+/// and that no holder loses anything.
 ///
 /// # Panics
 /// If that is not so.
-pub async fn who_may_not_break_is_told_what_to_grant(
+pub async fn break_without_rights_names_the_missing_grant(
     holder: &dyn Backend,
     operator: &dyn Backend,
     grant: &str,

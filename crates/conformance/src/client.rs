@@ -1,7 +1,7 @@
 //! One connection, with the steps that laws are made of.
 //!
-//! A step that the seam's contract forbids to fail ends the law as broken; what a law wants to look at
-//! itself, it asks from the backend directly.
+//! A step that the seam's contract forbids to fail ends the law as broken; a law that wants to examine an
+//! answer itself calls the backend directly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) struct Waiting {
 }
 
 impl Client {
-    /// Looks once.
+    /// Contends once, without waiting.
     pub(crate) async fn try_take(&self, claim: &Claim) -> Checked<Option<Grant>> {
         match self.contend(claim, &Patience::none(self.clock.clone())).await? {
             Step::Granted(grant) => Ok(Some(grant)),
@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// Looks once, and must be granted.
+    /// Contends once, without waiting, and must be granted.
     pub(crate) async fn hold(&self, claim: &Claim) -> Checked<Grant> {
         match self.contend(claim, &Patience::none(self.clock.clone())).await? {
             Step::Granted(grant) => Ok(grant),
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    /// Looks once, and must not be granted.
+    /// Contends once, without waiting, and must not be granted.
     pub(crate) async fn refused(&self, claim: &Claim) -> Checked<Hint> {
         match self.contend(claim, &Patience::none(self.clock.clone())).await? {
             Step::Busy(hint) => Ok(hint),
@@ -76,7 +76,7 @@ impl Client {
         }
     }
 
-    /// Calls `contend` once; a call that may only look must not hang.
+    /// Calls `contend` once; a call without patience must not hang.
     pub(crate) async fn contend(&self, claim: &Claim, patience: &Patience) -> Checked<Step> {
         let step = self.backend.contend(claim, patience);
         match patience.is_ended() {
@@ -86,21 +86,26 @@ impl Client {
     }
 
     /// Follows the steps of one claim until it is granted or patience has ended, as the engine does: with
-    /// one more look at the end, which also gives up a place that was left behind.
+    /// one more call at the end, which also gives up a place that was left behind.
     pub(crate) async fn take(&self, claim: &Claim, patience: &Patience) -> Checked<Option<Taken>> {
-        self.follow(claim, patience, Parting::WithALook).await
+        self.follow(claim, patience, LastCall::Always).await
     }
 
-    async fn follow(&self, claim: &Claim, patience: &Patience, parting: Parting) -> Checked<Option<Taken>> {
+    async fn follow(
+        &self,
+        claim: &Claim,
+        patience: &Patience,
+        last_call: LastCall,
+    ) -> Checked<Option<Taken>> {
         let mut longest_hint = Duration::ZERO;
-        for _ in 0..MAX_ASKS {
+        for _ in 0..MAX_CALLS {
             let ended = patience.is_ended();
             match self.contend(claim, patience).await? {
                 Step::Granted(grant) => {
                     return Ok(Some(Taken { grant, at: self.clock.now(), longest_hint }));
                 }
                 Step::Busy(_) if ended => return Ok(None),
-                Step::Busy(_) if parting == Parting::AtOnce && patience.is_ended() => return Ok(None),
+                Step::Busy(_) if last_call == LastCall::Never && patience.is_ended() => return Ok(None),
                 Step::Busy(hint) => {
                     let pause = hint.ask_again_in.unwrap_or_default();
                     longest_hint = longest_hint.max(pause);
@@ -112,7 +117,7 @@ impl Client {
             }
         }
         Err(Stop::broken(format!(
-            "{MAX_ASKS} calls for one claim: the answers of contend make its caller spin"
+            "{MAX_CALLS} calls for one claim: the answers of contend make its caller spin"
         )))
     }
 
@@ -133,20 +138,20 @@ impl Client {
 
     /// Waits for the claim in a task of its own, for as long as `patience` lasts.
     pub(crate) fn wait_with(&self, claim: Claim, patience: Patience) -> Waiting {
-        self.wait_and_part(claim, patience, Parting::WithALook)
+        self.wait_ending_with(claim, patience, LastCall::Always)
     }
 
-    /// Waits as [`Client::wait`] does, but believes a call whose patience ended meanwhile that the place is
-    /// given up. Only one that polls is asked once more: it cannot know of the end.
+    /// Waits as [`Client::wait`] does, but relies on a call whose patience ended meanwhile: the place is
+    /// given up. Only a polling backend is called once more, since it cannot know of the end.
     pub(crate) fn wait_only(&self, claim: Claim) -> Waiting {
         let polls = self.backend.profile().waiting == leasehold_core::WaitMode::Polls;
-        let parting = if polls { Parting::WithALook } else { Parting::AtOnce };
-        self.wait_and_part(claim, Patience::unlimited(self.clock.clone()), parting)
+        let last_call = if polls { LastCall::Always } else { LastCall::Never };
+        self.wait_ending_with(claim, Patience::unlimited(self.clock.clone()), last_call)
     }
 
-    fn wait_and_part(&self, claim: Claim, patience: Patience, parting: Parting) -> Waiting {
+    fn wait_ending_with(&self, claim: Claim, patience: Patience, last_call: LastCall) -> Waiting {
         let (client, moved, lasting) = (self.clone(), claim.clone(), patience.clone());
-        let task = tokio::spawn(async move { client.follow(&moved, &lasting, parting).await });
+        let task = tokio::spawn(async move { client.follow(&moved, &lasting, last_call).await });
         Waiting { client: self.clone(), claim, patience, task }
     }
 
@@ -160,7 +165,7 @@ impl Client {
             }
             _ => Some(self.wait_only(claim.clone())),
         };
-        self.stand(&claim.resource, place).await?;
+        self.wait_until_queued(&claim.resource, place).await?;
         self.end(claim).await?;
         if let Some(waiting) = waiting {
             waiting.give_up(AT_ONCE, "a wait that was released meanwhile").await?;
@@ -179,7 +184,7 @@ impl Client {
         }
     }
 
-    /// Ends a claim that is not there, which must be said.
+    /// Ends a claim that does not exist, and checks that the answer says so.
     pub(crate) async fn gone(&self, claim: &Claim, why: &str) -> Checked {
         match self.end(claim).await? {
             Release::Gone => Ok(()),
@@ -227,8 +232,8 @@ impl Client {
         Ok(snapshot)
     }
 
-    /// Checks that nobody holds and nobody waits, and no listing names it.
-    pub(crate) async fn nobody(&self, resource: &Resource, why: &str) -> Checked {
+    /// Checks that no claim holds or waits, and that no listing names the resource.
+    pub(crate) async fn expect_no_claims(&self, resource: &Resource, why: &str) -> Checked {
         let seen = self.look(resource).await?;
         ensure!(seen.holders.is_empty(), "{why}: still held by {:?}", seen.holders);
         ensure!(seen.waiting.is_empty(), "{why}: still waiting are {:?}", seen.waiting);
@@ -238,10 +243,10 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until as many claims are queued. Where the queue is not visible, gives them time to come.
-    pub(crate) async fn stand(&self, resource: &Resource, waiting: usize) -> Checked {
+    /// Waits until so many claims are queued. If the queue is not visible, gives them time to arrive.
+    pub(crate) async fn wait_until_queued(&self, resource: &Resource, waiting: usize) -> Checked {
         let fifo = self.backend.profile().order >= leasehold_core::QueueOrder::Fifo;
-        let limit = if fifo { HANG } else { UNSEEN };
+        let limit = if fifo { HANG } else { HIDDEN_QUEUE_WAIT };
         let until = self.clock.now().after(limit);
         while self.look(resource).await?.waiting.len() < waiting {
             if self.clock.now() >= until {
@@ -249,7 +254,7 @@ impl Client {
                 ensure!(!fifo, "{waiting} claims wait and are not shown in line after {limit:?}: {seen}");
                 return Ok(());
             }
-            tokio::time::sleep(GLANCE).await;
+            tokio::time::sleep(POLL_PAUSE).await;
         }
         Ok(())
     }
@@ -263,11 +268,11 @@ impl Client {
     }
 }
 
-/// The end of a wait whose patience has ended during a call.
+/// Whether a wait whose patience has ended during a call makes one more call.
 #[derive(Clone, Copy, PartialEq)]
-enum Parting {
-    WithALook,
-    AtOnce,
+enum LastCall {
+    Always,
+    Never,
 }
 
 impl Waiting {
@@ -315,7 +320,7 @@ pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl Future<O
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(5);
 /// Far beyond everything that a law waits for on purpose.
 pub(crate) const HANG: Duration = Duration::from_secs(10);
-const MAX_ASKS: u32 = 20_000;
+const MAX_CALLS: u32 = 20_000;
 const LIST_MAX: usize = 10_000;
-const GLANCE: Duration = Duration::from_millis(2);
-const UNSEEN: Duration = Duration::from_millis(120);
+const POLL_PAUSE: Duration = Duration::from_millis(2);
+const HIDDEN_QUEUE_WAIT: Duration = Duration::from_millis(120);

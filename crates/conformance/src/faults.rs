@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use leasehold_core::{Backend, Claim, FailureKind, Grant, Patience, Release, Renewal, Step};
 use tokio::task::JoinHandle;
 
-use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take};
+use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take};
 
 /// Checks that holders and waiters outlive the server, which is killed and started again with its data.
 ///
 /// # Panics
 /// If they do not.
-pub async fn a_restart_keeps_what_is_held_and_who_waits(
+pub async fn restart_keeps_holders_and_waiters(
     [here, there]: [Arc<dyn Backend>; 2],
     kill: impl FnOnce(),
     restart: impl AsyncFnOnce(),
@@ -27,7 +27,7 @@ pub async fn a_restart_keeps_what_is_held_and_who_waits(
     kill();
     assert!(matches!(renew(&*here, &held).await, Renewal::Unknown(_)), "a dead server confirms nothing");
     restart().await;
-    assert!(matches!(renew_at_last(&*here, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*here, &held).await, Renewal::Renewed));
     assert!(!waiting.is_finished());
     assert!(matches!(release(&*here, &held).await, Release::Freed));
     let second = granted(waiting).await;
@@ -38,7 +38,7 @@ pub async fn a_restart_keeps_what_is_held_and_who_waits(
 ///
 /// # Panics
 /// If that is not so.
-pub async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(
+pub async fn data_loss_loses_the_lock_and_fences_still_rise(
     [here, there]: [Arc<dyn Backend>; 2],
     lose: impl AsyncFnOnce(),
 ) {
@@ -48,7 +48,7 @@ pub async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(
     lose().await;
     let second = granted(waiting).await;
     assert!(second.fence > first.fence, "{second:?} after {first:?}");
-    assert!(matches!(renew_at_last(&*here, &held).await, Renewal::Lost));
+    assert!(matches!(renew_until_known(&*here, &held).await, Renewal::Lost));
     assert!(matches!(release(&*here, &held).await, Release::Gone), "it must spare the next holder");
     assert!(matches!(release(&*there, &next).await, Release::Freed));
 }
@@ -58,7 +58,7 @@ pub async fn the_loss_of_all_data_is_a_loss_and_fences_rise_all_the_same(
 ///
 /// # Panics
 /// If that is not so.
-pub async fn a_server_that_hangs_is_away_and_comes_back(
+pub async fn hanging_server_is_unavailable_until_it_resumes(
     backend: &dyn Backend,
     stop: impl FnOnce(),
     resume: impl FnOnce(),
@@ -72,14 +72,14 @@ pub async fn a_server_that_hangs_is_away_and_comes_back(
     assert!(matches!(&looked, Err(failure) if failure.kind == FailureKind::Unavailable), "{looked:?}");
     assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
     resume();
-    assert!(matches!(renew_at_last(backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(backend, &held).await, Renewal::Renewed));
 }
 
-/// Checks that each is inside alone when everybody wants the same two names.
+/// Checks that each holder is alone when all clients contend for the same two names.
 ///
 /// # Panics
 /// If two are.
-pub async fn everybody_has_a_turn(clients: Vec<Arc<dyn Backend>>) {
+pub async fn all_clients_take_turns(clients: Vec<Arc<dyn Backend>>) {
     let inside: Arc<[AtomicU32; 2]> = Arc::default();
     let turns = |(n, backend): (usize, Arc<dyn Backend>)| {
         let inside = inside.clone();
@@ -101,8 +101,8 @@ pub async fn everybody_has_a_turn(clients: Vec<Arc<dyn Backend>>) {
     }
 }
 
-/// Waits that are given up at any point leave nobody in the queue; as many as `LEASEHOLD_CANCELLED` says,
-/// else a few hundred.
+/// Checks that waits that are given up at any point leave no claim in the queue; as many as
+/// `LEASEHOLD_CANCELLED` says, else a few hundred.
 ///
 /// # Panics
 /// If one is granted, or leaves a place.

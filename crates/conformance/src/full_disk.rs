@@ -11,7 +11,7 @@ use crate::hand::{LONG, claim, hold, look_once, release, renew};
 ///
 /// # Panics
 /// If that is not so.
-pub async fn only_newcomers_are_refused(backend: &dyn Backend, fill: impl FnOnce()) -> (Claim, Grant) {
+pub async fn full_disk_refuses_new_locks_only(backend: &dyn Backend, fill: impl FnOnce()) -> (Claim, Grant) {
     let (held, known) = (claim("held", LONG), claim("known", LONG));
     let first = hold(backend, &held).await;
     hold(backend, &known).await;

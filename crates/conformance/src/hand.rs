@@ -99,7 +99,7 @@ pub async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
 ///
 /// # Panics
 /// If the outcome is never known.
-pub async fn renew_at_last(backend: &dyn Backend, claim: &Claim) -> Renewal {
+pub async fn renew_until_known(backend: &dyn Backend, claim: &Claim) -> Renewal {
     for _ in 0..MAX_STEPS {
         match renew(backend, claim).await {
             Renewal::Unknown(_) => tokio::time::sleep(PAUSE).await,

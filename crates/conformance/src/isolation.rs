@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold_core::{Backend, Claim, Effect, Failure, Proof, Release, Renew, Renewal};
 use tokio::task::JoinSet;
 
-use crate::hand::{LONG, claim, hold, look_once, release, renew_at_last};
+use crate::hand::{LONG, claim, hold, look_once, release, renew_until_known};
 
 /// Name of the row that the stranger keeps.
 pub const LOCKED: &str = "job 333";
@@ -58,7 +58,7 @@ pub async fn a_locked_row_delays_nothing_else(
     }
     unlock().await;
     let Some(locked) = claims.iter().find(|claim| is_locked(claim)) else { return };
-    assert!(matches!(renew_at_last(&**backend, locked).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&**backend, locked).await, Renewal::Renewed));
     assert!(matches!(release(&**backend, locked).await, Release::Freed));
 }
 

@@ -28,7 +28,7 @@
 //! }
 //!
 //! suite!(Mine { server: MyServer });
-//! # leasehold_conformance::prove("profile::what_is_free_is_granted_at_once", &conformance_subject());
+//! # leasehold_conformance::prove("profile::free_resource_is_granted_at_once", &conformance_subject());
 //! ```
 //!
 //! The tests are named after the laws, so `cargo test wake::` runs those about waking. They may all run at
@@ -40,7 +40,7 @@
 //!   killed and stopped; see [`taker`].
 //! - **No server on this machine**: [`Subject::open`] answers `None`, and the law is passed over.
 //! - A promise that is **not made** is reported on stderr, also by tests that pass: `LEASEHOLD-OPTED-OUT
-//!   order::a_line_of_ten_is_granted_in_order the mem backend cannot provide order "first come, first
+//!   order::queue_of_ten_is_granted_in_order the mem backend cannot provide order "first come, first
 //!   served"…`.
 //!
 //! `examples/tiny.rs` is a whole backend to begin from; it also shows how to go through [`laws`] without a
@@ -58,7 +58,7 @@
 //! | `honesty` | it reports what happened, and returns when patience ends |
 //! | `order` | fences rise strictly; FIFO means first come, first served |
 //! | `own_only` | a release or a renewal never touches another's claim |
-//! | `wake` | a waiter sees a release in time, and no wake-up is lost between look and wait |
+//! | `wake` | a waiter sees a release in time, and no wake-up is lost between check and wait |
 //! | `view` | an inspection shows the present holders and waiters; names never collide |
 //! | `crash` | the other processes continue when a process is killed or stopped |
 //! | `batch` | each claim of a batch gets its own answer, in order |
@@ -81,7 +81,6 @@
 #![forbid(unsafe_code)]
 
 pub mod breaking;
-mod chance;
 mod client;
 mod clock;
 pub mod faults;
@@ -91,6 +90,7 @@ pub mod isolation;
 mod law;
 mod laws;
 mod list;
+mod random;
 mod referee;
 pub mod room;
 pub mod shed;

@@ -96,13 +96,13 @@ macro_rules! __each_law {
     ($then:ident;) => {
         $crate::$then! {
             profile {
-                it_is_the_same_on_every_connection: "all connections to one store promise the same",
-                what_is_free_is_granted_at_once: "a claim that fits does not wait",
-                shares_beyond_it_are_refused: "a share beyond the profile fails as Unsupported, without effect",
-                fences_are_there_exactly_if_it_says_so: "a grade above none means a fence with every grant",
-                a_note_is_shown_as_far_as_it_says: "note_max bytes of a holder's note are shown as they are",
-                a_poller_answers_at_once_and_says_when: "Polls: contend never blocks, and says when to ask again",
-                a_waiter_is_not_a_poller: "Notifies and Blocks: contend stays until something changes",
+                promises_are_the_same_on_every_connection: "all connections to one store promise the same",
+                free_resource_is_granted_at_once: "a claim that fits does not wait",
+                shares_beyond_the_profile_are_refused: "a share beyond the profile fails as Unsupported, without effect",
+                fences_exist_exactly_if_the_profile_says_so: "a grade above none means a fence with every grant",
+                note_is_shown_up_to_its_promised_length: "note_max bytes of a holder's note are shown as they are",
+                polling_backend_answers_at_once_with_a_retry_delay: "Polls: contend never blocks, and says when to ask again",
+                notifying_backend_blocks_until_something_changes: "Notifies and Blocks: contend stays until something changes",
                 a_session_needs_no_renewal: "Session: a claim outlives its ttl while the session lives",
                 a_lease_lasts_for_its_ttl: "Lease: a claim ends with its ttl, not earlier and not later",
             }
@@ -116,26 +116,26 @@ macro_rules! __each_law {
                 the_smallest_capacity_counts: "of different capacities the smallest bounds all",
             }
             idempotence {
-                a_granted_claim_asks_again: "contending again after the grant answers the same grant",
+                repeated_contend_returns_the_same_grant: "contending again after the grant answers the same grant",
                 a_repeated_claim_takes_its_weight_once: "a claim that asks again takes no second share",
-                a_second_release_finds_it_gone: "a release answers Freed once and Gone from then on",
+                second_release_answers_gone: "a release answers Freed once and Gone from then on",
                 a_second_renewal_answers_the_same: "renewing again changes nothing but the end of the lease",
                 a_waiting_claim_keeps_one_place: "a claim that waits is queued once",
                 a_repeated_wait_keeps_its_place: "a claim that asks again while it waits keeps its place",
             }
             adoption {
-                another_client_goes_on_with_a_claim: "where it adopts: another client holds on, under the same fence",
-                what_nobody_goes_on_with_ends: "where it adopts: a claim that its client forgoes ends with its lease",
+                another_client_adopts_a_claim: "where it adopts: another client holds on, under the same fence",
+                claim_that_is_not_adopted_ends_with_its_lease: "where it adopts: a claim that its client forgoes ends with its lease",
             }
             finality {
                 a_released_claim_is_not_renewed: "a renewal after the release answers Lost and brings nothing back",
                 an_expired_claim_is_not_renewed: "a renewal after the end of the lease answers Lost",
-                a_waiting_claim_is_not_made_a_holder: "a renewal grants nothing",
+                renewal_does_not_grant_a_waiting_claim: "a renewal grants nothing",
                 a_renewal_extends_the_lease: "a lease renewed in time continues",
                 a_renewal_never_shortens_the_lease: "a renewal with a shorter ttl leaves the longer one",
             }
             residue {
-                a_look_leaves_no_place: "contend with ended patience leaves nothing behind",
+                contend_without_patience_leaves_no_place: "contend with ended patience leaves nothing behind",
                 an_ended_wait_leaves_no_place: "a wait gives up its place before it comes back",
                 a_released_wait_leaves_no_place: "the release of a waiting claim takes it out of the queue",
                 two_hundred_cancelled_waits_leave_nothing: "waits that end at random moments leave nothing",
@@ -143,9 +143,9 @@ macro_rules! __each_law {
                 resources_without_claims_are_not_listed: "a resource without claims is not listed",
             }
             honesty {
-                ended_patience_means_one_look: "without patience contend looks once and answers",
-                a_wait_comes_back_when_patience_ends: "a wait ends with its patience, within a second",
-                fifty_waits_come_back_together: "so do fifty waits whose patience ends at once",
+                ended_patience_means_one_attempt: "without patience contend looks once and answers",
+                wait_returns_when_patience_ends: "a wait ends with its patience, within a second",
+                fifty_waits_return_together: "so do fifty waits whose patience ends at once",
                 a_grant_in_time_is_reported: "a grant says when it was asked for, and is one",
                 a_ttl_beyond_the_profile_is_refused: "a ttl that cannot be kept is refused, not cut",
             }
@@ -153,35 +153,35 @@ macro_rules! __each_law {
                 fences_rise_over_two_hundred_grants: "a grant's fence is above all before, over all clients",
                 fences_rise_among_holders_together: "also among claims that hold together",
                 a_fence_survives_the_end_of_a_lease: "also after a holder that never released",
-                a_line_of_ten_is_granted_in_order: "Fifo: first come, first served, over all connections",
+                queue_of_ten_is_granted_in_order: "Fifo: first come, first served, over all connections",
                 readers_do_not_pass_a_waiting_writer: "Fifo: a reader that comes later waits behind the writer",
                 small_claims_do_not_pass_a_large_one: "Fifo: one permit does not pass a claim for three",
-                the_hint_counts_those_ahead: "the number ahead counts holders and those who wait before",
+                hint_counts_the_claims_ahead: "the number ahead counts holders and those who wait before",
             }
             own_only {
-                a_stranger_ends_and_renews_nothing: "an unknown id answers Gone and Lost, and changes nothing",
+                unknown_id_ends_and_renews_nothing: "an unknown id answers Gone and Lost, and changes nothing",
                 a_claim_is_nothing_on_another_resource: "an id counts only on the resource that it claimed",
-                a_late_release_spares_the_successor: "a release that comes again does not end the next holder",
-                an_expired_holder_spares_the_successor: "nor does the release of one whose lease ran out",
+                late_release_does_not_end_the_successor: "a release that comes again does not end the next holder",
+                expired_holder_does_not_end_the_successor: "nor does the release of one whose lease ran out",
                 a_waiting_claim_does_not_free_the_holder: "the end of a wait changes nothing for others",
-                one_of_several_holders_leaves_alone: "of those who hold together one leaves, the others stay",
+                release_of_one_holder_keeps_the_others: "of those who hold together one leaves, the others stay",
             }
             wake {
                 a_release_wakes_a_waiter: "a release reaches a waiter, far sooner than a poll would",
-                no_release_is_lost_between_look_and_wait: "also one that comes just before the wait begins",
+                no_release_is_lost_between_check_and_wait: "also one that comes just before the wait begins",
                 three_readers_wake_when_a_writer_leaves: "all who fit are woken, not the first alone",
-                a_waiter_that_leaves_wakes_those_behind_it: "Fifo: a waiter that leaves the queue makes way",
-                a_release_finds_the_next_when_the_first_left: "a release reaches the next one who still waits",
-                a_wake_up_is_passed_on_by_one_that_leaves: "also when the first leaves at that very moment",
+                leaving_waiter_wakes_the_waiters_behind_it: "Fifo: a waiter that leaves the queue makes way",
+                release_wakes_the_next_waiter_if_the_first_left: "a release reaches the next one who still waits",
+                leaving_waiter_passes_its_wake_up_on: "also when the first leaves at that very moment",
                 the_end_of_a_lease_wakes_a_waiter: "Lease: a silent holder blocks nobody beyond its ttl",
-                a_place_that_is_never_asked_for_again_blocks_nobody: "Polls: nor a silent place in the queue",
+                abandoned_place_does_not_block_the_queue: "Polls: nor a silent place in the queue",
             }
             view {
-                holders_and_line_are_shown_as_they_are: "ids, shares, fences, notes and the queue are visible",
-                a_change_wakes_an_onlooker: "one who has seen this version is answered at the next",
-                an_onlooker_of_the_past_is_answered_at_once: "one who has seen an older version does not wait",
-                an_onlooker_comes_back_when_patience_ends: "one who waits for a change is not kept longer",
-                the_end_of_a_lease_wakes_an_onlooker: "Lease: also when the change is that a lease ran out",
+                holders_and_queue_are_shown_as_they_are: "ids, shares, fences, notes and the queue are visible",
+                change_wakes_a_watcher: "one who has seen this version is answered at the next",
+                watcher_of_an_old_version_is_answered_at_once: "one who has seen an older version does not wait",
+                watcher_returns_when_patience_ends: "one who waits for a change is not kept longer",
+                end_of_a_lease_wakes_a_watcher: "Lease: also when the change is that a lease ran out",
                 listings_come_in_pages: "listings are sorted, begin behind a name, and end at a limit",
                 names_never_collide: "names that differ in one byte are two resources",
             }
@@ -190,38 +190,38 @@ macro_rules! __each_law {
                 one_holder_among_processes: "of the takers of several processes, one is inside",
                 a_release_wakes_another_process: "a release in one process reaches a waiter in another",
                 a_killed_holder_is_succeeded: "a killed holder frees at once (Session) or after its time",
-                a_killed_waiter_blocks_nobody: "a waiter killed in the middle of the queue delays nobody",
-                a_killed_waiter_keeps_nobody_from_what_is_free: "SharedExclusive: nor one that wanted more than there is",
+                killed_waiter_does_not_block_the_queue: "a waiter killed in the middle of the queue delays nobody",
+                killed_waiter_does_not_block_free_capacity: "SharedExclusive: nor one that wanted more than there is",
                 killed_waiters_are_passed_over_together: "Fifo: nor do many that are killed together, longer than one",
-                a_kill_at_any_instant_leaves_order: "a process killed at any instant leaves nothing damaged",
+                kill_at_any_instant_leaves_no_damage: "a process killed at any instant leaves nothing damaged",
                 a_stopped_holder_loses_its_lease: "Lease, Heartbeat: a holder stopped past its time learns that it has lost",
                 a_stopped_holder_keeps_its_session: "Session: a holder that is only stopped keeps its claim",
             }
             batch {
                 three_hundred_mixed_claims_answer_in_order: "each claim of a batch gets its own answer, in order",
-                what_tasks_want_at_once_is_told_apart: "tasks that come together get each its own answer",
+                concurrent_requests_of_tasks_get_their_own_answers: "tasks that come together get each its own answer",
                 claims_of_one_resource_share_a_batch: "also those of one resource, and one that comes twice",
                 an_empty_batch_has_no_answers: "no claims, no answers",
             }
             registers {
-                it_is_the_same_on_every_connection: "all connections promise the same of their registers",
-                a_value_stands_until_it_is_removed: "what was written is what everybody reads",
+                promises_are_the_same_on_every_connection: "all connections promise the same of their registers",
+                value_is_kept_until_it_is_removed: "what was written is what everybody reads",
                 a_stale_stamp_never_writes: "a write on a state that has passed is refused",
                 no_two_writes_have_one_stamp: "also a value that is removed and written again is another state",
-                every_value_comes_back_byte_for_byte: "also an empty one, and one as long as may be",
+                every_value_reads_back_byte_for_byte: "also an empty one, and one as long as may be",
                 a_value_that_is_too_long_is_refused: "longer ones fail as Invalid, without effect",
                 registers_of_different_names_are_different: "names that differ in one byte are two registers",
-                a_lock_and_a_register_of_one_name_are_strangers: "neither changes, shows or ends the other",
+                lock_and_register_of_one_name_are_independent: "neither changes, shows or ends the other",
                 no_addition_is_lost: "of many who count up none is lost, and no read goes back",
-                what_was_written_is_one_chain: "each write that succeeds follows the one that it saw",
+                successful_writes_form_one_chain: "each write that succeeds follows the one that it saw",
                 of_many_writes_on_one_state_one_succeeds: "one state is left once",
-                values_are_seen_whole: "of two long values no reader sees a mixture",
-                a_change_wakes_who_waits: "a change, also a removal, reaches its waiters",
-                no_change_is_lost_between_look_and_wait: "also one that comes just before the wait begins",
-                what_was_seen_long_ago_is_answered_at_once: "a waiter with an older state does not wait",
-                one_who_waits_comes_back_when_patience_ends: "and gets the state that is still current",
+                values_are_never_read_by_half: "of two long values no reader sees a mixture",
+                register_change_wakes_its_waiters: "a change, also a removal, reaches its waiters",
+                no_change_is_lost_between_check_and_wait: "also one that comes just before the wait begins",
+                waiter_with_an_old_state_is_answered_at_once: "a waiter with an older state does not wait",
+                register_wait_returns_when_patience_ends: "and gets the state that is still current",
                 a_value_is_forgotten_in_time_and_not_earlier: "or Unsupported where the store forgets nothing",
-                the_end_of_a_value_wakes_who_waits: "one who waits learns that a value was forgotten",
+                end_of_a_value_wakes_its_waiters: "one who waits learns that a value was forgotten",
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Watches grants from outside and knows at every instant who may be inside.
+//! Watches grants from outside and knows at every instant which claims may hold.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

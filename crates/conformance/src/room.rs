@@ -11,11 +11,14 @@ use crate::hand::{LONG, claim, hold, look_once, release};
 ///
 /// # Panics
 /// If that is not so.
-pub async fn beyond_two_transactions_one_is_refused(backend: &dyn Backend) {
+pub async fn third_of_two_transactions_is_refused(backend: &dyn Backend) {
     let findings = backend.diagnose(LONG).await;
-    let told = findings.iter().find(|finding| finding.topic == "connections");
-    assert!(told.is_some_and(|told| told.found.contains("up to 2 of the server's")), "{findings:?}");
-    assert!(told.is_some_and(|told| told.severity == Severity::Notice), "{findings:?}");
+    let reported = findings.iter().find(|finding| finding.topic == "connections");
+    assert!(
+        reported.is_some_and(|reported| reported.found.contains("up to 2 of the server's")),
+        "{findings:?}"
+    );
+    assert!(reported.is_some_and(|reported| reported.severity == Severity::Notice), "{findings:?}");
     let claims = [claim("a", LONG), claim("b", LONG)];
     for claim in &claims {
         hold(backend, claim).await;

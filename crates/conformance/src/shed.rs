@@ -11,7 +11,7 @@ use leasehold_core::{
     Backend, Claim, FailureKind, FenceGrade, Finding, Note, Patience, Release, Renewal, Severity, Share, Step,
 };
 
-use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take};
+use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take};
 
 /// A provider with `usingDbTime()`, whose `locked_by` is [`HOST`]. The count of changed rows is its answer.
 #[async_trait]
@@ -37,19 +37,19 @@ pub const HOST: &str = "app-1";
 ///
 /// # Panics
 /// If that is not so.
-pub async fn what_is_left_behind_is_taken(backend: &dyn Backend, java: &impl Scheduler) {
+pub async fn abandoned_lock_is_taken_over(backend: &dyn Backend, java: &impl Scheduler) {
     the_next_one_takes_what_is_over(backend, java).await;
     assert_eq!(java.empty().await, 2, "no row is deleted");
     what_was_seen_can_be_broken(backend, java).await;
     java.empty().await;
-    each_of_a_batch_is_answered_for(backend, java).await;
+    each_claim_of_a_batch_is_answered(backend, java).await;
 }
 
 /// Checks that neither takes, extends or ends what the other one holds.
 ///
 /// # Panics
 /// If one does.
-pub async fn a_scheduler_and_we_exclude_each_other(backend: &dyn Backend, java: &impl Scheduler) {
+pub async fn scheduler_and_backend_exclude_each_other(backend: &dyn Backend, java: &impl Scheduler) {
     assert!(java.lock("report", LONG).await);
     let ours = claim("report", LONG);
     assert!(is_busy(backend, &ours).await, "it is the scheduler's");
@@ -76,8 +76,8 @@ pub async fn a_scheduler_and_we_exclude_each_other(backend: &dyn Backend, java: 
     assert!(is_busy(backend, &ours).await, "at least for half a minute");
 }
 
-/// Checks that a lock that one leaves behind is taken by the other when its time is over, and that late
-/// statements of the one spare the other.
+/// Checks that a lock that one side leaves behind is taken by the other when its time is over, and that late
+/// statements of the one do not affect the other.
 ///
 /// # Panics
 /// If it does not.
@@ -120,7 +120,7 @@ async fn what_was_seen_can_be_broken(backend: &dyn Backend, java: &impl Schedule
 ///
 /// # Panics
 /// If they have not, or where two long names are one.
-pub async fn every_name_and_note_has_room(backend: &dyn Backend) {
+pub async fn longest_names_and_notes_fit(backend: &dyn Backend) {
     let (one, two) = ("x".repeat(511) + "1", "x".repeat(511) + "2");
     let note = Note::clipped(&"é".repeat(512));
     let one = Claim { note, ..claim(&one, LONG) };
@@ -135,14 +135,14 @@ pub async fn every_name_and_note_has_room(backend: &dyn Backend) {
 ///
 /// # Panics
 /// If one is confused with another.
-pub async fn each_of_a_batch_is_answered_for(backend: &dyn Backend, java: &impl Scheduler) {
+pub async fn each_claim_of_a_batch_is_answered(backend: &dyn Backend, java: &impl Scheduler) {
     let ours: Vec<Claim> = ["b", "d", "a"].map(|name| claim(name, LONG)).into();
     for claim in &ours {
         hold(backend, claim).await;
     }
     assert!(java.lock("c", LONG).await);
-    let stranger = claim("c", LONG);
-    let mixed = [&ours[0], &stranger, &ours[1], &ours[2]];
+    let unknown = claim("c", LONG);
+    let mixed = [&ours[0], &unknown, &ours[1], &ours[2]];
     let proof = leasehold_core::Proof::none();
     let batch = mixed.map(|claim| leasehold_core::Renew { claim, proof: &proof });
     let renewals = backend.renew(&batch).await;
@@ -159,7 +159,7 @@ pub async fn each_of_a_batch_is_answered_for(backend: &dyn Backend, java: &impl 
 ///
 /// # Panics
 /// If that is not so.
-pub async fn what_it_cannot_promise_is_refused(backend: &dyn Backend) {
+pub async fn unsupported_shares_and_fences_are_refused(backend: &dyn Backend) {
     assert_eq!(backend.profile().fencing, FenceGrade::None);
     let shared = Claim { share: Share::READER, ..claim("a", LONG) };
     let refused = backend.contend(&shared, &Patience::none(clock())).await;
@@ -191,7 +191,7 @@ pub async fn rows_from_the_future_are_found(backend: &dyn Backend, write: impl A
 ///
 /// # Panics
 /// If that is not so.
-pub async fn a_restart_keeps_it_and_the_loss_of_the_table_is_a_loss(
+pub async fn restart_keeps_the_lock_and_table_loss_loses_it(
     backend: &dyn Backend,
     restart: impl AsyncFnOnce(),
     lose: impl AsyncFnOnce(),
@@ -199,11 +199,11 @@ pub async fn a_restart_keeps_it_and_the_loss_of_the_table_is_a_loss(
     let held = claim("job", LONG);
     hold(backend, &held).await;
     restart().await;
-    assert!(matches!(renew_at_last(backend, &held).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(backend, &held).await, Renewal::Renewed));
     let step = backend.contend(&held, &Patience::none(clock())).await;
     assert!(matches!(step, Ok(Step::Granted(_))), "its own request, repeated: {step:?}");
     lose().await;
-    assert!(matches!(renew_at_last(backend, &held).await, Renewal::Lost));
+    assert!(matches!(renew_until_known(backend, &held).await, Renewal::Lost));
     take(backend, &claim("job", LONG)).await;
 }
 

@@ -38,13 +38,13 @@ pub trait Subject: Send + Sync + 'static {
 pub struct TakerCommand {
     pub(crate) program: PathBuf,
     pub(crate) arguments: Vec<OsString>,
-    pub(crate) place: String,
+    pub(crate) store: String,
 }
 
 impl TakerCommand {
-    /// Starts `program`, which calls [`taker::serve`](crate::taker::serve); `place` says which store to open.
-    pub fn new(program: impl Into<PathBuf>, place: impl Into<String>) -> Self {
-        TakerCommand { program: program.into(), arguments: Vec::new(), place: place.into() }
+    /// Starts `program`, which calls [`taker::serve`](crate::taker::serve); `store` says which store to open.
+    pub fn new(program: impl Into<PathBuf>, store: impl Into<String>) -> Self {
+        TakerCommand { program: program.into(), arguments: Vec::new(), store: store.into() }
     }
 
     /// Starts the running test program again, for its one test `name`, which calls
@@ -52,8 +52,8 @@ impl TakerCommand {
     ///
     /// # Errors
     /// If the system does not report the path of the running program.
-    pub fn test(name: &str, place: impl Into<String>) -> std::io::Result<Self> {
-        let command = TakerCommand::new(std::env::current_exe()?, place);
+    pub fn test(name: &str, store: impl Into<String>) -> std::io::Result<Self> {
+        let command = TakerCommand::new(std::env::current_exe()?, store);
         Ok(command.arg(name).arg("--exact").arg("--nocapture"))
     }
 

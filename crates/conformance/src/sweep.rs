@@ -13,7 +13,7 @@ use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, resource}
 ///
 /// # Panics
 /// If it does anything else.
-pub async fn what_is_over_is_emptied(backend: &dyn Backend, sweep: impl AsyncFn() -> [u64; 3]) {
+pub async fn sweep_empties_rows_of_ended_claims(backend: &dyn Backend, sweep: impl AsyncFn() -> [u64; 3]) {
     let (held, freed) = (claim("held", LONG), claim("freed", LONG));
     hold(backend, &held).await;
     hold(backend, &freed).await;
@@ -32,10 +32,10 @@ pub async fn what_is_over_is_emptied(backend: &dyn Backend, sweep: impl AsyncFn(
         let seen = seen.unwrap_or_else(|failure| panic!("{failure}"));
         (seen.holders.len(), seen.waiting.len(), seen.fence)
     };
-    let stood = looked().await;
+    let before_sweep = looked().await;
     assert_eq!(sweep().await, [3, 1, 0]);
     assert_eq!(sweep().await, [3, 0, 0], "there is nothing left");
-    assert_eq!(looked().await, stood);
+    assert_eq!(looked().await, before_sweep);
     assert!(matches!(renew(backend, &held).await, Renewal::Renewed));
     assert!(matches!(renew(backend, &ended).await, Renewal::Lost));
     assert!(matches!(look_once(backend, &claim("held", LONG)).await, Ok(None)));

@@ -1,7 +1,7 @@
 //! A program that takes claims in a process of its own, so that the process can be stopped and killed.
 //!
-//! The suite starts it and talks to it by lines over stdin and stdout. The author of a backend writes its
-//! `main`:
+//! The suite starts it and sends it lines over stdin, which it answers on stdout. The author of a backend
+//! writes its `main`:
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -50,13 +50,15 @@ use crate::stop::{Checked, Stop};
 pub(crate) use driver::Taker;
 use order::Order;
 
-/// Serves orders from stdin until it ends. `open` connects to the place that the suite names.
+/// Serves orders from stdin until it ends. `open` connects to the store that the suite names.
 pub fn serve(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>) -> ExitCode {
-    let Ok(place) = std::env::var(PLACE) else {
-        eprintln!("{PLACE} is not set: this program is started by the suite of leasehold-conformance");
+    let Ok(store) = std::env::var(STORE_VARIABLE) else {
+        eprintln!(
+            "{STORE_VARIABLE} is not set: this program is started by the suite of leasehold-conformance"
+        );
         return ExitCode::from(64);
     };
-    match run(open, &place) {
+    match run(open, &store) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("the taker ends: {why}");
@@ -69,8 +71,8 @@ pub fn serve(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>) -> E
 /// orders and then ends the process. Call it in a test of its own, whose name
 /// [`TakerCommand::test`](crate::TakerCommand::test) gets.
 pub fn serve_if_asked(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>) {
-    let Ok(place) = std::env::var(PLACE) else { return };
-    let status = match run(open, &place) {
+    let Ok(store) = std::env::var(STORE_VARIABLE) else { return };
+    let status = match run(open, &store) {
         Ok(()) => 0,
         Err(why) => {
             eprintln!("the taker ends: {why}");
@@ -80,34 +82,34 @@ pub fn serve_if_asked(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failu
     std::process::exit(status);
 }
 
-fn run(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>, place: &str) -> std::io::Result<()> {
+fn run(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>, store: &str) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new());
-        let backend = open(place).await.map_err(std::io::Error::other)?;
-        let mut clerk = Clerk { client: Client { backend, clock }, proofs: HashMap::new() };
+        let backend = open(store).await.map_err(std::io::Error::other)?;
+        let mut executor = Executor { client: Client { backend, clock }, proofs: HashMap::new() };
         // The test harness leaves an unfinished line behind.
-        say("\n", "ready")?;
+        print_answer("\n", "ready")?;
         let mut orders = BufReader::new(tokio::io::stdin()).lines();
         while let Some(order) = orders.next_line().await? {
             let answer = match Order::parse(&order) {
-                Ok(order) => clerk.carry_out(order).await,
+                Ok(order) => executor.execute(order).await,
                 Err(why) => Err(Stop::broken(why)),
             };
-            say("", &answer.unwrap_or_else(|stop| failed(&stop)))?;
+            print_answer("", &answer.unwrap_or_else(|stop| failed(&stop)))?;
         }
         Ok(())
     })
 }
 
-/// Carries out orders, and keeps the proofs of the grants in between.
-struct Clerk {
+/// Executes orders, and keeps the proofs of the grants in between.
+struct Executor {
     client: Client,
     proofs: HashMap<leasehold_core::ClaimId, Proof>,
 }
 
-impl Clerk {
-    async fn carry_out(&mut self, order: Order) -> Checked<String> {
+impl Executor {
+    async fn execute(&mut self, order: Order) -> Checked<String> {
         match order {
             Order::Contend(claim, wait) => {
                 let patience = match wait {
@@ -121,7 +123,7 @@ impl Clerk {
                 let fence = taken.grant.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
                 Ok(format!("granted {fence}"))
             }
-            Order::Stand(claim) => {
+            Order::Enqueue(claim) => {
                 let client = self.client.clone();
                 // It ends with the process, with any outcome.
                 tokio::spawn(async move {
@@ -159,18 +161,18 @@ fn failed(stop: &Stop) -> String {
     format!("failed {stop:?}").replace('\n', " ")
 }
 
-fn say(before: &str, answer: &str) -> std::io::Result<()> {
+fn print_answer(before: &str, answer: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{before}{MARK}{answer}")?;
     out.flush()
 }
 
-/// Returns a name as one word.
-fn word(resource: &Resource) -> String {
-    resource.escaped(|byte| byte.is_ascii_alphanumeric(), MAX_WORD)
+/// Returns a name as one field.
+fn escaped_name(resource: &Resource) -> String {
+    resource.escaped(|byte| byte.is_ascii_alphanumeric(), MAX_ESCAPED)
 }
 
 const MARK: &str = "taker: ";
-const PLACE: &str = "LEASEHOLD_TAKER";
+const STORE_VARIABLE: &str = "LEASEHOLD_TAKER";
 /// Three bytes for each byte of the longest name, so that no name is hashed.
-const MAX_WORD: usize = 3 * Resource::MAX_BYTES;
+const MAX_ESCAPED: usize = 3 * Resource::MAX_BYTES;

@@ -1,4 +1,4 @@
-//! One law before one subject: connections, fresh names, claims, and what the profile promises.
+//! One law applied to one subject: connections, fresh names, claims, and what the profile promises.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use leasehold_core::{
     Claim, Clock, Liveness, LockSupport, Moment, Note, Patience, Profile, QueueOrder, Resource, Share,
 };
 
-use crate::chance::{self, Chance};
 use crate::client::{Client, HANG, Taken, Waiting};
 use crate::clock::{SteadyClock, briefly};
+use crate::random::{self, Random};
 use crate::stop::{Checked, Stop};
 use crate::subject::{Subject, TakerCommand};
 
@@ -33,7 +33,7 @@ impl Trial {
             clients.push(Client { backend, clock: clock.clone() });
         }
         let profile = clients.first().map(|client| client.backend.profile().clone()).ok_or(Stop::Absent)?;
-        let prefix = format!("law-{}/", chance::id()?.to_hex().split_at(12).0);
+        let prefix = format!("law-{}/", random::id()?.to_hex().split_at(12).0);
         Ok(Trial { clock, clients, profile, prefix, ttl: subject.ttl(), taker: subject.taker() })
     }
 
@@ -76,7 +76,7 @@ impl Trial {
             _ => ttl,
         };
         let note = Note::new(&format!("a claim of {}", self.prefix))?;
-        Ok(Claim { id: chance::id()?, resource: resource.clone(), share, ttl, note })
+        Ok(Claim { id: random::id()?, resource: resource.clone(), share, ttl, note })
     }
 
     /// Returns how long a claim of [`Trial::short`] lives.
@@ -103,9 +103,9 @@ impl Trial {
         !matches!(self.profile.liveness, Liveness::Lease { .. })
     }
 
-    /// Returns how long a short claim may outlive the last that the server heard of its holder; `None`
+    /// Returns how long a short claim may outlive the last sign of life of its holder at the server; `None`
     /// where its session is seen to end.
-    pub(crate) fn outlives(&self) -> Option<Duration> {
+    pub(crate) fn lives_without_contact(&self) -> Option<Duration> {
         match self.profile.liveness {
             Liveness::Lease { .. } => Some(self.ttl()),
             Liveness::Heartbeat { .. } => Some(self.profile.place_ttl),
@@ -144,19 +144,19 @@ impl Trial {
 
     /// Returns the shares with which one holder is alone, as far as the backend admits them. What holds for
     /// a mutex must hold for each of them.
-    pub(crate) fn alone(&self) -> Checked<Vec<Share>> {
+    pub(crate) fn exclusive_shares(&self) -> Checked<Vec<Share>> {
         let shares = [Share::MUTEX, Share::WRITER, Share::permits(3, 3)?];
         Ok(shares.into_iter().filter(|share| self.profile.admits(*share).is_ok()).collect())
     }
 
     /// Shares that go together with others, as far as the backend admits them.
-    pub(crate) fn together(&self) -> Checked<Vec<Share>> {
+    pub(crate) fn concurrent_shares(&self) -> Checked<Vec<Share>> {
         let shares = [Share::READER, Share::permits(1, 3)?];
         Ok(shares.into_iter().filter(|share| self.profile.admits(*share).is_ok()).collect())
     }
 
     /// Returns `true` if claims of these two shares affect each other on one name.
-    pub(crate) fn meet(&self, one: Share, other: Share) -> bool {
+    pub(crate) fn interact(&self, one: Share, other: Share) -> bool {
         let kind = |share: Share| share.is_counted().then(|| share.capacity());
         self.profile.admission != LockSupport::Permits || kind(one) == kind(other)
     }
@@ -174,16 +174,16 @@ impl Trial {
         Ok(((share.weight()..share.capacity()).map(|_| share).collect(), share))
     }
 
-    /// Returns how long after an event a waiter may learn of it at the latest. What a notifying backend may
-    /// fall back on when word does not come is slower than this, so that it cannot hide a lost wake-up.
+    /// Returns how long after an event a waiter may learn of it at the latest. The fallback of a notifying
+    /// backend for missing notifications is slower than this, so that it cannot hide a lost wake-up.
     pub(crate) fn promise(&self, longest_hint: Duration) -> Duration {
         if self.polls() { longest_hint + WAKE } else { WAKE }
     }
 
     /// Releases the holder at about the time at which a waiter's patience ends.
-    pub(crate) async fn race(&self, holder: &Claim, patience: &Patience, chance: &mut Chance) -> Checked {
+    pub(crate) async fn race(&self, holder: &Claim, patience: &Patience, random: &mut Random) -> Checked {
         let client = self.client(0);
-        match chance.below(4) {
+        match random.below(4) {
             // The nearest that the two can be: one directly after the other.
             0 => {
                 client.free(holder).await?;
@@ -194,12 +194,12 @@ impl Trial {
                 client.free(holder).await?;
             }
             _ => {
-                let (ends, delay) = (patience.clone(), Duration::from_micros(chance.below(300)));
+                let (ends, delay) = (patience.clone(), Duration::from_micros(random.below(300)));
                 let task = tokio::spawn(async move {
                     briefly(delay).await;
                     ends.end();
                 });
-                briefly(Duration::from_micros(chance.below(300))).await;
+                briefly(Duration::from_micros(random.below(300))).await;
                 client.free(holder).await?;
                 task.await?;
             }

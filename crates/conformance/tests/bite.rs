@@ -52,20 +52,20 @@ macro_rules! faults {
 
 faults! {
     profile {
-        ProfilesDiffer in strong breaks "profile::it_is_the_same_on_every_connection";
-        FirstLookIsBusy in polling breaks "profile::what_is_free_is_granted_at_once";
-        AdmitsWhatItExcludes in weak breaks "profile::shares_beyond_it_are_refused";
-        AdmitsWhatItExcludes in single_permits breaks "profile::shares_beyond_it_are_refused";
-        ForgetsTheFence in strong breaks "profile::fences_are_there_exactly_if_it_says_so";
-        CutsTheNote in strong breaks "profile::a_note_is_shown_as_far_as_it_says";
-        PollsWithoutHint in polling breaks "profile::a_poller_answers_at_once_and_says_when";
-        PollsInDisguise in strong breaks "profile::a_waiter_is_not_a_poller";
+        ProfilesDiffer in strong breaks "profile::promises_are_the_same_on_every_connection";
+        FirstCallIsBusy in polling breaks "profile::free_resource_is_granted_at_once";
+        AdmitsWhatItExcludes in weak breaks "profile::shares_beyond_the_profile_are_refused";
+        AdmitsWhatItExcludes in single_permits breaks "profile::shares_beyond_the_profile_are_refused";
+        ForgetsTheFence in strong breaks "profile::fences_exist_exactly_if_the_profile_says_so";
+        CutsTheNote in strong breaks "profile::note_is_shown_up_to_its_promised_length";
+        PollsWithoutHint in polling breaks "profile::polling_backend_answers_at_once_with_a_retry_delay";
+        PollsInDisguise in strong breaks "profile::notifying_backend_blocks_until_something_changes";
         SessionRunsOut in session breaks "profile::a_session_needs_no_renewal",
             "crash::a_stopped_holder_keeps_its_session";
         LeaseEndsEarly in strong breaks "profile::a_lease_lasts_for_its_ttl",
             "wake::the_end_of_a_lease_wakes_a_waiter";
         LeaseNeverEnds in strong breaks "profile::a_lease_lasts_for_its_ttl",
-            "finality::an_expired_claim_is_not_renewed", "adoption::what_nobody_goes_on_with_ends";
+            "finality::an_expired_claim_is_not_renewed", "adoption::claim_that_is_not_adopted_ends_with_its_lease";
     }
     admission {
         AdmitsOneTooMany in strong breaks "safety::each_pair_of_shares_is_decided_by_the_rule",
@@ -79,23 +79,23 @@ faults! {
             "safety::writers_of_different_shares_exclude_each_other";
     }
     repetition {
-        SecondAskIsSecondClaim in strong breaks "idempotence::a_granted_claim_asks_again",
+        SecondAskIsSecondClaim in strong breaks "idempotence::repeated_contend_returns_the_same_grant",
             "idempotence::a_repeated_claim_takes_its_weight_once",
-            "adoption::another_client_goes_on_with_a_claim";
-        ReleasesForEver in strong breaks "idempotence::a_second_release_finds_it_gone";
+            "adoption::another_client_adopts_a_claim";
+        ReleasesForEver in strong breaks "idempotence::second_release_answers_gone";
         RenewalReplacesFence in strong breaks "idempotence::a_second_renewal_answers_the_same";
-        EveryLookTakesAPlace in polling breaks "idempotence::a_waiting_claim_keeps_one_place";
+        EveryCallTakesAPlace in polling breaks "idempotence::a_waiting_claim_keeps_one_place";
         RepeatGoesLast in polling breaks "idempotence::a_repeated_wait_keeps_its_place";
     }
     finality {
         RenewalResurrects in strong breaks "finality::a_released_claim_is_not_renewed",
             "finality::an_expired_claim_is_not_renewed";
-        RenewalGrants in strong breaks "finality::a_waiting_claim_is_not_made_a_holder";
+        RenewalGrants in strong breaks "finality::renewal_does_not_grant_a_waiting_claim";
         RenewalDoesNothing in strong breaks "finality::a_renewal_extends_the_lease";
         RenewalShortens in strong breaks "finality::a_renewal_never_shortens_the_lease";
     }
     residue {
-        BusyLeavesAPlace in strong breaks "residue::a_look_leaves_no_place",
+        BusyLeavesAPlace in strong breaks "residue::contend_without_patience_leaves_no_place",
             "residue::an_ended_wait_leaves_no_place", "residue::two_hundred_cancelled_waits_leave_nothing";
         ReleaseIgnoresWaiting in polling breaks "residue::a_released_wait_leaves_no_place";
         GrantIsDroppedAtTheEnd in polling breaks
@@ -103,8 +103,8 @@ faults! {
         ListsWhatIsIdle in strong breaks "residue::resources_without_claims_are_not_listed";
     }
     honesty {
-        BlocksBeyondPatience in strong breaks "honesty::ended_patience_means_one_look",
-            "honesty::a_wait_comes_back_when_patience_ends", "honesty::fifty_waits_come_back_together";
+        BlocksBeyondPatience in strong breaks "honesty::ended_patience_means_one_attempt",
+            "honesty::wait_returns_when_patience_ends", "honesty::fifty_waits_return_together";
         AskedAtTheAnswer in strong breaks "honesty::a_grant_in_time_is_reported";
         CutsTheTtl in strong breaks "honesty::a_ttl_beyond_the_profile_is_refused";
     }
@@ -113,80 +113,80 @@ faults! {
             "order::fences_rise_among_holders_together";
         FenceBeginsAgain in strong breaks "order::a_fence_survives_the_end_of_a_lease",
             "order::fences_rise_over_two_hundred_grants";
-        FenceBeginsAgain in session breaks "crash::a_kill_at_any_instant_leaves_order";
-        LastComesFirst in strong breaks "order::a_line_of_ten_is_granted_in_order";
-        PassesTheLine in strong breaks "order::readers_do_not_pass_a_waiting_writer",
+        FenceBeginsAgain in session breaks "crash::kill_at_any_instant_leaves_no_damage";
+        LastComesFirst in strong breaks "order::queue_of_ten_is_granted_in_order";
+        PassesTheQueue in strong breaks "order::readers_do_not_pass_a_waiting_writer",
             "order::small_claims_do_not_pass_a_large_one";
-        CountsOnlyHolders in strong breaks "order::the_hint_counts_those_ahead";
+        CountsOnlyHolders in strong breaks "order::hint_counts_the_claims_ahead";
     }
     own_only {
-        ReleasesAnyClaim in strong breaks "own_only::a_stranger_ends_and_renews_nothing",
-            "own_only::a_late_release_spares_the_successor", "own_only::an_expired_holder_spares_the_successor";
+        ReleasesAnyClaim in strong breaks "own_only::unknown_id_ends_and_renews_nothing",
+            "own_only::late_release_does_not_end_the_successor", "own_only::expired_holder_does_not_end_the_successor";
         ReleasesAnyClaim in polling breaks "crash::a_stopped_holder_loses_its_lease";
-        ReleasesInSilence in strong breaks "own_only::a_stranger_ends_and_renews_nothing",
-            "own_only::a_late_release_spares_the_successor", "own_only::an_expired_holder_spares_the_successor";
+        ReleasesInSilence in strong breaks "own_only::unknown_id_ends_and_renews_nothing",
+            "own_only::late_release_does_not_end_the_successor", "own_only::expired_holder_does_not_end_the_successor";
         ReleasesInSilence in polling breaks "crash::a_stopped_holder_loses_its_lease";
         ReleasesOnAnyResource in strong breaks
             "own_only::a_claim_is_nothing_on_another_resource";
         WaiterEndsTheHolder in polling breaks "own_only::a_waiting_claim_does_not_free_the_holder";
-        ReleaseEndsAll in strong breaks "own_only::one_of_several_holders_leaves_alone";
+        ReleaseEndsAll in strong breaks "own_only::release_of_one_holder_keeps_the_others";
     }
     wake {
         NeverWakes in strong breaks "wake::a_release_wakes_a_waiter";
-        LooksBeforeItListens in strong breaks "wake::no_release_is_lost_between_look_and_wait";
+        ChecksBeforeItSubscribes in strong breaks "wake::no_release_is_lost_between_check_and_wait";
         WakesOneOnly in strong breaks "wake::three_readers_wake_when_a_writer_leaves";
-        LeavesInSilence in strong breaks "wake::a_waiter_that_leaves_wakes_those_behind_it",
-            "wake::a_wake_up_is_passed_on_by_one_that_leaves";
-        WakesWhoCameFirst in strong breaks "wake::a_release_finds_the_next_when_the_first_left";
-        NeverLooksAgain in strong breaks "wake::the_end_of_a_lease_wakes_a_waiter";
+        LeavesInSilence in strong breaks "wake::leaving_waiter_wakes_the_waiters_behind_it",
+            "wake::leaving_waiter_passes_its_wake_up_on";
+        WakesTheFirstArrival in strong breaks "wake::release_wakes_the_next_waiter_if_the_first_left";
+        NeverChecksAgain in strong breaks "wake::the_end_of_a_lease_wakes_a_waiter";
         PlaceIsForEver in polling breaks
-            "wake::a_place_that_is_never_asked_for_again_blocks_nobody", "crash::a_killed_waiter_blocks_nobody",
-            "crash::a_killed_waiter_keeps_nobody_from_what_is_free", "crash::killed_waiters_are_passed_over_together";
+            "wake::abandoned_place_does_not_block_the_queue", "crash::killed_waiter_does_not_block_the_queue",
+            "crash::killed_waiter_does_not_block_free_capacity", "crash::killed_waiters_are_passed_over_together";
     }
     view {
-        HidesTheNote in strong breaks "view::holders_and_line_are_shown_as_they_are";
-        OnlookersSleep in strong breaks "view::a_change_wakes_an_onlooker";
-        OnlookersIgnoreThePast in strong breaks
-            "view::an_onlooker_of_the_past_is_answered_at_once";
-        OnlookersStay in strong breaks "view::an_onlooker_comes_back_when_patience_ends";
-        OnlookersMissTheEnd in strong breaks "view::the_end_of_a_lease_wakes_an_onlooker";
+        HidesTheNote in strong breaks "view::holders_and_queue_are_shown_as_they_are";
+        WatchersSleep in strong breaks "view::change_wakes_a_watcher";
+        WatchersIgnoreThePast in strong breaks
+            "view::watcher_of_an_old_version_is_answered_at_once";
+        WatchersStay in strong breaks "view::watcher_returns_when_patience_ends";
+        WatchersMissTheEnd in strong breaks "view::end_of_a_lease_wakes_a_watcher";
         PagesBeginAgain in strong breaks "view::listings_come_in_pages";
         FoldsNames in strong breaks "view::names_never_collide";
         CutsNames in strong breaks "view::names_never_collide";
     }
     batch {
         AnswersBackwards in strong breaks "batch::three_hundred_mixed_claims_answer_in_order";
-        FenceBeginsAgain in strong breaks "batch::what_tasks_want_at_once_is_told_apart";
+        FenceBeginsAgain in strong breaks "batch::concurrent_requests_of_tasks_get_their_own_answers";
         DecidesBeforeItActs in strong breaks "batch::claims_of_one_resource_share_a_batch";
         AnswersNothingWithSomething in strong breaks
             "batch::an_empty_batch_has_no_answers";
     }
     registers {
-        RegistersDiffer in strong breaks "registers::it_is_the_same_on_every_connection";
-        TellsAnotherStamp in strong breaks "registers::a_value_stands_until_it_is_removed";
+        RegistersDiffer in strong breaks "registers::promises_are_the_same_on_every_connection";
+        ReportsAnotherStamp in strong breaks "registers::value_is_kept_until_it_is_removed";
         StaleStampsWrite in strong breaks "registers::a_stale_stamp_never_writes",
             "registers::of_many_writes_on_one_state_one_succeeds";
         StampNamesTheValue in strong breaks "registers::no_two_writes_have_one_stamp";
-        ReadsText in strong breaks "registers::every_value_comes_back_byte_for_byte";
+        ReadsText in strong breaks "registers::every_value_reads_back_byte_for_byte";
         TakesAnyLength in polling breaks "registers::a_value_that_is_too_long_is_refused";
         FoldsNames in strong breaks "registers::registers_of_different_names_are_different";
         CutsNames in polling breaks "registers::registers_of_different_names_are_different";
-        RegistersAreLocks in strong breaks "registers::a_lock_and_a_register_of_one_name_are_strangers";
-        LooksBeforeItWrites in polling breaks "registers::what_was_written_is_one_chain",
+        RegistersAreLocks in strong breaks "registers::lock_and_register_of_one_name_are_independent";
+        ChecksBeforeItWrites in polling breaks "registers::successful_writes_form_one_chain",
             "registers::of_many_writes_on_one_state_one_succeeds", "registers::no_addition_is_lost";
         ReadsThePast in strong breaks "registers::no_addition_is_lost",
-            "registers::a_value_stands_until_it_is_removed";
-        WritesByHalf in strong breaks "registers::values_are_seen_whole";
-        ChangesInSilence in strong breaks "registers::a_change_wakes_who_waits";
-        LooksBeforeItListens in strong breaks "registers::no_change_is_lost_between_look_and_wait";
-        WaitsForTheNextChange in strong breaks "registers::what_was_seen_long_ago_is_answered_at_once";
-        StaysBeyondPatience in strong breaks "registers::one_who_waits_comes_back_when_patience_ends";
-        StaysBeyondPatience in polling breaks "registers::one_who_waits_comes_back_when_patience_ends";
+            "registers::value_is_kept_until_it_is_removed";
+        WritesByHalf in strong breaks "registers::values_are_never_read_by_half";
+        ChangesInSilence in strong breaks "registers::register_change_wakes_its_waiters";
+        ChecksBeforeItSubscribes in strong breaks "registers::no_change_is_lost_between_check_and_wait";
+        WaitsForTheNextChange in strong breaks "registers::waiter_with_an_old_state_is_answered_at_once";
+        StaysBeyondPatience in strong breaks "registers::register_wait_returns_when_patience_ends";
+        StaysBeyondPatience in polling breaks "registers::register_wait_returns_when_patience_ends";
         ForgetsEarly in strong breaks "registers::a_value_is_forgotten_in_time_and_not_earlier";
         NeverForgets in strong breaks "registers::a_value_is_forgotten_in_time_and_not_earlier",
-            "registers::the_end_of_a_value_wakes_who_waits";
+            "registers::end_of_a_value_wakes_its_waiters";
         KeepsInSilence in session breaks "registers::a_value_is_forgotten_in_time_and_not_earlier";
-        EndsInSilence in strong breaks "registers::the_end_of_a_value_wakes_who_waits";
+        EndsInSilence in strong breaks "registers::end_of_a_value_wakes_its_waiters";
     }
     crash {
         FencesPerProcess in polling breaks "crash::processes_take_turns";
@@ -194,8 +194,8 @@ faults! {
             "crash::one_holder_among_processes", "crash::processes_take_turns";
         ReleaseIsDelayed in polling breaks "crash::a_release_wakes_another_process";
         DeathGoesUnnoticed in session breaks "crash::a_killed_holder_is_succeeded",
-            "crash::a_killed_waiter_blocks_nobody",
-            "crash::a_killed_waiter_keeps_nobody_from_what_is_free";
+            "crash::killed_waiter_does_not_block_the_queue",
+            "crash::killed_waiter_does_not_block_free_capacity";
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
 /// 5. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`](crate::Effect::Unknown).
 /// 6. **Order**: fences rise strictly per resource; a backend that promises FIFO grants in queue order.
 /// 7. **Own only**: a release or renewal never touches another's claim.
-/// 8. **Wake**: a waiter learns of a release within the profile's promise; no wake-up is lost between look
+/// 8. **Wake**: a waiter learns of a release within the profile's promise; no wake-up is lost between check
 ///    and wait.
 ///
 /// The engine never drops a future of this trait midway; a backend need not be cancel safe.
@@ -210,7 +210,7 @@ pub enum BreakOutcome {
     /// The claim existed and is ended.
     Ended {
         /// The other resources that were freed with it, as far as they are known: those that its connection
-        /// held beside it.
+        /// held as well.
         also_released: Vec<Resource>,
     },
     /// The claim no longer existed; nothing was ended.

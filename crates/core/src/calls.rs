@@ -1,8 +1,8 @@
-//! The calls to others that a waiter is notified of, and the moment at which it checks them.
+//! The calls of other waiters that a waiter is notified of, and the moment at which it checks them.
 //!
-//! Live waiters answer within milliseconds, and the other waiters are notified of that, too: as long as
-//! nobody died, nobody looks. If a call stays unanswered, all waiters that know of it look at slightly
-//! different times. The first that calls more of the queue is heard by the others, which then wait
+//! Live waiters answer within milliseconds, and the other waiters are notified of that, too: as long as all
+//! live, no waiter checks. If a call stays unanswered, all waiters that know of it check at slightly
+//! different times. The others are notified when the first of them calls more of the queue, and wait
 //! again.
 
 use std::collections::HashSet;
@@ -10,27 +10,28 @@ use std::time::Duration;
 
 use crate::{CALL_GRACE, CHALLENGE_AFTER, Moment, PROBE_AFTER, PROBED_PER_SILENT, SILENT_AFTER};
 
-/// The unanswered calls to others of which a waiter was notified since it last looked.
+/// The unanswered calls of other waiters that a waiter was notified of since its last check.
 #[derive(Clone, Debug, Default)]
 pub struct CallWatch {
     unanswered: HashSet<u32>,
     /// The number of claims called since all calls were answered.
     called: usize,
-    first: Option<Moment>,
-    last: Option<Moment>,
-    /// The moment to look because something became free for which nobody was called.
+    first_call: Option<Moment>,
+    last_call: Option<Moment>,
+    /// The moment to check because capacity became free for which no waiter was called.
     unused: Option<Moment>,
     last_unused: Option<Moment>,
 }
 
 impl CallWatch {
-    /// Forgets all calls, for a waiter that looks now and sees which claims are called.
+    /// Forgets all calls, for a waiter that checks now and sees which claims are called.
     pub fn look(&mut self) {
         *self = CallWatch { last_unused: self.last_unused, ..CallWatch::default() };
     }
 
-    /// Notes that something became free at `now` for which nobody was called. One in front that cannot use
-    /// it may be dead, and is challenged by a look; those that live are not challenged for each release.
+    /// Records that capacity became free at `now` for which no waiter was called. A waiter in front that
+    /// cannot use it may be dead, and is challenged by a check; live waiters are not challenged for each
+    /// release.
     pub fn freed(&mut self, now: Moment) {
         if self.unused.is_none() {
             self.unused = Some(self.last_unused.map_or(now, |last| now.max(last.after(CHALLENGE_AFTER))));
@@ -44,45 +45,46 @@ impl CallWatch {
             self.unanswered.remove(&answered);
         }
         if self.unanswered.is_empty() {
-            (self.called, self.first, self.last) = (0, None, None);
+            (self.called, self.first_call, self.last_call) = (0, None, None);
         }
         if called.is_empty() {
             return;
         }
-        // Somebody else has looked at what became free.
+        // Another waiter has checked what became free.
         self.unused = None;
         self.unanswered.extend(called);
         self.called = self.called.saturating_add(called.len());
-        self.first = self.first.or(Some(now));
-        self.last = Some(now);
+        self.first_call = self.first_call.or(Some(now));
+        self.last_call = Some(now);
     }
 
-    /// Returns when to look: because of what became free, when a look calls more of the queue, or when the
+    /// Returns when to check: because of what became free, when a check calls more of the queue, or when the
     /// first that was called is passed over. `None` where nothing became free and all have answered.
     pub fn look_at(&self) -> Option<Moment> {
         [self.unused, self.unanswered_at()].into_iter().flatten().min()
     }
 
     fn unanswered_at(&self) -> Option<Moment> {
-        let (first, last) = (self.first?, self.last?);
-        let passed_over = first.after(CALL_GRACE);
+        let (first_call, last_call) = (self.first_call?, self.last_call?);
+        let passed_over = first_call.after(CALL_GRACE);
         let silent = self.unanswered.len();
         if self.called == 1 {
-            return Some(first.after(PROBE_AFTER));
+            return Some(first_call.after(PROBE_AFTER));
         }
-        // What is called for those that are silent may have been called already.
+        // The waiters to call instead of the silent ones may have been called already.
         if silent < PROBED_PER_SILENT && silent.saturating_mul(PROBED_PER_SILENT) <= self.called {
             return Some(passed_over);
         }
-        let silent_at = if first == last { PROBE_AFTER } else { SILENT_AFTER };
-        Some(last.after(silent_at).min(passed_over))
+        let silent_at = if first_call == last_call { PROBE_AFTER } else { SILENT_AFTER };
+        Some(last_call.after(silent_at).min(passed_over))
     }
 }
 
-/// Delays a look of one that has so many waiters before it, where several look because of one moment.
+/// Returns the delay of a check by a waiter with `behind` others before it, if several check at the same
+/// moment.
 ///
-/// The others hear what the first look found. So few look at once, no matter which of them live, and the
-/// last of a long line is late by a fraction of what a call may take.
+/// The others are notified of what the first check found. So few check at once, no matter which of them live,
+/// and the last of a long queue is late by a fraction of what a call may take.
 pub fn stagger(behind: u32) -> Duration {
     STEP.mul_f64(f64::from(behind).ln_1p() / std::f64::consts::LN_2)
 }
@@ -99,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_after_one_that_answers() {
+    fn answered_call_needs_no_further_check() {
         let mut watch = CallWatch::default();
         watch.hear(&[7], None, at(0));
         assert_eq!(watch.look_at(), Some(at(250)));
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn one_looks_again_only_where_more_of_the_line_is_called() {
+    fn next_check_is_due_only_if_more_waiters_are_called() {
         let mut watch = CallWatch::default();
         let others: Vec<u32> = (1..32).collect();
         watch.hear(&[0], None, at(0));
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_looked_at_soon_and_not_often() {
+    fn unused_capacity_is_checked_at_once_but_not_often() {
         let mut watch = CallWatch::default();
         watch.freed(at(0));
         assert_eq!(watch.look_at(), Some(at(0)));
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_spread_over_little_time() {
+    fn stagger_of_a_long_queue_is_short() {
         assert_eq!(stagger(0), Duration::ZERO);
         assert!(stagger(1) >= Duration::from_millis(5) && stagger(3) > stagger(2));
         assert!(stagger(10_000) < Duration::from_millis(70));

@@ -1,6 +1,6 @@
 //! Points on a clock, and where they come from.
 //!
-//! Pure code never asks for the time: it is handed a [`Moment`]. Only the outermost layer owns a
+//! Pure code never reads the time: it gets a [`Moment`] as a value. Only the outermost layer owns a
 //! [`Clock`]. A moment is meaningful on the clock that made it and nowhere else: it is never stored
 //! in a shared medium and never compared over two machines.
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manual_clock_stands_still_until_it_is_moved() {
+    fn manual_clock_moves_only_when_advanced() {
         let clock = ManualClock::new();
         let start = clock.now();
         assert_eq!(clock.now(), start);

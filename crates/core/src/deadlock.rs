@@ -2,14 +2,14 @@
 //!
 //! Ground rules: what is known of a wait is what its [`Announced`] says, and what is known of a resource is
 //! its [`Snapshot`]. A holder that is not known to wait counts as one that continues and releases. A waiter
-//! that is ahead in a line counts as one that stays until its turn comes. No I/O and no clock.
+//! that is ahead in a queue counts as one that stays until its turn comes. No I/O and no clock.
 
-mod announced;
+mod announcement;
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-pub use announced::{Announced, HOLDS_MAX, Places, Tag};
+pub use announcement::{Announced, HOLDS_MAX, Places, Tag};
 
 use crate::{ClaimId, Resource, Share, Snapshot};
 
@@ -27,7 +27,7 @@ pub struct DeadlockedWait {
     /// The claim by which the wait is announced. A client that has it can end that announcement, so it is
     /// not printed.
     pub id: ClaimId,
-    /// The waiter, in the words of its note.
+    /// The waiter, as its note describes it.
     pub who: String,
     /// The resource that it waits for.
     pub resource: Resource,
@@ -37,25 +37,27 @@ pub struct DeadlockedWait {
     pub holds: Vec<Resource>,
 }
 
-/// Looks for waits that can never end by themselves, among those that are announced and in the lines that
+/// Finds the waits that can never end by themselves, among those that are announced and in the queues that
 /// they wait in.
 ///
-/// Each is found by itself: of the owners that wait behind a deadlock, without being waited for in it, none
-/// is named. A line that is not given counts as one that moves.
+/// Each deadlock is found by itself: of the owners that wait behind it, without being waited for in it, none
+/// is named. A queue that is not given counts as one that moves.
 pub fn find(waits: &[Announced], lines: &[Snapshot]) -> Vec<Deadlock> {
     let graph = Graph::of(waits, lines);
     let reached: Vec<HashSet<usize>> = (0..waits.len()).map(|wait| graph.reached_from(wait)).collect();
     let mut found = Vec::new();
     let mut named: HashSet<usize> = HashSet::new();
     for wait in 0..waits.len() {
-        let among = &reached[wait];
-        // A knot: from each of them one comes to all of them, and to nobody else.
-        if named.contains(&wait) || !among.contains(&wait) || among.iter().any(|one| reached[*one] != *among)
+        let cycle = &reached[wait];
+        // A strongly connected component without a way out: from each of them, exactly these are reached.
+        if named.contains(&wait)
+            || !cycle.contains(&wait)
+            || cycle.iter().any(|other| reached[*other] != *cycle)
         {
             continue;
         }
-        named.extend(among);
-        found.push(Deadlock { waits: graph.told(among) });
+        named.extend(cycle);
+        found.push(Deadlock { waits: graph.in_report_order(cycle) });
     }
     found
 }
@@ -80,12 +82,12 @@ impl<'a> Graph<'a> {
         }
         let lines = lines.iter().map(|line| (&line.resource, line)).collect();
         let mut graph = Graph { waits, lines, owners, behind: Vec::new() };
-        graph.behind = graph.settle();
+        graph.behind = graph.remove_waits_that_can_end();
         graph
     }
 
     /// Removes all waits that can end, and those that can end then, until none is left that can.
-    fn settle(&self) -> Vec<Vec<usize>> {
+    fn remove_waits_that_can_end(&self) -> Vec<Vec<usize>> {
         let mut stuck = vec![true; self.waits.len()];
         // Each round but the last removes a wait.
         loop {
@@ -111,14 +113,14 @@ impl<'a> Graph<'a> {
         let mut behind = Vec::new();
         for holder in &line.holders {
             let owners = self.owners.get(&Tag::of(holder.id)).map(Vec::as_slice).unwrap_or_default();
-            // An owner that waits in several places may release as soon as one of these waits ends.
+            // An owner with several waits may release as soon as one of them ends.
             if !owners.is_empty() && owners.iter().all(|owner| stuck[*owner]) {
                 load.add(holder.share);
                 behind.extend(owners);
             }
         }
         // Those ahead in the queue whose turn never comes stay in the way, too, and for the same reason.
-        let place = asks.and_then(|asks| line.waiting.iter().position(|one| Tag::of(one.id) == asks));
+        let place = asks.and_then(|asks| line.waiting.iter().position(|other| Tag::of(other.id) == asks));
         for ahead in &line.waiting[..place.unwrap_or_default()] {
             if !load.admits(ahead.share) {
                 load.add(ahead.share);
@@ -140,24 +142,24 @@ impl<'a> Graph<'a> {
 
     /// Returns these waits in the order in which they are reported: the one that is to give up, and each
     /// behind the one that it waits for.
-    fn told(&self, among: &HashSet<usize>) -> Vec<DeadlockedWait> {
-        let mut left: Vec<usize> = among.iter().copied().collect();
-        // The last that announced its wait; all clients that look see the same.
+    fn in_report_order(&self, cycle: &HashSet<usize>) -> Vec<DeadlockedWait> {
+        let mut left: Vec<usize> = cycle.iter().copied().collect();
+        // The last that announced its wait comes first; all clients see the same order.
         left.sort_by_key(|wait| (self.waits[*wait].number, Tag::of(self.waits[*wait].id)));
-        let mut told = Vec::with_capacity(left.len());
+        let mut ordered = Vec::with_capacity(left.len());
         let mut next = None;
         while !left.is_empty() {
-            let place = next.and_then(|wait| left.iter().position(|one| *one == wait));
+            let place = next.and_then(|wait| left.iter().position(|other| *other == wait));
             let wait = left.remove(place.unwrap_or(left.len() - 1));
-            next = self.behind[wait].iter().copied().find(|one| left.contains(one));
-            told.push(self.blocked(wait, among));
+            next = self.behind[wait].iter().copied().find(|other| left.contains(other));
+            ordered.push(self.blocked(wait, cycle));
         }
-        told
+        ordered
     }
 
-    fn blocked(&self, wait: usize, among: &HashSet<usize>) -> DeadlockedWait {
+    fn blocked(&self, wait: usize, cycle: &HashSet<usize>) -> DeadlockedWait {
         let Announced { id, who, resource, share, holds, .. } = &self.waits[wait];
-        let wanted: HashSet<&Resource> = among.iter().map(|one| &self.waits[*one].resource).collect();
+        let wanted: HashSet<&Resource> = cycle.iter().map(|other| &self.waits[*other].resource).collect();
         let held = |line: &&Snapshot| line.holders.iter().any(|holder| holds.contains(&Tag::of(holder.id)));
         let lines = wanted.into_iter().filter_map(|resource| self.lines.get(resource).copied());
         let mut holds: Vec<Resource> = lines.filter(held).map(|line| line.resource.clone()).collect();

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_says_when_it_may_have_happened() {
+    fn failure_text_says_if_the_effect_is_unknown() {
         assert_eq!(Failure::unavailable("no route").to_string(), "no route");
         assert_eq!(Failure::unanswered("no reply").to_string(), "no reply (it may have taken effect)");
         let failure = Failure::unanswered("no reply").because(std::io::Error::other("reset"));

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_integer_exists_only_where_it_says_the_whole() {
+    fn integer_exists_only_for_a_fence_without_epoch_and_sub() {
         assert_eq!(Fence::new(0, 9, 0).as_i64(), Some(9));
         assert_eq!(Fence::new(0, 9, 1).as_i64(), None);
         assert_eq!(Fence::new(1, 9, 0).as_i64(), None);

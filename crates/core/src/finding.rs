@@ -59,12 +59,12 @@ pub enum Severity {
     Unknown,
     /// A fault that is to be expected one day will break a promise that people count on.
     Risk,
-    /// Locks do not work, or exclude nobody.
+    /// Locks do not work, or do not exclude each other.
     Broken,
 }
 
 impl Severity {
-    /// Returns the word for it, stable, in small letters.
+    /// Returns its stable name, in small letters.
     pub fn word(self) -> &'static str {
         match self {
             Severity::Good => "good",

@@ -87,9 +87,9 @@ impl LossTrigger {
         });
         if first {
             let listeners = std::mem::take(&mut self.0.listeners().waiting);
-            for tell in listeners.into_values() {
+            for listener in listeners.into_values() {
                 // The panic hook has reported it.
-                drop(catch_unwind(AssertUnwindSafe(|| tell(cause))));
+                drop(catch_unwind(AssertUnwindSafe(|| listener(cause))));
             }
         }
     }
@@ -123,7 +123,7 @@ impl LossSignal {
     ///
     /// The code that finds the loss calls the listener, which must neither block nor panic. No task waits
     /// meanwhile, so a claim that is held only for a moment costs no switch of tasks.
-    pub fn on_loss(&self, tell: impl FnOnce(LossCause) + Send + 'static) -> LossSubscription {
+    pub fn on_loss(&self, listener: impl FnOnce(LossCause) + Send + 'static) -> LossSubscription {
         let mut listeners = self.0.listeners();
         // The cause is set before the listeners are called: a listener that finds none here is among those
         // that are called.
@@ -131,10 +131,10 @@ impl LossSignal {
         let number = listeners.next;
         if let Some(cause) = cause {
             drop(listeners);
-            tell(cause);
+            listener(cause);
         } else {
             listeners.next += 1;
-            listeners.waiting.insert(number, Box::new(tell));
+            listeners.waiting.insert(number, Box::new(listener));
         }
         LossSubscription { loss: Arc::downgrade(&self.0), number }
     }
@@ -153,7 +153,7 @@ impl Drop for LossSubscription {
     fn drop(&mut self) {
         if let Some(loss) = self.loss.upgrade() {
             let left = loss.listeners().waiting.remove(&self.number);
-            // What it holds on to may listen as well, and is dropped when the list is free again.
+            // The listener may own other subscriptions, so it is dropped when the list is unlocked again.
             drop(left);
         }
     }
@@ -174,7 +174,7 @@ struct Listeners {
 
 impl Loss {
     fn listeners(&self) -> MutexGuard<'_, Listeners> {
-        // Nothing foreign is called while it is locked.
+        // No foreign code is called while it is locked.
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_cause_stays_and_late_listeners_hear_it() {
+    async fn first_loss_cause_is_kept_for_late_listeners() {
         let (trigger, mut signal) = LossTrigger::new();
         assert_eq!(signal.cause(), None);
         trigger.fire(LossCause::SessionEnded);
@@ -246,19 +246,19 @@ mod tests {
 
     #[test]
     fn loss_listener_is_called_once_and_not_after_it_was_dropped() {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let tell = |who: &'static str| {
-            let heard = heard.clone();
-            move |cause| heard.lock().unwrap().push((who, cause))
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let listener = |name: &'static str| {
+            let received = received.clone();
+            move |cause| received.lock().unwrap().push((name, cause))
         };
         let (trigger, signal) = LossTrigger::new();
-        let early = signal.on_loss(tell("early"));
-        drop(signal.clone().on_loss(tell("left")));
+        let early = signal.on_loss(listener("early"));
+        drop(signal.clone().on_loss(listener("left")));
         trigger.fire(LossCause::Gone);
         trigger.fire(LossCause::SessionEnded);
-        let late = signal.on_loss(tell("late"));
+        let late = signal.on_loss(listener("late"));
         drop((early, late));
-        assert_eq!(*heard.lock().unwrap(), [("early", LossCause::Gone), ("late", LossCause::Gone)]);
+        assert_eq!(*received.lock().unwrap(), [("early", LossCause::Gone), ("late", LossCause::Gone)]);
     }
 
     #[test]
@@ -273,12 +273,12 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_panics_keeps_the_loss_from_no_other() {
+    fn panicking_listener_does_not_hide_the_loss_from_others() {
         let (trigger, signal) = LossTrigger::new();
-        let heard = Arc::new(Mutex::new(0));
+        let received = Arc::new(Mutex::new(0));
         let count = || {
-            let heard = heard.clone();
-            move |_| *heard.lock().unwrap() += 1
+            let received = received.clone();
+            move |_| *received.lock().unwrap() += 1
         };
         let listening: Vec<_> = (0..8)
             .map(|number| match number % 2 {
@@ -287,7 +287,7 @@ mod tests {
             })
             .collect();
         trigger.fire(LossCause::SessionEnded);
-        assert_eq!(*heard.lock().unwrap(), 4);
+        assert_eq!(*received.lock().unwrap(), 4);
         drop(listening);
     }
 

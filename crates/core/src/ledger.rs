@@ -32,26 +32,26 @@ pub const PROBE_AFTER: Duration = Duration::from_millis(250);
 
 /// The time after which an unanswered call makes its claim count as silent, and lets the queue call further.
 ///
-/// No waiter that polls leaves more time between two looks than this.
+/// No waiter that polls leaves more time between two calls than this.
 pub const SILENT_AFTER: Duration = Duration::from_millis(400);
 
 /// The distance from its head to which the queue calls for each claim that is silent; all of it where as
 /// many are.
 ///
-/// One dead waiter costs those that live no more than so many looks, and all that died are called in the
+/// One dead waiter costs the live ones no more than so many calls, and all dead ones are called in the
 /// second step.
 pub const PROBED_PER_SILENT: usize = 32;
 
 /// The time for which notified waiters tolerate a claim that keeps them from free capacity.
 ///
-/// Its own turn has not come, so nobody calls it: one that died there would hold up the others for as long
-/// as its place is kept. One of them acts after this time, and *challenges* it: it answers within
-/// [`CALL_GRACE`], or is passed over. Long enough that a live waiter, behind which others wait for hours,
-/// has to answer only now and then. One that looks for another reason challenges a claim that was silent
-/// for as long as [`CALL_GRACE`].
+/// Its own turn has not come, so it is not called: a claim that died there would hold up the others for as
+/// long as its place is kept. One of them acts after this time, and *challenges* it: it answers within
+/// [`CALL_GRACE`], or is passed over. Long enough that a live waiter, behind which others wait for hours, has
+/// to answer only now and then. A waiter that asks for another reason challenges a claim that was silent for
+/// as long as [`CALL_GRACE`].
 pub const CHALLENGE_AFTER: Duration = Duration::from_secs(4);
 
-/// The most claims that one line may have.
+/// The most claims that one queue may have.
 pub const MAX_LINE: usize = 10_000;
 
 /// The queue of claims on one resource, holders first.
@@ -70,10 +70,10 @@ pub struct Entry {
     pub share: Share,
     /// Its fence, once it was granted.
     pub granted: Option<Fence>,
-    /// The moment at which it leaves the queue unless it is heard of again: the end of the lease or of the
+    /// The moment at which it leaves the queue without another sign of life: the end of the lease or of the
     /// place.
     pub until: Moment,
-    /// The moment at which it came, or was granted.
+    /// The moment at which it was queued, or granted.
     pub since: Moment,
     /// Count of its signs of life: each grant, each renewal and each repeated ask is one more, also where
     /// the end does not move. An observer that shares no clock with the others sees by it that the claim
@@ -112,7 +112,7 @@ pub enum Wait {
     No,
     /// The claim is queued; the place is kept for this long, [`Duration::MAX`] where a session keeps it
     /// alive.
-    InLine(Duration),
+    Queued(Duration),
     /// The claim is not queued, and passes those that are: admission by what is held alone.
     Barging,
 }
@@ -126,7 +126,7 @@ pub enum Verdict {
     Busy {
         /// The number of claims ahead of it, holders included.
         ahead: u32,
-        /// The moment at which the earliest of those ahead leaves unless it is heard of again, or when
+        /// The moment at which the earliest of those ahead leaves without another sign of life, or when
         /// another ask is useful: to challenge one of them, or to call more of the queue.
         earliest: Moment,
     },
@@ -135,7 +135,7 @@ pub enum Verdict {
 }
 
 impl Ledger {
-    /// Creates an empty line whose next fence comes after `last`.
+    /// Creates an empty queue whose next fence comes after `last`.
     pub fn new(last: Fence) -> Self {
         Ledger { entries: Vec::new(), last }
     }
@@ -186,7 +186,7 @@ impl Ledger {
         }
         self.call(now);
         match ask.wait {
-            Wait::InLine(place) => {
+            Wait::Queued(place) => {
                 if known.is_none() {
                     if self.entries.len() >= MAX_LINE {
                         return Verdict::Full;
@@ -213,7 +213,7 @@ impl Ledger {
             }
         }
         let look_again = match ask.wait {
-            Wait::InLine(place) => {
+            Wait::Queued(place) => {
                 self.challenge(index, known.is_none(), place, now).min(self.probe(place, now))
             }
             Wait::No | Wait::Barging => Moment::NEVER,
@@ -275,7 +275,7 @@ impl Ledger {
     }
 
     /// Finds where the part of the queue ends in which every waiting claim is admitted, in one pass over the
-    /// line.
+    /// queue.
     fn called_up_to(&self) -> usize {
         // A held claim counts at any place, as in `admits`; a waiting claim counts for those behind it.
         let (mut load, mut capacity) = (0, u32::MAX);
@@ -330,18 +330,18 @@ impl Ledger {
         let ends: Vec<Duration> =
             self.entries.iter().filter(unanswered).map(|entry| unanswered_for(entry.until)).collect();
         let silent = ends.iter().filter(|time| **time >= SILENT_AFTER).count().max(1);
-        let is_unheard = |entry: &Entry| {
+        let is_silent_since = |entry: &Entry| {
             let ends = entry.granted.is_none() && entry.until != Moment::NEVER;
             ends && entry.until > grace_ends && entry.until < called_since.after(place)
         };
         let waiting = self.entries.iter_mut().filter(|entry| entry.granted.is_none());
         let reach = if silent < PROBED_PER_SILENT { silent * PROBED_PER_SILENT } else { MAX_LINE };
         for entry in waiting.take(reach) {
-            if is_unheard(entry) {
+            if is_silent_since(entry) {
                 entry.until = grace_ends;
             }
         }
-        if !self.entries.iter().any(is_unheard) {
+        if !self.entries.iter().any(is_silent_since) {
             return Moment::NEVER;
         }
         // Those called just now are silent after the whole time.
@@ -351,10 +351,10 @@ impl Ledger {
 
     /// Shortens the place of the first claim that is not admitted, where it alone keeps the one at `index`
     /// from free capacity and was silent for as long as a call may take. Answers when another ask is of
-    /// use, which is soon for a claim that is new in the queue; never where it is in nobody's way.
+    /// use, which is soon for a claim that is new in the queue; never where it blocks no claim.
     ///
-    /// The ends of places show when their claims were heard of, as all of a line keep them for as long,
-    /// which is `place`.
+    /// The ends of places show when their claims last gave a sign of life, as all of a queue keep them for as
+    /// long, which is `place`.
     fn challenge(&mut self, index: usize, is_new: bool, place: Duration, now: Moment) -> Moment {
         let share = self.entries[index].share;
         let first = self.called_up_to();
@@ -376,7 +376,7 @@ impl Ledger {
 
     /// Returns the rule itself, for a claim that is behind the first `ahead` entries.
     ///
-    /// A held claim counts at any place in the queue: one that passes the queue is in nobody's way only while
+    /// A held claim counts at any place in the queue: one that passes the queue blocks no claim only while
     /// it fits.
     fn admits(&self, ahead: usize, share: Share) -> bool {
         let mut load = u64::from(share.weight());

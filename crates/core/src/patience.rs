@@ -31,7 +31,7 @@ impl Patience {
         Patience { clock, deadline: Some(deadline), ended: CancellationToken::new() }
     }
 
-    /// Creates a patience that does not wait at all: look once and answer.
+    /// Creates a patience that does not wait at all: the backend tries once and answers.
     pub fn none(clock: Arc<dyn Clock>) -> Self {
         let patience = Patience::unlimited(clock);
         patience.end();
@@ -92,7 +92,7 @@ mod tests {
     use crate::ManualClock;
 
     #[test]
-    fn it_ends_by_the_clock_or_by_word() {
+    fn patience_ends_by_the_clock_or_by_a_call() {
         let clock = Arc::new(ManualClock::new());
         let patience = Patience::until(clock.clone(), Moment::from_millis(5));
         assert!(!patience.is_ended());

@@ -80,7 +80,7 @@ impl fmt::Display for LockSupport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum QueueOrder {
-    /// The first client that asks after a release.
+    /// The first client that calls after a release.
     Unordered,
     /// First come, first served, over all processes.
     Fifo,
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_must_be_heard_of_has_a_term_of_its_own() {
+    fn heartbeat_session_has_a_validity_of_its_own() {
         let (ttl, valid) = (Duration::from_secs(30), Duration::from_secs(5));
         let lease = Liveness::Lease { min: valid, max: ttl };
         assert_eq!(lease.valid_for(ttl), Some(ttl));

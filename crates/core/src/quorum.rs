@@ -25,20 +25,20 @@ pub trait Member: Debug + Send + Sync {
     /// Returns its address, for a person.
     fn address(&self) -> String;
 
-    /// Reads what it remembers of itself.
+    /// Reads what the member remembers of itself.
     ///
     /// # Errors
     /// It cannot be reached, or may not be used.
     async fn recall(&self) -> Result<MemberState, Failure>;
 
-    /// Writes a mark of `epoch` under the run that was heard, if both that run and the mark are still what
-    /// was heard and the epoch is greater than the mark's. Whether it did.
+    /// Writes a mark of `epoch` under the run in `seen`, if both that run and the mark are still as in
+    /// `seen`, and the epoch is greater than the mark's. Returns whether it did.
     ///
     /// # Errors
     /// As [`Member::recall`]; one of unknown effect may have written it.
-    async fn mark(&self, heard: &MemberState, epoch: u64) -> Result<bool, Failure>;
+    async fn mark(&self, seen: &MemberState, epoch: u64) -> Result<bool, Failure>;
 
-    /// Asks in the first round: locks the resource if it is free or the claim's own already, for at least
+    /// Locks the resource in the first round, if it is free or the claim's own already, for at least
     /// the claim's ttl, and gives the lock the value `stamp`.
     ///
     /// # Errors
@@ -47,13 +47,13 @@ pub trait Member: Debug + Send + Sync {
 
     /// Writes in the second round: takes the fence if the lock still has the value `stamp`, the run is
     /// still `run`, the mark is of that run and of no greater epoch, and the record holds no greater fence.
-    /// A mark of a lower epoch is raised by the way. Whether the fence is taken now.
+    /// Also raises a mark of a lower epoch. Returns whether the fence is taken now.
     ///
     /// # Errors
     /// As [`Member::recall`]; one of unknown effect may have taken it.
     async fn write(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure>;
 
-    /// Extends locks; never shortens. Answers in order.
+    /// Extends locks; never shortens. Returns the outcomes in order.
     ///
     /// # Errors
     /// As [`Member::recall`].
@@ -66,10 +66,10 @@ pub trait Member: Debug + Send + Sync {
     /// As [`Member::recall`].
     async fn seed(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure>;
 
-    /// Ends locks; whether each was there. Answers in order.
+    /// Ends locks. Returns whether each existed, in order.
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>>;
 
-    /// Reads what it has of a resource.
+    /// Reads what the member knows of a resource.
     ///
     /// # Errors
     /// As [`Member::recall`].
@@ -81,32 +81,32 @@ pub trait Member: Debug + Send + Sync {
     /// As [`Member::recall`].
     async fn list(&self, prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure>;
 
-    /// Listens for news of a resource. It returns when nothing more can be missed, or when it is known that
-    /// nothing can be heard for now.
+    /// Subscribes to the events of a resource. Returns when no more events can be missed, or when it is known
+    /// that none can be received for now.
     ///
     /// # Errors
     /// The server does not permit it.
     async fn listen(&self, resource: &Resource) -> Result<Box<dyn Ear>, Failure>;
 }
 
-/// Hears the news of one resource from one member.
+/// A subscription to the events of one resource on one member.
 #[async_trait]
 pub trait Ear: Send {
-    /// Returns the next news.
+    /// Returns the next event.
     async fn hear(&mut self) -> News;
 
-    /// Returns `true` if news can be heard at present.
+    /// Returns `true` if events can be received at present.
     fn is_hearing(&self) -> bool;
 }
 
-/// The news that may be heard of a resource.
+/// An event of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A claim that held was released here.
+    /// A granted claim was released here.
     Freed,
     /// A claim was granted here.
     Taken,
-    /// Something may have been missed.
+    /// Events may have been missed.
     Unknown,
 }
 
@@ -142,7 +142,7 @@ pub struct MemberState {
     /// Its mark, of any run.
     pub mark: Option<Mark>,
     /// The moment at which it was first seen without a mark of its run, in microseconds by its own clock;
-    /// `None` where it is armed, and where nobody has asked it for a lock since.
+    /// `None` where it is armed, and where no client has asked it for a lock since.
     pub unarmed_since: Option<u64>,
     /// Its wall clock, in microseconds of the Unix epoch.
     pub unix_us: u64,
@@ -206,7 +206,7 @@ pub enum Vote {
         granted: bool,
         /// The time until the lock ends unless it is extended.
         ends_in: Duration,
-        /// The number of connections that listen for news; zero where the member does not say.
+        /// The number of connections that are subscribed; zero where the member does not say.
         listeners: u32,
     },
 }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn time_without_a_mark_counts_from_when_it_was_seen() {
+    fn unarmed_time_counts_from_when_it_was_first_seen() {
         let memory = |unarmed_since| MemberState {
             run: "a".to_owned(),
             mark: None,

@@ -2,7 +2,7 @@
 //! waits for a change.
 //!
 //! A state that several parties agree on without holding it, such as how far a latch has come or which
-//! tasks wait for a condition, is kept in a register. It is not a lock: nobody owns it, and no lease ends
+//! tasks wait for a condition, is kept in a register. It is not a lock: it has no holder, and no lease ends
 //! it. Primitives over registers are written once over this seam, as locks are over
 //! [`Backend`](crate::Backend).
 

@@ -180,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_reads_back(name in "\\PC{1,60}") {
+        fn escaped_name_that_fits_reads_back(name in "\\PC{1,60}") {
             let resource = Resource::new(&name).unwrap();
             let escaped = resource.escaped(file_safe, 2000);
             prop_assert!(escaped.bytes().all(|b| file_safe(b) || b == b'%'));

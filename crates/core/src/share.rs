@@ -12,7 +12,7 @@ use std::fmt;
 /// | writer | all | all |
 ///
 /// Claims on one resource that name different capacities are admitted under the *smallest* of those in the
-/// line: a rolling change from five permits to three never lets four in, and a mutex excludes the readers
+/// queue: a rolling change from five permits to three never lets four in, and a mutex excludes the readers
 /// of the same name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Share {
@@ -25,7 +25,7 @@ impl Share {
     pub const MUTEX: Share = Share { weight: 1, capacity: 1 };
     /// A share that goes together with any other reader.
     pub const READER: Share = Share { weight: 1, capacity: u32::MAX };
-    /// A share that goes together with nobody.
+    /// A share that goes together with no other.
     pub const WRITER: Share = Share { weight: u32::MAX, capacity: u32::MAX };
 
     /// Creates a share of `weight` permits of `capacity`.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn kinds_of_shares_are_distinguished() {
         assert!(Share::MUTEX.is_exclusive() && Share::WRITER.is_exclusive());
         assert!(!Share::READER.is_exclusive() && !Share::READER.is_counted());
         let two_of_three = Share::permits(2, 3).unwrap();

@@ -104,8 +104,8 @@ async fn rush(
             let (flight, source) = (flight.clone(), source.clone());
             callers.push(tokio::spawn(async move {
                 let began = Instant::now();
-                let told = flight.get_or_load(FRESH, move || source.page()).await;
-                told.map(|_| began.elapsed())
+                let loaded = flight.get_or_load(FRESH, move || source.page()).await;
+                loaded.map(|_| began.elapsed())
             }));
         }
     }

@@ -25,14 +25,14 @@ use crate::panics::{contained, logged};
 pub(crate) struct Alarm {
     at: Moment,
     /// The list in which it waits, and its number in that list.
-    place: Option<(&'static Own, u64)>,
+    place: Option<(&'static ProcessAlarms, u64)>,
 }
 
 impl Alarm {
     /// Creates an alarm that rings in `left`; a wait without end never rings.
     pub(crate) fn after(left: Duration) -> Alarm {
         // The least sleep: a clock that is not the machine's may say that nothing is left, and stop.
-        let left = left.max(LEAST);
+        let left = left.max(MIN_WAIT);
         Alarm { at: SystemClock.now().after(left), place: None }
     }
 }
@@ -49,20 +49,20 @@ impl Future for Alarm {
             return Poll::Ready(());
         }
         let waker = context.waker().clone();
-        let Some(own) = Own::list() else {
+        let Some(alarms) = ProcessAlarms::current() else {
             // The task that renews reports losses as well.
             return Poll::Pending;
         };
-        let mut list = own.lock();
-        let refused = list.see_to_the_thread(own).err();
-        let place = self.place.filter(|(list, _)| list.is_this_process());
-        let (_, number) = *self.place.insert(place.unwrap_or_else(|| (own, list.draw())));
-        let is_first = list.waiting.first_key_value().is_none_or(|(first, _)| (self.at, number) < *first);
-        let before = list.waiting.insert((self.at, number), waker);
-        drop(list);
+        let mut queue = alarms.lock();
+        let refused = queue.ensure_thread(alarms).err();
+        let place = self.place.filter(|(queue, _)| queue.is_this_process());
+        let (_, number) = *self.place.insert(place.unwrap_or_else(|| (alarms, queue.next_number())));
+        let is_first = queue.waiting.first_key_value().is_none_or(|(first, _)| (self.at, number) < *first);
+        let before = queue.waiting.insert((self.at, number), waker);
+        drop(queue);
         drop(before);
         if is_first {
-            own.changed.notify_one();
+            alarms.changed.notify_one();
         }
         if let Some(error) = refused {
             // The task that renews reports losses as well; the next wait tries again.
@@ -75,8 +75,8 @@ impl Future for Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         // In a fork of the process it waits nowhere: the thread that may have had the list does not exist.
-        if let Some((own, number)) = self.place.filter(|(own, _)| own.is_this_process()) {
-            let left = own.lock().waiting.remove(&(self.at, number));
+        if let Some((alarms, number)) = self.place.filter(|(alarms, _)| alarms.is_this_process()) {
+            let left = alarms.lock().waiting.remove(&(self.at, number));
             drop(left);
         }
     }
@@ -87,39 +87,39 @@ impl Drop for Alarm {
 /// A fork has the list of its parent, perhaps locked by a thread that it does not have. So each process
 /// takes a list of its own.
 #[derive(Debug)]
-struct Own {
+struct ProcessAlarms {
     /// The id of its process; zero if it is not taken yet.
     process: AtomicU32,
-    list: Mutex<List>,
+    queue: Mutex<AlarmQueue>,
     changed: Condvar,
 }
 
 /// All waiters, by their moments.
 #[derive(Debug)]
-struct List {
+struct AlarmQueue {
     waiting: BTreeMap<(Moment, u64), Waker>,
     next: u64,
     has_thread: bool,
 }
 
 /// One list for each process of a chain of forks that each use this library.
-static LISTS: [Own; 32] = [const { Own::new() }; 32];
+static ALARMS: [ProcessAlarms; 32] = [const { ProcessAlarms::new() }; 32];
 
-impl Own {
-    const fn new() -> Own {
-        let list = List { waiting: BTreeMap::new(), next: 0, has_thread: false };
-        Own { process: AtomicU32::new(0), list: Mutex::new(list), changed: Condvar::new() }
+impl ProcessAlarms {
+    const fn new() -> ProcessAlarms {
+        let queue = AlarmQueue { waiting: BTreeMap::new(), next: 0, has_thread: false };
+        ProcessAlarms { process: AtomicU32::new(0), queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
     /// Returns the list of this process; `None` if its ancestors took all.
-    fn list() -> Option<&'static Own> {
-        Own::list_of(std::process::id())
+    fn current() -> Option<&'static ProcessAlarms> {
+        ProcessAlarms::for_process(std::process::id())
     }
 
-    fn list_of(process: u32) -> Option<&'static Own> {
-        LISTS.iter().find(|own| {
-            let taken = own.process.compare_exchange(0, process, Ordering::SeqCst, Ordering::SeqCst);
-            taken.map_or_else(|whose| whose == process, |_| true)
+    fn for_process(process: u32) -> Option<&'static ProcessAlarms> {
+        ALARMS.iter().find(|alarms| {
+            let taken = alarms.process.compare_exchange(0, process, Ordering::SeqCst, Ordering::SeqCst);
+            taken.map_or_else(|owner| owner == process, |_| true)
         })
     }
 
@@ -127,21 +127,23 @@ impl Own {
         self.process.load(Ordering::SeqCst) == std::process::id()
     }
 
-    fn lock(&self) -> MutexGuard<'_, List> {
+    fn lock(&self) -> MutexGuard<'_, AlarmQueue> {
         // Every change is whole before anything can panic.
-        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl List {
-    fn draw(&mut self) -> u64 {
+impl AlarmQueue {
+    fn next_number(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    fn see_to_the_thread(&mut self, own: &'static Own) -> std::io::Result<()> {
+    fn ensure_thread(&mut self, alarms: &'static ProcessAlarms) -> std::io::Result<()> {
         if !self.has_thread {
-            std::thread::Builder::new().name("leasehold-alarm".to_owned()).spawn(|| ring(own))?;
+            std::thread::Builder::new()
+                .name("leasehold-alarm".to_owned())
+                .spawn(|| run_alarm_thread(alarms))?;
             self.has_thread = true;
         }
         Ok(())
@@ -149,31 +151,33 @@ impl List {
 }
 
 /// Runs the thread.
-fn ring(own: &Own) {
-    let mut list = own.lock();
+fn run_alarm_thread(alarms: &ProcessAlarms) {
+    let mut queue = alarms.lock();
     loop {
         let now = SystemClock.now();
         // Behind all that are due: no number is that large.
-        let later = list.waiting.split_off(&(now, u64::MAX));
-        let due = std::mem::replace(&mut list.waiting, later);
+        let later = queue.waiting.split_off(&(now, u64::MAX));
+        let due = std::mem::replace(&mut queue.waiting, later);
         if due.is_empty() {
-            let first = list.waiting.first_key_value().map(|((at, _), _)| *at);
+            let first = queue.waiting.first_key_value().map(|((at, _), _)| *at);
             // In steps, since the wait of the operating system does not count suspend.
-            list = match first.map(|at| now.until(at).min(STEP)) {
-                Some(nap) => own.changed.wait_timeout(list, nap).unwrap_or_else(PoisonError::into_inner).0,
-                None => own.changed.wait(list).unwrap_or_else(PoisonError::into_inner),
+            queue = match first.map(|at| now.until(at).min(STEP)) {
+                Some(nap) => {
+                    alarms.changed.wait_timeout(queue, nap).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => alarms.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
             };
             continue;
         }
-        drop(list);
+        drop(queue);
         for waker in due.into_values() {
             contained(|| waker.wake());
         }
-        list = own.lock();
+        queue = alarms.lock();
     }
 }
 
-const LEAST: Duration = Duration::from_millis(1);
+const MIN_WAIT: Duration = Duration::from_millis(1);
 const STEP: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -201,7 +205,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn it_rings_without_a_runtime_and_not_too_early() {
+    fn alarm_fires_without_a_runtime_and_not_too_early() {
         let began = SystemClock.now();
         let waits = [30, 10, 20].map(|millis| {
             let wait = Duration::from_millis(millis);
@@ -217,11 +221,11 @@ pub(crate) mod tests {
         let long = Duration::from_secs(86_400);
         let mut dropped = Alarm::after(long);
         assert!((&mut dropped).now_or_never().is_none());
-        let (own, number) = dropped.place.unwrap();
+        let (alarms, number) = dropped.place.unwrap();
         let place = (dropped.at, number);
-        assert!(own.lock().waiting.contains_key(&place));
+        assert!(alarms.lock().waiting.contains_key(&place));
         drop(dropped);
-        assert!(!own.lock().waiting.contains_key(&place));
+        assert!(!alarms.lock().waiting.contains_key(&place));
         let mut never = Alarm::after(Duration::MAX);
         assert!((&mut never).now_or_never().is_none());
         assert!(never.place.is_none());
@@ -230,14 +234,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_fork_has_a_list_of_its_own_which_nobody_has_locked() {
-        let own = Own::list().unwrap();
-        let _locked = own.lock();
+    fn fork_gets_its_own_unlocked_alarm_list() {
+        let alarms = ProcessAlarms::current().unwrap();
+        let _locked = alarms.lock();
         let fork = std::process::id() + 1;
-        let other = Own::list_of(fork).unwrap();
-        assert!(!std::ptr::eq(own, other) && other.list.try_lock().is_ok());
-        assert!(std::ptr::eq(other, Own::list_of(fork).unwrap()));
-        assert!(std::ptr::eq(own, Own::list().unwrap()));
+        let other = ProcessAlarms::for_process(fork).unwrap();
+        assert!(!std::ptr::eq(alarms, other) && other.queue.try_lock().is_ok());
+        assert!(std::ptr::eq(other, ProcessAlarms::for_process(fork).unwrap()));
+        assert!(std::ptr::eq(alarms, ProcessAlarms::current().unwrap()));
         // A waiter in the list of another process is left there.
         let place = Some((other, 7));
         let other = other.lock();
@@ -246,7 +250,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_waker_that_panics_keeps_nobody_waiting() {
+    fn panicking_waker_does_not_delay_other_alarms() {
         struct Spiteful;
         impl std::task::Wake for Spiteful {
             fn wake(self: std::sync::Arc<Self>) {

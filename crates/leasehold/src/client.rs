@@ -17,7 +17,7 @@ use crate::coord::{
 use crate::engine::{Engine, Tuning, snapshots};
 use crate::error::{Error, Result};
 use crate::events::{EventSink, EventSubscriber};
-use crate::lock::{Lock, Mutex, RwLock, Semaphore, ask_back, kind};
+use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind, request_release};
 use crate::open::open_backend;
 
 /// A client of one lock store. Clones share one engine: one connection, one watchdog, one queue per resource.
@@ -184,19 +184,19 @@ impl Client {
     /// Returns an election: one of many candidates leads, and all can see which one.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         let name = name.as_ref();
-        Election::new(self.mutex(name), self.rwlock(Election::board_of(name)))
+        Election::new(self.mutex(name), self.rwlock(Election::value_lock_name(name)))
     }
 
     /// Returns a compare-and-set value.
     pub fn versioned(&self, name: impl AsRef<str>) -> Versioned {
         let name = name.as_ref();
-        Versioned::new(self.engine.clone(), name, self.mutex(Versioned::gate_of(name)))
+        Versioned::new(self.engine.clone(), name, self.mutex(Versioned::gate_name(name)))
     }
 
     /// Returns a condition: tasks wait for it under a lock until another task notifies.
     pub fn condition(&self, name: impl AsRef<str>) -> Condition {
         let name = name.as_ref();
-        Condition::new(self.engine.clone(), name, self.rwlock(Condition::signs_of(name)))
+        Condition::new(self.engine.clone(), name, self.rwlock(Condition::liveness_name(name)))
     }
 
     /// Returns a one-shot latch that opens for good after `count` count-downs.
@@ -207,19 +207,19 @@ impl Client {
     /// Returns a reusable barrier for `parties` participants.
     pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Barrier {
         let name = name.as_ref();
-        Barrier::new(self.engine.clone(), name, parties, self.rwlock(Barrier::signs_of(name)))
+        Barrier::new(self.engine.clone(), name, parties, self.rwlock(Barrier::liveness_name(name)))
     }
 
     /// Returns a rate limit of up to `count` permits in any `period`.
     pub fn rate_limit(&self, name: impl AsRef<str>, count: u32, period: Duration) -> RateLimit {
-        let permits = self.semaphore(RateLimit::permits_of(name.as_ref()), count);
+        let permits = self.semaphore(RateLimit::permits_name(name.as_ref()), count);
         RateLimit::new(self.engine.clone(), permits, period, count)
     }
 
     /// Returns a value that one caller loads for all callers that want it.
     pub fn single_flight(&self, key: impl AsRef<str>) -> SingleFlight {
         let key = key.as_ref();
-        let turn = self.mutex(SingleFlight::turn_of(key));
+        let turn = self.mutex(SingleFlight::turn_name(key));
         SingleFlight::new(self.engine.clone(), self.flights.clone(), key, turn)
     }
 
@@ -233,7 +233,7 @@ impl Client {
     /// `Invalid` if no resource can have this name; otherwise the failure of the server.
     pub async fn inspect(&self, name: &str) -> Result<Snapshot> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
-        self.engine.look(&resource, None, Duration::ZERO).await
+        self.engine.inspect(&resource, None, Duration::ZERO).await
     }
 
     /// Returns the states of a resource as a stream: the present one, and then each that differs from the one
@@ -273,7 +273,7 @@ impl Client {
     /// As [`Client::inspect`].
     pub async fn changed(&self, name: &str, seen: &SnapshotVersion, limit: Duration) -> Result<Snapshot> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
-        self.engine.look(&resource, Some(seen), limit).await
+        self.engine.inspect(&resource, Some(seen), limit).await
     }
 
     /// Lists up to `limit` resources that are held or waited for and whose names begin with `prefix`,
@@ -325,12 +325,12 @@ impl Client {
     /// # Errors
     /// `Denied` if this user may not do it, `Unsupported` if this store offers no way to do it.
     /// Otherwise the failure of the server; the error says if the claim may have ended.
-    pub async fn break_claim(&self, name: &str, standing: &ClaimInfo) -> Result<BreakOutcome> {
+    pub async fn break_claim(&self, name: &str, claim: &ClaimInfo) -> Result<BreakOutcome> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("break"))?;
         let claim = Claim {
-            id: standing.id,
+            id: claim.id,
             resource: resource.clone(),
-            share: standing.share,
+            share: claim.share,
             ttl: Duration::ZERO,
             note: Note::default(),
         };
@@ -363,7 +363,7 @@ impl Client {
     /// Otherwise the failure of the server.
     pub async fn revoke(&self, name: &str, reason: &str) -> Result<Vec<ClaimInfo>> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("revoke"))?;
-        ask_back(&self.engine, &resource, reason).await
+        request_release(&self.engine, &resource, reason).await
     }
 
     /// Ends every wait with `Closed`, marks everything held as lost and releases it, and waits up to

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn it_runs_forward() {
+    fn system_clock_runs_forward() {
         let before = SystemClock.now();
         std::thread::sleep(std::time::Duration::from_millis(2));
         assert!(SystemClock.now().since(before) >= std::time::Duration::from_millis(2));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_panics_is_bridged_and_never_stands_still() {
+    fn panicking_clock_is_bridged_and_keeps_advancing() {
         let moody = Arc::new(Moody::default());
         let bridged = Bridged::over(moody.clone());
         moody.clock.advance(Duration::from_secs(100));

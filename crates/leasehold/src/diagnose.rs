@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_store_is_told_by_how_much() {
+    fn diagnose_reports_how_slow_a_store_is() {
         let ttl = Duration::from_secs(3);
         let speed = |millis| judge_speed(Duration::ZERO, Duration::from_millis(millis), ttl).severity;
         assert_eq!((speed(5), speed(300), speed(1_000)), (Severity::Good, Severity::Risk, Severity::Broken));

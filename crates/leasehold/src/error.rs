@@ -111,7 +111,7 @@ impl Error {
     }
 
     /// Returns the error of a wait with a limit that ended while the store did not answer.
-    pub(crate) fn unheard(waited: Duration) -> Self {
+    pub(crate) fn no_answer(waited: Duration) -> Self {
         let text = format!(
             "not granted within {waited:.1?}, and the store does not answer: whether it is free is not known"
         );
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_says_what_where_and_whether() {
+    fn error_text_names_operation_resource_and_effect() {
         let resource = Resource::new("orders/42").unwrap();
         let error = Error::timeout(Duration::from_millis(1500), &resource);
         assert_eq!(error.to_string(), "lock orders/42: not free within 1.5s; nothing is held");

@@ -184,12 +184,12 @@ impl EventSink {
     }
 
     /// Returns `true` if there is a subscriber.
-    pub(crate) fn is_heard(&self) -> bool {
+    pub(crate) fn has_subscriber(&self) -> bool {
         self.0.is_some()
     }
 
     /// Reports the event that `event` makes. The closure is not called without a subscriber.
-    pub(crate) fn tell<'a>(&self, event: impl FnOnce() -> Event<'a>) {
+    pub(crate) fn emit<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(subscriber) = &self.0 {
             contained(|| subscriber.on_event(&event()));
         }

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_meant_by_a_scheme_with_a_typo_is_told() {
+    fn mistyped_url_scheme_gets_a_suggestion() {
         let schemes =
             ["file:", "redis://", "etcd://"].map(|text| Scheme { text, feature: "", is_built: true });
         let why = |url| why_unknown(url, &schemes);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_was_not_built_in_is_told_with_its_feature() {
+    fn store_not_compiled_in_is_refused_naming_its_feature() {
         let schemes = [
             Scheme { text: "file:", feature: "", is_built: true },
             Scheme { text: "zk://", feature: "zookeeper", is_built: false },

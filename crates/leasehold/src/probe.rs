@@ -45,8 +45,8 @@ pub fn ending(guard: &Guard) -> impl Future<Output = Option<LossCause>> + Send +
 }
 
 /// Returns the number of resources that the engine of a client remembers, for waiters or holders.
-pub fn lines(client: &Client) -> usize {
-    client.engine().lines()
+pub fn queues(client: &Client) -> usize {
+    client.engine().queues()
 }
 
 /// The first task in the local queue of a resource.

@@ -100,18 +100,18 @@ mod ordered {
 
         pub(crate) async fn changed(&mut self) -> Result<(), ()> {
             let seen = self.seen;
-            self.look(|value| value.version != seen).await
+            self.wait_until(|value| value.version != seen).await
         }
 
         pub(crate) async fn wait_for(
             &mut self,
             mut wanted: impl FnMut(&T) -> bool,
         ) -> Result<Ref<'_, T>, ()> {
-            self.look(|value| wanted(&value.value)).await?;
+            self.wait_until(|value| wanted(&value.value)).await?;
             Ok(Ref(self.shared.value()))
         }
 
-        async fn look(&mut self, mut wanted: impl FnMut(&Value<T>) -> bool) -> Result<(), ()> {
+        async fn wait_until(&mut self, mut wanted: impl FnMut(&Value<T>) -> bool) -> Result<(), ()> {
             loop {
                 let mut changed = std::pin::pin!(self.shared.changed.notified());
                 changed.as_mut().enable();

@@ -122,47 +122,47 @@ fn waits_end_in_time_or_by_an_interrupt_and_leave_nothing() {
 #[test]
 fn loss_is_reported_to_blocking_callers_and_to_listeners() {
     let locks = memory();
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let kept = locks.mutex("kept").lock().unwrap();
     assert_eq!(kept.lost_within(Duration::from_millis(5)).unwrap(), None);
     let guard = locks.mutex("job").max_hold(Duration::from_millis(80)).lock().unwrap();
-    guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
+    guard.on_lost(move |cause| sender.send(cause).unwrap()).unwrap();
     assert_eq!(guard.lost_within(SOON).unwrap(), Some(LossCause::MaxHold));
-    assert_eq!(hears.recv_timeout(SOON).unwrap(), LossCause::MaxHold);
+    assert_eq!(receiver.recv_timeout(SOON).unwrap(), LossCause::MaxHold);
     assert!(guard.check().is_err() && guard.remaining().is_zero());
 
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let guard = locks.mutex("other").lock().unwrap();
-    guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
+    guard.on_lost(move |cause| sender.send(cause).unwrap()).unwrap();
     guard.release().unwrap();
     assert_eq!(
-        hears.recv_timeout(SOON).unwrap_err(),
+        receiver.recv_timeout(SOON).unwrap_err(),
         mpsc::RecvTimeoutError::Disconnected,
         "released, not lost"
     );
 }
 
 #[test]
-fn a_request_to_let_go_is_looked_for_waited_for_and_called_out() {
+fn revocation_can_be_polled_awaited_and_subscribed() {
     let locks = memory();
     let guard = locks.mutex("job").revocable().unwrap().lock().unwrap();
     assert_eq!(guard.revoked_within(Duration::from_millis(5)).unwrap(), None);
-    let (told, hears) = mpsc::channel();
-    guard.on_revoked(move |revocation| told.send(revocation.reason).unwrap()).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    guard.on_revoked(move |revocation| sender.send(revocation.reason).unwrap()).unwrap();
     assert_eq!(locks.revoke("job", "please").unwrap().len(), 1);
     assert_eq!(guard.revoked_within(SOON).unwrap().unwrap().reason, "please");
-    assert_eq!(hears.recv_timeout(SOON).unwrap(), "please");
+    assert_eq!(receiver.recv_timeout(SOON).unwrap(), "please");
     guard.release().unwrap();
 
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let guard = locks.mutex("other").lock().unwrap();
-    guard.on_revoked(move |revocation| told.send(revocation.reason).unwrap()).unwrap();
+    guard.on_revoked(move |revocation| sender.send(revocation.reason).unwrap()).unwrap();
     guard.release().unwrap();
-    assert_eq!(hears.recv_timeout(SOON).unwrap_err(), mpsc::RecvTimeoutError::Disconnected, "released");
+    assert_eq!(receiver.recv_timeout(SOON).unwrap_err(), mpsc::RecvTimeoutError::Disconnected, "released");
 }
 
 #[test]
-fn a_thread_goes_on_with_what_another_has_handed_off() {
+fn thread_accepts_a_lock_that_another_transferred() {
     let locks = memory();
     let guard = locks.mutex("job").transferable().unwrap().lock().unwrap();
     let fence = guard.fence();
@@ -176,7 +176,7 @@ fn a_thread_goes_on_with_what_another_has_handed_off() {
 }
 
 #[test]
-fn it_works_inside_runtimes_of_both_kinds_and_panics_in_none() {
+fn blocking_client_works_inside_both_kinds_of_runtime() {
     let use_it = || {
         let locks = memory();
         let guard = locks.mutex("job").lock().unwrap();
@@ -191,7 +191,7 @@ fn it_works_inside_runtimes_of_both_kinds_and_panics_in_none() {
 }
 
 #[test]
-fn a_dropped_guard_is_given_back_after_its_client() {
+fn blocking_guard_dropped_after_its_client_is_released() {
     let name = format!("mem:blocking-{}", std::process::id());
     let onlooker = Client::open(&name).unwrap();
     let locks = Client::open(&name).unwrap();
@@ -203,7 +203,7 @@ fn a_dropped_guard_is_given_back_after_its_client() {
 }
 
 #[test]
-fn a_latch_a_barrier_and_a_rate_do_what_their_twins_do() {
+fn blocking_latch_barrier_and_rate_limit_work_as_async() {
     let locks = memory();
     let latch = locks.latch("started", 2);
     let waiter = thread::spawn({
@@ -334,7 +334,7 @@ fn single_flight_loader_thread_may_block_fail_or_panic() {
 }
 
 #[test]
-fn several_locks_segments_and_leadership_are_held_by_threads() {
+fn threads_hold_multi_locks_stripes_and_leadership() {
     let locks = memory();
     let both = locks.lock_all(["a", "b"]);
     let guard = both.lock().unwrap();
@@ -392,21 +392,21 @@ fn handing_over(store: &str) -> (Client, Client) {
 }
 
 /// Starts a task of the same client that waits for the job, and returns when it is queued.
-fn next_in_line(
+fn spawn_waiter(
     locks: &Client,
     max_hold: Option<Duration>,
 ) -> tokio::task::JoinHandle<leasehold::Result<leasehold::Guard>> {
-    let standing = locks.call(move |client| async move {
+    let waiter = locks.call(move |client| async move {
         let mutex = max_hold.iter().fold(client.mutex("job"), |mutex, limit| mutex.max_hold(*limit));
         let mut wait = Box::pin(async move { mutex.lock().await });
         assert!(futures_util::poll!(&mut wait).is_pending());
         Ok(tokio::spawn(wait))
     });
-    standing.unwrap()
+    waiter.unwrap()
 }
 
 /// Waits for the guard that this task got, by hand-over.
-fn handed_over(
+fn handed_off(
     locks: &Client,
     next: tokio::task::JoinHandle<leasehold::Result<leasehold::Guard>>,
 ) -> leasehold::Guard {
@@ -416,71 +416,71 @@ fn handed_over(
 }
 
 #[test]
-fn a_loss_after_the_hand_over_is_that_of_the_next_holder() {
+fn loss_after_a_handoff_is_reported_to_the_next_holder() {
     let (locks, _) = handing_over("mem:on_lost_of_one_hold");
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let guard = locks.mutex("job").lock().unwrap();
-    guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
-    let next = next_in_line(&locks, Some(Duration::from_millis(50)));
+    guard.on_lost(move |cause| sender.send(cause).unwrap()).unwrap();
+    let next = spawn_waiter(&locks, Some(Duration::from_millis(50)));
     guard.release().unwrap();
-    let next = handed_over(&locks, next);
+    let next = handed_off(&locks, next);
     let lost = locks.call(|_| async move { Ok((next.lost().await, next)) }).unwrap();
     assert_eq!(lost.0, LossCause::MaxHold);
-    assert_eq!(hears.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
+    assert_eq!(receiver.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
 }
 
 #[test]
-fn who_released_one_of_two_guards_hears_no_more() {
+fn released_guard_of_an_owner_gets_no_more_notifications() {
     let (locks, other) = handing_over("mem:signals_of_one_guard");
-    let (told, hears) = mpsc::channel();
-    let (tells, outer_hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
+    let (outer_sender, outer_receiver) = mpsc::channel();
     let outer = locks.mutex("job").reentrant().lock().unwrap();
     let inner = locks.mutex("job").reentrant().lock().unwrap();
-    let asked = told.clone();
-    inner.on_lost(move |cause| told.send(cause.to_string()).unwrap()).unwrap();
-    inner.on_revoked(move |revocation| asked.send(revocation.reason).unwrap()).unwrap();
+    let revocation_sender = sender.clone();
+    inner.on_lost(move |cause| sender.send(cause.to_string()).unwrap()).unwrap();
+    inner.on_revoked(move |revocation| revocation_sender.send(revocation.reason).unwrap()).unwrap();
     inner.release().unwrap();
-    outer.on_lost(move |cause| tells.send(cause).unwrap()).unwrap();
+    outer.on_lost(move |cause| outer_sender.send(cause).unwrap()).unwrap();
     other.revoke("job", "meant for the other guard").unwrap();
     assert_eq!(outer.revoked_within(SOON).unwrap().unwrap().reason, "meant for the other guard");
     assert!(locks.close(SOON).unwrap());
-    assert_eq!(outer_hears.recv_timeout(SOON), Ok(LossCause::Closed));
-    assert_eq!(hears.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
+    assert_eq!(outer_receiver.recv_timeout(SOON), Ok(LossCause::Closed));
+    assert_eq!(receiver.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
     drop(outer);
 }
 
 #[test]
-fn a_loss_is_heard_of_also_where_the_guard_is_dropped_at_once() {
+fn loss_is_reported_even_if_the_guard_is_dropped_at_once() {
     let locks = memory();
     for _ in 0..20 {
-        let (told, hears) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let guard = locks.mutex("job").max_hold(Duration::from_millis(5)).lock().unwrap();
-        guard.on_lost(move |cause| told.send(cause).unwrap()).unwrap();
+        guard.on_lost(move |cause| sender.send(cause).unwrap()).unwrap();
         while guard.check().is_ok() {
             thread::yield_now();
         }
         drop(guard);
-        assert_eq!(hears.recv_timeout(SOON), Ok(LossCause::MaxHold));
+        assert_eq!(receiver.recv_timeout(SOON), Ok(LossCause::MaxHold));
     }
 }
 
 #[test]
-fn a_request_after_the_hand_over_is_for_the_next_holder() {
+fn revocation_after_a_handoff_is_for_the_next_holder() {
     let (locks, other) = handing_over("mem:on_revoked_of_one_hold");
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let guard = locks.mutex("job").lock().unwrap();
-    guard.on_revoked(move |revocation| told.send(revocation.reason).unwrap()).unwrap();
-    let next = next_in_line(&locks, None);
+    guard.on_revoked(move |revocation| sender.send(revocation.reason).unwrap()).unwrap();
+    let next = spawn_waiter(&locks, None);
     guard.release().unwrap();
-    let next = handed_over(&locks, next);
+    let next = handed_off(&locks, next);
     other.revoke("job", "meant for the next").unwrap();
-    let heard = locks.call(|_| async move { Ok((next.revoked().await?, next)) }).unwrap();
-    assert_eq!(heard.0.reason, "meant for the next");
-    assert_eq!(hears.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
+    let revoked = locks.call(|_| async move { Ok((next.revoked().await?, next)) }).unwrap();
+    assert_eq!(revoked.0.reason, "meant for the next");
+    assert_eq!(receiver.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected), "never called");
 }
 
 #[test]
-fn a_thread_does_not_re_enter_what_it_has_lost() {
+fn thread_does_not_reenter_a_lost_lock() {
     let (locks, other) = handing_over("mem:lost_by_a_thread");
     let outer = locks.mutex("job").reentrant().max_hold(Duration::from_millis(20)).lock().unwrap();
     assert_eq!(outer.lost_within(SOON).unwrap(), Some(LossCause::MaxHold));

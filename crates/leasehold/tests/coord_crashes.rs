@@ -28,8 +28,8 @@ use tokio::task::JoinHandle;
 #[test]
 fn player() {
     let Ok(order) = std::env::var(ORDER) else { return };
-    let mut words = order.split(' ');
-    let mut next = || words.next().unwrap().to_owned();
+    let mut args = order.split(' ');
+    let mut next = || args.next().unwrap().to_owned();
     let (url, part, name, at) = (next(), next(), next(), next().parse().unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -193,8 +193,8 @@ impl Player {
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 // The test program writes lines of its own, and not always a whole one.
-                if let Some((_, said)) = line.split_once(MARK) {
-                    drop(sender.send(said.to_owned()));
+                if let Some((_, message)) = line.split_once(MARK) {
+                    drop(sender.send(message.to_owned()));
                 }
             }
         });
@@ -202,7 +202,7 @@ impl Player {
     }
 
     /// Returns the next line of the player; `None` if it is dead.
-    async fn says(&mut self) -> Option<String> {
+    async fn next_message(&mut self) -> Option<String> {
         tokio::time::timeout(Duration::from_secs(60), self.lines.recv()).await.unwrap()
     }
 
@@ -221,9 +221,9 @@ impl Player {
 
     /// Waits for the end of the player. Returns `true` if it was killed, and did not end by itself.
     async fn is_killed(&mut self) -> bool {
-        while let Some(said) = self.says().await {
-            self.was_woken |= said == "woken";
-            if said == "ended" {
+        while let Some(message) = self.next_message().await {
+            self.was_woken |= message == "woken";
+            if message == "ended" {
                 return false;
             }
         }
@@ -281,13 +281,13 @@ async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
 /// lock finds it waiting.
 fn waiter(locks: &Client, name: &str) -> (JoinHandle<()>, oneshot::Receiver<()>) {
     let (mutex, condition) = (locks.mutex(name), locks.condition(name).ttl(TTL));
-    let (told, inside) = oneshot::channel();
+    let (lock_sender, has_lock) = oneshot::channel();
     let waiting = tokio::spawn(async move {
         let guard = mutex.lock().await.unwrap();
-        let _ = told.send(());
+        let _ = lock_sender.send(());
         guard.wait(&condition).await.unwrap().release().await.unwrap();
     });
-    (waiting, inside)
+    (waiting, has_lock)
 }
 
 /// A waiter dies: the one notification goes to the other waiter.
@@ -297,8 +297,8 @@ async fn a_waiter_dies_at_each_step() {
         let (mutex, condition) = (locks.mutex(&name), locks.condition(&name).ttl(TTL));
         // The player comes first, if it comes at all.
         player.holds(&locks, &format!("{name}!waiting")).await;
-        let (other, inside) = waiter(&locks, &name);
-        inside.await.unwrap();
+        let (other, has_lock) = waiter(&locks, &name);
+        has_lock.await.unwrap();
         let notify = || async {
             let guard = soon("lock", mutex.lock()).await.unwrap();
             guard.notify_one(&condition).await.unwrap();
@@ -323,10 +323,10 @@ async fn a_waiter_dies_at_each_step() {
 async fn a_notifier_dies_at_each_step() {
     at_each_step("notify", 14, 6, |locks, name, mut player| async move {
         let (mutex, condition) = (locks.mutex(&name), locks.condition(&name).ttl(TTL));
-        let (waiting, inside) = waiter(&locks, &name);
+        let (waiting, has_lock) = waiter(&locks, &name);
         let killed = player.is_killed().await;
         // The player may have notified before the waiter waited, so the waiter is notified once more.
-        inside.await.unwrap();
+        has_lock.await.unwrap();
         let guard = soon("lock", mutex.lock()).await.unwrap();
         guard.notify_one(&condition).await.unwrap();
         guard.release().await.unwrap();
@@ -338,7 +338,7 @@ async fn a_notifier_dies_at_each_step() {
 
 /// A counter dies, and counts again: it is counted once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_who_counts_dies_at_each_step() {
+async fn latch_survives_a_counter_that_dies_at_any_step() {
     at_each_step("count", 8, 4, |locks, name, mut player| async move {
         let killed = player.is_killed().await;
         let latch = locks.latch(&name, 3);
@@ -377,10 +377,10 @@ async fn a_party_dies_at_each_step() {
 /// The process that used up the rate dies: the rate stays used up, and is available again after the
 /// period.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_who_used_the_rate_up_dies_at_each_step() {
+async fn rate_limit_survives_a_client_that_dies_at_any_step() {
     at_each_step("use_up", 5, 2, |locks, name, mut player| async move {
         let rate = locks.rate_limit(&name, 2, PERIOD);
-        let granted = player.says().await.as_deref() == Some("granted");
+        let granted = player.next_message().await.as_deref() == Some("granted");
         if granted {
             player.child.kill().unwrap();
             assert!(!rate.try_acquire().await.unwrap(), "the death of the process gave it back");
@@ -402,9 +402,9 @@ async fn a_loader_dies_at_each_step() {
             let load = || async { Ok::<_, String>(Some(b"new".to_vec())) };
             async move { flight.get_or_load(Duration::from_secs(60), load).await }
         });
-        for told in soon("loading", futures_util::future::join_all(asks)).await {
-            let told: Result<_, LoadError<String>> = told;
-            assert!(matches!(told.unwrap().value.as_deref(), Some(b"new" | b"old")));
+        for loaded in soon("loading", futures_util::future::join_all(asks)).await {
+            let loaded: Result<_, LoadError<String>> = loaded;
+            assert!(matches!(loaded.unwrap().value.as_deref(), Some(b"new" | b"old")));
         }
         player.is_killed().await
     })

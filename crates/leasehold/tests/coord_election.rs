@@ -33,7 +33,7 @@ async fn an_observer_is_a_stream_too() {
 }
 
 #[tokio::test]
-async fn a_leader_who_is_cut_off_is_told_and_may_not_proclaim() {
+async fn leader_that_is_cut_off_loses_and_may_not_proclaim() {
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
     let locks = Client::builder().over(fault.clone()).unwrap();
     let election = locks.election("boss").ttl(Duration::from_millis(200));

@@ -17,7 +17,7 @@ async fn memory() -> Client {
 }
 
 #[tokio::test]
-async fn one_segment_alone_works_as_a_mutex() {
+async fn single_stripe_works_as_a_mutex() {
     let locks = memory().await;
     let stock = locks.striped_mutex("stock", 1);
     let guard = stock.lock_any().await.unwrap();
@@ -29,7 +29,7 @@ async fn one_segment_alone_works_as_a_mutex() {
 }
 
 #[tokio::test]
-async fn a_count_that_cannot_be_is_refused_by_each_call() {
+async fn impossible_stripe_count_is_refused_by_each_call() {
     let locks = memory().await;
     for count in [0, 65_537] {
         let stock = locks.striped_mutex("stock", count);
@@ -50,7 +50,7 @@ async fn a_count_that_cannot_be_is_refused_by_each_call() {
 }
 
 #[tokio::test]
-async fn a_short_outage_at_the_first_look_is_waited_out() {
+async fn striped_lock_waits_out_an_outage_at_the_first_try() {
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
     let locks = Client::builder().over(fault.clone()).unwrap();
     let stock = locks.striped_mutex("stock", 3);
@@ -64,7 +64,7 @@ async fn a_short_outage_at_the_first_look_is_waited_out() {
                 _ => stock.for_key("key").lock().await,
             }
         });
-        // The first look has failed by now, and the waiter looks again.
+        // The first try has failed by now, and the waiter tries again.
         while asked.calls(Verb::Contend) < before + 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -73,9 +73,9 @@ async fn a_short_outage_at_the_first_look_is_waited_out() {
     }
 }
 
-/// The look for other waiters belongs to the wait, and to its limit.
+/// The check for other waiters belongs to the wait, and to its limit.
 #[tokio::test(start_paused = true)]
-async fn a_limited_wait_ends_in_time_although_the_look_hangs() {
+async fn timed_lock_any_ends_in_time_although_a_try_hangs() {
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
     let locks = Client::builder().over(fault.clone()).unwrap();
     let stripe = locks.striped_mutex("stock", 3).for_key("key");
@@ -83,7 +83,7 @@ async fn a_limited_wait_ends_in_time_although_the_look_hangs() {
     let began = tokio::time::Instant::now();
     let waiting =
         tokio::time::timeout(Duration::from_secs(60), stripe.try_lock_for(Duration::from_millis(100)));
-    // Nothing is known of the lock, and the last look at it has a limit of its own.
+    // Nothing is known of the lock, and the last try has a limit of its own.
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::OutcomeUnknown);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     fault.set(Verb::Contend, Mode::Pass);
@@ -94,7 +94,7 @@ async fn a_limited_wait_ends_in_time_although_the_look_hangs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_sold_twice_and_the_report_tells_who_waited() {
+async fn stripes_exclude_and_their_report_counts_waits() {
     let locks = memory().await;
     let stock = locks.striped_mutex("stock", 3);
     let left: Arc<Vec<AtomicU32>> = Arc::new((0..3).map(|_| AtomicU32::new(40)).collect());
@@ -128,7 +128,7 @@ async fn nothing_is_sold_twice_and_the_report_tells_who_waited() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_any_takes_one_that_becomes_free_elsewhere() {
+async fn lock_any_takes_a_stripe_that_becomes_free_later() {
     let locks = memory().await;
     let stock = locks.striped_mutex("stock", 6);
     let mut guards = Vec::new();

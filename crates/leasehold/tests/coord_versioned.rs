@@ -25,7 +25,7 @@ async fn add_one(value: &Versioned) -> leasehold::Result<leasehold::UpdateOutcom
 }
 
 #[tokio::test]
-async fn no_update_is_lost_among_many_and_each_tells_its_conflicts() {
+async fn concurrent_updates_lose_none_and_count_conflicts() {
     let store = Store::new();
     let mut tasks = Vec::new();
     for _ in 0..8 {
@@ -96,7 +96,7 @@ async fn an_update_whose_answer_is_lost_is_made_once() {
 }
 
 #[tokio::test]
-async fn what_never_was_answered_is_told_as_unknown() {
+async fn unanswered_update_is_reported_as_outcome_unknown() {
     let store = Store::new();
     let (locks, fault) = store.tuned(Tuning { outage: Duration::from_millis(100), ..Tuning::default() });
     fault.set(Verb::Swap, Mode::LoseRequest);
@@ -145,7 +145,7 @@ async fn write_first(locks: &Client) {
 }
 
 #[tokio::test]
-async fn a_value_goes_when_it_is_removed_and_comes_back() {
+async fn removed_value_is_absent_and_can_be_written_again() {
     let locks = Client::open("mem:").await.unwrap();
     let value = locks.versioned("stock");
     assert_eq!(value.update(|_| None).await.unwrap().value, None);

@@ -171,7 +171,7 @@ async fn a_failure_in_between_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_held_together_is_refused() {
+async fn dual_refuses_stores_it_cannot_hold_together() {
     let directory = tempfile::tempdir().unwrap();
     let session =
         leasehold::local::FileBackend::open(leasehold::local::FileConfig::new(directory.path())).unwrap();

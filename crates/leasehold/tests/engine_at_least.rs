@@ -13,7 +13,7 @@ async fn locks() -> Client {
 }
 
 #[tokio::test]
-async fn a_release_waits_for_it_and_a_drop_does_not() {
+async fn release_waits_for_the_minimum_hold_and_drop_does_not() {
     let locks = locks().await;
     let mutex = locks.mutex("job").min_hold(MINIMUM);
     let began = Instant::now();
@@ -30,7 +30,7 @@ async fn a_release_waits_for_it_and_a_drop_does_not() {
 }
 
 #[tokio::test]
-async fn a_release_that_is_dropped_midway_keeps_it_all_the_same() {
+async fn dropped_release_still_keeps_the_minimum_hold() {
     let locks = locks().await;
     let began = Instant::now();
     let guard = locks.mutex("job").min_hold(MINIMUM).lock().await.unwrap();

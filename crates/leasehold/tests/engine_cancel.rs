@@ -49,7 +49,7 @@ async fn an_acquisition_dropped_after_any_poll_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_wait_that_nobody_wants_any_more_leaves_the_servers_line() {
+async fn dropped_wait_leaves_the_queue_of_the_server() {
     let store = Store::new();
     let (locks, _) = store.client();
     let (other, _) = store.client();
@@ -106,7 +106,7 @@ async fn thousands_of_acquisitions_dropped_at_random_leave_nothing() {
 }
 
 #[tokio::test]
-async fn a_release_whose_answer_is_lost_is_asked_again_and_told_truly() {
+async fn release_with_lost_reply_is_repeated_and_reported() {
     let (locks, wire) = Store::new().client();
     let guard = locks.mutex("job").lock().await.unwrap();
     wire.set(Verb::Release, Mode::LoseReply);
@@ -177,7 +177,7 @@ async fn a_refusal_after_an_unanswered_attempt_is_still_unknown() {
 }
 
 #[tokio::test]
-async fn an_outage_is_borne_for_a_while_and_then_told_to_all_who_wait() {
+async fn long_outage_is_reported_to_all_waiters() {
     let store = Store::new();
     let (locks, wire) = store.tuned(leasehold::Tuning { outage: ms(300), ..Default::default() });
     wire.set(Verb::Contend, Mode::Refuse);
@@ -198,7 +198,7 @@ async fn an_outage_is_borne_for_a_while_and_then_told_to_all_who_wait() {
 }
 
 #[tokio::test]
-async fn closing_ends_waits_and_holds_and_gives_everything_back() {
+async fn close_ends_waits_and_holds_and_releases_all() {
     let store = Store::new();
     let (locks, _) = store.client();
     let (other, _) = store.client();
@@ -221,7 +221,7 @@ async fn closing_ends_waits_and_holds_and_gives_everything_back() {
 }
 
 #[tokio::test]
-async fn closing_waits_until_what_was_on_its_way_is_given_back() {
+async fn close_waits_until_grants_in_flight_are_released() {
     for dropped_first in [true, false] {
         let store = Store::new();
         let (locks, wire) = store.client();
@@ -240,7 +240,7 @@ async fn closing_waits_until_what_was_on_its_way_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_dropped_client_still_gives_back_what_was_held() {
+async fn dropped_client_still_releases_its_locks() {
     let store = Store::new();
     let (other, _) = store.client();
     {
@@ -262,7 +262,7 @@ enum Comer {
 }
 
 #[tokio::test]
-async fn whoever_stops_polling_his_release_keeps_nobody_waiting() {
+async fn unpolled_release_does_not_delay_other_waiters() {
     for comer in [Comer::Waits, Comer::Tries, Comer::Closes] {
         let store = Store::new();
         let (locks, wire) = store.client();

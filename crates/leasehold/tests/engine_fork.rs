@@ -43,13 +43,13 @@ fn forks_over(url: &str, runtime: &str) {
         .env(RUNTIME, runtime)
         .output()
         .unwrap();
-    let told = (String::from_utf8_lossy(&parent.stdout), String::from_utf8_lossy(&parent.stderr));
-    let passed = told.0.contains("1 passed") || told.0.contains("nobody else holds it");
-    assert!(parent.status.success() && passed, "{}\n{}", told.0, told.1);
+    let output = (String::from_utf8_lossy(&parent.stdout), String::from_utf8_lossy(&parent.stderr));
+    let passed = output.0.contains("1 passed") || output.0.contains("nobody else holds it");
+    assert!(parent.status.success() && passed, "{}\n{}", output.0, output.1);
 }
 
 #[tokio::test]
-async fn a_child_of_one_thread_goes_on_and_releases_nothing() {
+async fn fork_of_one_thread_continues_and_releases_nothing() {
     forks_on("one thread").await;
 }
 
@@ -136,10 +136,10 @@ fn the_parent() {
             if one {
                 // The loop of the parent continues here, past the time at which it would renew, also
                 // when no client is left.
-                let goes_on = |length| runtime.block_on(async { tokio::time::sleep(length).await });
-                goes_on(TTL / 3 + Duration::from_secs(1));
+                let run_for = |length| runtime.block_on(async { tokio::time::sleep(length).await });
+                run_for(TTL / 3 + Duration::from_secs(1));
                 drop((guards, locks, waiting));
-                goes_on(Duration::from_secs(1));
+                run_for(Duration::from_secs(1));
             } else {
                 std::mem::forget((guards, waiting));
             }
@@ -153,7 +153,7 @@ fn the_parent() {
     let child = waitpid(None::<Pid>, WaitOptions::empty()).unwrap().unwrap().1;
     assert_eq!(child.exit_status(), Some(0), "the child failed");
     if !url.starts_with("redis") {
-        nobody_else_holds(&url, &guards);
+        assert_no_other_holder(&url, &guards);
         // How the parent deals with connections that its child has read from depends on the driver of
         // each server.
         std::process::exit(0);
@@ -170,7 +170,7 @@ fn the_parent() {
 }
 
 /// Checks that the locks of the guards are granted to no other client, and that the guards are valid.
-fn nobody_else_holds(url: &str, guards: &[Guard]) {
+fn assert_no_other_holder(url: &str, guards: &[Guard]) {
     // The readiness of sockets is shared with the child in the runtime of before.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

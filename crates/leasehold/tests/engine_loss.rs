@@ -14,7 +14,7 @@ use leasehold::layer::{Mode, Verb};
 use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock};
 
 /// Under any faults of the requests, the holder is notified before its successor is granted the lock.
-async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
+async fn notifies_before_the_successor(faults: &[(Verb, Mode)]) {
     for round in 0..5 {
         let store = Store::new();
         let (first, wire) = store.client();
@@ -31,10 +31,10 @@ async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
             (SystemClock.now(), guard.fence())
         });
         assert_eq!(guard.lost().await, LossCause::Expired);
-        let told = SystemClock.now();
+        let notified_at = SystemClock.now();
         let (granted, next_fence) = successor.await.unwrap();
         assert!(end < granted, "round {round}: valid until {end:?}, granted {granted:?}");
-        assert!(told.since(end) < ms(1000), "round {round}: ended {end:?}, notified {told:?}");
+        assert!(notified_at.since(end) < ms(1000), "round {round}: ended {end:?}, notified {notified_at:?}");
         assert!(next_fence > fence);
         assert!(matches!(guard.check().unwrap_err().kind(), ErrorKind::Lost(LossCause::Expired)));
         wire.set_all(Mode::Pass);
@@ -45,17 +45,18 @@ async fn told_before_the_successor(faults: &[(Verb, Mode)]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs() {
-    told_before_the_successor(&[(Verb::Renew, Mode::Hang)]).await;
+    notifies_before_the_successor(&[(Verb::Renew, Mode::Hang)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_stops() {
-    told_before_the_successor(&[(Verb::Renew, Mode::LoseRequest), (Verb::Release, Mode::LoseRequest)]).await;
+    notifies_before_the_successor(&[(Verb::Renew, Mode::LoseRequest), (Verb::Release, Mode::LoseRequest)])
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_down() {
-    told_before_the_successor(&[(Verb::Renew, Mode::Refuse)]).await;
+    notifies_before_the_successor(&[(Verb::Renew, Mode::Refuse)]).await;
 }
 
 #[tokio::test]
@@ -68,7 +69,7 @@ async fn the_time_that_an_answer_took_is_taken_off() {
 }
 
 #[tokio::test]
-async fn a_grant_that_had_run_out_when_it_arrived_is_never_handed_out() {
+async fn grant_that_expired_before_it_arrived_is_never_used() {
     let store = Store::new();
     let (locks, wire) = store.client();
     wire.set(Verb::Contend, Mode::LateReply(ms(300)));
@@ -112,15 +113,11 @@ async fn a_claim_that_the_server_forgot_is_lost_at_the_next_renewal() {
     let (locks, _) = store.client();
     let (operator, _) = store.client();
     let guard = locks.mutex("job").ttl(ms(300)).lock().await.unwrap();
-    let standing = operator.inspect("job").await.unwrap().holders.remove(0);
-    assert_eq!(standing.id.tag(), guard.tag());
+    let holder = operator.inspect("job").await.unwrap().holders.remove(0);
+    assert_eq!(holder.id.tag(), guard.tag());
     let broken = BreakOutcome::Ended { also_released: Vec::new() };
-    assert_eq!(operator.break_claim("job", &standing).await.unwrap(), broken);
-    assert_eq!(
-        operator.break_claim("job", &standing).await.unwrap(),
-        BreakOutcome::Gone,
-        "it is broken once"
-    );
+    assert_eq!(operator.break_claim("job", &holder).await.unwrap(), broken);
+    assert_eq!(operator.break_claim("job", &holder).await.unwrap(), BreakOutcome::Gone, "it is broken once");
     assert_eq!(guard.lost().await, LossCause::Gone);
 }
 
@@ -170,7 +167,7 @@ async fn work_that_wakes_up_past_its_lease_does_nothing_more() {
 }
 
 #[tokio::test]
-async fn a_suspect_lock_is_not_handed_on() {
+async fn suspect_lock_is_not_handed_off() {
     let tuning = leasehold::Tuning { local_handoff_time: ms(60_000), ..Default::default() };
     let (locks, wire) = Store::new().tuned(tuning);
     let guard = locks.mutex("job").ttl(ms(900)).lock().await.unwrap();
@@ -188,7 +185,7 @@ async fn a_suspect_lock_is_not_handed_on() {
 }
 
 #[tokio::test]
-async fn lost_lock_blocks_nobody_although_its_guard_still_exists() {
+async fn lost_lock_with_a_live_guard_blocks_no_other_client() {
     let store = Store::new();
     let (locks, _) = store.client();
     let (operator, _) = store.client();
@@ -199,8 +196,8 @@ async fn lost_lock_blocks_nobody_although_its_guard_still_exists() {
         async move { mutex.lock().await.unwrap() }
     });
     tokio::task::yield_now().await;
-    let standing = operator.inspect("job").await.unwrap().holders.remove(0);
-    operator.break_claim("job", &standing).await.unwrap();
+    let holder = operator.inspect("job").await.unwrap().holders.remove(0);
+    operator.break_claim("job", &holder).await.unwrap();
     let next = tokio::time::timeout(ms(5000), wait).await.expect("the queue continues").unwrap();
     assert!(lost.check().is_err());
     assert!(lost.release().await.unwrap_err().is_lost());
@@ -209,7 +206,7 @@ async fn lost_lock_blocks_nobody_although_its_guard_still_exists() {
 }
 
 #[tokio::test]
-async fn what_was_held_too_long_is_free_for_others_at_once() {
+async fn lock_over_max_hold_is_free_for_others_at_once() {
     let store = Store::new();
     let (locks, _) = store.client();
     let (other, _) = store.client();
@@ -220,7 +217,7 @@ async fn what_was_held_too_long_is_free_for_others_at_once() {
 }
 
 #[tokio::test]
-async fn a_hold_that_was_handed_on_ends_at_its_own_limit() {
+async fn handed_off_hold_ends_at_its_own_max_hold() {
     let (locks, _) = Store::new().client();
     let first = locks.mutex("job").lock().await.unwrap();
     let limited = locks.mutex("job").max_hold(ms(100));
@@ -277,7 +274,7 @@ async fn held_locks_are_renewed_in_batches_and_never_lost_falsely() {
 
 /// A test of a user's, in the way that tokio offers: it must not pass for want of time.
 #[tokio::test(start_paused = true)]
-async fn under_a_paused_time_a_hung_renewal_is_a_loss() {
+async fn hung_renewal_is_a_loss_under_paused_time() {
     let (locks, wire) = Store::new().client();
     let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
     wire.set(Verb::Renew, Mode::Hang);
@@ -294,7 +291,7 @@ async fn under_a_paused_time_a_hung_renewal_is_a_loss() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_a_paused_time_what_is_renewed_stays_held() {
+async fn renewed_lock_stays_held_under_paused_time() {
     let (locks, wire) = Store::new().client();
     let guard = locks.mutex("job").ttl(ms(3_000)).lock().await.unwrap();
     guard.run(tokio::time::sleep(ms(60_000))).await.unwrap();

@@ -94,7 +94,7 @@ async fn a_task_that_waits_for_itself_waits_until_its_deadline() {
 }
 
 #[tokio::test]
-async fn what_an_owner_has_lost_is_not_granted_to_it_again() {
+async fn lost_lock_is_not_reentered_by_its_owner() {
     let store = Store::new();
     let ((locks, _), (other, _)) = (store.client(), store.client());
     let owner = Owner::new();
@@ -118,7 +118,7 @@ async fn what_an_owner_has_lost_is_not_granted_to_it_again() {
 }
 
 #[tokio::test]
-async fn what_an_owner_has_lost_is_not_in_its_own_way() {
+async fn lost_lock_does_not_block_its_owner() {
     let (locks, _) = Store::new().client();
     let owner = Owner::new();
     let reader = locks.rwlock("prices").owner(&owner).max_hold(ms(20)).read().await.unwrap();
@@ -166,7 +166,7 @@ async fn an_owner_waits_for_the_rest_of_a_minimum_hold() {
 }
 
 #[tokio::test]
-async fn what_only_lingers_is_held_and_is_no_deadlock() {
+async fn lock_kept_for_its_minimum_hold_is_no_deadlock() {
     let (locks, _wire) = Store::new().client();
     let owner = Owner::new();
     let lock = || locks.rwlock("prices").owner(&owner).detect_deadlocks(ms(10));

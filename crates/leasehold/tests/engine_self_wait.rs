@@ -49,7 +49,7 @@ async fn waits_for_itself(locks: &Client) {
 }
 
 #[test]
-fn who_waits_for_itself_is_warned() {
+fn task_that_waits_for_itself_is_warned() {
     let log = Log::default();
     let _logging = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

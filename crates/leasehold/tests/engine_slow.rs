@@ -20,7 +20,7 @@ use leasehold::{Client, ErrorKind, Owner, Tuning};
 const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn grants_that_come_too_late_are_not_asked_for_for_ever() {
+async fn late_grants_are_not_requested_for_ever() {
     let store = Store::new();
     let (locks, wire) = store.tuned(Tuning { outage: ms(300), ..Tuning::default() });
     let (other, _) = store.client();
@@ -128,7 +128,7 @@ async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
 /// The announcement is withdrawn before the wait returns, which may take longer than the granted lease
 /// lasts.
 #[tokio::test]
-async fn what_is_lost_before_the_wait_comes_back_is_not_granted() {
+async fn lock_lost_before_the_wait_returns_is_not_granted() {
     let store = Store::new();
     let ((locks, wire), (other, _)) = (store.client(), store.client());
     let owner = Owner::new();

@@ -106,7 +106,7 @@ async fn a_store_that_falls_silent_during_the_wait_is_not_busy() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_at_the_end_is_not_busy() {
     let store = Store::new();
-    for (mode, said) in [
+    for (mode, expected) in [
         (Mode::Refuse, ErrorKind::Unavailable),
         (Mode::LoseRequest, ErrorKind::OutcomeUnknown),
         (Mode::LoseReply, ErrorKind::OutcomeUnknown),
@@ -115,7 +115,7 @@ async fn a_store_that_fails_at_the_end_is_not_busy() {
         let guard = other.mutex("job").lock().await.unwrap();
         wire.set(Verb::Contend, mode);
         let (kind, took) = waiter.ends(ms(3_000)).await;
-        assert_eq!((kind, took), (said, ms(3_000)), "{mode:?}");
+        assert_eq!((kind, took), (expected, ms(3_000)), "{mode:?}");
         wire.set_all(Mode::Pass);
         guard.release().await.unwrap();
         settles(&other, "job").await;
@@ -142,23 +142,23 @@ async fn a_slow_store_has_two_seconds_after_a_short_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_several_who_wait_hears_of_a_silent_store() {
+async fn one_of_several_waiters_reports_a_silent_store() {
     let store = Store::new();
     let ((waiter, wire), (other, _)) = (Waiter::of(&store), store.client());
     let guard = other.mutex("job").lock().await.unwrap();
     let patient = waiter.locks.mutex("job");
-    let goes_on = tokio::spawn(async move { patient.lock().await });
+    let patient_wait = tokio::spawn(async move { patient.lock().await });
     common::waiting(&other, "job", 1).await;
     assert_eq!(waiter.ends(ms(3_000)).await, (ErrorKind::Timeout, ms(3_000)));
     wire.set_all(SILENT);
     assert_eq!(waiter.ends(ms(3_000)).await, (ErrorKind::OutcomeUnknown, ms(5_000)));
     wire.set_all(Mode::Pass);
     guard.release().await.unwrap();
-    goes_on.await.unwrap().unwrap().release().await.unwrap();
+    patient_wait.await.unwrap().unwrap().release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_this_client_holds_is_busy_whatever_the_store_says() {
+async fn lock_held_by_this_client_is_busy_despite_a_silent_store() {
     let (waiter, wire) = Waiter::of(&Store::new());
     let _guard = waiter.locks.mutex("job").lock().await.unwrap();
     wire.set_all(SILENT);
@@ -166,7 +166,7 @@ async fn what_this_client_holds_is_busy_whatever_the_store_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn upgrades_and_segments_say_it_too() {
+async fn upgrades_and_stripes_report_a_silent_store() {
     let store = Store::new();
     let ((locks, wire), (other, _)) = (store.client(), store.client());
     let reader = other.rwlock("job").read().await.unwrap();
@@ -187,7 +187,7 @@ async fn upgrades_and_segments_say_it_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_closes_does_not_wait_for_the_last_word() {
+async fn close_does_not_wait_for_the_last_answer() {
     let (waiter, wire) = Waiter::of(&Store::new());
     wire.set_all(SILENT);
     let closing = waiter.clone();

@@ -21,9 +21,9 @@ mod file_support;
 use file_support::*;
 
 #[tokio::test]
-async fn a_full_disk_costs_nobody_what_they_hold() {
+async fn full_disk_loses_no_held_lock() {
     let script = "mount -t tmpfs -o size=512k,nr_inodes=60 tmpfs \"$DIR\"";
-    let Some(dir) = inside("a_full_disk_costs_nobody_what_they_hold", &private_mounts(), script) else {
+    let Some(dir) = inside("full_disk_loses_no_held_lock", &private_mounts(), script) else {
         return;
     };
     let backend = open(&dir.join("store"));
@@ -41,8 +41,9 @@ async fn a_full_disk_costs_nobody_what_they_hold() {
     let failure = backend.contend(&claim("b", Share::MUTEX), &patience()).await.unwrap_err();
     assert_full(&failure);
     assert_eq!(claim_files(&backend, "b"), 0);
-    let room = fs::read_dir(backend.path_of(&resource("b"))).unwrap();
-    let left: Vec<_> = room.map(|entry| entry.unwrap().file_name()).filter(|name| name != "lock").collect();
+    let entries = fs::read_dir(backend.path_of(&resource("b"))).unwrap();
+    let left: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name()).filter(|name| name != "lock").collect();
     assert!(left.is_empty(), "{left:?}");
 
     // So does a queue that outgrows its file. Its waiters keep their places.
@@ -67,7 +68,7 @@ async fn a_full_disk_costs_nobody_what_they_hold() {
     };
     assert_full(&failure);
     assert!(!waiters.is_empty());
-    assert_eq!(look(&backend, "a").await.waiting.len(), waiters.len());
+    assert_eq!(snapshot_of(&backend, "a").await.waiting.len(), waiters.len());
     assert_eq!(claim_files(&backend, "a"), waiters.len() + 1);
     for (asked, ended) in waiters {
         ended.end();
@@ -81,7 +82,7 @@ async fn a_full_disk_costs_nobody_what_they_hold() {
     fill_inodes(&dir);
     let failure = backend.contend(&claim("a", Share::MUTEX), &patience()).await.unwrap_err();
     assert_full(&failure);
-    assert_eq!(look(&backend, "a").await.waiting.len(), 0);
+    assert_eq!(snapshot_of(&backend, "a").await.waiting.len(), 0);
     assert!(matches!(backend.release(&[&next]).await[..], [Release::Freed]));
     // The release has made space for one claim, as soon as the kernel has closed what was removed.
     let last = claim("a", Share::MUTEX);
@@ -94,16 +95,16 @@ async fn a_full_disk_costs_nobody_what_they_hold() {
 }
 
 #[tokio::test]
-async fn a_read_only_store_can_be_looked_at() {
+async fn read_only_store_can_be_inspected() {
     let script = "mkdir -p \"$DIR/store\" && mount --bind \"$DIR/store\" \"$DIR/store\"";
-    let Some(dir) = inside("a_read_only_store_can_be_looked_at", &private_mounts(), script) else { return };
+    let Some(dir) = inside("read_only_store_can_be_inspected", &private_mounts(), script) else { return };
     let store = dir.join("store");
     let writer = open(&store);
     let held = claim("a", Share::MUTEX);
     granted(&writer, &held).await;
     run("mount", &["-o", "remount,bind,ro", store.to_str().unwrap()]);
     let reader = open(&store);
-    assert_eq!(look(&reader, "a").await.holders[0].id, held.id);
+    assert_eq!(snapshot_of(&reader, "a").await.holders[0].id, held.id);
     assert_eq!(reader.list("", None, 9).await.unwrap().len(), 1);
     for name in ["a", "b"] {
         let failure = reader.contend(&claim(name, Share::MUTEX), &patience()).await.unwrap_err();
@@ -114,7 +115,7 @@ async fn a_read_only_store_can_be_looked_at() {
     assert_eq!(missing.kind, FailureKind::Denied, "{missing}");
     // The claim ends with its sign of life, although nothing can be written down.
     drop(writer);
-    assert_eq!(look(&reader, "a").await.holders.len(), 0);
+    assert_eq!(snapshot_of(&reader, "a").await.holders.len(), 0);
 }
 
 #[tokio::test]
@@ -142,17 +143,17 @@ async fn permission_failure_names_the_path_and_the_remedy() {
     denied(FileBackend::open(FileConfig::new(store.join("new"))).unwrap_err(), &store.join("new"));
     set(&store, 0o700);
 
-    let room = backend.path_of(&held.resource);
-    set(&room, 0o500);
+    let dir = backend.path_of(&held.resource);
+    set(&dir, 0o500);
     let next = claim("a", Share::MUTEX);
-    denied(backend.contend(&next, &patience()).await.unwrap_err(), &room);
-    assert_eq!(look(&backend, "a").await.waiting.len(), 0);
-    set(&room, 0o700);
+    denied(backend.contend(&next, &patience()).await.unwrap_err(), &dir);
+    assert_eq!(snapshot_of(&backend, "a").await.waiting.len(), 0);
+    set(&dir, 0o700);
 
-    set(&room.join("ledger"), 0o400);
-    denied(backend.contend(&next, &patience()).await.unwrap_err(), &room.join("ledger"));
-    assert_eq!(look(&backend, "a").await.holders.len(), 1);
-    set(&room.join("ledger"), 0o600);
+    set(&dir.join("ledger"), 0o400);
+    denied(backend.contend(&next, &patience()).await.unwrap_err(), &dir.join("ledger"));
+    assert_eq!(snapshot_of(&backend, "a").await.holders.len(), 1);
+    set(&dir.join("ledger"), 0o600);
     assert_busy(&backend, &next).await;
     assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]));
 }
@@ -218,7 +219,7 @@ async fn two_users_share_a_store_that_was_made_for_it() {
         assert!(tokio::task::spawn_blocking(move || other.wait()).await.unwrap().unwrap().success());
         // The other user's process ended in the queue, without a release.
         assert_eq!(claim_files(&backend, "a"), 2);
-        assert_eq!(look(&backend, "a").await.waiting.len(), 0);
+        assert_eq!(snapshot_of(&backend, "a").await.waiting.len(), 0);
         assert_busy(&backend, &claim("a", Share::MUTEX)).await;
         assert_eq!(claim_files(&backend, "a"), 1, "what is left of another user's claim is removed");
         return;
@@ -242,7 +243,7 @@ async fn two_users_share_a_store_that_was_made_for_it() {
 /// Waits until the queue has moved on to the other user.
 async fn eventually_held(backend: &FileBackend, name: &str) {
     until_waiting(backend, name, 0).await;
-    assert_eq!(look(backend, name).await.holders.len(), 1);
+    assert_eq!(snapshot_of(backend, name).await.holders.len(), 1);
 }
 
 fn assert_full(failure: &Failure) {

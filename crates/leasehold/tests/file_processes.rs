@@ -42,7 +42,7 @@ async fn the_death_of_a_holder_wakes_the_next_at_once() {
 }
 
 #[tokio::test]
-async fn the_death_of_a_waiter_in_the_middle_blocks_nobody() {
+async fn dead_waiter_in_the_middle_of_the_queue_blocks_no_other() {
     let store = Store::new();
     let backend = store.open();
     let mut holder = Taker::hold(&store.path(), "m", Share::MUTEX);
@@ -54,10 +54,10 @@ async fn the_death_of_a_waiter_in_the_middle_blocks_nobody() {
     }
     line[1].kill();
     until_waiting(&backend, "m", 2).await;
-    assert!(line[2].says_nothing(), "the third does not pass the first");
+    assert!(line[2].has_no_message(), "the third does not pass the first");
     holder.release();
     let first = line[0].granted();
-    assert!(line[2].says_nothing());
+    assert!(line[2].has_no_message());
     line[0].release();
     assert!(line[2].granted() > first);
     line[2].release();
@@ -77,7 +77,7 @@ async fn killed_waiters_last_or_all_leave_the_store_usable() {
     for taker in all.iter_mut().rev() {
         taker.kill();
     }
-    assert_eq!(look(&backend, "all").await.holders.len(), 0, "an onlooker sees no dead");
+    assert_eq!(snapshot_of(&backend, "all").await.holders.len(), 0, "an onlooker sees no dead");
     assert_eq!(backend.list("", None, 10).await.unwrap(), []);
     let fence = within(LIMIT, granted(&backend, &claim("all", Share::MUTEX))).await;
     assert!(fence > first);
@@ -96,7 +96,7 @@ async fn eight_processes_lose_no_update_and_see_rising_fences() {
     let takers: Vec<Taker> =
         (0..PROCESSES).map(|_| Taker::rounds(&store.path(), "c", Share::MUTEX, ROUNDS, &inside)).collect();
     for taker in &takers {
-        assert_eq!(taker.says(), "done");
+        assert_eq!(taker.next_message(), "done");
     }
     println!("{PROCESSES} processes × {ROUNDS} rounds: {:?}", begun.elapsed());
     let count = std::fs::read_to_string(inside.with_extension("counter")).unwrap();
@@ -124,7 +124,7 @@ async fn killed_processes_lose_no_update_and_leave_the_store_sound() {
     }
     std::fs::write(arena.path().join("stop"), "").unwrap();
     for taker in &takers {
-        assert_eq!(taker.says(), "done");
+        assert_eq!(taker.next_message(), "done");
     }
     let log = std::fs::read_to_string(arena.path().join("log")).unwrap();
     let fences: Vec<Fence> = log.lines().map(|line| line.parse().unwrap()).collect();
@@ -161,7 +161,7 @@ async fn permits_and_readers_hold_together_across_processes() {
         let takers: Vec<Taker> =
             shares.iter().map(|share| Taker::rounds(&store.path(), "s", *share, 40, &inside)).collect();
         for taker in &takers {
-            assert_eq!(taker.says(), "done", "{shares:?}");
+            assert_eq!(taker.next_message(), "done", "{shares:?}");
         }
         let backend = store.open();
         assert_eq!(claim_files(&backend, "s"), 0);
@@ -174,7 +174,7 @@ async fn permits_and_readers_hold_together_across_processes() {
 }
 
 #[tokio::test]
-async fn the_death_of_one_permit_holder_makes_room() {
+async fn death_of_a_permit_holder_frees_its_permits() {
     let store = Store::new();
     let backend = store.open();
     let permit = Share::permits(1, 3).unwrap();
@@ -193,7 +193,7 @@ async fn the_death_of_one_permit_holder_makes_room() {
     assert!(!behind.is_finished());
     holders[2].kill();
     within(LIMIT, behind).await.unwrap();
-    assert_eq!(look(&backend, "p").await.holders.len(), 3);
+    assert_eq!(snapshot_of(&backend, "p").await.holders.len(), 3);
 }
 
 #[tokio::test]
@@ -225,7 +225,7 @@ async fn breaking_a_running_holder_ends_it_by_itself() {
     let begun = Instant::now();
     assert!(matches!(break_holder(&backend, "b").await, Release::Freed));
     assert!(begun.elapsed() < FORCE, "{:?}", begun.elapsed());
-    assert_eq!(holder.says(), "lost Gone");
+    assert_eq!(holder.next_message(), "lost Gone");
     assert!(within(LIMIT, waiter).await.unwrap() > first);
     assert!(matches!(backend.release(&[&next]).await[..], [Release::Freed]));
     assert_eq!(claim_files(&backend, "b"), 0);
@@ -253,10 +253,10 @@ async fn break_of_a_stopped_holder_is_forced_and_the_holder_sees_it() {
     assert!(matches!(breaking.await.unwrap(), Release::Freed));
     assert!(begun.elapsed() >= FORCE, "{:?}", begun.elapsed());
     assert!(within(LIMIT, waiter).await.unwrap() > first);
-    assert!(holder.says_nothing());
+    assert!(holder.has_no_message());
     holder.signal(Signal::CONT);
-    assert_eq!(holder.says(), "lost Gone");
-    assert_eq!(look(&backend, "f").await.holders[0].id, next.id, "it touched no other claim");
+    assert_eq!(holder.next_message(), "lost Gone");
+    assert_eq!(snapshot_of(&backend, "f").await.holders[0].id, next.id, "it touched no other claim");
 }
 
 #[tokio::test]
@@ -301,7 +301,7 @@ async fn a_command_started_by_the_holder_does_not_keep_the_lock() {
 const FORCE: Duration = Duration::from_secs(2);
 
 async fn break_holder(backend: &FileBackend, name: &str) -> Release {
-    let seen = look(backend, name).await;
+    let seen = snapshot_of(backend, name).await;
     let copy = Claim { id: seen.holders[0].id, ..claim(name, seen.holders[0].share) };
     backend.release(&[&copy]).await.remove(0)
 }

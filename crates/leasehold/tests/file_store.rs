@@ -17,7 +17,7 @@ mod file_support;
 use file_support::*;
 
 #[tokio::test]
-async fn one_holds_the_next_waits_and_is_woken() {
+async fn file_store_waiter_is_woken_by_a_release() {
     let store = Store::new();
     let (first, second) = (claim("a", Share::MUTEX), claim("a", Share::MUTEX));
     let (one, two) = (store.open(), store.open());
@@ -54,7 +54,7 @@ async fn a_copy_of_the_sign_of_life_does_not_outlive_the_release() {
 }
 
 #[tokio::test]
-async fn a_line_is_served_in_the_order_of_coming() {
+async fn file_store_queue_is_served_in_arrival_order() {
     let store = Store::new();
     let backend = store.open();
     let holder = claim("line", Share::MUTEX);
@@ -71,7 +71,7 @@ async fn a_line_is_served_in_the_order_of_coming() {
     backend.release(&[&holder]).await;
     for (n, (waiter, (other, claim))) in waiters.into_iter().zip(&claims).enumerate() {
         assert_eq!(waiter.await.unwrap(), Fence::new(0, first.seq + n as u64 + 1, 0));
-        let seen = look(&backend, "line").await;
+        let seen = snapshot_of(&backend, "line").await;
         assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 19 - n));
         assert_eq!(seen.holders[0].id, claim.id);
         assert!(matches!(other.release(&[claim]).await[..], [Release::Freed]));
@@ -79,7 +79,7 @@ async fn a_line_is_served_in_the_order_of_coming() {
 }
 
 #[tokio::test]
-async fn readers_share_writers_do_not_and_nobody_passes() {
+async fn readers_share_and_no_claim_overtakes_a_waiting_writer() {
     let store = Store::new();
     let backend = store.open();
     let (r1, r2, w, r3) = (
@@ -107,7 +107,7 @@ async fn readers_share_writers_do_not_and_nobody_passes() {
 }
 
 #[tokio::test]
-async fn permits_are_counted_and_whoever_leaves_first_makes_room() {
+async fn permits_are_counted_and_freed_in_any_order() {
     let store = Store::new();
     let backend = store.open();
     let two = Share::permits(2, 3).unwrap();
@@ -124,7 +124,7 @@ async fn permits_are_counted_and_whoever_leaves_first_makes_room() {
     backend.release(&[&a, &b]).await;
     third.await.unwrap();
     fourth.await.unwrap();
-    assert_eq!(look(&backend, "sem").await.holders.len(), 2);
+    assert_eq!(snapshot_of(&backend, "sem").await.holders.len(), 2);
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn a_wait_that_ends_leaves_no_file_no_place_and_no_descriptor() {
     }
     eventually("descriptors are closed", || descriptors() <= before).await;
     assert_eq!(claim_files(&backend, "cancel"), 1);
-    let seen = look(&backend, "cancel").await;
+    let seen = snapshot_of(&backend, "cancel").await;
     assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 0));
     backend.release(&[&holder]).await;
     eventually("the holder's descriptor is closed", || descriptors() < before).await;
@@ -177,7 +177,7 @@ async fn cancelled_wait(backend: &Arc<FileBackend>, name: &str) {
 }
 
 #[tokio::test]
-async fn a_dropped_backend_frees_what_it_held_and_wakes_who_waits() {
+async fn dropped_backend_frees_its_claims_and_wakes_waiters() {
     let store = Store::new();
     let (one, two) = (store.open(), store.open());
     granted(&one, &claim("drop", Share::MUTEX)).await;
@@ -189,7 +189,7 @@ async fn a_dropped_backend_frees_what_it_held_and_wakes_who_waits() {
 }
 
 #[tokio::test]
-async fn a_broken_holder_is_told_and_lets_go_by_itself() {
+async fn broken_holder_is_notified_and_ends_its_claim_itself() {
     let store = Store::new();
     let (one, two) = (store.open(), store.open());
     let held = claim("break", Share::MUTEX);
@@ -197,7 +197,7 @@ async fn a_broken_holder_is_told_and_lets_go_by_itself() {
     let next = claim("break", Share::MUTEX);
     let waiter = spawn_wait(&two, &next);
     until_waiting(&two, "break", 1).await;
-    let seen = look(&two, "break").await;
+    let seen = snapshot_of(&two, "break").await;
     let copy = Claim { id: seen.holders[0].id, ..held.clone() };
     let begun = Instant::now();
     assert!(matches!(two.release(&[&copy]).await[..], [Release::Freed]));
@@ -212,7 +212,11 @@ async fn a_broken_holder_is_told_and_lets_go_by_itself() {
     within(LIMIT, waiter).await.unwrap();
     assert!(matches!(renew(&one, &held).await, Renewal::Lost));
     assert!(matches!(one.release(&[&held]).await[..], [Release::Gone]));
-    assert_eq!(look(&two, "break").await.holders[0].id, next.id, "the late release touched no other claim");
+    assert_eq!(
+        snapshot_of(&two, "break").await.holders[0].id,
+        next.id,
+        "the late release touched no other claim"
+    );
 }
 
 #[tokio::test]
@@ -283,7 +287,7 @@ async fn a_name_file_that_is_empty_is_written_again() {
 }
 
 #[tokio::test]
-async fn a_lost_or_damaged_ledger_is_built_again_from_those_who_live() {
+async fn lost_ledger_is_rebuilt_from_living_claims() {
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 5] = [
         ("deleted", |ledger| fs::remove_file(ledger).unwrap()),
@@ -310,10 +314,10 @@ async fn a_lost_or_damaged_ledger_is_built_again_from_those_who_live() {
         let third = spawn_wait(&one, &last);
         until_waiting(&one, "d", 2).await;
         damage(&one.path_of(&resource("d")).join("ledger"));
-        assert_eq!(look(&two, "d").await.waiting.len(), 2, "{what}: an observer still sees the queue");
+        assert_eq!(snapshot_of(&two, "d").await.waiting.len(), 2, "{what}: an observer still sees the queue");
         assert_busy(&two, &claim("d", Share::MUTEX)).await;
         assert!(matches!(renew(&one, &held).await, Renewal::Alive), "{what}");
-        let seen = look(&two, "d").await;
+        let seen = snapshot_of(&two, "d").await;
         assert_eq!(seen.holders[0].id, held.id, "{what}");
         assert_eq!(seen.waiting.iter().map(|s| s.id).collect::<Vec<_>>(), [next.id, last.id], "{what}");
         assert!(matches!(one.release(&[&held]).await[..], [Release::Freed]), "{what}");
@@ -334,15 +338,15 @@ async fn a_damaged_reserve_is_an_error_and_never_a_beginning_at_one() {
         let held = claim("f", Share::MUTEX);
         granted(&backend, &held).await;
         backend.release(&[&held]).await;
-        let room = backend.path_of(&resource("f"));
-        fs::write(room.join("fence"), content).unwrap();
-        fs::remove_file(room.join("ledger")).unwrap();
+        let dir = backend.path_of(&resource("f"));
+        fs::write(dir.join("fence"), content).unwrap();
+        fs::remove_file(dir.join("ledger")).unwrap();
         let failure = backend.contend(&claim("f", Share::MUTEX), &patience()).await.unwrap_err();
         assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None));
         assert!(failure.detail().contains("above every fence"), "{failure}");
-        assert_eq!(fs::read_to_string(room.join("fence")).unwrap(), content, "it is left as it is");
+        assert_eq!(fs::read_to_string(dir.join("fence")).unwrap(), content, "it is left as it is");
         // The advice in the message does help.
-        fs::write(room.join("fence"), "leasehold-fence 1 00000000000000005000 00000000000000005000").unwrap();
+        fs::write(dir.join("fence"), "leasehold-fence 1 00000000000000005000 00000000000000005000").unwrap();
         assert_eq!(granted(&backend, &held).await, Fence::new(0, 5001, 0));
     }
 }
@@ -353,9 +357,9 @@ async fn missing_ledger_and_reserve_with_live_claims_forbid_a_reset() {
     let backend = store.open();
     let held = claim("g", Share::MUTEX);
     granted(&backend, &held).await;
-    let room = backend.path_of(&resource("g"));
-    fs::remove_file(room.join("fence")).unwrap();
-    fs::remove_file(room.join("ledger")).unwrap();
+    let dir = backend.path_of(&resource("g"));
+    fs::remove_file(dir.join("fence")).unwrap();
+    fs::remove_file(dir.join("ledger")).unwrap();
     let failure = backend.contend(&claim("g", Share::MUTEX), &patience()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Foreign);
     assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]), "its end needs no ledger");
@@ -414,10 +418,10 @@ async fn two_names_with_one_hash_are_an_error() {
 }
 
 #[tokio::test]
-async fn an_onlooker_hears_of_changes() {
+async fn inspection_reports_changes_of_the_queue() {
     let store = Store::new();
     let (one, two) = (store.open(), store.open());
-    let empty = look(&two, "look").await;
+    let empty = snapshot_of(&two, "look").await;
     assert_eq!((empty.holders.len(), empty.fence), (0, None));
     assert!(!two.path_of(&resource("look")).exists(), "looking creates nothing");
     let watcher = {
@@ -441,7 +445,7 @@ async fn an_onlooker_hears_of_changes() {
 }
 
 #[tokio::test]
-async fn a_long_line_grows_the_ledger_and_its_end_shrinks_it() {
+async fn long_queue_grows_the_ledger_and_its_end_shrinks_it() {
     let store = Store::new();
     let backend = store.open();
     let note = Note::new(&"n".repeat(1024)).unwrap();
@@ -453,21 +457,21 @@ async fn a_long_line_grows_the_ledger_and_its_end_shrinks_it() {
     }
     let size = || fs::metadata(backend.path_of(&resource("grow")).join("ledger")).unwrap().len();
     assert!(size() > 80 * 1024);
-    assert_eq!(look(&store.open(), "grow").await.holders.len(), 40);
+    assert_eq!(snapshot_of(&store.open(), "grow").await.holders.len(), 40);
     let all: Vec<&Claim> = claims.iter().collect();
     assert!(backend.release(&all).await.iter().all(|answer| matches!(answer, Release::Freed)));
-    assert_eq!(look(&backend, "grow").await.holders.len(), 0);
+    assert_eq!(snapshot_of(&backend, "grow").await.holders.len(), 0);
     assert_eq!(size(), 8192);
 }
 
 #[tokio::test]
-async fn what_the_dead_left_before_the_ledger_knew_them_is_swept_away() {
+async fn fifos_of_dead_unlisted_claims_are_swept() {
     let store = Store::new();
     let backend = store.open();
     let living = claim("sweep", Share::READER);
     granted(&backend, &living).await;
-    let room = backend.path_of(&living.resource);
-    let left = room.join(format!("claim-{:020}-1-1-{}", 1_000_000, "ab".repeat(16)));
+    let dir = backend.path_of(&living.resource);
+    let left = dir.join(format!("claim-{:020}-1-1-{}", 1_000_000, "ab".repeat(16)));
     assert!(std::process::Command::new("mkfifo").arg(&left).status().unwrap().success());
     for _ in 0..520 {
         let claim = claim("sweep", Share::READER);
@@ -506,10 +510,10 @@ async fn a_hung_short_lock_ends_with_patience_and_says_so() {
     let failure = failure.unwrap_err();
     assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None));
     assert!(failure.detail().contains("fuser"), "{failure}");
-    assert_eq!(look(&backend, "hung").await.holders.len(), 1, "onlookers do not need it");
+    assert_eq!(snapshot_of(&backend, "hung").await.holders.len(), 1, "onlookers do not need it");
     assert!(matches!(renew(&backend, &held).await, Renewal::Alive), "holders do not need it");
     assert!(matches!(backend.release(&[&held]).await[..], [Release::Freed]), "a release is heard without it");
-    assert_eq!(look(&backend, "hung").await.holders.len(), 0);
+    assert_eq!(snapshot_of(&backend, "hung").await.holders.len(), 0);
     drop(lock);
     granted(&backend, &claim("hung", Share::MUTEX)).await;
 }
@@ -533,7 +537,11 @@ async fn a_lock_file_that_was_replaced_is_locked_anew() {
     new.lock().unwrap();
     drop(old);
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(look(&backend, "swap").await.waiting.len(), 0, "it did not enter under the old file's lock");
+    assert_eq!(
+        snapshot_of(&backend, "swap").await.waiting.len(),
+        0,
+        "it did not enter under the old file's lock"
+    );
     drop(new);
     until_waiting(&backend, "swap", 1).await;
     backend.release(&[&held]).await;
@@ -547,18 +555,18 @@ async fn a_shared_store_has_the_modes_that_were_asked_for() {
     let config = FileConfig::new(store.path()).mode(0o660).unwrap();
     let backend = Arc::new(FileBackend::open(config).unwrap());
     granted(&backend, &claim("m", Share::MUTEX)).await;
-    let room = backend.path_of(&resource("m"));
+    let dir = backend.path_of(&resource("m"));
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&room), 0o770);
-    for entry in fs::read_dir(&room).unwrap() {
+    assert_eq!(mode(&dir), 0o770);
+    for entry in fs::read_dir(&dir).unwrap() {
         let path = entry.unwrap().path();
         assert_eq!(mode(&path), 0o660, "{}", path.display());
     }
     let private = Store::new().open();
     granted(&private, &claim("m", Share::MUTEX)).await;
-    let room = private.path_of(&resource("m"));
-    assert_eq!(mode(&room), 0o700);
-    assert!(fs::read_dir(&room).unwrap().all(|entry| mode(&entry.unwrap().path()) == 0o600));
+    let dir = private.path_of(&resource("m"));
+    assert_eq!(mode(&dir), 0o700);
+    assert!(fs::read_dir(&dir).unwrap().all(|entry| mode(&entry.unwrap().path()) == 0o600));
 }
 
 #[tokio::test]
@@ -569,10 +577,10 @@ async fn links_in_the_store_are_not_followed() {
     std::os::unix::fs::symlink(elsewhere.path(), backend.path_of(&resource("link"))).unwrap();
     let failure = backend.contend(&claim("link", Share::MUTEX), &patience()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
-    let room = backend.path_of(&resource("lock"));
-    fs::create_dir(&room).unwrap();
+    let dir = backend.path_of(&resource("lock"));
+    fs::create_dir(&dir).unwrap();
     let target = elsewhere.path().join("target");
-    std::os::unix::fs::symlink(&target, room.join("lock")).unwrap();
+    std::os::unix::fs::symlink(&target, dir.join("lock")).unwrap();
     let failure = backend.contend(&claim("lock", Share::MUTEX), &patience()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
     assert!(!target.exists());

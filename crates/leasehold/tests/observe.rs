@@ -20,15 +20,15 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 /// The values that a recorder got, by name and labels; histograms as their values.
-struct Told(HashMap<String, DebugValue>);
+struct RecordedMetrics(HashMap<String, DebugValue>);
 
-impl Told {
-    fn by(snapshotter: &Snapshotter) -> Told {
+impl RecordedMetrics {
+    fn by(snapshotter: &Snapshotter) -> RecordedMetrics {
         let entries = snapshotter.snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
             let labels: Vec<_> = key.key().labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
             (format!("{}{{{}}}", key.key().name(), labels.join(",")), value)
         });
-        Told(entries.collect())
+        RecordedMetrics(entries.collect())
     }
 
     fn values(&self, name: &str) -> Vec<f64> {
@@ -58,7 +58,7 @@ fn client(subscriber: Arc<dyn EventSubscriber>) -> (Client, Arc<Fault>) {
     (Client::builder().subscriber(subscriber).over(fault.clone()).unwrap(), fault)
 }
 
-/// One thread runs everything, so the recorder of this thread hears all of it.
+/// One thread runs everything, so the recorder of this thread gets all of it.
 #[tokio::test]
 async fn times_and_losses_reach_the_recorder() {
     Spans::install();
@@ -75,7 +75,7 @@ async fn times_and_losses_reach_the_recorder() {
         async move { mutex.lock().await.unwrap() }
     });
     tokio::time::sleep(ms(60)).await;
-    let before = Told::by(&snapshotter);
+    let before = RecordedMetrics::by(&snapshotter);
     assert_eq!(before.gauge("leasehold_waiting{}"), 1.0);
     assert_eq!(before.gauge("leasehold_leases{}"), 1.0);
     guard.release().await.unwrap();
@@ -94,7 +94,7 @@ async fn times_and_losses_reach_the_recorder() {
     assert!(mutex.try_lock_for(ms(1)).await.unwrap().is_some());
     common::settles(&locks, "job").await;
 
-    let told = Told::by(&snapshotter);
+    let recorded = RecordedMetrics::by(&snapshotter);
     // A snapshot has the values since the last one.
     let acquired: Vec<_> = ["granted", "busy"]
         .map(|outcome| format!("leasehold_acquire_seconds{{outcome={outcome}}}"))
@@ -102,28 +102,28 @@ async fn times_and_losses_reach_the_recorder() {
         .map(|name| before.values(name).len())
         .collect();
     assert_eq!(acquired, [1, 1]);
-    let waited = told.values("leasehold_acquire_seconds{outcome=handed_over}");
+    let waited = recorded.values("leasehold_acquire_seconds{outcome=handed_over}");
     assert!(waited.len() == 1 && (0.05..1.0).contains(&waited[0]), "{waited:?}");
-    let held = told.values("leasehold_hold_seconds{end=released}");
+    let held = recorded.values("leasehold_hold_seconds{end=released}");
     assert!(held[0] >= 0.06 && held.len() == 2, "{held:?}");
-    let suspect = told.values("leasehold_suspect_seconds{end=recovered}");
+    let suspect = recorded.values("leasehold_suspect_seconds{end=recovered}");
     assert!(suspect.len() == 1 && (0.05..0.6).contains(&suspect[0]), "{suspect:?}");
-    let suspect = told.values("leasehold_suspect_seconds{end=lost}");
+    let suspect = recorded.values("leasehold_suspect_seconds{end=lost}");
     assert!(suspect.len() == 1 && (0.05..0.6).contains(&suspect[0]), "{suspect:?}");
-    assert_eq!(told.count("leasehold_lost_total{cause=expired}"), 1);
-    let late = told.values("leasehold_lost_late_seconds{}");
+    assert_eq!(recorded.count("leasehold_lost_total{cause=expired}"), 1);
+    let late = recorded.values("leasehold_lost_late_seconds{}");
     assert!(late.len() == 1 && late[0] < 0.5, "{late:?}");
-    assert!(told.count("leasehold_renewal_failures_total{}") >= 2);
-    assert_eq!(told.count("leasehold_suspected_total{}"), 2);
-    let lag = told.values("leasehold_renewal_lag_seconds{}");
+    assert!(recorded.count("leasehold_renewal_failures_total{}") >= 2);
+    assert_eq!(recorded.count("leasehold_suspected_total{}"), 2);
+    let lag = recorded.values("leasehold_renewal_lag_seconds{}");
     assert!(lag.iter().any(|lag| *lag >= 0.04), "one was late by the outage: {lag:?}");
     for gauge in ["leasehold_waiting{}", "leasehold_leases{}"] {
-        assert_eq!(before.gauge(gauge) + told.gauge(gauge), 0.0, "{gauge}");
+        assert_eq!(before.gauge(gauge) + recorded.gauge(gauge), 0.0, "{gauge}");
     }
 }
 
 #[tokio::test]
-async fn of_many_locks_only_so_many_are_told_by_name() {
+async fn metrics_name_only_a_limited_number_of_locks() {
     Spans::install();
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
@@ -142,12 +142,13 @@ async fn of_many_locks_only_so_many_are_told_by_name() {
         assert!(locks.mutex(name).try_lock_for(limit).await.unwrap().is_none());
         drop(guard);
     }
-    let told = Told::by(&snapshotter);
-    let named: Vec<_> = told.0.keys().filter(|name| name.starts_with("leasehold_resource_asked")).collect();
+    let recorded = RecordedMetrics::by(&snapshotter);
+    let named: Vec<_> =
+        recorded.0.keys().filter(|name| name.starts_with("leasehold_resource_asked")).collect();
     assert_eq!(named.len(), 3, "two names and the others: {named:?}");
-    assert!(told.count("leasehold_resource_waited_microseconds_total{resource=a}") >= 140_000);
-    assert!(told.count("leasehold_resource_waited_microseconds_total{resource=b}") >= 140_000);
-    assert!(told.count("leasehold_resource_waited_microseconds_total{resource=(other)}") >= 140_000);
+    assert!(recorded.count("leasehold_resource_waited_microseconds_total{resource=a}") >= 140_000);
+    assert!(recorded.count("leasehold_resource_waited_microseconds_total{resource=b}") >= 140_000);
+    assert!(recorded.count("leasehold_resource_waited_microseconds_total{resource=(other)}") >= 140_000);
     let top: Vec<_> =
         subscriber.contended().iter().take(3).map(|row| row.resource.as_str().to_owned()).collect();
     assert_eq!(top.iter().map(String::as_str).filter(|name| ["a", "b", "c"].contains(name)).count(), 3);
@@ -165,20 +166,20 @@ impl Log {
 
 impl EventSubscriber for Log {
     fn on_event(&self, event: &Event<'_>) {
-        let word = match event {
+        let text = match event {
             Event::AcquireStarted { .. } => "asked".to_owned(),
             Event::Acquired { source, .. } => format!("{source:?}"),
             Event::AcquireFailed { failure, .. } => format!("{failure:?}"),
             Event::Lost { cause, .. } => format!("lost {cause:?}"),
             _ => return,
         };
-        self.0.lock().unwrap().push(word);
+        self.0.lock().unwrap().push(text);
     }
 }
 
 /// Each beginning has one end, of any kind.
 #[tokio::test]
-async fn whoever_asks_is_told_of_once_more() {
+async fn each_acquire_event_has_exactly_one_end_event() {
     Spans::install();
     let log = Arc::new(Log::default());
     let (locks, wire) = client(log.clone());
@@ -259,13 +260,13 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<
         let span = ctx.span(&id).unwrap();
         let parent = span.parent().map(|parent| parent.name().to_owned());
         let fields = span.extensions().get::<Fields>().unwrap().0.clone();
-        let told = (span.name().to_owned(), parent, fields);
-        self.0.lock().unwrap().entry(std::thread::current().id()).or_default().push(told);
+        let recorded = (span.name().to_owned(), parent, fields);
+        self.0.lock().unwrap().entry(std::thread::current().id()).or_default().push(recorded);
     }
 }
 
 #[tokio::test]
-async fn spans_say_what_was_asked_of_the_server_and_for_whom() {
+async fn spans_show_each_request_under_its_acquisition() {
     let spans = Spans::install();
     let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
     let locks = Client::builder().over(fault).unwrap();

@@ -12,7 +12,7 @@ use leasehold::{Client, ErrorKind, SystemClock};
 /// After the end of its validity the lock is granted to no client for the lock delay, and then to the
 /// next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_loss_nobody_is_granted_for_a_while() {
+async fn lock_delay_blocks_all_grants_after_a_loss() {
     for mode in [Mode::LoseRequest, Mode::LoseReply, Mode::Hang] {
         let store = Store::new();
         let ((first, wire), (second, _)) = (store.client(), store.client());
@@ -40,7 +40,7 @@ async fn after_a_loss_nobody_is_granted_for_a_while() {
 }
 
 #[tokio::test]
-async fn what_was_held_too_long_is_followed_by_quiet_too() {
+async fn lock_delay_applies_after_max_hold() {
     let (locks, _) = Store::new().client();
     let mutex = locks.mutex("job").ttl(ms(200)).lock_delay(ms(300));
     let guard = mutex.clone().max_hold(ms(100)).lock().await.unwrap();
@@ -52,7 +52,7 @@ async fn what_was_held_too_long_is_followed_by_quiet_too() {
 }
 
 #[tokio::test]
-async fn a_proper_release_is_not_followed_by_quiet() {
+async fn lock_delay_does_not_apply_after_a_release() {
     let store = Store::new();
     let ((first, _), (second, _)) = (store.client(), store.client());
     let guard = first.mutex("job").lock_delay(ms(20_000)).lock().await.unwrap();
@@ -69,7 +69,7 @@ async fn a_proper_release_is_not_followed_by_quiet() {
 }
 
 #[tokio::test]
-async fn quiet_is_refused_where_the_store_cannot_keep_it() {
+async fn lock_delay_that_a_store_cannot_keep_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let files = Client::open(&format!("file:{}", directory.path().display())).await.unwrap();
     let error = files.mutex("job").lock_delay(ms(100)).lock().await.unwrap_err();
@@ -85,18 +85,18 @@ async fn greater_priority_is_first_and_equals_keep_arrival_order() {
     let (locks, _) = Store::new().client();
     let mutex = locks.mutex("job");
     let guard = mutex.lock().await.unwrap();
-    let (told, mut order) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
     for (name, priority) in [("a", 0), ("b", -3), ("c", 7), ("d", 0), ("e", 7)] {
-        let (mutex, told) = (mutex.clone().priority(priority), told.clone());
+        let (mutex, sender) = (mutex.clone().priority(priority), sender.clone());
         tokio::spawn(async move {
             let guard = mutex.lock().await.unwrap();
-            told.send(name).unwrap();
+            sender.send(name).unwrap();
             guard.release().await.unwrap();
         });
         // Each waiter is queued before the next one comes.
         tokio::task::yield_now().await;
     }
-    drop((guard, told));
+    drop((guard, sender));
     let mut served = Vec::new();
     while let Some(name) = order.recv().await {
         served.push(name);

@@ -51,7 +51,7 @@ async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer() {
 }
 
 #[tokio::test]
-async fn of_two_upgraders_one_is_told_and_is_still_a_reader() {
+async fn one_of_two_upgraders_is_refused_and_stays_a_reader() {
     let store = Store::new();
     let ((one, _), (two, _)) = (store.client(), store.client());
     let mut first = one.rwlock("prices").upgradable_read().await.unwrap();
@@ -69,7 +69,7 @@ async fn of_two_upgraders_one_is_told_and_is_still_a_reader() {
 }
 
 #[tokio::test]
-async fn behind_a_writer_that_waits_for_the_reader_it_is_told() {
+async fn upgrade_behind_a_waiting_writer_is_refused_as_deadlock() {
     let store = Store::new();
     for own_process in [true, false] {
         let ((one, _), (two, _)) = (store.client(), store.client());
@@ -77,10 +77,10 @@ async fn behind_a_writer_that_waits_for_the_reader_it_is_told() {
         let other = if own_process { one.rwlock("prices") } else { two.rwlock("prices") };
         let writer = tokio::spawn(async move { other.write().await.unwrap() });
         common::waiting(&one, "prices", 1).await;
-        let told = tokio::time::timeout(PATIENCE, guard.upgrade()).await.expect("it waits for itself");
+        let outcome = tokio::time::timeout(PATIENCE, guard.upgrade()).await.expect("it waits for itself");
         // A writer of the same process waits as one of another does, so that readers of others do not
         // pass it.
-        assert_eq!(told.unwrap_err().kind(), ErrorKind::Deadlock);
+        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Deadlock);
         guard.release().await.unwrap();
         drop(tokio::time::timeout(PATIENCE, writer).await.unwrap().unwrap());
         common::settles(&one, "prices").await;
@@ -108,7 +108,7 @@ async fn the_loss_of_either_is_the_loss_of_both() {
 }
 
 #[tokio::test]
-async fn a_reader_that_is_lost_while_it_waits_to_write_is_told() {
+async fn reader_lost_during_an_upgrade_is_reported() {
     let store = Store::new();
     let ((locks, wire), (other, _)) = (store.client(), store.client());
     let reader = other.rwlock("prices").read().await.unwrap();
@@ -177,7 +177,7 @@ async fn an_upgrade_waits_for_no_caller_that_is_not_polled() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_is_refused_before_anything_is_sent() {
+async fn impossible_upgrade_is_refused_before_sending() {
     let (locks, wire) = Store::new().client();
     let owned = locks.rwlock("prices").owner(&Owner::new());
     assert_eq!(owned.upgradable_read().await.unwrap_err().kind(), ErrorKind::Invalid);
@@ -188,15 +188,15 @@ async fn what_cannot_be_is_refused_before_anything_is_sent() {
 
 /// The holders inside, as they count themselves, and a value that only writers change.
 #[derive(Default)]
-struct Room {
+struct Occupancy {
     readers: AtomicI64,
     writers: AtomicI64,
     value: AtomicU64,
     upgrades: AtomicU64,
-    told: AtomicU64,
+    deadlocks: AtomicU64,
 }
 
-impl Room {
+impl Occupancy {
     async fn write(&self, others_reading: i64, dice: &mut Dice) {
         assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
         assert_eq!(self.readers.load(Ordering::SeqCst), others_reading, "a writer with another reader");
@@ -233,54 +233,54 @@ impl Dice {
     }
 }
 
-async fn one_of_the_crowd(lock: RwLock, room: Arc<Room>, mut dice: Dice) {
+async fn run_client(lock: RwLock, occupancy: Arc<Occupancy>, mut dice: Dice) {
     for _ in 0..3 {
         dice.pause().await;
         match dice.roll(4) {
             0 => {
                 let guard = lock.read().await.unwrap();
-                room.enter();
+                occupancy.enter();
                 dice.pause().await;
-                room.leave();
+                occupancy.leave();
                 guard.release().await.unwrap();
             }
             1 => {
                 let guard = lock.write().await.unwrap();
-                room.write(0, &mut dice).await;
+                occupancy.write(0, &mut dice).await;
                 guard.release().await.unwrap();
             }
-            _ => upgrade_and_back(&lock, &room, &mut dice).await,
+            _ => upgrade_and_back(&lock, &occupancy, &mut dice).await,
         }
     }
 }
 
-async fn upgrade_and_back(lock: &RwLock, room: &Room, dice: &mut Dice) {
+async fn upgrade_and_back(lock: &RwLock, occupancy: &Occupancy, dice: &mut Dice) {
     let mut guard = lock.upgradable_read().await.unwrap();
-    room.enter();
-    let seen = room.value.load(Ordering::SeqCst);
+    occupancy.enter();
+    let seen = occupancy.value.load(Ordering::SeqCst);
     dice.pause().await;
     match guard.upgrade().await {
         Ok(()) => {
             assert_eq!(
-                room.value.load(Ordering::SeqCst),
+                occupancy.value.load(Ordering::SeqCst),
                 seen,
                 "another client wrote between reading and writing"
             );
-            room.write(1, dice).await;
-            room.upgrades.fetch_add(1, Ordering::SeqCst);
+            occupancy.write(1, dice).await;
+            occupancy.upgrades.fetch_add(1, Ordering::SeqCst);
             if dice.roll(2) == 0 {
-                let written = room.value.load(Ordering::SeqCst);
+                let written = occupancy.value.load(Ordering::SeqCst);
                 guard.downgrade().await.unwrap();
                 dice.pause().await;
-                assert_eq!(room.value.load(Ordering::SeqCst), written, "a client wrote beside a reader");
+                assert_eq!(occupancy.value.load(Ordering::SeqCst), written, "a client wrote beside a reader");
             }
         }
         Err(error) => {
             assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
-            room.told.fetch_add(1, Ordering::SeqCst);
+            occupancy.deadlocks.fetch_add(1, Ordering::SeqCst);
         }
     }
-    room.leave();
+    occupancy.leave();
     guard.release().await.unwrap();
 }
 
@@ -290,37 +290,41 @@ async fn upgrade_and_back(lock: &RwLock, room: &Room, dice: &mut Dice) {
 /// Time stands still while any task can run, so that pauses cost nothing; leases do not end meanwhile.
 #[tokio::test(start_paused = true)]
 async fn the_law_holds_over_a_thousand_schedules() {
-    let rooms = Arc::new(Room::default());
+    let totals = Arc::new(Occupancy::default());
     for seed in 0..1_000 {
         let store = Store::new();
         let clients: Vec<Client> = (0..3).map(|_| store.client().0).collect();
-        let room = Arc::new(Room::default());
+        let occupancy = Arc::new(Occupancy::default());
         let crowd = (0..4).map(|number| {
             let lock = clients[number as usize % 3].rwlock("prices");
-            tokio::spawn(one_of_the_crowd(lock, room.clone(), Dice(seed * 31 + number)))
+            tokio::spawn(run_client(lock, occupancy.clone(), Dice(seed * 31 + number)))
         });
         for one in crowd.collect::<Vec<_>>() {
             let done = tokio::time::timeout(PATIENCE, one).await;
             done.unwrap_or_else(|_| panic!("seed {seed}: a task waits for ever")).unwrap();
         }
-        rooms.upgrades.fetch_add(room.upgrades.load(Ordering::SeqCst), Ordering::SeqCst);
-        rooms.told.fetch_add(room.told.load(Ordering::SeqCst), Ordering::SeqCst);
+        totals.upgrades.fetch_add(occupancy.upgrades.load(Ordering::SeqCst), Ordering::SeqCst);
+        totals.deadlocks.fetch_add(occupancy.deadlocks.load(Ordering::SeqCst), Ordering::SeqCst);
     }
-    let (upgrades, told) = (rooms.upgrades.load(Ordering::SeqCst), rooms.told.load(Ordering::SeqCst));
-    println!("{upgrades} upgrades, {told} got a deadlock error");
-    assert!(upgrades > 1_000 && told > 100, "{upgrades} upgrades, {told} errors: the schedules are too tame");
+    let (upgrades, deadlocks) =
+        (totals.upgrades.load(Ordering::SeqCst), totals.deadlocks.load(Ordering::SeqCst));
+    println!("{upgrades} upgrades, {deadlocks} got a deadlock error");
+    assert!(
+        upgrades > 1_000 && deadlocks > 100,
+        "{upgrades} upgrades, {deadlocks} errors: the schedules are too tame"
+    );
 }
 
 /// In virtual time: the queue of a waiting upgrade is read every few seconds.
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_that_loses_its_place_is_told() {
+async fn upgrade_that_loses_its_place_is_refused_as_deadlock() {
     let store = Store::new();
     let ((one, _), (two, _)) = (store.client(), store.client());
     let mut guard = one.rwlock("prices").upgradable_read().await.unwrap();
     let reader = two.rwlock("prices").read().await.unwrap();
     let upgrade = tokio::spawn(async move {
-        let told = guard.upgrade().await;
-        (guard, told)
+        let outcome = guard.upgrade().await;
+        (guard, outcome)
     });
     common::waiting(&two, "prices", 1).await;
     let writer = two.rwlock("prices");
@@ -332,8 +336,8 @@ async fn an_upgrade_that_loses_its_place_is_told() {
     let first = two.inspect("prices").await.unwrap().waiting.remove(0);
     two.break_claim("prices", &first).await.unwrap();
     common::waiting(&two, "prices", 2).await;
-    let (guard, told) = tokio::time::timeout(Duration::from_secs(600), upgrade).await.unwrap().unwrap();
-    assert_eq!(told.unwrap_err().kind(), ErrorKind::Deadlock);
+    let (guard, outcome) = tokio::time::timeout(Duration::from_secs(600), upgrade).await.unwrap().unwrap();
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Deadlock);
     drop((guard, reader));
     drop(tokio::time::timeout(Duration::from_secs(600), writer).await.unwrap().unwrap());
 }
@@ -356,7 +360,7 @@ impl leasehold::EventSubscriber for Tally {
 }
 
 #[tokio::test]
-async fn an_upgrade_and_a_take_over_are_told_of_as_any_other_grant() {
+async fn upgrade_and_transfer_emit_the_events_of_a_grant() {
     let tally = Arc::new(Tally::default());
     let locks = Client::builder().subscriber(tally.clone()).open("mem:").await.unwrap();
     let mut guard = locks.rwlock("prices").upgradable_read().await.unwrap();

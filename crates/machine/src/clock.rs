@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub fn since_boot() -> Duration {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let time = clock_gettime(ClockId::Boottime);
-    // The nearest there is elsewhere. On macOS it counts suspend as well.
+    // The nearest equivalent elsewhere. On macOS it counts suspend as well.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let time = clock_gettime(ClockId::Monotonic);
     let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));

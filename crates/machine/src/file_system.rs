@@ -51,7 +51,7 @@ impl FileSystem {
 /// tmpfs, ramfs and overlayfs.
 const FLEETING: [u32; 3] = [0x0102_1994, 0x8584_58F6, 0x794C_7630];
 
-/// FUSE is among them because nobody can know what is behind it, and most often it is a network.
+/// FUSE is among them because it cannot be known what is behind it, and most often it is a network.
 const NETWORK: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517B, "SMB"),
@@ -94,7 +94,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_link_is_judged_by_what_it_leads_to() {
+    fn symbolic_link_is_followed_to_its_file_system() {
         let folder = tempfile::tempdir().unwrap();
         let link = folder.path().join("link");
         // A file system that is on every Linux machine, and another one than that of the folder.

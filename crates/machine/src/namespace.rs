@@ -10,12 +10,12 @@ pub fn time_namespace() -> String {
 }
 
 fn named_by(offsets: &str) -> String {
-    let words: Vec<&str> = offsets.split_whitespace().collect();
+    let fields: Vec<&str> = offsets.split_whitespace().collect();
     // Offsets of zero are those of the first namespace, however they are written.
-    let is_first = words
+    let is_first = fields
         .iter()
-        .all(|word| matches!(*word, "monotonic" | "boottime") || word.trim_matches('0').is_empty());
-    if is_first { String::new() } else { words.join(" ") }
+        .all(|field| matches!(*field, "monotonic" | "boottime") || field.trim_matches('0').is_empty());
+    if is_first { String::new() } else { fields.join(" ") }
 }
 
 #[cfg(test)]

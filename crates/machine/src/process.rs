@@ -92,9 +92,9 @@ where
 mod tests {
     use super::*;
 
-    struct Told(std::sync::mpsc::Sender<()>);
+    struct DropNotice(std::sync::mpsc::Sender<()>);
 
-    impl Drop for Told {
+    impl Drop for DropNotice {
         fn drop(&mut self) {
             let _ = self.0.send(());
         }
@@ -103,8 +103,8 @@ mod tests {
     #[test]
     fn a_copy_in_another_process_is_neither_polled_nor_dropped() {
         for is_fork in [false, true] {
-            let (sender, told) = std::sync::mpsc::channel();
-            let held = Told(sender);
+            let (sender, dropped) = std::sync::mpsc::channel();
+            let held = DropNotice(sender);
             let mut work = Unforked::new(async move { drop(held) });
             if is_fork {
                 work.process = Process(std::process::id() + 1);
@@ -112,15 +112,15 @@ mod tests {
             let polled = Pin::new(&mut work).poll(&mut Context::from_waker(std::task::Waker::noop()));
             assert_eq!(polled.is_pending(), is_fork);
             drop(work);
-            assert_eq!(told.try_recv().is_err(), is_fork);
+            assert_eq!(dropped.try_recv().is_err(), is_fork);
         }
     }
 
     #[test]
-    fn what_is_never_polled_is_dropped_by_its_own_process() {
-        let (sender, told) = std::sync::mpsc::channel();
-        let held = Told(sender);
+    fn unpolled_future_is_dropped_by_its_own_process() {
+        let (sender, dropped) = std::sync::mpsc::channel();
+        let held = DropNotice(sender);
         drop(Unforked::new(async move { drop(held) }));
-        told.try_recv().unwrap();
+        dropped.try_recv().unwrap();
     }
 }

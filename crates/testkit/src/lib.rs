@@ -46,7 +46,7 @@
 //! | PostgreSQL hangs, crashes, comes back with or without its data | [`PostgresServer::stop`], [`PostgresServer::kill`], [`PostgresServer::restart`] |
 //! | MariaDB hangs, crashes, comes back with or without its data | [`MariaDbServer::stop`], [`MariaDbServer::kill`], [`MariaDbServer::restart`] |
 //! | a replica of MariaDB takes over | [`MariaDbServer::replica`], [`MariaDbServer::promote`] |
-//! | servers of MariaDB decide together, and too few of them are left | [`GaleraCluster::start_or_skip`], [`GaleraCluster::go_on_alone`] |
+//! | servers of MariaDB decide together, and too few of them are left | [`GaleraCluster::start_or_skip`], [`GaleraCluster::form_cluster_alone`] |
 //! | a standby of PostgreSQL takes over | [`PostgresServer::standby`], [`PostgresServer::promote`] |
 //! | a primary of a Redis Cluster hangs, crashes, comes back | [`RedisCluster::stop`], [`RedisCluster::kill`], [`RedisCluster::restart`] with [`RedisCluster::primary_of`] |
 //! | a primary that Sentinels watch hangs, crashes, comes back, is cut off | [`RedisSentinel::stop`], [`RedisSentinel::kill`], [`RedisSentinel::restart`], [`RedisSentinel::proxy`] with [`RedisSentinel::primary`] |

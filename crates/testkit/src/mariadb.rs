@@ -172,7 +172,7 @@ impl MariaDbServer {
 
     async fn ask(&self, options: &[&str], statements: &str) -> Result<String, Error> {
         let mut mariadb = Command::new(&self.programs.mariadb);
-        // Over the socket, where nobody is asked for a password.
+        // Over the socket, where no password is asked for.
         mariadb.args(["--no-defaults", "-uroot", "-BN", "--connect-timeout=5", "-S"]).arg(self.socket());
         mariadb.args(options).args(["-e", statements]);
         output("mariadb", mariadb).await
@@ -247,7 +247,7 @@ impl Programs {
         let version = Command::new(&self.mariadbd).arg("--version").output();
         let version = version.map_err(cannot("start", "mariadbd"))?.stdout;
         let version = String::from_utf8_lossy(&version);
-        let version = version.split_whitespace().skip_while(|word| *word != "Ver").nth(1);
+        let version = version.split_whitespace().skip_while(|field| *field != "Ver").nth(1);
         let name = format!("mariadb-{}", version.unwrap_or("unknown"));
         peers::folder(&name, |folder| {
             // Made in a temporary directory, because the server's user may not reach the folder beside the

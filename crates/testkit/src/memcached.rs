@@ -140,20 +140,20 @@ impl MemcachedServer {
         self.ask("flush_all", "OK\r\n").await.map(drop)
     }
 
-    /// Writes as many items of as many bytes each, which nobody asks for, so that others are evicted. Each
+    /// Writes as many items of as many bytes each, which no client reads, so that others are evicted. Each
     /// size has keys of its own, because a set that finds no memory removes what its key had.
     pub async fn fill(&self, items: usize, bytes: usize) -> Result<(), Error> {
         let value = "x".repeat(bytes);
         let mut first = 0;
         while first < items {
             let last = (first + FILL_BATCH).min(items);
-            let mut words = String::with_capacity((last - first) * (bytes + 40));
+            let mut request = String::with_capacity((last - first) * (bytes + 40));
             for item in first..last {
                 // Quiet, so that only the end is answered.
-                words.push_str(&format!("ms filler-{bytes}-{item} {bytes} q\r\n{value}\r\n"));
+                request.push_str(&format!("ms filler-{bytes}-{item} {bytes} q\r\n{value}\r\n"));
             }
-            words.push_str("mn");
-            self.ask(&words, "MN\r\n").await?;
+            request.push_str("mn");
+            self.ask(&request, "MN\r\n").await?;
             first = last;
         }
         Ok(())
@@ -172,14 +172,15 @@ impl MemcachedServer {
     ///
     /// # Errors
     /// An error of the server; no such answer within 10 seconds, as from a stopped server; no connection.
-    pub async fn ask(&self, words: &str, end: &str) -> Result<String, Error> {
+    pub async fn ask(&self, request: &str, end: &str) -> Result<String, Error> {
         let asking = async {
             let mut stream = TcpStream::connect(self.addr()).await.map_err(cannot("reach", self.addr()))?;
             if let Some((user, password)) = &self.login {
-                let words = format!("set login 0 0 {}\r\n{user} {password}", user.len() + password.len() + 1);
-                exchange(&mut stream, &words, "STORED\r\n").await?;
+                let request =
+                    format!("set login 0 0 {}\r\n{user} {password}", user.len() + password.len() + 1);
+                exchange(&mut stream, &request, "STORED\r\n").await?;
             }
-            exchange(&mut stream, words, end).await
+            exchange(&mut stream, request, end).await
         };
         let asked = tokio::time::timeout(ANSWER_LIMIT, asking).await;
         asked.unwrap_or_else(|_| {
@@ -212,8 +213,8 @@ impl MemcachedServer {
     }
 }
 
-async fn exchange(stream: &mut TcpStream, words: &str, end: &str) -> Result<String, Error> {
-    stream.write_all(format!("{words}\r\n").as_bytes()).await.map_err(cannot("ask", "memcached"))?;
+async fn exchange(stream: &mut TcpStream, request: &str, end: &str) -> Result<String, Error> {
+    stream.write_all(format!("{request}\r\n").as_bytes()).await.map_err(cannot("ask", "memcached"))?;
     let mut answer = Vec::new();
     while !answer.ends_with(end.as_bytes()) {
         if stream.read_buf(&mut answer).await.map_err(cannot("hear", "memcached"))? == 0

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_filled_once_and_only_kept_when_it_is_whole() {
+    fn package_folder_is_filled_once_and_kept_only_if_complete() {
         let name = format!("test {}", std::process::id());
         let failed = folder(&name, |_| Err(Error::absent("no registry"))).unwrap_err();
         assert!(failed.is_missing());
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_missing() {
+    fn unavailable_package_is_reported_as_missing() {
         assert!(java(&[("no-such.jar", "libno-such-java")]).unwrap_err().is_missing());
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo cannot reach it >&2; exit 1"]);

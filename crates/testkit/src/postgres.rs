@@ -108,7 +108,7 @@ impl PostgresServer {
     pub async fn sql(&self, statements: &str) -> Result<String, Error> {
         let port = self.port.number().to_string();
         let mut psql = Command::new(&self.programs.psql);
-        // Over the socket, where nobody is asked for a password.
+        // Over the socket, where no password is asked for.
         psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-p", &port, "-U", "postgres"]);
         psql.arg("-h").arg(self.socket_folder()).args(["-c", statements]).env("PGCONNECT_TIMEOUT", "5");
         output("psql", psql).await
@@ -277,16 +277,20 @@ impl Programs {
 
     /// Returns the program, and the arguments that come before its own.
     fn command(&self, name: &str) -> (PathBuf, Vec<OsString>) {
-        let mut words: Vec<OsString> = Vec::new();
+        let mut command_line: Vec<OsString> = Vec::new();
         if let Some(language) = &self.language {
-            words.extend(["env".into(), format!("LANGUAGE={language}").into()]);
+            command_line.extend(["env".into(), format!("LANGUAGE={language}").into()]);
         }
         if let Some((setpriv, uid, gid)) = &self.runner {
-            words.extend([setpriv.into(), format!("--reuid={uid}").into(), format!("--regid={gid}").into()]);
-            words.push("--clear-groups".into());
+            command_line.extend([
+                setpriv.into(),
+                format!("--reuid={uid}").into(),
+                format!("--regid={gid}").into(),
+            ]);
+            command_line.push("--clear-groups".into());
         }
-        words.push(self.folder.join(name).into_os_string());
-        (PathBuf::from(words.remove(0)), words)
+        command_line.push(self.folder.join(name).into_os_string());
+        (PathBuf::from(command_line.remove(0)), command_line)
     }
 
     /// Changes the owner of a directory to the user that the server runs as.

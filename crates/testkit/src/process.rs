@@ -177,7 +177,7 @@ fn await_change(pid: Pid, changes: WaitIdOptions) -> std::io::Result<()> {
 }
 
 /// Returns `true` if the state of a child has changed so, without taking the change, so that the number
-/// stays reserved until somebody waits for the child.
+/// stays reserved until the child is waited for.
 fn has_changed(pid: Pid, changes: WaitIdOptions) -> bool {
     let options = changes | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
     matches!(rustix::process::waitid(WaitId::Pid(pid), options), Ok(Some(_)))
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_on_a_process_that_is_gone_say_so() {
+    fn faults_on_an_ended_process_are_errors() {
         let process = shell("sleep 1000");
         process.kill().unwrap();
         let error = process.stop().unwrap_err().to_string();

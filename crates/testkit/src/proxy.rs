@@ -32,7 +32,7 @@ use crate::port::Port;
 /// let url = server.url_at(proxy.addr());          // give this to what you test
 /// proxy.delay(Way::ToServer, Duration::from_millis(50));
 /// proxy.heal()?;
-/// proxy.drop_replies();                           // what is asked happens, but nobody is told
+/// proxy.drop_replies();                           // requests are executed, but replies are lost
 /// # Ok(()) }
 /// ```
 ///
@@ -87,7 +87,7 @@ impl Proxy {
 
     /// Leads new connections to another server, as a name or a virtual address does that moves. Older
     /// connections stay where they are.
-    pub fn lead_to(&self, upstream: SocketAddr) {
+    pub fn set_upstream(&self, upstream: SocketAddr) {
         *self.shared.upstream.lock().unwrap_or_else(PoisonError::into_inner) = upstream;
     }
 

@@ -221,9 +221,9 @@ impl RedisServer {
     ///
     /// # Errors
     /// The server's error reply; no answer within 5 seconds, as from a stopped server; no connection.
-    pub async fn command<W: AsRef<[u8]>>(&self, words: &[W]) -> Result<Reply, Error> {
-        let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
-        let asked = tokio::time::timeout(COMMAND_LIMIT, self.admin.ask(&self.socket_path(), &words)).await;
+    pub async fn command<W: AsRef<[u8]>>(&self, args: &[W]) -> Result<Reply, Error> {
+        let args: Vec<&[u8]> = args.iter().map(AsRef::as_ref).collect();
+        let asked = tokio::time::timeout(COMMAND_LIMIT, self.admin.ask(&self.socket_path(), &args)).await;
         asked.unwrap_or_else(|_| {
             let text = format!("redis did not answer within {COMMAND_LIMIT:?}; is it stopped?");
             Err(Error::failed(text))
@@ -243,7 +243,7 @@ impl RedisServer {
         let info = self.info().await?;
         let written = offset(&info, "master_repl_offset:")
             .ok_or_else(|| Error::failed("INFO has no master_repl_offset".to_owned()))?;
-        let has_come = || -> Asking<'_, ()> {
+        let has_arrived = || -> Asking<'_, ()> {
             Box::pin(async move {
                 let info = self.info().await?;
                 let there =
@@ -255,7 +255,7 @@ impl RedisServer {
         until(
             &format!("{replicas} replicas that have everything"),
             || self.process.directory().log_tail(),
-            has_come,
+            has_arrived,
         )
         .await
     }
@@ -337,7 +337,7 @@ impl Admin {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn ask(&self, socket: &Path, words: &[&[u8]]) -> Result<Reply, Error> {
+    async fn ask(&self, socket: &Path, args: &[&[u8]]) -> Result<Reply, Error> {
         let mut slot = self.connection.lock().await;
         // Taken out while in use: a command that was given up leaves its reply behind, so its connection is
         // not used again.
@@ -345,25 +345,25 @@ impl Admin {
             Some(connection) => connection,
             None => self.connect(socket).await?,
         };
-        let reply = connection.ask(words).await?;
+        let reply = connection.ask(args).await?;
         *slot = Some(connection);
-        self.tally().add_command(words);
+        self.tally().add_command(args);
         reply.map_err(Error::failed)
     }
 
     async fn connect(&self, socket: &Path) -> Result<Connection, Error> {
         let mut connection = Connection::open(socket).await?;
         self.tally().add_connection();
-        let words = [b"AUTH", ADMIN.as_bytes(), self.password.as_bytes()];
-        connection.ask(&words).await?.map_err(Error::failed)?;
-        self.tally().add_command(&words);
+        let args = [b"AUTH", ADMIN.as_bytes(), self.password.as_bytes()];
+        connection.ask(&args).await?.map_err(Error::failed)?;
+        self.tally().add_command(&args);
         Ok(connection)
     }
 }
 
-/// Reads the number behind these words.
-fn offset(text: &str, words: &str) -> Option<u64> {
-    let digits = text.split_once(words)?.1;
+/// Reads the number behind this prefix.
+fn offset(text: &str, prefix: &str) -> Option<u64> {
+    let digits = text.split_once(prefix)?.1;
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     digits[..end].parse().ok()
 }

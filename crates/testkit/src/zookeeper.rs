@@ -218,11 +218,11 @@ impl ZooKeeperEnsemble {
     }
 
     /// Returns a server's answer to a four-letter word such as `srvr`, `mntr` or `wchs`.
-    pub async fn ask(&self, server: usize, word: &str) -> Result<String, Error> {
+    pub async fn ask(&self, server: usize, command: &str) -> Result<String, Error> {
         let addr = self.addr(server);
         let asked = async {
             let mut stream = TcpStream::connect(addr).await?;
-            stream.write_all(word.as_bytes()).await?;
+            stream.write_all(command.as_bytes()).await?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await?;
             Ok::<_, std::io::Error>(answer)

@@ -28,8 +28,8 @@ fn plays(name: &str) -> bool {
 }
 
 /// Returns the words after `marker` in the output of a role.
-fn told<'a>(output: &'a str, marker: &str) -> Option<&'a str> {
-    output.lines().find_map(|line| line.split_once(marker)).map(|(_, words)| words.trim())
+fn marked<'a>(output: &'a str, marker: &str) -> Option<&'a str> {
+    output.lines().find_map(|line| line.split_once(marker)).map(|(_, rest)| rest.trim())
 }
 
 fn text(output: &Output) -> String {
@@ -84,7 +84,7 @@ async fn no_server_outlives_a_killed_test() {
     let mut child = Killed(role("hold_servers").stdout(Stdio::piped()).spawn().unwrap());
     let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
     let line = lines.map(Result::unwrap).find(|line| line.contains("told ")).unwrap();
-    let directories: Vec<PathBuf> = told(&line, "told ").unwrap().split(' ').map(PathBuf::from).collect();
+    let directories: Vec<PathBuf> = marked(&line, "told ").unwrap().split(' ').map(PathBuf::from).collect();
     assert_eq!(directories.len(), 2);
     for directory in &directories {
         let pid = pid_in(directory);
@@ -143,8 +143,8 @@ async fn a_panic_keeps_the_directory_and_shows_the_log() {
     let output = role("panic_with_a_server").output().unwrap();
     let text = text(&output);
     assert!(!output.status.success(), "{text}");
-    let directory = told(&text, "told ").unwrap();
-    assert_eq!(told(&text, "server directory kept: "), Some(directory), "{text}");
+    let directory = marked(&text, "told ").unwrap();
+    assert_eq!(marked(&text, "server directory kept: "), Some(directory), "{text}");
     assert!(text.contains("Ready to accept connections"), "{text}");
     let log = std::fs::read_to_string(Path::new(directory).join("server.log")).unwrap();
     assert!(log.contains("Ready to accept connections"));
@@ -205,8 +205,8 @@ fn a_required_server_is_not_skipped() {
         let output =
             command.env("LEASEHOLD_REQUIRE", required).env("LEASEHOLD_SKIP_LOG", &log).output().unwrap();
         assert!(!output.status.success());
-        let told = text(&output);
-        assert!(told.contains(&format!("LEASEHOLD_REQUIRE={required} forbids to skip")), "{told}");
+        let output = text(&output);
+        assert!(output.contains(&format!("LEASEHOLD_REQUIRE={required} forbids to skip")), "{output}");
         assert!(!log.exists());
     }
 }

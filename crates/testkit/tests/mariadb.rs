@@ -5,7 +5,7 @@
 use leasehold_testkit::{Data, MariaDbServer};
 
 #[tokio::test]
-async fn data_survive_a_kill_and_go_when_they_are_to_be_lost() {
+async fn data_survive_a_kill_unless_they_are_to_be_lost() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql("CREATE TABLE t (a int); INSERT INTO t VALUES (7)").await.unwrap();
     server.kill().unwrap();

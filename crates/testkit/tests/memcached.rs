@@ -39,7 +39,7 @@ async fn a_full_server_evicts_or_refuses() {
 }
 
 #[tokio::test]
-async fn a_server_asks_for_a_login_and_speaks_tls() {
+async fn server_requires_a_login_and_supports_tls() {
     let builder = MemcachedServer::builder().login("me", "secret").tls();
     let Some(server) = builder.start_or_skip().await else { return };
     assert!(server.url().starts_with("memcached://me:secret@127.0.0.1:"));
@@ -47,9 +47,9 @@ async fn a_server_asks_for_a_login_and_speaks_tls() {
     assert!(server.ca_path().unwrap().is_file());
     assert!(server.stat("curr_items").await.unwrap() == 0);
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut stranger = tokio::net::TcpStream::connect(server.addr()).await.unwrap();
-    stranger.write_all(b"mg job v\r\n").await.unwrap();
+    let mut anonymous = tokio::net::TcpStream::connect(server.addr()).await.unwrap();
+    anonymous.write_all(b"mg job v\r\n").await.unwrap();
     let mut answer = [0; 64];
-    let length = stranger.read(&mut answer).await.unwrap();
+    let length = anonymous.read(&mut answer).await.unwrap();
     assert!(answer[..length].starts_with(b"CLIENT_ERROR"), "{:?}", std::str::from_utf8(&answer[..length]));
 }

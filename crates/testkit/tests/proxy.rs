@@ -133,7 +133,7 @@ async fn black_hole_drops_silently_and_heals_by_closing_connections() {
 }
 
 #[tokio::test]
-async fn a_black_hole_hides_that_the_client_is_gone() {
+async fn blackhole_hides_that_the_client_is_gone() {
     let (proxy, mut client) = proxy_and_client().await;
     assert_eq!(ask(&mut client, "a", SOON).await, text("a"));
     proxy.blackhole(Way::ToServer);
@@ -145,7 +145,7 @@ async fn a_black_hole_hides_that_the_client_is_gone() {
 }
 
 #[tokio::test]
-async fn what_is_held_comes_late_and_in_order() {
+async fn held_bytes_arrive_late_and_in_order() {
     for way in [Way::ToServer, Way::ToClient, Way::Both] {
         let (proxy, mut client) = proxy_and_client().await;
         proxy.hold(way);
@@ -194,7 +194,7 @@ async fn a_delay_does_not_lower_the_throughput() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_is_that_of_the_request_asked_for_and_only_that() {
+async fn only_the_reply_of_the_chosen_request_is_lost() {
     let (proxy, mut client) = proxy_and_client().await;
     assert_eq!(ask(&mut client, "a", SOON).await, text("a"));
     proxy.cut_after_request(3);
@@ -235,7 +235,7 @@ async fn a_pushed_message_is_not_a_reply() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_closes_and_comes_back() {
+async fn proxy_closes_while_its_server_is_down_and_recovers() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     server.kill().unwrap();
@@ -247,7 +247,7 @@ async fn a_server_that_is_down_closes_and_comes_back() {
 }
 
 #[tokio::test]
-async fn it_carries_while_the_test_blocks_its_thread() {
+async fn proxy_forwards_while_the_test_blocks_its_thread() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let mut client = std::net::TcpStream::connect(proxy.addr()).unwrap();

@@ -51,7 +51,7 @@ async fn a_stopped_server_is_silent_and_answers_after() {
 }
 
 #[tokio::test]
-async fn the_kit_says_that_a_stopped_server_does_not_answer() {
+async fn command_to_a_stopped_server_times_out() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     server.stop().unwrap();
     let error = server.command(&["PING"]).await.unwrap_err();
@@ -62,7 +62,7 @@ async fn the_kit_says_that_a_stopped_server_does_not_answer() {
 }
 
 #[tokio::test]
-async fn a_killed_server_closes_refuses_and_comes_back_on_its_port() {
+async fn killed_server_refuses_and_restarts_on_its_port() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let mut old = client(&server).await;
     let pid = server.pid().unwrap();
@@ -91,7 +91,7 @@ async fn restart_keeps_or_loses_the_data() {
 }
 
 #[tokio::test]
-async fn a_kill_leaves_what_the_persistence_wrote_and_no_old_snapshot() {
+async fn kill_keeps_only_what_persistence_wrote() {
     for (appendonly, left) in [(Appendonly::None, 0), (Appendonly::Always, 2)] {
         let builder = RedisServer::builder().persistence(appendonly);
         let Some(server) = builder.start_or_skip().await else { return };
@@ -140,7 +140,7 @@ async fn counts_are_of_clients_alone() {
 }
 
 #[tokio::test]
-async fn passwords_and_users_are_asked_for() {
+async fn passwords_and_users_are_required() {
     let builder = RedisServer::builder().password("a b\"c@d").acl_user("app", "s p\\", "~lh:* +get +ping");
     let Some(server) = builder.start_or_skip().await else { return };
     let refused = ask(&mut client(&server).await, "PING", SOON).await.unwrap();
@@ -168,15 +168,15 @@ async fn tls_proves_the_server_and_if_asked_the_client() {
         let (addr, certificates) = (server.tls_addr().unwrap(), server.certificates().unwrap());
         assert_eq!(server.tls_url().unwrap(), format!("rediss://{addr}"));
         let (port, ca) = (addr.port().to_string(), server.ca_path().unwrap().to_str().unwrap());
-        let anyone = ["-h", "127.0.0.1", "-p", &port, "--tls", "--cacert", ca];
+        let connection = ["-h", "127.0.0.1", "-p", &port, "--tls", "--cacert", ca];
         let client = certificates.client();
         let identity =
             ["--cert", client.certificate.to_str().unwrap(), "--key", client.key.to_str().unwrap(), "PING"];
-        assert_eq!(redis_cli(&[&anyone[..], &identity].concat()), "PONG");
-        let answer = redis_cli(&[&anyone[..], &["PING"]].concat());
+        assert_eq!(redis_cli(&[&connection[..], &identity].concat()), "PONG");
+        let answer = redis_cli(&[&connection[..], &["PING"]].concat());
         assert_eq!(answer == "PONG", tls == Tls::Server, "{answer}");
         server.restart(Data::Keep).await.unwrap();
-        assert_eq!(redis_cli(&[&anyone[..], &identity].concat()), "PONG");
+        assert_eq!(redis_cli(&[&connection[..], &identity].concat()), "PONG");
     }
 }
 
@@ -207,7 +207,7 @@ async fn a_bad_argument_fails_the_start_with_the_log() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_said_to_be_taken() {
+async fn taken_port_is_reported() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     // The argument makes every attempt collide; without it, each attempt has a port of its own.
     let port = server.port().to_string();
@@ -216,7 +216,7 @@ async fn a_taken_port_is_said_to_be_taken() {
 }
 
 #[tokio::test]
-async fn a_missing_program_is_told_apart() {
+async fn missing_program_is_reported_as_missing() {
     let error = RedisServer::builder().program("no-such-redis").start().await.unwrap_err();
     assert!(error.is_missing());
 }

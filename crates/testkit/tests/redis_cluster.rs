@@ -45,7 +45,7 @@ async fn a_replica_takes_over_from_a_killed_primary_and_in_order() {
 }
 
 #[tokio::test]
-async fn a_slot_moves_with_its_keys_and_refers_to_where_they_are() {
+async fn slot_moves_with_its_keys_and_redirects() {
     let server = RedisServer::builder().password("secret");
     let Some(cluster) = RedisCluster::builder().replicas(0).server(server).start_or_skip().await else {
         return;
@@ -68,7 +68,7 @@ async fn a_slot_moves_with_its_keys_and_refers_to_where_they_are() {
 }
 
 #[tokio::test]
-async fn a_whole_cluster_speaks_tls() {
+async fn whole_cluster_supports_tls() {
     let server = RedisServer::builder().tls(Tls::Mutual);
     let Some(cluster) = RedisCluster::builder().server(server).start_or_skip().await else { return };
     assert!(cluster.url().starts_with("rediss+cluster://127.0.0.1:"));

@@ -7,7 +7,7 @@ use std::time::Instant;
 use leasehold_testkit::{Data, RedisSentinel, Way};
 
 #[tokio::test]
-async fn a_killed_primary_is_replaced_and_comes_back_as_a_replica() {
+async fn killed_primary_is_replaced_and_returns_as_a_replica() {
     let Some(group) = RedisSentinel::start_or_skip().await else { return };
     let old = group.primary().await.unwrap();
     assert_eq!(old, 0);
@@ -46,7 +46,7 @@ async fn partitioned_or_stopped_primary_fails_over_also_on_request() {
 }
 
 #[tokio::test]
-async fn passwords_keep_strangers_out() {
+async fn sentinel_passwords_are_required() {
     use leasehold_testkit::RedisServer;
     let group = RedisSentinel::builder()
         .server(RedisServer::builder().password("of servers"))

@@ -245,7 +245,7 @@ impl World {
         let began = Instant::now();
         let alive = || self.clients.iter().enumerate().filter(|(_, client)| !client.wire.is_crashed());
         let remembered = || {
-            alive().any(|(number, client)| probe::lines(&client.locks) > 0 || self.judge.keeps(number) != 0)
+            alive().any(|(number, client)| probe::queues(&client.locks) > 0 || self.judge.keeps(number) != 0)
         };
         while (remembered() || !self.store.busy().is_empty()) && began.elapsed() < LEFT {
             sleep(TICK).await;
@@ -255,7 +255,7 @@ impl World {
             return self.judge.fail(format!("without holders and waiters, the store still has {busy:?}"));
         }
         for (number, client) in alive() {
-            let (lines, kept) = (probe::lines(&client.locks), self.judge.keeps(number));
+            let (lines, kept) = (probe::queues(&client.locks), self.judge.keeps(number));
             if lines > 0 || kept != 0 {
                 self.judge.fail(format!("c{number} remembers {lines} resources and keeps {kept} claims"));
             }

@@ -108,7 +108,7 @@ impl Process {
         Some(Delivery::Done { fence, rises })
     }
 
-    pub(super) fn hear_grant(&mut self, seq: u64) {
+    pub(super) fn receive_grant(&mut self, seq: u64) {
         self.contender = Contender::None;
         self.overtaken = 0;
         self.held = Some(Held { seq, lost: false, releasing: false, last: None });

@@ -90,8 +90,8 @@ pub(super) fn man_pages(program: &Path, folder: &Path) -> Result<(), String> {
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("leasehold could not be started: {error}"))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("leasehold man failed: {}\n{}", output.status, said.trim()));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("leasehold man failed: {}\n{}", output.status, errors.trim()));
     }
     String::from_utf8(output.stdout).map_err(|error| format!("leasehold man: {error}"))
 }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_link_to_a_file_is_passed_over() {
+    fn link_that_is_not_to_a_file_is_skipped() {
         let text = "`[a](b)` [web](https://example.org/x#y) [mail](mailto:a@b)\n~~~\n[a](b)\n~~~\n";
         assert_eq!(checked(&[("a.md", text)]), NONE);
         // Rustdoc resolves these, and mdBook or GitHub would not.

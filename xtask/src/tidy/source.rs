@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_carry_the_line_they_stand_on() {
+    fn tokens_carry_their_line() {
         let source = sample("a.rs", "fn f() {\n    a();\n\n    b!(\n        c\n    );\n}\n");
         let line = |text: &str| source.tokens.iter().find(|token| token.text == text).unwrap().line;
         assert_eq!([line("f"), line("a"), line("b"), line("c"), line("}")], [1, 2, 4, 5, 7]);

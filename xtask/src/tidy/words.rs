@@ -55,7 +55,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
     for file in files {
         let is_lock = file.path.ends_with("Cargo.lock");
         for (index, line) in file.text.lines().enumerate().filter(|(_, line)| !(is_lock && *line == LOCKED)) {
-            for ban in BANS.iter().filter(|ban| ban.stands_in(line)) {
+            for ban in BANS.iter().filter(|ban| ban.occurs_in(line)) {
                 let advice = format!("`{}`: {}", ban.pattern, ban.advice);
                 findings.push(Finding::error(&file.path, index + 1, RULE, advice));
             }
@@ -65,7 +65,7 @@ pub(super) fn check(files: &[File]) -> Vec<Finding> {
 }
 
 impl Ban {
-    fn stands_in(&self, line: &str) -> bool {
+    fn occurs_in(&self, line: &str) -> bool {
         line.match_indices(self.pattern).any(|(at, found)| {
             let before = line[..at].chars().next_back();
             let after = line[at + found.len()..].chars().next();

@@ -1,5 +1,5 @@
-//! The way of a claim to holding: join the queue, look at the claims ahead, wait for the nearest of
-//! those that block.
+//! Acquires a claim: joins the queue, looks at the claims ahead, and waits for the nearest of those that
+//! block it.
 //!
 //! Ground rules: a grant is what one answer of a quorum shows, with the claim's own key in it: a waiter
 //! whose key or lease went away never takes itself for the holder. One that had to wait is granted by a
@@ -15,13 +15,13 @@ use leasehold_core::{
 };
 
 use crate::backend::moving::{hold, park, put_on};
-use crate::client::{Core, WaitScope};
+use crate::client::{Shared, WaitScope};
 use crate::net::error::Refusal;
-use crate::net::limiter::Pass;
+use crate::net::limiter::Permit;
 use crate::net::member::term;
 use crate::net::watcher::{Target, Watch};
-use crate::protocol::key_slots::{KeyRef, Slot, Whose};
-use crate::protocol::layout::look_up;
+use crate::protocol::key_slots::{KeyRef, ReusedBy, Slot};
+use crate::protocol::layout::key_request;
 use crate::protocol::proof::EtcdProof;
 use crate::protocol::proto::{
     Compare, Header, KeyValue, PutRequest, RangeRequest, RangeResponse, Request, TxnRequest, TxnResponse,
@@ -34,38 +34,38 @@ use crate::protocol::version::Watches;
 
 /// The queue as one answer showed it.
 #[derive(Debug)]
-struct Seen {
-    line: Vec<Entry>,
+struct QueueView {
+    queue: Vec<Entry>,
     /// There were more than can be judged.
-    endless: bool,
+    full: bool,
     /// The claim's own position in it.
     own: Option<usize>,
     revision: i64,
     asked_at: Moment,
     /// The same transaction has put the claim's key on the lease of its ttl, so nothing that was sent
     /// before moves it any more.
-    firm: bool,
+    is_final: bool,
 }
 
 /// Carries out one call of `contend`.
-pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-    core.adopt(patience.clock());
-    end_leftover(core, claim).await?;
-    let visit = WaitScope::enter(core, claim).await.map_err(Refusal::into_failure)?;
-    let call = Call { core, claim, visit: &visit, patience };
-    let glances = patience.is_ended();
-    let step = match glances {
-        true => call.glance().await,
-        false if core.layout.has_lines() => call.wait(patience).await,
-        false => call.wait_for_the_key(patience).await,
+pub(crate) async fn contend(shared: &Shared, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+    shared.adopt(patience.clock());
+    end_leftover(shared, claim).await?;
+    let scope = WaitScope::enter(shared, claim).await.map_err(Refusal::into_failure)?;
+    let call = Call { shared, claim, scope: &scope, patience };
+    let tries_once = patience.is_ended();
+    let step = match tries_once {
+        true => call.try_once().await,
+        false if shared.layout.has_queue() => call.wait(patience).await,
+        false => call.wait_for_key(patience).await,
     };
-    if step.is_err() && !glances && patience.is_ended() && core.roster().is_clear(claim.id) {
-        // It never came to ask.
+    if step.is_err() && !tries_once && patience.is_ended() && shared.lease_table().is_clear(claim.id) {
+        // Nothing was sent for it.
         return Ok(busy(0));
     }
     step.map_err(|mut failure| {
         // The place of a former try is kept for a while, for the next one.
-        if !core.roster().is_clear(claim.id) {
+        if !shared.lease_table().is_clear(claim.id) {
             failure.effect = Effect::Unknown;
         }
         failure
@@ -74,18 +74,18 @@ pub(crate) async fn contend(core: &Core, claim: &Claim, patience: &Patience) -> 
 
 /// Ends what the same claim held until its ttl ended, and what was not removed yet: it is not granted
 /// once more.
-async fn end_leftover(core: &Core, claim: &Claim) -> Result<(), Failure> {
-    let view = core.roster().view(claim, core.now());
+async fn end_leftover(shared: &Shared, claim: &Claim) -> Result<(), Failure> {
+    let view = shared.lease_table().view(claim, shared.now());
     if let Some(view) = view.filter(|view| view.expired) {
-        crate::backend::release::end(core, &[claim.id], &[view.erase]).await?;
+        crate::backend::release::end(shared, &[claim.id], &[view.erase]).await?;
     }
     Ok(())
 }
 
 struct Call<'a> {
-    core: &'a Core,
+    shared: &'a Shared,
     claim: &'a Claim,
-    visit: &'a WaitScope<'a>,
+    scope: &'a WaitScope<'a>,
     patience: &'a Patience,
 }
 
@@ -94,10 +94,10 @@ impl Call<'_> {
     async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
         // The place of the claim when it was seen last.
         let mut at: Option<Entry> = None;
-        let mut doubt = WatchTimeout::of(self.core);
-        for _ in 0..STANDS {
+        let mut timeout = WatchTimeout::of(self.shared);
+        for _ in 0..MAX_LOOKS {
             let seen = match at.take() {
-                None => self.stand().await?,
+                None => self.enqueue().await?,
                 Some(entry) => self.look(entry).await?,
             };
             let Some(own) = seen.own else {
@@ -108,7 +108,7 @@ impl Call<'_> {
                 }
                 continue;
             };
-            let (ahead, entry) = (&seen.line[..own], &seen.line[own]);
+            let (ahead, entry) = (&seen.queue[..own], &seen.queue[own]);
             let waits_for = blockers(ahead, entry.share);
             if waits_for.is_empty()
                 && let Some(step) = self.take(&seen, entry).await?
@@ -118,14 +118,14 @@ impl Call<'_> {
             if patience.is_ended() {
                 return self.leave(ahead.len()).await;
             }
-            let mut stand = entry.clone();
+            let mut current = entry.clone();
             if !waits_for.is_empty() {
                 let keys = waits_for.iter().map(|blocker| blocker.key.clone()).chain([entry.key.clone()]);
-                let watch = self.core.watcher.watch(keys.map(Target::Gone), seen.revision + 1);
-                self.core.roster().hang(self.claim.id, watch.bell());
-                stand.changed = self.rest(entry, &watch, &mut doubt).await?;
+                let watch = self.shared.watcher.watch(keys.map(Target::Gone), seen.revision + 1);
+                self.shared.lease_table().set_wakeup(self.claim.id, watch.wakeup());
+                current.changed = self.sleep(entry, &watch, &mut timeout).await?;
             }
-            at = Some(stand);
+            at = Some(current);
             if patience.is_ended() {
                 return self.leave(ahead.len()).await;
             }
@@ -136,15 +136,15 @@ impl Call<'_> {
 
     /// Waits for a change, and meanwhile has the claim's key moved to the lease for waiting. Returns
     /// when the key was changed last.
-    async fn rest(&self, entry: &Entry, watch: &Watch, doubt: &mut WatchTimeout) -> Result<i64, Failure> {
+    async fn sleep(&self, entry: &Entry, watch: &Watch, timeout: &mut WatchTimeout) -> Result<i64, Failure> {
         let (mut parked, mut changed) = (false, entry.changed);
-        let mut parking = std::pin::pin!(park(self.core, self.claim, entry));
-        let mut doubt = std::pin::pin!(doubt.grows());
+        let mut parking = std::pin::pin!(park(self.shared, self.claim, entry));
+        let mut timeout = std::pin::pin!(timeout.expires());
         loop {
             tokio::select! {
-                rung = watch.rung() => rung?,
+                woken = watch.woken() => woken?,
                 () = self.patience.ended() => {}
-                () = &mut doubt => {}
+                () = &mut timeout => {}
                 at = &mut parking, if !parked => {
                     (parked, changed) = (true, at);
                     continue;
@@ -155,20 +155,20 @@ impl Call<'_> {
     }
 
     /// Takes what an answer showed as free. `None` where the claim's key was changed meanwhile.
-    async fn take(&self, seen: &Seen, entry: &Entry) -> Result<Option<Step>, Failure> {
-        let core = self.core;
+    async fn take(&self, seen: &QueueView, entry: &Entry) -> Result<Option<Step>, Failure> {
+        let shared = self.shared;
         // A claim that this client was granted before was moved then, and not since.
         let is_held = {
-            let roster = core.roster();
-            let on_its_lease = roster.lease_of(self.claim.id).is_some_and(|lease| lease.id == entry.lease);
-            let view = roster.view(self.claim, seen.asked_at);
+            let table = shared.lease_table();
+            let on_its_lease = table.lease_of(self.claim.id).is_some_and(|lease| lease.id == entry.lease);
+            let view = table.view(self.claim, seen.asked_at);
             on_its_lease
-                && (!core.layout.has_lines() || view.is_some_and(|view| view.place == Some(entry.place)))
+                && (!shared.layout.has_queue() || view.is_some_and(|view| view.place == Some(entry.place)))
         };
-        if seen.firm || is_held {
+        if seen.is_final || is_held {
             return self.granted(entry, seen.asked_at).map(Some);
         }
-        let moved = hold(core, self.visit, self.claim, entry).await.map_err(|refusal| {
+        let moved = hold(shared, self.scope, self.claim, entry).await.map_err(|refusal| {
             let mut failure = refusal.into_failure();
             failure.effect = Effect::Unknown;
             failure
@@ -177,12 +177,12 @@ impl Call<'_> {
     }
 
     /// Waits until the one key of the lock is free, and puts it. The quickest client gets it.
-    async fn wait_for_the_key(&self, patience: &Patience) -> Result<Step, Failure> {
-        let mut doubt = WatchTimeout::of(self.core);
-        for _ in 0..STANDS {
-            let seen = self.place(None).await?;
+    async fn wait_for_key(&self, patience: &Patience) -> Result<Step, Failure> {
+        let mut timeout = WatchTimeout::of(self.shared);
+        for _ in 0..MAX_LOOKS {
+            let seen = self.put_key(None).await?;
             if let Some(own) = seen.own
-                && let Some(step) = self.take(&seen, &seen.line[own]).await?
+                && let Some(step) = self.take(&seen, &seen.queue[own]).await?
             {
                 return Ok(step);
             }
@@ -190,43 +190,43 @@ impl Call<'_> {
                 return self.leave(1).await;
             }
             // If the key was free, the lease had ended, or a mark had moved: it is tried again.
-            let Some(holder) = seen.line.first() else { continue };
-            let watch = self.core.watcher.watch([Target::Gone(holder.key.clone())], seen.revision + 1);
-            self.core.roster().hang(self.claim.id, watch.bell());
+            let Some(holder) = seen.queue.first() else { continue };
+            let watch = self.shared.watcher.watch([Target::Gone(holder.key.clone())], seen.revision + 1);
+            self.shared.lease_table().set_wakeup(self.claim.id, watch.wakeup());
             tokio::select! {
-                rung = watch.rung() => rung?,
+                woken = watch.woken() => woken?,
                 () = patience.ended() => {}
-                () = doubt.grows() => {}
+                () = timeout.expires() => {}
             }
         }
         Ok(busy(1))
     }
 
-    /// Puts the claim's key if it does not exist, and looks.
-    async fn stand(&self) -> Result<Seen, Failure> {
+    /// Joins the queue: puts the claim's key if it does not exist, and reads the queue.
+    async fn enqueue(&self) -> Result<QueueView, Failure> {
         for _ in 0..ATTEMPTS {
-            let seen = self.place(None).await?;
+            let seen = self.put_key(None).await?;
             if seen.own.is_some() {
                 return Ok(seen);
             }
-            if seen.endless {
+            if seen.full {
                 self.leave(MAX_LINE).await?;
                 let detail = format!("{MAX_LINE} claims are queued for it already: try again later");
                 return Err(Failure::unavailable(detail));
             }
         }
-        Err(self.restless())
+        Err(self.unstable())
     }
 
     /// Takes what is free at once, or nothing.
-    async fn glance(&self) -> Result<Step, Failure> {
-        let line = self.core.layout.line(&self.claim.resource);
+    async fn try_once(&self) -> Result<Step, Failure> {
+        let queue = self.shared.layout.queue(&self.claim.resource);
         // At first the queue may be empty; later, no claim may have come since the queue was seen.
         let mut since = 1;
         for _ in 0..ATTEMPTS {
-            let seen = self.place(Some(nothing_since(&line, since))).await?;
+            let seen = self.put_key(Some(nothing_since(&queue, since))).await?;
             if let Some(own) = seen.own {
-                let (ahead, entry) = (&seen.line[..own], &seen.line[own]);
+                let (ahead, entry) = (&seen.queue[..own], &seen.queue[own]);
                 if !admits(ahead, entry.share) {
                     return self.leave(own).await;
                 }
@@ -235,16 +235,16 @@ impl Call<'_> {
                 }
                 continue;
             }
-            if !admits(&seen.line, self.claim.share) {
-                return Ok(busy(seen.line.len()));
+            if !admits(&seen.queue, self.claim.share) {
+                return Ok(busy(seen.queue.len()));
             }
             since = seen.revision + 1;
         }
-        // So many come and go that no look is up to date: joining the queue for a moment is certain.
-        let seen = self.stand().await?;
+        // So many claims arrive and leave that no look is up to date: joining the queue for a moment is certain.
+        let seen = self.enqueue().await?;
         if let Some(own) = seen.own
-            && admits(&seen.line[..own], seen.line[own].share)
-            && let Some(step) = self.take(&seen, &seen.line[own]).await?
+            && admits(&seen.queue[..own], seen.queue[own].share)
+            && let Some(step) = self.take(&seen, &seen.queue[own]).await?
         {
             return Ok(step);
         }
@@ -253,38 +253,38 @@ impl Call<'_> {
 
     /// Waits until this client has few enough requests under way, for as long as patience lasts. A
     /// request without patience may wait as long as for an answer.
-    async fn turn(&self) -> Result<Pass<'_>, Failure> {
-        let glances = self.patience.is_ended();
+    async fn permit(&self) -> Result<Permit<'_>, Failure> {
+        let tries_once = self.patience.is_ended();
         let late = async {
-            match glances {
-                true => tokio::time::sleep(self.core.cluster.limit()).await,
+            match tries_once {
+                true => tokio::time::sleep(self.shared.cluster.limit()).await,
                 false => self.patience.ended().await,
             }
         };
         tokio::select! {
             biased;
-            pass = self.core.entries.pass(self.core.now()) => Ok(pass),
-            () = late => Err(Failure::unavailable(CROWDED)),
+            permit = self.shared.acquisitions.acquire(self.shared.now()) => Ok(permit),
+            () = late => Err(Failure::unavailable(OVERLOADED)),
         }
     }
 
-    /// Puts the key if it does not exist, perhaps under one more condition, and sees the queue in the
-    /// same transaction.
-    async fn place(&self, condition: Option<Compare>) -> Result<Seen, Failure> {
-        let (core, claim) = (self.core, self.claim);
-        let spot = core.spot(claim);
-        if spot.whose == Whose::Others {
-            return self.look_for_it().await;
+    /// Puts the key if it does not exist, perhaps under one more condition, and reads the queue in the same
+    /// transaction.
+    async fn put_key(&self, condition: Option<Compare>) -> Result<QueueView, Failure> {
+        let (shared, claim) = (self.shared, self.claim);
+        let key_ref = shared.key_ref(claim);
+        if key_ref.reused_by == ReusedBy::Others {
+            return self.find_elsewhere().await;
         }
-        let pass = self.turn().await?;
-        let lease = self.visit.lease(claim).await.map_err(Refusal::into_failure)?;
-        let looks = core.layout.looks_for(&core.layout.line(&claim.resource), claim.share);
+        let permit = self.permit().await?;
+        let lease = self.scope.lease(claim).await.map_err(Refusal::into_failure)?;
+        let looks = shared.layout.queue_requests(&shared.layout.queue(&claim.resource), claim.share);
         let looks: Vec<_> = looks.into_iter().map(|look| op(Request::Range(look))).collect();
-        let mark = core.layout.mark(lease.id);
-        let key = spot.erase.key;
+        let mark = shared.layout.mark(lease.id);
+        let key = key_ref.erase.key;
         let absent = created_at(&key, 0);
         let put = PutRequest {
-            value: core.layout.value(claim, spot.slot),
+            value: shared.layout.value(claim, key_ref.slot),
             key: key.clone(),
             lease: lease.id,
             ..PutRequest::default()
@@ -292,20 +292,20 @@ impl Call<'_> {
         let request = TxnRequest {
             compare: condition.into_iter().chain([absent, version_is(&mark, lease.mark)]).collect(),
             success: [op(Request::Put(put))].into_iter().chain(looks.clone()).collect(),
-            // The value of the key shows whose turn it is.
-            failure: [look_up(&mark), RangeRequest { keys_only: false, ..look_up(&key) }]
+            // The value of the key shows which claim uses it.
+            failure: [key_request(&mark), RangeRequest { keys_only: false, ..key_request(&key) }]
                 .into_iter()
                 .map(|look| op(Request::Range(look)))
                 .chain(looks)
                 .collect(),
         };
-        let before = core.roster().sending(claim.id, lease.mark);
-        let stepped = core.step(claim, &lease, request).await;
-        drop(pass);
+        let before = shared.lease_table().sending(claim.id, lease.mark);
+        let stepped = shared.step(claim, &lease, request).await;
+        drop(permit);
         match stepped {
             Ok((answer, asked_at)) => {
                 if !answer.doubt {
-                    core.roster().answered(claim.id, before);
+                    shared.lease_table().answered(claim.id, before);
                 }
                 let was_put = answer.value.succeeded;
                 let mut found: VecDeque<_> =
@@ -314,7 +314,7 @@ impl Call<'_> {
                 if !was_put {
                     let mark = found.pop_front().unwrap_or_default();
                     if let Some(kv) = mark.kvs.first() {
-                        core.roster().marked(lease.id, kv.version);
+                        shared.lease_table().mark_advanced(lease.id, kv.version);
                     }
                     values = found.pop_front().unwrap_or_default().kvs;
                 }
@@ -322,23 +322,23 @@ impl Call<'_> {
                 values.extend(found.into_iter().flat_map(|found| found.kvs));
                 fill_in(&mut all.kvs, values);
                 let mut seen = self.read(answer.value.header, all, asked_at)?;
-                self.join_other(&mut seen).await?;
-                seen.firm = was_put && seen.own.is_some_and(|own| seen.line[own].key == key);
-                if seen.own.is_none() && !seen.endless {
-                    core.roster().absent(claim.id, asked_at);
+                self.adopt_other(&mut seen).await?;
+                seen.is_final = was_put && seen.own.is_some_and(|own| seen.queue[own].key == key);
+                if seen.own.is_none() && !seen.full {
+                    shared.lease_table().absent(claim.id, asked_at);
                 }
                 Ok(seen)
             }
             Err(Refusal::NoSuchLease) => {
-                let now = core.now();
-                core.roster().lease_ended(lease.id, now);
-                let line = Vec::new();
-                Ok(Seen { line, endless: false, own: None, revision: 0, asked_at: now, firm: false })
+                let now = shared.now();
+                shared.lease_table().lease_ended(lease.id, now);
+                let queue = Vec::new();
+                Ok(QueueView { queue, full: false, own: None, revision: 0, asked_at: now, is_final: false })
             }
             Err(refusal) => {
                 let failure = refusal.into_failure();
                 if failure.effect == Effect::None {
-                    core.roster().answered(claim.id, before);
+                    shared.lease_table().answered(claim.id, before);
                 }
                 Err(failure)
             }
@@ -347,37 +347,37 @@ impl Call<'_> {
 
     /// Looks at those ahead of a claim that is in the queue, and at itself. Takes what it waited for in the
     /// same transaction where no claim is ahead any more.
-    async fn look(&self, mut entry: Entry) -> Result<Seen, Failure> {
-        let layout = &self.core.layout;
-        let line = layout.line(&self.claim.resource);
-        let first = vec![changed_at(&entry.key, entry.changed), nothing_before(&line, entry.place)];
+    async fn look(&self, mut entry: Entry) -> Result<QueueView, Failure> {
+        let layout = &self.shared.layout;
+        let queue = layout.queue(&self.claim.resource);
+        let first = vec![changed_at(&entry.key, entry.changed), nothing_before(&queue, entry.place)];
         let (answer, lease, asked_at) =
-            self.see(layout.look_along(&line, entry.place), Some((&entry, first))).await?;
+            self.fetch_queue(layout.keys_request(&queue, entry.place), Some((&entry, first))).await?;
         if answer.succeeded {
             let revision = answer.header.map_or(0, |header| header.revision);
             (entry.lease, entry.changed) = (lease, revision);
-            let line = vec![entry];
-            return Ok(Seen { line, endless: false, own: Some(0), revision, asked_at, firm: true });
+            let queue = vec![entry];
+            return Ok(QueueView { queue, full: false, own: Some(0), revision, asked_at, is_final: true });
         }
         let mut seen = self.read_answer(answer, asked_at)?;
         // The id does not matter: another place than the one that was waited at is another claim's
         // history.
-        let key = self.core.spot(self.claim).erase.key;
-        seen.own = seen.line.iter().position(|seen| seen.place == entry.place && seen.key == key);
+        let key = self.shared.key_ref(self.claim).erase.key;
+        seen.own = seen.queue.iter().position(|seen| seen.place == entry.place && seen.key == key);
         Ok(seen)
     }
 
-    /// Sees a queue as a quorum has it, or moves the key of the claim to the lease of its ttl where the
-    /// conditions hold.
-    async fn see(
+    /// Reads a queue from a quorum, or moves the key of the claim to the lease of its ttl if the conditions
+    /// hold.
+    async fn fetch_queue(
         &self,
-        line: RangeRequest,
+        queue: RangeRequest,
         moves: Option<(&Entry, Vec<Compare>)>,
     ) -> Result<(TxnResponse, i64, Moment), Failure> {
-        let _pass = self.turn().await?;
-        let look = vec![op(Request::Range(line))];
+        let _permit = self.permit().await?;
+        let look = vec![op(Request::Range(queue))];
         for _ in 0..ATTEMPTS {
-            let lease = self.visit.lease(self.claim).await.map_err(Refusal::into_failure)?;
+            let lease = self.scope.lease(self.claim).await.map_err(Refusal::into_failure)?;
             let request = match &moves {
                 Some((entry, compare)) => TxnRequest {
                     compare: compare.clone(),
@@ -386,11 +386,11 @@ impl Call<'_> {
                 },
                 None => TxnRequest { success: look.clone(), ..TxnRequest::default() },
             };
-            match self.core.step(self.claim, &lease, request).await {
+            match self.shared.step(self.claim, &lease, request).await {
                 Ok((answer, asked_at)) => return Ok((answer.value, lease.id, asked_at)),
                 Err(Refusal::NoSuchLease) => {
-                    let now = self.core.now();
-                    self.core.roster().lease_ended(lease.id, now);
+                    let now = self.shared.now();
+                    self.shared.lease_table().lease_ended(lease.id, now);
                 }
                 Err(refusal) => {
                     // The place in the queue is still there.
@@ -400,66 +400,72 @@ impl Call<'_> {
                 }
             }
         }
-        Err(self.restless())
+        Err(self.unstable())
     }
 
     /// Reads the only look of an answer.
-    fn read_answer(&self, answer: TxnResponse, asked_at: Moment) -> Result<Seen, Failure> {
+    fn read_answer(&self, answer: TxnResponse, asked_at: Moment) -> Result<QueueView, Failure> {
         let found = answer.responses.into_iter().find_map(into_range).unwrap_or_default();
         self.read(answer.header, found, asked_at)
     }
 
-    fn read(&self, header: Option<Header>, found: RangeResponse, asked_at: Moment) -> Result<Seen, Failure> {
-        let line = self.core.layout.read_line(&self.claim.resource, &found.kvs)?;
-        let own = line.iter().position(|entry| entry.id == self.claim.id);
-        tracing::trace!(resource = %self.claim.resource, len = line.len(), ?own, term = term(header), "seen");
+    fn read(
+        &self,
+        header: Option<Header>,
+        found: RangeResponse,
+        asked_at: Moment,
+    ) -> Result<QueueView, Failure> {
+        let queue = self.shared.layout.read_queue(&self.claim.resource, &found.kvs)?;
+        let own = queue.iter().position(|entry| entry.id == self.claim.id);
+        tracing::trace!(resource = %self.claim.resource, len = queue.len(), ?own, term = term(header), "seen");
         let revision = header.map_or(0, |header| header.revision);
-        Ok(Seen { line, endless: found.more, own, revision, asked_at, firm: false })
+        Ok(QueueView { queue, full: found.more, own, revision, asked_at, is_final: false })
     }
 
-    /// Stands where another client has put the same claim. Of two places the earlier one counts.
-    async fn join_other(&self, seen: &mut Seen) -> Result<(), Failure> {
-        let core = self.core;
-        let mine = core.spot(self.claim).erase.key;
+    /// Adopts the key under which another client has put the same claim. Of two places the earlier one counts.
+    async fn adopt_other(&self, seen: &mut QueueView) -> Result<(), Failure> {
+        let shared = self.shared;
+        let mine = shared.key_ref(self.claim).erase.key;
         // The queue is in order, so what was found first is the earliest.
-        let Some(first) = seen.own.filter(|own| seen.line[*own].key != mine) else { return Ok(()) };
-        if let Some(entry) = seen.line.iter().find(|entry| entry.key == mine) {
+        let Some(first) = seen.own.filter(|own| seen.queue[*own].key != mine) else { return Ok(()) };
+        if let Some(entry) = seen.queue.iter().find(|entry| entry.key == mine) {
             let erase = Erase { key: mine.clone(), only_if: vec![created_at(&mine, entry.place)] };
-            crate::backend::release::end(core, &[self.claim.id], &[erase]).await?;
-            seen.line.retain(|entry| entry.key != mine);
+            crate::backend::release::end(shared, &[self.claim.id], &[erase]).await?;
+            seen.queue.retain(|entry| entry.key != mine);
         }
         // The other client may use its key again: it is removed only as long as it is this claim's.
-        let (key, place) = (seen.line[first].key.clone(), seen.line[first].place);
+        let (key, place) = (seen.queue[first].key.clone(), seen.queue[first].place);
         let erase = Erase { only_if: vec![created_at(&key, place)], key };
-        core.roster().move_to(self.claim, KeyRef { slot: Slot::Own, erase, whose: Whose::Others });
+        let key_ref = KeyRef { slot: Slot::Own, erase, reused_by: ReusedBy::Others };
+        shared.lease_table().move_to(self.claim, key_ref);
         Ok(())
     }
 
     /// Looks for a claim under the key where another client had put it. If it is gone, the next try is
     /// under a key of its own.
-    async fn look_for_it(&self) -> Result<Seen, Failure> {
-        let all = self.core.layout.look_at_all(&self.core.layout.line(&self.claim.resource));
-        let (answer, _, asked_at) = self.see(all, None).await?;
+    async fn find_elsewhere(&self) -> Result<QueueView, Failure> {
+        let all = self.shared.layout.queue_request(&self.shared.layout.queue(&self.claim.resource));
+        let (answer, _, asked_at) = self.fetch_queue(all, None).await?;
         let seen = self.read_answer(answer, asked_at)?;
         if seen.own.is_none() {
-            let spot = self.core.spot_in(self.claim, Slot::Own);
-            self.core.roster().move_to(self.claim, spot);
+            let key_ref = self.shared.key_ref_in(self.claim, Slot::Own);
+            self.shared.lease_table().move_to(self.claim, key_ref);
         }
         Ok(seen)
     }
 
     fn granted(&self, entry: &Entry, asked_at: Moment) -> Result<Step, Failure> {
-        let mut roster = self.core.roster();
-        let lease = roster.lease_of(self.claim.id).filter(|lease| lease.id == entry.lease);
+        let mut table = self.shared.lease_table();
+        let lease = table.lease_of(self.claim.id).filter(|lease| lease.id == entry.lease);
         let Some(lease) = lease else {
-            drop(roster);
+            drop(table);
             return Err(Failure::unanswered("the lease of the claim ended as it was granted"));
         };
         let asked_at = lease.covers_from(self.claim.ttl, asked_at);
         // On the server it may have been granted just now.
-        let padding = self.core.now().since(asked_at);
-        let lost = roster.granted(self.claim.id, entry.place, asked_at.after(self.claim.ttl), padding);
-        drop(roster);
+        let padding = self.shared.now().since(asked_at);
+        let lost = table.granted(self.claim.id, entry.place, asked_at.after(self.claim.ttl), padding);
+        drop(table);
         let seq = u64::try_from(entry.place).map_err(|_| {
             Failure::new(FailureKind::Foreign, Effect::Unknown, "the cluster's revision is below zero")
         })?;
@@ -470,12 +476,12 @@ impl Call<'_> {
 
     /// Gives the place up.
     async fn leave(&self, ahead: usize) -> Result<Step, Failure> {
-        let erase = self.core.spot(self.claim).erase;
-        crate::backend::release::end(self.core, &[self.claim.id], &[erase]).await?;
+        let erase = self.shared.key_ref(self.claim).erase;
+        crate::backend::release::end(self.shared, &[self.claim.id], &[erase]).await?;
         Ok(busy(ahead))
     }
 
-    fn restless(&self) -> Failure {
+    fn unstable(&self) -> Failure {
         Failure::unanswered("its lease or its key was removed each time that it was queued")
     }
 }
@@ -490,24 +496,24 @@ struct WatchTimeout {
 }
 
 impl WatchTimeout {
-    fn of(core: &Core) -> WatchTimeout {
-        WatchTimeout { watches: core.watches, trusted: TRUSTED }
+    fn of(shared: &Shared) -> WatchTimeout {
+        WatchTimeout { watches: shared.watches, trusted: TRUSTED }
     }
 
-    /// Ends when it is time to look again.
-    async fn grows(&mut self) {
+    /// Waits until it is time to look again.
+    async fn expires(&mut self) {
         match self.watches {
-            Watches::Whole => std::future::pending().await,
+            Watches::Complete => std::future::pending().await,
             Watches::MayMiss => tokio::time::sleep(self.trusted).await,
         }
         self.trusted = (self.trusted * TRUSTED_MORE).min(TRUSTED_MOST);
     }
 }
 
-/// Puts values that were looked at apart into a look at keys.
-fn fill_in(line: &mut [KeyValue], values: Vec<KeyValue>) {
+/// Adds values that were read separately to keys.
+fn fill_in(queue: &mut [KeyValue], values: Vec<KeyValue>) {
     let mut values: HashMap<Vec<u8>, Vec<u8>> = values.into_iter().map(|kv| (kv.key, kv.value)).collect();
-    for kv in line {
+    for kv in queue {
         if let Some(value) = values.remove(&kv.key) {
             kv.value = value;
         }
@@ -518,12 +524,12 @@ fn busy(ahead: usize) -> Step {
     Step::Busy(Hint { ask_again_in: None, ahead: Some(u32::try_from(ahead).unwrap_or(u32::MAX)) })
 }
 
-const CROWDED: &str =
+const OVERLOADED: &str =
     "so much is asked for at once that the server did not come to this: ask for fewer locks at a time";
 const TRUSTED: Duration = Duration::from_secs(3);
 const TRUSTED_MORE: u32 = 8;
 const TRUSTED_MOST: Duration = Duration::from_secs(300);
 /// The number of looks that one call takes before it returns all the same.
-const STANDS: u32 = 1_000;
+const MAX_LOOKS: u32 = 1_000;
 /// The number of attempts at a condition that others made untrue.
 const ATTEMPTS: u32 = 4;

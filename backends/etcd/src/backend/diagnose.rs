@@ -8,41 +8,46 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_core::{Finding, Severity};
 
-use crate::client::Core;
+use crate::client::Shared;
 use crate::net::error::Refusal;
-use crate::protocol::layout::look_up;
+use crate::protocol::layout::key_request;
 use crate::protocol::proto::{LeaseGrantRequest, Permission, RangeRequest, StatusResponse, alarm};
-use crate::protocol::version::FLAWS;
+use crate::protocol::version::KNOWN_BUGS;
 
-pub(crate) async fn diagnose(core: &Core, ttl: Duration) -> Vec<Finding> {
-    let began = core.now();
-    let states = match core.cluster.states().await {
+pub(crate) async fn diagnose(shared: &Shared, ttl: Duration) -> Vec<Finding> {
+    let began = shared.now();
+    let states = match shared.cluster.states().await {
         Ok(states) => states,
         Err(failure) => return vec![Finding::new("servers", Severity::Broken, failure.to_string())],
     };
-    let took = core.now().since(began);
+    let took = shared.now().since(began);
     let known: Vec<&StatusResponse> = states.iter().flatten().collect();
-    let mut findings = vec![servers(core, &states).await, quorum(&known)];
+    let mut findings = vec![servers(shared, &states).await, quorum(&known)];
     // Before the first claim no clock exists.
     findings.extend((!took.is_zero()).then(|| speed(took, ttl)));
     findings.extend(versions(&known));
-    findings.push(alarms(core).await);
+    findings.push(alarms(shared).await);
     findings.push(space(&known));
-    findings.push(history(core).await);
-    findings.push(shortest_lease(core).await);
+    findings.push(history(shared).await);
+    findings.push(shortest_lease(shared).await);
     findings.push(
         Finding::new("clock", Severity::Good, "leases are counted by the leader's running clock")
             .meaning("steps of a wall clock end no lock; only clocks that run at different rates could"),
     );
-    findings.push(access(core).await);
+    findings.push(access(shared).await);
     findings
 }
 
 /// Reports how many servers there are, and how many of them this client knows and reaches.
-async fn servers(core: &Core, states: &[Option<StatusResponse>]) -> Finding {
-    let silent: Vec<&str> =
-        core.cluster.names().zip(states).filter(|(_, state)| state.is_none()).map(|(name, _)| name).collect();
-    let listed = core.cluster.ask(|line| async move { line.members().await }).await;
+async fn servers(shared: &Shared, states: &[Option<StatusResponse>]) -> Finding {
+    let silent: Vec<&str> = shared
+        .cluster
+        .names()
+        .zip(states)
+        .filter(|(_, state)| state.is_none())
+        .map(|(name, _)| name)
+        .collect();
+    let listed = shared.cluster.ask(|conn| async move { conn.members().await }).await;
     let named = states.len();
     if !silent.is_empty() {
         let found = format!(
@@ -114,19 +119,19 @@ fn versions(states: &[&StatusResponse]) -> Vec<Finding> {
     if versions.is_empty() {
         return vec![Finding::new("version", Severity::Unknown, "no server reported its version")];
     }
-    let flaws = FLAWS.iter().filter(|flaw| versions.iter().any(|version| flaw.is_in(version)));
-    let flaws: Vec<Finding> = flaws
-        .map(|flaw| {
-            Finding::new("version", flaw.severity, format!("{found}: {}", flaw.what))
-                .meaning(flaw.meaning)
-                .advice(format!("use {} or later", flaw.mended()))
+    let bugs = KNOWN_BUGS.iter().filter(|bug| versions.iter().any(|version| bug.is_in(version)));
+    let bugs: Vec<Finding> = bugs
+        .map(|bug| {
+            Finding::new("version", bug.severity, format!("{found}: {}", bug.what))
+                .meaning(bug.meaning)
+                .advice(format!("use {} or later", bug.fixed_versions()))
         })
         .collect();
-    if flaws.is_empty() { vec![Finding::new("version", Severity::Good, found)] } else { flaws }
+    if bugs.is_empty() { vec![Finding::new("version", Severity::Good, found)] } else { bugs }
 }
 
-async fn alarms(core: &Core) -> Finding {
-    let alarms = match core.cluster.ask(|line| async move { line.alarms().await }).await {
+async fn alarms(shared: &Shared) -> Finding {
+    let alarms = match shared.cluster.ask(|conn| async move { conn.alarms().await }).await {
         Ok(answer) => answer.value.alarms,
         Err(refusal) => return unknown("alarms", refusal),
     };
@@ -148,10 +153,10 @@ fn space(states: &[&StatusResponse]) -> Finding {
     let Some(fullest) = states.iter().max_by_key(|state| state.db_size) else {
         return Finding::new("space", Severity::Unknown, "no server reported the size of its data");
     };
-    let told = fullest.db_size_quota > 0;
-    let quota = if told { fullest.db_size_quota } else { USUAL_QUOTA };
+    let is_reported = fullest.db_size_quota > 0;
+    let quota = if is_reported { fullest.db_size_quota } else { USUAL_QUOTA };
     let mib = |bytes: i64| bytes / (1 << 20);
-    let origin = if told { "its quota" } else { "the usual quota" };
+    let origin = if is_reported { "its quota" } else { "the usual quota" };
     let found = format!("{} MiB of {} MiB, {origin}, are used", mib(fullest.db_size), mib(quota));
     if fullest.db_size > quota / 5 * 4 {
         return Finding::new("space", Severity::Risk, found)
@@ -162,13 +167,13 @@ fn space(states: &[&StatusResponse]) -> Finding {
 }
 
 /// Reports whether the cluster forgets old revisions.
-async fn history(core: &Core) -> Finding {
-    let probe = look_up(&core.layout.probe());
+async fn history(shared: &Shared) -> Finding {
+    let probe = key_request(&shared.layout.probe());
     let ask = |revision| {
         let probe = RangeRequest { revision, ..probe.clone() };
-        core.cluster.ask(move |line| {
+        shared.cluster.ask(move |conn| {
             let probe = probe.clone();
-            async move { line.range(probe).await }
+            async move { conn.range(probe).await }
         })
     };
     let present = match ask(0).await {
@@ -199,19 +204,19 @@ fn long_history(present: i64) -> Finding {
 
 /// Reports by how much the server makes short leases longer: that is how late it frees the locks of a
 /// process that died.
-async fn shortest_lease(core: &Core) -> Finding {
+async fn shortest_lease(shared: &Shared) -> Finding {
     // The server chooses the number.
     let request = LeaseGrantRequest { ttl: 1, id: 0 };
-    let asked = core.cluster.ask(|line| {
+    let asked = shared.cluster.ask(|conn| {
         let request = request.clone();
-        async move { line.grant(request).await }
+        async move { conn.grant(request).await }
     });
     let lease = match asked.await {
         Ok(answer) => answer.value,
         Err(refusal) => return unknown("shortest-lease", refusal),
     };
     // A lease that is left by a failure here ends by itself.
-    let _ = core.cluster.ask(|line| async move { line.revoke(lease.id).await }).await;
+    let _ = shared.cluster.ask(|conn| async move { conn.revoke(lease.id).await }).await;
     let found = format!("the shortest lease of this cluster is {} s", lease.ttl);
     if lease.ttl <= 2 {
         return Finding::new("shortest-lease", Severity::Good, found);
@@ -222,18 +227,18 @@ async fn shortest_lease(core: &Core) -> Finding {
 }
 
 /// Reports which other users could end the locks.
-async fn access(core: &Core) -> Finding {
-    let Some(user) = core.cluster.user().map(str::to_owned) else {
-        if core.cluster.shows_certificate() {
+async fn access(shared: &Shared) -> Finding {
+    let Some(user) = shared.cluster.user().map(str::to_owned) else {
+        if shared.cluster.shows_certificate() {
             return Finding::new("access", Severity::Good, "this client shows a certificate and no user");
         }
         return Finding::new("access", Severity::Notice, "no login is asked for")
             .meaning("anyone who reaches the servers can break every lock")
             .advice("`etcdctl auth enable`, and a user with readwrite on the prefix");
     };
-    let asked = core.cluster.ask(|line| {
+    let asked = shared.cluster.ask(|conn| {
         let user = user.clone();
-        async move { line.user(user).await }
+        async move { conn.user(user).await }
     });
     let roles = match asked.await {
         Ok(answer) => answer.value.roles,
@@ -245,9 +250,9 @@ async fn access(core: &Core) -> Finding {
             .advice("a user of its own, with readwrite on the prefix");
     }
     let asking = roles.iter().map(|role| {
-        core.cluster.ask(move |line| {
+        shared.cluster.ask(move |conn| {
             let role = role.clone();
-            async move { line.role(role).await }
+            async move { conn.role(role).await }
         })
     });
     let granted: Result<Vec<_>, Refusal> = join_all(asking).await.into_iter().collect();
@@ -255,7 +260,7 @@ async fn access(core: &Core) -> Finding {
         Ok(answers) => answers.into_iter().flat_map(|answer| answer.value.permissions).collect(),
         Err(refusal) => return unknown("access", refusal),
     };
-    let ours = core.layout.everything();
+    let ours = shared.layout.everything();
     let beyond = granted.iter().find(|granted| {
         let is_one = granted.range_end.is_empty();
         granted.key < ours.start || (!is_one && (granted.range_end == [0] || granted.range_end > ours.end))

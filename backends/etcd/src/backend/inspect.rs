@@ -1,4 +1,4 @@
-//! Looking on: which claims hold a resource, which wait for it, and which resources have claims.
+//! Inspects which claims hold a resource and which wait for it, and lists resources that have claims.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use leasehold_core::{
     ClaimInfo, Failure, Fence, Patience, Resource, ResourceSummary, Snapshot, SnapshotVersion,
 };
 
-use crate::client::Core;
+use crate::client::Shared;
 use crate::net::error::Refusal;
 use crate::net::watcher::Target;
 use crate::protocol::proto::{KeyValue, LeaseTimeToLiveRequest, RangeRequest};
@@ -17,52 +17,53 @@ use crate::protocol::queue::{Entry, holders};
 /// Returns the holders and the queue of a resource; with `seen`, waits until the version differs or patience
 /// ends.
 pub(crate) async fn inspect(
-    core: &Core,
+    shared: &Shared,
     resource: &Resource,
     seen: Option<&SnapshotVersion>,
     patience: &Patience,
 ) -> Result<Snapshot, Failure> {
-    let line = core.layout.line(resource);
+    let queue = shared.layout.queue(resource);
     loop {
-        let request = RangeRequest { keys_only: false, ..core.layout.look_along(&line, 0) };
-        let asked = core.cluster.ask(|line| {
+        let request = RangeRequest { keys_only: false, ..shared.layout.keys_request(&queue, 0) };
+        let asked = shared.cluster.ask(|conn| {
             let request = request.clone();
-            async move { line.range(request).await }
+            async move { conn.range(request).await }
         });
-        let found = asked.await.map_err(Refusal::of_a_look)?.value;
-        let entries = core.layout.read_line(resource, &found.kvs)?;
+        let found = asked.await.map_err(Refusal::without_effect)?.value;
+        let entries = shared.layout.read_queue(resource, &found.kvs)?;
         let version = version(&entries);
         if patience.is_ended() || seen.is_none_or(|seen| *seen != version) {
-            return Ok(snapshot(core, resource, version, &entries, &found.kvs).await);
+            return Ok(snapshot(shared, resource, version, &entries, &found.kvs).await);
         }
         let revision = found.header.map_or(0, |header| header.revision);
-        let watch = core.watcher.watch([Target::Any(line.clone())], revision + 1);
+        let watch = shared.watcher.watch([Target::Any(queue.clone())], revision + 1);
         tokio::select! {
-            rung = watch.rung() => rung?,
+            woken = watch.woken() => woken?,
             () = patience.ended() => {}
         }
     }
 }
 
-/// Claims come with a higher revision than all before and then only leave, so these two numbers name a state.
+/// Returns the version. Each new claim has a higher revision than all before, and claims then only leave, so
+/// these two numbers identify a state.
 fn version(entries: &[Entry]) -> SnapshotVersion {
     SnapshotVersion::new(format!("{}-{}", entries.last().map_or(0, |entry| entry.place), entries.len()))
 }
 
 async fn snapshot(
-    core: &Core,
+    shared: &Shared,
     resource: &Resource,
     version: SnapshotVersion,
     entries: &[Entry],
     kvs: &[KeyValue],
 ) -> Snapshot {
-    let ttls = time_to_live(core, entries).await;
+    let ttls = time_to_live(shared, entries).await;
     let values: HashMap<&[u8], &[u8]> =
         kvs.iter().map(|kv| (kv.key.as_slice(), kv.value.as_slice())).collect();
     let held = holders(entries);
-    let standing = |(at, entry): (usize, &Entry)| {
+    let info = |(at, entry): (usize, &Entry)| {
         let value = values.get(entry.key.as_slice()).copied().unwrap_or_default();
-        let (ttl, note) = core.layout.read_value(entry.id, value);
+        let (ttl, note) = shared.layout.read_value(entry.id, value);
         let left = ttls.get(&entry.lease).copied();
         // The lease runs a little longer than the claims on it, which their client ends by their own ttl.
         let remaining = match (ttl, left) {
@@ -78,7 +79,7 @@ async fn snapshot(
             note,
         }
     };
-    let mut all: Vec<ClaimInfo> = entries.iter().enumerate().map(standing).collect();
+    let mut all: Vec<ClaimInfo> = entries.iter().enumerate().map(info).collect();
     let waiting = all.split_off(held);
     Snapshot {
         resource: resource.clone(),
@@ -95,30 +96,30 @@ fn fence(entry: &Entry) -> Fence {
 
 /// Returns how long leases still run. A time that cannot be learned is left out: it is shown, and
 /// nothing is decided by it.
-async fn time_to_live(core: &Core, entries: &[Entry]) -> HashMap<i64, Duration> {
+async fn time_to_live(shared: &Shared, entries: &[Entry]) -> HashMap<i64, Duration> {
     let mut leases: Vec<i64> = entries.iter().map(|entry| entry.lease).collect();
     leases.sort_unstable();
     leases.dedup();
     leases.truncate(LEASES_SHOWN);
     let asking = leases.into_iter().map(|id| async move {
         let asked =
-            core.cluster.ask(|line| async move { line.time_to_live(LeaseTimeToLiveRequest { id }).await });
+            shared.cluster.ask(|conn| async move { conn.time_to_live(LeaseTimeToLiveRequest { id }).await });
         let ttl = u64::try_from(asked.await.ok()?.value.ttl).unwrap_or_default();
         Some((id, Duration::from_secs(ttl)))
     });
     join_all(asking).await.into_iter().flatten().collect()
 }
 
-/// Resources that have claims, in the order of their names.
+/// Lists resources that have claims, in the order of their names.
 pub(crate) async fn list(
-    core: &Core,
+    shared: &Shared,
     prefix: &str,
     after: Option<&Resource>,
     limit: usize,
 ) -> Result<Vec<ResourceSummary>, Failure> {
-    let mut span = core.layout.listing(prefix, after);
+    let mut span = shared.layout.listing(prefix, after);
     let mut found: BTreeMap<Resource, Vec<Entry>> = BTreeMap::new();
-    let in_order = core.layout.lists_in_order();
+    let in_order = shared.layout.lists_in_order();
     // One more than asked for, because the last one may continue in the next page.
     while limit > 0 && !(in_order && found.len() > limit) && (span.start < span.end || span.end == [0]) {
         let request = RangeRequest {
@@ -128,13 +129,13 @@ pub(crate) async fn list(
             keys_only: true,
             ..RangeRequest::default()
         };
-        let asked = core.cluster.ask(|line| {
+        let asked = shared.cluster.ask(|conn| {
             let request = request.clone();
-            async move { line.range(request).await }
+            async move { conn.range(request).await }
         });
-        let page = asked.await.map_err(Refusal::of_a_look)?.value;
+        let page = asked.await.map_err(Refusal::without_effect)?.value;
         for kv in &page.kvs {
-            if let Some((resource, entry)) = core.layout.read_entry(kv)
+            if let Some((resource, entry)) = shared.layout.read_entry(kv)
                 && resource.as_str().starts_with(prefix)
                 && after.is_none_or(|after| resource > *after)
             {
@@ -149,11 +150,11 @@ pub(crate) async fn list(
         // The next key in order is the last one with a zero byte behind it.
         span.start = [last.key.as_slice(), &[0]].concat();
     }
-    let summary = |(resource, mut line): (Resource, Vec<Entry>)| {
-        line.sort_by_key(|entry| entry.place);
-        let held = holders(&line);
+    let summary = |(resource, mut queue): (Resource, Vec<Entry>)| {
+        queue.sort_by_key(|entry| entry.place);
+        let held = holders(&queue);
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        ResourceSummary { resource, holders: count(held), waiting: count(line.len() - held) }
+        ResourceSummary { resource, holders: count(held), waiting: count(queue.len() - held) }
     };
     Ok(found.into_iter().take(limit).map(summary).collect())
 }

@@ -9,84 +9,84 @@ use std::time::Duration;
 
 use leasehold_core::ClaimId;
 
-use crate::client::{Core, LONGEST_PAUSE};
+use crate::client::{LONGEST_PAUSE, Shared};
 use crate::protocol::txn::Erase;
 
 /// Starts the task. It ends when the client is gone.
-pub(crate) fn start(core: &Arc<Core>) {
-    drop(leasehold_machine::spawn(tend(Arc::downgrade(core))));
+pub(crate) fn start(shared: &Arc<Shared>) {
+    drop(leasehold_machine::spawn(run(Arc::downgrade(shared))));
 }
 
-async fn tend(core: Weak<Core>) {
+async fn run(shared: Weak<Shared>) {
     loop {
-        let Some(core) = core.upgrade() else { return };
-        let now = core.now();
-        let chores = core.roster().chores(now, ENDS_TOGETHER);
-        if !chores.keep_waiting.is_empty() {
-            drop(leasehold_machine::spawn(keep_waiting(core.clone(), chores.keep_waiting)));
+        let Some(shared) = shared.upgrade() else { return };
+        let now = shared.now();
+        let work = shared.lease_table().due_work(now, ENDS_TOGETHER);
+        if !work.keep_waiting.is_empty() {
+            drop(leasehold_machine::spawn(keep_waiting(shared.clone(), work.keep_waiting)));
         }
-        if !chores.keep.is_empty() {
-            drop(leasehold_machine::spawn(keep(core.clone(), chores.keep)));
+        if !work.keep.is_empty() {
+            drop(leasehold_machine::spawn(keep(shared.clone(), work.keep)));
         }
-        if !chores.end.is_empty() {
-            drop(leasehold_machine::spawn(end(core.clone(), chores.end)));
+        if !work.end.is_empty() {
+            drop(leasehold_machine::spawn(end(shared.clone(), work.end)));
         }
-        let pause = chores.next.map_or(LONGEST_PAUSE, |next| now.until(next)).clamp(SHORTEST, LONGEST_PAUSE);
-        let nudge = core.nudge.clone();
+        let pause = work.next.map_or(LONGEST_PAUSE, |next| now.until(next)).clamp(SHORTEST, LONGEST_PAUSE);
+        let wake = shared.wake.clone();
         // The client may go meanwhile: this task does not keep it alive.
-        drop(core);
-        let nudged = tokio::time::timeout(pause, nudge.notified()).await.is_ok();
-        if nudged {
-            // Many nudges at once are one.
+        drop(shared);
+        let woken = tokio::time::timeout(pause, wake.notified()).await.is_ok();
+        if woken {
+            // Many wakeups at once count as one.
             tokio::time::sleep(SHORTEST).await;
         }
     }
 }
 
-async fn keep(core: Arc<Core>, leases: Vec<i64>) {
-    let round = core.round(&leases, &[], core.cluster.limit()).await;
+async fn keep(shared: Arc<Shared>, leases: Vec<i64>) {
+    let round = shared.round(&leases, &[], shared.cluster.limit()).await;
     if !matches!(round, Ok(ref round) if round.confirmed) {
         tracing::debug!(?round, "leases of waiting claims were not confirmed");
-        // A waiter on a lease that may have ended must not sleep on.
-        let now = core.now();
-        core.roster().ring_lapsed(now);
+        // A waiter on a lease that may have ended must not sleep any longer.
+        let now = shared.now();
+        shared.lease_table().wake_lapsed(now);
     }
 }
 
-/// Keeps the leases alive on which claims only wait. No claim counts on them, so the word of any server
-/// will do, and there is little time: one that does not answer soon is left for the next one.
-async fn keep_waiting(core: Arc<Core>, leases: Vec<i64>) {
-    let asked_at = core.now();
-    let kept = core.cluster.ask_to_keep(WAIT_LIMIT, |line| {
+/// Keeps the leases alive on which claims only wait. No claim relies on them, so the answer of any
+/// server will do, and there is little time: one that does not answer soon is left for the next one.
+async fn keep_waiting(shared: Arc<Shared>, leases: Vec<i64>) {
+    let asked_at = shared.now();
+    let kept = shared.cluster.ask_keepalive(WAIT_LIMIT, |conn| {
         let leases = leases.clone();
-        async move { line.keep(leases).await }
+        async move { conn.keep_alive(leases).await }
     });
     let kept = kept.await;
-    let now = core.now();
-    let mut roster = core.roster();
+    let now = shared.now();
+    let mut table = shared.lease_table();
     match kept {
         Ok(kept) => {
             for (id, ttl) in kept.value.ttls {
                 match ttl {
-                    ..=0 => roster.lease_ended(id, now),
-                    ttl => roster.kept(id, asked_at, Duration::from_secs(ttl.unsigned_abs())),
+                    ..=0 => table.lease_ended(id, now),
+                    ttl => table.extended(id, asked_at, Duration::from_secs(ttl.unsigned_abs())),
                 }
             }
         }
         Err(refusal) => {
             tracing::debug!(?refusal, "the lease of waiting claims was not kept alive");
-            roster.ring_lapsed(now);
+            table.wake_lapsed(now);
         }
     }
 }
 
-async fn end(core: Arc<Core>, claims: Vec<(ClaimId, Erase)>) {
+async fn end(shared: Arc<Shared>, claims: Vec<(ClaimId, Erase)>) {
     let (ids, keys): (Vec<ClaimId>, Vec<Erase>) = claims.into_iter().unzip();
-    if let Err(failure) = crate::backend::release::end(&core, &ids, &keys).await {
+    if let Err(failure) = crate::backend::release::end(&shared, &ids, &keys).await {
         tracing::debug!(%failure, "claims at their end are still there");
-        let again = core.now().after(AGAIN);
-        let mut roster = core.roster();
-        ids.iter().for_each(|claim| roster.end_later(*claim, again));
+        let again = shared.now().after(AGAIN);
+        let mut table = shared.lease_table();
+        ids.iter().for_each(|claim| table.end_later(*claim, again));
     }
 }
 

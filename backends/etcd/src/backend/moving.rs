@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, Moment};
 
-use crate::client::{Core, WaitScope};
+use crate::client::{Shared, WaitScope};
 use crate::net::error::Refusal;
 use crate::net::member::term;
 use crate::protocol::key_slots::Slot;
@@ -29,23 +29,23 @@ pub(crate) fn put_on(key: &[u8], lease: i64) -> RequestOp {
 /// when it was asked for; `None` where the key was changed since it was seen, or the lease ended: then
 /// it has to be looked at again.
 pub(crate) async fn hold(
-    core: &Core,
-    visit: &WaitScope<'_>,
+    shared: &Shared,
+    scope: &WaitScope<'_>,
     claim: &Claim,
     entry: &Entry,
 ) -> Result<Option<(i64, Moment)>, Refusal> {
-    let lease = visit.lease(claim).await?;
+    let lease = scope.lease(claim).await?;
     // Another client may have put it there, with a note of its own.
     let slot =
-        if entry.key == core.layout.key(claim, Slot::Own) { Slot::Own } else { Slot::Shared(claim.id) };
-    let (key, value) = (entry.key.clone(), core.layout.value(claim, slot));
+        if entry.key == shared.layout.key(claim, Slot::Own) { Slot::Own } else { Slot::Reused(claim.id) };
+    let (key, value) = (entry.key.clone(), shared.layout.value(claim, slot));
     let put = PutRequest { key, value, lease: lease.id, ignore_value: false };
     let request = TxnRequest {
         compare: unchanged(entry),
         success: vec![op(Request::Put(put))],
         ..TxnRequest::default()
     };
-    match core.step(claim, &lease, request).await {
+    match shared.step(claim, &lease, request).await {
         Ok((answer, asked_at)) => {
             tracing::trace!(
                 resource = %claim.resource, moved = answer.value.succeeded, term = term(answer.value.header), "held"
@@ -53,8 +53,8 @@ pub(crate) async fn hold(
             Ok(answer.value.succeeded.then_some((lease.id, asked_at)))
         }
         Err(Refusal::NoSuchLease) => {
-            let now = core.now();
-            core.roster().lease_ended(lease.id, now);
+            let now = shared.now();
+            shared.lease_table().lease_ended(lease.id, now);
             Ok(None)
         }
         Err(refusal) => Err(refusal),
@@ -66,14 +66,14 @@ pub(crate) async fn hold(
 ///
 /// # Cancel safety
 /// A move that was sent may take effect later, unless the key is changed before.
-pub(crate) async fn park(core: &Core, claim: &Claim, entry: &Entry) -> i64 {
+pub(crate) async fn park(shared: &Shared, claim: &Claim, entry: &Entry) -> i64 {
     let length = crate::state::lease::length_for(claim.ttl);
     if !is_worth_parking(length) {
         return entry.changed;
     }
     let mut pause = AGAIN;
     loop {
-        match try_to_park(core, claim, entry).await {
+        match try_to_park(shared, claim, entry).await {
             Ok(changed) => return changed.unwrap_or(entry.changed),
             Err(refusal) => {
                 tracing::debug!(resource = %claim.resource, ?refusal, "a waiting claim was not parked")
@@ -84,10 +84,10 @@ pub(crate) async fn park(core: &Core, claim: &Claim, entry: &Entry) -> i64 {
     }
 }
 
-async fn try_to_park(core: &Core, claim: &Claim, entry: &Entry) -> Result<Option<i64>, Refusal> {
-    let lease: Lease = core.lease_of(Purpose::Wait).await?;
+async fn try_to_park(shared: &Shared, claim: &Claim, entry: &Entry) -> Result<Option<i64>, Refusal> {
+    let lease: Lease = shared.lease_of(Purpose::Wait).await?;
     // Counted before it is sent: the lease is kept alive whether or not there is an answer.
-    core.roster().park(claim.id, lease.id);
+    shared.lease_table().park(claim.id, lease.id);
     if entry.lease == lease.id {
         return Ok(Some(entry.changed));
     }
@@ -96,9 +96,9 @@ async fn try_to_park(core: &Core, claim: &Claim, entry: &Entry) -> Result<Option
         success: vec![put_on(&entry.key, lease.id)],
         ..TxnRequest::default()
     };
-    let asked = core.cluster.ask(|line| {
+    let asked = shared.cluster.ask(|conn| {
         let request = request.clone();
-        async move { line.txn(request).await }
+        async move { conn.txn(request).await }
     });
     match asked.await {
         // If the key was changed meanwhile, the waiter learns of it by the next look.
@@ -108,8 +108,8 @@ async fn try_to_park(core: &Core, claim: &Claim, entry: &Entry) -> Result<Option
         }
         Err(refusal) => {
             if matches!(refusal, Refusal::NoSuchLease) {
-                let now = core.now();
-                core.roster().lease_ended(lease.id, now);
+                let now = shared.now();
+                shared.lease_table().lease_ended(lease.id, now);
             }
             Err(refusal)
         }

@@ -16,11 +16,11 @@ use leasehold_core::{
 };
 
 use super::EtcdBackend;
-use crate::client::Core;
+use crate::client::Shared;
 use crate::net::cluster::Answer;
 use crate::net::error::Refusal;
 use crate::net::watcher::Target;
-use crate::protocol::layout::look_up;
+use crate::protocol::layout::key_request;
 use crate::protocol::proto::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest,
     RangeRequest, Request, RequestOp, TxnRequest, TxnResponse,
@@ -40,32 +40,32 @@ impl Registers for EtcdBackend {
     }
 
     async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
-        Ok(look(&self.core, &Place::of(&self.core, at)).await?.0)
+        Ok(look(&self.shared, &Place::of(&self.shared, at)).await?.0)
     }
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
         self.registers.check(put)?;
-        let place = Place::of(&self.core, at);
+        let place = Place::of(&self.shared, at);
         // A stamp of another store is of no state of this one.
         let Some(seen) = State::read(seen) else { return Ok(None) };
         match &put.value {
-            None => remove(&self.core, &place, seen).await,
-            Some(value) => write(&self.core, &place, seen, value, put.keep).await,
+            None => remove(&self.shared, &place, seen).await,
+            Some(value) => write(&self.shared, &place, seen, value, put.keep).await,
         }
     }
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
-        let place = Place::of(&self.core, at);
+        let place = Place::of(&self.shared, at);
         let end = [place.key.as_slice(), &[0]].concat();
         loop {
-            let (found, revision) = look(&self.core, &place).await?;
+            let (found, revision) = look(&self.shared, &place).await?;
             if patience.is_ended() || found.stamp != *seen {
                 return Ok(found);
             }
             let span = Span { start: place.key.clone(), end: end.clone() };
-            let watch = self.core.watcher.watch([Target::Any(span)], revision + 1);
+            let watch = self.shared.watcher.watch([Target::Any(span)], revision + 1);
             tokio::select! {
-                rung = watch.rung() => rung?,
+                woken = watch.woken() => woken?,
                 () = patience.ended() => {}
                 () = tokio::time::sleep(patience.left()) => {}
             }
@@ -82,13 +82,13 @@ struct Place {
 }
 
 impl Place {
-    fn of(core: &Core, at: &Resource) -> Place {
-        Place { key: core.layout.register(at), removals: core.layout.removals(at) }
+    fn of(shared: &Shared, at: &Resource) -> Place {
+        Place { key: shared.layout.register(at), removals: shared.layout.removals(at) }
     }
 
     /// Looks at the key, and at the key that distinguishes one absence from the next.
     fn looks(&self) -> Vec<RequestOp> {
-        vec![op(Request::Range(whole(&self.key))), op(Request::Range(look_up(&self.removals)))]
+        vec![op(Request::Range(whole(&self.key))), op(Request::Range(key_request(&self.removals)))]
     }
 }
 
@@ -131,13 +131,13 @@ impl State {
 }
 
 /// Returns the present value, and the revision at which it was looked at.
-async fn look(core: &Core, place: &Place) -> Result<(Registered, i64), Failure> {
+async fn look(shared: &Shared, place: &Place) -> Result<(Registered, i64), Failure> {
     let request = TxnRequest { success: place.looks(), ..TxnRequest::default() };
-    let asked = core.cluster.ask(|line| {
+    let asked = shared.cluster.ask(|conn| {
         let request = request.clone();
-        async move { line.txn(request).await }
+        async move { conn.txn(request).await }
     });
-    let answer = asked.await.map_err(Refusal::of_a_look)?.value;
+    let answer = asked.await.map_err(Refusal::without_effect)?.value;
     let revision = answer.header.map_or(0, |header| header.revision);
     let mut found = answer.responses.into_iter().filter_map(into_range);
     let (values, removed) = (found.next().unwrap_or_default(), found.next().unwrap_or_default());
@@ -148,22 +148,22 @@ async fn look(core: &Core, place: &Place) -> Result<(Registered, i64), Failure> 
     let (_, value) = unframed(kv)?;
     let left = match kv.lease {
         0 => None,
-        id => Some(time_left(core, id).await?),
+        id => Some(time_left(shared, id).await?),
     };
     let registered = Registered { value: Some(value.to_vec()), stamp: State::of(kv).stamp(), left };
     Ok((registered, revision))
 }
 
-async fn time_left(core: &Core, id: i64) -> Result<Duration, Failure> {
+async fn time_left(shared: &Shared, id: i64) -> Result<Duration, Failure> {
     let asked =
-        core.cluster.ask(|line| async move { line.time_to_live(LeaseTimeToLiveRequest { id }).await });
-    let ttl = asked.await.map_err(Refusal::of_a_look)?.value.ttl;
+        shared.cluster.ask(|conn| async move { conn.time_to_live(LeaseTimeToLiveRequest { id }).await });
+    let ttl = asked.await.map_err(Refusal::without_effect)?.value.ttl;
     // A lease that has ended meanwhile is counted below zero.
     Ok(Duration::from_secs(u64::try_from(ttl).unwrap_or_default()))
 }
 
 async fn write(
-    core: &Core,
+    shared: &Shared,
     place: &Place,
     seen: State,
     value: &[u8],
@@ -171,11 +171,11 @@ async fn write(
 ) -> Result<Option<Stamp>, Failure> {
     let lease = match keep {
         None => 0,
-        Some(keep) => lease_for(core, keep).await?,
+        Some(keep) => lease_for(shared, keep).await?,
     };
-    let mark = draw()?.to_be_bytes();
+    let mark = random_number()?.to_be_bytes();
     let put = PutRequest { key: place.key.clone(), value: framed(mark, value), lease, ignore_value: false };
-    let Answer { value: answer, doubt } = ask(core, place, seen, vec![op(Request::Put(put))]).await?;
+    let Answer { value: answer, doubt } = ask(shared, place, seen, vec![op(Request::Put(put))]).await?;
     let revision = answer.header.map_or(0, |header| header.revision);
     let written = match answer.succeeded {
         true if seen.created == 0 => Some(State { created: revision, version: 1 }),
@@ -190,17 +190,17 @@ async fn write(
         },
     };
     if lease != 0 {
-        settle(core, lease, written.is_some()).await?;
+        settle(shared, lease, written.is_some()).await?;
     }
     Ok(written.map(State::stamp))
 }
 
-async fn remove(core: &Core, place: &Place, seen: State) -> Result<Option<Stamp>, Failure> {
+async fn remove(shared: &Shared, place: &Place, seen: State) -> Result<Option<Stamp>, Failure> {
     let delete = op(Request::Delete(DeleteRangeRequest { key: place.key.clone() }));
     let note = PutRequest { key: place.removals.clone(), ..PutRequest::default() };
     // A register without a value stays as it is.
     let then = if seen.created == 0 { Vec::new() } else { vec![delete, op(Request::Put(note))] };
-    let Answer { value: answer, doubt } = ask(core, place, seen, then).await?;
+    let Answer { value: answer, doubt } = ask(shared, place, seen, then).await?;
     match (answer.succeeded, doubt) {
         (true, _) if seen.created == 0 => Ok(Some(seen.stamp())),
         (true, _) => {
@@ -214,41 +214,41 @@ async fn remove(core: &Core, place: &Place, seen: State) -> Result<Option<Stamp>
 
 /// Does this if the register is as it was seen, and else shows it.
 async fn ask(
-    core: &Core,
+    shared: &Shared,
     place: &Place,
     seen: State,
     then: Vec<RequestOp>,
 ) -> Result<Answer<TxnResponse>, Failure> {
     let request = TxnRequest { compare: seen.holds(place), success: then, failure: place.looks() };
-    let asked = core.cluster.ask(|line| {
+    let asked = shared.cluster.ask(|conn| {
         let request = request.clone();
-        async move { line.txn(request).await }
+        async move { conn.txn(request).await }
     });
     asked.await.map_err(Refusal::into_failure)
 }
 
 /// Opens a new lease that is longer than a value is to be kept.
-async fn lease_for(core: &Core, keep: Duration) -> Result<i64, Failure> {
+async fn lease_for(shared: &Shared, keep: Duration) -> Result<i64, Failure> {
     let ttl = i64::try_from(length_for(keep.min(MAX_KEEP))).unwrap_or(i64::MAX);
-    let id = (draw()? >> 1).max(1).cast_signed();
-    let asked = core.cluster.ask(|line| async move { line.grant(LeaseGrantRequest { ttl, id }).await });
+    let id = (random_number()? >> 1).max(1).cast_signed();
+    let asked = shared.cluster.ask(|conn| async move { conn.grant(LeaseGrantRequest { ttl, id }).await });
     match asked.await {
         // No other writer draws this number: the value exists by this request, sent before.
         Ok(_) | Err(Refusal::LeaseExists) => Ok(id),
-        Err(refusal) => Err(refusal.of_a_look()),
+        Err(refusal) => Err(refusal.without_effect()),
     }
 }
 
 /// Lets the time of a lease begin anew once its value is stored, so that it is not forgotten too early;
 /// ends the lease of a value that was not written.
-async fn settle(core: &Core, lease: i64, is_written: bool) -> Result<(), Failure> {
+async fn settle(shared: &Shared, lease: i64, is_written: bool) -> Result<(), Failure> {
     if !is_written {
         // A lease that is not ended now ends by itself: nothing hangs on it.
-        let ended = core.cluster.ask(|line| async move { line.revoke(lease).await });
+        let ended = shared.cluster.ask(|conn| async move { conn.revoke(lease).await });
         _ = ended.await;
         return Ok(());
     }
-    let kept = core.cluster.ask(|line| async move { line.keep(vec![lease]).await });
+    let kept = shared.cluster.ask(|conn| async move { conn.keep_alive(vec![lease]).await });
     kept.await.map(drop).map_err(|refusal| {
         let mut failure = refusal.into_failure();
         failure.effect = Effect::Unknown;
@@ -278,7 +278,7 @@ fn in_doubt() -> Failure {
     Failure::unanswered("a server did not answer, and another one says that the value has changed since")
 }
 
-fn draw() -> Result<u64, Failure> {
+fn random_number() -> Result<u64, Failure> {
     getrandom::u64().map_err(|error| {
         Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
     })

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use leasehold_core::{Claim, ClaimId, Effect, Failure, Release};
 
-use crate::client::Core;
+use crate::client::Shared;
 use crate::net::cluster::Answer;
 use crate::net::error::Refusal;
 use crate::protocol::key_slots::Slot;
@@ -11,28 +11,28 @@ use crate::protocol::txn::Erase;
 use crate::state::lease_table::View;
 
 /// Ends each claim, granted, waiting or of unknown outcome alike.
-pub(crate) async fn release(core: &Core, batch: &[&Claim]) -> Vec<Release> {
-    let now = core.now();
+pub(crate) async fn release(shared: &Shared, batch: &[&Claim]) -> Vec<Release> {
+    let now = shared.now();
     let views: Vec<_> = {
-        let roster = core.roster();
-        batch.iter().map(|claim| roster.view(claim, now)).collect()
+        let table = shared.lease_table();
+        batch.iter().map(|claim| table.view(claim, now)).collect()
     };
     let doubtful = views.iter().flatten().filter(|view| view.doubt).map(|view| view.lease);
-    if let Err(refusal) = settle(core, doubtful).await {
+    if let Err(refusal) = settle(shared, doubtful).await {
         let failure = refusal.into_failure();
         return batch.iter().map(|_| Release::Unknown(failure.clone())).collect();
     }
     let both = || batch.iter().zip(&views);
     let key = |(claim, view): (&&Claim, &Option<View>)| match view {
         Some(view) => view.erase.clone(),
-        None => core.layout.erase(claim, Slot::Own),
+        None => shared.layout.erase(claim, Slot::Own),
     };
     let keys: Vec<Erase> = both().map(key).collect();
-    let seated: Vec<Option<ClaimId>> = both().map(|(claim, view)| view.as_ref().map(|_| claim.id)).collect();
-    let deleted = delete(core, &seated, &keys).await;
+    let tracked: Vec<Option<ClaimId>> = both().map(|(claim, view)| view.as_ref().map(|_| claim.id)).collect();
+    let deleted = delete(shared, &tracked, &keys).await;
     let deleted = both().zip(deleted).map(async |((claim, view), deleted)| match (view, deleted) {
-        (None, Ok(Answer { value: false, doubt })) if core.layout.has_slots() => {
-            let found = core.delete_from_slot(claim).await?;
+        (None, Ok(Answer { value: false, doubt })) if shared.layout.has_slots() => {
+            let found = shared.delete_from_slot(claim).await?;
             Ok(Answer { doubt: doubt || found.doubt, ..found })
         }
         (_, deleted) => deleted,
@@ -59,47 +59,47 @@ pub(crate) async fn release(core: &Core, batch: &[&Claim]) -> Vec<Release> {
 }
 
 /// Ends claims of this client, for good.
-pub(crate) async fn end(core: &Core, claims: &[ClaimId], keys: &[Erase]) -> Result<(), Failure> {
+pub(crate) async fn end(shared: &Shared, claims: &[ClaimId], keys: &[Erase]) -> Result<(), Failure> {
     let doubtful: Vec<i64> = {
-        let roster = core.roster();
-        claims.iter().filter_map(|claim| roster.is_unsettled(*claim)).collect()
+        let table = shared.lease_table();
+        claims.iter().filter_map(|claim| table.unsettled_lease(*claim)).collect()
     };
-    settle(core, doubtful.into_iter()).await.map_err(unsettled)?;
-    let seated: Vec<Option<ClaimId>> = claims.iter().copied().map(Some).collect();
-    for deleted in delete(core, &seated, keys).await {
+    settle(shared, doubtful.into_iter()).await.map_err(unsettled)?;
+    let tracked: Vec<Option<ClaimId>> = claims.iter().copied().map(Some).collect();
+    for deleted in delete(shared, &tracked, keys).await {
         deleted.map_err(unsettled)?;
     }
     Ok(())
 }
 
-/// Deletes the keys of claims. Seats of those that have one are updated before the request is sent and
-/// when it is answered.
+/// Deletes the keys of claims. The states of tracked claims are updated before the request is
+/// sent and when it is answered.
 async fn delete(
-    core: &Core,
-    seated: &[Option<ClaimId>],
+    shared: &Shared,
+    tracked: &[Option<ClaimId>],
     keys: &[Erase],
 ) -> Vec<Result<Answer<bool>, Refusal>> {
-    let now = core.now();
+    let now = shared.now();
     {
-        let mut roster = core.roster();
-        seated.iter().flatten().for_each(|claim| roster.erasing(*claim));
+        let mut table = shared.lease_table();
+        tracked.iter().flatten().for_each(|claim| table.erasing(*claim));
     }
-    let deleted = core.delete(keys).await;
-    let mut roster = core.roster();
-    for (claim, deleted) in seated.iter().zip(&deleted) {
+    let deleted = shared.delete(keys).await;
+    let mut table = shared.lease_table();
+    for (claim, deleted) in tracked.iter().zip(&deleted) {
         if let (Some(claim), Ok(answer)) = (claim, deleted) {
-            roster.erased(*claim, answer.doubt, now);
+            table.erased(*claim, answer.doubt, now);
         }
     }
-    drop(roster);
+    drop(table);
     deleted
 }
 
-async fn settle(core: &Core, doubtful: impl Iterator<Item = i64>) -> Result<(), Refusal> {
+async fn settle(shared: &Shared, doubtful: impl Iterator<Item = i64>) -> Result<(), Refusal> {
     let mut leases: Vec<i64> = doubtful.collect();
     leases.sort_unstable();
     leases.dedup();
-    core.move_marks(leases).await
+    shared.move_marks(leases).await
 }
 
 /// Returns the failure for an end that did not happen: the claim still exists.

@@ -1,4 +1,4 @@
-//! The cluster as one: which server is asked, for how long, and which one next.
+//! The cluster as a whole: chooses the server of a request, its time limit, and the next server.
 //!
 //! Ground rules: every request of this backend may be repeated, so it is, until the time for it is
 //! over. A server that does not answer in its part of that time is left for the next one, and gets a
@@ -21,7 +21,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 
 use crate::config::{EtcdConfig, Order};
 use crate::net::error::{Advice, Refusal, judge};
-use crate::net::member::{Line, Member, OTHER_CLUSTER};
+use crate::net::member::{Connection, Member, OTHER_CLUSTER};
 use crate::net::outage::{Outage, Probe};
 use crate::protocol::proto::{AuthenticateRequest, StatusResponse};
 
@@ -81,30 +81,30 @@ impl Cluster {
     }
 
     /// Asks until there is an answer, at most for the configured time.
-    pub(crate) async fn ask<T, F>(&self, ask: impl Fn(Line) -> F) -> Result<Answer<T>, Refusal>
+    pub(crate) async fn ask<T, F>(&self, ask: impl Fn(Connection) -> F) -> Result<Answer<T>, Refusal>
     where
         F: Future<Output = Result<T, Status>>,
     {
         self.ask_at(Pace::Shared, self.config.timeout, ask).await
     }
 
-    /// Asks for what keeps leases, until there is an answer or `limit` is over.
-    pub(crate) async fn ask_to_keep<T, F>(
+    /// Sends keep-alives, until there is an answer or `limit` is over.
+    pub(crate) async fn ask_keepalive<T, F>(
         &self,
         limit: Duration,
-        ask: impl Fn(Line) -> F,
+        ask: impl Fn(Connection) -> F,
     ) -> Result<Answer<T>, Refusal>
     where
         F: Future<Output = Result<T, Status>>,
     {
-        self.ask_at(Pace::Fixed(limit / KEPT_PACE), limit, ask).await
+        self.ask_at(Pace::Fixed(limit / KEEPALIVE_PACE), limit, ask).await
     }
 
     async fn ask_at<T, F>(
         &self,
         pace: Pace,
         limit: Duration,
-        ask: impl Fn(Line) -> F,
+        ask: impl Fn(Connection) -> F,
     ) -> Result<Answer<T>, Refusal>
     where
         F: Future<Output = Result<T, Status>>,
@@ -146,7 +146,7 @@ impl Cluster {
                     Failure::unanswered(format!("{} did not answer in time", chosen.member.name()))
                 }
             };
-            self.leave(&chosen);
+            self.prefer_next(&chosen);
             doubt |= failure.effect == Effect::Unknown;
             tracing::debug!(server = chosen.member.name(), %failure, "a server did not answer as it should");
             tries += 1;
@@ -180,7 +180,7 @@ impl Cluster {
         let turn = async {
             match pace {
                 Pace::Shared => self.outage.turn().await,
-                Pace::Fixed(pace) => self.outage.hurried_turn(pace).await,
+                Pace::Fixed(pace) => self.outage.keepalive_turn(pace).await,
             }
         };
         tokio::select! {
@@ -203,8 +203,8 @@ impl Cluster {
         let asking = (0..self.members.len()).map(|number| async move {
             let chosen = self.chosen(number);
             let asked = async {
-                let line = self.line(&chosen).await.ok()?;
-                Some(line.status().await)
+                let conn = self.connection(&chosen).await.ok()?;
+                Some(conn.status().await)
             };
             match timeout(STATE_LIMIT, asked).await.ok().flatten() {
                 Some(Ok(state)) => Ok(Some(state)),
@@ -230,7 +230,7 @@ impl Cluster {
         self.config.user()
     }
 
-    /// Returns `true` if the servers ask for a certificate, as far as this client knows.
+    /// Returns `true` if this client shows a certificate.
     pub(crate) fn shows_certificate(&self) -> bool {
         self.config.tls.as_ref().is_some_and(|files| files.cert.is_some())
     }
@@ -247,13 +247,13 @@ impl Cluster {
     }
 
     /// Returns a connection to a chosen server, logged in.
-    pub(crate) async fn line(&self, chosen: &Chosen<'_>) -> Result<Line, Advice> {
+    pub(crate) async fn connection(&self, chosen: &Chosen<'_>) -> Result<Connection, Advice> {
         let token = chosen.login.get_or_try_init(|| self.log_in(chosen.member)).await?;
-        Ok(chosen.member.line(token.clone()))
+        Ok(chosen.member.connection(token.clone()))
     }
 
     /// Asks another server first from now on, unless another request has done that already.
-    pub(crate) fn leave(&self, chosen: &Chosen<'_>) {
+    pub(crate) fn prefer_next(&self, chosen: &Chosen<'_>) {
         let next = (chosen.number + 1) % self.members.len();
         let _ = self.preferred.compare_exchange(chosen.number, next, Ordering::Relaxed, Ordering::Relaxed);
     }
@@ -261,7 +261,7 @@ impl Cluster {
     /// Drops the connection to a server that hangs.
     pub(crate) fn reconnect(&self, chosen: &Chosen<'_>) {
         chosen.member.reconnect(chosen.connection);
-        self.leave(chosen);
+        self.prefer_next(chosen);
     }
 
     /// Makes the next request log in anew, unless another request has done that already.
@@ -272,12 +272,12 @@ impl Cluster {
         }
     }
 
-    async fn ask_one<T, F>(&self, chosen: &Chosen<'_>, ask: &impl Fn(Line) -> F) -> Result<T, Advice>
+    async fn ask_one<T, F>(&self, chosen: &Chosen<'_>, ask: &impl Fn(Connection) -> F) -> Result<T, Advice>
     where
         F: Future<Output = Result<T, Status>>,
     {
-        let line = self.line(chosen).await?;
-        ask(line).await.map_err(|status| judge(&status))
+        let conn = self.connection(chosen).await?;
+        ask(conn).await.map_err(|status| judge(&status))
     }
 
     async fn log_in(&self, member: &Member) -> Result<Option<MetadataValue<Ascii>>, Advice> {
@@ -285,7 +285,7 @@ impl Cluster {
         let Some((name, password)) = self.config.login().map_err(failed)? else { return Ok(None) };
         let request = AuthenticateRequest { name, password: reveal(&password).to_owned() };
         let answer =
-            member.line(None).authenticate(request).await.map_err(|status| match judge(&status) {
+            member.connection(None).authenticate(request).await.map_err(|status| match judge(&status) {
                 // Nothing else was sent yet, and a login changes nothing.
                 Advice::TryElsewhere(mut failure) => {
                     failure.effect = Effect::None;
@@ -332,7 +332,7 @@ const MIN_PART: Duration = Duration::from_millis(100);
 /// The most logins for one request.
 const LOGINS: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(50);
-/// A request that keeps leases asks about so often within its time limit while no server answers.
-const KEPT_PACE: u32 = 10;
+/// The number of times that a keep-alive is sent within its time limit while no server answers.
+const KEEPALIVE_PACE: u32 = 10;
 /// The time by which a server that is down may delay the opening of a client.
 const STATE_LIMIT: Duration = Duration::from_millis(500);

@@ -39,8 +39,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the same for a request that changes nothing, independent of its outcome.
-    pub(crate) fn of_a_look(self) -> Failure {
+    /// Returns the failure of a request that changes nothing, whatever its outcome.
+    pub(crate) fn without_effect(self) -> Failure {
         let mut failure = self.into_failure();
         failure.effect = Effect::None;
         failure
@@ -60,7 +60,7 @@ pub(crate) enum Advice {
 
 /// Reads one error of one server.
 pub(crate) fn judge(status: &Status) -> Advice {
-    if never_left(status) {
+    if was_never_sent(status) {
         let detail = format!("no etcd server can be reached: {}", root_cause(status));
         return Advice::TryElsewhere(Failure::unavailable(detail));
     }
@@ -76,12 +76,17 @@ pub(crate) fn judge(status: &Status) -> Advice {
         // The server says these before it does anything.
         Code::ResourceExhausted if has("database space exceeded") => {
             let advice = "compact and defragment the cluster, then `etcdctl alarm disarm`";
-            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Unavailable, Effect::None, advice)))
+            Advice::GiveUp(Refusal::Failed(failure_of(
+                status,
+                FailureKind::Unavailable,
+                Effect::None,
+                advice,
+            )))
         }
         Code::ResourceExhausted => {
-            Advice::TryElsewhere(told(status, FailureKind::Unavailable, Effect::None, ""))
+            Advice::TryElsewhere(failure_of(status, FailureKind::Unavailable, Effect::None, ""))
         }
-        Code::Unavailable if has("no leader") || has("not capable") => Advice::TryElsewhere(told(
+        Code::Unavailable if has("no leader") || has("not capable") => Advice::TryElsewhere(failure_of(
             status,
             FailureKind::Unavailable,
             Effect::None,
@@ -91,12 +96,17 @@ pub(crate) fn judge(status: &Status) -> Advice {
         Code::DataLoss if has(OTHER_CLUSTER) => {
             let advice =
                 "name the servers of one cluster only, and open the store anew where it was replaced";
-            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Foreign, Effect::Unknown, advice)))
+            Advice::GiveUp(Refusal::Failed(failure_of(status, FailureKind::Foreign, Effect::Unknown, advice)))
         }
         Code::DataLoss if has("corrupt") => {
             let advice =
                 "its servers hold different data: see `etcdctl alarm list` and etcd's page on corruption";
-            Advice::GiveUp(Refusal::Failed(told(status, FailureKind::Unavailable, Effect::None, advice)))
+            Advice::GiveUp(Refusal::Failed(failure_of(
+                status,
+                FailureKind::Unavailable,
+                Effect::None,
+                advice,
+            )))
         }
         Code::PermissionDenied
         | Code::Unimplemented
@@ -112,7 +122,7 @@ pub(crate) fn judge(status: &Status) -> Advice {
             );
             Advice::TryElsewhere(Failure::unanswered(detail))
         }
-        _ => Advice::TryElsewhere(told(status, FailureKind::Unavailable, Effect::Unknown, "")),
+        _ => Advice::TryElsewhere(failure_of(status, FailureKind::Unavailable, Effect::Unknown, "")),
     }
 }
 
@@ -129,24 +139,24 @@ fn refused(status: &Status) -> Failure {
             denied(status, "this cluster knows no users: leave the user out of the URL")
         }
         Code::Unimplemented => {
-            told(status, FailureKind::Unsupported, Effect::None, "etcd 3.4 or later is needed")
+            failure_of(status, FailureKind::Unsupported, Effect::None, "etcd 3.4 or later is needed")
         }
-        _ => told(status, FailureKind::Invalid, Effect::None, ""),
+        _ => failure_of(status, FailureKind::Invalid, Effect::None, ""),
     }
 }
 
 fn denied(status: &Status, advice: &str) -> Failure {
-    told(status, FailureKind::Denied, Effect::None, advice)
+    failure_of(status, FailureKind::Denied, Effect::None, advice)
 }
 
-fn told(status: &Status, kind: FailureKind, effect: Effect, advice: &str) -> Failure {
+fn failure_of(status: &Status, kind: FailureKind, effect: Effect, advice: &str) -> Failure {
     let text = status.message();
     let detail = if advice.is_empty() { format!("etcd: {text}") } else { format!("etcd: {text}: {advice}") };
     Failure::new(kind, effect, detail)
 }
 
 /// Returns `true` if no connection existed that the request could have left on.
-fn never_left(status: &Status) -> bool {
+fn was_never_sent(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
         if error.is::<ConnectError>() {
@@ -172,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_have_happened_is_told_as_such() {
+    fn ambiguous_errors_have_unknown_effect() {
         let effect = |code, text: &str| match judge(&Status::new(code, text)) {
             Advice::TryElsewhere(failure) => failure.effect,
             other => panic!("{other:?}"),
@@ -213,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_remedy_of_its_own_is_told_apart() {
+    fn errors_with_a_remedy_are_distinguished() {
         let advice = |code, text: &str| judge(&Status::new(code, text));
         assert!(matches!(
             advice(Code::NotFound, "etcdserver: requested lease not found"),

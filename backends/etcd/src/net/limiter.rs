@@ -5,7 +5,7 @@
 //! does not run yet, the most urgent goes first, and a request that has become needless meanwhile is
 //! never sent.
 //!
-//! Ground rules: a pass is returned on every way out of its request, and so is one that was handed to a
+//! Ground rules: a permit is returned on every way out of its request, and so is one that was handed to a
 //! waiter that left the queue in the same moment. The number of waiters is bounded by the calls of the
 //! seam.
 
@@ -15,56 +15,56 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use leasehold_core::Moment;
 use tokio::sync::oneshot;
 
-/// A fixed number of passes, and a queue for them.
+/// A fixed number of permits, and a queue for them.
 #[derive(Debug)]
-pub(crate) struct Gate(Mutex<State>);
+pub(crate) struct Limiter(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     free: usize,
     /// The waiters, the most urgent first; of equally urgent ones, the earliest first.
-    line: BTreeMap<(Moment, u64), oneshot::Sender<()>>,
+    queue: BTreeMap<(Moment, u64), oneshot::Sender<()>>,
     arrivals: u64,
 }
 
 /// The right to send one request.
 #[derive(Debug)]
-pub(crate) struct Pass<'a>(&'a Gate);
+pub(crate) struct Permit<'a>(&'a Limiter);
 
-impl Gate {
-    pub(crate) fn new(passes: usize) -> Gate {
-        Gate(Mutex::new(State { free: passes, line: BTreeMap::new(), arrivals: 0 }))
+impl Limiter {
+    pub(crate) fn new(permits: usize) -> Limiter {
+        Limiter(Mutex::new(State { free: permits, queue: BTreeMap::new(), arrivals: 0 }))
     }
 
-    /// Waits for a pass. The earlier `by` is, the sooner it comes.
+    /// Waits for a permit. The earlier `by` is, the sooner it is granted.
     ///
     /// # Cancel safety
-    /// A waiter that is dropped leaves the queue, and takes no pass along.
-    pub(crate) async fn pass(&self, by: Moment) -> Pass<'_> {
+    /// A waiter that is dropped leaves the queue, and loses no permit.
+    pub(crate) async fn acquire(&self, by: Moment) -> Permit<'_> {
         let (number, turn) = {
             let mut state = self.state();
             if state.free > 0 {
-                // Invariant: the queue is empty while a pass is free.
-                debug_assert!(state.line.is_empty(), "{} wait at a free gate", state.line.len());
+                // Invariant: the queue is empty while a permit is free.
+                debug_assert!(state.queue.is_empty(), "{} wait at a free gate", state.queue.len());
                 state.free -= 1;
-                return Pass(self);
+                return Permit(self);
             }
             state.arrivals += 1;
             let (call, turn) = oneshot::channel();
             let number = (by, state.arrivals);
-            state.line.insert(number, call);
+            state.queue.insert(number, call);
             (number, turn)
         };
-        let mut place = Place { gate: self, number, turn, called: false };
-        // The gate outlives its queue, and it never drops a call without making it.
-        place.called = (&mut place.turn).await.is_ok();
-        Pass(self)
+        let mut queued = QueuedRequest { limiter: self, number, turn, called: false };
+        // The limiter outlives its queue, and it never drops a sender without using it.
+        queued.called = (&mut queued.turn).await.is_ok();
+        Permit(self)
     }
 
-    /// Hands a pass on.
-    fn hand_on(&self) {
+    /// Hands a permit over to the next request.
+    fn hand_over(&self) {
         let mut state = self.state();
-        while let Some((_, call)) = state.line.pop_first() {
+        while let Some((_, call)) = state.queue.pop_first() {
             if call.send(()).is_ok() {
                 return;
             }
@@ -78,30 +78,30 @@ impl Gate {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.0.hand_on();
+        self.0.hand_over();
     }
 }
 
 /// A request in the queue.
-struct Place<'a> {
-    gate: &'a Gate,
+struct QueuedRequest<'a> {
+    limiter: &'a Limiter,
     number: (Moment, u64),
     turn: oneshot::Receiver<()>,
     called: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuedRequest<'_> {
     fn drop(&mut self) {
         if self.called {
             return;
         }
-        self.gate.state().line.remove(&self.number);
+        self.limiter.state().queue.remove(&self.number);
         self.turn.close();
         if self.turn.try_recv().is_ok() {
-            // Called and gone in the same moment.
-            self.gate.hand_on();
+            // It was handed a permit and dropped in the same moment.
+            self.limiter.hand_over();
         }
     }
 }
@@ -117,36 +117,39 @@ mod tests {
     }
 
     #[test]
-    fn the_most_urgent_goes_first_and_of_equals_who_came_first() {
-        let gate = Gate::new(1);
-        let pass = gate.pass(at(9)).now_or_never().unwrap();
-        let mut line: Vec<_> = [5, 3, 3, 4].map(|by| Box::pin(gate.pass(at(by)))).into_iter().collect();
-        assert!(line.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
-        let mut pass = Some(pass);
+    fn most_urgent_request_goes_first_and_equals_in_order() {
+        let limiter = Limiter::new(1);
+        let permit = limiter.acquire(at(9)).now_or_never().unwrap();
+        let mut queue: Vec<_> =
+            [5, 3, 3, 4].map(|by| Box::pin(limiter.acquire(at(by)))).into_iter().collect();
+        assert!(queue.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
+        let mut permit = Some(permit);
         for expected in [1, 2, 3, 0] {
-            drop(pass.take());
-            let came: Vec<_> = line.iter_mut().map(|wait| wait.as_mut().now_or_never()).enumerate().collect();
-            let mut came: Vec<_> = came.into_iter().filter_map(|(n, pass)| Some((n, pass?))).collect();
-            assert_eq!(came.len(), 1);
-            let (number, next) = came.remove(0);
+            drop(permit.take());
+            let granted: Vec<_> =
+                queue.iter_mut().map(|wait| wait.as_mut().now_or_never()).enumerate().collect();
+            let mut granted: Vec<_> =
+                granted.into_iter().filter_map(|(n, permit)| Some((n, permit?))).collect();
+            assert_eq!(granted.len(), 1);
+            let (number, next) = granted.remove(0);
             assert_eq!(number, expected);
-            line[number] = Box::pin(gate.pass(at(99)));
-            pass = Some(next);
+            queue[number] = Box::pin(limiter.acquire(at(99)));
+            permit = Some(next);
         }
     }
 
     #[test]
-    fn who_leaves_the_line_takes_no_pass_along() {
-        let gate = Gate::new(1);
-        let pass = gate.pass(at(0)).now_or_never().unwrap();
-        let mut waits = [Box::pin(gate.pass(at(1))), Box::pin(gate.pass(at(2)))];
+    fn cancelled_waiter_does_not_leak_a_permit() {
+        let limiter = Limiter::new(1);
+        let permit = limiter.acquire(at(0)).now_or_never().unwrap();
+        let mut waits = [Box::pin(limiter.acquire(at(1))), Box::pin(limiter.acquire(at(2)))];
         assert!(waits.iter_mut().all(|wait| wait.as_mut().now_or_never().is_none()));
         let [called, mut next] = waits;
-        drop(pass);
+        drop(permit);
         // It was called by now, and has not looked yet.
         drop(called);
-        let pass = next.as_mut().now_or_never().expect("it was handed on");
-        drop(gate.pass(at(3)).now_or_never().is_none().then_some(pass).expect("there is only one"));
-        assert!(gate.pass(at(4)).now_or_never().is_some());
+        let permit = next.as_mut().now_or_never().expect("it was handed on");
+        drop(limiter.acquire(at(3)).now_or_never().is_none().then_some(permit).expect("there is only one"));
+        assert!(limiter.acquire(at(4)).now_or_never().is_some());
     }
 }

@@ -34,18 +34,18 @@ use crate::protocol::proto::{
 pub(crate) struct Member {
     name: String,
     endpoint: Endpoint,
-    connection: watch::Sender<Connection>,
+    connection: watch::Sender<NumberedChannel>,
     first: Arc<FirstAnswer>,
 }
 
 /// A channel, and how many there were before it.
 #[derive(Clone, Debug)]
-struct Connection {
+struct NumberedChannel {
     number: u64,
     channel: Channel,
 }
 
-/// The cluster that this client talks to: that of the first answer.
+/// The cluster that this client uses: that of the first answer.
 ///
 /// The URL may name servers of two clusters, or a server may come back as another cluster's. Locks of
 /// one exclude no claims on the other, so an answer from another cluster than the first does not count.
@@ -90,7 +90,7 @@ impl Member {
         if let Some(tls) = tls {
             endpoint = endpoint.tls_config(tls).map_err(unusable)?;
         }
-        let connection = watch::Sender::new(Connection { number: 0, channel: endpoint.connect_lazy() });
+        let connection = watch::Sender::new(NumberedChannel { number: 0, channel: endpoint.connect_lazy() });
         Ok(Member { name: host.to_string(), endpoint, connection, first })
     }
 
@@ -100,9 +100,9 @@ impl Member {
     }
 
     /// Returns the connection as it is now.
-    pub(crate) fn line(&self, token: Option<MetadataValue<Ascii>>) -> Line {
+    pub(crate) fn connection(&self, token: Option<MetadataValue<Ascii>>) -> Connection {
         let channel = self.connection.borrow().channel.clone();
-        Line { channel, token, first: self.first.clone() }
+        Connection { channel, token, first: self.first.clone() }
     }
 
     /// Returns which connection it is now, for [`Member::reconnect`].
@@ -110,13 +110,13 @@ impl Member {
         self.connection.borrow().number
     }
 
-    /// Begins with a new connection: the one of this number may hang for as long as the system's own
-    /// limits. Where all that was sent over it was late, they all say so, and it is left once.
+    /// Replaces the connection of this number, which may hang for as long as the system's own limits. All
+    /// requests that were late on it may call this; it is replaced once.
     pub(crate) fn reconnect(&self, number: u64) {
         self.connection.send_if_modified(|connection| {
             let is_current = connection.number == number;
             if is_current {
-                *connection = Connection { number: number + 1, channel: self.endpoint.connect_lazy() };
+                *connection = NumberedChannel { number: number + 1, channel: self.endpoint.connect_lazy() };
             }
             is_current
         });
@@ -130,9 +130,9 @@ impl Member {
     }
 }
 
-/// A connection with what every request on it carries.
+/// A connection, with the token that every request on it carries.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct Connection {
     channel: Channel,
     token: Option<MetadataValue<Ascii>>,
     first: Arc<FirstAnswer>,
@@ -141,12 +141,12 @@ pub(crate) struct Line {
 /// The answer to a keep-alive: the term of the server that passed it on, and the ttl of each lease, 0
 /// for one that does not exist.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeepAliveReply {
     pub(crate) term: u64,
     pub(crate) ttls: HashMap<i64, i64>,
 }
 
-impl Line {
+impl Connection {
     pub(crate) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
         let found: RangeResponse = self.unary("/etcdserverpb.KV/Range", request).await?;
         self.first.check(found.header)?;
@@ -209,12 +209,12 @@ impl Line {
     }
 
     /// Keeps leases alive: all of them on one stream, which ends with its last answer.
-    pub(crate) async fn keep(&self, leases: Vec<i64>) -> Result<Kept, Status> {
+    pub(crate) async fn keep_alive(&self, leases: Vec<i64>) -> Result<KeepAliveReply, Status> {
         let count = leases.len();
         let requests = stream::iter(leases.into_iter().map(|id| LeaseKeepAliveRequest { id }));
         let mut answers: Streaming<LeaseKeepAliveResponse> =
             self.streaming("/etcdserverpb.Lease/LeaseKeepAlive", requests).await?;
-        let mut kept = Kept { term: u64::MAX, ttls: HashMap::with_capacity(count) };
+        let mut kept = KeepAliveReply { term: u64::MAX, ttls: HashMap::with_capacity(count) };
         while kept.ttls.len() < count {
             let Some(answer) = answers.next().await.transpose()? else {
                 return Err(Status::unavailable("the keep-alive stream ended early"));
@@ -227,19 +227,19 @@ impl Line {
         Ok(kept)
     }
 
-    /// Opens a stream of watches. Whether what comes is of the right cluster is for [`Line::check`].
+    /// Opens a stream of watches. [`Connection::check`] checks that an answer is of the right cluster.
     pub(crate) async fn watch(
         &self,
-        orders: mpsc::Receiver<WatchRequest>,
+        requests: mpsc::Receiver<WatchRequest>,
     ) -> Result<Streaming<WatchResponse>, Status> {
-        let orders = stream::unfold(orders, |mut orders| async {
-            let order = orders.recv().await?;
-            Some((order, orders))
+        let requests = stream::unfold(requests, |mut requests| async {
+            let request = requests.recv().await?;
+            Some((request, requests))
         });
-        self.streaming("/etcdserverpb.Watch/Watch", orders).await
+        self.streaming("/etcdserverpb.Watch/Watch", requests).await
     }
 
-    /// Checks that an answer is of the cluster that this client talks to.
+    /// Checks that an answer is of the cluster that this client uses.
     pub(crate) fn check(&self, header: Option<Header>) -> Result<(), Status> {
         self.first.check(header)
     }

@@ -2,10 +2,10 @@
 //!
 //! Ground rules: a request that every server failed to answer, while no other request was answered
 //! either, begins an outage. From then on one request at a time asks, after pauses that double and are
-//! spread by chance, and all others wait for what it learns. Any answer ends the outage. So what a
+//! jittered, and all others wait for its outcome. Any answer ends the outage. So what a
 //! client sends during an election does not grow with what it wants.
 //!
-//! A lease may end while its renewal waits for the others. So what keeps leases asks beside them, one
+//! A lease may end while its renewal waits for the others. So keep-alives ask independently of them, one
 //! request at a time in a fixed part of the time that it has.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +36,7 @@ struct Down {
     /// `true` if that request pauses or asks.
     is_taken: bool,
     /// The time at which a request that keeps leases last began to ask.
-    hurried_at: Option<Instant>,
+    keepalive_asked_at: Option<Instant>,
     failure: Failure,
 }
 
@@ -52,7 +52,7 @@ enum Role {
     Wait(u64),
 }
 
-/// Pauses that double, each cut by chance to between a half and the whole.
+/// Pauses that double, each jittered to between a half and the whole.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Backoff(u32);
 
@@ -62,7 +62,7 @@ impl Outage {
         self.answers.load(Ordering::Acquire)
     }
 
-    /// Notes that a server answered.
+    /// Records that a server answered.
     pub(crate) fn answered(&self) {
         self.answers.fetch_add(1, Ordering::AcqRel);
         if self.down().take().is_some() {
@@ -70,7 +70,7 @@ impl Outage {
         }
     }
 
-    /// Notes that all servers failed to answer a request that began when `since` requests had been
+    /// Records that all servers failed to answer a request that began when `since` requests had been
     /// answered. Only the one whose turn it was makes the next pause longer.
     pub(crate) fn failed(&self, since: u64, failure: &Failure, probe: Option<&Probe<'_>>) {
         let mut down = self.down();
@@ -81,17 +81,17 @@ impl Outage {
         let mut failure = failure.clone();
         failure.effect = Effect::None;
         let asked = probe.and_then(|probe| probe.0).map(|(_, turn)| turn);
-        let (mut backoff, turn, is_taken, hurried_at) = match down.take() {
+        let (mut backoff, turn, is_taken, keepalive_asked_at) = match down.take() {
             Some(present) if asked != Some(present.turn) => {
                 *down = Some(Down { failure, ..present });
                 return;
             }
-            Some(present) => (present.backoff, present.turn, present.is_taken, present.hurried_at),
+            Some(present) => (present.backoff, present.turn, present.is_taken, present.keepalive_asked_at),
             // A request that failed has just asked.
             None => (Backoff::default(), 0, false, Some(Instant::now())),
         };
         let pause = backoff.next(FIRST_PAUSE);
-        *down = Some(Down { backoff, pause, turn, is_taken, hurried_at, failure });
+        *down = Some(Down { backoff, pause, turn, is_taken, keepalive_asked_at, failure });
     }
 
     /// Returns why the cluster counts as down; `None` while it does not.
@@ -102,7 +102,7 @@ impl Outage {
     /// Waits until the cluster answers again, or until it is this request's turn to ask.
     ///
     /// # Cancel safety
-    /// A request that is dropped while it waits takes no turn along.
+    /// A request that is dropped while it waits loses no turn.
     pub(crate) async fn turn(&self) -> Probe<'_> {
         let mut overdue = None;
         loop {
@@ -121,7 +121,7 @@ impl Outage {
                     return probe;
                 }
                 Some(Role::Wait(turn)) => {
-                    if timeout(MOST + PROBE_LIMIT, changed).await.is_err() {
+                    if timeout(MAX_PAUSE + PROBE_LIMIT, changed).await.is_err() {
                         overdue = Some(turn);
                     }
                 }
@@ -133,9 +133,9 @@ impl Outage {
     /// ask for `pace`.
     ///
     /// # Cancel safety
-    /// A request that is dropped while it waits takes no turn along.
-    pub(crate) async fn hurried_turn(&self, pace: Duration) -> Probe<'_> {
-        while let Some(opens_at) = self.hurry(pace) {
+    /// A request that is dropped while it waits loses no turn.
+    pub(crate) async fn keepalive_turn(&self, pace: Duration) -> Probe<'_> {
+        while let Some(opens_at) = self.try_keepalive_turn(pace) {
             tokio::select! {
                 () = self.end() => {}
                 () = sleep_until(opens_at) => {}
@@ -144,15 +144,14 @@ impl Outage {
         Probe(None)
     }
 
-    /// Notes that a request that keeps leases asks now, or returns when one may. Returns `None` also
-    /// without an outage.
-    fn hurry(&self, pace: Duration) -> Option<Instant> {
+    /// Records that a keep-alive asks now, or returns when one may. Returns `None` also without an outage.
+    fn try_keepalive_turn(&self, pace: Duration) -> Option<Instant> {
         let mut down = self.down();
         let down = down.as_mut()?;
         let now = Instant::now();
-        let opens_at = down.hurried_at.map(|at| at + pace).filter(|opens_at| *opens_at > now);
+        let opens_at = down.keepalive_asked_at.map(|at| at + pace).filter(|opens_at| *opens_at > now);
         if opens_at.is_none() {
-            down.hurried_at = Some(now);
+            down.keepalive_asked_at = Some(now);
         }
         opens_at
     }
@@ -203,7 +202,7 @@ impl Drop for Probe<'_> {
 impl Backoff {
     /// Returns the next pause, the first one at most `first` long.
     pub(crate) fn next(&mut self, first: Duration) -> Duration {
-        let whole = first.saturating_mul(1 << self.0.min(16)).min(MOST);
+        let whole = first.saturating_mul(1 << self.0.min(16)).min(MAX_PAUSE);
         self.0 += 1;
         // Without random numbers the pauses still grow.
         let chance = getrandom::u32().unwrap_or_default();
@@ -218,7 +217,7 @@ impl Backoff {
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause. An election takes about a second.
-const MOST: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The time for which one request that asks keeps the others waiting: its own time limit may be minutes.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -272,19 +271,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_leaves_or_hangs_keeps_nobody_from_asking() {
+    async fn cancelled_or_hung_probe_does_not_block_other_requests() {
         let outage = down();
         let began = Instant::now();
         drop(outage.turn().await);
         let hangs = outage.turn().await;
-        assert!(began.elapsed() <= MOST, "the next one takes the turn at once");
+        assert!(began.elapsed() <= MAX_PAUSE, "the next one takes the turn at once");
         let asked = Instant::now();
         drop(outage.turn().await);
         assert!(asked.elapsed() >= PROBE_LIMIT);
         drop(hangs);
     }
 
-    /// Lets the request whose turn it is hang: renewals ask beside it, as often for any number of them.
+    /// Lets the request whose turn it is hang: renewals ask all the same, as often for any number of them.
     #[tokio::test(start_paused = true)]
     async fn renewals_ask_at_a_fixed_pace_beside_one_that_hangs() {
         let outage = down();
@@ -295,7 +294,7 @@ mod tests {
         let renewals = (0..100).map(|_| async {
             while began.elapsed() < Duration::from_secs(20) {
                 let since = outage.answers();
-                let probe = outage.hurried_turn(pace).await;
+                let probe = outage.keepalive_turn(pace).await;
                 asked.fetch_add(1, Ordering::Relaxed);
                 outage.failed(since, &Failure::unanswered("refused"), Some(&probe));
             }
@@ -311,7 +310,7 @@ mod tests {
         drop(hangs);
         outage.answered();
         let answered = Instant::now();
-        drop(outage.hurried_turn(pace).await);
+        drop(outage.keepalive_turn(pace).await);
         assert_eq!(answered.elapsed(), Duration::ZERO, "after the outage nobody waits");
     }
 
@@ -329,7 +328,7 @@ mod tests {
         let mut backoff = Backoff::default();
         let pauses: Vec<Duration> = (0..40).map(|_| backoff.next(Duration::from_millis(20))).collect();
         assert!(pauses[0] <= Duration::from_millis(20) && pauses[0] >= Duration::from_millis(10));
-        assert!(pauses[8..].iter().all(|pause| (MOST / 2..=MOST).contains(pause)), "{pauses:?}");
+        assert!(pauses[8..].iter().all(|pause| (MAX_PAUSE / 2..=MAX_PAUSE).contains(pause)), "{pauses:?}");
         assert!(pauses[8..].iter().any(|pause| *pause != pauses[8]));
         backoff.reset();
         assert!(backoff.next(Duration::from_millis(20)) <= Duration::from_millis(20));

@@ -1,14 +1,14 @@
 //! The one stream of watches of a client.
 //!
-//! Ground rules: a watch says that something may have changed, once, and never what: the waiter that is
+//! Ground rules: a watch reports that something may have changed, once, and never what: the waiter that is
 //! woken looks for itself. So every failure of a watch (compacted, cancelled) is answered by waking. A
 //! watch begins at the revision behind the look that it follows, also on a new stream, so nothing is
 //! missed in between. Thousands of watches share the stream.
 //!
 //! Nothing is asked of a stream on which nothing happens: the connection has its own keep-alive, and a
 //! server need not answer a request for progress while a watch begins behind its present revision. Only
-//! when a request on the same connection was not answered is the server asked for a sign of life: a
-//! watch that hears of nothing, which every server confirms. A stream without one is opened anew
+//! when a request on the same connection was not answered is the server probed: with a watch that
+//! receives no events, which every server confirms. A stream whose probe is not answered is opened anew
 //! elsewhere, after pauses that double.
 
 use std::collections::{HashMap, VecDeque};
@@ -23,7 +23,7 @@ use tonic::Streaming;
 
 use crate::net::cluster::{Chosen, Cluster};
 use crate::net::error::{Advice, judge};
-use crate::net::member::Line;
+use crate::net::member::Connection;
 use crate::net::outage::Backoff;
 use crate::protocol::proto::{
     WatchCancelRequest, WatchCreateRequest, WatchOrder, WatchRequest, WatchResponse,
@@ -33,7 +33,7 @@ use crate::protocol::txn::Span;
 /// The client's end of the stream.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    orders: mpsc::UnboundedSender<Order>,
+    commands: mpsc::UnboundedSender<Command>,
     last: AtomicI64,
 }
 
@@ -46,24 +46,24 @@ pub(crate) enum Target {
     Any(Span),
 }
 
-/// Some watches with one bell. Dropping it ends them.
+/// Some watches with one wakeup. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Watch {
     numbers: Vec<i64>,
-    bell: Arc<Bell>,
-    orders: mpsc::UnboundedSender<Order>,
+    wakeup: Arc<Wakeup>,
+    commands: mpsc::UnboundedSender<Command>,
 }
 
-/// The bell that wakes one waiter.
+/// The wakeup of one waiter.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct Wakeup {
     notify: Notify,
     refused: Mutex<Option<Failure>>,
 }
 
-/// Each watch causes two orders, so that waiters bound the queue.
+/// A command to the task. Each watch causes two of them, so that waiters bound the queue.
 #[derive(Debug)]
-enum Order {
+enum Command {
     Watch(i64, Watched),
     Forget(Vec<i64>),
 }
@@ -72,35 +72,35 @@ enum Order {
 struct Watched {
     target: Target,
     from: i64,
-    bell: Arc<Bell>,
+    wakeup: Arc<Wakeup>,
     created: bool,
 }
 
 impl Watcher {
-    /// Needs a runtime. The task ends with the last end of the channel.
+    /// Starts the task, which needs a runtime. It ends with the last sender of the channel.
     pub(crate) fn start(cluster: Arc<Cluster>) -> Watcher {
-        let (orders, inbox) = mpsc::unbounded_channel();
+        let (commands, inbox) = mpsc::unbounded_channel();
         let backoff = Backoff::default();
-        let watchman = WatchTask { cluster, inbox, watches: HashMap::new(), backoff };
-        drop(leasehold_machine::spawn(watchman.run()));
-        Watcher { orders, last: AtomicI64::new(0) }
+        let task = WatchTask { cluster, inbox, watches: HashMap::new(), backoff };
+        drop(leasehold_machine::spawn(task.run()));
+        Watcher { commands, last: AtomicI64::new(0) }
     }
 
     /// Watches targets for what happens at or after the revision `from`, until the first change of any
     /// of them.
     pub(crate) fn watch(&self, targets: impl IntoIterator<Item = Target>, from: i64) -> Watch {
-        let bell = Arc::new(Bell::default());
+        let wakeup = Arc::new(Wakeup::default());
         let mut numbers = Vec::new();
         for target in targets {
             let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-            let watched = Watched { target, from, bell: bell.clone(), created: false };
-            if self.orders.send(Order::Watch(number, watched)).is_err() {
+            let watched = Watched { target, from, wakeup: wakeup.clone(), created: false };
+            if self.commands.send(Command::Watch(number, watched)).is_err() {
                 // The runtime is going down with the task.
-                bell.ring(None);
+                wakeup.wake(None);
             }
             numbers.push(number);
         }
-        Watch { numbers, bell, orders: self.orders.clone() }
+        Watch { numbers, wakeup, commands: self.commands.clone() }
     }
 }
 
@@ -109,29 +109,29 @@ impl Watch {
     ///
     /// # Errors
     /// The failure that makes watching impossible.
-    pub(crate) async fn rung(&self) -> Result<(), Failure> {
-        self.bell.notify.notified().await;
-        match self.bell.refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    pub(crate) async fn woken(&self) -> Result<(), Failure> {
+        self.wakeup.notify.notified().await;
+        match self.wakeup.refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(failure) => Err(failure),
             None => Ok(()),
         }
     }
 
-    /// Returns the bell, for other events that may ring it.
-    pub(crate) fn bell(&self) -> &Arc<Bell> {
-        &self.bell
+    /// Returns the wakeup, for other events that may wake the waiter.
+    pub(crate) fn wakeup(&self) -> &Arc<Wakeup> {
+        &self.wakeup
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        drop(self.orders.send(Order::Forget(std::mem::take(&mut self.numbers))));
+        drop(self.commands.send(Command::Forget(std::mem::take(&mut self.numbers))));
     }
 }
 
-impl Bell {
-    /// Wakes its waiter, now or when it begins to wait.
-    pub(crate) fn ring(&self, refused: Option<Failure>) {
+impl Wakeup {
+    /// Wakes the waiter, now or when it begins to wait.
+    pub(crate) fn wake(&self, refused: Option<Failure>) {
         if refused.is_some() {
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
         }
@@ -142,7 +142,7 @@ impl Bell {
 /// The task.
 struct WatchTask {
     cluster: Arc<Cluster>,
-    inbox: mpsc::UnboundedReceiver<Order>,
+    inbox: mpsc::UnboundedReceiver<Command>,
     watches: HashMap<i64, Watched>,
     /// The pauses between streams that bring nothing.
     backoff: Backoff,
@@ -151,18 +151,18 @@ struct WatchTask {
 /// An open stream.
 struct Stream<'a> {
     server: &'a Chosen<'a>,
-    line: Line,
+    conn: Connection,
     answers: Streaming<WatchResponse>,
     sender: mpsc::Sender<WatchRequest>,
     outbox: VecDeque<WatchRequest>,
 }
 
 /// The reason why a stream was left.
-enum Left {
-    /// No watch can be ordered any more.
-    Unwanted,
+enum WatchOutcome {
+    /// No command can arrive any more.
+    Closed,
     /// It is to be opened anew.
-    Broken,
+    Reopen,
 }
 
 impl WatchTask {
@@ -171,10 +171,10 @@ impl WatchTask {
             while self.watches.is_empty() {
                 match self.inbox.recv().await {
                     None => return,
-                    Some(order) => drop(self.obey(order)),
+                    Some(command) => drop(self.apply(command)),
                 }
             }
-            if let Left::Unwanted = self.watch().await {
+            if let WatchOutcome::Closed = self.watch().await {
                 return;
             }
             tokio::time::sleep(self.backoff.next(REOPEN)).await;
@@ -184,7 +184,7 @@ impl WatchTask {
     }
 
     /// Opens a stream and stays with it.
-    async fn watch(&mut self) -> Left {
+    async fn watch(&mut self) -> WatchOutcome {
         let cluster = self.cluster.clone();
         let chosen = cluster.choose();
         let (sender, receiver) = mpsc::channel(AHEAD);
@@ -198,86 +198,86 @@ impl WatchTask {
             }
         }
         let opened = timeout(SILENCE, async {
-            let line = cluster.line(&chosen).await?;
-            let answers = line.watch(receiver).await.map_err(|status| judge(&status))?;
-            Ok((line, answers))
+            let conn = cluster.connection(&chosen).await?;
+            let answers = conn.watch(receiver).await.map_err(|status| judge(&status))?;
+            Ok((conn, answers))
         });
-        let (line, answers) = match opened.await {
+        let (conn, answers) = match opened.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(Advice::GiveUp(refusal))) => {
-                let failure = refusal.of_a_look();
-                self.watches.drain().for_each(|(_, watched)| watched.bell.ring(Some(failure.clone())));
-                return Left::Broken;
+                let failure = refusal.without_effect();
+                self.watches.drain().for_each(|(_, watched)| watched.wakeup.wake(Some(failure.clone())));
+                return WatchOutcome::Reopen;
             }
             Ok(Err(Advice::LogInAgain(_))) => {
                 cluster.forget_login(chosen.login());
-                return Left::Broken;
+                return WatchOutcome::Reopen;
             }
             Ok(Err(Advice::TryElsewhere(failure))) => {
                 tracing::debug!(server = chosen.name(), %failure, "no stream of watches");
-                cluster.leave(&chosen);
-                return Left::Broken;
+                cluster.prefer_next(&chosen);
+                return WatchOutcome::Reopen;
             }
             Err(_) => {
                 cluster.reconnect(&chosen);
-                return Left::Broken;
+                return WatchOutcome::Reopen;
             }
         };
-        let stream = Stream { server: &chosen, line, answers, sender, outbox };
-        match self.attend(stream).await {
-            Ended::Unwanted => return Left::Unwanted,
-            Ended::Failed(Advice::LogInAgain(_)) => cluster.forget_login(chosen.login()),
-            Ended::Failed(advice) => {
+        let stream = Stream { server: &chosen, conn, answers, sender, outbox };
+        match self.serve(stream).await {
+            StreamEnd::Closed => return WatchOutcome::Closed,
+            StreamEnd::Failed(Advice::LogInAgain(_)) => cluster.forget_login(chosen.login()),
+            StreamEnd::Failed(advice) => {
                 tracing::debug!(server = chosen.name(), ?advice, "the stream of watches failed");
-                cluster.leave(&chosen);
+                cluster.prefer_next(&chosen);
             }
-            Ended::Silent => cluster.reconnect(&chosen),
+            StreamEnd::Silent => cluster.reconnect(&chosen),
         }
         tracing::debug!(server = chosen.name(), "the stream of watches is opened anew");
-        Left::Broken
+        WatchOutcome::Reopen
     }
 
-    /// Sends orders and takes in what comes, never waiting for one of them alone: a server that cannot
+    /// Sends requests and handles messages, never waiting for one of them alone: a server that cannot
     /// deliver stops reading.
-    async fn attend(&mut self, stream: Stream<'_>) -> Ended {
-        let Stream { server, line, mut answers, sender, mut outbox } = stream;
+    async fn serve(&mut self, stream: Stream<'_>) -> StreamEnd {
+        let Stream { server, conn, mut answers, sender, mut outbox } = stream;
         let mut replaced = std::pin::pin!(server.replaced());
         let mut silence = std::pin::pin!(tokio::time::sleep(SILENCE));
-        // `true` if a sign of life was asked for, and is still awaited.
-        let (mut is_doubted, mut is_awaited) = (false, false);
+        // `true` if the server was probed, and if the answer is still awaited.
+        let (mut is_probed, mut is_probe_pending) = (false, false);
         loop {
             tokio::select! {
-                order = self.inbox.recv() => match order {
-                    Some(order) => outbox.extend(self.obey(order)),
-                    None => return Ended::Unwanted,
+                command = self.inbox.recv() => match command {
+                    Some(command) => outbox.extend(self.apply(command)),
+                    None => return StreamEnd::Closed,
                 },
                 permit = sender.reserve(), if !outbox.is_empty() => match (permit, outbox.pop_front()) {
                     (Ok(permit), Some(request)) => permit.send(request),
-                    _ => return Ended::Silent,
+                    _ => return StreamEnd::Silent,
                 },
                 message = answers.message() => match message {
                     Ok(Some(message)) => {
-                        if let Err(status) = line.check(message.header) {
-                            return Ended::Failed(judge(&status));
+                        if let Err(status) = conn.check(message.header) {
+                            return StreamEnd::Failed(judge(&status));
                         }
-                        is_awaited = false;
+                        is_probe_pending = false;
                         self.backoff.reset();
-                        match self.take_in(message) {
+                        match self.handle(message) {
                             Ok(request) => outbox.extend(request),
-                            Err(advice) => return Ended::Failed(advice),
+                            Err(advice) => return StreamEnd::Failed(advice),
                         }
                     }
-                    Ok(None) => return Ended::Silent,
-                    Err(status) => return Ended::Failed(judge(&status)),
+                    Ok(None) => return StreamEnd::Silent,
+                    Err(status) => return StreamEnd::Failed(judge(&status)),
                 },
-                () = &mut replaced, if !is_doubted => {
+                () = &mut replaced, if !is_probed => {
                     // Requests go over another connection from now on, so this one is asked once.
-                    let Some(watched) = self.watches.values().next() else { return Ended::Silent };
-                    (is_doubted, is_awaited) = (true, true);
+                    let Some(watched) = self.watches.values().next() else { return StreamEnd::Silent };
+                    (is_probed, is_probe_pending) = (true, true);
                     silence.set(tokio::time::sleep(SILENCE));
-                    outbox.push_back(sign_of_life(watched));
+                    outbox.push_back(liveness_probe(watched));
                 }
-                () = &mut silence, if is_awaited => return Ended::Silent,
+                () = &mut silence, if is_probe_pending => return StreamEnd::Silent,
             }
         }
     }
@@ -291,15 +291,15 @@ impl WatchTask {
         self.watches.iter_mut().map(create).collect()
     }
 
-    /// Carries out an order; returns the requests for the server.
-    fn obey(&mut self, order: Order) -> Vec<WatchRequest> {
-        match order {
-            Order::Watch(number, watched) => {
+    /// Applies a command; returns the requests for the server.
+    fn apply(&mut self, command: Command) -> Vec<WatchRequest> {
+        match command {
+            Command::Watch(number, watched) => {
                 let request = create(number, &watched);
                 self.watches.insert(number, watched);
                 vec![request]
             }
-            Order::Forget(numbers) => {
+            Command::Forget(numbers) => {
                 let ended = numbers.into_iter().filter(|number| self.watches.remove(number).is_some());
                 ended.map(cancel).collect()
             }
@@ -307,7 +307,7 @@ impl WatchTask {
     }
 
     /// Wakes the waiters that a message concerns.
-    fn take_in(&mut self, message: WatchResponse) -> Result<Option<WatchRequest>, Advice> {
+    fn handle(&mut self, message: WatchResponse) -> Result<Option<WatchRequest>, Advice> {
         let number = message.watch_id;
         if message.canceled {
             return self.cancelled(&message).map(|()| None);
@@ -317,14 +317,14 @@ impl WatchTask {
         {
             watched.created = true;
         }
-        if number == SIGN_OF_LIFE {
+        if number == PROBE_ID {
             return Ok(Some(cancel(number)));
         }
         if message.events.is_empty() {
             return Ok(None);
         }
         let Some(watched) = self.watches.remove(&number) else { return Ok(None) };
-        watched.bell.ring(None);
+        watched.wakeup.wake(None);
         Ok(Some(cancel(number)))
     }
 
@@ -342,22 +342,22 @@ impl WatchTask {
             // One that is not here was cancelled by us. One that was compacted away may have missed its
             // event.
             if let Some(watched) = self.watches.remove(&message.watch_id) {
-                watched.bell.ring(refused);
+                watched.wakeup.wake(refused);
             }
             return Ok(());
         }
         // Some servers do not say which watch they refuse to create: it is one of those that they did
         // not confirm.
         for (_, watched) in self.watches.extract_if(|_, watched| !watched.created) {
-            watched.bell.ring(refused.clone());
+            watched.wakeup.wake(refused.clone());
         }
         Ok(())
     }
 }
 
 /// The way in which a stream ended.
-enum Ended {
-    Unwanted,
+enum StreamEnd {
+    Closed,
     Failed(Advice),
     Silent,
 }
@@ -367,7 +367,7 @@ fn create(number: i64, watched: &Watched) -> WatchRequest {
         Target::Gone(key) => (key.clone(), Vec::new(), vec![NO_PUTS]),
         Target::Any(span) => (span.start.clone(), span.end.clone(), Vec::new()),
     };
-    order(WatchOrder::Create(WatchCreateRequest {
+    watch_request(WatchOrder::Create(WatchCreateRequest {
         key,
         range_end,
         start_revision: watched.from,
@@ -376,37 +376,37 @@ fn create(number: i64, watched: &Watched) -> WatchRequest {
     }))
 }
 
-/// Returns a watch that hears neither of puts nor of deletes, of a key that this client may watch. It
-/// is answered as any other.
-fn sign_of_life(watched: &Watched) -> WatchRequest {
+/// Returns a watch that reports neither puts nor deletes, of a key that this client may watch. It is
+/// confirmed as any other.
+fn liveness_probe(watched: &Watched) -> WatchRequest {
     let key = match &watched.target {
         Target::Gone(key) => key.clone(),
         Target::Any(span) => span.start.clone(),
     };
-    order(WatchOrder::Create(WatchCreateRequest {
+    watch_request(WatchOrder::Create(WatchCreateRequest {
         key,
         range_end: Vec::new(),
         start_revision: 0,
         filters: vec![NO_PUTS, NO_DELETES],
-        watch_id: SIGN_OF_LIFE,
+        watch_id: PROBE_ID,
     }))
 }
 
 fn cancel(number: i64) -> WatchRequest {
-    order(WatchOrder::Cancel(WatchCancelRequest { watch_id: number }))
+    watch_request(WatchOrder::Cancel(WatchCancelRequest { watch_id: number }))
 }
 
-fn order(order: WatchOrder) -> WatchRequest {
+fn watch_request(order: WatchOrder) -> WatchRequest {
     WatchRequest { order: Some(order) }
 }
 
 const NO_PUTS: i32 = 0;
 const NO_DELETES: i32 = 1;
-/// The number of the watch that only shows whether the server answers.
-const SIGN_OF_LIFE: i64 = i64::MAX;
-/// Orders that are handed to the connection before it takes them.
+/// The id of the watch that only shows whether the server answers.
+const PROBE_ID: i64 = i64::MAX;
+/// Requests that are handed to the connection before it takes them.
 const AHEAD: usize = 64;
-/// The time within which a server has to open a stream, or to give a sign of life.
+/// The time within which a server has to open a stream, or to answer a probe.
 const SILENCE: Duration = Duration::from_secs(3);
 /// The first pause before a stream is opened anew.
 const REOPEN: Duration = Duration::from_millis(40);

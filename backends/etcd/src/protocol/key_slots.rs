@@ -26,25 +26,25 @@ pub(crate) enum Slot {
     /// The claim itself.
     Own,
     /// A slot: an id like that of a claim, which no claim has.
-    Shared(ClaimId),
+    Reused(ClaimId),
 }
 
-/// The place of a claim's key.
+/// A claim's key, and how it is removed and reused.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyRef {
     pub(crate) slot: Slot,
     /// The way in which the key is removed.
     pub(crate) erase: Erase,
-    pub(crate) whose: Whose,
+    pub(crate) reused_by: ReusedBy,
 }
 
-/// The claims that may use the key of a claim after it.
+/// The claims that may reuse the key of a claim after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum ReusedBy {
     /// Another claim of this client.
-    Ours,
+    Us,
     /// No claim.
-    Nobodys,
+    None,
     /// Another claim of the client that has put it: this one came to the same claim later.
     Others,
 }
@@ -54,7 +54,7 @@ impl Slots {
     pub(crate) fn take(&mut self, resource: &Resource, share: Share, fresh: Option<ClaimId>) -> Slot {
         // An entry exists from the first claim on, and stays while its slots are out.
         match self.0.get_mut(&(resource.clone(), share)) {
-            Some(free) => free.pop().or(fresh).map_or(Slot::Own, Slot::Shared),
+            Some(free) => free.pop().or(fresh).map_or(Slot::Own, Slot::Reused),
             None => Slot::Own,
         }
     }
@@ -67,7 +67,7 @@ impl Slots {
             other.and_then(|other| self.0.remove(&other));
         }
         let free = self.0.entry(name).or_default();
-        if let Slot::Shared(id) = slot
+        if let Slot::Reused(id) = slot
             && free.len() < FREE_MAX
         {
             free.push(id);
@@ -100,10 +100,10 @@ mod tests {
         let take = |slots: &mut Slots, n| slots.take(&job, Share::MUTEX, Some(id(n)));
         assert_eq!(take(&mut slots, 1), Slot::Own);
         slots.put_back(&job, Share::MUTEX, Slot::Own);
-        assert_eq!(take(&mut slots, 2), Slot::Shared(id(2)));
-        assert_eq!(take(&mut slots, 3), Slot::Shared(id(3)), "the other one is out");
-        slots.put_back(&job, Share::MUTEX, Slot::Shared(id(2)));
-        assert_eq!(take(&mut slots, 4), Slot::Shared(id(2)));
+        assert_eq!(take(&mut slots, 2), Slot::Reused(id(2)));
+        assert_eq!(take(&mut slots, 3), Slot::Reused(id(3)), "the other one is out");
+        slots.put_back(&job, Share::MUTEX, Slot::Reused(id(2)));
+        assert_eq!(take(&mut slots, 4), Slot::Reused(id(2)));
         assert_eq!(slots.take(&job, Share::READER, Some(id(5))), Slot::Own, "another share, another key");
         assert_eq!(slots.take(&name("other"), Share::MUTEX, Some(id(6))), Slot::Own);
         assert_eq!(slots.take(&job, Share::MUTEX, None), Slot::Own, "without an id no new one is made");
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(slots.0.len(), NAMES_MAX);
         let last = name(&format!("job/{}", NAMES_MAX * 2 - 1));
         for n in 0..=FREE_MAX as u8 {
-            slots.put_back(&last, Share::MUTEX, Slot::Shared(id(n)));
+            slots.put_back(&last, Share::MUTEX, Slot::Reused(id(n)));
         }
         assert_eq!(slots.0[&(last, Share::MUTEX)].len(), FREE_MAX);
     }

@@ -24,14 +24,14 @@ use crate::protocol::proto::{KeyValue, RangeRequest, order};
 use crate::protocol::queue::Entry;
 use crate::protocol::txn::{Erase, Span, created_at, value_begins};
 
-/// The place of the keys, and the way in which they are written.
+/// The prefix of the keys, and the dialect in which they are written.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Layout {
     prefix: String,
     dialect: Dialect,
 }
 
-/// The library whose way of writing a lock down is used.
+/// The library whose format of a lock is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// This library's own, with all shares.
@@ -53,7 +53,7 @@ impl Layout {
         let (weight, capacity) = (claim.share.weight(), claim.share.capacity());
         let id = match slot {
             Slot::Own => claim.id,
-            Slot::Shared(id) => id,
+            Slot::Reused(id) => id,
         };
         let leaf = match (self.dialect, foreign_lease(id)) {
             (Dialect::Etcd3, _) => String::new(),
@@ -68,7 +68,7 @@ impl Layout {
     pub(crate) fn value(&self, claim: &Claim, slot: Slot) -> Vec<u8> {
         let value = format!("{} {}", claim.ttl.as_millis(), claim.note.as_str());
         match (self.dialect, slot) {
-            (Dialect::Etcd3, _) | (_, Slot::Shared(_)) => {
+            (Dialect::Etcd3, _) | (_, Slot::Reused(_)) => {
                 format!("{} {value}", claim.id.to_hex()).into_bytes()
             }
             (Dialect::Native | Dialect::Concurrency, Slot::Own) => value.into_bytes(),
@@ -93,12 +93,12 @@ impl Layout {
     }
 
     /// Returns `true` if claims wait in the queue.
-    pub(crate) fn has_lines(&self) -> bool {
+    pub(crate) fn has_queue(&self) -> bool {
         self.dialect != Dialect::Etcd3
     }
 
     /// Returns the keys of all claims on a resource.
-    pub(crate) fn line(&self, resource: &Resource) -> Span {
+    pub(crate) fn queue(&self, resource: &Resource) -> Span {
         let start = self.head(resource).into_bytes();
         let end = match self.dialect {
             // The next key that there can be.
@@ -108,13 +108,13 @@ impl Layout {
         Span { start, end }
     }
 
-    /// Looks along a queue in the order of creation, without those that came after `last` unless that is
-    /// 0, and without its values unless it has but one key. So it does not show whose turn it is in a
-    /// slot.
-    pub(crate) fn look_along(&self, line: &Span, last: i64) -> RangeRequest {
+    /// Builds the request for the keys of a queue in the order of creation, without those after `last` unless
+    /// that is 0, and without values unless the queue has but one key. So it does not show which claim uses
+    /// a slot.
+    pub(crate) fn keys_request(&self, queue: &Span, last: i64) -> RangeRequest {
         RangeRequest {
-            key: line.start.clone(),
-            range_end: line.end.clone(),
+            key: queue.start.clone(),
+            range_end: queue.end.clone(),
             limit: leasehold_core::MAX_LINE as i64 + 1,
             sort_order: order::ASCENDING,
             sort_target: order::BY_CREATION,
@@ -124,23 +124,24 @@ impl Layout {
         }
     }
 
-    /// Looks at the whole queue in the order of creation, with the values that say which claim has each key.
-    pub(crate) fn look_at_all(&self, line: &Span) -> RangeRequest {
-        RangeRequest { keys_only: self.dialect == Dialect::Concurrency, ..self.look_along(line, 0) }
+    /// Builds the request for a whole queue in the order of creation, with the values that say which claim uses
+    /// each key.
+    pub(crate) fn queue_request(&self, queue: &Span) -> RangeRequest {
+        RangeRequest { keys_only: self.dialect == Dialect::Concurrency, ..self.keys_request(queue, 0) }
     }
 
-    /// Returns the looks by which a claim of this share learns which claims are in the queue, and where it
-    /// is itself: the keys of the whole queue, and the values of those that may hold with its share.
+    /// Builds the requests by which a claim of this share finds out which claims are in the queue, and its own
+    /// position: the keys of the whole queue, and the values of those that may hold with its share.
     /// Another client continues only with a claim that holds, and for a slot only the value shows which
-    /// claim that is. Where many may hold, it is one look at everything.
-    pub(crate) fn looks_for(&self, line: &Span, share: Share) -> Vec<RangeRequest> {
-        // Those ahead of one that holds leave room for it, and each weighs one at least.
+    /// claim that is. Where many may hold, it is one request for everything.
+    pub(crate) fn queue_requests(&self, queue: &Span, share: Share) -> Vec<RangeRequest> {
+        // The claims ahead of a holder leave it capacity, and each weighs one at least.
         let holders_most = share.capacity() - share.weight() + 1;
         if self.dialect != Dialect::Native || holders_most > VALUES_MOST {
-            return vec![self.look_at_all(line)];
+            return vec![self.queue_request(queue)];
         }
-        let holders = RangeRequest { limit: holders_most.into(), ..self.look_at_all(line) };
-        vec![self.look_along(line, 0), holders]
+        let holders = RangeRequest { limit: holders_most.into(), ..self.queue_request(queue) };
+        vec![self.keys_request(queue, 0), holders]
     }
 
     /// Returns the keys of all claims on resources whose names begin with `prefix` and, where keys sort
@@ -149,7 +150,7 @@ impl Layout {
         if self.dialect != Dialect::Native {
             let start = format!("{}{prefix}", self.prefix).into_bytes();
             let end = successor(&start);
-            let behind = after.filter(|_| !self.has_lines()).map(|after| self.line(after).end);
+            let behind = after.filter(|_| !self.has_queue()).map(|after| self.queue(after).end);
             // A range from nothing is written as one from the first key that there can be.
             return Span { start: start.max(behind.unwrap_or_default()).max(vec![0]), end };
         }
@@ -157,7 +158,7 @@ impl Layout {
         // Above the marks, which have no name.
         let lowest = format!("{}{}", self.prefix, char::from(SEPARATOR + 1)).into_bytes();
         let end = successor(&start);
-        let behind = after.map(|after| self.line(after).end).unwrap_or_default();
+        let behind = after.map(|after| self.queue(after).end).unwrap_or_default();
         Span { start: start.max(lowest).max(behind), end }
     }
 
@@ -207,19 +208,19 @@ impl Layout {
     ///
     /// # Errors
     /// `Foreign` where a key among them is not a claim.
-    pub(crate) fn read_line(&self, resource: &Resource, kvs: &[KeyValue]) -> Result<Vec<Entry>, Failure> {
+    pub(crate) fn read_queue(&self, resource: &Resource, kvs: &[KeyValue]) -> Result<Vec<Entry>, Failure> {
         let head = self.head(resource);
-        let mut line = Vec::with_capacity(kvs.len());
+        let mut queue = Vec::with_capacity(kvs.len());
         for kv in kvs {
             let leaf = kv.key.strip_prefix(head.as_bytes()).unwrap_or_default();
             match (self.dialect, self.read_leaf(leaf, kv)) {
-                (_, Some((id, share))) => line.push(entry(kv, id, share)),
+                (_, Some((id, share))) => queue.push(entry(kv, id, share)),
                 (Dialect::Native, None) => return Err(foreign(&kv.key)),
                 (Dialect::Concurrency | Dialect::Etcd3, None) => {}
             }
         }
-        line.sort_by_key(|entry| entry.place);
-        Ok(line)
+        queue.sort_by_key(|entry| entry.place);
+        Ok(queue)
     }
 
     /// Reads the resource and the claim that a key of a listing represents.
@@ -338,8 +339,8 @@ const FOREIGN: u128 = (u64::MAX as u128) << 64;
 /// The length of a written id: two characters a byte.
 const ID_LENGTH: usize = 32;
 
-/// Looks up one key, without its value.
-pub(crate) fn look_up(key: &[u8]) -> RangeRequest {
+/// Builds the request for one key, without its value.
+pub(crate) fn key_request(key: &[u8]) -> RangeRequest {
     RangeRequest { key: key.to_vec(), keys_only: true, ..RangeRequest::default() }
 }
 
@@ -469,18 +470,18 @@ mod tests {
     }
 
     #[test]
-    fn in_a_slot_the_value_tells_whose_turn_it_is() {
+    fn slot_value_identifies_its_current_claim() {
         let layout = native("p/");
         let (claim, slot) = (claim("job", Share::MUTEX), ClaimId::from_bytes([0xcd; 16]));
-        let key = layout.key(&claim, Slot::Shared(slot));
+        let key = layout.key(&claim, Slot::Reused(slot));
         assert_eq!(key, b"p/job!cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd.1.1");
-        let value = layout.value(&claim, Slot::Shared(slot));
+        let value = layout.value(&claim, Slot::Reused(slot));
         assert_eq!(value, b"abababababababababababababababab 30000 host=a pid=1");
         assert_eq!(layout.read_value(claim.id, &value), (Some(claim.ttl), claim.note.clone()));
         let id = |value: &[u8]| {
             let kv = KeyValue { key: key.clone(), value: value.to_vec(), ..KeyValue::default() };
-            let line = layout.read_line(&claim.resource, &[kv]).unwrap();
-            (line[0].id, line[0].share)
+            let queue = layout.read_queue(&claim.resource, &[kv]).unwrap();
+            (queue[0].id, queue[0].share)
         };
         assert_eq!(id(&value), (claim.id, claim.share));
         // Without values, and for clients that know of no slots, it is a claim of the same weight.
@@ -493,9 +494,9 @@ mod tests {
     #[test]
     fn a_newcomer_reads_the_values_of_holders_only() {
         let layout = native("p/");
-        let line = layout.line(&Resource::new("job").unwrap());
+        let queue = layout.queue(&Resource::new("job").unwrap());
         let limits = |share| {
-            let looks = layout.looks_for(&line, share);
+            let looks = layout.queue_requests(&queue, share);
             looks.iter().map(|look| (look.keys_only, look.limit)).collect::<Vec<_>>()
         };
         let all = leasehold_core::MAX_LINE as i64 + 1;
@@ -503,16 +504,16 @@ mod tests {
         assert_eq!(limits(Share::WRITER), [(true, all), (false, 1)]);
         assert_eq!(limits(Share::permits(2, 9).unwrap()), [(true, all), (false, 8)]);
         assert_eq!(limits(Share::READER), [(false, all)]);
-        assert_eq!(concurrency().looks_for(&line, Share::MUTEX).len(), 1);
+        assert_eq!(concurrency().queue_requests(&queue, Share::MUTEX).len(), 1);
     }
 
     #[test]
-    fn what_is_no_claim_is_told_and_not_guessed() {
+    fn key_that_is_no_claim_is_an_error() {
         let layout = native("p/");
         let resource = Resource::new("job").unwrap();
         for key in ["p/job!x", "p/job!abababababababababababababababab.2.1", "p/job!.1.1", "other"] {
             let kv = KeyValue { key: key.into(), ..KeyValue::default() };
-            let failure = layout.read_line(&resource, &[kv]).unwrap_err();
+            let failure = layout.read_queue(&resource, &[kv]).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Foreign, "{key}");
             assert!(failure.detail().contains(key));
         }
@@ -524,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_in_no_line_and_no_listing() {
+    fn marks_are_in_no_queue_and_no_listing() {
         let layout = native("p/");
         let mark = layout.mark(7);
         assert_eq!(mark, b"p/!0000000000000007");
@@ -547,16 +548,16 @@ mod tests {
         let nested = kv("jobs/a/b/694d8a2bc7ff0c05", 0x694d_8a2b_c7ff_0c05, 2);
         let other = kv("jobs/a/config", 0, 1);
         let own = kv("jobs/a/abababababababababababababababab", 7, 9);
-        let line =
-            layout.read_line(&ours.resource, &[own, theirs.clone(), nested.clone(), other.clone()]).unwrap();
-        let places: Vec<i64> = line.iter().map(|entry| entry.place).collect();
+        let queue =
+            layout.read_queue(&ours.resource, &[own, theirs.clone(), nested.clone(), other.clone()]).unwrap();
+        let places: Vec<i64> = queue.iter().map(|entry| entry.place).collect();
         assert_eq!(places, [1, 3, 9], "a longer name is another lock, anything else is ahead");
-        let broken = Claim { id: line[1].id, ..ours.clone() };
+        let broken = Claim { id: queue[1].id, ..ours.clone() };
         assert_eq!(layout.key(&broken, Slot::Own), theirs.key);
-        assert_ne!(layout.key(&Claim { id: line[0].id, ..ours.clone() }, Slot::Own), other.key);
-        assert_eq!(line[2].id, ours.id);
+        assert_ne!(layout.key(&Claim { id: queue[0].id, ..ours.clone() }, Slot::Own), other.key);
+        assert_eq!(queue[2].id, ours.id);
         // Their value is what they wrote, ours has a ttl before the note.
-        assert_eq!(layout.read_value(line[1].id, b"5 apples").0, None);
+        assert_eq!(layout.read_value(queue[1].id, b"5 apples").0, None);
         assert_eq!(layout.read_value(ours.id, b"5 apples").0, Some(Duration::from_millis(5)));
         let name = |kv: &KeyValue| layout.read_entry(kv).map(|(resource, _)| resource.to_string());
         assert_eq!(name(&theirs).as_deref(), Some("jobs/a"));
@@ -573,7 +574,7 @@ mod tests {
         assert_eq!(key, b"/locks/jobs/a");
         let kv =
             |value: Vec<u8>| KeyValue { key: key.clone(), value, create_revision: 9, ..KeyValue::default() };
-        let read = |kv| layout.read_line(&ours.resource, &[kv]).unwrap().remove(0);
+        let read = |kv| layout.read_queue(&ours.resource, &[kv]).unwrap().remove(0);
         let own = read(kv(layout.value(&ours, Slot::Own)));
         assert_eq!((own.id, own.place), (ours.id, 9));
         assert_eq!(
@@ -595,9 +596,9 @@ mod tests {
             );
             assert_eq!(layout.read_value(theirs.id, foreign).0, None);
         }
-        let line = layout.line(&ours.resource);
+        let queue = layout.queue(&ours.resource);
         let longer = layout.key(&claim("jobs/a/b", Share::MUTEX), Slot::Own);
-        assert!(line.start <= key && key < line.end && longer >= line.end);
+        assert!(queue.start <= key && key < queue.end && longer >= queue.end);
         let listing = layout.listing("jobs/", Some(&ours.resource));
         assert!(listing.start > key && listing.start <= longer && longer < listing.end);
         assert_eq!(
@@ -625,9 +626,9 @@ mod tests {
             let (left, right) = (claim(&b, Share::MUTEX), claim(&c, Share::MUTEX));
             prop_assert_eq!(left.resource.cmp(&right.resource), layout.key(&left, Slot::Own).cmp(&layout.key(&right, Slot::Own)));
             // A queue holds the claims on its own resource and no others.
-            let line = layout.line(&left.resource);
+            let queue = layout.queue(&left.resource);
             let key = layout.key(&right, Slot::Own);
-            prop_assert_eq!(line.start <= key && key < line.end, left.resource == right.resource);
+            prop_assert_eq!(queue.start <= key && key < queue.end, left.resource == right.resource);
         }
 
         #[test]

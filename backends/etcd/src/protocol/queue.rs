@@ -30,14 +30,14 @@ pub(crate) fn admits(ahead: &[Entry], share: Share) -> bool {
 }
 
 /// Returns how many of a queue, from its head, hold.
-pub(crate) fn holders(line: &[Entry]) -> usize {
+pub(crate) fn holders(queue: &[Entry]) -> usize {
     let (mut load, mut capacity) = (0, u32::MAX);
-    let blocked = line.iter().position(|entry| {
+    let blocked = queue.iter().position(|entry| {
         load += u64::from(entry.share.weight());
         capacity = capacity.min(entry.share.capacity());
         load > u64::from(capacity)
     });
-    blocked.unwrap_or(line.len())
+    blocked.unwrap_or(queue.len())
 }
 
 /// Returns, of those ahead, a smallest set that blocks this share by itself: while all of it remains,
@@ -89,7 +89,7 @@ mod tests {
         ClaimId::from_bytes((n as u128 + 1).to_be_bytes())
     }
 
-    fn line(shares: &[Share]) -> Vec<Entry> {
+    fn queue(shares: &[Share]) -> Vec<Entry> {
         let entry = |(n, share): (usize, &Share)| Entry {
             key: format!("k{n}").into_bytes(),
             id: id(n),
@@ -107,18 +107,18 @@ mod tests {
 
     #[test]
     fn each_waits_for_as_few_as_possible_and_for_the_nearest() {
-        let mutexes = line(&[Share::MUTEX; 200]);
+        let mutexes = queue(&[Share::MUTEX; 200]);
         assert_eq!(places(&mutexes, Share::MUTEX), [200]);
         let readers = [Share::READER, Share::WRITER, Share::READER, Share::READER];
-        assert_eq!(places(&line(&readers), Share::READER), [2]);
-        assert_eq!(places(&line(&readers), Share::WRITER), [4]);
+        assert_eq!(places(&queue(&readers), Share::READER), [2]);
+        assert_eq!(places(&queue(&readers), Share::WRITER), [4]);
         let one = Share::permits(1, 3).unwrap();
-        assert_eq!(places(&line(&[one; 50]), one), [48, 49, 50]);
-        assert_eq!(places(&line(&[one; 2]), one), [0i64; 0]);
+        assert_eq!(places(&queue(&[one; 50]), one), [48, 49, 50]);
+        assert_eq!(places(&queue(&[one; 2]), one), [0i64; 0]);
         // The claim with the smallest capacity is waited for, however far ahead it is.
         let five = Share::permits(1, 5).unwrap();
         let two = Share::permits(1, 2).unwrap();
-        assert_eq!(places(&line(&[two, five]), five), [1, 2]);
+        assert_eq!(places(&queue(&[two, five]), five), [1, 2]);
     }
 
     fn share() -> impl Strategy<Value = Share> {
@@ -135,7 +135,7 @@ mod tests {
     proptest! {
         /// Compares with the ledger, the oracle: queued one after the other, the same claims hold.
         #[test]
-        fn who_holds_is_what_the_ledger_says(shares in proptest::collection::vec(share(), 1..12)) {
+        fn holders_match_the_ledger(shares in proptest::collection::vec(share(), 1..12)) {
             let mut ledger = Ledger::default();
             let mut granted = Vec::new();
             for (n, share) in shares.iter().enumerate() {
@@ -143,16 +143,16 @@ mod tests {
                     id: id(n),
                     share: *share,
                     lease: Duration::MAX,
-                    wait: Wait::InLine(Duration::MAX),
+                    wait: Wait::Queued(Duration::MAX),
                     note: Note::default(),
                 };
                 granted.push(matches!(ledger.contend(&ask, Moment::START), Verdict::Granted(_)));
             }
-            let line = line(&shares);
+            let queue = queue(&shares);
             let admitted: Vec<bool> =
-                (0..line.len()).map(|n| admits(&line[..n], line[n].share)).collect();
+                (0..queue.len()).map(|n| admits(&queue[..n], queue[n].share)).collect();
             prop_assert_eq!(&admitted, &granted);
-            prop_assert_eq!(holders(&line), granted.iter().filter(|granted| **granted).count());
+            prop_assert_eq!(holders(&queue), granted.iter().filter(|granted| **granted).count());
         }
 
         /// Checks that, in any order of leaving, no claim is admitted before one of those that it waits
@@ -163,10 +163,10 @@ mod tests {
             own in share(),
             leaves in proptest::collection::vec(any::<bool>(), 10),
         ) {
-            let line = line(&shares);
-            let waits_for = places(&line, own);
-            prop_assert_eq!(waits_for.is_empty(), admits(&line, own));
-            let left: Vec<Entry> = line
+            let queue = queue(&shares);
+            let waits_for = places(&queue, own);
+            prop_assert_eq!(waits_for.is_empty(), admits(&queue, own));
+            let left: Vec<Entry> = queue
                 .iter()
                 .zip(&leaves)
                 .filter(|(entry, leaves)| !**leaves || waits_for.contains(&entry.place))
@@ -177,7 +177,7 @@ mod tests {
             }
             // And the set is minimal: without any one of it, the rest of it does not block.
             for place in &waits_for {
-                let rest: Vec<Entry> = line
+                let rest: Vec<Entry> = queue
                     .iter()
                     .filter(|entry| waits_for.contains(&entry.place) && entry.place != *place)
                     .cloned()

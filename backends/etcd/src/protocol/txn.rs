@@ -12,8 +12,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    pub(crate) fn holds(&self, key: &[u8]) -> bool {
-        // No line goes up to the last key of all.
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        // No queue goes up to the last key of all.
         self.start.as_slice() <= key && key < self.end.as_slice()
     }
 }
@@ -63,24 +63,24 @@ pub(crate) fn changed_at(key: &[u8], revision: i64) -> Compare {
 }
 
 /// Returns the condition that everything in a queue was created at or after this revision.
-pub(crate) fn nothing_before(line: &Span, revision: i64) -> Compare {
+pub(crate) fn nothing_before(queue: &Span, revision: i64) -> Compare {
     Compare {
         result: compare::GREATER,
         target: compare::CREATE,
-        key: line.start.clone(),
+        key: queue.start.clone(),
         operand: Some(Operand::CreateRevision(revision - 1)),
-        range_end: line.end.clone(),
+        range_end: queue.end.clone(),
     }
 }
 
 /// Returns the condition that nothing in a queue was created at or after this revision.
-pub(crate) fn nothing_since(line: &Span, revision: i64) -> Compare {
+pub(crate) fn nothing_since(queue: &Span, revision: i64) -> Compare {
     Compare {
         result: compare::LESS,
         target: compare::CREATE,
-        key: line.start.clone(),
+        key: queue.start.clone(),
         operand: Some(Operand::CreateRevision(revision)),
-        range_end: line.end.clone(),
+        range_end: queue.end.clone(),
     }
 }
 

@@ -23,7 +23,7 @@ impl Purpose {
     }
 
     /// Returns the most leases of this purpose, beyond a few that are opened at the same moment.
-    pub(crate) fn most(self) -> usize {
+    pub(crate) fn max_leases(self) -> usize {
         match self {
             Purpose::Hold(_) => HOLDING_MOST,
             Purpose::Wait => 1,
@@ -51,7 +51,7 @@ pub(crate) struct Lease {
     pub(crate) kept_at: Moment,
     /// The version of its mark: late requests carry an older one.
     pub(crate) mark: i64,
-    pub(crate) seats: usize,
+    pub(crate) claims: usize,
     pub(crate) waiters: usize,
     pub(crate) keep_again_at: Moment,
 }
@@ -100,7 +100,7 @@ pub(crate) fn length_for(ttl: Duration) -> u64 {
 /// The shortest lease that a cluster with the usual election timeout of a second grants.
 pub(crate) const WAIT_SECONDS: u64 = 2;
 const HOLDING_MOST: usize = 8;
-/// Shorter leases, in seconds, are made to measure.
+/// Below this length, in seconds, leases have exactly the needed length.
 const EXACT_BELOW: u64 = 64;
 /// Of the longer ones there are two to this power for each doubling.
 const STEPS_LOG2: u32 = 3;

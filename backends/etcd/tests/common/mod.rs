@@ -92,16 +92,16 @@ pub async fn renew(backend: &EtcdBackend, claim: &Claim, grant: &Grant) -> Renew
 }
 
 /// Returns the numbers of holders and of waiters.
-pub async fn standing(backend: &EtcdBackend, name: &str) -> (usize, usize) {
+pub async fn claim_counts(backend: &EtcdBackend, name: &str) -> (usize, usize) {
     let resource = Resource::new(name).unwrap();
     let seen = backend.inspect(&resource, None, &Patience::none(clock())).await.unwrap();
     (seen.holders.len(), seen.waiting.len())
 }
 
 /// Waits until as many wait.
-pub async fn stand(backend: &EtcdBackend, name: &str, count: usize) {
+pub async fn wait_for_waiters(backend: &EtcdBackend, name: &str, count: usize) {
     let limit = clock().now().after(Duration::from_secs(30));
-    while standing(backend, name).await.1 < count {
+    while claim_counts(backend, name).await.1 < count {
         assert!(clock().now() < limit, "fewer than {count} wait for {name}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -5,15 +5,16 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_core::{Finding, Severity};
 
-use crate::net::servers::{Node, Wire};
+use crate::net::servers::{Node, Servers};
 use crate::protocol::facts::Facts;
 
 /// Returns the findings of all servers, and of their combination.
-pub(crate) async fn all(wire: &Wire, ttl: Duration) -> Vec<Finding> {
-    let looks = join_all(wire.nodes.iter().map(|node| async move { (node, node.dialer.look().await) })).await;
+pub(crate) async fn all(servers: &Servers, ttl: Duration) -> Vec<Finding> {
+    let looks =
+        join_all(servers.nodes.iter().map(|node| async move { (node, node.dialer.look().await) })).await;
     let mut findings = vec![durability()];
-    if wire.nodes.len() > 1 {
-        findings.push(servers(wire));
+    if servers.nodes.len() > 1 {
+        findings.push(server_set(servers));
     }
     for (node, facts) in looks {
         match facts {
@@ -49,9 +50,9 @@ fn durability() -> Finding {
         .advice("use it where a second holder costs time and not data, and check fences where it writes")
 }
 
-fn servers(wire: &Wire) -> Finding {
-    let (count, print) = (wire.nodes.len(), wire.ring.fingerprint());
-    Finding::new("servers", Severity::Notice, format!("{count} servers, set {print}"))
+fn server_set(servers: &Servers) -> Finding {
+    let (count, fingerprint) = (servers.nodes.len(), servers.ring.fingerprint());
+    Finding::new("servers", Severity::Notice, format!("{count} servers, set {fingerprint}"))
         .meaning("each resource lives on one of them; clients that name other servers, or the same by other names, do \
                   not exclude each other")
         .advice("compare the set with the other clients' before you rely on it")

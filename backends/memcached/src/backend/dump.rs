@@ -11,7 +11,7 @@ use leasehold_core::{Failure, Resource};
 use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use crate::net::servers::{Node, Wire};
+use crate::net::servers::{Node, Servers};
 use crate::protocol::reply::Reply;
 
 /// Resources in the order of their names.
@@ -23,18 +23,18 @@ impl Found {
     /// Returns the keys of all servers whose names begin with `prefix` and come behind `after`. `name_in`
     /// reads the name out of the value of an item whose key has only its hash.
     pub(crate) async fn in_all(
-        wire: &Wire,
+        servers: &Servers,
         prefix: &str,
         after: Option<&Resource>,
         name_in: impl Fn(&[u8]) -> Option<Resource>,
     ) -> Result<Found, Failure> {
-        let dumped = try_join_all(wire.nodes.iter().map(|node| keys(wire, node))).await?;
+        let dumped = try_join_all(servers.nodes.iter().map(|node| keys(servers, node))).await?;
         let mut resources = Vec::new();
-        for (node, keys) in wire.nodes.iter().zip(dumped) {
+        for (node, keys) in servers.nodes.iter().zip(dumped) {
             let (hashed, plain): (Vec<_>, Vec<_>) =
                 keys.into_iter().partition(|key| Resource::is_hashed(key));
             resources.extend(plain.iter().filter_map(|key| Resource::from_escaped(key)));
-            resources.extend(names(wire, node, &hashed, &name_in).await?);
+            resources.extend(names(servers, node, &hashed, &name_in).await?);
         }
         resources.retain(|resource| {
             resource.as_str().starts_with(prefix) && after.is_none_or(|after| resource > after)
@@ -46,8 +46,8 @@ impl Found {
 }
 
 /// Returns the escaped names in the keys of one server that are ours.
-async fn keys(wire: &Wire, node: &Node) -> Result<Vec<String>, Failure> {
-    match tokio::time::timeout(DUMP_LIMIT, dump(wire, node)).await {
+async fn keys(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
+    match tokio::time::timeout(DUMP_LIMIT, dump(servers, node)).await {
         Ok(outcome) => outcome,
         Err(elapsed) => {
             let text = format!("{} did not list all its keys within {DUMP_LIMIT:?}", node.dialer.address());
@@ -56,7 +56,7 @@ async fn keys(wire: &Wire, node: &Node) -> Result<Vec<String>, Failure> {
     }
 }
 
-async fn dump(wire: &Wire, node: &Node) -> Result<Vec<String>, Failure> {
+async fn dump(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
     let address = node.dialer.address();
     let broken = |error| Failure::unavailable(format!("{address} broke off its list of keys")).because(error);
     for _ in 0..MAX_BUSY {
@@ -77,7 +77,7 @@ async fn dump(wire: &Wire, node: &Node) -> Result<Vec<String>, Failure> {
                 Some(rest) => {
                     let key = rest.split(' ').next().unwrap_or_default();
                     let key = percent_decode_str(key).decode_utf8_lossy();
-                    if let Some(name) = wire.named_by(&key) {
+                    if let Some(name) = servers.named_by(&key) {
                         found.push(name.to_owned());
                     }
                     if found.len() > MAX_KEYS {
@@ -99,7 +99,7 @@ async fn dump(wire: &Wire, node: &Node) -> Result<Vec<String>, Failure> {
 
 /// Returns the names of resources whose keys have only their hashes.
 async fn names(
-    wire: &Wire,
+    servers: &Servers,
     node: &Node,
     hashed: &[String],
     name_in: &impl Fn(&[u8]) -> Option<Resource>,
@@ -107,7 +107,7 @@ async fn names(
     if hashed.is_empty() {
         return Ok(Vec::new());
     }
-    let keys: Vec<_> = hashed.iter().filter_map(|name| wire.key_of_escaped(name)).collect();
+    let keys: Vec<_> = hashed.iter().filter_map(|name| servers.key_of_escaped(name)).collect();
     let commands: Vec<_> = keys.iter().map(|key| crate::protocol::command::Command::Look { key }).collect();
     let link = node.link().await?;
     let mut names = Vec::new();

@@ -1,8 +1,9 @@
-//! The native dialect: one item per resource holds the queue of its claims, changed only if nobody else did.
+//! The native dialect: one item per resource holds the queue of its claims, changed only if no other client
+//! changed it.
 //!
 //! Ground rules: the number of an item is its state; it rises over the whole server with every write, and
 //! begins anew with the server's process, so a number is nothing without the epoch. What is remembered of
-//! one process of the server is never said to another.
+//! one process of the server is never sent to another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +20,20 @@ use leasehold_core::{
 use crate::backend::diagnose;
 use crate::backend::dump::Found;
 use crate::net::link::Link;
-use crate::net::servers::Wire;
+use crate::net::servers::Servers;
 use crate::protocol::command::{Command, Key, Life};
 use crate::protocol::reply::Reply;
 
 /// The items of all servers.
 #[derive(Debug)]
 pub(crate) struct Items {
-    pub(crate) wire: Wire,
+    pub(crate) servers: Servers,
     profile: Profile,
 }
 
 impl Items {
-    pub(crate) fn new(wire: Wire) -> Items {
-        Items { wire, profile: profile(LockSupport::Counted, QueueOrder::Fifo, PLACE_TTL) }
+    pub(crate) fn new(servers: Servers) -> Items {
+        Items { servers, profile: profile(LockSupport::Counted, QueueOrder::Fifo, PLACE_TTL) }
     }
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn profile(admission: LockSupport, order: QueueOrder, place_ttl: Dura
 const MIN_TTL: Duration = Duration::from_secs(2);
 /// The server counts in whole seconds.
 const TICK: Duration = Duration::from_secs(1);
-/// The longest line that fits into an item of the server's default size, beside its key.
+/// The longest queue that fits into an item of the server's default size, with its key.
 const MAX_TEXT: usize = 1_000_000;
 
 #[async_trait]
@@ -61,7 +62,7 @@ impl CellStore for Items {
         &self.profile
     }
 
-    fn timekeeping(&self) -> ClockSource {
+    fn clock_source(&self) -> ClockSource {
         ClockSource::Observer
     }
 
@@ -74,11 +75,11 @@ impl CellStore for Items {
     }
 
     fn part(&self, claim: &Claim) -> u64 {
-        self.wire.part(&claim.resource)
+        self.servers.part(&claim.resource)
     }
 
     async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
-        let (node, key) = (self.wire.node(at), self.wire.key(at)?);
+        let (node, key) = (self.servers.node(at), self.servers.key(at)?);
         let link = node.link().await?;
         let add = Command::Add { key: &key, life: Life::of(put.keep), value: put.text.as_bytes() };
         // The second answer has the number of the item that the first command put there, or that is in its
@@ -101,19 +102,19 @@ impl CellStore for Items {
     }
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
-        let answers = self.wire.look(at).await.into_iter().zip(at);
+        let answers = self.servers.look(at).await.into_iter().zip(at);
         answers
             .map(|(answer, at)| match answer? {
                 (link, reply @ Reply::Item { .. }) => read_cell(&link, &reply, at),
                 (_, Reply::Missing { .. }) => Ok(None),
-                (_, reply) => Err(self.wire.node(at).unexpected(&reply)),
+                (_, reply) => Err(self.servers.node(at).unexpected(&reply)),
             })
             .collect()
     }
 
     async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
         let at: Vec<&Resource> = swaps.iter().map(|swap| &swap.at).collect();
-        let keys: Result<Vec<Key>, Failure> = at.iter().map(|at| self.wire.key(at)).collect();
+        let keys: Result<Vec<Key>, Failure> = at.iter().map(|at| self.servers.key(at)).collect();
         let keys = match keys {
             Ok(keys) => keys,
             Err(failure) => return vec![Err(failure); swaps.len()],
@@ -129,13 +130,13 @@ impl CellStore for Items {
                 }
             })
         };
-        let answers = self.wire.scatter(&at, command, Reply::Differs { mark: None }).await;
+        let answers = self.servers.scatter(&at, command, Reply::Differs { mark: None }).await;
         let answers = answers.into_iter().zip(&at);
         answers
             .map(|(answer, at)| match answer?.1 {
                 Reply::Done { .. } => Ok(true),
                 Reply::Differs { .. } | Reply::Missing { .. } => Ok(false),
-                reply => Err(self.wire.node(at).unexpected(&reply)),
+                reply => Err(self.servers.node(at).unexpected(&reply)),
             })
             .collect()
     }
@@ -147,7 +148,7 @@ impl CellStore for Items {
         limit: usize,
     ) -> Result<Vec<(Resource, Cell)>, Failure> {
         let name_in = |value: &[u8]| Resource::new(&Ledger::from_span_text(value).ok()?.1).ok();
-        let found = Found::in_all(&self.wire, prefix, after, name_in).await?;
+        let found = Found::in_all(&self.servers, prefix, after, name_in).await?;
         let mut listed = Vec::new();
         for some in found.resources.chunks(BATCH_MAX) {
             let at: Vec<&Resource> = some.iter().collect();
@@ -166,7 +167,7 @@ impl CellStore for Items {
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
-        diagnose::all(&self.wire, ttl).await
+        diagnose::all(&self.servers, ttl).await
     }
 }
 

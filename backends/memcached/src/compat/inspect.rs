@@ -1,4 +1,4 @@
-//! The view of an onlooker on a plain lock.
+//! Inspection of a plain lock.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::protocol::reply::Reply;
 impl PlainBackend {
     /// Returns the lock as it is, held by any client.
     pub(crate) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
-        let nobody = Snapshot {
+        let unlocked = Snapshot {
             resource: resource.clone(),
             version: SnapshotVersion::new("-"),
             holders: Vec::new(),
             waiting: Vec::new(),
             fence: None,
         };
-        let (link, value, number, left) = match self.wire.look(&[resource]).await.pop() {
+        let (link, value, number, left) = match self.servers.look(&[resource]).await.pop() {
             Some(Ok((link, Reply::Item { value, number, left, .. }))) => (link, value, number, left),
-            Some(Ok((_, Reply::Missing { .. }))) => return Ok(nobody),
-            Some(Ok((_, reply))) => return Err(self.wire.node(resource).unexpected(&reply)),
+            Some(Ok((_, Reply::Missing { .. }))) => return Ok(unlocked),
+            Some(Ok((_, reply))) => return Err(self.servers.node(resource).unexpected(&reply)),
             Some(Err(failure)) => return Err(failure),
             None => return Err(Failure::unavailable("no server answered")),
         };
-        let standing = |id, fence, note| ClaimInfo {
+        let info = |id, fence, note| ClaimInfo {
             id,
             share: Share::MUTEX,
             fence,
@@ -40,12 +40,12 @@ impl PlainBackend {
             }
             Token::Ours(owner) => {
                 let granted = owner.fence.unwrap_or_else(|| fence(&link, number));
-                standing(owner.id, Some(granted), owner.note)
+                info(owner.id, Some(granted), owner.note)
             }
-            Token::Foreign(id) => standing(id, None, Note::clipped("held by another library")),
+            Token::Foreign(id) => info(id, None, Note::clipped("held by another library")),
         };
         let version =
             SnapshotVersion::new(format!("{}-{}", holder.id.tag(), holder.fence.unwrap_or_default()));
-        Ok(Snapshot { version, fence: holder.fence, holders: vec![holder], ..nobody })
+        Ok(Snapshot { version, fence: holder.fence, holders: vec![holder], ..unlocked })
     }
 }

@@ -21,20 +21,20 @@ use crate::backend::dump::Found;
 use crate::backend::native::{fence, profile};
 use crate::compat::token::{Owner, Token};
 use crate::net::link::Link;
-use crate::net::servers::{Answer, Wire};
+use crate::net::servers::{Answer, Servers};
 use crate::protocol::command::{Command, Life};
 use crate::protocol::reply::Reply;
 
 /// Plain locks on all servers.
 #[derive(Debug)]
 pub(crate) struct PlainBackend {
-    pub(crate) wire: Wire,
+    pub(crate) servers: Servers,
     profile: Profile,
     pollers: Pollers,
     numbers: Mutex<HashMap<ClaimId, Numbered>>,
 }
 
-/// The item of a claim as this client left it, which spares a look before its release. A guess, proved or
+/// The item of a claim as this client left it, which spares a read before its release. A guess, proved or
 /// refuted by the condition of the removal.
 #[derive(Clone, Copy, Debug)]
 struct Numbered {
@@ -43,9 +43,9 @@ struct Numbered {
 }
 
 impl PlainBackend {
-    pub(crate) fn new(wire: Wire) -> PlainBackend {
+    pub(crate) fn new(servers: Servers) -> PlainBackend {
         PlainBackend {
-            wire,
+            servers,
             profile: profile(LockSupport::Exclusive, QueueOrder::Unordered, Duration::ZERO),
             pollers: Pollers::default(),
             numbers: Mutex::default(),
@@ -54,7 +54,7 @@ impl PlainBackend {
 
     /// Asks once: for the item, and for what is in its way.
     async fn try_take(&self, claim: &Claim) -> Result<Taken, Failure> {
-        let (node, key) = (self.wire.node(&claim.resource), self.wire.key(&claim.resource)?);
+        let (node, key) = (self.servers.node(&claim.resource), self.servers.key(&claim.resource)?);
         let link = node.link().await?;
         let value = owner(claim, None).to_value();
         let life = Life::of(claim.ttl);
@@ -97,7 +97,7 @@ impl PlainBackend {
         }
     }
 
-    /// Looks at all of them, then extends those that are still their claims' own.
+    /// Reads all of them, then extends those that are still their claims' own.
     async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut renewals = vec![Renewal::Lost; batch.len()];
         let mut open: Vec<usize> = Vec::with_capacity(batch.len());
@@ -178,7 +178,7 @@ impl PlainBackend {
         releases.into_iter().map(|release| release.unwrap_or_else(busy)).collect()
     }
 
-    /// Removes, without a look, what is as this client left it. What is not keeps no answer.
+    /// Removes, without a read, the items that are as this client left them. The others get no answer here.
     async fn remove_known(&self, batch: &[&Claim]) -> Vec<Option<Release>> {
         let known: Vec<Option<Numbered>> = batch
             .iter()
@@ -191,13 +191,13 @@ impl PlainBackend {
             return vec![None; batch.len()];
         }
         let at: Vec<&Resource> = batch.iter().map(|claim| &claim.resource).collect();
-        let keys: Vec<_> = at.iter().map(|at| self.wire.key(at).ok()).collect();
+        let keys: Vec<_> = at.iter().map(|at| self.servers.key(at).ok()).collect();
         let command = |index: usize, link: &Link| {
             let Numbered { epoch, number } = known[index]?;
             let key = keys[index].as_ref()?;
             (link.facts.started == epoch).then_some(Command::Remove { key, number })
         };
-        let answers = self.wire.scatter(&at, command, Reply::Differs { mark: None }).await;
+        let answers = self.servers.scatter(&at, command, Reply::Differs { mark: None }).await;
         let read = |(answer, known): (Answer, Option<Numbered>)| match answer {
             Ok((_, Reply::Done { .. })) => Some(Release::Freed),
             Err(failure) if known.is_some() => Some(Release::Unknown(failure)),
@@ -209,13 +209,13 @@ impl PlainBackend {
     /// Returns the items that are these claims' own, as they are now.
     async fn owned(&self, claims: &[&Claim]) -> Vec<Result<Option<Own>, Failure>> {
         let at: Vec<&Resource> = claims.iter().map(|claim| &claim.resource).collect();
-        let answers = self.wire.look(&at).await.into_iter().zip(claims);
+        let answers = self.servers.look(&at).await.into_iter().zip(claims);
         answers
             .map(|(answer, claim)| {
                 let (link, value, number, left) = match answer? {
                     (link, Reply::Item { value, number, left, .. }) => (link, value, number, left),
                     (_, Reply::Missing { .. }) => return Ok(None),
-                    (_, reply) => return Err(self.wire.node(&claim.resource).unexpected(&reply)),
+                    (_, reply) => return Err(self.servers.node(&claim.resource).unexpected(&reply)),
                 };
                 let token = Token::read(&value);
                 if token.id() != claim.id {
@@ -223,7 +223,7 @@ impl PlainBackend {
                 }
                 let written = if let Token::Ours(owner) = token { owner.fence } else { None };
                 let granted = written.unwrap_or_else(|| fence(&link, number));
-                Ok(Some(Own { link, key: self.wire.key(&claim.resource)?, number, left, granted }))
+                Ok(Some(Own { link, key: self.servers.key(&claim.resource)?, number, left, granted }))
             })
             .collect()
     }
@@ -241,7 +241,7 @@ impl PlainBackend {
             let own = owned[index].as_ref().ok()?.as_ref()?;
             changes[index].clone().filter(|_| link.facts.started == own.link.facts.started)
         };
-        let answers = self.wire.scatter(&at, command, Reply::Differs { mark: None }).await;
+        let answers = self.servers.scatter(&at, command, Reply::Differs { mark: None }).await;
         let read = |(index, answer): (usize, Answer)| match &owned[index] {
             Err(failure) => Err(failure.clone()),
             Ok(None) => Ok(Some(false)),
@@ -249,7 +249,7 @@ impl PlainBackend {
                 Reply::Done { .. } => Ok(Some(true)),
                 Reply::Missing { .. } => Ok(Some(false)),
                 Reply::Differs { .. } => Ok(None),
-                reply => Err(self.wire.node(at[index]).unexpected(&reply)),
+                reply => Err(self.servers.node(at[index]).unexpected(&reply)),
             },
         };
         answers.into_iter().enumerate().map(read).collect()
@@ -279,7 +279,7 @@ struct Own {
 /// The outcome of one attempt.
 enum Taken {
     Yes(Fence),
-    /// Somebody holds it, and for so long at most.
+    /// Another claim holds it, for so long at most.
     Busy(Duration),
     /// The item changed in between.
     Again,
@@ -292,7 +292,7 @@ impl Backend for PlainBackend {
     }
 
     fn part(&self, claim: &Claim) -> u64 {
-        self.wire.part(&claim.resource)
+        self.servers.part(&claim.resource)
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
@@ -355,13 +355,13 @@ impl Backend for PlainBackend {
             Token::Ours(owner) => Some(owner.resource),
             Token::Foreign(_) => None,
         };
-        let mut found = Found::in_all(&self.wire, prefix, after, name_in).await?.resources;
+        let mut found = Found::in_all(&self.servers, prefix, after, name_in).await?.resources;
         found.truncate(limit);
         Ok(found.into_iter().map(|resource| ResourceSummary { resource, holders: 1, waiting: 0 }).collect())
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
-        diagnose::all(&self.wire, ttl).await
+        diagnose::all(&self.servers, ttl).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Registers: an item each beside those of the locks, changed by its number.
+//! Registers: an item each, apart from those of the locks, changed by its number.
 //!
 //! Ground rules: as for the locks, a number is nothing without the process of the server that gave it. A
 //! value carries bytes that were drawn for its write, so that what is read back right after a write is
@@ -33,7 +33,7 @@ impl Registers for Items {
     }
 
     async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
-        let (node, key) = (self.wire.node(at), self.wire.register(at)?);
+        let (node, key) = (self.servers.node(at), self.servers.register(at)?);
         let link = node.link().await?;
         let reply = node.ask(&link, &[Command::Look { key: &key }]).await?.pop();
         match reply {
@@ -50,7 +50,7 @@ impl Registers for Items {
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
         PROMISE.check(put)?;
         let life = life(put.keep)?;
-        let key = self.wire.register(at)?;
+        let key = self.servers.register(at)?;
         match (&put.value, State::read(seen)) {
             (Some(value), state) if state.is_some() || *seen == nothing().stamp => {
                 self.write(at, &key, state, value, life).await
@@ -85,7 +85,7 @@ impl Items {
         value: &[u8],
         life: Life,
     ) -> Result<Option<Stamp>, Failure> {
-        let node = self.wire.node(at);
+        let node = self.servers.node(at);
         let link = node.link().await?;
         let value = framed(at, key, draw()?, value);
         let write = match seen {
@@ -111,7 +111,7 @@ impl Items {
     }
 
     async fn remove(&self, at: &Resource, key: &Key, seen: State) -> Result<Option<Stamp>, Failure> {
-        let node = self.wire.node(at);
+        let node = self.servers.node(at);
         let link = node.link().await?;
         if !seen.is_of(&link) {
             return Ok(None);

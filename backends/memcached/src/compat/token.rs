@@ -52,15 +52,15 @@ impl Token {
 
 fn read_owner(value: &[u8]) -> Option<Owner> {
     let text = std::str::from_utf8(value).ok()?.strip_prefix(MAGIC)?.strip_prefix(' ')?;
-    let mut words = text.split(' ');
-    let id = ClaimId::from_hex(words.next()?)?;
-    let fence = match words.next()? {
+    let mut parts = text.split(' ');
+    let id = ClaimId::from_hex(parts.next()?)?;
+    let fence = match parts.next()? {
         "-" => None,
         fence => Some(fence.parse().ok()?),
     };
-    let mut text = || percent_decode_str(words.next()?).decode_utf8().ok();
+    let mut text = || percent_decode_str(parts.next()?).decode_utf8().ok();
     let (resource, note) = (Resource::new(&text()?).ok()?, Note::new(&text()?).ok()?);
-    words.next().is_none().then_some(Owner { id, fence, resource, note })
+    parts.next().is_none().then_some(Owner { id, fence, resource, note })
 }
 
 /// Returns an id that cannot be guessed from the id alone, and that is the same for all readers of the
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_quite_ours_is_foreign() {
+    fn value_that_is_not_exactly_ours_is_foreign() {
         let id = "0".repeat(32);
         for value in [
             "",

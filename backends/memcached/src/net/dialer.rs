@@ -1,4 +1,4 @@
-//! Opens connections: the socket, TLS, the login, and the question which server answers.
+//! Opens connections: the socket, TLS, the login, and the check which server answers.
 //!
 //! Nothing that fails in here can have changed anything on the server, so every failure of this file has
 //! the effect `None`.
@@ -68,7 +68,7 @@ impl Dialer {
         .await
     }
 
-    /// Returns a stream that is logged in, for what does not fit between questions and answers.
+    /// Returns a stream that is logged in, for what does not fit the pattern of request and answer.
     pub(crate) async fn stream(&self) -> Result<Box<dyn Duplex>, Failure> {
         self.bounded(self.open()).await
     }
@@ -111,7 +111,7 @@ impl Dialer {
         Ok(stream)
     }
 
-    /// Returns the words of the login, where there is one to be done.
+    /// Returns the request of the login, where one is needed.
     fn login(&self) -> Result<Option<Vec<u8>>, Failure> {
         let password = self.config.login.password()?;
         match (&self.config.login.user, password) {
@@ -121,9 +121,9 @@ impl Dialer {
                  LEASEHOLD_MEMCACHED_PASSWORD",
             )),
             (Some(user), Some(password)) => {
-                let words = format!("{user} {}", reveal(&password));
+                let login = format!("{user} {}", reveal(&password));
                 // The name is anything, the value is what counts; it follows its length.
-                Ok(Some(format!("set login 0 0 {}\r\n{words}\r\n", words.len()).into_bytes()))
+                Ok(Some(format!("set login 0 0 {}\r\n{login}\r\n", login.len()).into_bytes()))
             }
         }
     }
@@ -131,9 +131,9 @@ impl Dialer {
     async fn log_in(&self, stream: &mut dyn Duplex, login: &[u8]) -> Result<(), Failure> {
         // A login is written as a set. A server that asks for none would keep it, password and all, as an
         // item.
-        let mut question = Vec::new();
-        Command::Stats { part: "" }.write(0, &mut question);
-        match self.exchange(stream, &question).await? {
+        let mut request = Vec::new();
+        Command::Stats { part: "" }.write(0, &mut request);
+        match self.exchange(stream, &request).await? {
             Reply::Refused(text) if text.contains("unauthenticated") => {}
             Reply::Stats(_) => {
                 return Err(invalid(format!(
@@ -169,25 +169,27 @@ impl Dialer {
         stream: &mut dyn Duplex,
         part: &'static str,
     ) -> Result<Vec<(String, String)>, Failure> {
-        let mut words = Vec::new();
-        Command::Stats { part }.write(0, &mut words);
-        match self.exchange(stream, &words).await? {
+        let mut request = Vec::new();
+        Command::Stats { part }.write(0, &mut request);
+        match self.exchange(stream, &request).await? {
             Reply::Stats(stats) => Ok(stats),
             Reply::Refused(text) => Err(error::of_text(&text, &self.address())),
             _ => Err(error::of_strange("it answers something else", &self.address())),
         }
     }
 
-    async fn exchange(&self, stream: &mut dyn Duplex, words: &[u8]) -> Result<Reply, Failure> {
+    async fn exchange(&self, stream: &mut dyn Duplex, request: &[u8]) -> Result<Reply, Failure> {
         let broken = |error| error::of_greeting(error, &self.address());
-        stream.write_all(words).await.map_err(broken)?;
+        stream.write_all(request).await.map_err(broken)?;
         stream.flush().await.map_err(broken)?;
         let mut buffer = Vec::new();
         loop {
             match reply::read(&buffer) {
                 Ok(Some((reply, used))) if used == buffer.len() => return Ok(reply),
                 Ok(None) if !reply::is_overlong(buffer.len()) => {}
-                Err(garbled) => return Err(error::of_strange(&garbled.to_string(), &self.address())),
+                Err(protocol_error) => {
+                    return Err(error::of_strange(&protocol_error.to_string(), &self.address()));
+                }
                 Ok(_) => return Err(error::of_strange("it says more than it was asked", &self.address())),
             }
             if stream.read_buf(&mut buffer).await.map_err(broken)? == 0 {

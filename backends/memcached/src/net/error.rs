@@ -4,7 +4,7 @@ use std::io;
 
 use leasehold_core::{Effect, Failure, FailureKind};
 
-use crate::net::link::Silence;
+use crate::net::link::NoAnswer;
 
 /// Explains why a socket could not be opened.
 pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
@@ -49,15 +49,19 @@ pub(crate) fn of_strange(what: &str, address: &str) -> Failure {
 }
 
 /// Explains why an answer is missing. A request that only reads has no effect, no matter what became of it.
-pub(crate) fn of_silence(silence: Silence, changes: bool, address: &str, limit: &str) -> Failure {
-    let text = match silence {
-        Silence::Unsent => format!("the connection to {address} broke before this was sent"),
-        Silence::Broken => format!("the connection to {address} broke before the answer came"),
-        Silence::Late => {
+pub(crate) fn of_no_answer(no_answer: NoAnswer, changes: bool, address: &str, limit: &str) -> Failure {
+    let text = match no_answer {
+        NoAnswer::Unsent => format!("the connection to {address} broke before this was sent"),
+        NoAnswer::Broken => format!("the connection to {address} broke before the answer came"),
+        NoAnswer::Late => {
             format!("{address} did not answer within {limit}: is the server hung, or the network down?")
         }
     };
-    if changes && silence != Silence::Unsent { Failure::unanswered(text) } else { Failure::unavailable(text) }
+    if changes && no_answer != NoAnswer::Unsent {
+        Failure::unanswered(text)
+    } else {
+        Failure::unavailable(text)
+    }
 }
 
 /// Explains what an error of the server means. It did nothing.
@@ -93,12 +97,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_left_and_changes_may_have_happened() {
-        let effect = |silence, changes| of_silence(silence, changes, "a:1", "5s").effect;
-        assert_eq!(effect(Silence::Unsent, true), Effect::None);
-        assert_eq!(effect(Silence::Broken, true), Effect::Unknown);
-        assert_eq!(effect(Silence::Late, true), Effect::Unknown);
-        assert_eq!(effect(Silence::Late, false), Effect::None);
+    fn only_sent_changes_have_an_unknown_effect() {
+        let effect = |no_answer, changes| of_no_answer(no_answer, changes, "a:1", "5s").effect;
+        assert_eq!(effect(NoAnswer::Unsent, true), Effect::None);
+        assert_eq!(effect(NoAnswer::Broken, true), Effect::Unknown);
+        assert_eq!(effect(NoAnswer::Late, true), Effect::Unknown);
+        assert_eq!(effect(NoAnswer::Late, false), Effect::None);
     }
 
     #[test]

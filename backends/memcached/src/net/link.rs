@@ -1,7 +1,7 @@
 //! One connection, shared by simultaneous requests: they are sent together, and answers come back in the
 //! order of the requests.
 //!
-//! Ground rules: every question learns whether it left this process. One that is given up before it left
+//! Ground rules: every request learns whether it left this process. One that is given up before it left
 //! never leaves; one that is given up afterwards ends the connection, since a server that owes an answer is
 //! not to be trusted with the next. Answers that carry a mark must carry the right one.
 
@@ -27,7 +27,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 pub(crate) struct Link {
     /// The facts that the server reported when the connection was made.
     pub(crate) facts: Facts,
-    asking: mpsc::Sender<Question>,
+    requests: mpsc::Sender<Request>,
     closed: Arc<AtomicBool>,
     marks: AtomicU32,
     tasks: [AbortHandle; 2],
@@ -35,31 +35,31 @@ pub(crate) struct Link {
 
 /// The reason for a missing answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Silence {
-    /// The question never left this process.
+pub(crate) enum NoAnswer {
+    /// The request never left this process.
     Unsent,
-    /// The question was sent, and the connection broke.
+    /// The request was sent, and the connection broke.
     Broken,
-    /// The question was sent, and no answer came in time.
+    /// The request was sent, and no answer came in time.
     Late,
 }
 
 impl Link {
     /// Takes over a stream that is logged in, and on which nothing is owed.
     pub(crate) fn new(stream: Box<dyn Duplex>, facts: Facts) -> Link {
-        let (asking, asked) = mpsc::channel(QUEUE);
-        let (expecting, expected) = mpsc::channel(IN_FLIGHT);
+        let (requests, queued) = mpsc::channel(QUEUE);
+        let (expected_sender, expected) = mpsc::channel(IN_FLIGHT);
         let (incoming, outgoing) = tokio::io::split(stream);
         let closed = Arc::new(AtomicBool::new(false));
         let (writer_ended, reader_ended) = (closed.clone(), closed.clone());
         let writer = leasehold_machine::spawn(async move {
-            write(outgoing, asked, expecting).await;
+            write(outgoing, queued, expected_sender).await;
             writer_ended.store(true, Ordering::Release);
         });
         let writer_handle = writer.abort_handle();
         let reader = leasehold_machine::spawn(async move {
-            if let Err(garbled) = read(incoming, expected).await {
-                tracing::warn!(%garbled, "a connection to memcached is given up");
+            if let Err(error) = read(incoming, expected).await {
+                tracing::warn!(garbled = %error, "a connection to memcached is given up");
             }
             reader_ended.store(true, Ordering::Release);
             // What is still to be written would have no answer.
@@ -67,20 +67,24 @@ impl Link {
         });
         Link {
             facts,
-            asking,
+            requests,
             closed,
             marks: AtomicU32::new(1),
             tasks: [writer_handle, reader.abort_handle()],
         }
     }
 
-    /// Returns `true` if it is worth asking anything more.
+    /// Returns `true` if it can take more requests.
     pub(crate) fn is_usable(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
     }
 
     /// Sends these commands in one go, and waits for all their answers.
-    pub(crate) async fn ask(&self, commands: &[Command<'_>], limit: Duration) -> Result<Vec<Reply>, Silence> {
+    pub(crate) async fn ask(
+        &self,
+        commands: &[Command<'_>],
+        limit: Duration,
+    ) -> Result<Vec<Reply>, NoAnswer> {
         if commands.is_empty() {
             return Ok(Vec::new());
         }
@@ -92,9 +96,9 @@ impl Link {
         let (answer, answered) = oneshot::channel();
         let fate = Arc::new(AtomicU8::new(QUEUED));
         let expected = Expected { first, count: commands.len(), answer };
-        let question = Question { bytes, fate: fate.clone(), expected };
+        let request = Request { bytes, fate: fate.clone(), expected };
         let answering = async {
-            self.asking.send(question).await.map_err(|_| ())?;
+            self.requests.send(request).await.map_err(|_| ())?;
             answered.await.map_err(|_| ())
         };
         let outcome = tokio::time::timeout(limit, answering).await;
@@ -102,14 +106,14 @@ impl Link {
             return Ok(replies);
         }
         // From here on the writer cannot send it any more.
-        let left = fate.compare_exchange(QUEUED, GIVEN_UP, Ordering::AcqRel, Ordering::Acquire).is_err();
+        let left = fate.compare_exchange(QUEUED, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_err();
         if left {
             self.close();
         }
         Err(match (left, outcome) {
-            (false, _) => Silence::Unsent,
-            (true, Err(_)) => Silence::Late,
-            (true, Ok(_)) => Silence::Broken,
+            (false, _) => NoAnswer::Unsent,
+            (true, Err(_)) => NoAnswer::Late,
+            (true, Ok(_)) => NoAnswer::Broken,
         })
     }
 
@@ -127,7 +131,7 @@ impl Drop for Link {
 
 /// The bytes to write, and the answers to expect.
 #[derive(Debug)]
-struct Question {
+struct Request {
     bytes: Vec<u8>,
     fate: Arc<AtomicU8>,
     expected: Expected,
@@ -142,26 +146,26 @@ struct Expected {
 
 async fn write(
     mut outgoing: WriteHalf<Box<dyn Duplex>>,
-    mut asked: mpsc::Receiver<Question>,
-    expecting: mpsc::Sender<Expected>,
+    mut queued: mpsc::Receiver<Request>,
+    expected_sender: mpsc::Sender<Expected>,
 ) {
     let mut bytes = Vec::new();
-    while let Some(question) = asked.recv().await {
-        let mut next = Some(question);
-        while let Some(Question { bytes: more, fate, expected }) = next {
-            if fate.compare_exchange(QUEUED, LEFT, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+    while let Some(request) = queued.recv().await {
+        let mut next = Some(request);
+        while let Some(Request { bytes: more, fate, expected }) = next {
+            if fate.compare_exchange(QUEUED, SENT, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 bytes.extend_from_slice(&more);
-                if expecting.send(expected).await.is_err() {
+                if expected_sender.send(expected).await.is_err() {
                     return;
                 }
             }
-            next = if bytes.len() < TOGETHER { asked.try_recv().ok() } else { None };
+            next = if bytes.len() < GATHERED_MAX { queued.try_recv().ok() } else { None };
         }
         if outgoing.write_all(&bytes).await.is_err() || outgoing.flush().await.is_err() {
             return;
         }
         bytes.clear();
-        bytes.shrink_to(TOGETHER);
+        bytes.shrink_to(GATHERED_MAX);
     }
 }
 
@@ -177,9 +181,7 @@ async fn read(
             return Ok(());
         }
         let mut used = 0;
-        while let Some((reply, length)) =
-            reply::read(&buffer[used..]).map_err(|garbled| garbled.to_string())?
-        {
+        while let Some((reply, length)) = reply::read(&buffer[used..]).map_err(|error| error.to_string())? {
             used += length;
             while let Ok(more) = expected.try_recv() {
                 open.push_back((more, Vec::new()));
@@ -204,23 +206,24 @@ async fn read(
             return Err("an answer came that is longer than any".to_owned());
         }
         if buffer.is_empty() {
-            buffer.shrink_to(TOGETHER);
+            buffer.shrink_to(GATHERED_MAX);
         }
     }
 }
 
 const QUEUED: u8 = 0;
-const LEFT: u8 = 1;
-const GIVEN_UP: u8 = 2;
+const SENT: u8 = 1;
+const ABANDONED: u8 = 2;
 
-/// The questions that may wait to be written; more wait with their callers.
+/// The requests that may wait to be written; more wait with their callers.
 const QUEUE: usize = 1024;
-/// Questions that may wait for their answers.
+/// Requests that may wait for their answers.
 const IN_FLIGHT: usize = 4096;
-/// Questions are gathered up to so many bytes before they are written.
-const TOGETHER: usize = 64 * 1024;
-/// The most bytes of one question, which carries so many values of the largest size; see [`crate::wire`].
-pub(crate) const MAX_QUESTION: usize = 4 * MAX_VALUE;
+/// Requests are gathered up to so many bytes before they are written.
+const GATHERED_MAX: usize = 64 * 1024;
+/// The most bytes of one request, which carries so many values of the largest size; see
+/// [`crate::net::servers`].
+pub(crate) const MAX_REQUEST: usize = 4 * MAX_VALUE;
 
 #[cfg(test)]
 mod tests {
@@ -240,19 +243,19 @@ mod tests {
         (Link::new(Box::new(ours), facts()), theirs)
     }
 
-    async fn heard(server: &mut tokio::io::DuplexStream) -> String {
+    async fn received(server: &mut tokio::io::DuplexStream) -> String {
         let mut bytes = vec![0; 4096];
         let length = server.read(&mut bytes).await.unwrap();
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
     #[tokio::test]
-    async fn answers_in_pieces_find_their_questions() {
+    async fn fragmented_answers_are_matched_to_their_requests() {
         let (link, mut server) = link();
         let key = Key::new("a".to_owned()).unwrap();
         let looks = [Command::Look { key: &key }, Command::Look { key: &key }];
         let serving = async {
-            assert_eq!(heard(&mut server).await, "mg a v c t O1\r\nmg a v c t O2\r\n");
+            assert_eq!(received(&mut server).await, "mg a v c t O1\r\nmg a v c t O2\r\n");
             for piece in ["VA 2 c1 t5", " O1\r\nh", "i\r\nEN O", "2\r\n"] {
                 server.write_all(piece.as_bytes()).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(2)).await;
@@ -280,23 +283,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_tells_whether_the_question_left() {
+    async fn missing_answer_says_whether_the_request_was_sent() {
         let (link, server) = link();
         let key = Key::new("a".to_owned()).unwrap();
         let remove = [Command::Remove { key: &key, number: 1 }];
-        assert_eq!(link.ask(&remove, LIMIT).await, Err(Silence::Late));
+        assert_eq!(link.ask(&remove, LIMIT).await, Err(NoAnswer::Late));
         assert!(!link.is_usable(), "a server that owes an answer gets no further request");
         drop(server);
 
         let (link, server) = self::link();
         drop(server);
         let outcome = link.ask(&remove, LIMIT).await;
-        assert!(matches!(outcome, Err(Silence::Broken | Silence::Unsent)), "{outcome:?}");
-        assert_eq!(link.ask(&remove, LIMIT).await, Err(Silence::Unsent), "it is known to be broken");
+        assert!(matches!(outcome, Err(NoAnswer::Broken | NoAnswer::Unsent)), "{outcome:?}");
+        assert_eq!(link.ask(&remove, LIMIT).await, Err(NoAnswer::Unsent), "it is known to be broken");
     }
 
     #[tokio::test]
-    async fn what_is_given_up_in_the_queue_never_leaves() {
+    async fn request_abandoned_in_the_queue_is_never_sent() {
         let (ours, mut server) = tokio::io::duplex(64);
         let link = Link::new(Box::new(ours), facts());
         let key = Key::new("k".repeat(250)).unwrap();
@@ -307,7 +310,7 @@ mod tests {
             link.ask(&second, Duration::from_millis(20)).await
         };
         let (_, outcome) = tokio::join!(link.ask(&first, LIMIT), early);
-        assert_eq!(outcome, Err(Silence::Unsent));
+        assert_eq!(outcome, Err(NoAnswer::Unsent));
         drop(link);
         let mut all = Vec::new();
         server.read_to_end(&mut all).await.unwrap();

@@ -1,4 +1,4 @@
-//! Which of several servers has a resource: the one whose name, hashed with the resource's, comes first.
+//! The choice of the server of a resource: the one whose name, hashed with the resource's, ranks first.
 //!
 //! Rendezvous hashing: every client that names the same servers chooses alike, in any order of them, and
 //! another server takes only its own part of the resources away from the rest. A server that is away keeps

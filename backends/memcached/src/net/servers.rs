@@ -1,6 +1,6 @@
-//! The servers: which one has a resource, the key of a resource, and questions with their answers.
+//! The servers: which one has a resource, the key of a resource, and requests with their answers.
 //!
-//! Nothing is retried here: a connection known to be dead is replaced before a question is sent, and
+//! Nothing is retried here: a connection known to be dead is replaced before a request is sent, and
 //! whether to repeat what may have happened is decided above. A server that is away keeps its resources,
 //! which are unavailable until it is back; those of the others are not concerned.
 
@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 use crate::config::MemcachedConfig;
 use crate::net::dialer::Dialer;
 use crate::net::error;
-use crate::net::link::{Link, MAX_QUESTION};
+use crate::net::link::{Link, MAX_REQUEST};
 use crate::net::ring::Ring;
 use crate::protocol::command::{Command, Key, MAX_KEY};
 use crate::protocol::reply::Reply;
@@ -24,15 +24,15 @@ pub(crate) type Answer = Result<(Arc<Link>, Reply), Failure>;
 
 /// All servers of one URL.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct Servers {
     pub(crate) nodes: Vec<Node>,
     pub(crate) ring: Ring,
     prefix: String,
 }
 
-impl Wire {
-    /// Servers that are not connected yet.
-    pub(crate) fn new(config: Arc<MemcachedConfig>) -> Wire {
+impl Servers {
+    /// Creates the set of servers, none of which is connected yet.
+    pub(crate) fn new(config: Arc<MemcachedConfig>) -> Servers {
         let node = |host: &leasehold_backend::url::Host| Node {
             dialer: Dialer::new(config.clone(), host.clone()),
             limit: config.timeout,
@@ -40,7 +40,7 @@ impl Wire {
         };
         let nodes: Vec<Node> = config.hosts.iter().map(node).collect();
         let ring = Ring::new(nodes.iter().map(|node| node.dialer.address()).collect());
-        Wire { nodes, ring, prefix: config.prefix.clone() }
+        Servers { nodes, ring, prefix: config.prefix.clone() }
     }
 
     /// Connects to all of them. One that answers is enough: what is on the others is unavailable until they
@@ -78,8 +78,8 @@ impl Wire {
 
     /// Returns the key of a register. No resource has it: behind a `%` an escaped name has two digits.
     pub(crate) fn register(&self, resource: &Resource) -> Result<Key, Failure> {
-        let room = MAX_KEY - self.prefix.len() - REGISTER.len();
-        let escaped = resource.escaped(|byte| byte.is_ascii_graphic(), room);
+        let max_len = MAX_KEY - self.prefix.len() - REGISTER.len();
+        let escaped = resource.escaped(|byte| byte.is_ascii_graphic(), max_len);
         self.key_of_escaped(&format!("{REGISTER}{escaped}"))
             .ok_or_else(|| leasehold_backend::url::invalid(format!("{resource:?} has no key in memcached")))
     }
@@ -94,7 +94,7 @@ impl Wire {
         key.strip_prefix(&self.prefix)
     }
 
-    /// Returns the items of these resources, in order, with the connection that each answer came over.
+    /// Returns the items of these resources, in order, with the connection over which each answer arrived.
     pub(crate) async fn look(&self, at: &[&Resource]) -> Vec<Answer> {
         let mut keys = Vec::with_capacity(at.len());
         for resource in at {
@@ -155,7 +155,7 @@ pub(crate) struct Node {
     slot: Arc<Mutex<Arc<Slot>>>,
 }
 
-/// One connection, or the attempt to make it. A task that comes meanwhile waits for the same.
+/// One connection, or the attempt to make it. A task that arrives meanwhile waits for the same.
 type Slot = OnceCell<Result<Arc<Link>, Failure>>;
 
 impl Node {
@@ -189,10 +189,10 @@ impl Node {
 
     /// Asks these commands in one go: all are answered, or none is.
     pub(crate) async fn ask(&self, link: &Link, commands: &[Command<'_>]) -> Result<Vec<Reply>, Failure> {
-        link.ask(commands, self.limit).await.map_err(|silence| {
+        link.ask(commands, self.limit).await.map_err(|no_answer| {
             let changes = commands.iter().any(Command::changes);
             let limit = humantime::format_duration(self.limit).to_string();
-            error::of_silence(silence, changes, &self.dialer.address(), &limit)
+            error::of_no_answer(no_answer, changes, &self.dialer.address(), &limit)
         })
     }
 
@@ -229,7 +229,7 @@ fn portions<'a, 'b>(commands: &'a [Command<'b>]) -> Vec<&'a [Command<'b>]> {
     let (mut first, mut size) = (0, 0);
     for (index, command) in commands.iter().enumerate() {
         let more = command.size();
-        if index > first && (size + more > MAX_QUESTION || index - first >= MAX_TOGETHER) {
+        if index > first && (size + more > MAX_REQUEST || index - first >= MAX_TOGETHER) {
             portions.push(&commands[first..index]);
             (first, size) = (index, 0);
         }
@@ -256,22 +256,22 @@ const MAX_TOGETHER: usize = 500;
 mod tests {
     use super::*;
 
-    fn wire(url: &str) -> Wire {
-        Wire::new(Arc::new(MemcachedConfig::parse(url).unwrap()))
+    fn servers(url: &str) -> Servers {
+        Servers::new(Arc::new(MemcachedConfig::parse(url).unwrap()))
     }
 
     #[test]
     fn every_name_has_a_key_that_the_protocol_can_carry() {
-        let wire = wire(&format!("memcached://h?prefix={}", "p".repeat(64)));
+        let servers = servers(&format!("memcached://h?prefix={}", "p".repeat(64)));
         for name in ["a".to_owned(), "a b\u{a0}é%~".to_owned(), "é".repeat(256), "x".repeat(512)] {
-            let key = wire.key(&Resource::new(&name).unwrap()).unwrap();
+            let key = servers.key(&Resource::new(&name).unwrap()).unwrap();
             assert!(
                 key.as_str().len() <= MAX_KEY && key.as_str().bytes().all(|byte| byte.is_ascii_graphic())
             );
         }
-        let key = wire.key(&Resource::new("a/b c").unwrap()).unwrap();
-        assert_eq!(wire.named_by(key.as_str()), Some("a/b%20c"));
-        assert_eq!(wire.named_by("other"), None);
+        let key = servers.key(&Resource::new("a/b c").unwrap()).unwrap();
+        assert_eq!(servers.named_by(key.as_str()), Some("a/b%20c"));
+        assert_eq!(servers.named_by("other"), None);
     }
 
     #[test]
@@ -290,8 +290,8 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_is_away_is_unavailable_and_nothing_was_sent() {
         // Nothing listens on the first port of a machine.
-        let wire = wire("memcached://127.0.0.1:1");
-        let failure = wire.connect().await.unwrap_err();
+        let servers = servers("memcached://127.0.0.1:1");
+        let failure = servers.connect().await.unwrap_err();
         assert!(failure.is_transient(), "{failure}");
         assert_eq!(failure.effect, leasehold_core::Effect::None);
         assert!(failure.detail().contains("nothing listens there"), "{failure}");

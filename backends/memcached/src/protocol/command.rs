@@ -40,7 +40,7 @@ impl Key {
 pub(crate) struct Life(u64);
 
 impl Life {
-    /// Until it is removed, or makes room for another.
+    /// Without an end: until it is removed or evicted.
     pub(crate) const FOR_EVER: Life = Life(0);
 
     /// Creates the life for a time, rounded up. Never no time at all, which would mean for ever.
@@ -57,16 +57,16 @@ pub(crate) enum Command<'a> {
     Look { key: &'a Key },
     /// Puts an item where there is none.
     Add { key: &'a Key, life: Life, value: &'a [u8] },
-    /// Puts another value in the place of one that has this number.
+    /// Replaces a value that has this number.
     Replace { key: &'a Key, life: Life, value: &'a [u8], number: u64 },
     /// Removes an item that has this number.
     Remove { key: &'a Key, number: u64 },
-    /// The facts that the server reports of itself; with a word, of a part of itself.
+    /// The facts that the server reports of itself, or of the named part of itself.
     Stats { part: &'static str },
 }
 
 impl Command<'_> {
-    /// Writes it down. `mark` is returned with the answers to reads and removals.
+    /// Writes the command. `mark` is returned with the answers to reads and removals.
     pub(crate) fn write(&self, mark: u32, out: &mut Vec<u8>) {
         let mut head = String::with_capacity(64 + MAX_KEY);
         // Writing into a String does not fail.
@@ -160,7 +160,7 @@ mod tests {
         }
 
         #[test]
-        fn a_value_stands_behind_its_own_length(value in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn value_follows_its_own_length(value in proptest::collection::vec(any::<u8>(), 0..200)) {
             let key = &Key::new("k".to_owned()).unwrap();
             let mut out = Vec::new();
             Command::Add { key, life: Life(2), value: &value }.write(0, &mut out);

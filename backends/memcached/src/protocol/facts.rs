@@ -66,12 +66,12 @@ mod tests {
     use super::*;
 
     fn pairs(text: &str) -> Vec<(String, String)> {
-        let pair = |word: &str| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let pair = |text: &str| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
         text.split(' ').filter_map(pair).collect()
     }
 
     #[test]
-    fn a_server_says_who_it_is_and_how_it_is_set_up() {
+    fn facts_are_read_from_stats_and_settings() {
         let stats = pairs("version=1.6.18 time=1000 uptime=3 evictions=7");
         let settings = pairs("cas_enabled=yes evictions=on temp_lru=no temporary_ttl=61");
         let facts = Facts::read(stats.clone(), settings).unwrap();

@@ -37,31 +37,31 @@ impl Reply {
 /// The error of an input that is not an answer of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the input is not an answer of memcached: {0}")]
-pub(crate) struct Garbled(&'static str);
+pub(crate) struct ProtocolError(&'static str);
 
-/// Takes the first whole answer off `input`, with the number of bytes that it has; `None` where more must
-/// come.
-pub(crate) fn read(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
+/// Takes the first whole answer off `input`, with the number of bytes that it has; `None` where more bytes
+/// are needed.
+pub(crate) fn read(input: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let Some((line, used)) = read_line(input)? else { return Ok(None) };
-    let mut words = line.split(' ');
-    let reply = match words.next().unwrap_or_default() {
-        "VA" => return read_item(&mut words, &input[used..], used),
+    let mut parts = line.split(' ');
+    let reply = match parts.next().unwrap_or_default() {
+        "VA" => return read_item(&mut parts, &input[used..], used),
         "STAT" => return read_stats(input),
         "END" => Reply::Stats(Vec::new()),
         "STORED" => Reply::Done { mark: None },
         "NOT_STORED" | "EXISTS" => Reply::Differs { mark: None },
         "NOT_FOUND" => Reply::Missing { mark: None },
-        "HD" => Reply::Done { mark: Flags::of(&mut words)?.mark },
-        "NS" | "EX" => Reply::Differs { mark: Flags::of(&mut words)?.mark },
-        "NF" | "EN" => Reply::Missing { mark: Flags::of(&mut words)?.mark },
+        "HD" => Reply::Done { mark: Flags::of(&mut parts)?.mark },
+        "NS" | "EX" => Reply::Differs { mark: Flags::of(&mut parts)?.mark },
+        "NF" | "EN" => Reply::Missing { mark: Flags::of(&mut parts)?.mark },
         "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR" => {
             return Ok(Some((Reply::Refused(line.to_owned()), used)));
         }
-        _ => return Err(Garbled("an unknown word")),
+        _ => return Err(ProtocolError("an unknown word")),
     };
-    match words.next() {
+    match parts.next() {
         None => Ok(Some((reply, used))),
-        Some(_) => Err(Garbled("more words than there should be")),
+        Some(_) => Err(ProtocolError("more words than there should be")),
     }
 }
 
@@ -71,32 +71,32 @@ pub(crate) fn is_overlong(buffered: usize) -> bool {
 }
 
 /// Returns the first line without its end, and the number of bytes with it.
-fn read_line(input: &[u8]) -> Result<Option<(&str, usize)>, Garbled> {
+fn read_line(input: &[u8]) -> Result<Option<(&str, usize)>, ProtocolError> {
     let window = &input[..input.len().min(MAX_LINE)];
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
-        return if input.len() >= MAX_LINE { Err(Garbled("a line without an end")) } else { Ok(None) };
+        return if input.len() >= MAX_LINE { Err(ProtocolError("a line without an end")) } else { Ok(None) };
     };
-    let line = std::str::from_utf8(&input[..end]).map_err(|_| Garbled("a line that is not text"))?;
+    let line = std::str::from_utf8(&input[..end]).map_err(|_| ProtocolError("a line that is not text"))?;
     Ok(Some((line, end + 2)))
 }
 
 fn read_item<'a>(
-    words: &mut impl Iterator<Item = &'a str>,
+    parts: &mut impl Iterator<Item = &'a str>,
     rest: &[u8],
     used: usize,
-) -> Result<Option<(Reply, usize)>, Garbled> {
-    let length = number(words.next())?;
+) -> Result<Option<(Reply, usize)>, ProtocolError> {
+    let length = number(parts.next())?;
     let length = usize::try_from(length).ok().filter(|length| *length <= MAX_VALUE);
-    let length = length.ok_or(Garbled("a value that is too long"))?;
-    let flags = Flags::of(words)?;
-    let number = flags.number.ok_or(Garbled("a value without a number"))?;
+    let length = length.ok_or(ProtocolError("a value that is too long"))?;
+    let flags = Flags::of(parts)?;
+    let number = flags.number.ok_or(ProtocolError("a value without a number"))?;
     let Some(body) = rest.get(..length + 2) else { return Ok(None) };
-    let value = body.strip_suffix(b"\r\n").ok_or(Garbled("a value that does not end"))?.to_vec();
+    let value = body.strip_suffix(b"\r\n").ok_or(ProtocolError("a value that does not end"))?.to_vec();
     Ok(Some((Reply::Item { value, number, left: flags.left, mark: flags.mark }, used + length + 2)))
 }
 
 /// Lines of `STAT name value`, up to `END`.
-fn read_stats(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
+fn read_stats(input: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
     let mut stats = Vec::new();
     let mut at = 0;
     for _ in 0..MAX_STATS {
@@ -105,14 +105,14 @@ fn read_stats(input: &[u8]) -> Result<Option<(Reply, usize)>, Garbled> {
         if line == "END" {
             return Ok(Some((Reply::Stats(stats), at)));
         }
-        let pair = line.strip_prefix("STAT ").ok_or(Garbled("a list that is interrupted"))?;
+        let pair = line.strip_prefix("STAT ").ok_or(ProtocolError("a list that is interrupted"))?;
         let (name, value) = pair.split_once(' ').unwrap_or((pair, ""));
         stats.push((name.to_owned(), value.to_owned()));
     }
-    Err(Garbled("a list without an end"))
+    Err(ProtocolError("a list without an end"))
 }
 
-/// The flags of a meta answer beside its word.
+/// The flags of a meta answer, which follow its first word.
 #[derive(Default)]
 struct Flags {
     number: Option<u64>,
@@ -121,21 +121,22 @@ struct Flags {
 }
 
 impl Flags {
-    fn of<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Flags, Garbled> {
+    fn of<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Result<Flags, ProtocolError> {
         let mut flags = Flags::default();
-        for word in words {
-            let (flag, token) = word.split_at_checked(1).ok_or(Garbled("an empty flag"))?;
+        for part in parts {
+            let (flag, token) = part.split_at_checked(1).ok_or(ProtocolError("an empty flag"))?;
             match flag {
                 "c" => flags.number = Some(number(Some(token))?),
                 "t" if token == "-1" => flags.left = None,
                 "t" => flags.left = Some(number(Some(token))?),
                 "O" => {
-                    let mark = u32::try_from(number(Some(token))?).map_err(|_| Garbled("a foreign mark"))?;
+                    let mark =
+                        u32::try_from(number(Some(token))?).map_err(|_| ProtocolError("a foreign mark"))?;
                     flags.mark = Some(mark);
                 }
                 // Newer servers report that an item is stale, or won by another; we never ask for that.
                 "W" | "X" | "Z" => {}
-                _ => return Err(Garbled("an unknown flag")),
+                _ => return Err(ProtocolError("an unknown flag")),
             }
         }
         Ok(flags)
@@ -143,14 +144,14 @@ impl Flags {
 }
 
 /// Reads plain decimal digits, as the server writes them.
-fn number(word: Option<&str>) -> Result<u64, Garbled> {
-    let digits = word.filter(|word| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit()));
-    digits.and_then(|digits| digits.parse().ok()).ok_or(Garbled("a number that is none"))
+fn number(part: Option<&str>) -> Result<u64, ProtocolError> {
+    let digits = part.filter(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()));
+    digits.and_then(|digits| digits.parse().ok()).ok_or(ProtocolError("a number that is none"))
 }
 
 /// The longest line of an answer, in bytes.
 const MAX_LINE: usize = 2048;
-/// The most lines that the server may say of itself.
+/// The most lines of one list of statistics.
 const MAX_STATS: usize = 2000;
 
 #[cfg(test)]
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn answers_are_distinguished() {
         let item = Reply::Item { value: b"hi".to_vec(), number: 12, left: Some(9), mark: Some(3) };
         assert_eq!(whole("VA 2 c12 t9 O3\r\nhi\r\n"), item);
         let endless = Reply::Item { value: b"\r\n".to_vec(), number: 1, left: None, mark: None };
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_no_answer_is_refused() {
+    fn input_that_is_no_answer_is_refused() {
         for text in [
             "HTTP/1.1 400 Bad Request\r\n",
             "VA 2 t9\r\nhi\r\n",

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin, Put, Shelf, Swap,
+    AmendKind, Call, Cell, CellRegisters, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin,
+    Put, Swap,
 };
 use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource};
 use mysql_async::{Params, Row, Value};
@@ -28,7 +29,7 @@ pub struct MySqlCells {
     statements: Statements,
     profile: Profile,
     /// Its own cells, in the table of registers. They have none themselves.
-    shelf: Option<Box<Shelf<MySqlCells>>>,
+    registers: Option<Box<CellRegisters<MySqlCells>>>,
 }
 
 impl MySqlCells {
@@ -36,24 +37,24 @@ impl MySqlCells {
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<MySqlCells, Failure> {
         let pool = Arc::new(Pool::new(Arc::new(config), clock));
         schema::ensure(&pool).await?;
-        let server = Server::ask(&pool).await?;
+        let server = Server::inspect(&pool).await?;
         let profile = server.profile(&pool.config);
-        let cells = |ending, shelf| MySqlCells {
+        let cells = |ending, registers| MySqlCells {
             statements: Statements::of(&pool.config.names, ending),
             pool: pool.clone(),
             server: server.clone(),
             profile: profile.clone(),
-            shelf,
+            registers,
         };
-        let shelf = Shelf::new(cells("_registers", None));
-        Ok(cells("", Some(Box::new(shelf))))
+        let registers = CellRegisters::new(cells("_registers", None));
+        Ok(cells("", Some(Box::new(registers))))
     }
 
     /// Sends one statement. A table that is lost, with the server's data, is made anew.
     async fn exec(&self, sql: &str, params: Vec<Value>) -> Result<Done, Refusal> {
         match self.pool.exec(sql, Params::Positional(params.clone())).await {
             Err(Refusal::NoTable(failure)) => {
-                self.begin_anew(failure).await?;
+                self.recreate_tables(failure).await?;
                 self.pool.exec(sql, Params::Positional(params)).await
             }
             answer => answer,
@@ -64,18 +65,18 @@ impl MySqlCells {
     async fn run(&self, statements: &str) -> Result<Vec<Row>, Refusal> {
         match self.pool.run(statements).await {
             Err(Refusal::NoTable(failure)) => {
-                self.begin_anew(failure).await?;
+                self.recreate_tables(failure).await?;
                 self.pool.run(statements).await
             }
             answer => answer,
         }
     }
 
-    async fn begin_anew(&self, failure: Failure) -> Result<(), Refusal> {
+    async fn recreate_tables(&self, failure: Failure) -> Result<(), Refusal> {
         if self.pool.config.sql.create == Create::No {
             return Err(Refusal::NoTable(failure));
         }
-        if self.shelf.is_some() {
+        if self.registers.is_some() {
             tracing::warn!(%failure, "the lock table is gone: all locks that were held are lost");
         }
         schema::restore(&self.pool).await.map_err(Refusal::Failed)
@@ -90,8 +91,8 @@ impl MySqlCells {
     }
 
     async fn amend_one(&self, amend: &CellUpdate) -> Result<Option<Fence>, Failure> {
-        let CellUpdate { at, seen, way, put } = amend;
-        let sql = match way {
+        let CellUpdate { at, seen, kind, put } = amend;
+        let sql = match kind {
             AmendKind::Retake => &self.statements.retake,
             AmendKind::Keep => &self.statements.keep,
         };
@@ -101,10 +102,10 @@ impl MySqlCells {
     async fn amend_many(&self, amends: &[&CellUpdate]) -> Result<Vec<Option<Fence>>, Failure> {
         let seconds = lock_wait(self.pool.config.sql.timeout);
         let done = match self.transact(&self.statements.amend_many(amends, seconds), amends.len()).await {
-            // A dropped table is created anew by the next look, which follows a change that was not made.
+            // A dropped table is created anew by the next read, which follows a change that was not made.
             // So they do where a transaction of another client keeps the row of one of them: it keeps no
             // other one.
-            Err(Refusal::LostRace | Refusal::NoTable(_) | Refusal::Occupied(_)) => {
+            Err(Refusal::LostRace | Refusal::NoTable(_) | Refusal::RowLocked(_)) => {
                 return Ok(vec![None; amends.len()]);
             }
             answer => answer.map_err(Refusal::into_failure)?,
@@ -115,7 +116,7 @@ impl MySqlCells {
     async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
         let Swap { at, seen, basis, put, .. } = swap;
         let anew = *basis == Origin::Renewed;
-        let done = if anew && put.call == Call::Nobody {
+        let done = if anew && put.call == Call::None {
             self.change(&self.statements.keep, own(at, *seen, put)).await?
         } else {
             let params = vec![
@@ -133,8 +134,8 @@ impl MySqlCells {
         Ok(done.changed == 1)
     }
 
-    /// Makes those of these changes whose rows nobody keeps locked. Only a look can leave out locked rows,
-    /// and a row may be locked after it, so a change that comes upon one looks again.
+    /// Makes those of these changes whose rows no transaction keeps locked. Only a read can leave out locked
+    /// rows, and a row may be locked after it, so a change that meets one reads again.
     async fn swap_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Refusal> {
         let mut done = vec![false; swaps.len()];
         for tries in 1.. {
@@ -145,19 +146,19 @@ impl MySqlCells {
             };
             let free: Result<HashSet<String>, Failure> = rows.iter().map(|row| read(row, 0)).collect();
             let free = free.map_err(Refusal::Failed)?;
-            let places: Vec<usize> =
+            let positions: Vec<usize> =
                 (0..swaps.len()).filter(|at| free.contains(swaps[*at].at.as_str())).collect();
-            if places.is_empty() {
+            if positions.is_empty() {
                 break;
             }
-            let chosen: Vec<&Swap> = places.iter().map(|at| &swaps[*at]).collect();
+            let chosen: Vec<&Swap> = positions.iter().map(|at| &swaps[*at]).collect();
             let seconds = lock_wait(self.pool.config.sql.timeout);
             match self.transact(&self.statements.swap_many(&chosen, seconds), chosen.len()).await {
-                Err(Refusal::Occupied(_)) if tries < MAX_LOOKS => {}
+                Err(Refusal::RowLocked(_)) if tries < MAX_READS => {}
                 Err(Refusal::LostRace) => break,
                 answer => {
-                    for (place, change) in places.iter().zip(answer?) {
-                        done[*place] = change.changed == 1;
+                    for (position, change) in positions.iter().zip(answer?) {
+                        done[*position] = change.changed == 1;
                     }
                     break;
                 }
@@ -166,7 +167,7 @@ impl MySqlCells {
         Ok(done)
     }
 
-    /// Sends statements that change so many rows, one each, and answers what became of each.
+    /// Sends statements that change so many rows, one each, and returns the result of each.
     async fn transact(&self, statements: &str, count: usize) -> Result<Vec<Done>, Refusal> {
         let mut done = self.pool.run_each(statements).await?;
         // The first two set the limit and begin the transaction, the last two end it and set the limit back.
@@ -184,7 +185,7 @@ impl CellStore for MySqlCells {
         &self.profile
     }
 
-    fn timekeeping(&self) -> ClockSource {
+    fn clock_source(&self) -> ClockSource {
         ClockSource::Store
     }
 
@@ -199,7 +200,7 @@ impl CellStore for MySqlCells {
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
-        self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
+        self.registers.as_deref().map(|registers| registers as &dyn Registers)
     }
 
     async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
@@ -213,7 +214,7 @@ impl CellStore for MySqlCells {
             version.into(),
             keep.into(),
         ];
-        Ok(seized(put, &self.change(&self.statements.try_insert, params).await?))
+        Ok(inserted(put, &self.change(&self.statements.try_insert, params).await?))
     }
 
     async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
@@ -299,14 +300,14 @@ fn own(at: &Resource, seen: u64, put: &Put) -> Vec<Value> {
 
 /// Returns the outcome of one change, by its own answer.
 fn amended(amend: &CellUpdate, done: &Done) -> Option<Fence> {
-    let fence = match amend.way {
+    let fence = match amend.kind {
         AmendKind::Retake => Fence::new(0, done.number, 0),
         AmendKind::Keep => amend.put.fence,
     };
     (done.changed == 1).then_some(fence)
 }
 
-fn seized(put: &Put, done: &Done) -> InsertOutcome {
+fn inserted(put: &Put, done: &Done) -> InsertOutcome {
     match done.changed {
         // One row was inserted, or one was changed, which an insertion counts as two.
         1 | 2 => InsertOutcome::Taken { version: put.version, fence: Fence::new(0, done.number, 0) },
@@ -364,8 +365,8 @@ fn all<T>(count: usize, failure: &Failure) -> Vec<Result<T, Failure>> {
 /// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts
 /// have two digits a byte.
 const NUMBERS: usize = 250;
-/// The number of times that a change looks which of its rows are locked.
-const MAX_LOOKS: u32 = 3;
+/// The number of times that a change reads which of its rows are locked.
+const MAX_READS: u32 = 3;
 
 #[cfg(test)]
 mod tests {
@@ -383,7 +384,7 @@ mod tests {
                 version: 1,
                 fence: Fence::default(),
                 keep: Duration::ZERO,
-                call: Call::Nobody,
+                call: Call::None,
             },
         };
         let swaps = [10, 10, 80, 200, 1].map(|kilobytes| swap(kilobytes, Origin::Kept));

@@ -15,7 +15,7 @@ use crate::sql::statements::NOW;
 
 /// Looks at everything; nothing is changed.
 pub(crate) async fn diagnose(pool: &Pool, ttl: Duration) -> Vec<Finding> {
-    let (server, facts) = match ask(pool).await {
+    let (server, facts) = match read_facts(pool).await {
         Ok(found) => found,
         Err(failure) => {
             let unknown = Finding::new("server", Severity::Unknown, failure.to_string())
@@ -74,8 +74,8 @@ struct Facts {
     from_the_future: u64,
 }
 
-async fn ask(pool: &Pool) -> Result<(Server, Facts), Failure> {
-    let server = Server::ask(pool).await?;
+async fn read_facts(pool: &Pool) -> Result<(Server, Facts), Failure> {
+    let server = Server::inspect(pool).await?;
     let name = pool.config.names.table("");
     let facts = format!(
         "SELECT COALESCE(t.TABLE_ROWS, 0), COALESCE(t.DATA_LENGTH + t.INDEX_LENGTH, 0), \

@@ -22,7 +22,7 @@ use crate::error::Refusal;
 use crate::net::dial::{Flavour, Link, only, read};
 use crate::net::pool::Pool;
 use crate::net::server::Server;
-use crate::net::session::Held;
+use crate::net::session::SessionLink;
 use crate::sql::schema;
 use crate::sql::statements::literal;
 
@@ -37,7 +37,7 @@ pub(crate) struct Base {
     /// The name in the URL, where it is another one. Locks had it in earlier versions.
     pub(crate) written: Option<String>,
     /// The table of holders, quoted.
-    pub(crate) held: String,
+    pub(crate) holders_table: String,
 }
 
 impl Base {
@@ -46,14 +46,14 @@ impl Base {
     pub(crate) async fn connect(
         config: MySqlConfig,
         clock: Arc<dyn Clock>,
-        held: &str,
+        holders_table: &str,
     ) -> Result<Base, Failure> {
         let mut link = Link::dial(&config).await?;
         let (flavour, database) = (link.flavour, std::mem::take(&mut link.database));
         let written = (config.database != database).then(|| config.database.clone());
         let pool = Pool::new(Arc::new(config), clock);
         schema::ensure(&pool).await?;
-        let server = Server::ask(&pool).await?;
+        let server = Server::inspect(&pool).await?;
         if server.is_clustered() {
             return Err(Failure::new(
                 FailureKind::Unsupported,
@@ -62,18 +62,18 @@ impl Base {
                  method=row",
             ));
         }
-        let held = pool.config.names.table(held);
-        Ok(Base { pool, server, flavour, database, written, held })
+        let holders_table = pool.config.names.table(holders_table);
+        Ok(Base { pool, server, flavour, database, written, holders_table })
     }
 
     /// Opens one more connection, whose locks live as long as it does.
-    pub(crate) async fn open(&self) -> Result<Held, Failure> {
+    pub(crate) async fn open(&self) -> Result<SessionLink, Failure> {
         let config = &self.pool.config;
         let mut link = Link::dial(config).await?;
         // A statement that is not answered for longer would be taken for silence.
         link.limit_to(config.sql.silence / 2);
         // The server's own settings may make it give up sooner than the holder does; here they may not.
-        let patience = config.sql.patience_of_server().as_secs_f64().ceil();
+        let patience = config.sql.server_timeout().as_secs_f64().ceil();
         let mut settings = format!("SET SESSION wait_timeout = {patience}");
         if self.flavour == Flavour::MariaDb {
             for kind in ["", "readonly_", "write_"] {
@@ -81,7 +81,7 @@ impl Base {
             }
         }
         link.run(&settings).await.map_err(Refusal::into_failure)?;
-        Held::of(link).await
+        SessionLink::of(link).await
     }
 
     pub(crate) fn has_fences(&self) -> bool {
@@ -96,15 +96,15 @@ impl Base {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        let question = format!(
+        let query = format!(
             "SELECT name FROM {held} WHERE name >= {prefix} AND name > {after} AND name < CONCAT({prefix}, X'FF') \
              AND {is_alive} ORDER BY name LIMIT {limit}",
-            held = self.held,
+            held = self.holders_table,
             prefix = literal(prefix),
             after = literal(after.map_or("", Resource::as_str)),
         );
         let mut summaries = Vec::new();
-        for row in &self.look(&question).await? {
+        for row in &self.query(&query).await? {
             // What has no name of ours is not ours.
             let Ok(resource) = Resource::new(&read::<String>(row, 0)?) else { continue };
             summaries.push(ResourceSummary { resource, holders: 1, waiting: 0 });
@@ -125,9 +125,9 @@ impl Base {
             Err(Refusal::LostRace) => return Ok(false),
             Err(refusal) => return Err(refusal.into_failure()),
         }
-        // It ends when it comes to that.
-        for _ in 0..EVICTING_LOOKS {
-            let row = only(self.look(&format!("SELECT COALESCE({has_it}, 0)")).await?)?;
+        // The server ends it a little later.
+        for _ in 0..EVICTING_READS {
+            let row = only(self.query(&format!("SELECT COALESCE({has_it}, 0)")).await?)?;
             if read::<u8>(&row, 0)? == 0 {
                 return Ok(true);
             }
@@ -137,11 +137,11 @@ impl Base {
     }
 
     /// Sends a query, and repeats it once if a table was lost with the server's data.
-    pub(crate) async fn look(&self, question: &str) -> Result<Vec<Row>, Failure> {
-        let answer = match self.pool.run(question).await {
+    pub(crate) async fn query(&self, query: &str) -> Result<Vec<Row>, Failure> {
+        let answer = match self.pool.run(query).await {
             Err(Refusal::NoTable(failure)) => {
-                self.begin_anew(failure).await?;
-                self.pool.run(question).await
+                self.recreate_tables(failure).await?;
+                self.pool.run(query).await
             }
             answer => answer,
         };
@@ -149,7 +149,7 @@ impl Base {
     }
 
     /// Creates the tables that are lost, where that is allowed.
-    pub(crate) async fn begin_anew(&self, failure: Failure) -> Result<(), Failure> {
+    pub(crate) async fn recreate_tables(&self, failure: Failure) -> Result<(), Failure> {
         if self.pool.config.sql.create == Create::No {
             return Err(failure);
         }
@@ -160,7 +160,7 @@ impl Base {
 
 /// Returns the holder of the resource, by a row of the claim, its note, its fence and its beginning, from
 /// the third column on.
-pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Result<ClaimInfo, Failure> {
+pub(crate) fn claim_info(row: &Row, resource: &Resource, has_fences: bool) -> Result<ClaimInfo, Failure> {
     let unreadable = || {
         let text = format!("the table of holders has a row for {resource:?} that is not ours");
         Failure::new(FailureKind::Foreign, Effect::None, text)
@@ -176,6 +176,6 @@ pub(crate) fn standing(row: &Row, resource: &Resource, has_fences: bool) -> Resu
     })
 }
 
-/// Looks at a connection that is to end, and the pause between two.
-const EVICTING_LOOKS: u32 = 100;
+/// Reads of a connection that is to end, and the pause between two.
+const EVICTING_READS: u32 = 100;
 const EVICTING_PAUSE: Duration = Duration::from_millis(20);

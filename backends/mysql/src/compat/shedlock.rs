@@ -41,7 +41,7 @@ impl ShedLock {
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<ShedLock, Failure> {
         let pool = Pool::new(Arc::new(config), clock);
         let columns = Columns::ensure(&pool).await?;
-        let server = Server::ask(&pool).await?;
+        let server = Server::inspect(&pool).await?;
         let profile = shed_profile("mysql", server.durability());
         let table = pool.config.names.table("");
         Ok(ShedLock { pool, server, profile, columns, table })
@@ -49,7 +49,7 @@ impl ShedLock {
 
     /// Sends statements, again where they lost a race. A table that is lost, with the server's data, is
     /// made anew.
-    async fn ask(&self, statements: &str) -> Result<Vec<mysql_async::Row>, Failure> {
+    async fn run(&self, statements: &str) -> Result<Vec<mysql_async::Row>, Failure> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -86,7 +86,7 @@ impl ShedLock {
                 change.until
             );
         }
-        let answer = self.ask(&(statements + "COMMIT")).await;
+        let answer = self.run(&(statements + "COMMIT")).await;
         let mut answers = vec![Ok(false); changes.len()];
         let found =
             answer.and_then(|rows| rows.iter().map(|row| read(row, 0)).collect::<Result<Vec<usize>, _>>());
@@ -139,7 +139,7 @@ impl ShedTable for ShedLock {
              SELECT {row}, locked_by = {by} FROM {table} WHERE name = {name} AND lock_until > {now}",
             row = self.columns.row()
         );
-        let rows = self.ask(&statements).await?;
+        let rows = self.run(&statements).await?;
         let Some(found) = rows.first() else { return Ok(Taken::No(None)) };
         if read::<bool>(found, 4)? { Ok(Taken::Yes) } else { Ok(Taken::No(Some(row(found, 0)?))) }
     }
@@ -166,7 +166,7 @@ impl ShedTable for ShedLock {
         self.change(changes.collect()).await
     }
 
-    async fn look(&self, names: &[String]) -> Vec<Result<Option<Row>, Failure>> {
+    async fn held_rows(&self, names: &[String]) -> Vec<Result<Option<Row>, Failure>> {
         // A statement a name: only the server can say which of them a row is equal to.
         let statements: Vec<String> = names
             .iter()
@@ -182,23 +182,23 @@ impl ShedTable for ShedLock {
             })
             .collect();
         let found = async {
-            let mut looks = vec![Ok(None); names.len()];
-            for found in self.ask(&statements.join("; ")).await? {
-                if let Some(look) = looks.get_mut(read::<usize>(&found, 0)?) {
-                    *look = Ok(Some(row(&found, 1)?));
+            let mut found_rows = vec![Ok(None); names.len()];
+            for found in self.run(&statements.join("; ")).await? {
+                if let Some(found_row) = found_rows.get_mut(read::<usize>(&found, 0)?) {
+                    *found_row = Ok(Some(row(&found, 1)?));
                 }
             }
-            Ok(looks)
+            Ok(found_rows)
         };
         match found.await {
-            Ok(looks) => looks,
+            Ok(found_rows) => found_rows,
             Err(failure) => names.iter().map(|_| Err(Failure::clone(&failure))).collect(),
         }
     }
 
     async fn list(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<Row>, Failure> {
         // By bytes, no matter how the column would compare. No name has the byte 255 in it.
-        let question = format!(
+        let query = format!(
             "SELECT {row} FROM {table} WHERE {bytes} >= {prefix} AND {bytes} > {after} \
              AND {bytes} < CONCAT({prefix}, X'FF') AND lock_until > {now} ORDER BY {bytes} LIMIT {limit}",
             row = self.columns.row(),
@@ -208,17 +208,17 @@ impl ShedTable for ShedLock {
             after = literal(after),
             now = self.columns.now(),
         );
-        self.ask(&question).await?.iter().map(|found| row(found, 0)).collect()
+        self.run(&query).await?.iter().map(|found| row(found, 0)).collect()
     }
 
     async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
-        let question = format!(
+        let query = format!(
             "SELECT COUNT(*), CAST(@@session.time_zone AS CHAR), CAST(@@system_time_zone AS CHAR) FROM {} \
              WHERE locked_at > TIMESTAMPADD(SECOND, 1, {})",
             self.table,
             self.columns.now()
         );
-        let row = self.pool.run(&question).await.map_err(Refusal::into_failure).and_then(only);
+        let row = self.pool.run(&query).await.map_err(Refusal::into_failure).and_then(only);
         let ahead = row.as_ref().map_err(Failure::clone).and_then(|row| read(row, 0));
         let mut findings = vec![
             diagnose::durability(&self.server),

@@ -33,15 +33,15 @@ pub(crate) enum Flavour {
     MySql,
 }
 
-/// Servers that have a say in what this one holds.
+/// The other servers that decide what this one holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Company {
+enum Replication {
     /// None that is known.
     None,
     /// A primary that it follows.
     Primary,
-    /// Those of a cluster that decide together, by Galera.
-    Equals,
+    /// The servers of a cluster that decide together, by Galera.
+    Cluster,
 }
 
 /// The outcome of a statement.
@@ -58,14 +58,14 @@ impl Link {
     /// Connects to the first server that is not a replica.
     pub(crate) async fn dial(config: &MySqlConfig) -> Result<Link, Failure> {
         let mut last = None;
-        for place in &config.places {
-            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, place)).await;
+        for endpoint in &config.endpoints {
+            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, endpoint)).await;
             match dialled {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
                 Ok(Err(failure)) => last = Some(failure),
                 Err(_) => {
-                    let text = format!("{place} did not answer within {:?}", config.sql.timeout);
+                    let text = format!("{endpoint} did not answer within {:?}", config.sql.timeout);
                     last = Some(Failure::unavailable(text));
                 }
             }
@@ -73,36 +73,36 @@ impl Link {
         Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
     }
 
-    async fn dial_one(config: &MySqlConfig, place: &Endpoint) -> Result<Link, Failure> {
-        let login = login(config, place)?;
+    async fn dial_one(config: &MySqlConfig, endpoint: &Endpoint) -> Result<Link, Failure> {
+        let login = login(config, endpoint)?;
         let opened = Conn::new(login).await;
-        let connection = opened.map_err(|error| Refusal::of_login(error, &place.to_string()))?;
+        let connection = opened.map_err(|error| Refusal::of_login(error, &endpoint.to_string()))?;
         let timeout = config.sql.timeout;
         let (flavour, database) = (Flavour::MySql, String::new());
         let mut link = Link { connection: Some(connection), is_asking: false, flavour, database, timeout };
-        link.greet(place).await?;
+        link.greet(endpoint).await?;
         Ok(link)
     }
 
     /// Makes the session what the statements expect, and asks what the server is. A replica is refused,
     /// because what it decides is its own opinion.
-    async fn greet(&mut self, place: &Endpoint) -> Result<(), Failure> {
+    async fn greet(&mut self, endpoint: &Endpoint) -> Result<(), Failure> {
         let failed = |refusal: Refusal| refusal.into_failure();
         let row = only(self.exec(GREETING, Params::Empty).await.map_err(failed)?.rows)?;
         let (version, comment): (String, String) = (read(&row, 0)?, read(&row, 1)?);
         let is_mariadb = [&version, &comment].iter().any(|text| text.to_lowercase().contains("mariadb"));
         self.flavour = if is_mariadb { Flavour::MariaDb } else { Flavour::MySql };
         self.database = read(&row, 4)?;
-        check_version(self.flavour, &version, place)?;
+        check_version(self.flavour, &version, endpoint)?;
         let is_on =
             |at| read::<String>(&row, at).map(|value| value != "0" && !value.eq_ignore_ascii_case("off"));
-        let company = self.company().await?;
-        if is_on(2)? || is_on(3)? || company == Company::Primary {
+        let replication = self.replication().await?;
+        if is_on(2)? || is_on(3)? || replication == Replication::Primary {
             return Err(Failure::unavailable(format!(
-                "{place} is a replica or set read-only, and cannot decide anything: name the primary"
+                "{endpoint} is a replica or set read-only, and cannot decide anything: name the primary"
             )));
         }
-        // A statement whose answer nobody waits for any more must not take effect much later.
+        // A statement whose answer is no longer awaited must not take effect much later.
         let seconds = lock_wait(self.timeout);
         let mut settings = format!(
             "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {seconds}, \
@@ -111,7 +111,7 @@ impl Link {
         if self.flavour == Flavour::MariaDb {
             settings += &format!(", max_statement_time = {}", self.timeout.as_secs_f64());
         }
-        if company == Company::Equals {
+        if replication == Replication::Cluster {
             // What another server of the cluster has confirmed to us may not have come here yet. A change
             // made on such ground fails by itself, so only reading has to wait for it. The server would run
             // a statement whose change came too late once more, in which it changes nothing, and answer
@@ -121,26 +121,26 @@ impl Link {
         self.run(&settings).await.map(drop).map_err(failed)
     }
 
-    /// Reads which other servers have a say. One that does not let this user ask is believed to be a
+    /// Reads which other servers decide. One that does not let this user ask is believed to be a
     /// primary, unless it is set read-only.
-    async fn company(&mut self) -> Result<Company, Failure> {
+    async fn replication(&mut self) -> Result<Replication, Failure> {
         // MySQL has a row for each server that it follows, MariaDB a number.
         if self.flavour == Flavour::MySql && !self.allowed("SHOW REPLICA STATUS").await?.is_empty() {
-            return Ok(Company::Primary);
+            return Ok(Replication::Primary);
         }
         let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'wsrep_connected')";
-        let mut company = Company::None;
+        let mut replication = Replication::None;
         for row in &self.allowed(status).await? {
             let (name, value): (String, String) = (read(row, 0)?, read(row, 1)?);
             match (name.to_lowercase().as_str(), value.as_str()) {
                 // The number of connections to servers that it follows.
                 ("slaves_running", "0") => {}
-                ("slaves_running", _) => return Ok(Company::Primary),
-                (_, value) if value.eq_ignore_ascii_case("on") => company = Company::Equals,
+                ("slaves_running", _) => return Ok(Replication::Primary),
+                (_, value) if value.eq_ignore_ascii_case("on") => replication = Replication::Cluster,
                 _ => {}
             }
         }
-        Ok(company)
+        Ok(replication)
     }
 
     /// Runs a statement, and returns no rows if this user may not run it.
@@ -246,7 +246,7 @@ impl fmt::Debug for Link {
     }
 }
 
-fn login(config: &MySqlConfig, place: &Endpoint) -> Result<OptsBuilder, Failure> {
+fn login(config: &MySqlConfig, endpoint: &Endpoint) -> Result<OptsBuilder, Failure> {
     let mut login = OptsBuilder::default()
         .user(config.credentials.user.clone())
         .db_name(Some(config.database.clone()))
@@ -260,7 +260,7 @@ fn login(config: &MySqlConfig, place: &Endpoint) -> Result<OptsBuilder, Failure>
     if let Some(password) = config.credentials.password()? {
         login = login.pass(Some(reveal(&password)));
     }
-    login = match place {
+    login = match endpoint {
         Endpoint::Tcp(host) => login.ip_or_hostname(host.name.clone()).tcp_port(host.port),
         Endpoint::Unix(path) => login.socket(Some(path.display().to_string())),
     };
@@ -278,7 +278,7 @@ fn login(config: &MySqlConfig, place: &Endpoint) -> Result<OptsBuilder, Failure>
 }
 
 /// Refuses older versions, whose maintenance has ended.
-fn check_version(flavour: Flavour, version: &str, place: &Endpoint) -> Result<(), Failure> {
+fn check_version(flavour: Flavour, version: &str, endpoint: &Endpoint) -> Result<(), Failure> {
     // MariaDB may be called "5.5.5-10.11.6-MariaDB", for clients that know no other beginning.
     let plain = version.strip_prefix("5.5.5-").unwrap_or(version);
     let mut numbers = plain.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
@@ -290,7 +290,7 @@ fn check_version(flavour: Flavour, version: &str, place: &Endpoint) -> Result<()
     if found >= oldest {
         return Ok(());
     }
-    let text = format!("{place} is version {version}: leasehold needs {name} or later");
+    let text = format!("{endpoint} is version {version}: leasehold needs {name} or later");
     Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
 }
 
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn old_versions_are_distinguished_from_compatibility_prefixes() {
-        let place = Endpoint::Unix("/s".into());
+        let endpoint = Endpoint::Unix("/s".into());
         for (flavour, version, fits) in [
             (Flavour::MariaDb, "10.11.19-MariaDB-0+deb12u1", true),
             (Flavour::MariaDb, "5.5.5-10.6.1-MariaDB", true),
@@ -341,7 +341,7 @@ mod tests {
             (Flavour::MySql, "9.4.0", true),
             (Flavour::MySql, "5.7.44-log", false),
         ] {
-            assert_eq!(check_version(flavour, version, &place).is_ok(), fits, "{version}");
+            assert_eq!(check_version(flavour, version, &endpoint).is_ok(), fits, "{version}");
         }
     }
 }

@@ -19,19 +19,19 @@ use crate::net::dial::{Done, Link};
 pub(crate) struct Pool {
     pub(crate) config: Arc<MySqlConfig>,
     idle: Mutex<Vec<(Link, Moment)>>,
-    room: Semaphore,
+    permits: Semaphore,
     clock: Arc<dyn Clock>,
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<MySqlConfig>, clock: Arc<dyn Clock>) -> Pool {
-        let room = Semaphore::new(config.sql.connections);
-        Pool { config, idle: Mutex::default(), room, clock }
+        let permits = Semaphore::new(config.sql.connections);
+        Pool { config, idle: Mutex::default(), permits, clock }
     }
 
     /// Sends one statement with its parameters, and waits for its answer.
     pub(crate) async fn exec(&self, sql: &str, params: impl Into<Params>) -> Result<Done, Refusal> {
-        let (_place, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let (_permit, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
         let answer = link.exec(sql, params.into()).await;
         self.check_in(link, &answer);
         answer
@@ -45,7 +45,7 @@ impl Pool {
 
     /// Runs statements as [`Pool::run`] does, and returns what each of them did.
     pub(crate) async fn run_each(&self, statements: &str) -> Result<Vec<Done>, Refusal> {
-        let (_place, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let (_permit, mut link) = self.check_out().await.map_err(Refusal::Failed)?;
         let answer = link.run_each(statements, Duration::ZERO).await;
         // Statements behind the one that lost a race were not run: those that set the session back.
         if !matches!(answer, Err(Refusal::LostRace)) {
@@ -55,18 +55,18 @@ impl Pool {
     }
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
-        let place = match tokio::time::timeout(self.config.sql.timeout, self.room.acquire()).await {
-            Ok(Ok(place)) => place,
+        let permit = match tokio::time::timeout(self.config.sql.timeout, self.permits.acquire()).await {
+            Ok(Ok(permit)) => permit,
             Ok(Err(_)) | Err(_) => return Err(self.config.sql.all_busy("the server")),
         };
         if let Some((mut link, used_at)) = self.take() {
             if self.clock.now().since(used_at) < FRESH || link.is_alive().await {
-                return Ok((place, link));
+                return Ok((permit, link));
             }
             // The others were used before it, and are not asked one after the other.
             self.idle().clear();
         }
-        Ok((place, Link::dial(&self.config).await?))
+        Ok((permit, Link::dial(&self.config).await?))
     }
 
     /// Keeps the connection where what it did ended well, or was undone as a whole. Other errors of the
@@ -76,7 +76,7 @@ impl Pool {
             Ok(_) | Err(Refusal::LostRace) => self.idle().push((link, self.clock.now())),
             Err(Refusal::NoTable(_)) => {}
             // The others are most likely broken as well.
-            Err(Refusal::Occupied(_) | Refusal::Failed(_)) => self.idle().clear(),
+            Err(Refusal::RowLocked(_) | Refusal::Failed(_)) => self.idle().clear(),
         }
     }
 

@@ -20,16 +20,16 @@ pub(crate) struct Server {
 
 impl Server {
     /// Asks what is needed to make promises.
-    pub(crate) async fn ask(pool: &Pool) -> Result<Server, Failure> {
+    pub(crate) async fn inspect(pool: &Pool) -> Result<Server, Failure> {
         let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
         let counters: Vec<String> = COUNTERS.iter().map(|name| format!("'{name}'")).collect();
         // A name that this server does not have has no row.
-        let questions = format!(
+        let queries = format!(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ({}); SHOW GLOBAL STATUS WHERE Variable_name IN ({})",
             names.join(", "),
             counters.join(", ")
         );
-        let rows = pool.run(&questions).await.map_err(Refusal::into_failure)?;
+        let rows = pool.run(&queries).await.map_err(Refusal::into_failure)?;
         let pair = |row: &Row| Ok((read::<String>(row, 0)?.to_lowercase(), read(row, 1)?));
         Ok(Server { settings: rows.iter().map(pair).collect::<Result<_, Failure>>()? })
     }
@@ -58,7 +58,7 @@ impl Server {
                 Dialect::Tooz | Dialect::DotNet | Dialect::ShedLock => FenceGrade::None,
             })
             .durability(Durability::LostOnFailover)
-            .place_ttl(config.sql.patience_of_server())
+            .place_ttl(config.sql.server_timeout())
             .renew_batch_max(RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES)
     }
@@ -154,7 +154,7 @@ impl Server {
 
 /// The most claims that one statement renews: a few milliseconds of the server's time.
 const RENEW_BATCH_MAX: usize = 500;
-/// A line of some ten thousand claims with short notes.
+/// A queue of some ten thousand claims with short notes.
 const MAX_TEXT: usize = 4 << 20;
 const MIN_TEXT: usize = 16 << 10;
 /// A wait for a replica that is as long as this, in milliseconds, does not end by itself: a day.

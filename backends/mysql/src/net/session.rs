@@ -14,17 +14,17 @@ use crate::error::Refusal;
 use crate::net::dial::{Link, only, read};
 
 /// A connection that is used by one statement after the other.
-pub(crate) struct Held {
+pub(crate) struct SessionLink {
     link: Mutex<Option<Link>>,
     /// The server's number for it: another one would hold nothing of ours.
     pub(crate) number: u64,
     is_over: watch::Sender<bool>,
 }
 
-impl Held {
-    pub(crate) async fn of(mut link: Link) -> Result<Held, Failure> {
+impl SessionLink {
+    pub(crate) async fn of(mut link: Link) -> Result<SessionLink, Failure> {
         let number = number_of(&mut link).await.map_err(Refusal::into_failure)?;
-        Ok(Held { link: Mutex::new(Some(link)), number, is_over: watch::Sender::new(false) })
+        Ok(SessionLink { link: Mutex::new(Some(link)), number, is_over: watch::Sender::new(false) })
     }
 
     /// Sends statements without parameters, and waits for the rows of all of them.
@@ -32,43 +32,43 @@ impl Held {
         self.run_within(statements, Duration::ZERO).await
     }
 
-    /// Runs statements that may wait in the server for so long, as [`Held::run`] does.
+    /// Runs statements that may wait in the server for so long, as [`SessionLink::run`] does.
     pub(crate) async fn run_within(&self, statements: &str, wait: Duration) -> Result<Vec<Row>, Refusal> {
-        let mut place = self.link.lock().await;
-        let ending = Ending::of(&self.is_over);
-        let mut link = place.take().ok_or_else(closed)?;
+        let mut slot = self.link.lock().await;
+        let guard = EndGuard::of(&self.is_over);
+        let mut link = slot.take().ok_or_else(closed)?;
         let answer = link.run_within(statements, wait).await;
         if !matches!(&answer, Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown) {
-            *place = Some(link);
-            ending.call_off();
+            *slot = Some(link);
+            guard.disarm();
         }
         answer
     }
 
     /// Asks for a sign of life of the session itself.
     pub(crate) async fn ping(&self) -> Result<(), Failure> {
-        let mut place = self.link.lock().await;
-        let ending = Ending::of(&self.is_over);
-        let mut link = place.take().ok_or_else(closed).map_err(Refusal::into_failure)?;
+        let mut slot = self.link.lock().await;
+        let guard = EndGuard::of(&self.is_over);
+        let mut link = slot.take().ok_or_else(closed).map_err(Refusal::into_failure)?;
         let number = number_of(&mut link).await.map_err(Refusal::into_failure)?;
         if number != self.number {
             return Err(Failure::unanswered(
                 "something in between has put another session in the place of ours",
             ));
         }
-        *place = Some(link);
-        ending.call_off();
+        *slot = Some(link);
+        guard.disarm();
         Ok(())
     }
 
     /// Closes the connection, and so ends what it holds.
     pub(crate) async fn close(&self) {
-        let mut place = self.link.lock().await;
-        drop(place.take());
+        let mut slot = self.link.lock().await;
+        drop(slot.take());
         self.is_over.send_replace(true);
     }
 
-    /// Comes back when it is over.
+    /// Waits until it is over.
     pub(crate) async fn closed(&self) {
         // The sender lives as long as this value, so it never closes.
         let _ = self.is_over.subscribe().wait_for(|is_over| *is_over).await;
@@ -79,31 +79,31 @@ impl Held {
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for SessionLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held").field("number", &self.number).finish_non_exhaustive()
+        f.debug_struct("SessionLink").field("number", &self.number).finish_non_exhaustive()
     }
 }
 
-/// A guard that ends the session, unless it is called off.
-struct Ending<'a> {
+/// A guard that ends the session when it is dropped, unless it is disarmed.
+struct EndGuard<'a> {
     is_over: &'a watch::Sender<bool>,
-    is_off: bool,
+    is_disarmed: bool,
 }
 
-impl<'a> Ending<'a> {
-    fn of(is_over: &'a watch::Sender<bool>) -> Ending<'a> {
-        Ending { is_over, is_off: false }
+impl<'a> EndGuard<'a> {
+    fn of(is_over: &'a watch::Sender<bool>) -> EndGuard<'a> {
+        EndGuard { is_over, is_disarmed: false }
     }
 
-    fn call_off(mut self) {
-        self.is_off = true;
+    fn disarm(mut self) {
+        self.is_disarmed = true;
     }
 }
 
-impl Drop for Ending<'_> {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
-        if !self.is_off {
+        if !self.is_disarmed {
             self.is_over.send_replace(true);
         }
     }

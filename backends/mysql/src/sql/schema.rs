@@ -190,11 +190,11 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
 /// Returns the oldest client that may use the tables, where all are there.
 async fn oldest_client(pool: &Pool) -> Result<i32, Refusal> {
     let meta = pool.config.names.table("_meta");
-    let mut question = format!("SELECT m.oldest_client FROM {meta} m");
+    let mut query = format!("SELECT m.oldest_client FROM {meta} m");
     for (n, ending) in needed(pool.config.method).iter().enumerate() {
-        question += &format!(" LEFT JOIN {} c{n} ON FALSE", pool.config.names.table(ending));
+        query += &format!(" LEFT JOIN {} c{n} ON FALSE", pool.config.names.table(ending));
     }
-    let rows = pool.run(&question).await?;
+    let rows = pool.run(&query).await?;
     match rows.first() {
         Some(row) => read(row, 0).map_err(Refusal::Failed),
         None => {

@@ -62,13 +62,13 @@ impl Statements {
     /// shortly as both servers can, and for `seconds` from then on.
     pub(crate) fn amend_many(&self, amends: &[&CellUpdate], seconds: f64) -> String {
         let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
-        for CellUpdate { at, seen, way, put } in amends {
+        for CellUpdate { at, seen, kind, put } in amends {
             let (claims, name) = (literal(&put.text), literal(at.as_str()));
             let numbers = [signed(put.version), micros(put.keep), signed(*seen)];
             let [version, keep, seen] = numbers.map(|number| number.to_string());
             let put = Written { claims: &claims, version: &version, keep: &keep, name: &name, seen: &seen };
             statements += "; ";
-            statements += &match way {
+            statements += &match kind {
                 AmendKind::Retake => retake(&self.table, &put),
                 AmendKind::Keep => self::keep(&self.table, &put),
             };
@@ -87,7 +87,7 @@ impl Statements {
 
     /// Makes these changes whose conditions hold, each by a statement of its own between the second and the
     /// last two, in one transaction, as [`Statements::amend_many`] does. One statement for all of them
-    /// would come upon rows beside its own, and wait where one of them is locked.
+    /// would meet rows other than its own, and wait where one of them is locked.
     pub(crate) fn swap_many(&self, swaps: &[&Swap], seconds: f64) -> String {
         let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
         for Swap { at, seen, basis, put, .. } in swaps {
@@ -113,8 +113,9 @@ impl Statements {
     }
 }
 
-/// Returns a counter never falls behind the server's clock, so that fences rise even after the loss of the
-/// table, and over a failover that lost the last writes.
+/// Returns the statement that puts a claim into a row without claims. The counter never falls behind the
+/// server's clock, so that fences rise even after the loss of the table, and over a failover that lost the
+/// last writes.
 fn try_insert(table: &str) -> String {
     let dead = format!("lapses <= {NOW}");
     format!(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use leasehold_conformance::hand::{
-    LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take,
+    LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take,
 };
 use leasehold_core::{Backend, Failure};
 use leasehold_mysql::MySqlConfig;
@@ -22,17 +22,17 @@ pub async fn open(url: &str) -> Arc<dyn Backend> {
 }
 
 /// Waits until the server answers this.
-pub async fn comes_to(server: &MariaDbServer, question: &str, expected: &str) {
+pub async fn wait_for_count(server: &MariaDbServer, query: &str, expected: &str) {
     let mut found = String::new();
     for _ in 0..15 {
-        found = server.sql(question).await.unwrap();
+        found = server.sql(query).await.unwrap();
         if found.trim() == expected {
             return;
         }
         // The server refreshes its view of transactions only if nobody has read it for a tenth of a second.
         tokio::time::sleep(Duration::from_millis(130)).await;
     }
-    panic!("{question}: {found} and not {expected}");
+    panic!("{query}: {found} and not {expected}");
 }
 
 /// One of the server's counters.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Notifier, Origin, Put,
-    Shelf, Swap,
+    AmendKind, Call, Cell, CellRegisters, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Notifier,
+    Origin, Put, Swap,
 };
 use leasehold_core::{Failure, Fence, Finding, Profile, Registers, Resource, WaitMode};
 use tokio_postgres::Row;
@@ -23,7 +23,7 @@ use crate::net::server::Server;
 use crate::sql::rows::{cell, end_of, fence, micros, named, signed};
 use crate::sql::schema;
 use crate::sql::statements::{Statements, Table};
-use crate::wait::calls::{called, channel};
+use crate::wait::calls::{channel, encode_call};
 use crate::wait::listener::Listener;
 
 /// The table of locks in one database.
@@ -33,11 +33,11 @@ pub struct PostgresCells {
     pub(crate) server: Server,
     statements: Statements,
     profile: Profile,
-    /// The channel of calls; empty where nobody listens.
+    /// The channel of calls; empty where no client listens.
     channel: String,
     listener: Option<Listener>,
     /// Its own cells, in the table of registers. They have none themselves.
-    shelf: Option<Box<Shelf<PostgresCells>>>,
+    registers: Option<Box<CellRegisters<PostgresCells>>>,
 }
 
 impl PostgresCells {
@@ -45,41 +45,41 @@ impl PostgresCells {
     pub(crate) async fn connect(config: PostgresConfig) -> Result<PostgresCells, Failure> {
         let pool = Arc::new(Pool::new(Arc::new(config)));
         schema::ensure(&pool).await?;
-        let server = Server::ask(&pool).await?;
+        let server = Server::inspect(&pool).await?;
         let profile = server.profile(&pool.config);
         let channel = channel(&pool).await?;
         let listens = profile.waiting == WaitMode::Notifies;
-        let cells = |table, channel: String, shelf| PostgresCells {
+        let cells = |table, channel: String, registers| PostgresCells {
             pool: pool.clone(),
             server: server.clone(),
             statements: Statements::of(&pool.config.names, table),
             profile: profile.clone(),
             listener: listens.then(|| Listener::start(pool.config.clone(), channel.clone())),
             channel,
-            shelf,
+            registers,
         };
-        let shelf = Shelf::new(cells(Table::Registers, format!("{channel}_registers"), None));
-        Ok(cells(Table::Locks, channel, Some(Box::new(shelf))))
+        let registers = CellRegisters::new(cells(Table::Registers, format!("{channel}_registers"), None));
+        Ok(cells(Table::Locks, channel, Some(Box::new(registers))))
     }
 
-    /// Sends a read-only statement as [`PostgresCells::ask`] does; one that lost a race is sent again.
-    async fn look(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
-        match self.pool.look(sql, params).await {
+    /// Sends a read-only statement as [`PostgresCells::query`] does; one that lost a race is sent again.
+    async fn query_retrying(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        match self.pool.query_retrying(sql, params).await {
             // The table is made anew, and shows nothing.
-            Err(Refusal::NoTable(_)) => self.ask(sql, params).await,
+            Err(Refusal::NoTable(_)) => self.query(sql, params).await,
             answer => answer,
         }
     }
 
     /// Sends one statement. A table that is lost, with the server's data, is made anew.
-    async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
-        match self.pool.ask(sql, params).await {
+    async fn query(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        match self.pool.query(sql, params).await {
             Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
-                if self.shelf.is_some() {
+                if self.registers.is_some() {
                     tracing::warn!(%failure, "the lock table is gone: all locks that were held are lost");
                 }
                 schema::restore(&self.pool).await.map_err(Refusal::Failed)?;
-                self.pool.ask(sql, params).await
+                self.pool.query(sql, params).await
             }
             answer => answer,
         }
@@ -88,20 +88,21 @@ impl PostgresCells {
     async fn retake_one(&self, amend: &CellUpdate) -> Result<Option<Fence>, Failure> {
         let CellUpdate { at, seen, put, .. } = amend;
         let (name, seen, version, keep) = (at.as_str(), signed(*seen), signed(put.version), micros(put.keep));
-        let answer = self.ask(&self.statements.retake_one, &[&name, &seen, &put.text, &version, &keep]).await;
+        let answer =
+            self.query(&self.statements.retake_one, &[&name, &seen, &put.text, &version, &keep]).await;
         rows_of(answer)?.first().map(|row| fence(row, 0)).transpose()
     }
 
     async fn keep_one(&self, at: &Resource, seen: u64, put: &Put) -> Result<bool, Failure> {
         let (name, seen, version, keep) = (at.as_str(), signed(seen), signed(put.version), micros(put.keep));
         let answer =
-            self.pool.ask(&self.statements.keep_one, &[&name, &seen, &put.text, &version, &keep]).await;
+            self.pool.query(&self.statements.keep_one, &[&name, &seen, &put.text, &version, &keep]).await;
         Ok(!rows_of(answer)?.is_empty())
     }
 
     async fn amend_many(&self, amends: &[&CellUpdate]) -> Result<Vec<Option<Fence>>, Failure> {
         let names: Vec<&str> = amends.iter().map(|amend| amend.at.as_str()).collect();
-        let retakes: Vec<bool> = amends.iter().map(|amend| amend.way == AmendKind::Retake).collect();
+        let retakes: Vec<bool> = amends.iter().map(|amend| amend.kind == AmendKind::Retake).collect();
         let seen: Vec<i64> = amends.iter().map(|amend| signed(amend.seen)).collect();
         let texts: Vec<&str> = amends.iter().map(|amend| amend.put.text.as_str()).collect();
         let versions: Vec<i64> = amends.iter().map(|amend| signed(amend.put.version)).collect();
@@ -119,11 +120,11 @@ impl PostgresCells {
                         &keeps[at],
                     ]);
                 }
-                self.ask(few, &params).await
+                self.query(few, &params).await
             }
             None => {
                 let many = &self.statements.amend_many;
-                self.ask(many, &[&names, &retakes, &seen, &texts, &versions, &keeps]).await
+                self.query(many, &[&names, &retakes, &seen, &texts, &versions, &keeps]).await
             }
         };
         let rows = rows_of(answer)?;
@@ -141,19 +142,19 @@ impl PostgresCells {
         let versions: Vec<i64> = swaps.iter().map(|swap| signed(swap.put.version)).collect();
         let keeps: Vec<i64> = swaps.iter().map(|swap| micros(swap.put.keep)).collect();
         let answer =
-            self.pool.ask(&self.statements.keep_many, &[&names, &seen, &texts, &versions, &keeps]).await;
+            self.pool.query(&self.statements.keep_many, &[&names, &seen, &texts, &versions, &keeps]).await;
         done(swaps, answer)
     }
 
     async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
         let Swap { at, seen, epoch, basis, put } = swap;
-        let (name, call) = (at.as_str(), called(at, &put.call));
+        let (name, call) = (at.as_str(), encode_call(at, &put.call));
         let (seen, within, version) = (signed(*seen), signed(*epoch), signed(put.version));
         let (epoch, seq, keep) = (signed(put.fence.epoch), signed(put.fence.seq), micros(put.keep));
         let anew = *basis == Origin::Renewed;
         let answer = self
             .pool
-            .ask(
+            .query(
                 &self.statements.swap_one,
                 &[
                     &name,
@@ -184,10 +185,10 @@ impl PostgresCells {
         let (versions, epochs) = (numbers(|swap| swap.put.version), numbers(|swap| swap.put.fence.epoch));
         let seqs = numbers(|swap| swap.put.fence.seq);
         let keeps: Vec<i64> = swaps.iter().map(|swap| micros(swap.put.keep)).collect();
-        let calls: Vec<String> = swaps.iter().map(|swap| called(&swap.at, &swap.put.call)).collect();
+        let calls: Vec<String> = swaps.iter().map(|swap| encode_call(&swap.at, &swap.put.call)).collect();
         let answer = self
             .pool
-            .ask(
+            .query(
                 &self.statements.swap_many,
                 &[
                     &names,
@@ -214,7 +215,7 @@ impl CellStore for PostgresCells {
         &self.profile
     }
 
-    fn timekeeping(&self) -> ClockSource {
+    fn clock_source(&self) -> ClockSource {
         ClockSource::Store
     }
 
@@ -227,20 +228,20 @@ impl CellStore for PostgresCells {
         MAX_TEXT
     }
 
-    fn bells(&self) -> Option<&Notifier> {
-        self.listener.as_ref().map(Listener::bells)
+    fn notifier(&self) -> Option<&Notifier> {
+        self.listener.as_ref().map(Listener::notifier)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
-        self.shelf.as_deref().map(|shelf| shelf as &dyn Registers)
+        self.registers.as_deref().map(|registers| registers as &dyn Registers)
     }
 
     async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
         let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
         let answer = self
-            .ask(
+            .query(
                 &self.statements.try_insert,
-                &[&name, &put.text, &version, &keep, &called(at, &put.call), &self.channel],
+                &[&name, &put.text, &version, &keep, &encode_call(at, &put.call), &self.channel],
             )
             .await;
         let rows = rows_of(answer)?;
@@ -254,7 +255,7 @@ impl CellStore for PostgresCells {
 
     async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         match amends {
-            [one] => vec![match one.way {
+            [one] => vec![match one.kind {
                 AmendKind::Retake => self.retake_one(one).await,
                 AmendKind::Keep => {
                     let kept = self.keep_one(&one.at, one.seen, &one.put).await;
@@ -271,8 +272,8 @@ impl CellStore for PostgresCells {
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let names: Vec<&str> = at.iter().map(|at| at.as_str()).collect();
         let answer = match names[..] {
-            [one] => self.look(&self.statements.read_one, &[&one]).await,
-            _ => self.look(&self.statements.read_many, &[&names]).await,
+            [one] => self.query_retrying(&self.statements.read_one, &[&one]).await,
+            _ => self.query_retrying(&self.statements.read_many, &[&names]).await,
         };
         let found = match answer {
             Ok(rows) => by_name(&rows),
@@ -311,7 +312,7 @@ impl CellStore for PostgresCells {
     ) -> Result<Vec<(Resource, Cell)>, Failure> {
         let (after, end) = (after.map_or("", Resource::as_str), end_of(prefix));
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let answer = self.look(&self.statements.list, &[&prefix, &after, &end, &limit]).await;
+        let answer = self.query_retrying(&self.statements.list, &[&prefix, &after, &end, &limit]).await;
         let rows = answer.map_err(Refusal::into_failure)?;
         rows.iter().map(|row| Ok((named(row)?, cell(row, 1)?))).collect()
     }
@@ -329,10 +330,10 @@ impl CellStore for PostgresCells {
     }
 }
 
-/// Returns `true` if it is of a claim alone in its cell, so that epoch and counter stay and nobody is
+/// Returns `true` if it is of a claim alone in its cell, so that epoch and counter stay and no waiter is
 /// called.
 fn is_kept(swap: &Swap) -> bool {
-    swap.basis == Origin::Renewed && swap.put.call == Call::Nobody
+    swap.basis == Origin::Renewed && swap.put.call == Call::None
 }
 
 /// Returns the rows of the answer to a change. One that lost a race to another has changed no row, and
@@ -356,5 +357,5 @@ fn by_name(rows: &[Row]) -> Result<HashMap<String, Cell>, Failure> {
     rows.iter().map(|row| Ok((read(row, 0)?, cell(row, 1)?))).collect()
 }
 
-/// A line of some ten thousand claims with short notes.
+/// A queue of some ten thousand claims with short notes.
 const MAX_TEXT: usize = 4 << 20;

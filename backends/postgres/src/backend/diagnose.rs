@@ -16,7 +16,7 @@ use crate::sql::schema::grants_to;
 /// Looks at everything; nothing is changed.
 pub(crate) async fn diagnose(pool: &Pool, server: &Server, ttl: Duration) -> Vec<Finding> {
     let mut findings = vec![durability(server), sessions(server)];
-    match Facts::ask(pool).await {
+    match Facts::read(pool).await {
         Ok(facts) => findings.extend([
             isolation(&facts),
             privileges(pool, &facts),
@@ -45,7 +45,7 @@ struct Facts {
 }
 
 impl Facts {
-    async fn ask(pool: &Pool) -> Result<Facts, String> {
+    async fn read(pool: &Pool) -> Result<Facts, String> {
         let table = pool.config.names.table("");
         let text = format!(
             "SELECT current_setting('default_transaction_isolation'), \
@@ -55,7 +55,7 @@ impl Facts {
              (SELECT count(*) FROM {table} WHERE origin > clock_timestamp() + interval '1 second') \
              FROM pg_stat_all_tables r WHERE r.relid = '{table}'::regclass::oid"
         );
-        let rows = pool.look(&Sql { name: "examine", text, types: &[] }, &[]).await;
+        let rows = pool.query_retrying(&Sql { name: "examine", text, types: &[] }, &[]).await;
         let rows = rows.map_err(|refusal| refusal.into_failure().to_string())?;
         let row = rows.first().ok_or("the table is not in the statistics")?;
         let facts = || {
@@ -81,8 +81,8 @@ pub(crate) async fn of_sessions(server: &Server, pool: &Pool) -> Vec<Finding> {
 /// Returns how many connections the server has, where it says so.
 pub(crate) async fn connections(pool: &Pool) -> Option<u64> {
     let text = "SELECT pg_catalog.current_setting('max_connections')::int8";
-    let question = Sql { name: "connections", text: text.to_owned(), types: &[] };
-    let rows = pool.look(&question, &[]).await.ok()?;
+    let query = Sql { name: "connections", text: text.to_owned(), types: &[] };
+    let rows = pool.query_retrying(&query, &[]).await.ok()?;
     u64::try_from(read::<i64>(&only(rows).ok()?, 0).ok()?).ok()
 }
 
@@ -90,8 +90,8 @@ pub(crate) async fn connections(pool: &Pool) -> Option<u64> {
 async fn may_break(pool: &Pool) -> Result<bool, Failure> {
     let text = "SELECT r.rolsuper OR pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'USAGE') \
                 FROM pg_catalog.pg_roles r WHERE r.rolname = current_user";
-    let question = Sql { name: "may_break", text: text.to_owned(), types: &[] };
-    let rows = pool.look(&question, &[]).await.map_err(Refusal::into_failure)?;
+    let query = Sql { name: "may_break", text: text.to_owned(), types: &[] };
+    let rows = pool.query_retrying(&query, &[]).await.map_err(Refusal::into_failure)?;
     read(&only(rows)?, 0)
 }
 

@@ -1,7 +1,7 @@
 //! Locks that a connection holds: what both ways of holding them have in common.
 //!
-//! Ground rules: the server ends a session that it does not hear of after twice the time after which this
-//! client gives it up, by settings for that session alone.
+//! Ground rules: the server ends a silent session after twice the time after which this client gives it up,
+//! by settings for that session alone.
 
 mod advisory;
 mod for_update;
@@ -33,7 +33,7 @@ pub(crate) struct Base {
     /// Connections for everything that needs no session of its own.
     pub(crate) pool: Pool,
     pub(crate) server: Server,
-    pub(crate) roll: HoldersTable,
+    pub(crate) holders_table: HoldersTable,
 }
 
 impl Base {
@@ -41,9 +41,9 @@ impl Base {
         let config = Arc::new(config);
         let pool = Pool::new(config.clone());
         schema::ensure(&pool).await?;
-        let server = Server::ask(&pool).await?;
-        let roll = HoldersTable::of(&config.names);
-        Ok(Base { config, pool, server, roll })
+        let server = Server::inspect(&pool).await?;
+        let holders_table = HoldersTable::of(&config.names);
+        Ok(Base { config, pool, server, holders_table })
     }
 
     /// Opens one more connection, with the settings that only later servers have.
@@ -60,14 +60,14 @@ impl Base {
         Ok(link)
     }
 
-    /// Sees to the table of holders, by a session that has just been opened. A table that is lost, with the
-    /// server's data, is made anew.
+    /// Tidies the table of holders, by a session that has just been opened. A table that is lost, with the
+    /// server's data, is created anew.
     async fn tidy(&self, link: &Link) -> Result<(), Failure> {
-        match self.roll.tidy(link).await {
+        match self.holders_table.tidy(link).await {
             Err(Refusal::NoTable(failure)) if self.config.sql.create == Create::Yes => {
                 tracing::warn!(%failure, "the table of holders is gone: all locks that were held are lost");
                 schema::restore(&self.pool).await?;
-                self.roll.tidy(link).await.map_err(Refusal::into_failure)
+                self.holders_table.tidy(link).await.map_err(Refusal::into_failure)
             }
             answer => answer.map_err(Refusal::into_failure),
         }
@@ -77,7 +77,7 @@ impl Base {
     ///
     /// Its own settings may make it give up dead connections sooner than the holder does; here they may not.
     fn patience(&self, scope: &str) -> String {
-        let patience = self.config.sql.patience_of_server();
+        let patience = self.config.sql.server_timeout();
         let seconds = patience.as_secs_f64().ceil();
         format!(
             "SET {scope} tcp_keepalives_idle = {seconds}; SET {scope} tcp_keepalives_interval = {seconds}; \
@@ -86,15 +86,15 @@ impl Base {
         )
     }
 
-    /// Returns a statement that is not answered for longer would be taken for silence.
+    /// Returns the time limit of a statement: one that is not answered for longer would be taken for silence.
     fn limit(&self) -> Duration {
         self.config.sql.timeout.min(self.config.sql.silence / 2)
     }
 }
 
-/// Returns a word that names one session among all, past and present.
-fn draw_word() -> Result<String, Failure> {
-    let drawn = getrandom::u64().map(|word| format!("leasehold {word:016x}"));
+/// Returns a name that no other session, past or present, has.
+fn draw_session_name() -> Result<String, Failure> {
+    let drawn = getrandom::u64().map(|name| format!("leasehold {name:016x}"));
     drawn.map_err(|error| {
         Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
     })
@@ -103,7 +103,7 @@ fn draw_word() -> Result<String, Failure> {
 /// Returns the process of the server behind a connection.
 async fn process(link: &Link) -> Result<i32, Failure> {
     let sql = Sql { name: "process", text: "SELECT pg_backend_pid()".to_owned(), types: &[] };
-    read(&only(link.ask(&sql, &[]).await.map_err(Refusal::into_failure)?)?, 0)
+    read(&only(link.query(&sql, &[]).await.map_err(Refusal::into_failure)?)?, 0)
 }
 
 /// Earlier ones have no limit for idle sessions.

@@ -30,7 +30,7 @@ pub(crate) async fn all(pool: &Pool, after: Option<&Resource>, limit: usize) -> 
     );
     let (after, limit) = (after.map_or("", Resource::as_str), i64::try_from(limit).unwrap_or(i64::MAX));
     let sql = Sql { name: "all", text, types: &[Type::TEXT, Type::INT8] };
-    let rows = pool.look(&sql, &[&after, &limit]).await.map_err(Refusal::into_failure)?;
+    let rows = pool.query_retrying(&sql, &[&after, &limit]).await.map_err(Refusal::into_failure)?;
     let found = |row: &tokio_postgres::Row| {
         let idle = u64::try_from(read::<i64>(row, 8)?).unwrap_or_default();
         Ok(Found { at: named(row)?, cell: cell(row, 1)?, idle: Duration::from_micros(idle) })
@@ -41,7 +41,7 @@ pub(crate) async fn all(pool: &Pool, after: Option<&Resource>, limit: usize) -> 
 /// Deletes those rows that are still what was found; how many. `None` where rows have to stay.
 pub(crate) async fn forget(pool: &Pool, unused: &[&Found]) -> Result<Option<usize>, Failure> {
     let isolated = Sql { name: "isolated", text: ISOLATED.to_owned(), types: &[] };
-    let rows = pool.look(&isolated, &[]).await.map_err(Refusal::into_failure)?;
+    let rows = pool.query_retrying(&isolated, &[]).await.map_err(Refusal::into_failure)?;
     if read(&only(rows)?, 0)? {
         return Ok(None);
     }
@@ -58,7 +58,7 @@ pub(crate) async fn forget(pool: &Pool, unused: &[&Found]) -> Result<Option<usiz
     let whose: Vec<&str> = unused.iter().map(|found| found.at.as_str()).collect();
     let versions: Vec<i64> = unused.iter().map(|found| signed(found.cell.version)).collect();
     let sql = Sql { name: "forget", text, types: &[Type::TEXT_ARRAY, Type::INT8_ARRAY] };
-    let rows = pool.look(&sql, &[&whose, &versions]).await.map_err(Refusal::into_failure);
+    let rows = pool.query_retrying(&sql, &[&whose, &versions]).await.map_err(Refusal::into_failure);
     Ok(Some(rows.map_err(|failure| explained(pool, failure))?.len()))
 }
 
@@ -71,7 +71,7 @@ async fn raise(pool: &Pool, highest: i64) -> Result<(), Failure> {
     let names = &pool.config.names;
     let (table, meta, epoch) = (names.table(""), names.table("_meta"), epoch(names));
     let base = Sql { name: "base", text: format!("SELECT epoch_base FROM {meta}"), types: &[] };
-    let rows = pool.look(&base, &[]).await.map_err(Refusal::into_failure)?;
+    let rows = pool.query_retrying(&base, &[]).await.map_err(Refusal::into_failure)?;
     if read::<i64>(&only(rows)?, 0)? >= highest {
         return Ok(());
     }

@@ -39,7 +39,7 @@ impl ShedLock {
     pub(crate) async fn connect(config: PostgresConfig) -> Result<ShedLock, Failure> {
         let pool = Arc::new(Pool::new(Arc::new(config)));
         let columns = Columns::ensure(&pool).await?;
-        let server = Server::ask(&pool).await?;
+        let server = Server::inspect(&pool).await?;
         let profile = shed_profile("postgres", server.durability());
         let statements = Statements::of(&pool.config, &columns);
         Ok(ShedLock { pool, server, profile, columns, statements })
@@ -47,16 +47,16 @@ impl ShedLock {
 
     /// Sends one statement, again where it lost a race. A table that is lost, with the server's data, is
     /// made anew.
-    async fn ask(
+    async fn query(
         &self,
         sql: &Sql,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<tokio_postgres::Row>, Failure> {
-        let answer = match self.pool.look(sql, params).await {
+        let answer = match self.pool.query_retrying(sql, params).await {
             Err(Refusal::NoTable(failure)) if self.pool.config.sql.create == Create::Yes => {
                 tracing::warn!(%failure, "ShedLock's table is gone: all locks that were held are lost");
                 Columns::ensure(&self.pool).await?;
-                self.pool.look(sql, params).await
+                self.pool.query_retrying(sql, params).await
             }
             answer => answer,
         };
@@ -71,7 +71,7 @@ impl ShedLock {
         whose: Vec<(&str, &str)>,
     ) -> Vec<Result<bool, Failure>> {
         let changed = async {
-            let rows = self.ask(sql, params).await?;
+            let rows = self.query(sql, params).await?;
             rows.iter()
                 .map(|row| Ok((read(row, 0)?, read(row, 1)?)))
                 .collect::<Result<HashSet<(String, String)>, Failure>>()
@@ -99,7 +99,7 @@ impl ShedTable for ShedLock {
 
     async fn take(&self, hold: &Hold) -> Result<Taken, Failure> {
         let params: [&(dyn ToSql + Sync); 3] = [&hold.name, &hold.by, &micros(hold.ttl)];
-        let rows = self.ask(&self.statements.take, &params).await?;
+        let rows = self.query(&self.statements.take, &params).await?;
         // Where another transaction has just put its row, this one saw neither way.
         let Some(found) = rows.first() else { return Ok(Taken::No(None)) };
         if read::<bool>(found, 0)? { Ok(Taken::Yes) } else { Ok(Taken::No(Some(row(found, 1)?))) }
@@ -121,9 +121,9 @@ impl ShedTable for ShedLock {
         self.change(&self.statements.free, &[&names, &owners, &since], whose).await
     }
 
-    async fn look(&self, names: &[String]) -> Vec<Result<Option<Row>, Failure>> {
+    async fn held_rows(&self, names: &[String]) -> Vec<Result<Option<Row>, Failure>> {
         let found = async {
-            let rows = self.ask(&self.statements.look, &[&names]).await?;
+            let rows = self.query(&self.statements.held_rows, &[&names]).await?;
             let found = rows.iter().map(|found| row(found, 0).map(|row| (row.name.clone(), row)));
             found.collect::<Result<HashMap<String, Row>, Failure>>()
         };
@@ -135,7 +135,7 @@ impl ShedTable for ShedLock {
 
     async fn list(&self, prefix: &str, after: &str, limit: usize) -> Result<Vec<Row>, Failure> {
         let (end, limit) = (end_of(prefix), i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = self.ask(&self.statements.list, &[&prefix, &after, &end, &limit]).await?;
+        let rows = self.query(&self.statements.list, &[&prefix, &after, &end, &limit]).await?;
         rows.iter().map(|found| row(found, 0)).collect()
     }
 
@@ -146,7 +146,7 @@ impl ShedTable for ShedLock {
             self.pool.config.names.table(""),
             self.columns.now
         );
-        let rows = self.pool.look(&Sql { name: "examine", text, types: &[] }, &[]).await;
+        let rows = self.pool.query_retrying(&Sql { name: "examine", text, types: &[] }, &[]).await;
         let ahead = rows.map_err(Refusal::into_failure).and_then(|rows| read::<i64>(&only(rows)?, 0));
         findings.push(writer_clocks_finding(ahead));
         findings
@@ -162,26 +162,26 @@ struct Columns {
 }
 
 impl Columns {
-    /// Looks at the table, which is created where it is missing and may be.
+    /// Reads the columns of the table, which is created where it is missing and may be.
     async fn ensure(pool: &Pool) -> Result<Columns, Failure> {
-        match Columns::look(pool).await {
+        match Columns::read(pool).await {
             Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
             Err(Refusal::NoTable(_)) => {
                 crate::sql::schema::create(pool, &shedlock_table(&pool.config)).await?
             }
             found => return found.map_err(Refusal::into_failure),
         }
-        Columns::look(pool).await.map_err(Refusal::into_failure)
+        Columns::read(pool).await.map_err(Refusal::into_failure)
     }
 
-    async fn look(pool: &Pool) -> Result<Columns, Refusal> {
+    async fn read(pool: &Pool) -> Result<Columns, Refusal> {
         let table = pool.config.names.table("");
         // A varchar of n has n + 4 as its modifier, and a timestamp its digits; -1 is one without a limit.
         let text = format!(
             "SELECT attname::text, atttypid::regtype::text, atttypmod FROM pg_attribute \
              WHERE attrelid = '{table}'::regclass::oid AND attname IN ('name', 'lock_until', 'locked_at', 'locked_by')"
         );
-        let rows = pool.look(&Sql { name: "columns", text, types: &[] }, &[]).await?;
+        let rows = pool.query_retrying(&Sql { name: "columns", text, types: &[] }, &[]).await?;
         let found = || {
             rows.iter()
                 .map(|row| Ok((read(row, 0)?, (read(row, 1)?, read(row, 2)?))))
@@ -243,7 +243,7 @@ struct Statements {
     take: Sql,
     extend: Sql,
     free: Sql,
-    look: Sql,
+    held_rows: Sql,
     list: Sql,
 }
 
@@ -290,7 +290,7 @@ impl Statements {
                 ),
                 &[Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY],
             ),
-            look: sql(
+            held_rows: sql(
                 "look",
                 format!("SELECT {row} FROM {table} t WHERE t.name::text = ANY($1) AND t.lock_until > {now}"),
                 &[Type::TEXT_ARRAY],

@@ -21,8 +21,8 @@ use crate::error::Refusal;
 use crate::net::stream::{Transport, Unanswered};
 use crate::net::tls::{Secured, Securing};
 
-/// Messages that arrive without having been asked for.
-pub(crate) type Unasked = mpsc::Receiver<AsyncMessage>;
+/// Messages that the server sends without a request, such as notifications.
+pub(crate) type ServerMessages = mpsc::Receiver<AsyncMessage>;
 
 /// One open connection. Closed when it is dropped.
 pub(crate) struct Link {
@@ -34,7 +34,7 @@ pub(crate) struct Link {
     pub(crate) version: i32,
     /// `true` if it speaks TLS, as a unix socket never does.
     is_secured: bool,
-    place: Endpoint,
+    endpoint: Endpoint,
     timeout: Duration,
     driver: JoinHandle<()>,
     /// Its other end is dropped with the driver.
@@ -55,22 +55,24 @@ impl Link {
         Ok(Link::dial_listening(config).await?.0)
     }
 
-    /// Dials as [`Link::dial`] does, and returns the unasked messages of the server too.
+    /// Dials as [`Link::dial`] does, and returns the server's own messages too.
     // Boxed, because the compiler cannot see through the client's own futures that this one may be sent.
-    pub(crate) fn dial_listening(config: &PostgresConfig) -> BoxFuture<'_, Result<(Link, Unasked), Failure>> {
+    pub(crate) fn dial_listening(
+        config: &PostgresConfig,
+    ) -> BoxFuture<'_, Result<(Link, ServerMessages), Failure>> {
         Box::pin(Link::dial_any(config))
     }
 
-    async fn dial_any(config: &PostgresConfig) -> Result<(Link, Unasked), Failure> {
+    async fn dial_any(config: &PostgresConfig) -> Result<(Link, ServerMessages), Failure> {
         let mut last = None;
-        for place in &config.places {
-            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, place)).await;
+        for endpoint in &config.endpoints {
+            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, endpoint)).await;
             match dialled {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
                 Ok(Err(failure)) => last = Some(failure),
                 Err(_) => {
-                    let text = format!("{place} did not answer within {:?}", config.sql.timeout);
+                    let text = format!("{endpoint} did not answer within {:?}", config.sql.timeout);
                     last = Some(Failure::unavailable(text));
                 }
             }
@@ -78,12 +80,15 @@ impl Link {
         Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
     }
 
-    async fn dial_one(config: &PostgresConfig, place: &Endpoint) -> Result<(Link, Unasked), Failure> {
+    async fn dial_one(
+        config: &PostgresConfig,
+        endpoint: &Endpoint,
+    ) -> Result<(Link, ServerMessages), Failure> {
         let refused = |error: std::io::Error| {
-            Failure::unavailable(format!("{place} cannot be reached: {error}")).because(error)
+            Failure::unavailable(format!("{endpoint} cannot be reached: {error}")).because(error)
         };
-        let way = Transport::open(place).await.map_err(refused)?;
-        let port = way.local_port();
+        let transport = Transport::open(endpoint).await.map_err(refused)?;
+        let port = transport.local_port();
         let mut login = tokio_postgres::Config::new();
         login.application_name("leasehold");
         login.user(config.credentials.user.as_deref().unwrap_or_default());
@@ -93,34 +98,34 @@ impl Link {
         if let Some(password) = config.credentials.password()? {
             login.password(reveal(&password));
         }
-        let refused = |error| Refusal::of_login(error, &place.to_string());
-        let (sender, unasked) = mpsc::channel(UNASKED_MAX);
+        let refused = |error| Refusal::of_login(error, &endpoint.to_string());
+        let (sender, messages) = mpsc::channel(MESSAGES_MAX);
         let (driving, driven) = watch::channel(());
-        let (client, driver) = match (config.tls, place) {
+        let (client, driver) = match (config.tls, endpoint) {
             (Tls::Verified, Endpoint::Tcp(host)) => {
                 login.ssl_mode(SslMode::Require);
                 let securing = Securing::new(Arc::new(client_settings(&config.tls_files)?), &host.name)?;
-                let (client, connection) = login.connect_raw(way, securing).await.map_err(refused)?;
+                let (client, connection) = login.connect_raw(transport, securing).await.map_err(refused)?;
                 (client, drive::<Secured<Transport>>(connection, sender, driving))
             }
             _ => {
                 login.ssl_mode(SslMode::Disable);
-                let (client, connection) = login.connect_raw(way, NoTls).await.map_err(refused)?;
+                let (client, connection) = login.connect_raw(transport, NoTls).await.map_err(refused)?;
                 (client, drive(connection, sender, driving))
             }
         };
-        let (prepared, place, timeout) = (Mutex::default(), place.clone(), config.sql.timeout);
+        let (prepared, endpoint, timeout) = (Mutex::default(), endpoint.clone(), config.sql.timeout);
         let (is_direct, version, is_secured) = (false, 0, config.tls == Tls::Verified);
         let mut link =
-            Link { client, prepared, is_direct, version, is_secured, place, timeout, driver, driven };
+            Link { client, prepared, is_direct, version, is_secured, endpoint, timeout, driver, driven };
         link.greet(port).await?;
-        Ok((link, unasked))
+        Ok((link, messages))
     }
 
     /// Asks what the server is. A standby is refused, because it can decide nothing.
     async fn greet(&mut self, port: Option<u16>) -> Result<(), Failure> {
-        let place = &self.place;
-        let rows = self.ask(&Sql { name: "", text: GREETING.to_owned(), types: &[] }, &[]).await;
+        let endpoint = &self.endpoint;
+        let rows = self.query(&Sql { name: "", text: GREETING.to_owned(), types: &[] }, &[]).await;
         let rows = rows.map_err(Refusal::into_failure)?;
         let row = only(rows)?;
         let (standby, seen_port, version): (bool, Option<i32>, i32) =
@@ -128,11 +133,11 @@ impl Link {
         let process: i32 = read(&row, 3)?;
         if standby {
             return Err(Failure::unavailable(format!(
-                "{place} is a standby, which cannot decide anything: name the primary"
+                "{endpoint} is a standby, which cannot decide anything: name the primary"
             )));
         }
         if version < OLDEST {
-            let text = format!("{place} is PostgreSQL {}: leasehold needs 12 or later", version / 10_000);
+            let text = format!("{endpoint} is PostgreSQL {}: leasehold needs 12 or later", version / 10_000);
             return Err(Failure::new(FailureKind::Unsupported, leasehold_core::Effect::None, text));
         }
         self.version = version;
@@ -149,12 +154,12 @@ impl Link {
     }
 
     /// Sends one statement, in one round trip once it is known, and waits for its rows.
-    pub(crate) async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
-        self.ask_within(sql, params, Duration::ZERO).await
+    pub(crate) async fn query(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        self.query_within(sql, params, Duration::ZERO).await
     }
 
-    /// Sends a statement that the server may let wait for so long, as [`Link::ask`] does.
-    pub(crate) async fn ask_within(
+    /// Sends a statement that the server may let wait for so long, as [`Link::query`] does.
+    pub(crate) async fn query_within(
         &self,
         sql: &Sql,
         params: &[&(dyn ToSql + Sync)],
@@ -180,21 +185,21 @@ impl Link {
         self.limited(self.client.query(&statement, params), wait).await
     }
 
-    /// Sends a statement that is a transaction of its own, as [`Link::ask`] does. The server ends it when
-    /// its asker has given up, also where a session cannot be set up for that, because it is the pooler's.
-    pub(crate) async fn ask_alone(
+    /// Sends a statement that is a transaction of its own, as [`Link::query`] does. The server ends it when
+    /// its caller has given up, also where a session cannot be set up for that, because it is the pooler's.
+    pub(crate) async fn query_alone(
         &self,
         sql: &Sql,
         params: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, Refusal> {
         if self.is_direct {
-            return self.ask(sql, params).await;
+            return self.query(sql, params).await;
         }
         let begin = format!("BEGIN; SET LOCAL {}", self.statement_timeout());
         // Sent one behind the other, and answered in one round trip. A statement that fails makes a
         // rollback of the last.
         let (begun, answer, ended) =
-            tokio::join!(self.run(&begin), self.ask(sql, params), self.run("COMMIT"));
+            tokio::join!(self.run(&begin), self.query(sql, params), self.run("COMMIT"));
         let rows = answer?;
         begun.and(ended).map(|()| rows)
     }
@@ -215,7 +220,7 @@ impl Link {
         !self.client.is_closed()
     }
 
-    /// Comes back when the connection has ended.
+    /// Waits until the connection has ended.
     pub(crate) async fn closed(&self) {
         // Nothing is ever sent: the channel ends with the task that carries what goes over the wire.
         let _ = self.driven.clone().changed().await;
@@ -226,13 +231,13 @@ impl Link {
     pub(crate) async fn cancel(&self, config: &PostgresConfig) {
         let token = self.client.cancel_token();
         let canceling = async {
-            let way = Unanswered::over(Transport::open(&self.place).await.ok()?);
-            match (config.tls, &self.place) {
+            let transport = Unanswered::over(Transport::open(&self.endpoint).await.ok()?);
+            match (config.tls, &self.endpoint) {
                 (Tls::Verified, Endpoint::Tcp(host)) => {
                     let settings = Arc::new(client_settings(&config.tls_files).ok()?);
-                    token.cancel_query_raw(way, Securing::new(settings, &host.name).ok()?).await.ok()
+                    token.cancel_query_raw(transport, Securing::new(settings, &host.name).ok()?).await.ok()
                 }
-                _ => token.cancel_query_raw(way, NoTls).await.ok(),
+                _ => token.cancel_query_raw(transport, NoTls).await.ok(),
             }
         };
         // The task that waits for the statement finds out that it did not end.
@@ -273,7 +278,7 @@ impl fmt::Debug for Link {
 /// Carries what goes over the wire, in a task of its own.
 fn drive<T>(
     mut connection: Connection<Transport, T>,
-    unasked: mpsc::Sender<AsyncMessage>,
+    messages: mpsc::Sender<AsyncMessage>,
     driving: watch::Sender<()>,
 ) -> JoinHandle<()>
 where
@@ -283,8 +288,8 @@ where
         let _driving = driving;
         loop {
             match std::future::poll_fn(|context| connection.poll_message(context)).await {
-                // Nobody listens on most connections.
-                Some(Ok(message)) => _ = unasked.send(message).await,
+                // On most connections there is no listener.
+                Some(Ok(message)) => _ = messages.send(message).await,
                 Some(Err(error)) => return tracing::debug!(%error, "a connection to PostgreSQL ended"),
                 None => return,
             }
@@ -318,7 +323,7 @@ const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.inet_c
                         pg_catalog.current_setting('server_version_num')::int4, pg_catalog.pg_backend_pid()";
 
 /// The messages that wait to be read by a listener; beyond that the server waits.
-const UNASKED_MAX: usize = 1_000;
+const MESSAGES_MAX: usize = 1_000;
 
 /// The oldest supported version: older ones lack tables of this form, and their maintenance has ended.
 const OLDEST: i32 = 120_000;

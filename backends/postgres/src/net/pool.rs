@@ -20,27 +20,31 @@ use crate::net::dial::{Link, Sql};
 pub(crate) struct Pool {
     pub(crate) config: Arc<PostgresConfig>,
     idle: Mutex<Vec<Link>>,
-    room: Semaphore,
+    permits: Semaphore,
 }
 
 impl Pool {
     pub(crate) fn new(config: Arc<PostgresConfig>) -> Pool {
-        let room = Semaphore::new(config.sql.connections);
-        Pool { config, idle: Mutex::default(), room }
+        let permits = Semaphore::new(config.sql.connections);
+        Pool { config, idle: Mutex::default(), permits }
     }
 
     /// Sends one statement and waits for its rows.
-    pub(crate) async fn ask(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
-        let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
-        let answer = link.ask_alone(sql, params).await;
+    pub(crate) async fn query(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+        let (_permit, link) = self.check_out().await.map_err(Refusal::Failed)?;
+        let answer = link.query_alone(sql, params).await;
         self.check_in(link, &answer);
         answer
     }
 
-    /// Sends a statement for which a lost race decides nothing, as [`Pool::ask`] does: it is sent again.
-    pub(crate) async fn look(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
+    /// Sends a statement for which a lost race decides nothing, as [`Pool::query`] does: it is sent again.
+    pub(crate) async fn query_retrying(
+        &self,
+        sql: &Sql,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Refusal> {
         for tries in 1.. {
-            match self.ask(sql, params).await {
+            match self.query(sql, params).await {
                 Err(Refusal::LostRace) if tries < MAX_TRIES => pause(tries).await,
                 answer => return answer,
             }
@@ -51,7 +55,7 @@ impl Pool {
     /// Sends statements without parameters, as one transaction, again where they lost a race.
     pub(crate) async fn run(&self, statements: &str) -> Result<(), Refusal> {
         for tries in 1.. {
-            let (_place, link) = self.check_out().await.map_err(Refusal::Failed)?;
+            let (_permit, link) = self.check_out().await.map_err(Refusal::Failed)?;
             let answer = link.run(statements).await;
             self.check_in(link, &answer);
             match answer {
@@ -63,15 +67,15 @@ impl Pool {
     }
 
     async fn check_out(&self) -> Result<(SemaphorePermit<'_>, Link), Failure> {
-        let place = match tokio::time::timeout(self.config.sql.timeout, self.room.acquire()).await {
-            Ok(Ok(place)) => place,
+        let permit = match tokio::time::timeout(self.config.sql.timeout, self.permits.acquire()).await {
+            Ok(Ok(permit)) => permit,
             Ok(Err(_)) | Err(_) => return Err(self.config.sql.all_busy("PostgreSQL")),
         };
-        Ok((place, self.lend().await?))
+        Ok((permit, self.lend().await?))
     }
 
     fn check_in<T>(&self, link: Link, answer: &Result<T, Refusal>) {
-        if !matches!(answer, Err(Refusal::Failed(_) | Refusal::CalledBack(_))) {
+        if !matches!(answer, Err(Refusal::Failed(_) | Refusal::Cancelled(_))) {
             self.give_back(link);
         }
     }

@@ -11,7 +11,7 @@ use tokio_postgres::AsyncMessage;
 
 use crate::config::{PostgresConfig, Wait};
 use crate::error::Refusal;
-use crate::net::dial::{Link, Sql, Unasked, only, read};
+use crate::net::dial::{Link, ServerMessages, Sql, only, read};
 use crate::net::pool::Pool;
 
 /// The facts that the server reported when the connection was made.
@@ -43,9 +43,9 @@ pub(crate) enum Sessions {
 
 impl Server {
     /// Asks what is needed to make promises.
-    pub(crate) async fn ask(pool: &Pool) -> Result<Server, Failure> {
+    pub(crate) async fn inspect(pool: &Pool) -> Result<Server, Failure> {
         let facts = Sql { name: "facts", text: FACTS.to_owned(), types: &[] };
-        let row = only(pool.look(&facts, &[]).await.map_err(Refusal::into_failure)?)?;
+        let row = only(pool.query_retrying(&facts, &[]).await.map_err(Refusal::into_failure)?)?;
         let encoding: String = read(&row, 4)?;
         if encoding != "UTF8" {
             return Err(Failure::new(
@@ -97,7 +97,7 @@ impl Server {
             .waiting(waiting)
             .fencing(self.grade())
             .durability(Durability::LostOnFailover)
-            .place_ttl(config.sql.patience_of_server())
+            .place_ttl(config.sql.server_timeout())
             .renew_batch_max(RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES)
     }
@@ -151,60 +151,61 @@ fn named(setting: &str) -> Option<i64> {
 /// Finds out whether sessions are shared. Nothing is assumed: they are called kept only once that was shown.
 ///
 /// A pooler in transaction mode gives a session that has just become free to the next client that asks. So
-/// what one connection sets shows in the other, or is not there when it looks again. A busy pooler may hide
+/// what one connection sets shows in the other, or is not there when it is read again. A busy pooler may hide
 /// that: by chance the first connection gets the same session back each time. What no chance gives is a
 /// notification to a connection that is between two transactions: only one that has a session of its own
-/// hears it.
+/// receives it.
 async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
     let one = pool.lend().await?;
     if one.is_direct {
         pool.give_back(one);
         return Ok(Sessions::Direct);
     }
-    let (two, mut unasked) = Link::dial_listening(&pool.config).await?;
+    let (two, mut messages) = Link::dial_listening(&pool.config).await?;
     let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
     set(&two, &token).await?;
     let shows = seen(&one).await? == token || seen(&two).await? != token;
-    let is_kept = !shows && hears(&two, &mut unasked, &one, &token, pool.config.sql.timeout).await?;
+    let is_kept = !shows && is_notified(&two, &mut messages, &one, &token, pool.config.sql.timeout).await?;
     // What was set in a session that others will get is taken back, as far as that session can be reached.
     set(&two, "").await?;
     pool.give_back(one);
     Ok(if is_kept { Sessions::Kept } else { Sessions::Shared })
 }
 
-/// Checks whether a connection that does nothing hears what another one says.
-async fn hears(
-    ear: &Link,
-    unasked: &mut Unasked,
-    mouth: &Link,
+/// Checks whether an idle connection receives the notification that another one sends.
+async fn is_notified(
+    listener: &Link,
+    messages: &mut ServerMessages,
+    sender: &Link,
     token: &str,
     limit: Duration,
 ) -> Result<bool, Failure> {
     let channel = format!("leasehold_probe_{token}");
-    ear.run(&format!("LISTEN {channel}")).await.map_err(Refusal::into_failure)?;
-    mouth.run(&format!("NOTIFY {channel}")).await.map_err(Refusal::into_failure)?;
-    let heard = async {
-        while let Some(message) = unasked.recv().await {
-            if matches!(&message, AsyncMessage::Notification(word) if word.channel() == channel) {
+    listener.run(&format!("LISTEN {channel}")).await.map_err(Refusal::into_failure)?;
+    sender.run(&format!("NOTIFY {channel}")).await.map_err(Refusal::into_failure)?;
+    let received = async {
+        while let Some(message) = messages.recv().await {
+            if matches!(&message, AsyncMessage::Notification(notification) if notification.channel() == channel)
+            {
                 return true;
             }
         }
         false
     };
-    let heard = tokio::time::timeout(limit, heard).await.unwrap_or(false);
-    ear.run(&format!("UNLISTEN {channel}")).await.map_err(Refusal::into_failure)?;
-    Ok(heard)
+    let received = tokio::time::timeout(limit, received).await.unwrap_or(false);
+    listener.run(&format!("UNLISTEN {channel}")).await.map_err(Refusal::into_failure)?;
+    Ok(received)
 }
 
 async fn set(link: &Link, token: &str) -> Result<(), Failure> {
     // The token is made of hexadecimal digits.
     let text = format!("SELECT set_config('leasehold.probe', '{token}', false)");
-    link.ask(&Sql { name: "", text, types: &[] }, &[]).await.map(drop).map_err(Refusal::into_failure)
+    link.query(&Sql { name: "", text, types: &[] }, &[]).await.map(drop).map_err(Refusal::into_failure)
 }
 
 async fn seen(link: &Link) -> Result<String, Failure> {
     let text = "SELECT coalesce(current_setting('leasehold.probe', true), '')".to_owned();
-    let rows = link.ask(&Sql { name: "", text, types: &[] }, &[]).await.map_err(Refusal::into_failure)?;
+    let rows = link.query(&Sql { name: "", text, types: &[] }, &[]).await.map_err(Refusal::into_failure)?;
     read(&only(rows)?, 0)
 }
 
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_sessions_polls() {
+    fn client_with_shared_sessions_polls() {
         let config = PostgresConfig::parse("postgres://me@h").unwrap();
         let mut server = server(true, "on", "", 0);
         assert_eq!(server.profile(&config).waiting, WaitMode::Notifies);

@@ -1,4 +1,4 @@
-//! The way to a server: over the network, or through a socket of this machine.
+//! The transport to a server: over the network, or through a socket of this machine.
 
 use std::io;
 use std::pin::Pin;
@@ -16,14 +16,14 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    pub(crate) async fn open(place: &Endpoint) -> io::Result<Transport> {
-        match place {
+    pub(crate) async fn open(endpoint: &Endpoint) -> io::Result<Transport> {
+        match endpoint {
             Endpoint::Tcp(host) => {
                 let stream = TcpStream::connect((host.name.as_str(), host.port)).await?;
                 stream.set_nodelay(true)?;
                 Ok(Transport::Tcp(stream))
             }
-            Endpoint::Unix(..) => Ok(Transport::Unix(UnixStream::connect(place.to_string()).await?)),
+            Endpoint::Unix(..) => Ok(Transport::Unix(UnixStream::connect(endpoint.to_string()).await?)),
         }
     }
 
@@ -72,16 +72,16 @@ impl AsyncWrite for Transport {
     }
 }
 
-/// A way for one request that the server carries out without an answer. To shut it down is to wait until
-/// the server has closed it, and so has carried the request out.
+/// A transport for one request that the server carries out without an answer. To shut it down is to wait
+/// until the server has closed it, and so has carried the request out.
 pub(crate) struct Unanswered {
-    way: Transport,
+    transport: Transport,
     is_shut: bool,
 }
 
 impl Unanswered {
-    pub(crate) fn over(way: Transport) -> Unanswered {
-        Unanswered { way, is_shut: false }
+    pub(crate) fn over(transport: Transport) -> Unanswered {
+        Unanswered { transport, is_shut: false }
     }
 }
 
@@ -91,30 +91,30 @@ impl AsyncRead for Unanswered {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().way).poll_read(context, buffer)
+        Pin::new(&mut self.get_mut().transport).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Unanswered {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().way).poll_write(context, bytes)
+        Pin::new(&mut self.get_mut().transport).poll_write(context, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().way).poll_flush(context)
+        Pin::new(&mut self.get_mut().transport).poll_flush(context)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if !this.is_shut {
-            ready!(Pin::new(&mut this.way).poll_shutdown(context))?;
+            ready!(Pin::new(&mut this.transport).poll_shutdown(context))?;
             this.is_shut = true;
         }
         loop {
             let mut bytes = [0; 64];
             let mut buffer = ReadBuf::new(&mut bytes);
-            // A way that was reset is closed as well.
-            let read = ready!(Pin::new(&mut this.way).poll_read(context, &mut buffer));
+            // A transport that was reset is closed as well.
+            let read = ready!(Pin::new(&mut this.transport).poll_read(context, &mut buffer));
             if read.is_err() || buffer.filled().is_empty() {
                 return Poll::Ready(Ok(()));
             }

@@ -245,7 +245,7 @@ async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
         last_table(&pool.config),
         pool.config.names.table("_meta")
     );
-    let rows = pool.look(&Sql { name: "form", text, types: &[] }, &[]).await?;
+    let rows = pool.query_retrying(&Sql { name: "form", text, types: &[] }, &[]).await?;
     let row = only(rows).map_err(Refusal::Failed)?;
     let read = || Ok((read(&row, 0)?, read(&row, 1)?, read(&row, 2)?));
     match read().map_err(Refusal::Failed)? {
@@ -278,7 +278,7 @@ async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     // The method that comes first settles in for all.
     let text =
         format!("SELECT to_regclass('{leases}'::text) IS NOT NULL, to_regclass('{held}'::text) IS NOT NULL");
-    let found = pool.look(&Sql { name: "tables", text, types: &[] }, &[]).await;
+    let found = pool.query_retrying(&Sql { name: "tables", text, types: &[] }, &[]).await;
     let row = only(found.map_err(Refusal::into_failure)?)?;
     let mut last = format!("greatest(epoch_base, {NOW})");
     for (table, is_there) in [(leases, read::<bool>(&row, 0)?), (held, read::<bool>(&row, 1)?)] {

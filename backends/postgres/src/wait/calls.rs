@@ -17,7 +17,7 @@ pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
          JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = '{}'::regclass::oid",
         pool.config.names.table("")
     );
-    let rows = pool.look(&Sql { name: "channel", text, types: &[] }, &[]).await;
+    let rows = pool.query_retrying(&Sql { name: "channel", text, types: &[] }, &[]).await;
     let row = only(rows.map_err(Refusal::into_failure)?)?;
     let (schema, table): (String, String) = (read(&row, 0)?, read(&row, 1)?);
     let digest = sha1_smol::Sha1::from(format!("{schema}\0{table}")).digest().to_string();
@@ -26,10 +26,10 @@ pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
 
 /// Writes the message to the listeners: the resource, and which waiters are called, behind `+` and one that
 /// has answered where one has; `*` for all, or `-` where something became free.
-pub(crate) fn called(at: &Resource, call: &Call) -> String {
+pub(crate) fn encode_call(at: &Resource, call: &Call) -> String {
     let (mut text, addresses) = match call {
-        Call::Nobody => return String::new(),
-        Call::Everyone => ("*".to_owned(), &Vec::new()),
+        Call::None => return String::new(),
+        Call::All => ("*".to_owned(), &Vec::new()),
         Call::Freed => ("-".to_owned(), &Vec::new()),
         Call::These(called) => (String::new(), called),
         Call::Answered(answered, called) => (format!("+{answered:08x}"), called),
@@ -41,12 +41,12 @@ pub(crate) fn called(at: &Resource, call: &Call) -> String {
     format!("{text} {}", at.as_str())
 }
 
-/// Reads what [`called`] wrote.
-pub(crate) fn read_call(text: &str) -> Option<(Resource, Call)> {
+/// Reads what [`encode_call`] wrote.
+pub(crate) fn decode_call(text: &str) -> Option<(Resource, Call)> {
     let (call, name) = text.split_once(' ')?;
     let resource = Resource::new(name).ok()?;
     match call {
-        "*" => return Some((resource, Call::Everyone)),
+        "*" => return Some((resource, Call::All)),
         "-" => return Some((resource, Call::Freed)),
         _ => {}
     }
@@ -74,12 +74,12 @@ mod tests {
         let at = Resource::new("a b* é").unwrap();
         let these = Call::These(vec![0, 7, u32::MAX]);
         let answered = [Call::Answered(9, vec![]), Call::Answered(0, vec![7, 8])];
-        for call in [Call::Everyone, Call::Freed, these].into_iter().chain(answered) {
-            assert_eq!(read_call(&called(&at, &call)), Some((at.clone(), call)));
+        for call in [Call::All, Call::Freed, these].into_iter().chain(answered) {
+            assert_eq!(decode_call(&encode_call(&at, &call)), Some((at.clone(), call)));
         }
-        assert_eq!(called(&at, &Call::Nobody), "");
+        assert_eq!(encode_call(&at, &Call::None), "");
         for bad in ["", "x", "zz a", "0000000g a", "0 ", "+ a"] {
-            assert_eq!(read_call(bad), None, "{bad}");
+            assert_eq!(decode_call(bad), None, "{bad}");
         }
     }
 }

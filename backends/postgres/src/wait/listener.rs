@@ -1,7 +1,7 @@
 //! Listener for the calls that releases of others make, on a connection of its own, as long as a waiter
 //! listens.
 //!
-//! Ground rules: waiters know when nothing can be heard, and poll. After every gap all look once.
+//! Ground rules: waiters know when no notification can arrive, and poll. After every gap all check once.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use tokio_postgres::AsyncMessage;
 
 use crate::config::PostgresConfig;
 use crate::error::Refusal;
-use crate::net::dial::{Link, Unasked};
-use crate::wait::calls::read_call;
+use crate::net::dial::{Link, ServerMessages};
+use crate::wait::calls::decode_call;
 
-/// The ear of one client. It stops when it is dropped.
+/// The listener of one client. It stops when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    bells: Notifier,
+    notifier: Notifier,
     task: JoinHandle<()>,
 }
 
 impl Listener {
     pub(crate) fn start(config: Arc<PostgresConfig>, channel: String) -> Listener {
-        let bells = Notifier::new();
-        let task = leasehold_machine::spawn(listen(config, channel, bells.clone()));
-        Listener { bells, task }
+        let notifier = Notifier::new();
+        let task = leasehold_machine::spawn(listen(config, channel, notifier.clone()));
+        Listener { notifier, task }
     }
 
-    pub(crate) fn bells(&self) -> &Notifier {
-        &self.bells
+    pub(crate) fn notifier(&self) -> &Notifier {
+        &self.notifier
     }
 }
 
@@ -43,16 +43,16 @@ impl Drop for Listener {
 }
 
 /// Connects whenever a waiter listens, again and again.
-async fn listen(config: Arc<PostgresConfig>, channel: String, bells: Notifier) {
+async fn listen(config: Arc<PostgresConfig>, channel: String, notifier: Notifier) {
     let mut failures = 0u32;
     loop {
-        bells.wanted().await;
+        notifier.until_subscribed().await;
         match subscribe(&config, &channel).await {
-            Ok((link, unasked)) => {
+            Ok((link, messages)) => {
                 failures = 0;
-                bells.begin_hearing();
-                hear(&link, unasked, &bells).await;
-                bells.stop_hearing();
+                notifier.mark_connected();
+                forward(&link, messages, &notifier).await;
+                notifier.mark_disconnected();
             }
             Err(failure) => {
                 tracing::debug!(%failure, "notifications cannot be heard");
@@ -66,17 +66,17 @@ async fn listen(config: Arc<PostgresConfig>, channel: String, bells: Notifier) {
     }
 }
 
-async fn subscribe(config: &PostgresConfig, channel: &str) -> Result<(Link, Unasked), Failure> {
-    let (link, unasked) = Link::dial_listening(config).await?;
+async fn subscribe(config: &PostgresConfig, channel: &str) -> Result<(Link, ServerMessages), Failure> {
+    let (link, messages) = Link::dial_listening(config).await?;
     // The channel's name is a word and a number.
     link.run(&format!("LISTEN {channel}")).await.map_err(Refusal::into_failure)?;
-    Ok((link, unasked))
+    Ok((link, messages))
 }
 
-/// Passes on what comes, until the connection ends or nobody has listened for a while.
-async fn hear(link: &Link, mut unasked: Unasked, bells: &Notifier) {
-    // A dead connection shows by a question without an answer. Messages are read meanwhile: the answer comes
-    // behind them.
+/// Passes notifications on, until the connection ends or there has been no subscription for a while.
+async fn forward(link: &Link, mut messages: ServerMessages, notifier: &Notifier) {
+    // A dead connection shows by a request without an answer. Messages are read meanwhile: the answer arrives
+    // after them.
     let mut dead = pin!(async {
         loop {
             if link.run("SELECT 1").await.is_err() {
@@ -87,14 +87,14 @@ async fn hear(link: &Link, mut unasked: Unasked, bells: &Notifier) {
     });
     loop {
         let quiet = async {
-            bells.unwanted().await;
+            notifier.until_unsubscribed().await;
             tokio::time::sleep(LINGER).await;
         };
         tokio::select! {
-            message = unasked.recv() => match message {
-                Some(AsyncMessage::Notification(word)) => {
-                    if let Some((resource, call)) = read_call(word.payload()) {
-                        bells.ring(&resource, &call);
+            message = messages.recv() => match message {
+                Some(AsyncMessage::Notification(notification)) => {
+                    if let Some((resource, call)) = decode_call(notification.payload()) {
+                        notifier.notify(&resource, &call);
                     }
                 }
                 Some(_) => {}

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 pub use leasehold_conformance::hand::{
-    LONG, claim, clock, hold, look_once, release, renew, renew_at_last, resource, take,
+    LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take,
 };
 use leasehold_core::{Backend, Failure};
 use leasehold_postgres::PostgresConfig;

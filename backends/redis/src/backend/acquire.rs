@@ -1,8 +1,8 @@
-//! The way of a claim to being held: look, and wait for news, or look again later.
+//! Acquires a claim: looks, and waits for a notification, or looks again later.
 //!
-//! The server decides; a waiter only has to look at the right moments. It looks when its turn is
-//! called, when the first of those ahead may have ended, and now and then for safety, which also keeps
-//! its place. Each of these is bounded.
+//! The server decides; a waiter only has to look at the right moments. It looks when it is called, when
+//! the first of those ahead may have ended, and periodically for safety, which also keeps its place.
+//! Each of these is bounded.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::backend::RedisBackend;
 use crate::config::Wait;
 use crate::net::command_conn::Request;
 use crate::net::replicas::Unconfirmed;
-use crate::net::subscriber::{Ear, News};
+use crate::net::subscriber::{Notification, Subscription};
 use crate::net::timer;
 use crate::protocol::keys::Keys;
-use crate::protocol::reply::{self, Look};
+use crate::protocol::reply::{self, ContendReply};
 use crate::protocol::scripts;
 use crate::topology::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
 use crate::wait::keepalive::Watched;
@@ -27,17 +27,17 @@ impl RedisBackend {
     /// Takes one step towards holding the claim.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         check_ttl(claim.ttl)?;
-        let asking = Asking { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
+        let attempt = Attempt { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
         if patience.is_ended() {
             self.pollers.forget(claim.id);
-            return Ok(match asking.look(patience, Place::None).await? {
-                Seen::Granted(grant) => Step::Granted(grant),
-                Seen::Busy(line) => Step::Busy(Hint { ask_again_in: None, ahead: Some(line.ahead) }),
+            return Ok(match attempt.look(patience, Place::None).await? {
+                Outcome::Granted(grant) => Step::Granted(grant),
+                Outcome::Busy(queue) => Step::Busy(Hint { ask_again_in: None, ahead: Some(queue.ahead) }),
             });
         }
         match self.config.wait {
-            Wait::Poll => asking.poll(patience).await,
-            Wait::Pubsub => asking.wait(patience).await,
+            Wait::Poll => attempt.poll(patience).await,
+            Wait::Pubsub => attempt.wait(patience).await,
         }
     }
 }
@@ -54,137 +54,138 @@ enum Place {
     None,
 }
 
-struct Asking<'a> {
+struct Attempt<'a> {
     backend: &'a RedisBackend,
     claim: &'a Claim,
     keys: Keys,
 }
 
 /// The result of one look.
-enum Seen {
+enum Outcome {
     Granted(Grant),
-    Busy(Line),
+    Busy(QueueState),
 }
 
 /// The claims ahead of a waiter.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct QueueState {
     ahead: u32,
     first_end: Duration,
     /// The time until another look challenges a claim ahead, or calls more of the queue.
-    look_in: Option<Duration>,
-    /// The number of those ahead that wait, too. Holders do not look, so they are left no time for it.
-    behind: u32,
+    check_in: Option<Duration>,
+    /// The number of waiters among those ahead. Holders do not look, so no time is left for them.
+    waiters_ahead: u32,
 }
 
-impl Asking<'_> {
+impl Attempt<'_> {
     /// Looks once and says when to look again.
     async fn poll(&self, patience: &Patience) -> Result<Step, Failure> {
         match self.look(patience, Place::Kept).await? {
-            Seen::Granted(grant) => {
+            Outcome::Granted(grant) => {
                 self.backend.pollers.forget(self.claim.id);
                 Ok(Step::Granted(grant))
             }
-            Seen::Busy(line) if patience.is_ended() => self.leave(Some(line.ahead)).await,
-            Seen::Busy(line) => {
-                let worth_it = line.look_in.map_or(line.first_end, |look_in| look_in.min(line.first_end));
-                let pause = self.backend.pollers.pause(self.claim.id, worth_it);
-                Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(line.ahead) }))
+            Outcome::Busy(queue) if patience.is_ended() => self.leave(Some(queue.ahead)).await,
+            Outcome::Busy(queue) => {
+                let first_change =
+                    queue.check_in.map_or(queue.first_end, |check_in| check_in.min(queue.first_end));
+                let pause = self.backend.pollers.pause(self.claim.id, first_change);
+                Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(queue.ahead) }))
             }
         }
     }
 
     /// Waits in the queue until the claim is granted or patience ends.
     async fn wait(&self, patience: &Patience) -> Result<Step, Failure> {
-        let channel = self.keys.channel(self.backend.reach);
-        let mut heard = self.backend.listening.overhear(&channel);
+        let channel = self.keys.channel(self.backend.scope);
+        let mut subscription = self.backend.subscribers.join(&channel);
         let mut last_ahead = None;
         let mut calls = CallWatch::default();
         for round in 0.. {
             calls.look();
-            let line = match self.look(patience, Place::Kept).await? {
-                Seen::Granted(grant) => return Ok(Step::Granted(grant)),
-                Seen::Busy(line) => line,
+            let queue = match self.look(patience, Place::Kept).await? {
+                Outcome::Granted(grant) => return Ok(Step::Granted(grant)),
+                Outcome::Busy(queue) => queue,
             };
-            last_ahead = Some(line.ahead);
+            last_ahead = Some(queue.ahead);
             if patience.is_ended() {
                 break;
             }
-            let Some(ear) = &mut heard else {
-                // A release between the look and the subscription would go unheard: look again once
+            let Some(events) = &mut subscription else {
+                // A release between the look and the subscription would be missed: look again once
                 // subscribed.
-                let listening = self.backend.listening.listen(&channel);
-                heard = tokio::select! {
-                    listening = listening => match listening {
-                        Ok(listening) => Some(listening),
+                let subscribed = self.backend.subscribers.subscribe(&channel);
+                subscription = tokio::select! {
+                    subscribed = subscribed => match subscribed {
+                        Ok(subscribed) => Some(subscribed),
                         Err(failure) => return Err(self.give_up(failure).await),
                     },
-                    () = ended(patience) => break,
+                    () = patience_ended(patience) => break,
                 };
                 continue;
             };
             tokio::select! {
-                () = self.until_worth_a_look(ear, line, (patience, &mut calls), round) => {}
-                () = ended(patience) => break,
+                () = self.wait_for_change(events, queue, (patience, &mut calls), round) => {}
+                () = patience_ended(patience) => break,
             }
-            if !self.backend.listening.is_right(ear, &channel) {
-                heard = None;
+            if !self.backend.subscribers.is_current(events, &channel) {
+                subscription = None;
             }
         }
         self.leave(last_ahead).await
     }
 
-    /// Comes back when something may have changed for this claim.
-    async fn until_worth_a_look(
+    /// Waits until something may have changed for this claim.
+    async fn wait_for_change(
         &self,
-        ear: &mut Ear,
-        line: Line,
+        events: &mut Subscription,
+        queue: QueueState,
         (patience, calls): (&Patience, &mut CallWatch),
         round: u32,
     ) {
-        let in_line = self.backend.config.order == QueueOrder::Fifo;
-        let stagger = stagger(line.behind);
+        let is_fifo = self.backend.config.order == QueueOrder::Fifo;
+        let stagger = stagger(queue.waiters_ahead);
         let watched = Watched {
-            keys: self.keys.line(),
+            keys: self.keys.queue_keys(),
             member: reply::member(self.claim),
-            place: if in_line { PLACE_TTL } else { Duration::ZERO },
+            place: if is_fifo { PLACE_TTL } else { Duration::ZERO },
             at_least_every: self.jittered(REFRESH, round),
             stagger,
         };
-        let watch = self.backend.keepalive.watch(watched, line.first_end);
-        let silent = line.look_in.map(|look_in| timer::after(look_in + TICK + stagger));
+        let watch = self.backend.keepalive.watch(watched, queue.first_end);
+        let check_at = queue.check_in.map(|check_in| timer::after(check_in + TICK + stagger));
         loop {
-            let deaf = (!ear.is_hearing()).then(|| timer::after(self.jittered(LAST_POLL, round)));
+            let disconnected = (!events.is_active()).then(|| timer::after(self.jittered(LAST_POLL, round)));
             let unanswered =
                 calls.look_at().map(|at| timer::after(patience.now().until(at) + TICK + stagger));
-            let look_at = [deaf, silent, unanswered].into_iter().flatten().min();
+            let next_check = [disconnected, check_at, unanswered].into_iter().flatten().min();
             let timer = async {
-                match look_at {
-                    Some(look_at) => tokio::time::sleep_until(look_at).await,
+                match next_check {
+                    Some(next_check) => tokio::time::sleep_until(next_check).await,
                     None => std::future::pending().await,
                 }
             };
-            let news = tokio::select! {
-                news = ear.hear() => news,
+            let notification = tokio::select! {
+                notification = events.recv() => notification,
                 () = watch.should_look() => return,
                 () = timer => return,
             };
-            match news {
-                News::Everyone => return,
-                _ if !in_line => return,
-                News::Called { called, .. } if called.contains(&self.address()) => return,
+            match notification {
+                Notification::Changed => return,
+                _ if !is_fifo => return,
+                Notification::Called { called, .. } if called.contains(&self.address()) => return,
                 // Others are first. If they are dead, the waiters call more of the queue.
-                News::Called { called, answered } => {
+                Notification::Called { called, answered } => {
                     calls.hear(&called, answered, patience.now());
                 }
-                News::Freed if line.behind > 0 => calls.freed(patience.now()),
-                News::Freed => {}
+                Notification::Freed if queue.waiters_ahead > 0 => calls.freed(patience.now()),
+                Notification::Freed => {}
             }
         }
     }
 
     /// Asks the server once.
-    async fn look(&self, patience: &Patience, place: Place) -> Result<Seen, Failure> {
+    async fn look(&self, patience: &Patience, place: Place) -> Result<Outcome, Failure> {
         let wait = match (self.backend.config.order, place) {
             (QueueOrder::Unordered, _) => -1,
             (_, Place::None) => 0,
@@ -199,29 +200,29 @@ impl Asking<'_> {
                 wait.to_string(),
                 self.claim.note.as_str().to_owned(),
                 self.keys.hashed_name.clone(),
-                self.backend.told_on(&self.keys),
+                self.backend.wake_channel(&self.keys),
                 self.keys.floor(),
             ],
             confirm: self.backend.confirm(reply::is_grant),
         };
         let asked_at = patience.now();
         let limit = self.backend.limit_for(self.claim.ttl);
-        let answer = match self.backend.wire.run(&request, limit).await {
-            Err(failure) if Unconfirmed::behind(&failure).is_some_and(|of| !reply::was_held(&of.value)) => {
-                return Err(self.give_back(failure).await);
+        let answer = match self.backend.servers.run(&request, limit).await {
+            Err(failure) if Unconfirmed::cause_of(&failure).is_some_and(|of| !reply::was_held(&of.value)) => {
+                return Err(self.release_unconfirmed(failure).await);
             }
             // A claim that was held before is not ended for want of replicas: its client asks again, or
             // releases it.
             answer => answer?,
         };
-        match reply::look(answer)? {
-            Look::Granted(fence) => {
-                Ok(Seen::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
+        match reply::contend_reply(answer)? {
+            ContendReply::Granted(fence) => {
+                Ok(Outcome::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
             }
-            Look::Busy { ahead, first_end, look_in, behind } => {
-                Ok(Seen::Busy(Line { ahead, first_end, look_in, behind }))
+            ContendReply::Busy { ahead, first_end, check_in, waiters_ahead } => {
+                Ok(Outcome::Busy(QueueState { ahead, first_end, check_in, waiters_ahead }))
             }
-            Look::Full => Err(Failure::unavailable(format!(
+            ContendReply::Full => Err(Failure::unavailable(format!(
                 "{} claims are queued for {} already: try again later",
                 leasehold_core::MAX_LINE,
                 self.claim.resource
@@ -230,9 +231,9 @@ impl Asking<'_> {
     }
 
     /// Ends a grant that too few replicas have.
-    async fn give_back(&self, unconfirmed: Failure) -> Failure {
+    async fn release_unconfirmed(&self, unconfirmed: Failure) -> Failure {
         let request = self.backend.release_request(self.claim);
-        match self.backend.wire.run(&request, self.backend.config.timeout).await {
+        match self.backend.servers.run(&request, self.backend.config.timeout).await {
             Ok(_) => Failure::unavailable(format!(
                 "{} was granted and released again: {}",
                 self.claim.resource,
@@ -249,7 +250,7 @@ impl Asking<'_> {
         self.backend.pollers.forget(self.claim.id);
         if self.backend.config.order == QueueOrder::Fifo {
             let request = self.backend.release_request(self.claim);
-            self.backend.wire.run(&request, self.backend.config.timeout).await?;
+            self.backend.servers.run(&request, self.backend.config.timeout).await?;
         }
         Ok(Step::Busy(Hint { ask_again_in: None, ahead }))
     }
@@ -285,8 +286,8 @@ pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Failure> {
     ))
 }
 
-/// Comes back when patience has ended, by word or by the clock.
-pub(crate) async fn ended(patience: &Patience) {
+/// Waits until patience has ended, by cancellation or by its deadline.
+pub(crate) async fn patience_ended(patience: &Patience) {
     let left = patience.left();
     if left == Duration::MAX {
         return patience.ended().await;

@@ -15,7 +15,7 @@ use redis::{Cmd, Value, cmd};
 
 use crate::backend::RedisBackend;
 use crate::config::{Deployment, Wait};
-use crate::net::command_conn::Wire;
+use crate::net::command_conn::CommandConn;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
 use clocks::Offset;
@@ -23,16 +23,16 @@ use facts::Facts;
 
 /// Returns everything that was found, server by server.
 pub(crate) async fn diagnose(backend: &RedisBackend) -> Vec<Finding> {
-    let servers = match backend.wire.each().await {
+    let servers = match backend.servers.each().await {
         Ok(servers) => servers,
         Err(failure) => return vec![Finding::new("servers", Severity::Broken, failure.to_string())],
     };
     let limit = backend.config.timeout;
     let is_alone = servers.len() == 1;
     let (mut findings, mut clocks) = (Vec::new(), Vec::new());
-    for wire in &servers {
-        let address = wire.address();
-        let found = match Facts::ask(wire, limit).await {
+    for conn in &servers {
+        let address = conn.address();
+        let found = match Facts::ask(conn, limit).await {
             Ok(facts) => {
                 clocks.extend(facts.clock_offset.map(|offset| (address.clone(), offset)));
                 facts.judge(&backend.config.deployment)
@@ -46,8 +46,8 @@ pub(crate) async fn diagnose(backend: &RedisBackend) -> Vec<Finding> {
             finding
         }));
     }
-    if let (Deployment::Cluster(_), Some(wire)) = (&backend.config.deployment, servers.first()) {
-        findings.push(cluster(wire, limit).await);
+    if let (Deployment::Cluster(_), Some(conn)) = (&backend.config.deployment, servers.first()) {
+        findings.push(cluster(conn, limit).await);
     }
     findings.extend(clocks::judge(&clocks));
     findings.push(rights(backend, &servers).await);
@@ -56,22 +56,22 @@ pub(crate) async fn diagnose(backend: &RedisBackend) -> Vec<Finding> {
 }
 
 impl Facts {
-    async fn ask(wire: &Wire, limit: Duration) -> Result<Facts, Failure> {
+    async fn ask(conn: &CommandConn, limit: Duration) -> Result<Facts, Failure> {
         let mut facts = Facts::default();
-        if let Some(info) = permitted(wire.command(&cmd("INFO"), limit).await)? {
+        if let Some(info) = permitted(conn.command(&cmd("INFO"), limit).await)? {
             facts.read_info(&text(info));
         }
         for name in SETTINGS {
             let question = with(cmd("CONFIG"), &["GET", name]);
-            if let Some(Value::Array(pair)) = permitted(wire.command(&question, limit).await)?
+            if let Some(Value::Array(pair)) = permitted(conn.command(&question, limit).await)?
                 && let Some(value) = pair.into_iter().nth(1)
             {
                 facts.settings.insert((*name).to_owned(), text(value));
             }
         }
-        facts.user = permitted(wire.command(&with(cmd("ACL"), &["WHOAMI"]), limit).await)?.map(text);
+        facts.user = permitted(conn.command(&with(cmd("ACL"), &["WHOAMI"]), limit).await)?.map(text);
         let before = SystemTime::now();
-        if let Some(now) = permitted(wire.command(&cmd("TIME"), limit).await)? {
+        if let Some(now) = permitted(conn.command(&cmd("TIME"), limit).await)? {
             let (seconds, micros): (String, String) = reply::read(now)?;
             let server = Duration::from_secs(seconds.parse().unwrap_or(0));
             let server = server + Duration::from_micros(micros.parse().unwrap_or(0));
@@ -82,8 +82,8 @@ impl Facts {
     }
 }
 
-async fn cluster(wire: &Wire, limit: Duration) -> Finding {
-    let answer = wire.command(&with(cmd("CLUSTER"), &["INFO"]), limit).await;
+async fn cluster(conn: &CommandConn, limit: Duration) -> Finding {
+    let answer = conn.command(&with(cmd("CLUSTER"), &["INFO"]), limit).await;
     match answer {
         Ok(answer) => facts::judge_cluster(&text(answer)),
         Err(failure) => Finding::new("cluster", Severity::Unknown, failure.to_string()),
@@ -91,7 +91,7 @@ async fn cluster(wire: &Wire, limit: Duration) -> Finding {
 }
 
 /// Reports what this login may not do. That it can lock at all was tested before, by locking.
-async fn rights(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Finding {
+async fn rights(backend: &RedisBackend, servers: &[std::sync::Arc<CommandConn>]) -> Finding {
     let limit = backend.config.timeout;
     let scan = with(cmd("SCAN"), &["0", "MATCH", "leasehold-doctor", "COUNT", "1"]);
     let wanted = [
@@ -104,9 +104,9 @@ async fn rights(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Fin
         ("SCAN", scan, "`leasehold ls` does not work"),
     ];
     let mut missing = Vec::new();
-    for wire in servers {
+    for conn in servers {
         for (name, command, meaning) in &wanted {
-            match permitted(wire.command(command, limit).await) {
+            match permitted(conn.command(command, limit).await) {
                 Ok(Some(_)) => {}
                 Ok(None) if missing.iter().any(|(known, _)| known == name) => {}
                 Ok(None) => missing.push((*name, *meaning)),
@@ -126,8 +126,8 @@ async fn rights(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Fin
         .advice(format!("to allow it: ACL SETUSER … {}", rules.join(" ")))
 }
 
-/// Checks that news sent to a waiter arrives.
-async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Finding {
+/// Checks that notifications to a waiter arrive.
+async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<CommandConn>]) -> Finding {
     if backend.config.wait == Wait::Poll {
         return Finding::new("pubsub", Severity::Notice, "not used: the URL says wait=poll")
             .meaning("a waiter sees a release at its next question, not at once");
@@ -142,17 +142,17 @@ async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<Wire>]) -> Fin
         Ok(resource) => resource,
         Err(error) => return Finding::new("pubsub", Severity::Unknown, error.to_string()),
     };
-    let channel = Keys::of(&backend.config.prefix, &resource).channel(backend.reach);
-    let (verb, limit) = (backend.reach.publish(), backend.config.timeout);
-    for wire in servers {
+    let channel = Keys::of(&backend.config.prefix, &resource).channel(backend.scope);
+    let (verb, limit) = (backend.scope.publish(), backend.config.timeout);
+    for conn in servers {
         // A server of other slots refuses it by `MOVED`, and its answer says nothing of rights.
-        if let Err(failure) = wire.command(&with(cmd(verb), &[&channel, ""]), limit).await
+        if let Err(failure) = conn.command(&with(cmd(verb), &[&channel, ""]), limit).await
             && failure.kind == FailureKind::Denied
         {
             return forbidden(verb, &failure);
         }
     }
-    match backend.listening.listen(&channel).await {
+    match backend.subscribers.subscribe(&channel).await {
         Ok(_) => Finding::new(
             "pubsub",
             Severity::Good,
@@ -173,9 +173,9 @@ const SETTINGS: &[&str] = &[
     "requirepass",
 ];
 
-fn with(mut command: Cmd, words: &[&str]) -> Cmd {
-    for word in words {
-        command.arg(*word);
+fn with(mut command: Cmd, args: &[&str]) -> Cmd {
+    for arg in args {
+        command.arg(*arg);
     }
     command
 }

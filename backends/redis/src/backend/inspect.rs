@@ -1,4 +1,4 @@
-//! Looking without touching: one resource, and the list of all.
+//! Inspects one resource, and lists all of them. Changes nothing.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use leasehold_core::{
 use redis::cmd;
 
 use crate::backend::RedisBackend;
-use crate::backend::acquire::ended;
+use crate::backend::acquire::patience_ended;
 use crate::config::Wait;
-use crate::net::command_conn::{Request, Wire};
+use crate::net::command_conn::{CommandConn, Request};
 use crate::protocol::keys::{Keys, MAX_NAME, plain};
 use crate::protocol::reply;
 use crate::protocol::scripts;
@@ -25,34 +25,37 @@ impl RedisBackend {
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         let keys = Keys::of(&self.config.prefix, resource);
-        let channel = keys.channel(self.reach);
-        let mut ear = None;
+        let channel = keys.channel(self.scope);
+        let mut subscription = None;
         loop {
             let snapshot = self.snapshot(resource, &keys).await?;
             if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
                 return Ok(snapshot);
             }
-            if ear.as_ref().is_some_and(|ear| !self.listening.is_right(ear, &channel)) {
-                ear = None;
+            if subscription
+                .as_ref()
+                .is_some_and(|subscription| !self.subscribers.is_current(subscription, &channel))
+            {
+                subscription = None;
             }
-            if self.config.wait == Wait::Pubsub && ear.is_none() {
+            if self.config.wait == Wait::Pubsub && subscription.is_none() {
                 tokio::select! {
-                    listening = self.listening.listen(&channel) => ear = Some(listening?),
-                    () = ended(patience) => {}
+                    subscribed = self.subscribers.subscribe(&channel) => subscription = Some(subscribed?),
+                    () = patience_ended(patience) => {}
                 }
                 continue;
             }
-            let news = async {
-                match &mut ear {
-                    Some(ear) => _ = ear.hear().await,
+            let notification = async {
+                match &mut subscription {
+                    Some(subscription) => _ = subscription.recv().await,
                     None => std::future::pending().await,
                 }
             };
             // Releases are announced; grants and arrivals are not, so that they cost nothing.
             tokio::select! {
-                () = news => {}
+                () = notification => {}
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
-                () = ended(patience) => {}
+                () = patience_ended(patience) => {}
             }
         }
     }
@@ -64,10 +67,10 @@ impl RedisBackend {
             args: vec![keys.hashed_name.clone()],
             confirm: None,
         };
-        reply::snapshot(resource, self.wire.run(&request, self.config.timeout).await?)
+        reply::snapshot(resource, self.servers.run(&request, self.config.timeout).await?)
     }
 
-    /// Resources with holders or waiters, in the order of their names.
+    /// Lists resources with holders or waiters, in the order of their names.
     pub(crate) async fn summarize(
         &self,
         prefix: &str,
@@ -81,11 +84,11 @@ impl RedisBackend {
             .filter(|resource| after.is_none_or(|after| resource > after))
             .collect();
         let mut summaries = Vec::new();
-        for some in candidates.chunks(COUNT_BATCH_MAX) {
+        for chunk in candidates.chunks(COUNT_BATCH_MAX) {
             if summaries.len() >= limit {
                 break;
             }
-            summaries.extend(self.count(some).await?);
+            summaries.extend(self.count(chunk).await?);
         }
         summaries.truncate(limit);
         Ok(summaries)
@@ -95,13 +98,13 @@ impl RedisBackend {
     async fn count(&self, resources: &[Resource]) -> Result<Vec<ResourceSummary>, Failure> {
         let keys: Vec<Keys> =
             resources.iter().map(|resource| Keys::of(&self.config.prefix, resource)).collect();
-        let groups = self.wire.together(&keys.iter().map(Keys::held).collect::<Vec<_>>());
+        let groups = self.servers.group_by_slot(&keys.iter().map(Keys::held).collect::<Vec<_>>());
         let requests = groups.iter().map(|group| {
             let keys = group.iter().flat_map(|position| [keys[*position].held(), keys[*position].places()]);
             Request { script: &scripts::COUNT, keys: keys.collect(), args: Vec::new(), confirm: None }
         });
         let requests: Vec<Request> = requests.collect();
-        let answers = self.wire.run_all(&requests, self.config.timeout).await;
+        let answers = self.servers.run_all(&requests, self.config.timeout).await;
         let mut summaries = Vec::with_capacity(resources.len());
         for (group, answer) in groups.iter().zip(answers) {
             let numbers = reply::numbers(answer?, 2 * group.len())?;
@@ -124,8 +127,8 @@ impl RedisBackend {
         let root = format!("{{{}:", self.config.prefix);
         let pattern = format!("{}{}*}}:[hp]*", glob_escaped(&root), glob_escaped(&searched(prefix)));
         let mut names = BTreeSet::new();
-        for wire in self.wire.each().await? {
-            self.names_at(&wire, &root, &pattern, prefix, &mut names).await?;
+        for conn in self.servers.each().await? {
+            self.names_at(&conn, &root, &pattern, prefix, &mut names).await?;
         }
         Ok(names)
     }
@@ -133,14 +136,14 @@ impl RedisBackend {
     /// Adds the names that one server knows.
     async fn names_at(
         &self,
-        wire: &Wire,
+        conn: &CommandConn,
         root: &str,
         pattern: &str,
         prefix: &str,
         names: &mut BTreeSet<Resource>,
     ) -> Result<(), Failure> {
         let mut hashed = BTreeSet::new();
-        each_key(wire, self.config.timeout, pattern, None, |key| {
+        each_key(conn, self.config.timeout, pattern, None, |key| {
             if let Some(stored) = stored_name(key, root) {
                 match Resource::from_escaped(stored) {
                     Some(resource) if resource.as_str().starts_with(prefix) => _ = names.insert(resource),
@@ -151,13 +154,13 @@ impl RedisBackend {
             names.len() + hashed.len()
         })
         .await?;
-        self.resolve(wire, root, &hashed, prefix, names).await
+        self.resolve(conn, root, &hashed, prefix, names).await
     }
 
-    /// Adds the resources whose keys carry a hash; their names are kept beside their fences.
+    /// Adds the resources whose keys carry a hash; their names are kept with their fences.
     async fn resolve(
         &self,
-        wire: &Wire,
+        conn: &CommandConn,
         root: &str,
         hashed: &BTreeSet<String>,
         prefix: &str,
@@ -167,7 +170,7 @@ impl RedisBackend {
             let mut get = cmd("GET");
             get.arg(format!("{root}{stored}}}:fence"));
             // A name that cannot be read is not one of ours.
-            let Ok(value) = wire.command(&get, self.config.timeout).await else { continue };
+            let Ok(value) = conn.command(&get, self.config.timeout).await else { continue };
             let text: Option<String> = reply::read(value).unwrap_or_default();
             let name = text.as_deref().and_then(|text| text.split_once(' ')).map(|(_, name)| name);
             let resource = name.and_then(|name| Resource::new(name).ok());
@@ -177,14 +180,14 @@ impl RedisBackend {
     }
 }
 
-/// Shows all keys of a pattern at one server, and of a type where one is named; some of them twice.
-/// `see` answers how many it keeps.
+/// Visits all keys of a pattern at one server, and of a type where one is named; some of them twice.
+/// `visit` returns how many it keeps.
 pub(crate) async fn each_key(
-    wire: &Wire,
+    conn: &CommandConn,
     limit: Duration,
     pattern: &str,
     kind: Option<&str>,
-    mut see: impl FnMut(&[u8]) -> usize,
+    mut visit: impl FnMut(&[u8]) -> usize,
 ) -> Result<(), Failure> {
     let mut cursor = 0u64;
     for _ in 0..MAX_SCANS {
@@ -193,9 +196,9 @@ pub(crate) async fn each_key(
         if let Some(kind) = kind {
             scan.arg("TYPE").arg(kind);
         }
-        let answer = wire.command(&scan, limit).await?;
+        let answer = conn.command(&scan, limit).await?;
         let (next, keys): (u64, Vec<Vec<u8>>) = reply::read(answer)?;
-        let kept = keys.iter().map(|key| see(key)).last().unwrap_or(0);
+        let kept = keys.iter().map(|key| visit(key)).last().unwrap_or(0);
         if kept > MAX_NAMES {
             return Err(too_many("resources", "give a longer prefix"));
         }
@@ -207,7 +210,7 @@ pub(crate) async fn each_key(
     Err(too_many("keys", "keep locks in a database of their own"))
 }
 
-/// Longest time between two looks of an onlooker that waits for a change.
+/// Longest time between two looks of an observer that waits for a change.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Resources that are counted by one script.

@@ -15,7 +15,7 @@ use leasehold_core::{
 use redis::Value;
 
 use crate::backend::RedisBackend;
-use crate::backend::acquire::ended;
+use crate::backend::acquire::patience_ended;
 use crate::net::command_conn::Request;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
@@ -48,53 +48,53 @@ impl Registers for RedisBackend {
     async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
         let keys = Keys::of(&self.config.prefix, at);
         let request = self.request(&scripts::READ_REGISTER, &keys, Vec::new());
-        registered(self.wire.run(&request, self.config.timeout).await?)
+        registered(self.servers.run(&request, self.config.timeout).await?)
     }
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
         self.registers.check(put)?;
         let keys = Keys::of(&self.config.prefix, at);
         let (stamp, value) = match &put.value {
-            Some(value) => (draw()?, BASE64_STANDARD_NO_PAD.encode(value)),
+            Some(value) => (random_stamp()?, BASE64_STANDARD_NO_PAD.encode(value)),
             None => (String::new(), String::new()),
         };
         // One more than asked for, because the server may count from the beginning of a millisecond.
         let keep = put.keep.map_or(0, |keep| keep.min(MAX_KEEP).as_millis() + 1);
         let args =
-            vec![seen.as_str().to_owned(), stamp.clone(), keep.to_string(), value, self.told_on(&keys)];
+            vec![seen.as_str().to_owned(), stamp.clone(), keep.to_string(), value, self.wake_channel(&keys)];
         let mut request = self.request(&scripts::SWAP_REGISTER, &keys, args);
         request.confirm = self.confirm(|answer| *answer == Value::Int(1));
-        let done = reply::was_there(self.wire.run(&request, self.config.timeout).await?)?;
+        let done = reply::existed(self.servers.run(&request, self.config.timeout).await?)?;
         Ok(done.then_some(Stamp::new(stamp)))
     }
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
-        let channel = Keys::of(&self.config.prefix, at).channel(self.reach);
+        let channel = Keys::of(&self.config.prefix, at).channel(self.scope);
         let polls = self.registers.waiting == WaitMode::Polls;
-        let mut heard = if polls { None } else { self.listening.overhear(&channel) };
+        let mut subscription = if polls { None } else { self.subscribers.join(&channel) };
         loop {
             let found = Registers::read(self, at).await?;
             if polls || found.stamp != *seen || patience.is_ended() {
                 return Ok(found);
             }
-            let Some(ear) = &mut heard else {
-                // A change between the look and the subscription would go unheard: look again once
+            let Some(events) = &mut subscription else {
+                // A change between the look and the subscription would be missed: look again once
                 // subscribed.
                 tokio::select! {
-                    listening = self.listening.listen(&channel) => heard = Some(listening?),
-                    () = ended(patience) => {}
+                    subscribed = self.subscribers.subscribe(&channel) => subscription = Some(subscribed?),
+                    () = patience_ended(patience) => {}
                 }
                 continue;
             };
-            let pause = if ear.is_hearing() { LOOK_AGAIN } else { DEAF };
+            let pause = if events.is_active() { LOOK_AGAIN } else { POLL_WHILE_DISCONNECTED };
             let pause = found.left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
             tokio::select! {
-                _ = ear.hear() => {}
+                _ = events.recv() => {}
                 () = tokio::time::sleep(pause) => {}
-                () = ended(patience) => {}
+                () = patience_ended(patience) => {}
             }
-            if !self.listening.is_right(ear, &channel) {
-                heard = None;
+            if !self.subscribers.is_current(events, &channel) {
+                subscription = None;
             }
         }
     }
@@ -115,7 +115,7 @@ fn registered(answer: Value) -> Result<Registered, Failure> {
     }
 }
 
-fn draw() -> Result<String, Failure> {
+fn random_stamp() -> Result<String, Failure> {
     getrandom::u64().map(|number| format!("{number:016x}")).map_err(|error| {
         Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
     })
@@ -124,10 +124,10 @@ fn draw() -> Result<String, Failure> {
 const MAX_BYTES: usize = 512 * 1024;
 /// A hundred years; the server counts no further than some ten million.
 const MAX_KEEP: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// Longest time between two looks of one that waits, for word that was lost.
+/// Longest time between two looks of a waiter, in case a notification was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// The same while nothing can be heard.
-const DEAF: Duration = Duration::from_millis(300);
+/// The same while nothing can be received.
+const POLL_WHILE_DISCONNECTED: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
 mod tests {

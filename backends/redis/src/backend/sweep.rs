@@ -12,7 +12,7 @@ use redis::cmd;
 use crate::backend::RedisBackend;
 use crate::backend::inspect::{MAX_SCANS, SCAN_COUNT, glob_escaped, too_many};
 use crate::config::RedisConfig;
-use crate::net::command_conn::{Request, Wire};
+use crate::net::command_conn::{CommandConn, Request};
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
 use crate::protocol::scripts;
@@ -30,11 +30,11 @@ pub struct SweepReport {
 ///
 /// # Promises
 /// Nothing that is held or waited for is touched. The next fence of each resource is greater than all
-/// before, also where the server's clock is set back. Safe beside clients of this version and other
-/// sweepers. Each request is about some hundred keys.
+/// before, also where the server's clock is set back. Safe while clients of this version and other
+/// sweepers run. Each request is about some hundred keys.
 ///
 /// # Does not promise
-/// Rising fences beside clients of a version that does not know floors, where the server's clock is set
+/// Rising fences while clients of a version that does not know floors run, where the server's clock is set
 /// back by more than `unused_for`.
 ///
 /// # Cancel safety
@@ -50,8 +50,8 @@ pub async fn sweep(config: RedisConfig, unused_for: Duration) -> Result<SweepRep
     }
     let backend = RedisBackend::connect(config).await?;
     let mut swept = SweepReport::default();
-    for wire in backend.wire.each().await? {
-        backend.sweep_at(&wire, unused_for, &mut swept).await?;
+    for conn in backend.servers.each().await? {
+        backend.sweep_at(&conn, unused_for, &mut swept).await?;
     }
     Ok(swept)
 }
@@ -60,7 +60,7 @@ impl RedisBackend {
     /// Goes through the keys of one server once.
     async fn sweep_at(
         &self,
-        wire: &Wire,
+        conn: &CommandConn,
         unused_for: Duration,
         swept: &mut SweepReport,
     ) -> Result<(), Failure> {
@@ -70,11 +70,11 @@ impl RedisBackend {
             let mut scan = cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
             let (next, found): (u64, Vec<Vec<u8>>) =
-                reply::read(wire.command(&scan, self.config.timeout).await?)?;
+                reply::read(conn.command(&scan, self.config.timeout).await?)?;
             let fences = found.iter().filter_map(|key| std::str::from_utf8(key).ok());
             let keys: Vec<Keys> = fences.filter_map(|key| Keys::of_fence(&self.config.prefix, key)).collect();
             swept.seen += u64::try_from(keys.len()).unwrap_or(u64::MAX);
-            swept.forgotten += self.sweep_some(&keys, unused_for).await?;
+            swept.forgotten += self.sweep_batch(&keys, unused_for).await?;
             cursor = next;
             if cursor == 0 {
                 return Ok(());
@@ -84,8 +84,8 @@ impl RedisBackend {
         Err(too_many("keys", "keep locks in a database of their own"))
     }
 
-    /// Removes what is unused of these; how many.
-    async fn sweep_some(&self, keys: &[Keys], unused_for: Duration) -> Result<u64, Failure> {
+    /// Removes the unused ones of these. Returns how many.
+    async fn sweep_batch(&self, keys: &[Keys], unused_for: Duration) -> Result<u64, Failure> {
         let mut removed = 0;
         for groups in self.groups(&keys.iter().map(Keys::held).collect::<Vec<_>>()).chunks(BATCHES) {
             let parts = groups.iter().flat_map(|group| group.chunks(BATCH_MAX));
@@ -96,7 +96,7 @@ impl RedisBackend {
                 confirm: None,
             });
             let requests: Vec<Request> = requests.collect();
-            for answer in self.wire.run_all(&requests, self.config.timeout).await {
+            for answer in self.servers.run_all(&requests, self.config.timeout).await {
                 removed += reply::read::<u64>(answer?)?;
             }
         }

@@ -9,9 +9,9 @@ use redis::Value;
 
 use crate::protocol::reply;
 
-/// The result of a look.
+/// The reply to one `contend`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ContendReply {
     Granted(Option<Fence>),
     /// The first of those ahead may end after `left`; never by itself where it is `None`.
     Busy {
@@ -20,24 +20,24 @@ pub(crate) enum Look {
     },
 }
 
-/// Reads the answer to a contender.
-pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
+/// Reads the answer to `contend`.
+pub(crate) fn contend_reply(answer: Value) -> Result<ContendReply, Failure> {
     let numbers: Vec<i64> = reply::read(answer)?;
     match numbers[..] {
-        [1, seq] if seq >= 0 => Ok(Look::Granted(fence(seq))),
+        [1, seq] if seq >= 0 => Ok(ContendReply::Granted(fence(seq))),
         [0, ahead, left] => {
-            Ok(Look::Busy { ahead: u32::try_from(ahead).unwrap_or(u32::MAX), left: millis(left) })
+            Ok(ContendReply::Busy { ahead: u32::try_from(ahead).unwrap_or(u32::MAX), left: millis(left) })
         }
         _ => Err(reply::not_understood()),
     }
 }
 
-/// Reads the answer to an onlooker.
+/// Reads the answer to `inspect`.
 pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, Failure> {
     let Value::Array(rows) = answer else { return Err(reply::not_understood()) };
     let mut rows = rows.into_iter();
     let last: i64 = rows.next().map(reply::read).transpose()?.unwrap_or_default();
-    let mut holders = rows.map(standing).collect::<Result<Vec<ClaimInfo>, Failure>>()?;
+    let mut holders = rows.map(claim_info).collect::<Result<Vec<ClaimInfo>, Failure>>()?;
     holders.sort_by_key(|holder| (holder.fence, holder.id));
     // Of an id only its public name may be shown.
     let tags: Vec<String> = holders.iter().map(|holder| holder.id.tag()).collect();
@@ -50,7 +50,7 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
     })
 }
 
-fn standing(row: Value) -> Result<ClaimInfo, Failure> {
+fn claim_info(row: Value) -> Result<ClaimInfo, Failure> {
     let (id, kind, left, seq, note): (String, String, i64, i64, Vec<u8>) = reply::read(row)?;
     Ok(ClaimInfo {
         id: ClaimId::from_hex(&id).ok_or_else(reply::not_understood)?,
@@ -87,18 +87,18 @@ mod tests {
 
     #[test]
     fn answers_to_contenders_are_read() {
-        assert_eq!(look(ints(&[1, 0])).unwrap(), Look::Granted(None));
-        assert_eq!(look(ints(&[1, 7])).unwrap(), Look::Granted(Some(Fence::new(0, 7, 0))));
-        let busy = |left| Look::Busy { ahead: 1, left };
-        assert_eq!(look(ints(&[0, 1, 70])).unwrap(), busy(Some(Duration::from_millis(70))));
-        assert_eq!(look(ints(&[0, 1, -1])).unwrap(), busy(None));
+        assert_eq!(contend_reply(ints(&[1, 0])).unwrap(), ContendReply::Granted(None));
+        assert_eq!(contend_reply(ints(&[1, 7])).unwrap(), ContendReply::Granted(Some(Fence::new(0, 7, 0))));
+        let busy = |left| ContendReply::Busy { ahead: 1, left };
+        assert_eq!(contend_reply(ints(&[0, 1, 70])).unwrap(), busy(Some(Duration::from_millis(70))));
+        assert_eq!(contend_reply(ints(&[0, 1, -1])).unwrap(), busy(None));
         for bad in [ints(&[]), ints(&[1]), ints(&[1, -4]), ints(&[7, 1, 1]), Value::Nil, Value::Okay] {
-            assert!(look(bad).is_err());
+            assert!(contend_reply(bad).is_err());
         }
     }
 
     #[test]
-    fn what_is_seen_is_read_and_damage_is_told() {
+    fn snapshot_is_parsed_and_a_malformed_answer_is_an_error() {
         let resource = Resource::new("r").unwrap();
         let text = |text: &str| Value::BulkString(text.into());
         let row = |id: &str| {

@@ -1,8 +1,8 @@
 //! Redisson's `RLock`, `RFencedLock` and `RReadWriteLock`, as its own scripts write them.
 //!
 //! A claim is an owner of its own, `<claim id as a UUID>:1`, that holds once. Its fence is the counter
-//! of `RFencedLock`, taken with every grant. What Redisson has no place for, the fence and the note of
-//! a claim, is kept beside the lock.
+//! of `RFencedLock`, taken with every grant. Redisson has no field for the fence and the note of a
+//! claim; they are kept in keys of their own.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::protocol::reply;
 #[derive(Debug)]
 pub(crate) struct Redisson {
     key_prefix: String,
-    reach: ChannelScope,
+    scope: ChannelScope,
 }
 
 impl Redisson {
-    /// Locks whose names begin with `key_prefix` on the server, and whose news are carried as far as
-    /// `reach`: Redisson, too, keeps them to the slot where the cluster can do so.
-    pub(crate) fn new(key_prefix: String, reach: ChannelScope) -> Redisson {
-        Redisson { key_prefix, reach }
+    /// Locks whose names begin with `key_prefix` on the server, and whose messages are published in
+    /// `scope`: Redisson, too, keeps them to the slot where the cluster can do so.
+    pub(crate) fn new(key_prefix: String, scope: ChannelScope) -> Redisson {
+        Redisson { key_prefix, scope }
     }
 
     fn names(&self, resource: &Resource) -> Names {
@@ -126,7 +126,7 @@ impl ScriptDialect for Redisson {
                 owner(claim.id),
                 claim.id.to_hex(),
                 names.tag.clone(),
-                if self.reach == ChannelScope::Slot { "SPUBLISH" } else { "PUBLISH" }.to_owned(),
+                if self.scope == ChannelScope::Slot { "SPUBLISH" } else { "PUBLISH" }.to_owned(),
                 names.lock_channel(),
                 UNLOCK.to_owned(),
                 names.rwlock_channel(),
@@ -171,13 +171,13 @@ impl Names {
         format!("redisson_lock_token:{}", self.tag)
     }
 
-    /// Returns the key of what leasehold's claims say of themselves. Redisson does not know it.
+    /// Returns the key of the notes and fences of leasehold's claims. Redisson does not know it.
     fn claims(&self) -> String {
         format!("leasehold_claims:{}", self.tag)
     }
 }
 
-/// Beginnings of keys that are kept beside locks.
+/// Beginnings of keys that store data about locks.
 const RESERVED: &[&str] = &["leasehold_claims:", "redisson_lock_token:", "redisson_unlock_latch:"];
 
 /// Wakes one waiter in a Java process.
@@ -186,7 +186,7 @@ const UNLOCK: &str = "0";
 /// Wakes all of them.
 const UNLOCK_READERS: &str = "1";
 
-/// Returns the owner that a claim is.
+/// Returns the owner that represents a claim.
 fn owner(id: ClaimId) -> String {
     let hex = id.to_hex();
     let part = |from, to| hex.get(from..to).unwrap_or_default();

@@ -14,9 +14,9 @@ use leasehold_core::{
 };
 
 use super::ScriptDialect;
-use super::reading::{self, Look};
+use super::reading::{self, ContendReply};
 use crate::backend::RedisBackend;
-use crate::backend::acquire::{check_ttl, ended};
+use crate::backend::acquire::{check_ttl, patience_ended};
 use crate::backend::inspect::{each_key, glob_escaped};
 use crate::net::command_conn::Request;
 use crate::protocol::reply;
@@ -27,7 +27,7 @@ use crate::wait::polling::{self, LAST_POLL, TICK};
 #[derive(Debug)]
 pub(crate) struct ScriptBackend<T> {
     native: RedisBackend,
-    tongue: T,
+    dialect: T,
     profile: Profile,
     /// The rights that it needs.
     rules: String,
@@ -35,9 +35,9 @@ pub(crate) struct ScriptBackend<T> {
 
 impl<T: ScriptDialect> ScriptBackend<T> {
     /// Speaks over the connections of `native`.
-    pub(crate) fn new(native: RedisBackend, tongue: T, rules: String) -> ScriptBackend<T> {
-        let profile = tongue.profile(native.profile().clone());
-        ScriptBackend { native, tongue, profile, rules }
+    pub(crate) fn new(native: RedisBackend, dialect: T, rules: String) -> ScriptBackend<T> {
+        let profile = dialect.profile(native.profile().clone());
+        ScriptBackend { native, dialect, profile, rules }
     }
 
     /// Refuses what the dialect cannot do, before anything is sent.
@@ -47,26 +47,26 @@ impl<T: ScriptDialect> ScriptBackend<T> {
             let advice = "dialect=native admits every share";
             Failure::new(FailureKind::Unsupported, Effect::None, format!("{unmet}: {advice}"))
         })?;
-        self.tongue.check(claim)
+        self.dialect.check(claim)
     }
 
     /// Asks the server once.
     async fn look(&self, claim: &Claim, patience: &Patience) -> Result<Result<Grant, Ahead>, Failure> {
         let asked_at = patience.now();
         let limit = self.native.limit_for(claim.ttl);
-        let answer = self.native.wire.run(&self.tongue.contend(claim), limit).await;
-        match answer.and_then(reading::look).map_err(|failure| self.explained(failure))? {
-            Look::Granted(fence) => {
+        let answer = self.native.servers.run(&self.dialect.contend(claim), limit).await;
+        match answer.and_then(reading::contend_reply).map_err(|failure| self.explained(failure))? {
+            ContendReply::Granted(fence) => {
                 self.native.pollers.forget(claim.id);
                 Ok(Ok(Grant { asked_at, fence, lost: None, proof: Proof::none() }))
             }
-            Look::Busy { ahead, left } => Ok(Err(Ahead { ahead, left })),
+            ContendReply::Busy { ahead, left } => Ok(Err(Ahead { ahead, left })),
         }
     }
 
-    /// Looks, and waits for news, until the claim is granted or patience ends.
+    /// Looks, and waits for notifications, until the claim is granted or patience ends.
     async fn wait(&self, claim: &Claim, channel: &str, patience: &Patience) -> Result<Step, Failure> {
-        let mut heard = self.native.listening.overhear(channel);
+        let mut subscription = self.native.subscribers.join(channel);
         let mut last = None;
         for round in 0.. {
             let seen = match self.look(claim, patience).await? {
@@ -77,33 +77,34 @@ impl<T: ScriptDialect> ScriptBackend<T> {
             if patience.is_ended() {
                 break;
             }
-            let Some(ear) = &mut heard else {
-                // A release between the look and the subscription would go unheard: look again once
+            let Some(events) = &mut subscription else {
+                // A release between the look and the subscription would be missed: look again once
                 // subscribed.
                 tokio::select! {
-                    listening = self.native.listening.listen(channel) => heard = Some(listening?),
-                    () = ended(patience) => break,
+                    subscribed = self.native.subscribers.subscribe(channel) => subscription = Some(subscribed?),
+                    () = patience_ended(patience) => break,
                 }
                 continue;
             };
             // The slot may have moved: then releases are announced elsewhere.
-            if !self.native.listening.is_right(ear, channel) {
-                heard = None;
+            if !self.native.subscribers.is_current(events, channel) {
+                subscription = None;
                 continue;
             }
-            let longest = if ear.is_hearing() { SAFETY } else { LAST_POLL };
+            let longest = if events.is_active() { SAFETY_POLL } else { LAST_POLL };
             let longest = polling::jittered(claim.id, longest, round);
             tokio::select! {
-                _ = ear.hear() => {}
+                _ = events.recv() => {}
                 () = tokio::time::sleep(seen.end_for(claim).min(longest)) => {}
-                () = ended(patience) => break,
+                () = patience_ended(patience) => break,
             }
         }
         Ok(Step::Busy(Hint { ask_again_in: None, ahead: last }))
     }
 
     async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
-        let answer = self.native.wire.run(&self.tongue.inspect(resource), self.native.config.timeout).await;
+        let answer =
+            self.native.servers.run(&self.dialect.inspect(resource), self.native.config.timeout).await;
         answer
             .and_then(|answer| reading::snapshot(resource, answer))
             .map_err(|failure| self.explained(failure))
@@ -112,7 +113,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
     /// Adds what this dialect has to say about the failure.
     fn explained(&self, failure: Failure) -> Failure {
         let detail = match failure.kind {
-            FailureKind::Foreign => self.tongue.foreign().to_owned(),
+            FailureKind::Foreign => self.dialect.foreign().to_owned(),
             FailureKind::Denied => {
                 // The text that follows is the advice for the native form.
                 let refusal = failure.detail().split("; as an ACL").next().unwrap_or_default().to_owned();
@@ -126,16 +127,16 @@ impl<T: ScriptDialect> ScriptBackend<T> {
     /// Sends each request by itself, together.
     async fn run_each(&self, requests: Vec<Request>, limit: Duration) -> Vec<Result<u32, Failure>> {
         let answers = match &requests[..] {
-            [one] => vec![self.native.wire.run(one, limit).await],
-            many => self.native.wire.run_all(many, limit).await,
+            [one] => vec![self.native.servers.run(one, limit).await],
+            many => self.native.servers.run_all(many, limit).await,
         };
         answers.into_iter().map(|answer| answer.and_then(reply::read::<u32>)).collect()
     }
 
-    async fn renew_some(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        // A third of the shortest lease: a question that is repeated after that is still in time.
+    async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        // A third of the shortest lease: a request that is repeated after that is still in time.
         let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
-        let requests = batch.iter().map(|renew| self.tongue.renew(renew.claim)).collect();
+        let requests = batch.iter().map(|renew| self.dialect.renew(renew.claim)).collect();
         let answers = self.run_each(requests, self.native.limit_for(shortest / 3)).await;
         let read = |answer| match answer {
             Ok(1) => Renewal::Renewed,
@@ -145,8 +146,8 @@ impl<T: ScriptDialect> ScriptBackend<T> {
         answers.into_iter().map(read).collect()
     }
 
-    async fn release_some(&self, batch: &[&Claim]) -> Vec<Release> {
-        let requests = batch.iter().map(|claim| self.tongue.release(claim)).collect();
+    async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
+        let requests = batch.iter().map(|claim| self.dialect.release(claim)).collect();
         let answers = self.run_each(requests, self.native.config.timeout).await;
         let read = |answer| match answer {
             Ok(1) => Release::Freed,
@@ -156,17 +157,17 @@ impl<T: ScriptDialect> ScriptBackend<T> {
         answers.into_iter().map(read).collect()
     }
 
-    /// Names under which there may be a lock.
+    /// Returns the names under which there may be a lock.
     async fn names(&self, prefix: &str) -> Result<BTreeSet<Resource>, Failure> {
         let mut names = BTreeSet::new();
-        let pattern = format!("{}*", glob_escaped(&self.tongue.key(prefix)));
-        // Locks of leasehold's own form may lie beside these.
+        let pattern = format!("{}*", glob_escaped(&self.dialect.key(prefix)));
+        // The server may also hold locks of leasehold's own form.
         let native = format!("{{{}:", self.native.config.prefix);
-        for wire in self.native.wire.each().await? {
+        for conn in self.native.servers.each().await? {
             let limit = self.native.config.timeout;
-            each_key(&wire, limit, &pattern, Some(self.tongue.kind()), |key| {
+            each_key(&conn, limit, &pattern, Some(self.dialect.kind()), |key| {
                 let key = std::str::from_utf8(key).ok().filter(|key| !key.starts_with(&native));
-                let name = key.and_then(|key| self.tongue.resource(key));
+                let name = key.and_then(|key| self.dialect.resource(key));
                 names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
                 names.len()
             })
@@ -183,12 +184,12 @@ impl<T: ScriptDialect> Backend for ScriptBackend<T> {
     }
 
     fn part(&self, claim: &Claim) -> u64 {
-        self.native.wire.part(&self.tongue.key(claim.resource.as_str()))
+        self.native.servers.part(&self.dialect.key(claim.resource.as_str()))
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.check(claim)?;
-        let channel = self.tongue.channel(claim).filter(|_| self.profile.waiting > WaitMode::Polls);
+        let channel = self.dialect.channel(claim).filter(|_| self.profile.waiting > WaitMode::Polls);
         if !patience.is_ended()
             && let Some(channel) = channel
         {
@@ -209,14 +210,14 @@ impl<T: ScriptDialect> Backend for ScriptBackend<T> {
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        join_all(batch.chunks(RENEW_BATCH_MAX).map(|some| self.renew_some(some))).await.concat()
+        join_all(batch.chunks(RENEW_BATCH_MAX).map(|chunk| self.renew_batch(chunk))).await.concat()
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         for claim in batch {
             self.native.pollers.forget(claim.id);
         }
-        join_all(batch.chunks(RENEW_BATCH_MAX).map(|some| self.release_some(some))).await.concat()
+        join_all(batch.chunks(RENEW_BATCH_MAX).map(|chunk| self.release_batch(chunk))).await.concat()
     }
 
     async fn inspect(
@@ -238,11 +239,11 @@ impl<T: ScriptDialect> Backend for ScriptBackend<T> {
         let names: Vec<Resource> =
             names.into_iter().filter(|name| after.is_none_or(|after| name > after)).collect();
         let mut summaries = Vec::new();
-        for some in names.chunks(LIST_BATCH_MAX) {
+        for chunk in names.chunks(LIST_BATCH_MAX) {
             if summaries.len() >= limit {
                 break;
             }
-            for seen in join_all(some.iter().map(|name| self.snapshot(name))).await {
+            for seen in join_all(chunk.iter().map(|name| self.snapshot(name))).await {
                 match seen {
                     Ok(seen) if !seen.holders.is_empty() => summaries.push(ResourceSummary {
                         holders: u32::try_from(seen.holders.len()).unwrap_or(u32::MAX),
@@ -277,9 +278,8 @@ impl Ahead {
     }
 }
 
-/// Longest time between two looks of one that hears of releases. A message that is lost on the way
-/// costs no more.
-const SAFETY: Duration = Duration::from_secs(20);
+/// Longest time between two looks of a waiter that is notified of releases. A lost message costs no more.
+const SAFETY_POLL: Duration = Duration::from_secs(20);
 
 /// Waiters for the end of the same lease look within this time, not in the same millisecond.
 const SPREAD: Duration = Duration::from_millis(40);

@@ -28,7 +28,7 @@ impl Dialect {
         ("python-redis-lock", Dialect::PythonRedisLock),
     ];
 
-    /// Reads what a URL says: the dialect, and whether the native lock is taken beside it.
+    /// Reads what a URL says: the dialect, and whether the native lock is taken as well.
     pub(crate) fn read(text: &str) -> Result<(Dialect, bool), Failure> {
         let (name, dual) = text.strip_prefix("dual:").map_or((text, false), |name| (name, true));
         let known = Dialect::NAMES.iter().find(|(known, _)| *known == name);

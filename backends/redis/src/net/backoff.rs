@@ -29,7 +29,7 @@ impl Backoff {
         self.opens_at
     }
 
-    /// Counts an attempt that came to nothing.
+    /// Records a failed attempt.
     pub(crate) fn failed(&mut self, now: Instant) {
         // Without an attempt for long after the pause, the earlier outage says nothing about this one.
         if self.opens_at.is_some_and(|opens_at| now > opens_at + 2 * self.longest) {
@@ -88,7 +88,7 @@ impl Pause {
 
 /// Draws a pause between half of `pause` and the whole, anew each time.
 pub(crate) fn jittered(pause: Duration) -> Duration {
-    // Without random numbers all wait for the whole of it, which is right, too.
+    // Without random numbers every client waits for the whole pause, which is correct, too.
     let drawn = getrandom::u32().unwrap_or(u32::MAX);
     pause / 2 + (pause / 2).mul_f64(f64::from(drawn) / f64::from(u32::MAX))
 }

@@ -2,11 +2,11 @@
 //!
 //! Nothing is retried here except what is known not to have happened: a connection known to be dead is
 //! replaced before a request is written, a script that the server does not know is sent in full, and
-//! what a server refused because it is not the one to decide goes to the one that is. Whether to repeat
+//! a request that a server refused because it is not the primary goes to the primary. Whether to repeat
 //! what may have happened is the engine's decision.
 //!
 //! All requests share one attempt to connect, and the pause before it; each waits no longer than its
-//! own limit. The attempt continues when those that waited for it have left.
+//! own limit. The attempt continues when the requests that waited for it have left.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,12 +25,12 @@ use crate::protocol::scripts::{Script, Stamp};
 
 /// The shared connection for commands.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct CommandConn {
     dialer: Arc<Dialer>,
-    line: Mutex<Line>,
+    state: Mutex<DialState>,
 }
 
-/// One script with what it is given.
+/// One script with its keys and arguments.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) script: &'static Script,
@@ -40,12 +40,12 @@ pub(crate) struct Request {
     pub(crate) confirm: Option<Confirm>,
 }
 
-impl Wire {
-    /// Creates a wire that is not connected yet.
-    pub(crate) fn new(dialer: Arc<Dialer>) -> Wire {
+impl CommandConn {
+    /// Creates a connection that is not open yet.
+    pub(crate) fn new(dialer: Arc<Dialer>) -> CommandConn {
         let outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
-        let line = Line { dialing: None, outage, pause: None, last: None };
-        Wire { dialer, line: Mutex::new(line) }
+        let state = DialState { dialing: None, outage, pause: None, last: None };
+        CommandConn { dialer, state: Mutex::new(state) }
     }
 
     /// Describes for a person where requests go.
@@ -53,16 +53,16 @@ impl Wire {
         self.dialer.source().describe()
     }
 
-    /// Connects, where that was not done yet.
+    /// Connects, unless it is connected already.
     pub(crate) async fn connect(&self, limit: Duration) -> Result<(), Failure> {
         self.connected(Limit::of(limit)).await.map(drop)
     }
 
     /// Ends a connection that is not needed for now; the next request makes another.
     pub(crate) fn hang_up(&self) {
-        let connected = self.line().dialing.clone().filter(|dialing| matches!(dialing.peek(), Some(Ok(_))));
+        let connected = self.state().dialing.clone().filter(|dialing| matches!(dialing.peek(), Some(Ok(_))));
         if let Some(dialing) = connected {
-            self.spend(&dialing);
+            self.discard(&dialing);
         }
     }
 
@@ -80,8 +80,7 @@ impl Wire {
     async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
         let limit = Limit::of(limit);
         let mut outcomes = self.attempt(requests, RequestRole::Known, limit).await;
-        // A server that does not decide refused, and did nothing: try once more, where a new connection
-        // leads.
+        // A server that is not the primary refused, and did nothing: try once more over a new connection.
         let refused = |position: &usize| {
             matches!(
                 outcomes.get(*position),
@@ -100,8 +99,8 @@ impl Wire {
         outcomes.into_iter().map(|outcome| outcome.map_err(SendError::into_failure)).collect()
     }
 
-    /// Passes an answer on once replicas have confirmed what it is about, where they have to. The time
-    /// for that is a third of `limit`, and the failure of one that they have not carries
+    /// Returns the answer once the required replicas have confirmed its effect, if any are required. The
+    /// time for that is a third of `limit`. If too few replicas confirm, the failure carries
     /// [`Unconfirmed`].
     async fn confirmed(
         &self,
@@ -110,7 +109,7 @@ impl Wire {
         value: Value,
         limit: Limit,
     ) -> Result<Value, Failure> {
-        let Some(confirm) = request.confirm.filter(|confirm| (confirm.counts)(&value)) else {
+        let Some(confirm) = request.confirm.filter(|confirm| (confirm.applies_to)(&value)) else {
             return Ok(value);
         };
         let ask = |left: Duration| async move {
@@ -118,14 +117,14 @@ impl Wire {
             // None would mean without end.
             wait.arg(confirm.replicas).arg(u64::try_from(left.as_millis().max(1)).unwrap_or(u64::MAX));
             let answer = self.send(link, &wait, Limit::of(left + ANSWER_SLACK)).await;
-            reply::read::<u32>(answer.map_err(|trouble| failure(trouble, link))?)
+            reply::read::<u32>(answer.map_err(|error| failure(error, link))?)
         };
-        // Meanwhile the connection answers nothing else, so those behind must still be in time after it.
+        // Meanwhile the connection answers nothing else, so the requests behind must still be in time.
         let patience = (limit.whole() / 3).min(limit.left());
         match link.barrier().pass(confirm.replicas, patience, ask).await {
-            Ok(had) if had >= confirm.replicas => Ok(value),
-            Ok(had) => Err(Unconfirmed { value, had, wanted: confirm.replicas }.into_failure()),
-            // The script has run, independent of the outcome of the question.
+            Ok(confirmed) if confirmed >= confirm.replicas => Ok(value),
+            Ok(confirmed) => Err(Unconfirmed { value, confirmed, required: confirm.replicas }.into_failure()),
+            // The script has run, independent of the outcome of `WAIT`.
             Err(mut failure) => {
                 failure.effect = Effect::Unknown;
                 Err(failure)
@@ -133,8 +132,7 @@ impl Wire {
         }
     }
 
-    /// As [`Wire::run_all`], for a sender that knows what to do about a server that is not the one to
-    /// ask.
+    /// As [`CommandConn::run_all`], for a sender that handles redirections itself.
     pub(crate) async fn attempt(
         &self,
         requests: &[&Request],
@@ -151,7 +149,7 @@ impl Wire {
             .filter(|index| matches!(outcomes[*index], Err(ReplyError::UnknownScript)))
             .collect();
         if let Some(first) = unknown.first() {
-            // One in full teaches the server the script; the rest then know its name.
+            // One script in full loads it on the server; the rest are then sent by name.
             for chunk in [&unknown[..1], &unknown[1..]] {
                 let again: Vec<&Request> = chunk.iter().map(|index| requests[*index]).collect();
                 let write = if chunk.first() == Some(first) { Request::full } else { Request::short };
@@ -163,7 +161,7 @@ impl Wire {
             }
         }
         let confirmed = requests.iter().zip(outcomes).map(|(request, outcome)| async move {
-            let value = outcome.map_err(|trouble| miss(trouble, link))?;
+            let value = outcome.map_err(|error| send_error(error, link))?;
             self.confirmed(link, request, value, limit).await.map_err(SendError::Failed)
         });
         join_all(confirmed).await
@@ -173,7 +171,7 @@ impl Wire {
     pub(crate) async fn command(&self, command: &Cmd, limit: Duration) -> Result<Value, Failure> {
         let limit = Limit::of(limit);
         let link = self.connected(limit).await?;
-        self.send(&link, command, limit).await.map_err(|trouble| failure(trouble, &link))
+        self.send(&link, command, limit).await.map_err(|error| failure(error, &link))
     }
 
     async fn pipeline(
@@ -199,9 +197,9 @@ impl Wire {
             Ok(values) => {
                 let answers =
                     values.into_iter().skip(pipeline.len() / count - 1).step_by(pipeline.len() / count);
-                answers.map(|value| self.refusals(link, value.extract_error())).collect()
+                answers.map(|value| self.classify(link, value.extract_error())).collect()
             }
-            Err(trouble) => vec![Err(trouble); count],
+            Err(error) => vec![Err(error); count],
         }
     }
 
@@ -212,28 +210,28 @@ impl Wire {
         limit: Limit,
     ) -> Result<Vec<Value>, ReplyError> {
         let mut connection = link.connection();
-        self.hear(link, connection.send_packed_commands(pipeline, 0, pipeline.len()), limit).await
+        self.receive(link, connection.send_packed_commands(pipeline, 0, pipeline.len()), limit).await
     }
 
     async fn send(&self, link: &Link, command: &Cmd, limit: Limit) -> Result<Value, ReplyError> {
         let mut connection = link.connection();
-        let value = self.hear(link, connection.send_packed_command(command), limit).await?;
-        self.refusals(link, value.extract_error())
+        let value = self.receive(link, connection.send_packed_command(command), limit).await?;
+        self.classify(link, value.extract_error())
     }
 
-    /// Tells refusals apart, and notes those of a server that is not the one to decide.
-    fn refusals(&self, link: &Link, outcome: Result<Value, RedisError>) -> Result<Value, ReplyError> {
+    /// Classifies refusals, and reports a target that is not the primary.
+    fn classify(&self, link: &Link, outcome: Result<Value, RedisError>) -> Result<Value, ReplyError> {
         outcome.inspect(|_| link.prove()).map_err(|error| {
-            let trouble = ReplyError::from(error);
-            if let ReplyError::NotTheOne(_) = trouble {
-                self.dialer.source().doubt(link.target());
+            let error = ReplyError::from(error);
+            if let ReplyError::NotPrimary(_) = error {
+                self.dialer.source().report_stale(link.target());
             }
-            trouble
+            error
         })
     }
 
-    /// Waits for an answer, and notes on the link what came of it.
-    async fn hear<T>(
+    /// Waits for an answer, and records the outcome on the link.
+    async fn receive<T>(
         &self,
         link: &Link,
         sending: impl Future<Output = Result<T, RedisError>>,
@@ -242,8 +240,8 @@ impl Wire {
         let outcome = tokio::select! {
             biased;
             outcome = limit.bound(sending) => outcome,
-            // A server that was deposed while it hung is not waited for: what it does late does not
-            // count any more.
+            // A server that was deposed while it hung is not waited for: its late effects do not count
+            // any more.
             () = self.dialer.source().superseded(link.target()) => {
                 return Err(ReplyError::Failed(Failure::unanswered(format!(
                     "{} had not answered when another server took over from it",
@@ -283,9 +281,9 @@ impl Wire {
                 Ok(Ok(link)) if link.is_usable() && self.dialer.source().is_current(link.target()) => {
                     return Ok(link);
                 }
-                Ok(Ok(_spent)) => self.spend(&dialing),
+                Ok(Ok(_discarded)) => self.discard(&dialing),
                 Ok(Err(failure)) => {
-                    self.spend(&dialing);
+                    self.discard(&dialing);
                     return Err(failure);
                 }
                 Err(_) => return Err(self.unreached(limit)),
@@ -296,20 +294,20 @@ impl Wire {
 
     /// Returns the existing connection, or the attempt to make one, which begins in time for `limit`.
     fn dialing(&self, limit: Limit) -> Dialing {
-        let mut line = self.line();
-        // A request that comes after an attempt has failed gets another.
-        if let Some(spent) = line.dialing.take_if(|dialing| matches!(dialing.peek(), Some(Err(_)))) {
-            line.count(&spent);
+        let mut state = self.state();
+        // A request that arrives after an attempt has failed starts another.
+        if let Some(discarded) = state.dialing.take_if(|dialing| matches!(dialing.peek(), Some(Err(_)))) {
+            state.record_outcome(&discarded);
         }
-        if let Some(dialing) = line.dialing.clone() {
+        if let Some(dialing) = state.dialing.clone() {
             if dialing.peek().is_none() {
-                line.shorten_pause(limit);
+                state.shorten_pause(limit);
             }
             return dialing;
         }
-        line.pause = line.outage.opens_at().map(Pause::until);
-        line.shorten_pause(limit);
-        let (dialer, pause) = (self.dialer.clone(), line.pause.as_ref().map(Pause::over));
+        state.pause = state.outage.opens_at().map(Pause::until);
+        state.shorten_pause(limit);
+        let (dialer, pause) = (self.dialer.clone(), state.pause.as_ref().map(Pause::over));
         // A task of its own, so that requests that leave do not take the attempt with them.
         let task = leasehold_machine::spawn(async move {
             if let Some(pause) = pause {
@@ -319,20 +317,20 @@ impl Wire {
         });
         let ended = |_| Err(Failure::unavailable("the runtime ended while a connection was made in it"));
         let dialing = task.map(move |outcome| outcome.unwrap_or_else(ended)).boxed().shared();
-        line.dialing.insert(dialing).clone()
+        state.dialing.insert(dialing).clone()
     }
 
     /// Gives up a connection, or an attempt that has failed.
-    fn spend(&self, spent: &Dialing) {
-        let mut line = self.line();
-        if let Some(spent) = line.dialing.take_if(|dialing| dialing.ptr_eq(spent)) {
-            line.count(&spent);
+    fn discard(&self, discarded: &Dialing) {
+        let mut state = self.state();
+        if let Some(discarded) = state.dialing.take_if(|dialing| dialing.ptr_eq(discarded)) {
+            state.record_outcome(&discarded);
         }
     }
 
     /// Returns the failure of a request that could not wait for a connection any longer.
     fn unreached(&self, limit: Limit) -> Failure {
-        self.line().last.clone().unwrap_or_else(|| {
+        self.state().last.clone().unwrap_or_else(|| {
             Failure::unavailable(format!(
                 "{} accepted no connection within {limit}: check for a hung server, and for a firewall in between",
                 self.address()
@@ -340,8 +338,8 @@ impl Wire {
         })
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, DialState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -376,7 +374,7 @@ type Dialing = Shared<BoxFuture<'static, Result<Arc<Link>, Failure>>>;
 
 /// The state that all requests share.
 #[derive(Debug)]
-struct Line {
+struct DialState {
     dialing: Option<Dialing>,
     outage: Backoff,
     /// The pause before the attempt.
@@ -385,16 +383,16 @@ struct Line {
     last: Option<Failure>,
 }
 
-impl Line {
+impl DialState {
     fn shorten_pause(&self, limit: Limit) {
         if let Some(pause) = &self.pause {
             pause.shorten_for(limit.whole(), timer::now());
         }
     }
 
-    /// Notes whether it was of any use, which says how soon the next may be made.
-    fn count(&mut self, spent: &Dialing) {
-        match spent.peek() {
+    /// Records whether the connection was useful, which decides how soon the next may be made.
+    fn record_outcome(&mut self, discarded: &Dialing) {
+        match discarded.peek() {
             Some(Ok(link)) if link.is_proved() => {
                 self.outage.worked();
                 self.last = None;
@@ -407,7 +405,7 @@ impl Line {
     }
 }
 
-/// The role in which a request comes to a server of a cluster.
+/// The role in which a request is sent to a server of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RequestRole {
     /// It serves the slot, as far as is known.
@@ -437,12 +435,12 @@ impl SendError {
     }
 }
 
-/// The trouble that came instead of an answer.
+/// The error that came instead of an answer.
 #[derive(Clone, Debug)]
 enum ReplyError {
     UnknownScript,
-    /// The server does not, or no longer does, decide. It changed nothing.
-    NotTheOne(RedisError),
+    /// The server is not, or no longer, the primary. It changed nothing.
+    NotPrimary(RedisError),
     Refused(RedisError),
     Failed(Failure),
 }
@@ -451,31 +449,31 @@ impl From<RedisError> for ReplyError {
     fn from(error: RedisError) -> ReplyError {
         if error::is_unknown_script(&error) {
             ReplyError::UnknownScript
-        } else if error::is_of_no_primary(&error) {
-            ReplyError::NotTheOne(error)
+        } else if error::is_not_primary(&error) {
+            ReplyError::NotPrimary(error)
         } else {
             ReplyError::Refused(error)
         }
     }
 }
 
-fn failure(trouble: ReplyError, link: &Link) -> Failure {
+fn failure(error: ReplyError, link: &Link) -> Failure {
     let address = link.target().endpoint.to_string();
-    match trouble {
+    match error {
         ReplyError::Failed(failure) => failure,
-        ReplyError::Refused(error) | ReplyError::NotTheOne(error) => error::of_request(&error, &address),
+        ReplyError::Refused(error) | ReplyError::NotPrimary(error) => error::of_request(&error, &address),
         ReplyError::UnknownScript => error::of_answer("NOSCRIPT forgotten", &address),
     }
 }
 
-fn miss(trouble: ReplyError, link: &Link) -> SendError {
-    let elsewhere = match &trouble {
-        ReplyError::NotTheOne(error) | ReplyError::Refused(error) => error::elsewhere(error),
+fn send_error(error: ReplyError, link: &Link) -> SendError {
+    let redirect = match &error {
+        ReplyError::NotPrimary(error) | ReplyError::Refused(error) => error::redirect_of(error),
         ReplyError::UnknownScript | ReplyError::Failed(_) => None,
     };
-    let failure = failure(trouble, link);
-    match elsewhere {
-        Some(elsewhere) => SendError::Redirect(elsewhere, failure),
+    let failure = failure(error, link);
+    match redirect {
+        Some(redirect) => SendError::Redirect(redirect, failure),
         None => SendError::Failed(failure),
     }
 }

@@ -22,11 +22,11 @@ use tokio_rustls::TlsConnector;
 
 use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal};
 use crate::net::endpoint::{Source, Target};
-use crate::net::login::{Login, Refused};
+use crate::net::login::{Login, LoginError};
 use crate::net::replicas::Barrier;
 use crate::protocol::error;
 
-/// A maker of connections to the server that is the one to talk to.
+/// Opens connections to the current target.
 #[derive(Debug)]
 pub(crate) struct Dialer {
     config: RedisConfig,
@@ -112,8 +112,8 @@ impl Dialer {
         };
         match login.perform(&mut stream).await {
             Ok(()) => Ok(stream),
-            Err(Refused::Broken(error)) => Err(error::of_greeting(error, endpoint)),
-            Err(Refused::Answered(text)) => Err(error::of_login(&text, &endpoint.to_string())),
+            Err(LoginError::Broken(error)) => Err(error::of_greeting(error, endpoint)),
+            Err(LoginError::Answered(text)) => Err(error::of_login(&text, &endpoint.to_string())),
         }
     }
 }
@@ -150,7 +150,7 @@ pub(crate) struct Link {
     target: Target,
     connection: MultiplexedConnection,
     closed: Arc<AtomicBool>,
-    /// Set once the server has done something that it was asked for.
+    /// Set once the server has carried out a request.
     proved: AtomicBool,
     silences: AtomicU32,
     barrier: Barrier,
@@ -195,7 +195,7 @@ impl Link {
         self.connection.clone()
     }
 
-    /// Returns `true` if it is worth sending anything more. A request that is sent over a connection
+    /// Returns `true` if more requests may be sent. A request that is sent over a connection
     /// known to be dead would be reported as one of unknown outcome without need.
     pub(crate) fn is_usable(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
@@ -203,32 +203,31 @@ impl Link {
             && self.silences.load(Ordering::Acquire) < MAX_SILENCES
     }
 
-    /// Remembers that the server answered.
+    /// Records that the server answered.
     pub(crate) fn answered(&self) {
         self.silences.store(0, Ordering::Release);
     }
 
-    /// Remembers that the server did what it was asked for.
+    /// Records that the server carried out a request.
     pub(crate) fn prove(&self) {
         self.proved.store(true, Ordering::Release);
     }
 
-    /// Returns whether it was useful. A server may accept connections and then refuse every request, or
-    /// close them.
+    /// Returns whether the connection was useful. A server may accept connections and then refuse every
+    /// request, or close them.
     pub(crate) fn is_proved(&self) -> bool {
         self.proved.load(Ordering::Acquire)
     }
 
-    /// Remembers that the server did not answer in time.
+    /// Records that the server did not answer in time.
     ///
-    /// The first time the connection stays in use: on it the server meets what is sent next, for
-    /// instance the release of a claim of unknown outcome, behind what it has not answered yet, and not
-    /// before it.
+    /// The first time the connection stays in use: over it the server receives the next request, for
+    /// instance the release of a claim of unknown outcome, after the unanswered one, and not before it.
     pub(crate) fn stayed_silent(&self) {
         self.silences.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Remembers that the connection broke.
+    /// Records that the connection broke.
     pub(crate) fn broke(&self) {
         self.closed.store(true, Ordering::Release);
     }

@@ -1,4 +1,4 @@
-//! Which server to talk to now, and under which epoch.
+//! The server to connect to now, and its epoch.
 //!
 //! Ground rules: address and epoch come from **one** answer and stay together for as long as a
 //! connection lives. A connection never learns another epoch; where the view changes, it is replaced by
@@ -16,7 +16,7 @@ use crate::config::Endpoint;
 /// One server, and the epoch in which it decides.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
-    /// The place of the server.
+    /// The address of the server.
     pub(crate) endpoint: Endpoint,
     /// The epoch of the fences that it grants over this connection; 0 without an election. Electors
     /// whose own epochs begin at 0 are counted from 1, so that none of their fences is taken for one of
@@ -29,10 +29,10 @@ pub(crate) struct Target {
 /// A source that knows the target.
 #[async_trait]
 pub(crate) trait Source: Debug + Send + Sync {
-    /// Describes for a person what connections lead to.
+    /// Describes for a person where connections lead.
     fn describe(&self) -> String;
 
-    /// Returns the target now. Asked before each new connection.
+    /// Returns the target now. Called before each new connection.
     async fn target(&self) -> Result<Target, Failure>;
 
     /// Refuses a new connection that does not lead to what the target says.
@@ -46,18 +46,17 @@ pub(crate) trait Source: Debug + Send + Sync {
         true
     }
 
-    /// Returns where views change: their count, as targets carry it.
+    /// Returns a receiver of the number of the current view, which targets carry.
     fn changes(&self) -> Option<watch::Receiver<u64>> {
         None
     }
 
-    /// Reports that a server that was reached as `target` answered that it does not, or no longer does,
-    /// decide.
-    fn doubt(&self, _target: &Target) {}
+    /// Reports that the server of `target` answered that it is not, or no longer, the primary.
+    fn report_stale(&self, _target: &Target) {}
 }
 
 impl dyn Source + '_ {
-    /// Comes back when `target` is not current any more; never where views do not change.
+    /// Waits until `target` is not current any more; for ever where views do not change.
     pub(crate) async fn superseded(&self, target: &Target) {
         if let Some(mut changes) = self.changes()
             && changes.wait_for(|view| *view != target.view).await.is_ok()
@@ -68,27 +67,28 @@ impl dyn Source + '_ {
     }
 }
 
-/// The count of the views of a source. Each doubt ends one, and connections under it are abandoned.
+/// The number of the current view of a source. Each report of a stale target ends a view, and connections
+/// under it are abandoned.
 #[derive(Debug, Default)]
 pub(crate) struct Views(watch::Sender<u64>);
 
 impl Views {
-    /// Returns the present one.
+    /// Returns the number of the current view.
     pub(crate) fn now(&self) -> u64 {
         *self.0.borrow()
     }
 
-    /// Ends the present one.
+    /// Ends the current view.
     pub(crate) fn end(&self) {
         self.0.send_modify(|view| *view += 1);
     }
 
-    /// Ends that of `target`, unless it has ended.
-    pub(crate) fn doubt(&self, target: &Target) {
+    /// Ends the view of `target`, unless it has ended.
+    pub(crate) fn report_stale(&self, target: &Target) {
         self.0.send_if_modified(|view| {
-            let doubted = *view == target.view;
-            *view += u64::from(doubted);
-            doubted
+            let is_current = *view == target.view;
+            *view += u64::from(is_current);
+            is_current
         });
     }
 
@@ -131,8 +131,8 @@ impl Source for Fixed {
         Some(self.views.changes())
     }
 
-    fn doubt(&self, target: &Target) {
-        self.views.doubt(target);
+    fn report_stale(&self, target: &Target) {
+        self.views.report_stale(target);
     }
 }
 
@@ -173,26 +173,26 @@ mod tests {
     }
 
     #[derive(Debug)]
-    struct Still;
+    struct FrozenClock;
 
-    impl Clock for Still {
+    impl Clock for FrozenClock {
         fn now(&self) -> Moment {
             Moment::from_nanos(1)
         }
     }
 
-    struct Bench {
+    struct Fixture {
         backend: RedisBackend,
         source: Arc<Elected>,
         next_id: u8,
     }
 
-    impl Bench {
-        async fn at(server: &RedisServer) -> Bench {
+    impl Fixture {
+        async fn at(server: &RedisServer) -> Fixture {
             let config = RedisConfig::parse(&server.url()).unwrap();
             let source = Arc::new(Elected(config.endpoint.clone(), AtomicU64::new(3)));
-            let backend = RedisBackend::by_way_of(source.clone(), config).await.unwrap();
-            Bench { backend, source, next_id: 0 }
+            let backend = RedisBackend::connect_via(source.clone(), config).await.unwrap();
+            Fixture { backend, source, next_id: 0 }
         }
 
         /// Takes and releases, in this epoch.
@@ -206,7 +206,7 @@ mod tests {
                 ttl: Duration::from_secs(60),
                 note: Note::default(),
             };
-            let none = Patience::none(Arc::new(Still));
+            let none = Patience::none(Arc::new(FrozenClock));
             // The end of a connection may be seen only when it is used.
             let first = match self.backend.contend(&claim, &none).await {
                 Err(failure) if failure.effect == Effect::Unknown => {
@@ -227,27 +227,27 @@ mod tests {
     #[tokio::test]
     async fn fence_carries_the_connection_epoch_and_older_view_is_refused() {
         let Some(server) = RedisServer::start_or_skip().await else { return };
-        let mut bench = Bench::at(&server).await;
-        let first = bench.fence(3).await.unwrap();
+        let mut fixture = Fixture::at(&server).await;
+        let first = fixture.fence(3).await.unwrap();
         assert_eq!((first.epoch, first.sub), (3, 0));
-        assert_eq!(bench.fence(3).await.unwrap(), Fence::new(3, first.seq + 1, 0), "it is counted");
-        let later = bench.fence(5).await.unwrap();
+        assert_eq!(fixture.fence(3).await.unwrap(), Fence::new(3, first.seq + 1, 0), "it is counted");
+        let later = fixture.fence(5).await.unwrap();
         assert!(later.epoch == 5 && later.seq > first.seq + 1, "a new epoch begins at the clock");
-        let refusal = bench.fence(4).await.unwrap_err();
+        let refusal = fixture.fence(4).await.unwrap_err();
         assert_eq!(refusal.kind, FailureKind::Unavailable);
         assert!(refusal.detail().contains("STALE_EPOCH"), "{refusal}");
-        let refusal = bench.fence(0).await.unwrap_err();
+        let refusal = fixture.fence(0).await.unwrap_err();
         assert_eq!(refusal.kind, FailureKind::Unsupported);
         assert!(refusal.detail().contains("redis+sentinel://"), "{refusal}");
-        assert_eq!(bench.fence(5).await.unwrap(), Fence::new(5, later.seq + 1, 0));
+        assert_eq!(fixture.fence(5).await.unwrap(), Fence::new(5, later.seq + 1, 0));
     }
 
     #[tokio::test]
     async fn what_is_not_known_to_be_continued_begins_at_the_clock() {
         let builder = RedisServer::builder().persistence(Appendonly::Always);
         let Some(server) = builder.start_or_skip().await else { return };
-        let mut bench = Bench::at(&server).await;
-        let mut last = bench.fence(3).await.unwrap();
+        let mut fixture = Fixture::at(&server).await;
+        let mut last = fixture.fence(3).await.unwrap();
         // A restart with its data, one without, the loss of the data alone, and a promotion: each
         // within the same epoch.
         for fault in ["keep", "lose", "flush", "promoted"] {
@@ -260,7 +260,7 @@ mod tests {
                     server.command(&["REPLICAOF", "NO", "ONE"]).await.unwrap();
                 }
             }
-            let next = bench.fence(3).await.unwrap();
+            let next = fixture.fence(3).await.unwrap();
             assert!(next.epoch == 3 && next.seq > last.seq + 1, "{fault}: {last:?}, then {next:?}");
             last = next;
         }
@@ -269,9 +269,9 @@ mod tests {
     #[tokio::test]
     async fn a_server_without_elections_goes_over_to_one_with() {
         let Some(server) = RedisServer::start_or_skip().await else { return };
-        let mut bench = Bench::at(&server).await;
-        let before = bench.fence(0).await.unwrap();
+        let mut fixture = Fixture::at(&server).await;
+        let before = fixture.fence(0).await.unwrap();
         assert_eq!(before.epoch, 0);
-        assert!(bench.fence(1).await.unwrap() > before);
+        assert!(fixture.fence(1).await.unwrap() > before);
     }
 }

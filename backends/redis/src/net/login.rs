@@ -1,7 +1,7 @@
-//! The first words on a new connection.
+//! The login on a new connection.
 //!
-//! Said here and not by the client library, which keeps the server's reason for a refusal to itself.
-//! They end with a `PING`, so that a connection counts as made only once the server has answered on it:
+//! It is done here and not by the client library, which hides the server's reason for a refusal. It ends
+//! with a `PING`, so that a connection counts as open only once the server has answered on it:
 //! a TLS server that misses a certificate, or a proxy without a server behind it, accepts first and
 //! refuses afterwards.
 
@@ -18,7 +18,7 @@ pub(crate) struct Login<'a> {
 
 /// The reason why a login failed.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum LoginError {
     /// The connection ended, or its bytes were not an answer.
     Broken(io::Error),
     /// The server said why.
@@ -26,11 +26,11 @@ pub(crate) enum Refused {
 }
 
 impl Login<'_> {
-    /// Logs in, and hears the server answer.
+    /// Logs in, and waits for the server to answer.
     pub(crate) async fn perform(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    ) -> Result<(), Refused> {
+    ) -> Result<(), LoginError> {
         let database = self.database.to_string();
         let mut commands: Vec<Vec<&str>> = Vec::new();
         if let Some(password) = self.password {
@@ -41,28 +41,31 @@ impl Login<'_> {
         }
         commands.push(vec!["PING"]);
         let written: String = commands.iter().map(|command| encode(command)).collect();
-        stream.write_all(written.as_bytes()).await.map_err(Refused::Broken)?;
-        stream.flush().await.map_err(Refused::Broken)?;
+        stream.write_all(written.as_bytes()).await.map_err(LoginError::Broken)?;
+        stream.flush().await.map_err(LoginError::Broken)?;
         for _ in &commands {
-            let answer = read_line(stream).await.map_err(Refused::Broken)?;
+            let answer = read_line(stream).await.map_err(LoginError::Broken)?;
             if let Some(reason) = answer.strip_prefix('-') {
-                return Err(Refused::Answered(reason.to_owned()));
+                return Err(LoginError::Answered(reason.to_owned()));
             }
             if !answer.starts_with('+') {
-                return Err(Refused::Broken(io::Error::new(io::ErrorKind::InvalidData, "this is not Redis")));
+                return Err(LoginError::Broken(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "this is not Redis",
+                )));
             }
         }
         Ok(())
     }
 }
 
-/// The longest answer to one of the first words.
+/// The longest answer to a command of the login.
 const MAX_ANSWER: usize = 4096;
 
-fn encode(words: &[&str]) -> String {
-    let mut text = format!("*{}\r\n", words.len());
-    for word in words {
-        text.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+fn encode(args: &[&str]) -> String {
+    let mut text = format!("*{}\r\n", args.len());
+    for arg in args {
+        text.push_str(&format!("${}\r\n{arg}\r\n", arg.len()));
     }
     text
 }
@@ -85,7 +88,7 @@ async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<String> 
 mod tests {
     use super::*;
 
-    async fn log_in(login: Login<'_>, answers: &[u8]) -> (Result<(), Refused>, String) {
+    async fn log_in(login: Login<'_>, answers: &[u8]) -> (Result<(), LoginError>, String) {
         let (mut client, mut server) = tokio::io::duplex(8192);
         server.write_all(answers).await.unwrap();
         let outcome = login.perform(&mut client).await;
@@ -111,7 +114,7 @@ mod tests {
         let login = Login { user: None, password: None, database: 0 };
         let (outcome, sent) = log_in(login, b"-NOAUTH Authentication required.\r\n").await;
         assert!(
-            matches!(outcome, Err(Refused::Answered(reason)) if reason == "NOAUTH Authentication required.")
+            matches!(outcome, Err(LoginError::Answered(reason)) if reason == "NOAUTH Authentication required.")
         );
         assert_eq!(sent, "*1\r\n$4\r\nPING\r\n");
     }
@@ -121,7 +124,7 @@ mod tests {
         for answer in [&b"HTTP/1.1 400 Bad Request\r\n"[..], &[b'+'; 8000], b"\r\n"] {
             let (outcome, _) = log_in(Login { user: None, password: None, database: 0 }, answer).await;
             assert!(
-                matches!(outcome, Err(Refused::Broken(error)) if error.kind() == io::ErrorKind::InvalidData)
+                matches!(outcome, Err(LoginError::Broken(error)) if error.kind() == io::ErrorKind::InvalidData)
             );
         }
     }

@@ -1,8 +1,8 @@
-//! Waiting until replicas have what was written over a connection.
+//! Waits until replicas have what was written over a connection.
 //!
 //! `WAIT` is about what was written over the same connection, so it is sent over no other; and while it
-//! waits, that connection answers nothing else. So all requests that want to know at the same time
-//! share one `WAIT`: at most one is under way, and requests that come meanwhile share the next.
+//! waits, that connection answers nothing else. So all requests that wait at the same time
+//! share one `WAIT`: at most one is under way, and requests that arrive meanwhile share the next.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,18 +22,18 @@ pub(crate) struct Confirm {
     /// The number of replicas.
     pub(crate) replicas: u32,
     /// A test for the answers that have to be confirmed.
-    pub(crate) counts: fn(&Value) -> bool,
+    pub(crate) applies_to: fn(&Value) -> bool,
 }
 
 /// An answer that too few replicas confirmed in time.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "only {had} of {wanted} replicas confirmed it in time: bring them back, or write a smaller ?replicas="
+    "only {confirmed} of {required} replicas confirmed it in time: bring them back, or write a smaller ?replicas="
 )]
 pub(crate) struct Unconfirmed {
     pub(crate) value: Value,
-    pub(crate) had: u32,
-    pub(crate) wanted: u32,
+    pub(crate) confirmed: u32,
+    pub(crate) required: u32,
 }
 
 impl Unconfirmed {
@@ -42,8 +42,8 @@ impl Unconfirmed {
         Failure::unanswered(self.to_string()).because(self)
     }
 
-    /// Returns what `failure` is about, if it is of this kind.
-    pub(crate) fn behind(failure: &Failure) -> Option<&Unconfirmed> {
+    /// Returns the cause of `failure`, if it is of this kind.
+    pub(crate) fn cause_of(failure: &Failure) -> Option<&Unconfirmed> {
         failure.source()?.downcast_ref()
     }
 }
@@ -53,7 +53,7 @@ impl Unconfirmed {
 pub(crate) struct Barrier {
     turn: Semaphore,
     begun: AtomicU64,
-    /// The number of the last question that was answered, and by how many replicas.
+    /// The number of the last `WAIT` that was answered, and the number of replicas that had confirmed.
     last: Mutex<(u64, u32)>,
 }
 
@@ -67,27 +67,27 @@ impl Barrier {
     /// within `limit`; `ask` asks the server, which answers within the time that it is given.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; the next one asks for itself.
+    /// Dropping the future loses nothing; the next caller sends its own `WAIT`.
     pub(crate) async fn pass<E, A: Future<Output = Result<u32, E>>>(
         &self,
-        wanted: u32,
+        required: u32,
         limit: Duration,
         ask: impl FnOnce(Duration) -> A,
     ) -> Result<u32, E> {
         let deadline = timer::after(limit);
-        // A question that has begun already may have begun before what was written.
+        // A `WAIT` that is under way may have been sent before the write.
         let earlier = self.begun.load(Ordering::Acquire);
         // The semaphore is never closed.
         let Ok(Ok(_turn)) = timeout_at(deadline, self.turn.acquire()).await else { return Ok(0) };
-        let (number, had) = self.last();
-        if number > earlier && had >= wanted {
-            return Ok(had);
+        let (number, confirmed) = self.last();
+        if number > earlier && confirmed >= required {
+            return Ok(confirmed);
         }
         let left = deadline.saturating_duration_since(timer::now());
         let number = self.begun.fetch_add(1, Ordering::AcqRel) + 1;
-        let had = ask(left).await?;
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = (number, had);
-        Ok(had)
+        let confirmed = ask(left).await?;
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = (number, confirmed);
+        Ok(confirmed)
     }
 
     fn last(&self) -> (u64, u32) {
@@ -107,7 +107,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_millis(200);
 
     #[tokio::test]
-    async fn all_who_come_while_one_waits_share_the_next() {
+    async fn requests_during_a_wait_share_the_next_wait() {
         let barrier = Barrier::new();
         let asked = AtomicU64::new(0);
         let ask = |_| async {
@@ -116,7 +116,7 @@ mod tests {
             Ok::<_, Infallible>(2)
         };
         let passed = join_all((0..100).map(|_| barrier.pass(2, LIMIT, ask))).await;
-        assert!(passed.iter().all(|had| *had == Ok(2)));
+        assert!(passed.iter().all(|confirmed| *confirmed == Ok(2)));
         assert_eq!(
             asked.load(Ordering::Relaxed),
             2,
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_not_satisfied_asks_for_itself_within_its_limit() {
+    async fn unsatisfied_caller_asks_again_within_its_own_limit() {
         let barrier = Barrier::new();
         let slow = |left| async move {
             tokio::time::sleep(left).await;
@@ -139,7 +139,7 @@ mod tests {
         };
         let begun = Instant::now();
         let passed = join_all((0..50).map(|_| barrier.pass(1, LIMIT, slow))).await;
-        assert!(passed.iter().all(|had| *had == Ok(0)));
+        assert!(passed.iter().all(|confirmed| *confirmed == Ok(0)));
         assert!(begun.elapsed() < 3 * LIMIT, "{:?}", begun.elapsed());
         let failing = |_| async { Err("broken") };
         assert_eq!(barrier.pass(1, LIMIT, failing).await, Err("broken"));

@@ -1,8 +1,8 @@
 //! One subscription connection for all waiters of a client.
 //!
-//! Any number of waiters share it; a channel is subscribed once, however many listen. The connection
+//! Any number of waiters share it; a channel is subscribed once for any number of listeners. The connection
 //! exists only while it has listeners. When it breaks, all waiters are notified to look for themselves,
-//! and until it is back they know that they hear nothing.
+//! and until it is back they know that they receive nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -22,98 +22,99 @@ use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::error;
 
-/// A listener on channels, on behalf of waiters.
+/// The subscriptions of one client.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The news on the channel of a resource.
+/// A notification on the channel of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum Notification {
     /// Anything may have changed: look.
-    Everyone,
+    Changed,
     /// Something became free, and no waiter was called for it.
     Freed,
     /// These claims have to answer, and one may have answered.
     Called {
         /// The claims that are called: their turn has come, or their silence keeps others waiting.
         called: Arc<[u32]>,
-        /// One that was called before, and asks again now.
+        /// A claim that was called before, and asks again now.
         answered: Option<u32>,
     },
 }
 
-/// The end of one listener. Dropping it ends the listening.
+/// One listener's subscription to a channel. Dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct Subscription {
     shared: Arc<Shared>,
     channel: String,
-    news: broadcast::Receiver<News>,
+    notifications: broadcast::Receiver<Notification>,
     state: watch::Receiver<State>,
 }
 
 impl Subscriber {
-    /// Connects when the first listener comes.
-    pub(crate) fn new(dialer: Arc<Dialer>, reach: ChannelScope) -> Subscriber {
-        let shared = Shared { dialer, reach, board: Mutex::default(), work: Notify::new() };
+    /// Creates a subscriber, which connects with the first listener.
+    pub(crate) fn new(dialer: Arc<Dialer>, scope: ChannelScope) -> Subscriber {
+        let shared = Shared { dialer, scope, registry: Mutex::default(), work: Notify::new() };
         Subscriber { shared: Arc::new(shared), task: Mutex::default() }
     }
 
-    /// Listens on a channel that is subscribed already.
-    pub(crate) fn overhear(&self, channel: &str) -> Option<Ear> {
-        let mut board = self.shared.board();
-        let entry = board.channels.get_mut(channel)?;
-        let hearing = matches!(*entry.state.borrow(), State::Hearing);
-        hearing.then(|| entry.listen(&self.shared, channel))
+    /// Joins a channel that is subscribed already.
+    pub(crate) fn join(&self, channel: &str) -> Option<Subscription> {
+        let mut registry = self.shared.registry();
+        let entry = registry.channels.get_mut(channel)?;
+        let is_active = matches!(*entry.state.borrow(), State::Active);
+        is_active.then(|| entry.subscribe(&self.shared, channel))
     }
 
-    /// Listens on a channel; returns once the server has confirmed it, or once it is known that nothing
-    /// can be heard for now.
+    /// Subscribes to a channel; returns once the server has confirmed it, or once it is known that nothing
+    /// can be received for now.
     ///
     /// # Errors
     /// The server does not permit it, or too many channels are listened to.
-    pub(crate) async fn listen(&self, channel: &str) -> Result<Ear, Failure> {
-        let mut ear = {
-            let mut board = self.shared.board();
-            if board.channels.len() >= MAX_CHANNELS && !board.channels.contains_key(channel) {
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<Subscription, Failure> {
+        let mut subscription = {
+            let mut registry = self.shared.registry();
+            if registry.channels.len() >= MAX_CHANNELS && !registry.channels.contains_key(channel) {
                 return Err(Failure::unavailable(format!(
                     "{MAX_CHANNELS} resources are waited for already: use another client, or ?wait=poll"
                 )));
             }
-            let entry = board.channels.entry(channel.to_owned()).or_insert_with(Channel::new);
-            let ear = entry.listen(&self.shared, channel);
-            if !ear.is_hearing() {
-                board.wanted.push(channel.to_owned());
+            let entry = registry.channels.entry(channel.to_owned()).or_insert_with(Channel::new);
+            let subscription = entry.subscribe(&self.shared, channel);
+            if !subscription.is_active() {
+                registry.pending.push(channel.to_owned());
             }
-            ear
+            subscription
         };
         self.ensure_running();
         self.shared.work.notify_one();
-        // The sender lives in the board for as long as it has listeners; were it gone, nothing could be
-        // heard.
-        let _ = ear.state.wait_for(|state| !matches!(state, State::Wanted)).await;
-        let state = ear.state.borrow().clone();
+        // The sender lives in the registry for as long as it has listeners; were it gone, nothing could be
+        // received.
+        let _ = subscription.state.wait_for(|state| !matches!(state, State::Pending)).await;
+        let state = subscription.state.borrow().clone();
         match state {
             State::Refused(failure) => Err(failure),
-            State::Wanted | State::Hearing | State::Deaf => Ok(ear),
+            State::Pending | State::Active | State::Disconnected => Ok(subscription),
         }
     }
 
-    /// Wakes the listeners of the channels that `moved` selects: another server publishes there by now.
-    pub(crate) fn ring(&self, moved: impl Fn(&str) -> bool) {
-        let board = self.shared.board();
-        board
+    /// Wakes the listeners of the channels for which `selects` is `true`: another server publishes there by
+    /// now.
+    pub(crate) fn notify_channels(&self, selects: impl Fn(&str) -> bool) {
+        let registry = self.shared.registry();
+        registry
             .channels
             .iter()
-            .filter(|(name, _)| moved(name))
-            .for_each(|(_, entry)| entry.tell(News::Everyone));
+            .filter(|(name, _)| selects(name))
+            .for_each(|(_, entry)| entry.notify(Notification::Changed));
     }
 
-    /// Returns `true` if this ear listens here.
-    pub(crate) fn has(&self, ear: &Ear) -> bool {
-        Arc::ptr_eq(&self.shared, &ear.shared)
+    /// Returns `true` if the subscription is one of this subscriber.
+    pub(crate) fn owns(&self, subscription: &Subscription) -> bool {
+        Arc::ptr_eq(&self.shared, &subscription.shared)
     }
 
     fn ensure_running(&self) {
@@ -133,31 +134,31 @@ impl Drop for Subscriber {
     }
 }
 
-impl Ear {
-    /// Waits for the next news. Where some were missed, it is [`News::Everyone`].
+impl Subscription {
+    /// Waits for the next notification. Where some were missed, it is [`Notification::Changed`].
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub(crate) async fn hear(&mut self) -> News {
-        match self.news.recv().await {
-            Ok(news) => news,
-            Err(broadcast::error::RecvError::Lagged(_)) => News::Everyone,
+    pub(crate) async fn recv(&mut self) -> Notification {
+        match self.notifications.recv().await {
+            Ok(notification) => notification,
+            Err(broadcast::error::RecvError::Lagged(_)) => Notification::Changed,
             // Every sender lives as long as its listeners; looking is right in any case.
-            Err(broadcast::error::RecvError::Closed) => News::Everyone,
+            Err(broadcast::error::RecvError::Closed) => Notification::Changed,
         }
     }
 
-    /// Returns `true` if news can be heard at present.
-    pub(crate) fn is_hearing(&self) -> bool {
-        matches!(*self.state.borrow(), State::Hearing)
+    /// Returns `true` if notifications can be received at present.
+    pub(crate) fn is_active(&self) -> bool {
+        matches!(*self.state.borrow(), State::Active)
     }
 }
 
-impl Drop for Ear {
+impl Drop for Subscription {
     fn drop(&mut self) {
-        if let Some(entry) = self.shared.board().channels.get_mut(&self.channel) {
+        if let Some(entry) = self.shared.registry().channels.get_mut(&self.channel) {
             entry.listeners = entry.listeners.saturating_sub(1);
-            entry.quiet_since = timer::now();
+            entry.unused_since = timer::now();
         }
     }
 }
@@ -168,7 +169,7 @@ const MAX_CHANNELS: usize = 100_000;
 /// Channels that are subscribed by one command.
 const MAX_SUBSCRIBE: usize = 500;
 
-/// The number of news that a slow listener may leave unread before it has to look.
+/// The number of notifications that a slow listener may leave unread before it has to look.
 const BACKLOG: usize = 32;
 
 /// The time for which a channel without listeners stays subscribed: waits for the same resource often
@@ -176,9 +177,9 @@ const BACKLOG: usize = 32;
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The period in which channels without listeners are unsubscribed and the connection is pinged. A ping
-/// notices a server that died silently; waiters must not miss news for much longer than the cluster
-/// takes to replace it.
-const SWEEP: Duration = Duration::from_secs(5);
+/// detects a server that died silently; waiters must not miss notifications for much longer than the
+/// cluster takes to replace it.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Pauses between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -187,35 +188,35 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Shared {
     dialer: Arc<Dialer>,
-    reach: ChannelScope,
-    board: Mutex<Board>,
+    scope: ChannelScope,
+    registry: Mutex<Registry>,
     work: Notify,
 }
 
 /// The listeners of each channel.
 #[derive(Debug, Default)]
-struct Board {
+struct Registry {
     channels: HashMap<String, Channel>,
     /// Channels to be subscribed; some of them twice, or not needed any more.
-    wanted: Vec<String>,
+    pending: Vec<String>,
 }
 
 #[derive(Debug)]
 struct Channel {
-    news: broadcast::Sender<News>,
+    notifications: broadcast::Sender<Notification>,
     state: watch::Sender<State>,
     listeners: usize,
-    quiet_since: Instant,
+    unused_since: Instant,
 }
 
 #[derive(Clone, Debug)]
 enum State {
     /// Not subscribed yet.
-    Wanted,
+    Pending,
     /// The server confirmed it.
-    Hearing,
+    Active,
     /// The connection is broken, or cannot be made.
-    Deaf,
+    Disconnected,
     /// The server does not permit it.
     Refused(Failure),
 }
@@ -223,23 +224,23 @@ enum State {
 impl Channel {
     fn new() -> Channel {
         Channel {
-            news: broadcast::Sender::new(BACKLOG),
-            state: watch::Sender::new(State::Wanted),
+            notifications: broadcast::Sender::new(BACKLOG),
+            state: watch::Sender::new(State::Pending),
             listeners: 0,
-            quiet_since: timer::now(),
+            unused_since: timer::now(),
         }
     }
 
-    fn listen(&mut self, shared: &Arc<Shared>, channel: &str) -> Ear {
+    fn subscribe(&mut self, shared: &Arc<Shared>, channel: &str) -> Subscription {
         self.listeners += 1;
         if matches!(*self.state.borrow(), State::Refused(_)) {
             // Rights change: each listener is answered anew.
-            self.state.send_replace(State::Wanted);
+            self.state.send_replace(State::Pending);
         }
-        Ear {
+        Subscription {
             shared: shared.clone(),
             channel: channel.to_owned(),
-            news: self.news.subscribe(),
+            notifications: self.notifications.subscribe(),
             state: self.state.subscribe(),
         }
     }
@@ -247,69 +248,71 @@ impl Channel {
     fn set(&self, state: &State) {
         let before = self.state.send_replace(state.clone());
         // A waiter for its first subscription looks next anyway; all others may have missed something.
-        if !matches!(before, State::Wanted) {
-            self.tell(News::Everyone);
+        if !matches!(before, State::Pending) {
+            self.notify(Notification::Changed);
         }
     }
 
-    fn tell(&self, news: News) {
+    fn notify(&self, notification: Notification) {
         // A message without a listener is not an error.
-        let _ = self.news.send(news);
+        let _ = self.notifications.send(notification);
     }
 }
 
 impl Shared {
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_idle(&self) -> bool {
-        self.board().channels.values().all(|entry| entry.listeners == 0)
+        self.registry().channels.values().all(|entry| entry.listeners == 0)
     }
 
-    /// Wants all subscriptions again: a new connection has none yet.
-    fn want_all(&self) {
-        let mut board = self.board();
-        board.wanted = board.channels.keys().cloned().collect();
+    /// Marks all channels as pending: a new connection has no subscriptions yet.
+    fn mark_all_pending(&self) {
+        let mut registry = self.registry();
+        registry.pending = registry.channels.keys().cloned().collect();
     }
 
-    /// Channels to subscribe next.
-    fn take_wanted(&self, subscribed: &Subscribed) -> Vec<String> {
-        let board = &mut *self.board();
+    /// Takes the channels to subscribe next.
+    fn take_pending(&self, subscribed: &Subscribed) -> Vec<String> {
+        let registry = &mut *self.registry();
         let mut next = HashSet::new();
         while next.len() < MAX_SUBSCRIBE
-            && let Some(name) = board.wanted.pop()
+            && let Some(name) = registry.pending.pop()
         {
-            let Some(entry) = board.channels.get(&name).filter(|entry| entry.listeners > 0) else { continue };
+            let Some(entry) = registry.channels.get(&name).filter(|entry| entry.listeners > 0) else {
+                continue;
+            };
             match subscribed.get(&name) {
                 None => _ = next.insert(name),
-                // The answer came before this listener did.
-                Some(Stage::Confirmed) => entry.set(&State::Hearing),
-                Some(Stage::Asked) => {}
+                // The reply came before this listener did.
+                Some(Stage::Confirmed) => entry.set(&State::Active),
+                Some(Stage::Requested) => {}
             }
         }
         next.into_iter().collect()
     }
 
-    /// Forgets channels that had no listener for a while.
-    fn forget_quiet(&self) {
-        let stays = |entry: &Channel| entry.listeners > 0 || entry.quiet_since.elapsed() < LINGER;
-        self.board().channels.retain(|_, entry| stays(entry));
+    /// Removes channels that had no listener for a while.
+    fn remove_unused(&self) {
+        let is_used = |entry: &Channel| entry.listeners > 0 || entry.unused_since.elapsed() < LINGER;
+        self.registry().channels.retain(|_, entry| is_used(entry));
     }
 
-    /// Returns the subscribed channels that have no entry on the board.
-    fn unknown(&self, subscribed: &Subscribed) -> Vec<String> {
-        let board = self.board();
-        subscribed.keys().filter(|name| !board.channels.contains_key(*name)).cloned().collect()
+    /// Returns the subscribed channels that have no entry in the registry.
+    fn unregistered(&self, subscribed: &Subscribed) -> Vec<String> {
+        let registry = self.registry();
+        subscribed.keys().filter(|name| !registry.channels.contains_key(*name)).cloned().collect()
     }
 
     fn set<'a>(&self, names: impl IntoIterator<Item = &'a String>, state: &State) {
-        let board = self.board();
-        names.into_iter().filter_map(|name| board.channels.get(name)).for_each(|entry| entry.set(state));
+        let registry = self.registry();
+        names.into_iter().filter_map(|name| registry.channels.get(name)).for_each(|entry| entry.set(state));
     }
 
     fn set_all(&self, state: &State) {
-        self.board().channels.values().for_each(|entry| entry.set(state));
+        self.registry().channels.values().for_each(|entry| entry.set(state));
     }
 }
 
@@ -321,19 +324,19 @@ async fn run(shared: Arc<Shared>) {
             shared.work.notified().await;
             continue;
         }
-        match PubSubConn::open(&shared.dialer, shared.reach).await {
-            Ok((ears, target)) => {
-                match serve(&shared, ears, &target).await {
-                    Ended::Unneeded => continue,
+        match PubSubConn::open(&shared.dialer, shared.scope).await {
+            Ok((conn, target)) => {
+                match serve(&shared, conn, &target).await {
+                    Ended::Idle => continue,
                     Ended::Broken => outage.worked(),
-                    Ended::Unheard => {}
+                    Ended::NothingReceived => {}
                 }
-                shared.set_all(&State::Deaf);
+                shared.set_all(&State::Disconnected);
             }
-            Err(failure) if failure.kind == FailureKind::Unavailable => shared.set_all(&State::Deaf),
+            Err(failure) if failure.kind == FailureKind::Unavailable => shared.set_all(&State::Disconnected),
             Err(failure) => shared.set_all(&State::Refused(failure)),
         }
-        shared.forget_quiet();
+        shared.remove_unused();
         outage.failed(timer::now());
         timer::at(outage.opens_at()).await;
     }
@@ -344,137 +347,137 @@ type Subscribed = HashMap<String, Stage>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    Asked,
+    Requested,
     Confirmed,
 }
 
 /// The reason why a connection is served no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    Unneeded,
+    Idle,
     Broken,
-    /// It broke before anything was heard on it.
-    Unheard,
+    /// It broke before anything was received on it.
+    NothingReceived,
 }
 
 /// Serves one connection until it breaks or has no listeners any more.
-async fn serve(shared: &Shared, mut ears: PubSubConn, target: &Target) -> Ended {
+async fn serve(shared: &Shared, mut conn: PubSubConn, target: &Target) -> Ended {
     let mut subscribed = Subscribed::new();
-    let mut sweep = tokio::time::interval_at(timer::after(SWEEP), SWEEP);
-    let mut broken = Ended::Unheard;
-    shared.want_all();
-    if subscribe(shared, &mut ears, &mut subscribed).await.is_err() {
+    let mut maintenance = tokio::time::interval_at(timer::after(MAINTENANCE_INTERVAL), MAINTENANCE_INTERVAL);
+    let mut broken = Ended::NothingReceived;
+    shared.mark_all_pending();
+    if subscribe(shared, &mut conn, &mut subscribed).await.is_err() {
         return broken;
     }
     let source = shared.dialer.source();
     loop {
-        let overdue = ears.overdue_at();
+        let overdue = conn.overdue_at();
         let served = tokio::select! {
-            heard = ears.hear() => {
-                let Some(heard) = heard else { return broken };
-                if !matches!(heard, PubSubEvent::Refused { .. }) {
+            event = conn.recv() => {
+                let Some(event) = event else { return broken };
+                if !matches!(event, PubSubEvent::Refused { .. }) {
                     broken = Ended::Broken;
                 }
-                pass_on(shared, heard, &mut subscribed, target);
+                dispatch(shared, event, &mut subscribed, target);
                 Ok(())
             }
-            () = shared.work.notified() => subscribe(shared, &mut ears, &mut subscribed).await,
-            // The server that decides now sends its news on a connection of its own.
+            () = shared.work.notified() => subscribe(shared, &mut conn, &mut subscribed).await,
+            // The new primary sends its notifications on a connection of its own.
             () = source.superseded(target) => return broken,
             () = timer::at(overdue) => return broken,
-            _ = sweep.tick() => tidy(shared, &mut ears, &mut subscribed).await,
+            _ = maintenance.tick() => maintain(shared, &mut conn, &mut subscribed).await,
         };
         if served.is_err() {
             return broken;
         }
         if subscribed.is_empty() && shared.is_idle() {
-            return Ended::Unneeded;
+            return Ended::Idle;
         }
     }
 }
 
-/// Passes what was heard on to the waiters that it concerns.
-fn pass_on(shared: &Shared, heard: PubSubEvent, subscribed: &mut Subscribed, target: &Target) {
-    match heard {
+/// Passes an event on to the waiters that it concerns.
+fn dispatch(shared: &Shared, event: PubSubEvent, subscribed: &mut Subscribed, target: &Target) {
+    match event {
         PubSubEvent::Message { channel, payload } => {
-            if let Some(entry) = shared.board().channels.get(&channel) {
-                entry.tell(read(&payload));
+            if let Some(entry) = shared.registry().channels.get(&channel) {
+                entry.notify(parse(&payload));
             }
         }
         PubSubEvent::Subscribed(channel) => {
-            shared.set([&channel], &State::Hearing);
+            shared.set([&channel], &State::Active);
             subscribed.insert(channel, Stage::Confirmed);
         }
         // It may have been asked for again meanwhile.
         PubSubEvent::Ended { by: End::Us, .. } => {}
         PubSubEvent::Ended { channel, by: End::Server } => {
             subscribed.remove(&channel);
-            shared.dialer.source().doubt(target);
-            shared.set([&channel], &State::Deaf);
+            shared.dialer.source().report_stale(target);
+            shared.set([&channel], &State::Disconnected);
         }
         PubSubEvent::Refused { channels, reason } => {
             for channel in &channels {
                 subscribed.remove(channel);
             }
-            let state = if error::is_of_another(&reason) {
-                shared.dialer.source().doubt(target);
-                State::Deaf
+            let state = if error::is_redirect(&reason) {
+                shared.dialer.source().report_stale(target);
+                State::Disconnected
             } else {
                 State::Refused(error::of_answer(&reason, &target.endpoint.to_string()))
             };
             shared.set(&channels, &state);
         }
-        PubSubEvent::Alive => {}
+        PubSubEvent::Pong => {}
     }
 }
 
-/// Subscribes what is wanted.
-async fn subscribe(shared: &Shared, ears: &mut PubSubConn, subscribed: &mut Subscribed) -> io::Result<()> {
+/// Subscribes to all pending channels.
+async fn subscribe(shared: &Shared, conn: &mut PubSubConn, subscribed: &mut Subscribed) -> io::Result<()> {
     loop {
-        let wanted = shared.take_wanted(subscribed);
-        if wanted.is_empty() {
+        let pending = shared.take_pending(subscribed);
+        if pending.is_empty() {
             return Ok(());
         }
-        subscribed.extend(wanted.iter().map(|name| (name.clone(), Stage::Asked)));
-        ears.subscribe(wanted).await?;
+        subscribed.extend(pending.iter().map(|name| (name.clone(), Stage::Requested)));
+        conn.subscribe(pending).await?;
     }
 }
 
-/// Unsubscribes channels that have no listeners any more, and pings a silent connection: one that is
-/// cut off without a word would otherwise be listened to for ever.
-async fn tidy(shared: &Shared, ears: &mut PubSubConn, subscribed: &mut Subscribed) -> io::Result<()> {
-    ears.ping().await?;
-    shared.forget_quiet();
-    let quiet = shared.unknown(subscribed);
-    if quiet.is_empty() {
+/// Unsubscribes from channels that have no listeners any more, and pings the connection: one that is cut
+/// off silently would otherwise be used for ever.
+async fn maintain(shared: &Shared, conn: &mut PubSubConn, subscribed: &mut Subscribed) -> io::Result<()> {
+    conn.ping().await?;
+    shared.remove_unused();
+    let unused = shared.unregistered(subscribed);
+    if unused.is_empty() {
         return Ok(());
     }
-    for name in &quiet {
+    for name in &unused {
         subscribed.remove(name);
     }
-    ears.unsubscribe(quiet).await
+    conn.unsubscribe(unused).await
 }
 
-fn read(payload: &[u8]) -> News {
+fn parse(payload: &[u8]) -> Notification {
     match payload {
-        b"-" => News::Freed,
+        b"-" => Notification::Freed,
         _ => {
             let mut answered = None;
-            let mut read_one = |word: &[u8]| {
-                let word = std::str::from_utf8(word).ok()?;
+            let mut parse_one = |part: &[u8]| {
+                let part = std::str::from_utf8(part).ok()?;
                 // The number reader takes a sign, too.
-                let address = u32::from_str_radix(word.trim_start_matches('+'), 16).ok()?;
-                if word.starts_with('+') {
+                let address = u32::from_str_radix(part.trim_start_matches('+'), 16).ok()?;
+                if part.starts_with('+') {
                     answered = Some(address);
                     return Some(None);
                 }
                 Some(Some(address))
             };
-            let words: Option<Vec<Option<u32>>> =
-                payload.split(|byte| *byte == b' ').map(&mut read_one).collect();
+            let parts: Option<Vec<Option<u32>>> =
+                payload.split(|byte| *byte == b' ').map(&mut parse_one).collect();
             // Also for what is not understood: looking is always right.
-            words.map_or(News::Everyone, |words| News::Called {
-                called: words.into_iter().flatten().collect(),
+            parts.map_or(Notification::Changed, |parts| Notification::Called {
+                called: parts.into_iter().flatten().collect(),
                 answered,
             })
         }
@@ -488,71 +491,71 @@ mod tests {
     use crate::net::endpoint::{Fixed, Source};
 
     #[tokio::test]
-    async fn what_nobody_asked_for_alone_makes_a_server_doubtful() {
+    async fn only_an_unrequested_unsubscribe_reports_a_stale_target() {
         let config = RedisConfig::parse("redis://h").unwrap();
         let source = Arc::new(Fixed::new(config.endpoint.clone()));
         let target = source.target().await.unwrap();
         let subscriber =
             Subscriber::new(Arc::new(Dialer::new(config, source.clone())), ChannelScope::Everywhere);
         let shared = &subscriber.shared;
-        let ear = {
-            let mut board = shared.board();
-            board.wanted.push("c".to_owned());
-            board.channels.entry("c".to_owned()).or_insert_with(Channel::new).listen(shared, "c")
+        let subscription = {
+            let mut registry = shared.registry();
+            registry.pending.push("c".to_owned());
+            registry.channels.entry("c".to_owned()).or_insert_with(Channel::new).subscribe(shared, "c")
         };
         let mut subscribed = Subscribed::new();
-        assert_eq!(shared.take_wanted(&subscribed), ["c"]);
+        assert_eq!(shared.take_pending(&subscribed), ["c"]);
         // It was unsubscribed and subscribed again before the server had answered the first.
-        subscribed.insert("c".to_owned(), Stage::Asked);
-        pass_on(shared, PubSubEvent::Ended { channel: "c".into(), by: End::Us }, &mut subscribed, &target);
-        pass_on(shared, PubSubEvent::Subscribed("c".into()), &mut subscribed, &target);
-        assert!(source.is_current(&target) && ear.is_hearing());
+        subscribed.insert("c".to_owned(), Stage::Requested);
+        dispatch(shared, PubSubEvent::Ended { channel: "c".into(), by: End::Us }, &mut subscribed, &target);
+        dispatch(shared, PubSubEvent::Subscribed("c".into()), &mut subscribed, &target);
+        assert!(source.is_current(&target) && subscription.is_active());
         assert_eq!(subscribed.get("c"), Some(&Stage::Confirmed));
-        // A listener that comes after the answer hears at once.
-        shared.board().channels.remove("c");
+        // A listener that comes after the reply is active at once.
+        shared.registry().channels.remove("c");
         let late = {
-            let mut board = shared.board();
-            board.wanted.push("c".to_owned());
-            board.channels.entry("c".to_owned()).or_insert_with(Channel::new).listen(shared, "c")
+            let mut registry = shared.registry();
+            registry.pending.push("c".to_owned());
+            registry.channels.entry("c".to_owned()).or_insert_with(Channel::new).subscribe(shared, "c")
         };
-        assert!(shared.take_wanted(&subscribed).is_empty() && late.is_hearing());
-        pass_on(
+        assert!(shared.take_pending(&subscribed).is_empty() && late.is_active());
+        dispatch(
             shared,
             PubSubEvent::Ended { channel: "c".into(), by: End::Server },
             &mut subscribed,
             &target,
         );
-        assert!(!source.is_current(&target) && !late.is_hearing() && subscribed.is_empty());
+        assert!(!source.is_current(&target) && !late.is_active() && subscribed.is_empty());
     }
 
     #[test]
-    fn what_nobody_knows_any_more_is_given_up() {
+    fn channel_without_listeners_is_unsubscribed() {
         let config = RedisConfig::parse("redis://h").unwrap();
         let source = Arc::new(Fixed::new(config.endpoint.clone()));
         let subscriber = Subscriber::new(Arc::new(Dialer::new(config, source)), ChannelScope::Everywhere);
         let subscribed = Subscribed::from([("c".to_owned(), Stage::Confirmed)]);
-        assert_eq!(subscriber.shared.unknown(&subscribed), ["c"]);
-        let ear = subscriber
+        assert_eq!(subscriber.shared.unregistered(&subscribed), ["c"]);
+        let subscription = subscriber
             .shared
-            .board()
+            .registry()
             .channels
             .entry("c".to_owned())
             .or_insert_with(Channel::new)
-            .listen(&subscriber.shared, "c");
-        assert!(subscriber.shared.unknown(&subscribed).is_empty());
-        drop(ear);
+            .subscribe(&subscriber.shared, "c");
+        assert!(subscriber.shared.unregistered(&subscribed).is_empty());
+        drop(subscription);
     }
 
     #[test]
-    fn what_is_not_understood_makes_everybody_look() {
-        assert_eq!(read(b"-"), News::Freed);
-        assert_eq!(read(b"*"), News::Everyone);
-        assert_eq!(read(b""), News::Everyone);
-        assert_eq!(read(b"0000000g"), News::Everyone);
-        assert_eq!(read(&[0xff; 9]), News::Everyone);
-        let news = |called: &[u32], answered| News::Called { called: called.into(), answered };
-        assert_eq!(read(b"0000000a ffffffff"), news(&[10, u32::MAX], None));
-        assert_eq!(read(b"+0000000a"), news(&[], Some(10)));
-        assert_eq!(read(b"+0000000a 00000003"), news(&[3], Some(10)));
+    fn malformed_message_wakes_all_waiters() {
+        assert_eq!(parse(b"-"), Notification::Freed);
+        assert_eq!(parse(b"*"), Notification::Changed);
+        assert_eq!(parse(b""), Notification::Changed);
+        assert_eq!(parse(b"0000000g"), Notification::Changed);
+        assert_eq!(parse(&[0xff; 9]), Notification::Changed);
+        let expected = |called: &[u32], answered| Notification::Called { called: called.into(), answered };
+        assert_eq!(parse(b"0000000a ffffffff"), expected(&[10, u32::MAX], None));
+        assert_eq!(parse(b"+0000000a"), expected(&[], Some(10)));
+        assert_eq!(parse(b"+0000000a 00000003"), expected(&[3], Some(10)));
     }
 }

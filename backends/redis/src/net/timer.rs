@@ -1,4 +1,4 @@
-//! The clock of the timers in here: when to look again, when to dial again, what has been quiet for long.
+//! The clock of the timers in here: when to look again, when to connect again, which channel is unused.
 //!
 //! It stops while the machine is suspended, as the timers themselves do. Nothing that decides whether a
 //! lock is held is measured by it: that is counted from
@@ -20,7 +20,7 @@ pub(crate) fn after(pause: Duration) -> Instant {
     now() + pause
 }
 
-/// Comes back at that moment, or never where there is none.
+/// Waits until that moment, or for ever where there is none.
 pub(crate) async fn at(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,

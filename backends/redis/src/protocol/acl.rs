@@ -33,10 +33,10 @@ impl RedisConfig {
     }
 
     fn rights(&self) -> Rights {
-        let told = self.wait == Wait::Pubsub;
+        let uses_pubsub = self.wait == Wait::Pubsub;
         let keys = &self.key_prefix;
         let (keys, channels, commands) = match self.dialect {
-            Dialect::Native => return Rights::native(&self.prefix, told),
+            Dialect::Native => return Rights::native(&self.prefix, uses_pubsub),
             Dialect::Plain => (vec![format!("{keys}*")], Vec::new(), String::new()),
             Dialect::PythonRedisLock => (
                 vec![format!("lock:{keys}*"), format!("lock-signal:{keys}*")],
@@ -47,16 +47,16 @@ impl RedisConfig {
                 match keys.as_str() {
                     "" => vec!["*".to_owned()],
                     _ => {
-                        let beside = ["redisson_lock_token:*", "leasehold_claims:*"].map(str::to_owned);
-                        [format!("{keys}*"), format!("{{{keys}*")].into_iter().chain(beside).collect()
+                        let extra = ["redisson_lock_token:*", "leasehold_claims:*"].map(str::to_owned);
+                        [format!("{keys}*"), format!("{{{keys}*")].into_iter().chain(extra).collect()
                     }
                 },
                 vec!["redisson_lock__channel:*".to_owned(), "redisson_rwlock:*".to_owned()],
                 // A client that only polls notifies others, too.
-                format!("{HASH}{}", if told { " +subscribe +unsubscribe" } else { "" }),
+                format!("{HASH}{}", if uses_pubsub { " +subscribe +unsubscribe" } else { "" }),
             ),
         };
-        Rights { keys, channels, commands: words(&format!("{COMMON} {commands} {OPTIONAL}")) }
+        Rights { keys, channels, commands: split(&format!("{COMMON} {commands} {OPTIONAL}")) }
     }
 }
 
@@ -69,11 +69,16 @@ struct Rights {
 
 impl Rights {
     /// Returns those of leasehold's own form.
-    fn native(prefix: &str, told: bool) -> Rights {
+    fn native(prefix: &str, uses_pubsub: bool) -> Rights {
         let name = format!("{{{prefix}:*");
-        let commands = words(ACL_RULES).into_iter().filter(|word| word.starts_with('+'));
-        let commands = commands.filter(|word| told || !PUBSUB.contains(&word.as_str())).collect();
-        Rights { keys: vec![name.clone()], channels: if told { vec![name] } else { Vec::new() }, commands }
+        let commands = split(ACL_RULES).into_iter().filter(|command| command.starts_with('+'));
+        let commands =
+            commands.filter(|command| uses_pubsub || !PUBSUB.contains(&command.as_str())).collect();
+        Rights {
+            keys: vec![name.clone()],
+            channels: if uses_pubsub { vec![name] } else { Vec::new() },
+            commands,
+        }
     }
 
     fn rules(&self) -> String {
@@ -89,7 +94,7 @@ const HASH: &str = "+hgetall +hget +hset +incr +publish";
 const OPTIONAL: &str = "+select +scan +info +config|get";
 const PUBSUB: [&str; 3] = ["+publish", "+subscribe", "+unsubscribe"];
 
-fn words(text: &str) -> Vec<String> {
+fn split(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 

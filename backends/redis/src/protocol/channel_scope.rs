@@ -1,6 +1,6 @@
 //! The servers to which a message on a channel is carried.
 
-/// The distance that a message is carried.
+/// The servers that a message reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChannelScope {
     /// To every server of a cluster, and to every listener there.
@@ -10,7 +10,7 @@ pub(crate) enum ChannelScope {
 }
 
 impl ChannelScope {
-    /// Returns the command that publishes a message so far.
+    /// Returns the command that publishes a message in this scope.
     pub(crate) fn publish(self) -> &'static str {
         match self {
             ChannelScope::Everywhere => "PUBLISH",

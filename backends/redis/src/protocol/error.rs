@@ -81,7 +81,7 @@ pub(crate) fn of_login(text: &str, address: &str) -> Failure {
     Failure::new(kind, Effect::None, format!("{address} refuses the login ({text}): {advice}"))
 }
 
-/// Explains why a request that was sent came to nothing.
+/// Explains why a request that was sent failed.
 pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
     if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
         return Failure::unanswered(format!(
@@ -91,7 +91,7 @@ pub(crate) fn of_request(error: &RedisError, address: &str) -> Failure {
     }
     let text = text_of(error);
     let mut failure = of_text(&text, address);
-    if code_of(&text) == ANY && HALFWAY.iter().any(|part| said(&text).contains(part)) {
+    if code_of(&text) == GENERIC && HALFWAY.iter().any(|part| without_echo(&text).contains(part)) {
         failure = Failure::unanswered(format!(
             "{address} gave the keys away while a script ran on them ({text}): the slot is being moved"
         ));
@@ -112,8 +112,8 @@ pub(crate) fn is_unknown_script(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-/// Returns `true` if the server refused because it does not, or no longer does, decide.
-pub(crate) fn is_of_no_primary(error: &RedisError) -> bool {
+/// Returns `true` if the server refused because it is not, or no longer, the primary.
+pub(crate) fn is_not_primary(error: &RedisError) -> bool {
     matches!(code_of(&text_of(error)), "READONLY" | "STALE_EPOCH" | "MASTERDOWN")
 }
 
@@ -122,20 +122,20 @@ pub(crate) fn is_of_no_primary(error: &RedisError) -> bool {
 pub(crate) enum Redirect {
     /// Another server serves the slot, as the one that was asked sees it. An empty host is its own.
     Moved { host: String, port: u16 },
-    /// The slot is on its way, and these keys have arrived there already.
+    /// The slot is being moved, and these keys have arrived at the other server already.
     Referred { host: String, port: u16 },
-    /// The slot is on its way, with some of the keys here and some there.
-    Underway,
+    /// The slot is being moved, with some of the keys here and some there.
+    Migrating,
     /// No server serves the slot for now.
-    Nobody,
+    Unserved,
     /// It is not the primary any more.
     Deposed,
-    /// The view under which it was asked is of before a failover.
+    /// The view under which it was asked is older than a failover.
     Outdated,
 }
 
 /// Returns where else a refused request should be sent, if anywhere.
-pub(crate) fn elsewhere(error: &RedisError) -> Option<Redirect> {
+pub(crate) fn redirect_of(error: &RedisError) -> Option<Redirect> {
     match code_of(&text_of(error)) {
         "READONLY" | "MASTERDOWN" => return Some(Redirect::Deposed),
         "STALE_EPOCH" => return Some(Redirect::Outdated),
@@ -148,15 +148,15 @@ pub(crate) fn elsewhere(error: &RedisError) -> Option<Redirect> {
     match error.code()? {
         "MOVED" => address().map(|(host, port)| Redirect::Moved { host, port }),
         "ASK" => address().map(|(host, port)| Redirect::Referred { host, port }),
-        "TRYAGAIN" => Some(Redirect::Underway),
-        "CLUSTERDOWN" => Some(Redirect::Nobody),
+        "TRYAGAIN" => Some(Redirect::Migrating),
+        "CLUSTERDOWN" => Some(Redirect::Unserved),
         _ => None,
     }
 }
 
 /// Returns `true` if a refused subscription belongs to another server of the cluster, or to this one at
 /// another time.
-pub(crate) fn is_of_another(reason: &str) -> bool {
+pub(crate) fn is_redirect(reason: &str) -> bool {
     ["MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN"].iter().any(|code| reason.starts_with(code))
 }
 
@@ -178,7 +178,7 @@ fn text_of(error: &RedisError) -> String {
 /// -OOM …`. The text behind the code may contain names that users chose.
 fn code_of(text: &str) -> &str {
     let (code, rest) = text.split_once(' ').unwrap_or((text, ""));
-    if code != ANY {
+    if code != GENERIC {
         return code;
     }
     let wrapped = rest.strip_prefix("Error running script (call to ").and_then(|rest| rest.split_once("): "));
@@ -188,16 +188,16 @@ fn code_of(text: &str) -> &str {
         inner = inner.trim_start_matches([' ', ':']);
     }
     let inner = inner.strip_prefix('-').unwrap_or(inner);
-    let word = inner.split(' ').next().unwrap_or_default();
-    let is_code = word.len() > 2 && word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-    if is_code { word } else { code }
+    let first = inner.split(' ').next().unwrap_or_default();
+    let is_code = first.len() > 2 && first.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    if is_code { first } else { code }
 }
 
 /// The code of what has no code of its own.
-const ANY: &str = "ERR";
+const GENERIC: &str = "ERR";
 
-/// Returns a refusal without the question, which some servers repeat.
-fn said(text: &str) -> &str {
+/// Returns a refusal without the arguments of the request, which some servers repeat.
+fn without_echo(text: &str) -> &str {
     text.split("with args beginning with").next().unwrap_or(text)
 }
 
@@ -206,7 +206,7 @@ fn of_text(text: &str, address: &str) -> Failure {
     let code = code_of(text);
     let known = KNOWN.iter().find(|known| match known.mark {
         Mark::Code(known) => known == code,
-        Mark::Words(words) => (code == ANY || code == "NOPERM") && said(text).contains(words),
+        Mark::Text(part) => (code == GENERIC || code == "NOPERM") && without_echo(text).contains(part),
     });
     let (kind, advice) = match known {
         Some(known) => (known.kind, known.advice),
@@ -232,16 +232,16 @@ struct Known {
 /// The mark of a refusal.
 enum Mark {
     Code(&'static str),
-    /// Words of the text, for errors that share the general code.
-    Words(&'static str),
+    /// A part of the text, for errors that share the general code.
+    Text(&'static str),
 }
 
 const fn known(code: &'static str, kind: FailureKind, advice: &'static str) -> Known {
     Known { mark: Mark::Code(code), kind, advice }
 }
 
-const fn worded(words: &'static str, kind: FailureKind, advice: &'static str) -> Known {
-    Known { mark: Mark::Words(words), kind, advice }
+const fn known_text(part: &'static str, kind: FailureKind, advice: &'static str) -> Known {
+    Known { mark: Mark::Text(part), kind, advice }
 }
 
 const OF_A_CLUSTER: &str = "this is a server of a cluster: connect by redis+cluster://";
@@ -260,8 +260,8 @@ const KNOWN: &[Known] = &[
         "give a password: redis://user:password@host, or LEASEHOLD_REDIS_PASSWORD",
     ),
     known("NOPERM", FailureKind::Denied, "give the user this right"),
-    worded("ACL failure in script", FailureKind::Denied, "give the user this right"),
-    worded("The user executing the script can't", FailureKind::Denied, "give the user this right"),
+    known_text("ACL failure in script", FailureKind::Denied, "give the user this right"),
+    known_text("The user executing the script can't", FailureKind::Denied, "give the user this right"),
     known(
         "OOM",
         FailureKind::Unavailable,
@@ -305,12 +305,12 @@ const KNOWN: &[Known] = &[
     known("MOVED", FailureKind::Unsupported, OF_A_CLUSTER),
     known("TRYAGAIN", FailureKind::Unsupported, OF_A_CLUSTER),
     known("CLUSTERDOWN", FailureKind::Unsupported, OF_A_CLUSTER),
-    worded(
+    known_text(
         "cluster support disabled",
         FailureKind::Unsupported,
         "this server is of no cluster: connect by redis://",
     ),
-    worded("max number of clients", FailureKind::Unavailable, "raise maxclients"),
+    known_text("max number of clients", FailureKind::Unavailable, "raise maxclients"),
     known("NOSCRIPT", FailureKind::Unavailable, "the server forgot a script again at once: try again"),
 ];
 
@@ -356,23 +356,23 @@ mod tests {
             value.extract_error().unwrap_err()
         };
         let foreign = refused("FOREIGN", "{lh:READONLY}:fence belongs to a resource of another name");
-        assert!(!is_of_no_primary(&foreign) && elsewhere(&foreign).is_none());
+        assert!(!is_not_primary(&foreign) && redirect_of(&foreign).is_none());
         assert_eq!(of_request(&foreign, "h:1").kind, FailureKind::Foreign);
         let stale = refused("STALE_EPOCH", "{lh:x-NOAUTH}:fence was granted in epoch 3, this is epoch 2");
-        assert_eq!(elsewhere(&stale), Some(Redirect::Outdated));
+        assert_eq!(redirect_of(&stale), Some(Redirect::Outdated));
         let halfway =
             refused("ERR", "Script attempted to access a non local key in a cluster node script: 1");
         assert_eq!(of_request(&halfway, "h:1").effect, Effect::Unknown);
         let named = refused("FOREIGN", "{lh:non local key}:fence belongs to a resource of another name");
         assert_eq!(of_request(&named, "h:1").effect, Effect::None);
         let deposed = refused("READONLY", "You can't write against a read only replica.");
-        assert_eq!(elsewhere(&deposed), Some(Redirect::Deposed));
+        assert_eq!(redirect_of(&deposed), Some(Redirect::Deposed));
         let old = refused(
             "ERR",
             "Error running script (call to f_1): @user_script:2: @user_script: 2: -READONLY You can't write against a \
              read only replica.",
         );
-        assert_eq!(elsewhere(&old), Some(Redirect::Deposed));
+        assert_eq!(redirect_of(&old), Some(Redirect::Deposed));
     }
 
     #[test]

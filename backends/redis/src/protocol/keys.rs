@@ -9,7 +9,7 @@ use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::floor::floor_key;
 use crate::protocol::slots::slot_of;
 
-/// The longest escaped name that is written out; a longer one is hashed, and kept whole beside its fence.
+/// The longest escaped name that is written out; a longer one is hashed, and kept whole with its fence.
 pub(crate) const MAX_NAME: usize = 160;
 
 /// The keys of one resource.
@@ -50,13 +50,13 @@ impl Keys {
         self.key("places")
     }
 
-    /// Returns the key of what the claims say of themselves.
+    /// Returns the key of the notes and fences of the claims.
     pub(crate) fn claims(&self) -> String {
         self.key("claims")
     }
 
-    /// Returns the keys that decide which claims hold and which wait.
-    pub(crate) fn line(&self) -> [String; 4] {
+    /// Returns the keys of the queue, which decide which claims hold and which wait.
+    pub(crate) fn queue_keys(&self) -> [String; 4] {
         [self.held(), self.key("line"), self.places(), self.claims()]
     }
 
@@ -67,8 +67,8 @@ impl Keys {
 
     /// Returns all of the keys, and the floor of their slot.
     pub(crate) fn all_and_floor(&self) -> [String; 6] {
-        let [held, line, places, claims, fence] = self.all();
-        [held, line, places, claims, fence, self.floor()]
+        let [held, queue, places, claims, fence] = self.all();
+        [held, queue, places, claims, fence, self.floor()]
     }
 
     /// Returns the key of the highest fence that was removed from the slot of the resource.
@@ -77,10 +77,10 @@ impl Keys {
         floor_key(prefix, slot_of(&self.tag))
     }
 
-    /// Returns the channel on which releases are announced. The scripts know by its end how far a
-    /// channel reaches.
-    pub(crate) fn channel(&self, reach: ChannelScope) -> String {
-        self.key(match reach {
+    /// Returns the channel on which releases are announced. The scripts know by its end
+    /// which servers a channel reaches.
+    pub(crate) fn channel(&self, scope: ChannelScope) -> String {
+        self.key(match scope {
             ChannelScope::Everywhere => "wake",
             ChannelScope::Slot => "swake",
         })
@@ -143,6 +143,6 @@ mod tests {
         let keys = Keys::of("lh", &Resource::new("a").unwrap());
         assert_eq!(keys.channel(ChannelScope::Everywhere), "{lh:a}:wake");
         assert_eq!(keys.channel(ChannelScope::Slot), "{lh:a}:swake");
-        assert!(keys.all().iter().chain(&keys.line()).all(|key| key.starts_with("{lh:a}:")));
+        assert!(keys.all().iter().chain(&keys.queue_keys()).all(|key| key.starts_with("{lh:a}:")));
     }
 }

@@ -11,17 +11,17 @@ use leasehold_core::{
 };
 use redis::Value;
 
-/// The result of a look.
+/// The reply to one `contend`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum ContendReply {
     Granted(Fence),
     Busy {
         ahead: u32,
         first_end: Duration,
         /// The time until another look challenges a claim ahead, or calls more of the queue.
-        look_in: Option<Duration>,
-        /// The number of those ahead that wait, too.
-        behind: u32,
+        check_in: Option<Duration>,
+        /// The number of waiters among those ahead.
+        waiters_ahead: u32,
     },
     Full,
 }
@@ -37,19 +37,19 @@ pub(crate) fn millis(duration: Duration) -> String {
 }
 
 /// Reads the answer of the script `contend`.
-pub(crate) fn look(answer: Value) -> Result<Look, Failure> {
+pub(crate) fn contend_reply(answer: Value) -> Result<ContendReply, Failure> {
     let numbers: Vec<i64> = read(answer)?;
     // The client's own conversion to unsigned numbers wraps.
     let numbers: Option<Vec<u64>> = numbers.into_iter().map(|number| u64::try_from(number).ok()).collect();
     match numbers.unwrap_or_default()[..] {
-        [1, seq, epoch] | [1, seq, epoch, 1] => Ok(Look::Granted(Fence::new(epoch, seq, 0))),
-        [0, ahead, first_end, look_in, behind] => Ok(Look::Busy {
+        [1, seq, epoch] | [1, seq, epoch, 1] => Ok(ContendReply::Granted(Fence::new(epoch, seq, 0))),
+        [0, ahead, first_end, check_in, waiters_ahead] => Ok(ContendReply::Busy {
             ahead: u32::try_from(ahead).unwrap_or(u32::MAX),
             first_end: Duration::from_millis(first_end),
-            look_in: (look_in > 0).then(|| Duration::from_millis(look_in)),
-            behind: u32::try_from(behind).unwrap_or(u32::MAX),
+            check_in: (check_in > 0).then(|| Duration::from_millis(check_in)),
+            waiters_ahead: u32::try_from(waiters_ahead).unwrap_or(u32::MAX),
         }),
-        [2] => Ok(Look::Full),
+        [2] => Ok(ContendReply::Full),
         _ => Err(not_understood()),
     }
 }
@@ -76,7 +76,7 @@ pub(crate) fn numbers(answer: Value, count: usize) -> Result<Vec<u32>, Failure> 
 }
 
 /// Reads the answer of the script `release`: `true` if the claim existed.
-pub(crate) fn was_there(answer: Value) -> Result<bool, Failure> {
+pub(crate) fn existed(answer: Value) -> Result<bool, Failure> {
     read::<u32>(answer).map(|there| there == 1)
 }
 
@@ -86,36 +86,36 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
     let [now, epoch, seq, version, holders, waiting]: [Value; 6] =
         parts.try_into().map_err(|_| not_understood())?;
     let (now, epoch, seq): (u64, u64, u64) = (read(now)?, read(epoch)?, read(seq)?);
-    let mut holders = standings(holders, now)?;
-    holders.sort_by_key(|standing| standing.fence);
+    let mut holders = claim_infos(holders, now)?;
+    holders.sort_by_key(|claim_info| claim_info.fence);
     Ok(Snapshot {
         resource: resource.clone(),
         version: SnapshotVersion::new(read::<String>(version)?),
         holders,
-        waiting: standings(waiting, now)?,
+        waiting: claim_infos(waiting, now)?,
         fence: (seq > 0).then(|| Fence::new(epoch, seq, 0)),
     })
 }
 
-/// Reads what a script or a command answers as `T`.
+/// Reads the answer of a script or a command as `T`.
 pub(crate) fn read<T: redis::FromRedisValue>(answer: Value) -> Result<T, Failure> {
     redis::from_redis_value(answer).map_err(|error| not_understood().because(error))
 }
 
-fn standings(list: Value, now: u64) -> Result<Vec<ClaimInfo>, Failure> {
+fn claim_infos(list: Value, now: u64) -> Result<Vec<ClaimInfo>, Failure> {
     let Value::Array(list) = list else { return Err(not_understood()) };
     let mut list = list.into_iter();
-    let mut standings = Vec::with_capacity(list.len() / 3);
+    let mut claim_infos = Vec::with_capacity(list.len() / 3);
     while let (Some(member), Some(end), Some(written)) = (list.next(), list.next(), list.next()) {
         let (member, end): (String, u64) = (read(member)?, read(end)?);
         // A note is text of its writer; other clients may write text that is not UTF-8.
         let written: Vec<u8> = read(written)?;
-        standings.push(standing(&member, end, &String::from_utf8_lossy(&written), now)?);
+        claim_infos.push(claim_info(&member, end, &String::from_utf8_lossy(&written), now)?);
     }
-    Ok(standings)
+    Ok(claim_infos)
 }
 
-fn standing(member: &str, end: u64, written: &str, now: u64) -> Result<ClaimInfo, Failure> {
+fn claim_info(member: &str, end: u64, written: &str, now: u64) -> Result<ClaimInfo, Failure> {
     let (id, share) = parse_member(member).ok_or_else(|| foreign(member))?;
     // The text about a claim may be gone (evicted) although the claim holds.
     let mut parts = written.splitn(5, ':');
@@ -180,17 +180,21 @@ mod tests {
 
     #[test]
     fn answers_of_contend_are_read() {
-        let granted = Look::Granted(Fence::new(3, 1_800_000_000_000_000, 0));
-        assert_eq!(look(ints(&[1, 1_800_000_000_000_000, 3])).unwrap(), granted);
-        let busy =
-            |look_in| Look::Busy { ahead: 3, first_end: Duration::from_millis(70), look_in, behind: 2 };
-        assert_eq!(look(ints(&[0, 3, 70, 0, 2])).unwrap(), busy(None));
-        assert_eq!(look(ints(&[0, 3, 70, 9, 2])).unwrap(), busy(Some(Duration::from_millis(9))));
-        assert_eq!(look(ints(&[2])).unwrap(), Look::Full);
+        let granted = ContendReply::Granted(Fence::new(3, 1_800_000_000_000_000, 0));
+        assert_eq!(contend_reply(ints(&[1, 1_800_000_000_000_000, 3])).unwrap(), granted);
+        let busy = |check_in| ContendReply::Busy {
+            ahead: 3,
+            first_end: Duration::from_millis(70),
+            check_in,
+            waiters_ahead: 2,
+        };
+        assert_eq!(contend_reply(ints(&[0, 3, 70, 0, 2])).unwrap(), busy(None));
+        assert_eq!(contend_reply(ints(&[0, 3, 70, 9, 2])).unwrap(), busy(Some(Duration::from_millis(9))));
+        assert_eq!(contend_reply(ints(&[2])).unwrap(), ContendReply::Full);
         for bad in
             [ints(&[]), ints(&[1]), ints(&[9, 9]), ints(&[1, -4, 0]), ints(&[1, 4]), Value::Nil, Value::Okay]
         {
-            assert!(look(bad).is_err());
+            assert!(contend_reply(bad).is_err());
         }
     }
 
@@ -201,22 +205,22 @@ mod tests {
         let resource = Resource::new("r").unwrap();
         let claim = Claim { id, resource, share, ttl: Duration::from_secs(1), note: Note::default() };
         assert_eq!(parse_member(&member(&claim)), Some((id, share)));
-        let standing = standing(&member(&claim), 1500, "12:900:2:7:host: a:b", 1000).unwrap();
-        assert_eq!(standing.fence, Some(Fence::new(0, 12, 0)));
+        let claim_info = claim_info(&member(&claim), 1500, "12:900:2:7:host: a:b", 1000).unwrap();
+        assert_eq!(claim_info.fence, Some(Fence::new(0, 12, 0)));
         assert_eq!(
-            (standing.since_unix_ms, standing.remaining),
+            (claim_info.since_unix_ms, claim_info.remaining),
             (Some(900), Some(Duration::from_millis(500)))
         );
-        assert_eq!(standing.note.as_str(), "host: a:b");
-        let elected = super::standing(&member(&claim), 1500, "7.12:900:2:7:", 1000).unwrap();
+        assert_eq!(claim_info.note.as_str(), "host: a:b");
+        let elected = super::claim_info(&member(&claim), 1500, "7.12:900:2:7:", 1000).unwrap();
         assert_eq!(elected.fence, Some(Fence::new(7, 12, 0)));
     }
 
     proptest! {
         #[test]
         fn nothing_that_is_stored_panics(member in ".{0,60}", written in ".{0,60}", end in any::<u64>()) {
-            if let Ok(standing) = standing(&member, end, &written, 5) {
-                prop_assert!(standing.remaining.is_some());
+            if let Ok(claim_info) = claim_info(&member, end, &written, 5) {
+                prop_assert!(claim_info.remaining.is_some());
             }
         }
     }

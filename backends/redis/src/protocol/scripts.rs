@@ -1,6 +1,6 @@
-//! The scripts that decide, as they are sent to the server.
+//! The scripts, as they are sent to the server.
 //!
-//! The server decides everything in these; what is written in Rust only asks and reads. They are
+//! The server decides everything in these; the Rust code only asks and reads. They are
 //! constants: names of resources travel in `KEYS`, everything else in `ARGV`.
 
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ impl Script {
     }
 }
 
-/// The values that a request is given beside its own arguments.
+/// The values that a request carries in addition to its own arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stamp {
     /// Nothing.

@@ -1,7 +1,7 @@
 //! The assignment of a cluster's slots to servers, as one of its servers sees it.
 //!
 //! Read from `CLUSTER NODES`, the one answer that has addresses, slots and epochs together. Answers of
-//! different servers differ while they have not heard of each other, and nothing here depends on which
+//! different servers differ until they have exchanged their views, and nothing here depends on which
 //! of them is right: a server that does not serve a slot says so.
 
 use std::collections::{HashMap, HashSet};
@@ -30,11 +30,11 @@ pub(crate) struct Node {
     /// The epoch since which it serves its slots; a replica's is that of its primary.
     pub(crate) epoch: u64,
     pub(crate) is_primary: bool,
-    /// Set for the server that gave the answer: it knows its own slots.
-    is_asked: bool,
+    /// Set for the server that gave the answer (`myself`): it knows its own slots.
+    is_myself: bool,
     /// The id of the primary that a replica follows.
     follows: Option<String>,
-    /// `true` if it is worth asking: not taken for dead, and not on its way in or out.
+    /// `true` if it may be asked: not marked as failed, and not joining or leaving.
     pub(crate) is_reachable: bool,
 }
 
@@ -85,14 +85,14 @@ impl View {
     }
 
     /// Fills in where the server is that was asked, where it does not know its own address.
-    pub(crate) fn name_asked(&mut self, host: &str) {
+    pub(crate) fn fill_own_host(&mut self, host: &str) {
         for node in self.nodes.iter_mut().filter(|node| node.host.is_empty()) {
             host.clone_into(&mut node.host);
         }
     }
 
-    /// Keeps of each server what `earlier` knew of it, where that is of a later epoch. A server's epoch
-    /// only rises, so the answering server has not heard of it yet, and does not know the owner of its
+    /// Keeps the state of each server from `earlier`, where that is of a later epoch. A server's epoch
+    /// only rises, so the answering server does not know it yet, and does not know the owner of its
     /// slots either. A server's answer about its own slots is always accepted.
     pub(crate) fn no_older_than(mut self, earlier: &View) -> View {
         let mut behind = vec![false; self.nodes.len()];
@@ -100,8 +100,8 @@ impl View {
             if let Some(known) = earlier.node(&node.id)
                 && known.epoch > node.epoch
             {
-                *behind = !node.is_asked;
-                *node = Node { is_asked: node.is_asked, ..known.clone() };
+                *behind = !node.is_myself;
+                *node = Node { is_myself: node.is_myself, ..known.clone() };
             }
         }
         for (slot, owner) in (0..).zip(&mut self.owners) {
@@ -124,9 +124,12 @@ impl View {
 
     /// Compares owners, epochs and reachability.
     pub(crate) fn agrees_with(&self, other: &View) -> bool {
-        let told = |node: &Node| (node.epoch, node.is_primary, node.is_reachable);
+        let state = |node: &Node| (node.epoch, node.is_primary, node.is_reachable);
         self.nodes.len() == other.nodes.len()
-            && self.nodes.iter().all(|node| other.node(&node.id).is_some_and(|same| told(same) == told(node)))
+            && self
+                .nodes
+                .iter()
+                .all(|node| other.node(&node.id).is_some_and(|same| state(same) == state(node)))
             && (0..SLOTS)
                 .all(|slot| self.owner(slot).map(|node| &node.id) == other.owner(slot).map(|node| &node.id))
     }
@@ -144,8 +147,8 @@ impl View {
     }
 
     fn read_line(&mut self, line: &str) -> Option<()> {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [id, address, flags, primary, _ping, _pong, epoch, _link, slots @ ..] = &words[..] else {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [id, address, flags, primary, _ping, _pong, epoch, _link, slots @ ..] = &fields[..] else {
             return None;
         };
         let (address, rest) = address.split_once('@').unwrap_or((address, ""));
@@ -163,14 +166,14 @@ impl View {
             port: port.parse().ok()?,
             epoch: epoch.parse().ok()?,
             is_primary: has("master"),
-            is_asked: has("myself"),
+            is_myself: has("myself"),
             follows: (*primary != "-").then(|| (*primary).to_owned()),
             is_reachable: !["fail", "handshake", "noaddr"].into_iter().any(has),
         });
-        // A slot in brackets is on its way, and belongs to the server that has it in its list until it
-        // has arrived.
-        for word in slots.iter().filter(|word| !word.starts_with('[')) {
-            let (first, last) = word.split_once('-').unwrap_or((word, word));
+        // A slot in brackets is being moved, and belongs to the server that has it in its list until the
+        // move is complete.
+        for range in slots.iter().filter(|range| !range.starts_with('[')) {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
             self.owners.get_mut(first..=last)?.fill(Some(position));
         }
@@ -243,20 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn who_is_behind_does_not_say_who_serves_what() {
-        // b took over from a in epoch 9; c has not heard of it, and a is still a primary there.
-        let heard = "a h:1@2 slave b 0 0 9 connected\nb h:2@2 master - 0 0 9 connected 0-99\n\
+    fn stale_view_does_not_override_a_newer_slot_owner() {
+        // b took over from a in epoch 9; c does not know it yet, and a is still a primary there.
+        let newer = "a h:1@2 slave b 0 0 9 connected\nb h:2@2 master - 0 0 9 connected 0-99\n\
                      c h:3@2 master - 0 0 3 connected 100-199\n";
         let stale = "a h:1@2 master - 0 0 1 connected 0-99\nb h:2@2 slave a 0 0 1 connected\n\
                      c h:3@2 myself,master - 0 0 3 connected 100-199\n";
-        let (heard, stale) = (View::read(heard).unwrap(), View::read(stale).unwrap());
-        let view = stale.no_older_than(&heard);
+        let (newer, stale) = (View::read(newer).unwrap(), View::read(stale).unwrap());
+        let view = stale.no_older_than(&newer);
         let owner = |slot| view.owner(slot).map(|node| (node.id.as_str(), node.epoch));
         assert_eq!((owner(5), owner(150)), (Some(("b", 9)), Some(("c", 3))));
-        assert!(view.agrees_with(&heard) && view.moved_since(&heard).is_empty());
+        assert!(view.agrees_with(&newer) && view.moved_since(&newer).is_empty());
         // A server's report of itself counts: it may have been set up anew.
         let own = "a h:1@2 myself,master - 0 0 1 connected 0-99\nb h:2@2 slave a 0 0 1 connected\n";
-        let view = View::read(own).unwrap().no_older_than(&heard);
+        let view = View::read(own).unwrap().no_older_than(&newer);
         assert_eq!(view.owner(5).map(|node| (node.id.as_str(), node.epoch)), Some(("a", 9)));
     }
 

@@ -16,7 +16,7 @@ use leasehold_core::quorum::{Answer, Ear, KeepAlive, Kept, Member, MemberState, 
 use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource};
 
 use crate::config::RedisConfig;
-use crate::net::command_conn::{Request, Wire};
+use crate::net::command_conn::{CommandConn, Request};
 use crate::net::connection::Dialer;
 use crate::net::endpoint::Fixed;
 use crate::net::subscriber::{self, Subscriber};
@@ -32,10 +32,10 @@ use crate::topology::server::{MIN_TTL, Server};
 /// request.
 pub struct RedisNode {
     config: RedisConfig,
-    wire: Arc<Wire>,
+    conn: Arc<CommandConn>,
     subscriber: Subscriber,
-    /// The run of the server that was found fit.
-    fit: Mutex<Option<String>>,
+    /// The run of the server that was diagnosed as fit.
+    fit_run: Mutex<Option<String>>,
 }
 
 impl RedisNode {
@@ -43,22 +43,22 @@ impl RedisNode {
     pub fn new(config: RedisConfig) -> RedisNode {
         let source = Arc::new(Fixed::new(config.endpoint.clone()));
         let dialer = Arc::new(Dialer::new(config.clone(), source));
-        let wire = Arc::new(Wire::new(dialer.clone()));
+        let conn = Arc::new(CommandConn::new(dialer.clone()));
         RedisNode {
             config,
-            wire,
+            conn,
             subscriber: Subscriber::new(dialer, ChannelScope::Everywhere),
-            fit: Mutex::default(),
+            fit_run: Mutex::default(),
         }
     }
 
     /// Refuses a server that may forget single keys: a record that is evicted alone would be taken for
     /// one that never was. It is asked once in each run of the server.
-    async fn diagnose(&self, memory: &MemberState) -> Result<(), Failure> {
-        if self.fit.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&memory.run) {
+    async fn diagnose(&self, state: &MemberState) -> Result<(), Failure> {
+        if self.fit_run.lock().unwrap_or_else(PoisonError::into_inner).as_ref() == Some(&state.run) {
             return Ok(());
         }
-        let server = Server::ask(&self.wire, self.config.timeout).await?;
+        let server = Server::ask(&self.conn, self.config.timeout).await?;
         server.refuse_cluster(&self.address())?;
         if server.maxmemory_policy.as_deref() != Some("noeviction") {
             let policy = server.maxmemory_policy.as_deref().unwrap_or("unknown");
@@ -68,7 +68,7 @@ impl RedisNode {
             );
             return Err(Failure::new(FailureKind::Unsupported, Effect::Unknown, text));
         }
-        *self.fit.lock().unwrap_or_else(PoisonError::into_inner) = Some(memory.run.clone());
+        *self.fit_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(state.run.clone());
         Ok(())
     }
 
@@ -110,7 +110,7 @@ impl fmt::Debug for RedisNode {
 #[async_trait]
 impl Member for RedisNode {
     fn address(&self) -> String {
-        self.wire.address()
+        self.conn.address()
     }
 
     async fn recall(&self) -> Result<MemberState, Failure> {
@@ -120,26 +120,26 @@ impl Member for RedisNode {
             args: Vec::new(),
             confirm: None,
         };
-        let memory = answers::memory(self.wire.run(&request, self.config.timeout).await?)?;
-        self.diagnose(&memory).await?;
-        Ok(memory)
+        let state = answers::member_state(self.conn.run(&request, self.config.timeout).await?)?;
+        self.diagnose(&state).await?;
+        Ok(state)
     }
 
-    async fn mark(&self, heard: &MemberState, epoch: u64) -> Result<bool, Failure> {
-        let mark = heard.mark.as_ref().map(|mark| format!("{} {}", mark.epoch, mark.run));
-        let since = heard.unarmed_since.map(|since| since.to_string());
+    async fn mark(&self, seen: &MemberState, epoch: u64) -> Result<bool, Failure> {
+        let mark = seen.mark.as_ref().map(|mark| format!("{} {}", mark.epoch, mark.run));
+        let since = seen.unarmed_since.map(|since| since.to_string());
         let request = Request {
             script: &scripts::MARK,
             keys: vec![self.mark_key(), self.unarmed_key()],
             args: vec![
-                heard.run.clone(),
+                seen.run.clone(),
                 mark.unwrap_or_default(),
                 epoch.to_string(),
                 since.unwrap_or_default(),
             ],
             confirm: None,
         };
-        reply::was_there(self.wire.run(&request, self.config.timeout).await?)
+        reply::existed(self.conn.run(&request, self.config.timeout).await?)
     }
 
     async fn ask(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure> {
@@ -157,7 +157,7 @@ impl Member for RedisNode {
             ],
             confirm: None,
         };
-        let answer = answers::answer(self.wire.run(&request, self.limit_for(claim.ttl)).await?)?;
+        let answer = answers::answer(self.conn.run(&request, self.limit_for(claim.ttl)).await?)?;
         self.diagnose(&answer.memory).await?;
         Ok(answer)
     }
@@ -177,7 +177,7 @@ impl Member for RedisNode {
             ],
             confirm: None,
         };
-        reply::was_there(self.wire.run(&request, self.limit_for(claim.ttl)).await?)
+        reply::existed(self.conn.run(&request, self.limit_for(claim.ttl)).await?)
     }
 
     async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<Kept>, Failure> {
@@ -191,7 +191,7 @@ impl Member for RedisNode {
             shortest = shortest.min(claim.ttl / 3);
         }
         let request = Request { script: &scripts::RENEW, keys, args, confirm: None };
-        let answer = self.wire.run(&request, self.limit_for(shortest)).await?;
+        let answer = self.conn.run(&request, self.limit_for(shortest)).await?;
         let read = |number| match number {
             1 => Kept::Extended,
             0 => Kept::Free,
@@ -214,16 +214,16 @@ impl Member for RedisNode {
             ],
             confirm: None,
         };
-        reply::was_there(self.wire.run(&request, self.limit_for(claim.ttl)).await?)
+        reply::existed(self.conn.run(&request, self.limit_for(claim.ttl)).await?)
     }
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>> {
         let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
         let answers = match &requests[..] {
-            [one] => vec![self.wire.run(one, self.config.timeout).await],
-            many => self.wire.run_all(many, self.config.timeout).await,
+            [one] => vec![self.conn.run(one, self.config.timeout).await],
+            many => self.conn.run_all(many, self.config.timeout).await,
         };
-        answers.into_iter().map(|answer| answer.and_then(reply::was_there)).collect()
+        answers.into_iter().map(|answer| answer.and_then(reply::existed)).collect()
     }
 
     async fn look(&self, resource: &Resource) -> Result<MemberView, Failure> {
@@ -234,35 +234,35 @@ impl Member for RedisNode {
             args: vec![keys.hashed_name.clone()],
             confirm: None,
         };
-        answers::sight(self.wire.run(&request, self.config.timeout).await?)
+        answers::member_view(self.conn.run(&request, self.config.timeout).await?)
     }
 
     async fn list(&self, prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure> {
-        names::list(&self.wire, &self.config, prefix).await
+        names::list(&self.conn, &self.config, prefix).await
     }
 
     async fn listen(&self, resource: &Resource) -> Result<Box<dyn Ear>, Failure> {
-        let ear = self.subscriber.listen(&self.keys(resource).key(NEWS)).await?;
-        Ok(Box::new(NodeEar(ear)))
+        let subscription = self.subscriber.subscribe(&self.keys(resource).key(NEWS)).await?;
+        Ok(Box::new(NodeSubscription(subscription)))
     }
 }
 
-/// A subscription of this crate, as news of a member.
-struct NodeEar(subscriber::Ear);
+/// A subscription of this crate, as a subscription to a member's events.
+struct NodeSubscription(subscriber::Subscription);
 
 #[async_trait]
-impl Ear for NodeEar {
+impl Ear for NodeSubscription {
     async fn hear(&mut self) -> News {
-        match self.0.hear().await {
-            subscriber::News::Freed => News::Freed,
-            // Here, a claim that is called has come to hold.
-            subscriber::News::Called { .. } => News::Taken,
-            subscriber::News::Everyone => News::Unknown,
+        match self.0.recv().await {
+            subscriber::Notification::Freed => News::Freed,
+            // Here, a claim that is called was granted.
+            subscriber::Notification::Called { .. } => News::Taken,
+            subscriber::Notification::Changed => News::Unknown,
         }
     }
 
     fn is_hearing(&self) -> bool {
-        self.0.is_hearing()
+        self.0.is_active()
     }
 }
 

@@ -5,7 +5,7 @@
 //! not serve a slot refuses, and a fence carries the epoch that came in the same answer as its server's
 //! address.
 //!
-//! All requests wait for the same question. While the answers bring nothing new, the pauses before it grow.
+//! All requests wait for the same refresh. While the answers bring nothing new, the pauses before it grow.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use crate::config::{Endpoint, RedisConfig};
 use crate::net::backoff::Backoff;
-use crate::net::command_conn::Wire;
+use crate::net::command_conn::CommandConn;
 use crate::net::connection::Dialer;
 use crate::net::endpoint::{Fixed, Source, Target};
 use crate::net::subscriber::Subscriber;
@@ -35,14 +35,14 @@ use crate::topology::server::Server;
 /// A cluster.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    shared: Arc<Known>,
+    shared: Arc<ClusterState>,
 }
 
-/// One server of it that was talked to.
+/// One server of it that was connected to.
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) id: String,
-    pub(crate) wire: Arc<Wire>,
+    pub(crate) conn: Arc<CommandConn>,
     /// Listens on channels of the slots that this server serves.
     pub(crate) subscriber: Subscriber,
     /// Its epoch, for requests that wait until it changes.
@@ -59,13 +59,13 @@ impl Cluster {
 
     /// Creates a cluster of which only the servers in the URL are known.
     fn new(config: RedisConfig) -> Cluster {
-        let known = |own: &Weak<Known>| Known {
+        let known = |own: &Weak<ClusterState>| ClusterState {
             own: own.clone(),
             config,
             view: Mutex::default(),
             members: Mutex::default(),
-            asking: Mutex::new(Asking {
-                question: None,
+            refresh_state: Mutex::new(RefreshState {
+                pending: None,
                 first: None,
                 pace: Backoff::new(FIRST_PAUSE, LAST_PAUSE),
             }),
@@ -116,11 +116,11 @@ impl Cluster {
     pub(crate) async fn servers(&self) -> Result<Vec<Server>, Failure> {
         let limit = self.shared.config.timeout;
         let primaries = self.primaries();
-        let asked = primaries.iter().map(|primary| Server::ask(&primary.wire, limit));
-        let (mut told, mut down) = (Vec::new(), Vec::new());
+        let asked = primaries.iter().map(|primary| Server::ask(&primary.conn, limit));
+        let (mut reported, mut down) = (Vec::new(), Vec::new());
         for (primary, answer) in primaries.iter().zip(join_all(asked).await) {
             match answer {
-                Ok(server) => told.push(server),
+                Ok(server) => reported.push(server),
                 Err(failure) if failure.kind != FailureKind::Unavailable => return Err(failure),
                 Err(failure) => {
                     tracing::warn!(%failure, "a primary of the cluster cannot be asked what it is");
@@ -128,16 +128,16 @@ impl Cluster {
                 }
             }
         }
-        // A cluster of which no primary can be reached has no server that speaks for it.
-        if let ([], Some((_, failure))) = (&told[..], down.first()) {
+        // A cluster of which no primary can be reached has no server that can report its facts.
+        if let ([], Some((_, failure))) = (&reported[..], down.first()) {
             return Err(failure.clone());
         }
-        let version = told.first().and_then(|server| server.version.clone());
+        let version = reported.first().and_then(|server| server.version.clone());
         for (primary, _) in down {
             let unknown = || Server { version: version.clone(), ..Server::default() };
-            told.push(self.replica_of(primary, limit).await.unwrap_or_else(unknown));
+            reported.push(self.replica_of(primary, limit).await.unwrap_or_else(unknown));
         }
-        Ok(told)
+        Ok(reported)
     }
 
     /// Returns the answer of the first replica that has one.
@@ -145,8 +145,8 @@ impl Cluster {
         let view = self.view();
         let replicas = view.replicas_of(&primary.id).map(|node| self.shared.member(node));
         let ask = |replica: Arc<Member>| async move {
-            let answer = Server::look(&replica.wire, limit).await;
-            replica.wire.hang_up();
+            let answer = Server::ask_any(&replica.conn, limit).await;
+            replica.conn.hang_up();
             answer
         };
         let mut asked: FuturesUnordered<_> = replicas.map(ask).collect();
@@ -164,7 +164,7 @@ impl Cluster {
         self.shared.refresh(first).await
     }
 
-    /// Returns a source for clients that may talk to any server: a different one for each connection.
+    /// Returns a source for clients that may connect to any server: a different one for each connection.
     pub(crate) fn any(&self) -> Arc<dyn Source> {
         Arc::new(Any(self.shared.clone()))
     }
@@ -176,7 +176,7 @@ const MAX_ASKED: usize = 12;
 /// The time to wait for one server before the next is asked as well.
 const NEXT_AFTER: Duration = Duration::from_millis(200);
 
-/// Pauses between questions that bring nothing new. The longest is short compared to the grace of a
+/// Pauses between refreshes that bring nothing new. The longest is short compared to the grace of a
 /// call, so that waiters listen to the right server in time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(400);
@@ -184,37 +184,37 @@ const LAST_PAUSE: Duration = Duration::from_millis(400);
 /// The epoch that is reported for a server that has left the cluster: no real epoch is so great.
 const GONE: u64 = u64::MAX;
 
-type Question = Shared<BoxFuture<'static, Result<(), Failure>>>;
+type PendingRefresh = Shared<BoxFuture<'static, Result<(), Failure>>>;
 
-/// The question which server serves what, which all requests share.
+/// The refresh of the view, which all requests share.
 #[derive(Debug)]
-struct Asking {
-    question: Option<Question>,
+struct RefreshState {
+    pending: Option<PendingRefresh>,
     /// The server to ask first: the last redirection named it.
     first: Option<Endpoint>,
     pace: Backoff,
 }
 
-/// The result of an answer.
+/// The effect of an answer on the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Learned {
-    News,
-    Nothing,
+enum Update {
+    Changed,
+    Unchanged,
 }
 
 /// The state that is known of a cluster, and the servers to ask for more.
 #[derive(Debug)]
-struct Known {
-    own: Weak<Known>,
+struct ClusterState {
+    own: Weak<ClusterState>,
     config: RedisConfig,
     view: Mutex<Arc<View>>,
     members: Mutex<HashMap<String, Arc<Member>>>,
-    asking: Mutex<Asking>,
+    refresh_state: Mutex<RefreshState>,
     /// The next server in turn, where any server will do.
     turn: AtomicUsize,
 }
 
-impl Known {
+impl ClusterState {
     fn view(&self) -> Arc<View> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -231,20 +231,20 @@ impl Known {
             let source = Arc::new(Single { known: self.own.clone(), id: node.id.clone(), changed });
             let dialer = Arc::new(Dialer::new(self.config.clone(), source));
             let subscriber = Subscriber::new(dialer.clone(), ChannelScope::Slot);
-            let wire = Arc::new(Wire::new(dialer));
-            Arc::new(Member { id: node.id.clone(), wire, subscriber, changes })
+            let conn = Arc::new(CommandConn::new(dialer));
+            Arc::new(Member { id: node.id.clone(), conn, subscriber, changes })
         };
         members.entry(node.id.clone()).or_insert_with(make).clone()
     }
 
-    /// Uses the wire of a known server; one that is not known is talked to for this once.
-    fn wire_at(&self, endpoint: &Endpoint) -> Arc<Wire> {
+    /// Returns the connection of a known server, or a new one to a server that is not known.
+    fn conn_at(&self, endpoint: &Endpoint) -> Arc<CommandConn> {
         let view = self.view();
         match view.nodes().iter().find(|node| self.endpoint(node) == *endpoint) {
-            Some(node) => self.member(node).wire.clone(),
+            Some(node) => self.member(node).conn.clone(),
             None => {
                 let source = Arc::new(Fixed::new(endpoint.clone()));
-                Arc::new(Wire::new(Arc::new(Dialer::new(self.config.clone(), source))))
+                Arc::new(CommandConn::new(Arc::new(Dialer::new(self.config.clone(), source))))
             }
         }
     }
@@ -256,44 +256,47 @@ impl Known {
     }
 
     async fn refresh(&self, first: Option<Endpoint>) -> Result<(), Failure> {
-        self.question(first).await
+        self.start_refresh(first).await
     }
 
-    /// Returns the question that is under way, or starts a new one.
-    fn question(&self, first: Option<Endpoint>) -> Question {
-        let mut asking = self.asking();
-        asking.first = first.or(asking.first.take());
-        if let Some(question) = asking.question.as_ref().filter(|question| question.peek().is_none()) {
-            return question.clone();
+    /// Returns the refresh that is under way, or starts a new one.
+    fn start_refresh(&self, first: Option<Endpoint>) -> PendingRefresh {
+        let mut refresh_state = self.refresh_state();
+        refresh_state.first = first.or(refresh_state.first.take());
+        if let Some(pending) = refresh_state.pending.as_ref().filter(|pending| pending.peek().is_none()) {
+            return pending.clone();
         }
-        let (own, opens_at) = (self.own.clone(), asking.pace.opens_at());
+        let (own, opens_at) = (self.own.clone(), refresh_state.pace.opens_at());
         // A task of its own, so that the answer is of now and not of when the last waiter for it left.
         let ask = leasehold_machine::spawn(async move {
             if let Some(opens_at) = opens_at {
                 tokio::time::sleep_until(opens_at).await;
             }
             match own.upgrade() {
-                Some(known) => known.ask_once().await,
+                Some(known) => known.refresh_once().await,
                 None => Ok(()),
             }
         });
         let ended = |_| Err(Failure::unavailable("the runtime ended while the cluster was asked in it"));
-        asking.question.insert(ask.map(move |answer| answer.unwrap_or_else(ended)).boxed().shared()).clone()
+        refresh_state
+            .pending
+            .insert(ask.map(move |answer| answer.unwrap_or_else(ended)).boxed().shared())
+            .clone()
     }
 
-    async fn ask_once(&self) -> Result<(), Failure> {
-        let first = self.asking().first.take();
+    async fn refresh_once(&self) -> Result<(), Failure> {
+        let first = self.refresh_state().first.take();
         let answer = self.ask(first).await.map(|view| self.learn(view));
-        let mut asking = self.asking();
-        if let Ok(Learned::News) = answer {
-            asking.pace.worked();
+        let mut refresh_state = self.refresh_state();
+        if let Ok(Update::Changed) = answer {
+            refresh_state.pace.worked();
         }
-        asking.pace.failed(timer::now());
+        refresh_state.pace.failed(timer::now());
         answer.map(drop)
     }
 
-    fn asking(&self) -> MutexGuard<'_, Asking> {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    fn refresh_state(&self) -> MutexGuard<'_, RefreshState> {
+        self.refresh_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks one server after the other, the next as soon as one has failed or is slow, until one answers.
@@ -305,8 +308,8 @@ impl Known {
             let next = candidates.next();
             let exhausted = next.is_none();
             if let Some(endpoint) = next {
-                let wire = self.wire_at(&endpoint);
-                asked.push(async move { self.ask_one(&wire, &endpoint).await });
+                let conn = self.conn_at(&endpoint);
+                asked.push(async move { self.ask_one(&conn, &endpoint).await });
             } else if asked.is_empty() {
                 return Err(last);
             }
@@ -326,18 +329,18 @@ impl Known {
         }
     }
 
-    async fn ask_one(&self, wire: &Wire, endpoint: &Endpoint) -> Result<View, Failure> {
-        let mut question = cmd("CLUSTER");
-        question.arg("NODES");
-        let answer = wire.command(&question, self.config.timeout).await?;
+    async fn ask_one(&self, conn: &CommandConn, endpoint: &Endpoint) -> Result<View, Failure> {
+        let mut command = cmd("CLUSTER");
+        command.arg("NODES");
+        let answer = conn.command(&command, self.config.timeout).await?;
         let mut view = View::read(&reply::read::<String>(answer)?)?;
         if let Endpoint::Tcp { host, .. } | Endpoint::Tls { host, .. } = endpoint {
-            view.name_asked(host);
+            view.fill_own_host(host);
         }
         Ok(view)
     }
 
-    fn learn(&self, view: View) -> Learned {
+    fn learn(&self, view: View) -> Update {
         let earlier = self.view();
         let view = Arc::new(view.no_older_than(&earlier));
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = view.clone();
@@ -349,11 +352,11 @@ impl Known {
             });
             if !moved.is_empty() {
                 // A server that died does not report that its slots have another owner.
-                member.subscriber.ring(|channel| moved.contains(&slot_of(channel)));
+                member.subscriber.notify_channels(|channel| moved.contains(&slot_of(channel)));
             }
             now.is_some()
         });
-        if view.agrees_with(&earlier) { Learned::Nothing } else { Learned::News }
+        if view.agrees_with(&earlier) { Update::Unchanged } else { Update::Changed }
     }
 
     /// Lists the servers to ask, each once: the one that was named, then those that are known to live,
@@ -387,7 +390,7 @@ impl Known {
 /// A source that leads to one server of a cluster.
 #[derive(Debug)]
 struct Single {
-    known: Weak<Known>,
+    known: Weak<ClusterState>,
     id: String,
     changed: watch::Receiver<u64>,
 }
@@ -418,14 +421,14 @@ impl Source for Single {
         Some(self.changed.clone())
     }
 
-    fn doubt(&self, _target: &Target) {
-        doubt(&self.known);
+    fn report_stale(&self, _target: &Target) {
+        refresh_in_background(&self.known);
     }
 }
 
 /// A source that leads to some server of a cluster, another one with each connection.
 #[derive(Debug)]
-struct Any(Arc<Known>);
+struct Any(Arc<ClusterState>);
 
 #[async_trait]
 impl Source for Any {
@@ -442,15 +445,15 @@ impl Source for Any {
         Ok(self.0.target(node))
     }
 
-    fn doubt(&self, _target: &Target) {
-        doubt(&self.0.own);
+    fn report_stale(&self, _target: &Target) {
+        refresh_in_background(&self.0.own);
     }
 }
 
-/// Asks which server serves what, without a waiter for the answer.
-fn doubt(known: &Weak<Known>) {
+/// Starts a refresh of the view, without waiting for it.
+fn refresh_in_background(known: &Weak<ClusterState>) {
     if let Some(known) = known.upgrade() {
-        drop(known.question(None));
+        drop(known.start_refresh(None));
     }
 }
 
@@ -459,16 +462,16 @@ mod tests {
     use leasehold_testkit::RedisServer;
 
     use super::*;
-    use crate::net::subscriber::News;
+    use crate::net::subscriber::Notification;
 
-    /// Longer than any machine takes, and shorter than waiters that hear nothing wait.
+    /// Longer than any machine takes, and shorter than waiters without notifications wait.
     const LIMIT: Duration = Duration::from_secs(15);
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
     #[tokio::test]
-    async fn who_listens_where_nobody_speaks_any_more_looks() {
+    async fn waiter_on_a_moved_slot_is_woken_to_look_again() {
         let Some(server) = RedisServer::start_or_skip().await else { return };
         let config = RedisConfig::parse(&server.url().replace("redis://", "redis+cluster://")).unwrap();
         let cluster = Cluster::new(config);
@@ -477,11 +480,11 @@ mod tests {
         let (moved, stays) = ("{lh:a}:swake", "{lh:b}:swake");
         let slot = slot_of(moved);
         let before = format!("{A} 127.0.0.1:{port}@1 master - 0 0 1 connected 0-16383\n");
-        assert_eq!(learn(before.clone()), Learned::News);
+        assert_eq!(learn(before.clone()), Update::Changed);
         let member = cluster.owner(slot).unwrap();
-        let mut deaf = member.subscriber.listen(moved).await.unwrap();
-        let mut well = member.subscriber.listen(stays).await.unwrap();
-        assert_eq!(learn(before), Learned::Nothing);
+        let mut moved_subscription = member.subscriber.subscribe(moved).await.unwrap();
+        let mut other_subscription = member.subscriber.subscribe(stays).await.unwrap();
+        assert_eq!(learn(before), Update::Unchanged);
         // Another server took the slot over; the old one is known by the same name and epoch as before.
         let after = format!(
             "{A} 127.0.0.1:{port}@1 master - 0 0 1 connected 0-{} {}-16383\n\
@@ -489,11 +492,14 @@ mod tests {
             slot - 1,
             slot + 1
         );
-        assert_eq!(learn(after), Learned::News);
-        assert_eq!(tokio::time::timeout(LIMIT, deaf.hear()).await.unwrap(), News::Everyone);
-        assert!(!cluster.owner(slot).unwrap().subscriber.has(&deaf));
-        assert!(tokio::time::timeout(Duration::ZERO, well.hear()).await.is_err());
-        assert!(cluster.owner(slot_of(stays)).unwrap().subscriber.has(&well));
+        assert_eq!(learn(after), Update::Changed);
+        assert_eq!(
+            tokio::time::timeout(LIMIT, moved_subscription.recv()).await.unwrap(),
+            Notification::Changed
+        );
+        assert!(!cluster.owner(slot).unwrap().subscriber.owns(&moved_subscription));
+        assert!(tokio::time::timeout(Duration::ZERO, other_subscription.recv()).await.is_err());
+        assert!(cluster.owner(slot_of(stays)).unwrap().subscriber.owns(&other_subscription));
         assert_ne!(cluster.part(slot), cluster.part(slot_of(stays)));
     }
 }

@@ -14,8 +14,8 @@ use redis::Value;
 use tokio::time::Instant;
 
 use crate::net::backoff::jittered;
-use crate::net::command_conn::{Request, RequestRole, SendError, Wire};
-use crate::net::subscriber::{Ear, Subscriber};
+use crate::net::command_conn::{CommandConn, Request, RequestRole, SendError};
+use crate::net::subscriber::{Subscriber, Subscription};
 use crate::net::timer::{self, Limit};
 use crate::protocol::error::Redirect;
 use crate::protocol::slots::slot_of;
@@ -24,7 +24,7 @@ use crate::topology::cluster::{Cluster, Member};
 /// The destination of requests.
 #[derive(Debug)]
 pub(crate) enum Servers {
-    One(Arc<Wire>),
+    One(Arc<CommandConn>),
     Cluster(Cluster),
 }
 
@@ -32,7 +32,7 @@ impl Servers {
     /// Runs one script.
     pub(crate) async fn run(&self, request: &Request, limit: Duration) -> Result<Value, Failure> {
         match self {
-            Servers::One(wire) => wire.run(request, limit).await,
+            Servers::One(conn) => conn.run(request, limit).await,
             Servers::Cluster(cluster) => {
                 let mut outcomes = cluster.deliver(&[request], limit).await;
                 outcomes.pop().unwrap_or_else(|| Err(Failure::unavailable("nothing was sent")))
@@ -43,7 +43,7 @@ impl Servers {
     /// Runs scripts in one go to each server; each has its own outcome, in order.
     pub(crate) async fn run_all(&self, requests: &[Request], limit: Duration) -> Vec<Result<Value, Failure>> {
         match self {
-            Servers::One(wire) => wire.run_all(requests, limit).await,
+            Servers::One(conn) => conn.run_all(requests, limit).await,
             Servers::Cluster(cluster) => {
                 let requests: Vec<&Request> = requests.iter().collect();
                 cluster.deliver(&requests, limit).await
@@ -51,9 +51,8 @@ impl Servers {
         }
     }
 
-    /// Groups these keys by those that one script may have together, as positions: all, or those of a
-    /// slot.
-    pub(crate) fn together(&self, keys: &[String]) -> Vec<Vec<usize>> {
+    /// Groups keys that one script may use together, as positions: all, or those of a slot.
+    pub(crate) fn group_by_slot(&self, keys: &[String]) -> Vec<Vec<usize>> {
         match self {
             Servers::One(_) if keys.is_empty() => Vec::new(),
             Servers::One(_) => vec![(0..keys.len()).collect()],
@@ -81,61 +80,64 @@ impl Servers {
     }
 
     /// Returns each server that decides over anything.
-    pub(crate) async fn each(&self) -> Result<Vec<Arc<Wire>>, Failure> {
+    pub(crate) async fn each(&self) -> Result<Vec<Arc<CommandConn>>, Failure> {
         match self {
-            Servers::One(wire) => Ok(vec![wire.clone()]),
+            Servers::One(conn) => Ok(vec![conn.clone()]),
             Servers::Cluster(cluster) => {
                 cluster.refresh(None).await?;
-                Ok(cluster.primaries().iter().map(|member| member.wire.clone()).collect())
+                Ok(cluster.primaries().iter().map(|member| member.conn.clone()).collect())
             }
         }
     }
 }
 
-/// The connections that are listened to.
+/// The subscription connections.
 #[derive(Debug)]
-pub(crate) enum Subscribing {
+pub(crate) enum Subscribers {
     /// One connection for all channels.
     One(Subscriber),
     /// The server of the channel's slot.
     BySlot(Arc<Servers>),
 }
 
-impl Subscribing {
-    /// Listens on a channel that is subscribed already.
-    pub(crate) fn overhear(&self, channel: &str) -> Option<Ear> {
+impl Subscribers {
+    /// Joins a channel that is subscribed already.
+    pub(crate) fn join(&self, channel: &str) -> Option<Subscription> {
         match self {
-            Subscribing::One(subscriber) => subscriber.overhear(channel),
-            Subscribing::BySlot(_) => self.owner(channel)?.subscriber.overhear(channel),
+            Subscribers::One(subscriber) => subscriber.join(channel),
+            Subscribers::BySlot(_) => self.owner(channel)?.subscriber.join(channel),
         }
     }
 
-    /// Listens on a channel, as [`Subscriber::listen`].
-    pub(crate) async fn listen(&self, channel: &str) -> Result<Ear, Failure> {
+    /// Subscribes to a channel, as [`Subscriber::subscribe`].
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<Subscription, Failure> {
         match self {
-            Subscribing::One(subscriber) => subscriber.listen(channel).await,
-            Subscribing::BySlot(_) => match self.owner(channel) {
-                Some(owner) => owner.subscriber.listen(channel).await,
+            Subscribers::One(subscriber) => subscriber.subscribe(channel).await,
+            Subscribers::BySlot(_) => match self.owner(channel) {
+                Some(owner) => owner.subscriber.subscribe(channel).await,
                 None => Err(unserved(slot_of(channel))),
             },
         }
     }
 
-    /// Returns `true` if news of this channel would come to this ear, were its connection not broken.
-    pub(crate) fn is_right(&self, ear: &Ear, channel: &str) -> bool {
+    /// Returns `true` if notifications of this channel arrive over this subscription, unless its connection is
+    /// broken.
+    pub(crate) fn is_current(&self, subscription: &Subscription, channel: &str) -> bool {
         match self {
-            Subscribing::One(_) => true,
-            Subscribing::BySlot(_) => self.owner(channel).is_none_or(|owner| owner.subscriber.has(ear)),
+            Subscribers::One(_) => true,
+            Subscribers::BySlot(_) => {
+                self.owner(channel).is_none_or(|owner| owner.subscriber.owns(subscription))
+            }
         }
     }
 
     fn owner(&self, channel: &str) -> Option<Arc<Member>> {
         match self {
-            Subscribing::BySlot(servers) => match &**servers {
+            Subscribers::BySlot(servers) => match &**servers {
                 Servers::Cluster(cluster) => cluster.owner(slot_of(channel)),
                 Servers::One(_) => None,
             },
-            Subscribing::One(_) => None,
+            Subscribers::One(_) => None,
         }
     }
 }
@@ -147,27 +149,27 @@ const EAGER_ROUNDS: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LAST_PAUSE: Duration = Duration::from_millis(160);
 
-/// After this silence the others are asked whether another server serves the slot by now.
+/// After this silence the other servers are asked whether another server serves the slot by now.
 const SILENCE: Duration = Duration::from_millis(500);
 
 /// A request on its way.
-struct Open {
+struct OpenRequest {
     position: usize,
     slot: u16,
     /// The server to which the owner has sent it, for once.
     referred: Option<(String, u16)>,
-    last: Option<Last>,
+    last: Option<LastFailure>,
 }
 
 /// The reason why a request failed the last time.
-struct Last {
+struct LastFailure {
     failure: Failure,
     is_outdated: bool,
 }
 
 /// The outcome of a round of requests.
 #[derive(Default)]
-struct Shown {
+struct RoundResult {
     stale: bool,
     first: Option<(String, u16)>,
     wait: bool,
@@ -178,10 +180,10 @@ impl Cluster {
     /// own requests only.
     async fn deliver(&self, requests: &[&Request], limit: Duration) -> Vec<Result<Value, Failure>> {
         let limit = Limit::of(limit);
-        let mut parts: HashMap<u64, Vec<Open>> = HashMap::new();
+        let mut parts: HashMap<u64, Vec<OpenRequest>> = HashMap::new();
         for (position, request) in requests.iter().enumerate() {
             let slot = request.keys.first().map_or(0, |key| slot_of(key));
-            let open = Open { position, slot, referred: None, last: None };
+            let open = OpenRequest { position, slot, referred: None, last: None };
             parts.entry(self.part(slot)).or_default().push(open);
         }
         let parts = parts.into_values().map(|open| self.deliver_part(open, requests, limit));
@@ -193,13 +195,13 @@ impl Cluster {
     /// Follows requests from server to server until each has its outcome.
     async fn deliver_part(
         &self,
-        mut open: Vec<Open>,
+        mut open: Vec<OpenRequest>,
         requests: &[&Request],
         limit: Limit,
     ) -> Vec<(usize, Result<Value, Failure>)> {
         let mut outcomes = Vec::with_capacity(open.len());
         for round in 0_u32.. {
-            let mut shown = Shown::default();
+            let mut result = RoundResult::default();
             let mut left = Vec::new();
             for (mut request, outcome) in self.send(open, requests, limit).await {
                 let position = request.position;
@@ -210,15 +212,16 @@ impl Cluster {
                         outcomes.push((position, Err(failure)));
                     }
                     Err(SendError::Unreached(failure)) => {
-                        shown.stale = true;
-                        shown.wait = true;
+                        result.stale = true;
+                        result.wait = true;
                         request.referred = None;
-                        request.last = Some(Last { failure, is_outdated: false });
+                        request.last = Some(LastFailure { failure, is_outdated: false });
                         left.push(request);
                     }
-                    Err(SendError::Redirect(elsewhere, failure)) => {
-                        request.last = Some(Last { failure, is_outdated: elsewhere == Redirect::Outdated });
-                        request.follow(elsewhere, &mut shown);
+                    Err(SendError::Redirect(redirect, failure)) => {
+                        request.last =
+                            Some(LastFailure { failure, is_outdated: redirect == Redirect::Outdated });
+                        request.follow(redirect, &mut result);
                         left.push(request);
                     }
                 }
@@ -227,7 +230,7 @@ impl Cluster {
             if open.is_empty() {
                 break;
             }
-            self.learn_and_wait(&shown, round, limit.end()).await;
+            self.learn_and_wait(&result, round, limit.end()).await;
             // A request that is sent at the end could not be answered any more, and its effect would
             // stay unknown.
             if limit.left().is_zero() {
@@ -241,12 +244,12 @@ impl Cluster {
     /// Sends each request where it belongs, all at once.
     async fn send(
         &self,
-        open: Vec<Open>,
+        open: Vec<OpenRequest>,
         requests: &[&Request],
         limit: Limit,
-    ) -> Vec<(Open, Result<Value, SendError>)> {
+    ) -> Vec<(OpenRequest, Result<Value, SendError>)> {
         let mut outcomes = Vec::with_capacity(open.len());
-        let mut groups: HashMap<(String, RequestRole), (Arc<Member>, Vec<Open>)> = HashMap::new();
+        let mut groups: HashMap<(String, RequestRole), (Arc<Member>, Vec<OpenRequest>)> = HashMap::new();
         for mut request in open {
             let (member, sent) = match request.referred.take() {
                 Some((host, port)) => match self.at(&host, port) {
@@ -256,9 +259,11 @@ impl Cluster {
                         // again where to send the request.
                         let text =
                             format!("{host}:{port} is not known yet, and slot {} moves there", request.slot);
-                        let stranger = Redirect::Moved { host, port };
-                        outcomes
-                            .push((request, Err(SendError::Redirect(stranger, Failure::unavailable(text)))));
+                        let unknown_server = Redirect::Moved { host, port };
+                        outcomes.push((
+                            request,
+                            Err(SendError::Redirect(unknown_server, Failure::unavailable(text))),
+                        ));
                         continue;
                     }
                 },
@@ -271,7 +276,7 @@ impl Cluster {
                 }
                 None => {
                     let failure = unserved(request.slot);
-                    outcomes.push((request, Err(SendError::Redirect(Redirect::Nobody, failure))));
+                    outcomes.push((request, Err(SendError::Redirect(Redirect::Unserved, failure))));
                 }
             }
         }
@@ -279,13 +284,13 @@ impl Cluster {
             let wanted: Vec<&Request> = group.iter().map(|open| requests[open.position]).collect();
             let slot = group.first().map_or(0, |open| open.slot);
             let answers = tokio::select! {
-                answers = member.wire.attempt(&wanted, sent, limit) => answers,
+                answers = member.conn.attempt(&wanted, sent, limit) => answers,
                 () = self.replaced(&member, slot), if sent == RequestRole::Known => {
                     vec![Err(SendError::Failed(replaced(&member))); wanted.len()]
                 }
             };
             let answers =
-                answers.into_iter().map(|answer| answer.map_err(|miss| self.located(miss, &member)));
+                answers.into_iter().map(|answer| answer.map_err(|error| self.with_host(error, &member)));
             group.into_iter().zip(answers).collect::<Vec<_>>()
         });
         outcomes.extend(join_all(sending).await.into_iter().flatten());
@@ -293,10 +298,10 @@ impl Cluster {
     }
 
     /// Fills in the host of a redirection that leaves it out: that of the server which gave it.
-    fn located(&self, miss: SendError, by: &Member) -> SendError {
+    fn with_host(&self, error: SendError, by: &Member) -> SendError {
         let own = || self.view().node(&by.id).map(|node| node.host.clone()).unwrap_or_default();
         let fill = |host: String| if host.is_empty() || host == "?" { own() } else { host };
-        match miss {
+        match error {
             SendError::Redirect(Redirect::Moved { host, port }, failure) => {
                 SendError::Redirect(Redirect::Moved { host: fill(host), port }, failure)
             }
@@ -319,41 +324,41 @@ impl Cluster {
         }
     }
 
-    async fn learn_and_wait(&self, shown: &Shown, round: u32, deadline: Instant) {
-        if shown.stale {
-            let first = shown.first.as_ref().map(|(host, port)| self.endpoint_of(host, *port));
+    async fn learn_and_wait(&self, result: &RoundResult, round: u32, deadline: Instant) {
+        if result.stale {
+            let first = result.first.as_ref().map(|(host, port)| self.endpoint_of(host, *port));
             // Without an answer, the view that is known has to do.
             _ = tokio::time::timeout_at(deadline, self.refresh(first)).await;
         }
-        if shown.wait || round >= EAGER_ROUNDS {
+        if result.wait || round >= EAGER_ROUNDS {
             let pause = FIRST_PAUSE.saturating_mul(1 << round.min(8)).min(LAST_PAUSE);
             tokio::time::sleep_until(timer::after(jittered(pause)).min(deadline)).await;
         }
     }
 }
 
-impl Open {
+impl OpenRequest {
     /// Follows the refusal to where the request goes next.
-    fn follow(&mut self, elsewhere: Redirect, shown: &mut Shown) {
+    fn follow(&mut self, redirect: Redirect, result: &mut RoundResult) {
         self.referred = None;
-        match elsewhere {
+        match redirect {
             Redirect::Moved { host, port } => {
-                shown.stale = true;
+                result.stale = true;
                 // The server that serves the slot knows that best.
-                shown.first = Some((host, port)).filter(|(host, _)| !host.is_empty());
+                result.first = Some((host, port)).filter(|(host, _)| !host.is_empty());
             }
             Redirect::Referred { host, port } => self.referred = Some((host, port)),
-            Redirect::Underway => shown.wait = true,
-            Redirect::Nobody => {
-                shown.stale = true;
-                shown.wait = true;
+            Redirect::Migrating => result.wait = true,
+            Redirect::Unserved => {
+                result.stale = true;
+                result.wait = true;
             }
-            Redirect::Deposed | Redirect::Outdated => shown.stale = true,
+            Redirect::Deposed | Redirect::Outdated => result.stale = true,
         }
     }
 
     fn given_up(self) -> Failure {
-        if let Some(Last { failure, is_outdated: true }) = self.last {
+        if let Some(LastFailure { failure, is_outdated: true }) = self.last {
             return failure;
         }
         let last = self.last.map_or_else(String::new, |last| format!(" ({})", last.failure.detail()));
@@ -368,7 +373,7 @@ impl Open {
 fn replaced(silent: &Member) -> Failure {
     Failure::unanswered(format!(
         "{} did not answer, and was replaced as a primary meanwhile",
-        silent.wire.address()
+        silent.conn.address()
     ))
 }
 
@@ -389,8 +394,8 @@ mod tests {
     fn one_server_takes_all_keys_together() {
         let config = RedisConfig::parse("redis://h").unwrap();
         let source = Arc::new(Fixed::new(config.endpoint.clone()));
-        let one = Servers::One(Arc::new(Wire::new(Arc::new(Dialer::new(config, source)))));
-        assert_eq!(one.together(&["a".into(), "b".into()]), [[0, 1]]);
-        assert!(one.together(&[]).is_empty());
+        let one = Servers::One(Arc::new(CommandConn::new(Arc::new(Dialer::new(config, source)))));
+        assert_eq!(one.group_by_slot(&["a".into(), "b".into()]), [[0, 1]]);
+        assert!(one.group_by_slot(&[]).is_empty());
     }
 }

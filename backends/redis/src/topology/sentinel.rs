@@ -2,8 +2,8 @@
 //!
 //! Ground rules: address and epoch are taken from one answer of one Sentinel, and only where a majority
 //! of the Sentinels in the URL has answered. A view is never older than one that this client has had.
-//! Hints (a message of a Sentinel, a refusal of a server) never bring a new address in; they only make
-//! the present view doubtful, so that the Sentinels are asked anew.
+//! Hints (a message of a Sentinel, a refusal of a server) never bring a new address in; they only end
+//! the current view, so that the Sentinels are asked anew.
 
 mod verdict;
 mod watch;
@@ -21,7 +21,7 @@ use redis::{Value, cmd};
 use tokio::task::JoinHandle;
 
 use crate::config::{Group, RedisConfig};
-use crate::net::command_conn::Wire;
+use crate::net::command_conn::CommandConn;
 use crate::net::connection::Dialer;
 use crate::net::endpoint::{Fixed, Source, Target, Views};
 use crate::net::timer;
@@ -42,7 +42,7 @@ struct Shared {
     sentinels: Vec<Sentinel>,
     /// The newest answer that was accepted.
     named: Mutex<Option<Named>>,
-    /// Ended by doubts. A target of a former view is not current.
+    /// Ended by reports of stale targets. A target of a former view is not current.
     views: Views,
 }
 
@@ -50,8 +50,8 @@ struct Shared {
 struct Sentinel {
     host: Host,
     dialer: Arc<Dialer>,
-    /// The wire for questions: connected until a primary has been found.
-    wire: Wire,
+    /// The connection for requests: open until a primary has been found.
+    conn: CommandConn,
 }
 
 impl Sentinels {
@@ -61,7 +61,7 @@ impl Sentinels {
             let config = config.for_sentinel(&group, host);
             let fixed = Arc::new(Fixed::new(config.endpoint.clone()));
             let dialer = Arc::new(Dialer::new(config, fixed));
-            Sentinel { host: host.clone(), wire: Wire::new(dialer.clone()), dialer }
+            Sentinel { host: host.clone(), conn: CommandConn::new(dialer.clone()), dialer }
         };
         let sentinels = group.sentinels.iter().map(sentinel).collect();
         let views = Views::default();
@@ -98,10 +98,10 @@ impl Source for Sentinels {
 
     async fn target(&self) -> Result<Target, Failure> {
         self.ensure_watching();
-        // Counted before the question: a doubt that comes while it is asked is about its answer, too.
+        // Read before the request: a report that comes while it is under way concerns its answer, too.
         let view = self.shared.views.now();
         let named = self.shared.ask().await?;
-        self.shared.believe(&named)?;
+        self.shared.accept(&named)?;
         // Epochs of Sentinels begin at 0, which is the epoch in fences of servers without an election.
         let epoch = named.epoch.saturating_add(1);
         Ok(Target { endpoint: self.shared.config.endpoint_at(&named.host), epoch, view })
@@ -112,21 +112,21 @@ impl Source for Sentinels {
         let answer = connection.send_packed_command(&cmd("ROLE")).await.and_then(Value::extract_error);
         let role = answer.map_err(|error| error::of_request(&error, &address))?;
         let parts: Vec<Value> = redis::from_redis_value(role).unwrap_or_default();
-        let word =
+        let text_of =
             |part: Option<&Value>| part.and_then(|part| redis::from_redis_value_ref::<String>(part).ok());
-        match word(parts.first()).as_deref() {
+        match text_of(parts.first()).as_deref() {
             Some("master") => {
                 // They are seldom asked, so nothing is kept open for the next time.
-                self.shared.sentinels.iter().for_each(|sentinel| sentinel.wire.hang_up());
+                self.shared.sentinels.iter().for_each(|sentinel| sentinel.conn.hang_up());
                 Ok(())
             }
             role => {
                 // Perhaps it has just been deposed: the next attempt asks the Sentinels anew.
-                self.doubt(target);
+                self.report_stale(target);
                 Err(Failure::unavailable(format!(
                     "{address} was named as {} by its Sentinels, and says that it is {}: a failover is under way",
                     self.describe(),
-                    match (role, word(parts.get(1))) {
+                    match (role, text_of(parts.get(1))) {
                         (Some("slave"), Some(primary)) => format!("a replica of {primary}"),
                         (role, _) => format!("a {}", role.unwrap_or("server that keeps its role to itself")),
                     }
@@ -143,8 +143,8 @@ impl Source for Sentinels {
         target.view == self.shared.views.now()
     }
 
-    fn doubt(&self, target: &Target) {
-        self.shared.views.doubt(target);
+    fn report_stale(&self, target: &Target) {
+        self.shared.views.report_stale(target);
     }
 }
 
@@ -175,13 +175,13 @@ impl Shared {
                 grace.get_or_insert_with(|| timer::after(GRACE));
             }
         }
-        verdict.reach()
+        verdict.decide()
     }
 
     async fn ask_one(&self, sentinel: &Sentinel, limit: Duration) -> Result<Answer, Failure> {
         let mut question = cmd("SENTINEL");
         question.arg("MASTER").arg(&self.group.name);
-        match sentinel.wire.command(&question, limit).await {
+        match sentinel.conn.command(&question, limit).await {
             Err(failure) if failure.detail().contains("No such master") => {
                 Err(invalid(format!("{} watches no primary of that name", sentinel.host)))
             }
@@ -189,8 +189,8 @@ impl Shared {
         }
     }
 
-    /// Refuses to go back to a view that is older than the newest.
-    fn believe(&self, named: &Named) -> Result<(), Failure> {
+    /// Accepts a view, unless it is older than the newest.
+    fn accept(&self, named: &Named) -> Result<(), Failure> {
         let mut newest = self.named();
         if let Some(newest) = &*newest
             && (named.epoch < newest.epoch || named.epoch == newest.epoch && !named.is_same(newest))
@@ -209,8 +209,8 @@ impl Shared {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the present view doubtful, unless it leads to `host`.
-    fn heard_of(&self, host: &Host) {
+    /// Ends the current view, unless it leads to `host`.
+    fn invalidate_unless(&self, host: &Host) {
         let known = self.named().as_ref().is_some_and(|named| named.host == *host);
         if !known {
             self.views.end();

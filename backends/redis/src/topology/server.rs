@@ -12,7 +12,7 @@ use leasehold_core::{
 use redis::{Cmd, Value, cmd};
 
 use crate::config::{Deployment, RedisConfig, Wait};
-use crate::net::command_conn::Wire;
+use crate::net::command_conn::CommandConn;
 
 /// The facts that are known of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,26 +40,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Asks the server, which has to be one that decides.
-    pub(crate) async fn ask(wire: &Wire, limit: Duration) -> Result<Server, Failure> {
-        let server = Server::look(wire, limit).await?;
-        server.check(&wire.address())?;
+    /// Asks the server, which has to be a primary.
+    pub(crate) async fn ask(conn: &CommandConn, limit: Duration) -> Result<Server, Failure> {
+        let server = Server::ask_any(conn, limit).await?;
+        server.check(&conn.address())?;
         Ok(server)
     }
 
     /// Asks the server, be it a primary or a replica.
-    pub(crate) async fn look(wire: &Wire, limit: Duration) -> Result<Server, Failure> {
+    pub(crate) async fn ask_any(conn: &CommandConn, limit: Duration) -> Result<Server, Failure> {
         // The attempt has a limit of its own, and its failure says more than that of a request that
         // waited for it.
-        wire.connect(4 * limit).await?;
+        conn.connect(4 * limit).await?;
         let mut server = Server::default();
-        if let Some(info) = answered(wire, &cmd("INFO"), limit).await? {
+        if let Some(info) = answered(conn, &cmd("INFO"), limit).await? {
             server.read_info(&text(info));
         }
-        let mut question = cmd("CONFIG");
+        let mut command = cmd("CONFIG");
         // One pattern for both settings: older servers take no second one.
-        question.arg("GET").arg("*appendfsync*");
-        if let Some(answer) = answered(wire, &question, limit).await? {
+        command.arg("GET").arg("*appendfsync*");
+        if let Some(answer) = answered(conn, &command, limit).await? {
             server.read_settings(redis::from_redis_value(answer).unwrap_or_default());
         }
         Ok(server)
@@ -135,7 +135,7 @@ impl Server {
             .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
-    /// Returns `true` if it never throws data away to make room.
+    /// Returns `true` if it never evicts data to free memory.
     fn keeps_all(&self) -> bool {
         self.maxmemory_policy.as_deref() == Some("noeviction")
     }
@@ -202,7 +202,7 @@ pub(crate) const MIN_TTL: Duration = Duration::from_millis(100);
 /// The longest lease.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// The time for which a place is kept for a waiter that is not heard of. It is generous, because the
+/// The time for which a place is kept for a waiter that sends nothing. It is generous, because the
 /// queue does not wait for it: a dead waiter is passed over within the grace of its call once its turn
 /// comes, or once it keeps another waiter from a free share.
 pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
@@ -211,14 +211,14 @@ pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
 pub(crate) const RENEW_BATCH_MAX: usize = 500;
 
 /// Returns `None` where the server does not permit the question, or does not know it.
-async fn answered(wire: &Wire, question: &Cmd, limit: Duration) -> Result<Option<Value>, Failure> {
-    match wire.command(question, limit).await {
+async fn answered(conn: &CommandConn, command: &Cmd, limit: Duration) -> Result<Option<Value>, Failure> {
+    match conn.command(command, limit).await {
         Ok(value) => Ok(Some(value)),
         Err(failure) if matches!(failure.kind, FailureKind::Denied | FailureKind::Unsupported) => Ok(None),
         // Some proxies end the connection where they do not know a command. Such a proxy answers on
         // another connection.
         Err(failure) if failure.effect == Effect::Unknown => {
-            wire.command(&cmd("PING"), limit).await.map_err(|_| failure)?;
+            conn.command(&cmd("PING"), limit).await.map_err(|_| failure)?;
             Ok(None)
         }
         Err(failure) => Err(failure),

@@ -1,9 +1,9 @@
-//! Keeps an eye on all waiting claims of a client, many at a glance.
+//! Checks all waiting claims of a client, many in one request (a *glance*).
 //!
-//! A waiter sleeps until it receives news. For safety, some task must look when the first of those
-//! ahead may have ended, and keep the place alive; that is done here for all waiters together, so that
-//! a thousand idle waiters cost the server a request now and then. A waiter that has something to find
-//! out is sent to look for itself.
+//! A waiter sleeps until it is notified. For safety, some task must look when the first of those ahead may
+//! have ended, and keep the place alive; that is done here for all waiters together, so that a thousand
+//! idle waiters cost the server few requests. A waiter for which something may have changed is woken to
+//! look for itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::protocol::reply;
 use crate::protocol::scripts;
 use crate::topology::router::Servers;
 
-/// A watch over waiting claims.
+/// The periodic checks of all waiting claims.
 pub(crate) struct WaitKeepalive {
     shared: Arc<Shared>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -43,31 +43,33 @@ pub(crate) struct Watched {
 pub(crate) struct Watch {
     shared: Arc<Shared>,
     number: u64,
-    look: Arc<Notify>,
+    wakeup: Arc<Notify>,
 }
 
 impl WaitKeepalive {
-    /// Looks through `wire`.
-    pub(crate) fn new(wire: Arc<Servers>, limit: Duration) -> WaitKeepalive {
-        let shared = Shared { wire, limit, board: Mutex::default(), work: Notify::new() };
+    /// Creates one that checks over `servers`.
+    pub(crate) fn new(servers: Arc<Servers>, limit: Duration) -> WaitKeepalive {
+        let shared = Shared { servers, limit, registry: Mutex::default(), work: Notify::new() };
         WaitKeepalive { shared: Arc::new(shared), task: Mutex::default() }
     }
 
     /// Watches a claim, of which the first ahead may end after `first_end`.
     pub(crate) fn watch(&self, watched: Watched, first_end: Duration) -> Watch {
-        let look = Arc::new(Notify::new());
+        let wakeup = Arc::new(Notify::new());
         let due = watched.due(first_end);
         let number = {
-            let mut board = self.shared.board();
-            board.last += 1;
-            let number = board.last;
-            board.queue.insert((due, number), Entry { watched: Arc::new(watched), look: look.clone() });
-            board.due.insert(number, Some(due));
+            let mut registry = self.shared.registry();
+            registry.last += 1;
+            let number = registry.last;
+            registry
+                .queue
+                .insert((due, number), Entry { watched: Arc::new(watched), wakeup: wakeup.clone() });
+            registry.due.insert(number, Some(due));
             number
         };
         self.ensure_running();
         self.shared.work.notify_one();
-        Watch { shared: self.shared.clone(), number, look }
+        Watch { shared: self.shared.clone(), number, wakeup }
     }
 
     fn ensure_running(&self) {
@@ -82,7 +84,7 @@ impl WaitKeepalive {
 /// Shows how many claims are watched, and none of their ids, which are secrets.
 impl fmt::Debug for WaitKeepalive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let watched = self.shared.board().due.len();
+        let watched = self.shared.registry().due.len();
         f.debug_struct("WaitKeepalive").field("watched", &watched).finish_non_exhaustive()
     }
 }
@@ -96,20 +98,20 @@ impl Drop for WaitKeepalive {
 }
 
 impl Watch {
-    /// Comes back when the claim should look for itself.
+    /// Waits until the claim should look for itself.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub(crate) async fn should_look(&self) {
-        self.look.notified().await;
+        self.wakeup.notified().await;
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut board = self.shared.board();
-        if let Some(Some(due)) = board.due.remove(&self.number) {
-            board.queue.remove(&(due, self.number));
+        let mut registry = self.shared.registry();
+        if let Some(Some(due)) = registry.due.remove(&self.number) {
+            registry.queue.remove(&(due, self.number));
         }
     }
 }
@@ -128,20 +130,20 @@ const TICK: Duration = Duration::from_millis(2);
 /// Waiters that are due within this time are glanced at together with those that are due now. Where the
 /// claim ahead lives, its lease has been extended by then, and the glance was not too early; where it
 /// does not, the next glance is in time.
-const TOGETHER: Duration = Duration::from_secs(2);
+const GLANCE_AHEAD: Duration = Duration::from_secs(2);
 
 /// Claims that are glanced at by one script: about a millisecond of the server's time.
 const GLANCE_MAX: usize = 250;
 
 struct Shared {
-    wire: Arc<Servers>,
+    servers: Arc<Servers>,
     limit: Duration,
-    board: Mutex<Board>,
+    registry: Mutex<Registry>,
     work: Notify,
 }
 
 #[derive(Default)]
-struct Board {
+struct Registry {
     last: u64,
     queue: BTreeMap<(Instant, u64), Entry>,
     /// The time at which each watched claim is due; `None` while it is glanced at, or once it was sent
@@ -152,62 +154,62 @@ struct Board {
 #[derive(Clone)]
 struct Entry {
     watched: Arc<Watched>,
-    look: Arc<Notify>,
+    wakeup: Arc<Notify>,
 }
 
 /// The result of a glance: when the first claim ahead of each may have ended.
 struct Glanced {
-    some: Vec<(u64, Entry)>,
+    batch: Vec<(u64, Entry)>,
     ends: Vec<Duration>,
 }
 
 impl Shared {
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn next_due(&self) -> Option<Instant> {
-        self.board().queue.keys().next().map(|(due, _)| *due)
+        self.registry().queue.keys().next().map(|(due, _)| *due)
     }
 
     fn take_due(&self) -> Vec<(u64, Entry)> {
-        let mut board = self.board();
-        let horizon = timer::after(TOGETHER);
+        let mut registry = self.registry();
+        let horizon = timer::after(GLANCE_AHEAD);
         let mut taken = Vec::new();
         while taken.len() < GLANCE_MAX
-            && let Some(first) = board.queue.first_entry()
+            && let Some(first) = registry.queue.first_entry()
             && first.key().0 <= horizon
         {
             let ((_, number), entry) = first.remove_entry();
-            board.due.insert(number, None);
+            registry.due.insert(number, None);
             taken.push((number, entry));
         }
         taken
     }
 
-    /// Splits them by server, so that a silent server keeps back no answers but its own.
-    fn apart(&self, some: Vec<(u64, Entry)>) -> Vec<Vec<(u64, Entry)>> {
+    /// Splits a batch by server, so that a silent server delays only its own answers.
+    fn split_by_server(&self, batch: Vec<(u64, Entry)>) -> Vec<Vec<(u64, Entry)>> {
         let mut parts: BTreeMap<u64, Vec<(u64, Entry)>> = BTreeMap::new();
-        for (number, entry) in some {
-            let part = entry.watched.keys.first().map_or(0, |key| self.wire.part(key));
+        for (number, entry) in batch {
+            let part = entry.watched.keys.first().map_or(0, |key| self.servers.part(key));
             parts.entry(part).or_default().push((number, entry));
         }
         parts.into_values().collect()
     }
 
-    async fn glanced(&self, some: Vec<(u64, Entry)>) -> Glanced {
-        let ends = self.glance(&some).await;
-        Glanced { some, ends }
+    async fn glanced(&self, batch: Vec<(u64, Entry)>) -> Glanced {
+        let ends = self.glance(&batch).await;
+        Glanced { batch, ends }
     }
 
-    async fn glance(&self, some: &[(u64, Entry)]) -> Vec<Duration> {
+    async fn glance(&self, batch: &[(u64, Entry)]) -> Vec<Duration> {
         let first_keys: Vec<String> =
-            some.iter().filter_map(|(_, entry)| entry.watched.keys.first().cloned()).collect();
-        let groups = self.wire.together(&first_keys);
-        let requests: Vec<Request> = groups.iter().map(|group| glance_at(some, group)).collect();
-        let answers = self.wire.run_all(&requests, self.limit).await;
+            batch.iter().filter_map(|(_, entry)| entry.watched.keys.first().cloned()).collect();
+        let groups = self.servers.group_by_slot(&first_keys);
+        let requests: Vec<Request> = groups.iter().map(|group| glance_at(batch, group)).collect();
+        let answers = self.servers.run_all(&requests, self.limit).await;
         // A waiter without an answer looks for itself, and reports what it meets.
-        let mut ends = vec![Duration::ZERO; some.len()];
+        let mut ends = vec![Duration::ZERO; batch.len()];
         for (group, answer) in groups.iter().zip(answers) {
             let Ok(numbers) = answer.and_then(|answer| reply::numbers(answer, group.len())) else { continue };
             for (position, ms) in group.iter().zip(numbers) {
@@ -217,25 +219,25 @@ impl Shared {
         ends
     }
 
-    fn settle(&self, Glanced { some, ends }: Glanced) {
-        let mut board = self.board();
-        for ((number, entry), end) in some.into_iter().zip(ends) {
-            let Some(due) = board.due.get_mut(&number) else { continue };
+    fn reschedule(&self, Glanced { batch, ends }: Glanced) {
+        let mut registry = self.registry();
+        for ((number, entry), end) in batch.into_iter().zip(ends) {
+            let Some(due) = registry.due.get_mut(&number) else { continue };
             if end.is_zero() {
-                entry.look.notify_one();
+                entry.wakeup.notify_one();
             } else {
                 let next = entry.watched.due(end);
                 *due = Some(next);
-                board.queue.insert((next, number), entry);
+                registry.queue.insert((next, number), entry);
             }
         }
     }
 }
 
-fn glance_at(some: &[(u64, Entry)], group: &[usize]) -> Request {
+fn glance_at(batch: &[(u64, Entry)], group: &[usize]) -> Request {
     let mut keys = Vec::with_capacity(4 * group.len());
     let mut args = Vec::with_capacity(2 * group.len());
-    for (_, Entry { watched, .. }) in group.iter().map(|position| &some[*position]) {
+    for (_, Entry { watched, .. }) in group.iter().map(|position| &batch[*position]) {
         keys.extend(watched.keys.iter().cloned());
         args.extend([watched.member.clone(), watched.place.as_millis().to_string()]);
     }
@@ -254,10 +256,10 @@ async fn run(shared: Arc<Shared>) {
         };
         tokio::select! {
             () = shared.work.notified() => {}
-            Some(glanced) = glances.next() => shared.settle(glanced),
+            Some(glanced) = glances.next() => shared.reschedule(glanced),
             () = due => {
-                let parts = shared.apart(shared.take_due());
-                glances.extend(parts.into_iter().map(|some| shared.glanced(some)));
+                let parts = shared.split_by_server(shared.take_due());
+                glances.extend(parts.into_iter().map(|batch| shared.glanced(batch)));
             }
         }
     }

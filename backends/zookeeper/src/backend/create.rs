@@ -3,34 +3,34 @@
 use leasehold_core::{Effect, Failure};
 use zookeeper_client::{CreateOptions, Error};
 
-use crate::backend::acquire::cannot_look;
+use crate::backend::acquire::look_failure;
 use crate::client::Ensemble;
 use crate::net::session::Session;
 use crate::protocol::layout;
 
 impl Ensemble {
     /// Makes a node, and what is above it.
-    pub(crate) async fn make_all(
+    pub(crate) async fn create_with_parents(
         &self,
         session: &Session,
         path: &str,
         data: &[u8],
         options: &CreateOptions<'_>,
     ) -> Result<(), Failure> {
-        if self.make(session, path, data, options).await? {
+        if self.create_node(session, path, data, options).await? {
             return Ok(());
         }
-        for (above, options) in self.names.above(path) {
+        for (above, options) in self.names.ancestors(path) {
             // Without the right to make a node, the servers do not even say that it exists already.
             if !self.exists(session, above).await? {
-                self.make(session, above, b"", &options).await?;
+                self.create_node(session, above, b"", &options).await?;
             }
         }
-        self.make(session, path, data, options).await.map(drop)
+        self.create_node(session, path, data, options).await.map(drop)
     }
 
     /// Makes one node, unless it exists; returns `false` where the one above is missing.
-    pub(crate) async fn make(
+    pub(crate) async fn create_node(
         &self,
         session: &Session,
         path: &str,
@@ -50,6 +50,6 @@ impl Ensemble {
 
     pub(crate) async fn exists(&self, session: &Session, path: &str) -> Result<bool, Failure> {
         let stat = session.ask(self.config.timeout, session.client.check_stat(path)).await;
-        Ok(stat.map_err(cannot_look)?.is_some())
+        Ok(stat.map_err(look_failure)?.is_some())
     }
 }

@@ -13,7 +13,7 @@ use leasehold_core::{Finding, Severity};
 use zookeeper_client::{Acl, Error, Permission};
 
 use crate::client::Ensemble;
-use crate::net::four_letter::{self, Word};
+use crate::net::four_letter::{self, ServerReport};
 use crate::protocol::dialect::Dialect;
 use crate::state::validity::Validity;
 
@@ -22,10 +22,10 @@ impl Ensemble {
     pub(crate) async fn diagnose(&self, validity: Validity) -> Vec<Finding> {
         let addresses = self.sessions.addresses(&self.config);
         let asked = addresses.iter().map(|address| four_letter::ask(address, self.config.timeout));
-        let words: Vec<Word> = join_all(asked).await;
-        let mut findings = vec![servers(&self.config.hosts, &words, self.voters().await), quorum(&words)];
-        findings.extend(latency(&words, validity.session));
-        findings.push(versions(&words));
+        let reports: Vec<ServerReport> = join_all(asked).await;
+        let mut findings = vec![servers(&self.config.hosts, &reports, self.voters().await), quorum(&reports)];
+        findings.extend(latency(&reports, validity.session));
+        findings.push(versions(&reports));
         findings.push(self.session(validity));
         findings.push(
             Finding::new("clock", Severity::Good, "sessions are counted by the leader's running clock")
@@ -122,19 +122,19 @@ impl Ensemble {
 }
 
 /// Reports how many servers there are, and how many of them this client knows and reaches.
-fn servers(hosts: &[Host], words: &[Word], voters: Option<usize>) -> Finding {
-    let silent: Vec<String> = hosts
+fn servers(hosts: &[Host], reports: &[ServerReport], voters: Option<usize>) -> Finding {
+    let down: Vec<String> = hosts
         .iter()
-        .zip(words)
-        .filter_map(|(host, word)| match word {
-            Word::Unreachable(why) => Some(format!("{host} ({why})")),
+        .zip(reports)
+        .filter_map(|(host, report)| match report {
+            ServerReport::Unreachable(why) => Some(format!("{host} ({why})")),
             _ => None,
         })
         .collect();
     let named = hosts.len();
-    if !silent.is_empty() {
-        let silent = format!("{} of {named} servers do not answer: {}", silent.len(), silent.join(", "));
-        return Finding::new("servers", Severity::Risk, silent)
+    if !down.is_empty() {
+        let down = format!("{} of {named} servers do not answer: {}", down.len(), down.join(", "));
+        return Finding::new("servers", Severity::Risk, down)
             .meaning("locks stop where one more than the quorum can spare is lost")
             .advice("see to those servers, or name the right ones");
     }
@@ -157,19 +157,23 @@ fn servers(hosts: &[Host], words: &[Word], voters: Option<usize>) -> Finding {
     }
 }
 
-fn quorum(words: &[Word]) -> Finding {
-    let alone = words.iter().filter(|word| matches!(word, Word::Alone)).count();
-    let roles: Vec<&str> = words
+fn quorum(reports: &[ServerReport]) -> Finding {
+    let without_quorum = reports.iter().filter(|report| matches!(report, ServerReport::NoQuorum)).count();
+    let roles: Vec<&str> = reports
         .iter()
-        .filter_map(|word| match word {
-            Word::Serves { role, .. } => Some(role.as_str()),
+        .filter_map(|report| match report {
+            ServerReport::Serves { role, .. } => Some(role.as_str()),
             _ => None,
         })
         .collect();
-    if alone > 0 {
-        return Finding::new("quorum", Severity::Risk, format!("{alone} servers run, and know no leader"))
-            .meaning("they elect one, or cannot: with too few of them no lock is granted or confirmed")
-            .advice("see to the servers' logs, and to the network between them");
+    if without_quorum > 0 {
+        return Finding::new(
+            "quorum",
+            Severity::Risk,
+            format!("{without_quorum} servers run, and know no leader"),
+        )
+        .meaning("they elect one, or cannot: with too few of them no lock is granted or confirmed")
+        .advice("see to the servers' logs, and to the network between them");
     }
     if roles.is_empty() {
         return Finding::new("quorum", Severity::Unknown, "no server says what it is")
@@ -179,9 +183,9 @@ fn quorum(words: &[Word]) -> Finding {
 }
 
 /// Reports how long the servers let a request wait at worst, since they were started.
-fn latency(words: &[Word], session: Duration) -> Option<Finding> {
-    let slowest = words.iter().filter_map(|word| match word {
-        Word::Serves { slowest, .. } => *slowest,
+fn latency(reports: &[ServerReport], session: Duration) -> Option<Finding> {
+    let slowest = reports.iter().filter_map(|report| match report {
+        ServerReport::Serves { slowest, .. } => *slowest,
         _ => None,
     });
     let slowest = slowest.max()?;
@@ -196,11 +200,11 @@ fn latency(words: &[Word], session: Duration) -> Option<Finding> {
     Some(Finding::new("latency", Severity::Good, found))
 }
 
-fn versions(words: &[Word]) -> Finding {
-    let mut versions: Vec<&str> = words
+fn versions(reports: &[ServerReport]) -> Finding {
+    let mut versions: Vec<&str> = reports
         .iter()
-        .filter_map(|word| match word {
-            Word::Serves { version, .. } => Some(version.as_str()),
+        .filter_map(|report| match report {
+            ServerReport::Serves { version, .. } => Some(version.as_str()),
             _ => None,
         })
         .collect();
@@ -234,30 +238,34 @@ fn is_for_everybody(acl: &Acl) -> bool {
 mod tests {
     use super::*;
 
-    fn serves(role: &str, version: &str, slowest: u64) -> Word {
+    fn serves(role: &str, version: &str, slowest: u64) -> ServerReport {
         let slowest = Some(Duration::from_millis(slowest));
-        Word::Serves { role: role.to_owned(), version: version.to_owned(), slowest }
+        ServerReport::Serves { role: role.to_owned(), version: version.to_owned(), slowest }
     }
 
     #[test]
-    fn old_servers_and_slow_ones_are_told() {
+    fn old_and_slow_servers_are_reported() {
         assert_eq!(
             versions(&[serves("leader", "3.5.9", 0), serves("follower", "3.8.0", 0)]).severity,
             Severity::Broken
         );
         assert_eq!(versions(&[serves("leader", "3.10.1", 0)]).severity, Severity::Good);
-        assert_eq!(versions(&[Word::Silent]).severity, Severity::Unknown);
+        assert_eq!(versions(&[ServerReport::NotAllowed]).severity, Severity::Unknown);
         let session = Duration::from_secs(6);
-        let of =
-            |slowest| latency(&[serves("leader", "3.8.0", slowest), Word::Alone], session).unwrap().severity;
+        let of = |slowest| {
+            latency(&[serves("leader", "3.8.0", slowest), ServerReport::NoQuorum], session).unwrap().severity
+        };
         assert_eq!((of(999), of(1000)), (Severity::Good, Severity::Risk));
-        assert_eq!(latency(&[Word::Silent], session), None);
+        assert_eq!(latency(&[ServerReport::NotAllowed], session), None);
     }
 
     #[test]
     fn servers_that_know_no_leader_are_a_risk() {
-        assert_eq!(quorum(&[Word::Alone, Word::Unreachable(String::new())]).severity, Severity::Risk);
-        assert_eq!(quorum(&[Word::Silent]).severity, Severity::Unknown);
+        assert_eq!(
+            quorum(&[ServerReport::NoQuorum, ServerReport::Unreachable(String::new())]).severity,
+            Severity::Risk
+        );
+        assert_eq!(quorum(&[ServerReport::NotAllowed]).severity, Severity::Unknown);
         let found = quorum(&[serves("leader", "3.8.0", 0), serves("follower", "3.8.0", 0)]);
         assert!(found.severity == Severity::Good && found.found.contains("leader, follower"), "{found:?}");
     }

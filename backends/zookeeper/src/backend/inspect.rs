@@ -1,4 +1,4 @@
-//! The view of an onlooker on one resource, with its notes. Looking changes nothing.
+//! Inspects one resource, with its notes. Changes nothing.
 
 use futures_util::future::{join, join_all, select_all};
 use leasehold_core::{
@@ -6,7 +6,7 @@ use leasehold_core::{
 };
 use zookeeper_client::{Error, MultiReadResult, Stat};
 
-use crate::backend::acquire::cannot_look;
+use crate::backend::acquire::look_failure;
 use crate::client::Ensemble;
 use crate::net::session::Session;
 use crate::net::watching::Watching;
@@ -15,15 +15,15 @@ use crate::protocol::layout;
 use crate::protocol::names::NodeRole;
 use crate::protocol::resource_view::{Children, ResourceView};
 
-/// The claims that hold and that wait, first come first.
+/// The claims that hold and that wait, in the order of their arrival.
 #[derive(Default)]
-pub(crate) struct Standings {
+pub(crate) struct ClaimInfos {
     pub(crate) holders: Vec<ClaimInfo>,
     pub(crate) waiting: Vec<ClaimInfo>,
 }
 
 /// One node of a claim, as it was read.
-struct Seen {
+struct ReadNode {
     id: ClaimId,
     /// The share that its name says.
     share: Share,
@@ -52,48 +52,49 @@ impl Ensemble {
             }
         }
         for _ in 0..MAX_TRIES {
-            let scene = self.scene_now(&session, resource).await?;
-            if let Some(Standings { holders, waiting }) = self.standings(&session, resource, &scene).await? {
-                let fence = holders.iter().filter_map(|standing| standing.fence).max();
-                let version = scene.version();
+            let view = self.current_view(&session, resource).await?;
+            if let Some(ClaimInfos { holders, waiting }) = self.claim_infos(&session, resource, &view).await?
+            {
+                let fence = holders.iter().filter_map(|info| info.fence).max();
+                let version = view.version();
                 return Ok(Snapshot { resource: resource.clone(), version, holders, waiting, fence });
             }
         }
         Err(Failure::unavailable("the line changes faster than it can be read; look again"))
     }
 
-    /// Returns all claims at a resource now: the leader is asked first, in the same breath, so that the
-    /// answer of this server is not old. A session's requests are answered in order.
-    pub(crate) async fn scene_now(
+    /// Returns all claims at a resource now: the leader is asked first, in the same batch of requests,
+    /// so that the answer of this server is not old. A session's requests are answered in order.
+    pub(crate) async fn current_view(
         &self,
         session: &Session,
         resource: &Resource,
     ) -> Result<ResourceView, Failure> {
         let synced = session.client.sync(self.names.root());
-        let scene = self.scene(session, resource);
-        let (synced, scene) = join(session.ask(self.config.timeout, synced), scene).await;
-        synced.map_err(cannot_look)?;
-        scene
+        let view = self.read_view(session, resource);
+        let (synced, view) = join(session.ask(self.config.timeout, synced), view).await;
+        synced.map_err(look_failure)?;
+        view
     }
 
     /// Returns all claims at a resource that this server knows.
-    pub(crate) async fn scene(
+    pub(crate) async fn read_view(
         &self,
         session: &Session,
         resource: &Resource,
     ) -> Result<ResourceView, Failure> {
-        let posts = self.names.posts();
+        let roles = self.names.roles();
         let lists: Vec<_> =
-            posts.iter().map(|post| session.client.get_children(&self.names.node(resource, *post))).collect();
+            roles.iter().map(|role| session.client.get_children(&self.names.node(resource, *role))).collect();
         let lists = async { Ok(join_all(lists).await) };
-        let mut nodes: Vec<(NodeRole, Children)> = Vec::with_capacity(posts.len());
-        for (post, listed) in
-            posts.iter().zip(session.ask(self.config.timeout, lists).await.map_err(cannot_look)?)
+        let mut nodes: Vec<(NodeRole, Children)> = Vec::with_capacity(roles.len());
+        for (role, listed) in
+            roles.iter().zip(session.ask(self.config.timeout, lists).await.map_err(look_failure)?)
         {
             match listed {
-                Ok(children) => nodes.push((*post, Some(children))),
-                Err(Error::NoNode) => nodes.push((*post, None)),
-                Err(error) => return Err(cannot_look(error)),
+                Ok(children) => nodes.push((*role, Some(children))),
+                Err(Error::NoNode) => nodes.push((*role, None)),
+                Err(error) => return Err(look_failure(error)),
             }
         }
         ResourceView::of(self.names.dialect(), nodes).map_err(|why| layout::unreadable(resource, &why))
@@ -106,15 +107,15 @@ impl Ensemble {
         resource: &Resource,
     ) -> Result<(SnapshotVersion, Vec<Watching>), Failure> {
         let (mut nodes, mut watchers) = (Vec::new(), Vec::new());
-        for post in self.names.posts() {
+        for role in self.names.roles() {
             let (children, watcher) =
-                self.children_and_watch(session, &self.names.node(resource, *post)).await?;
-            nodes.push((*post, children));
+                self.children_and_watch(session, &self.names.node(resource, *role)).await?;
+            nodes.push((*role, children));
             watchers.push(watcher);
         }
-        let scene = ResourceView::of(self.names.dialect(), nodes)
+        let view = ResourceView::of(self.names.dialect(), nodes)
             .map_err(|why| layout::unreadable(resource, &why))?;
-        Ok((scene.version(), watchers))
+        Ok((view.version(), watchers))
     }
 
     /// Returns the children of a node, and a watch on their next change, or on the making of the node.
@@ -128,10 +129,10 @@ impl Ensemble {
             match session.watch_children(node, limit).await {
                 Ok((names, stat, watcher)) => return Ok((Some((names, stat)), watcher)),
                 Err(Error::NoNode) => {}
-                Err(error) => return Err(cannot_look(error)),
+                Err(error) => return Err(look_failure(error)),
             }
             let absent = session.watch_stat(node, limit).await;
-            let (stat, watcher) = absent.map_err(cannot_look)?;
+            let (stat, watcher) = absent.map_err(look_failure)?;
             if stat.is_none() {
                 return Ok((None, watcher));
             }
@@ -139,37 +140,37 @@ impl Ensemble {
         Err(Failure::unavailable("the container comes and goes faster than it can be watched; look again"))
     }
 
-    /// Returns what each claim says of itself; `None` where one left meanwhile.
-    pub(crate) async fn standings(
+    /// Reads the info of each claim; returns `None` where one left meanwhile.
+    pub(crate) async fn claim_infos(
         &self,
         session: &Session,
         resource: &Resource,
-        scene: &ResourceView,
-    ) -> Result<Option<Standings>, Failure> {
-        let node = |post| self.names.node(resource, post);
+        view: &ResourceView,
+    ) -> Result<Option<ClaimInfos>, Failure> {
+        let node = |role| self.names.node(resource, role);
         let mut asked: Vec<(ClaimId, Share, String)> = Vec::new();
-        for (post, line) in [(NodeRole::Line, &scene.line), (NodeRole::Locks, &scene.locks)] {
-            let parent = node(post);
-            let places = line.places().iter();
-            asked.extend(places.map(|place| (place.id, place.share, format!("{parent}/{}", place.name))));
+        for (role, queue) in [(NodeRole::Queue, &view.queue), (NodeRole::Locks, &view.locks)] {
+            let parent = node(role);
+            let entries = queue.entries().iter();
+            asked.extend(entries.map(|entry| (entry.id, entry.share, format!("{parent}/{}", entry.name))));
         }
         let parent = node(NodeRole::Leases);
-        let leases = scene.leases.iter();
-        asked.extend(leases.map(|lease| (lease.id, UNTOLD, format!("{parent}/{}", lease.name))));
+        let leases = view.leases.iter();
+        asked.extend(leases.map(|lease| (lease.id, UNKNOWN_PERMITS, format!("{parent}/{}", lease.name))));
         let mut seen = Vec::with_capacity(asked.len());
-        for some in asked.chunks(NOTES_AT_ONCE) {
-            let Some(found) = self.read_all(session, some).await? else { return Ok(None) };
+        for chunk in asked.chunks(NOTES_AT_ONCE) {
+            let Some(found) = self.read_all(session, chunk).await? else { return Ok(None) };
             seen.extend(found);
         }
-        let leases = seen.split_off(scene.line.places().len() + scene.locks.places().len());
-        let locks = seen.split_off(scene.line.places().len());
-        let mut found = Standings::default();
+        let leases = seen.split_off(view.queue.entries().len() + view.locks.entries().len());
+        let locks = seen.split_off(view.queue.entries().len());
+        let mut found = ClaimInfos::default();
         for (index, seen) in seen.into_iter().enumerate() {
-            let standing = ClaimInfo { note: layout::read_note(&seen.data), ..bare(&seen) };
-            if index < scene.line.holders() {
-                found.holders.push(holding(standing, &seen.stat));
+            let info = ClaimInfo { note: layout::read_note(&seen.data), ..info_of(&seen) };
+            if index < view.queue.holders() {
+                found.holders.push(with_fence(info, &seen.stat));
             } else {
-                found.waiting.push(standing);
+                found.waiting.push(info);
             }
         }
         if !(locks.is_empty() && leases.is_empty()) {
@@ -184,20 +185,20 @@ impl Ensemble {
         &self,
         session: &Session,
         asked: &[(ClaimId, Share, String)],
-    ) -> Result<Option<Vec<Seen>>, Failure> {
+    ) -> Result<Option<Vec<ReadNode>>, Failure> {
         let mut reader = session.client.new_multi_reader();
         for (_, _, path) in asked {
-            reader.add_get_data(path).map_err(cannot_look)?;
+            reader.add_get_data(path).map_err(look_failure)?;
         }
-        let results = session.ask(self.config.timeout, reader.commit()).await.map_err(cannot_look)?;
+        let results = session.ask(self.config.timeout, reader.commit()).await.map_err(look_failure)?;
         let mut found = Vec::with_capacity(asked.len());
         for ((id, share, _), result) in asked.iter().zip(results) {
             match result {
                 MultiReadResult::Data { data, stat } => {
-                    found.push(Seen { id: *id, share: *share, data, stat });
+                    found.push(ReadNode { id: *id, share: *share, data, stat });
                 }
                 MultiReadResult::Error { err: Error::NoNode } => return Ok(None),
-                MultiReadResult::Error { err } => return Err(cannot_look(err)),
+                MultiReadResult::Error { err } => return Err(look_failure(err)),
                 _ => {
                     return Err(Failure::unavailable("the server answers another question than was asked"));
                 }
@@ -215,54 +216,54 @@ impl Ensemble {
         match session.ask(self.config.timeout, session.client.get_data(&node)).await {
             Ok((data, _)) => Ok(layout::read_capacity(&data)),
             Err(Error::NoNode) => Ok(None),
-            Err(error) => Err(cannot_look(error)),
+            Err(error) => Err(look_failure(error)),
         }
     }
 
     /// Adds the claims that have a lease, and those that wait in the queue for one.
     fn add_semaphore(
         &self,
-        found: &mut Standings,
-        locks: Vec<Seen>,
-        mut leases: Vec<Seen>,
+        found: &mut ClaimInfos,
+        locks: Vec<ReadNode>,
+        mut leases: Vec<ReadNode>,
         capacity: Option<u32>,
     ) {
         // Leases are made one at a time, so this is the order of their grants.
         leases.sort_unstable_by_key(|lease| lease.stat.czxid);
-        let agreed = capacity.and_then(|capacity| Share::permits(1, capacity).ok()).unwrap_or(UNTOLD);
-        let read = |seen: &Seen| match self.names.dialect() {
+        let default_share =
+            capacity.and_then(|capacity| Share::permits(1, capacity).ok()).unwrap_or(UNKNOWN_PERMITS);
+        let read = |seen: &ReadNode| match self.names.dialect() {
             Dialect::Curator => layout::read_permit(&seen.data),
             _ => (None, layout::read_note(&seen.data)),
         };
-        let standing = |seen: &Seen, (share, note): (Option<Share>, Note)| ClaimInfo {
-            share: share.unwrap_or(agreed),
+        let info = |seen: &ReadNode, (share, note): (Option<Share>, Note)| ClaimInfo {
+            share: share.unwrap_or(default_share),
             note,
-            ..bare(seen)
+            ..info_of(seen)
         };
         let newest = leases.len().checked_sub(1);
         for (index, lease) in leases.iter().enumerate() {
-            let said = read(lease);
-            // Curator makes its lease while it is the first in the queue, and waits with it in hand. Ours
-            // are never so.
+            let permit = read(lease);
+            // Curator makes its lease while it is the first in the queue, and then waits. Ours never do.
             let waits = self.names.dialect() == Dialect::Curator
                 && Some(index) == newest
-                && said.0.is_none()
+                && permit.0.is_none()
                 && locks.first().is_some_and(|first| is_in_hand(lease, first));
             if !waits {
-                found.holders.push(holding(standing(lease, said), &lease.stat));
+                found.holders.push(with_fence(info(lease, permit), &lease.stat));
             }
         }
-        found.waiting.extend(locks.iter().map(|lock| standing(lock, read(lock))));
+        found.waiting.extend(locks.iter().map(|lock| info(lock, read(lock))));
     }
 }
 
 /// Returns `true` if the lease was made by the one that is the first in the queue, as far as can be seen: by
 /// the same session, and after its place.
-fn is_in_hand(lease: &Seen, first: &Seen) -> bool {
+fn is_in_hand(lease: &ReadNode, first: &ReadNode) -> bool {
     lease.stat.ephemeral_owner == first.stat.ephemeral_owner && lease.stat.czxid > first.stat.czxid
 }
 
-fn bare(seen: &Seen) -> ClaimInfo {
+fn info_of(seen: &ReadNode) -> ClaimInfo {
     ClaimInfo {
         id: seen.id,
         share: seen.share,
@@ -273,12 +274,12 @@ fn bare(seen: &Seen) -> ClaimInfo {
     }
 }
 
-fn holding(standing: ClaimInfo, stat: &Stat) -> ClaimInfo {
-    ClaimInfo { fence: Some(Fence::new(0, stat.czxid.cast_unsigned(), 0)), ..standing }
+fn with_fence(info: ClaimInfo, stat: &Stat) -> ClaimInfo {
+    ClaimInfo { fence: Some(Fence::new(0, stat.czxid.cast_unsigned(), 0)), ..info }
 }
 
 /// One permit of an unknown number.
-const UNTOLD: Share = match Share::permits(1, u32::MAX - 1) {
+const UNKNOWN_PERMITS: Share = match Share::permits(1, u32::MAX - 1) {
     Ok(share) => share,
     Err(_) => Share::READER,
 };

@@ -2,7 +2,7 @@
 //! the leases.
 //!
 //! Each user of these semaphores makes a lease only while it is the first in the queue of their lock. A
-//! claim of ours does so too, and once there is room it removes its place and makes its lease *in one
+//! claim of ours does so too, and once a lease is free it removes its place and makes its lease *in one
 //! transaction*. So a claim is one node at any time, and its lease was made while it was the first: no
 //! other client could make one between the look and the lease.
 //!
@@ -15,29 +15,29 @@ use futures_util::future::join;
 use leasehold_core::{Claim, Effect, Failure, FailureKind, Moment, Patience, Resource};
 use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult};
 
-use crate::backend::acquire::{Look, cannot_look, cannot_stand};
+use crate::backend::acquire::{Look, enqueue_failure, look_failure};
 use crate::client::Ensemble;
 use crate::net::session::Session;
 use crate::protocol::dialect::{Dialect, looks_like_a_claim};
 use crate::protocol::layout;
 use crate::protocol::names::NodeRole;
 use crate::protocol::resource_view;
-use crate::state::places::{Own, Stage};
+use crate::state::claim_table::{OwnNode, Stage};
 
 /// A semaphore, as seen by the claim that is the first in its queue.
-struct Pool {
+struct Semaphore {
     /// The number of leases.
     taken: usize,
     /// The state of the node that said how many there may be, where one does.
-    agreed: Option<i32>,
+    capacity_version: Option<i32>,
 }
 
-/// The statement of a semaphore's node about the number of leases.
-enum Agreement {
+/// The number of leases that a semaphore's node declares.
+enum DeclaredCapacity {
     /// As many as are asked for, or nothing; in this version.
     Fits(i32),
     /// Nothing was written there yet.
-    Open(i32),
+    Unset(i32),
     /// The node does not exist.
     Absent,
 }
@@ -49,47 +49,47 @@ impl Ensemble {
         session: &Session,
         claim: &Claim,
         patience: &Patience,
-        own: Option<Own>,
+        own: Option<OwnNode>,
     ) -> Result<Look, Failure> {
-        let (own, line) = match own {
-            Some(own) if own.post == NodeRole::Leases => {
-                return self.still_leases(session, claim, own, patience).await;
+        let (own, queue) = match own {
+            Some(own) if own.role == NodeRole::Leases => {
+                return self.confirm_lease(session, claim, own, patience).await;
             }
             Some(own) => {
-                let line = self.line_now(session, &claim.resource, NodeRole::Locks).await;
-                let Some((line, _)) = line.map_err(unsettled)? else {
-                    self.places.forget(claim.id);
+                let queue = self.current_queue(session, &claim.resource, NodeRole::Locks).await;
+                let Some((queue, _)) = queue.map_err(unsettled)? else {
+                    self.claims.forget(claim.id);
                     return Ok(Look::Gone);
                 };
-                (own, line)
+                (own, queue)
             }
             None => {
                 // A claim that asks for another number is refused before it blocks others in the queue.
-                self.agreement(session, claim).await?;
+                self.declared_capacity(session, claim).await?;
                 if patience.is_ended()
-                    && let Some(ahead) = self.ahead_of_a_newcomer(session, claim).await?
+                    && let Some(ahead) = self.ahead_of_newcomer(session, claim).await?
                 {
                     return Ok(Look::Refused(ahead));
                 }
-                match self.stand(session, claim, patience.now()).await? {
-                    Some(stands) => stands,
+                match self.enqueue(session, claim, patience.now()).await? {
+                    Some(queued) => queued,
                     None => return Ok(Look::Gone),
                 }
             }
         };
-        let Some(index) = line.position(&own.name) else {
-            self.places.forget(claim.id);
+        let Some(index) = queue.position(&own.name) else {
+            self.claims.forget(claim.id);
             return Ok(Look::Gone);
         };
-        if !line.admits(index) {
-            return Ok(Look::Blocked(line, index, own));
+        if !queue.admits(index) {
+            return Ok(Look::Blocked(queue, index, own));
         }
-        match self.pool(session, claim).await {
+        match self.semaphore(session, claim).await {
             Ok(None) => Ok(Look::Again),
-            Ok(Some(pool)) if pool.taken < room(claim) => {
-                self.move_in(session, claim, own, &pool, patience).await
+            Ok(Some(semaphore)) if semaphore.taken < max_leases(claim) => {
+                self.take_lease(session, claim, own, &semaphore, patience).await
             }
-            Ok(Some(pool)) => Ok(Look::Full(pool.taken, own)),
+            Ok(Some(semaphore)) => Ok(Look::Full(semaphore.taken, own)),
             Err(failure) if failure.is_transient() => Err(unsettled(failure)),
             Err(failure) => {
                 self.leave(session, claim, &own).await?;
@@ -98,56 +98,56 @@ impl Ensemble {
         }
     }
 
-    /// Looks whether the lease that this client has still exists, confirmed by the ensemble.
-    async fn still_leases(
+    /// Checks whether the lease that this client has still exists, confirmed by the ensemble.
+    async fn confirm_lease(
         &self,
         session: &Session,
         claim: &Claim,
-        own: Own,
+        own: OwnNode,
         patience: &Patience,
     ) -> Result<Look, Failure> {
         let asked_at = patience.now();
-        let proof = session.prove(self.names.root()).map_err(cannot_look)?;
+        let proof = session.prove(self.names.root()).map_err(look_failure)?;
         let stat = session.client.check_stat(&self.path(claim, &own));
         let both = async {
             let (proof, stat) = join(proof, stat).await;
             proof.and(stat)
         };
-        match session.ask(self.config.timeout, both).await.map_err(cannot_look)? {
+        match session.ask(self.config.timeout, both).await.map_err(look_failure)? {
             Some(stat) if stat.ephemeral_owner == session.id => {
                 Ok(Look::Admitted(self.grant(session, claim, own, asked_at)))
             }
             _ => {
-                self.places.forget(claim.id);
+                self.claims.forget(claim.id);
                 Ok(Look::Gone)
             }
         }
     }
 
     /// Returns the number of claims ahead of a claim that has no place, if it does not fit behind them.
-    async fn ahead_of_a_newcomer(&self, session: &Session, claim: &Claim) -> Result<Option<usize>, Failure> {
-        let scene = self.scene_now(session, &claim.resource).await?;
-        let ahead = self.occupied(&scene) + scene.locks.places().len();
-        Ok((ahead >= room(claim)).then_some(ahead))
+    async fn ahead_of_newcomer(&self, session: &Session, claim: &Claim) -> Result<Option<usize>, Failure> {
+        let view = self.current_view(session, &claim.resource).await?;
+        let ahead = self.occupied(&view) + view.locks.entries().len();
+        Ok((ahead >= max_leases(claim)).then_some(ahead))
     }
 
-    /// Returns how much room is taken in a semaphore, besides the claims in its queue. kazoo counts
-    /// everything that is beside its leases.
-    fn occupied(&self, scene: &resource_view::ResourceView) -> usize {
-        let beside = match self.names.dialect() {
-            Dialect::Kazoo => scene.line.places().len(),
+    /// Returns how many leases of a semaphore are taken, without the claims in its queue. kazoo also counts
+    /// the other children of its node.
+    fn occupied(&self, view: &resource_view::ResourceView) -> usize {
+        let others = match self.names.dialect() {
+            Dialect::Kazoo => view.queue.entries().len(),
             _ => 0,
         };
-        scene.leases.len() + beside
+        view.leases.len() + others
     }
 
     /// Returns the semaphore now; `None` where its node was missing and was made, or changed meanwhile.
-    async fn pool(&self, session: &Session, claim: &Claim) -> Result<Option<Pool>, Failure> {
+    async fn semaphore(&self, session: &Session, claim: &Claim) -> Result<Option<Semaphore>, Failure> {
         let node = self.names.node(&claim.resource, NodeRole::Leases);
-        let agreed = match self.agreement(session, claim).await? {
+        let capacity_version = match self.declared_capacity(session, claim).await? {
             None => None,
-            Some(Agreement::Fits(version)) => Some(version),
-            Some(Agreement::Open(version)) => {
+            Some(DeclaredCapacity::Fits(version)) => Some(version),
+            Some(DeclaredCapacity::Unset(version)) => {
                 let capacity = claim.share.capacity().to_string();
                 let set = session.client.set_data(&node, capacity.as_bytes(), Some(version));
                 return match session.ask(self.config.timeout, set).await {
@@ -155,21 +155,23 @@ impl Ensemble {
                     Err(error) => Err(layout::failure(error, "cannot write how many permits there are")),
                 };
             }
-            Some(Agreement::Absent) => {
+            Some(DeclaredCapacity::Absent) => {
                 let options = CreateMode::Persistent.with_acls(self.names.acls());
                 let capacity = claim.share.capacity().to_string();
-                self.make_all(session, &node, capacity.as_bytes(), &options).await?;
+                self.create_with_parents(session, &node, capacity.as_bytes(), &options).await?;
                 return Ok(None);
             }
         };
         let listed = session.ask(self.config.timeout, session.client.get_children(&node)).await;
         match listed {
-            Ok((names, _)) => Ok(Some(Pool { taken: self.taken(&claim.resource, names)?, agreed })),
+            Ok((names, _)) => {
+                Ok(Some(Semaphore { taken: self.taken(&claim.resource, names)?, capacity_version }))
+            }
             Err(Error::NoNode) => {
-                self.make_all(session, &node, b"", &self.names.container_options()).await?;
+                self.create_with_parents(session, &node, b"", &self.names.container_options()).await?;
                 Ok(None)
             }
-            Err(error) => Err(cannot_look(error)),
+            Err(error) => Err(look_failure(error)),
         }
     }
 
@@ -181,20 +183,24 @@ impl Ensemble {
         Ok(leases.len() + others.iter().filter(|name| looks_like_a_claim(name)).count())
     }
 
-    /// Returns what the semaphore's node says of the number of leases; `None` in a dialect where it says
-    /// nothing.
+    /// Returns the number of leases that the semaphore's node declares; `None` in a dialect where it declares
+    /// none.
     ///
     /// # Errors
     /// `Invalid` where it is another number than the claim's.
-    async fn agreement(&self, session: &Session, claim: &Claim) -> Result<Option<Agreement>, Failure> {
+    async fn declared_capacity(
+        &self,
+        session: &Session,
+        claim: &Claim,
+    ) -> Result<Option<DeclaredCapacity>, Failure> {
         if self.names.dialect() != Dialect::Kazoo {
             return Ok(None);
         }
         let node = self.names.node(&claim.resource, NodeRole::Leases);
         let (data, stat) = match session.ask(self.config.timeout, session.client.get_data(&node)).await {
             Ok(found) => found,
-            Err(Error::NoNode) => return Ok(Some(Agreement::Absent)),
-            Err(error) => return Err(cannot_look(error)),
+            Err(Error::NoNode) => return Ok(Some(DeclaredCapacity::Absent)),
+            Err(error) => return Err(look_failure(error)),
         };
         match layout::read_capacity(&data) {
             Some(capacity) if capacity != claim.share.capacity() => {
@@ -206,19 +212,19 @@ impl Ensemble {
                 );
                 Err(Failure::new(FailureKind::Invalid, Effect::None, text))
             }
-            None if data.is_empty() => Ok(Some(Agreement::Open(stat.version))),
+            None if data.is_empty() => Ok(Some(DeclaredCapacity::Unset(stat.version))),
             // Data that is not a number has another purpose: kazoo passes over it, too.
-            _ => Ok(Some(Agreement::Fits(stat.version))),
+            _ => Ok(Some(DeclaredCapacity::Fits(stat.version))),
         }
     }
 
-    /// Gives up the place and makes the lease, in one transaction.
-    async fn move_in(
+    /// Removes the place and makes the lease, in one transaction.
+    async fn take_lease(
         &self,
         session: &Session,
         claim: &Claim,
-        own: Own,
-        pool: &Pool,
+        own: OwnNode,
+        semaphore: &Semaphore,
         patience: &Patience,
     ) -> Result<Look, Failure> {
         let node = self.names.node(&claim.resource, NodeRole::Leases);
@@ -230,27 +236,29 @@ impl Ensemble {
             .and_then(|()| {
                 multi.add_create(&format!("{node}/{stem}"), data.as_bytes(), &self.names.lease_options())
             })
-            .and_then(|()| pool.agreed.map_or(Ok(()), |version| multi.add_check_version(&node, version)));
-        added.map_err(cannot_stand)?;
-        self.places.set(claim, session.id, Stage::Sent);
+            .and_then(|()| {
+                semaphore.capacity_version.map_or(Ok(()), |version| multi.add_check_version(&node, version))
+            });
+        added.map_err(enqueue_failure)?;
+        self.claims.set(claim, session.id, Stage::Sent);
         let asked_at = patience.now();
         let moved = async { Ok(multi.commit().await) };
-        match session.ask(self.config.timeout, moved).await.map_err(cannot_stand)? {
+        match session.ask(self.config.timeout, moved).await.map_err(enqueue_failure)? {
             Ok(results) => self.moved(session, claim, results, asked_at).await,
-            Err(MultiWriteError::RequestFailed { source }) => Err(cannot_stand(source)),
+            Err(MultiWriteError::RequestFailed { source }) => Err(enqueue_failure(source)),
             // Nothing of it happened.
-            Err(MultiWriteError::OperationFailed { index: PLACE, source: Error::NoNode }) => {
-                self.places.forget(claim.id);
+            Err(MultiWriteError::OperationFailed { index: DELETE_INDEX, source: Error::NoNode }) => {
+                self.claims.forget(claim.id);
                 Ok(Look::Gone)
             }
             Err(MultiWriteError::OperationFailed { source, .. }) => {
                 // A lease of this id is of an attempt that was not answered, and is found as that.
                 if source != Error::NodeExists {
-                    self.places.set(claim, session.id, Stage::Stands(own));
+                    self.claims.set(claim, session.id, Stage::Queued(own));
                 }
                 match source {
                     Error::NodeExists | Error::NoNode | Error::BadVersion => Ok(Look::Again),
-                    source => Err(unsettled(cannot_stand(source))),
+                    source => Err(unsettled(enqueue_failure(source))),
                 }
             }
         }
@@ -273,10 +281,10 @@ impl Ensemble {
         // Servers before 3.7.2 and 3.8.2 answer a transaction without it.
         if stat.is_invalid() {
             let asked = session.ask(self.config.timeout, session.client.check_stat(&path)).await;
-            match asked.map_err(|error| unsettled(cannot_look(error)))? {
+            match asked.map_err(|error| unsettled(look_failure(error)))? {
                 Some(found) => stat = found,
                 None => {
-                    self.places.forget(claim.id);
+                    self.claims.forget(claim.id);
                     return Ok(Look::Gone);
                 }
             }
@@ -285,12 +293,12 @@ impl Ensemble {
             return Err(Failure::unanswered("a lease was made for another session than this one"));
         }
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        let own = Own { post: NodeRole::Leases, name, czxid: stat.czxid };
+        let own = OwnNode { role: NodeRole::Leases, name, czxid: stat.czxid };
         Ok(Look::Admitted(self.grant(session, claim, own, asked_at)))
     }
 
     /// Sleeps until a lease may be free; `true` where patience ended first.
-    pub(crate) async fn sleep_until_room(
+    pub(crate) async fn wait_for_lease(
         &self,
         session: &Session,
         claim: &Claim,
@@ -298,12 +306,12 @@ impl Ensemble {
     ) -> Result<bool, Failure> {
         let node = self.names.node(&claim.resource, NodeRole::Leases);
         let watcher = match session.watch_children(&node, self.config.timeout).await {
-            Ok((names, _, _)) if self.taken(&claim.resource, names.clone())? < room(claim) => {
+            Ok((names, _, _)) if self.taken(&claim.resource, names.clone())? < max_leases(claim) => {
                 return Ok(false);
             }
             Ok((_, _, watcher)) => watcher,
             Err(Error::NoNode) => return Ok(false),
-            Err(error) => return Err(cannot_look(error)),
+            Err(error) => return Err(look_failure(error)),
         };
         tokio::select! {
             () = watcher.changed() => Ok(false),
@@ -311,21 +319,21 @@ impl Ensemble {
         }
     }
 
-    /// Returns `true` if there is room for a claim behind those ahead of it in the line: they are on
-    /// their way in.
-    pub(crate) async fn has_room_behind(
+    /// Returns `true` if a lease is left for a claim after those ahead of it in the queue, which are being
+    /// granted theirs.
+    pub(crate) async fn lease_fits_behind(
         &self,
         session: &Session,
         claim: &Claim,
         index: usize,
     ) -> Result<bool, Failure> {
-        let scene = self.scene_now(session, &claim.resource).await.map_err(unsettled)?;
-        Ok(self.occupied(&scene) + index < room(claim))
+        let view = self.current_view(session, &claim.resource).await.map_err(unsettled)?;
+        Ok(self.occupied(&view) + index < max_leases(claim))
     }
 }
 
 /// Returns how many leases there may be.
-fn room(claim: &Claim) -> usize {
+fn max_leases(claim: &Claim) -> usize {
     usize::try_from(claim.share.capacity()).unwrap_or(usize::MAX)
 }
 
@@ -335,4 +343,4 @@ fn unsettled(failure: Failure) -> Failure {
 }
 
 /// The position in the transaction at which the place is removed.
-const PLACE: usize = 0;
+const DELETE_INDEX: usize = 0;

@@ -1,16 +1,16 @@
-//! The listing of all resources that have claims, page by page. Looking changes nothing.
+//! Lists all resources that have claims, page by page. Changes nothing.
 
 use futures_util::future::join_all;
 use leasehold_core::{Effect, Failure, FailureKind, Resource, ResourceSummary};
 use zookeeper_client::Error;
 
-use crate::backend::acquire::cannot_look;
+use crate::backend::acquire::look_failure;
 use crate::client::Ensemble;
 use crate::net::session::Session;
 use crate::protocol::dialect::{Dialect, looks_like_a_claim};
 
 impl Ensemble {
-    /// Resources with claims, in the order of their names.
+    /// Lists resources with claims, in the order of their names.
     pub(crate) async fn summarize(
         &self,
         prefix: &str,
@@ -22,7 +22,7 @@ impl Ensemble {
         }
         let session = self.sessions.present(self.config.timeout).await?;
         let synced = session.ask(self.config.timeout, session.client.sync(self.names.root())).await;
-        synced.map_err(cannot_look)?;
+        synced.map_err(look_failure)?;
         let mut resources = match self.names.dialect() {
             Dialect::Native => self.containers(&session).await?,
             Dialect::Curator | Dialect::Kazoo => self.walk(&session, prefix).await?,
@@ -34,8 +34,8 @@ impl Ensemble {
         resources.dedup();
         // Empty containers stay for a while, so how many have to be looked at for a full page is not known.
         let mut page = Vec::new();
-        for some in resources.chunks(LOOKS_AT_ONCE) {
-            let looks = some.iter().map(|resource| self.summary(&session, resource));
+        for chunk in resources.chunks(LOOKS_AT_ONCE) {
+            let looks = chunk.iter().map(|resource| self.summary(&session, resource));
             for summary in join_all(looks).await {
                 page.extend(summary?);
             }
@@ -70,9 +70,9 @@ impl Ensemble {
                 return Err(Failure::new(FailureKind::Invalid, Effect::None, text));
             }
             let mut next = Vec::new();
-            for some in level.chunks(LOOKS_AT_ONCE) {
-                let looks = join_all(some.iter().map(|(path, _)| self.children(session, path))).await;
-                for ((path, resource), children) in some.iter().zip(looks) {
+            for chunk in level.chunks(LOOKS_AT_ONCE) {
+                let looks = join_all(chunk.iter().map(|(path, _)| self.children(session, path))).await;
+                for ((path, resource), children) in chunk.iter().zip(looks) {
                     let (claims, deeper): (Vec<_>, Vec<_>) =
                         children?.into_iter().partition(|child| looks_like_a_claim(child));
                     if !claims.is_empty() {
@@ -115,7 +115,7 @@ impl Ensemble {
             // This is normal in a tree that is shared with others. In leasehold's own, it is a mistake
             // to be reported.
             Err(Error::NoAuth) if self.names.dialect() != Dialect::Native => Ok(Vec::new()),
-            Err(error) => Err(cannot_look(error)),
+            Err(error) => Err(look_failure(error)),
         }
     }
 
@@ -124,8 +124,8 @@ impl Ensemble {
         session: &Session,
         resource: &Resource,
     ) -> Result<Option<ResourceSummary>, Failure> {
-        let scene = match self.scene(session, resource).await {
-            Ok(scene) if !scene.is_empty() => scene,
+        let view = match self.read_view(session, resource).await {
+            Ok(view) if !view.is_empty() => view,
             Ok(_) => return Ok(None),
             // Children that do not read as a queue are not ours to show, nor are those that another user
             // may not see.
@@ -137,14 +137,14 @@ impl Ensemble {
             }
             Err(failure) => return Err(failure),
         };
-        let (mut holders, mut waiting) = (scene.line.holders(), scene.locks.places().len());
-        waiting += scene.line.places().len() - holders;
-        holders += scene.leases.len();
-        // The first in the queue may have its lease in hand already.
-        if !(scene.locks.places().is_empty() || scene.leases.is_empty())
-            && let Some(standings) = self.standings(session, resource, &scene).await?
+        let (mut holders, mut waiting) = (view.queue.holders(), view.locks.entries().len());
+        waiting += view.queue.entries().len() - holders;
+        holders += view.leases.len();
+        // The first in the queue may have made its lease already.
+        if !(view.locks.entries().is_empty() || view.leases.is_empty())
+            && let Some(claim_infos) = self.claim_infos(session, resource, &view).await?
         {
-            (holders, waiting) = (standings.holders.len(), standings.waiting.len());
+            (holders, waiting) = (claim_infos.holders.len(), claim_infos.waiting.len());
         }
         let count = |claims: usize| u32::try_from(claims).unwrap_or(u32::MAX);
         Ok(Some(ResourceSummary {

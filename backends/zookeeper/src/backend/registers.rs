@@ -61,7 +61,7 @@ impl Registers for ZooKeeperBackend {
             return match put.value {
                 // Nothing is made of nothing.
                 None => Ok((self.read(at).await?.stamp == *seen).then(|| seen.clone())),
-                Some(_) => ensemble.make_register(&session, &path, &data).await,
+                Some(_) => ensemble.create_register(&session, &path, &data).await,
             };
         }
         // A stamp of another store is of no state of this one.
@@ -103,7 +103,7 @@ impl Registers for ZooKeeperBackend {
 impl Ensemble {
     /// Makes the node of a register, with what is above it; returns `None` where another client was
     /// first.
-    async fn make_register(
+    async fn create_register(
         &self,
         session: &Session,
         path: &str,
@@ -116,9 +116,9 @@ impl Ensemble {
                 Ok((stat, _)) => return Ok(Some(stamp(&stat))),
                 Err(Error::NodeExists) => return Ok(None),
                 Err(Error::NoNode) => {
-                    for (above, _) in self.names.above(path) {
+                    for (above, _) in self.names.ancestors(path) {
                         if !self.exists(session, above).await? {
-                            self.make(session, above, b"", &options).await?;
+                            self.create_node(session, above, b"", &options).await?;
                         }
                     }
                 }

@@ -13,7 +13,7 @@ use leasehold_core::{Claim, Failure, Release};
 
 use crate::client::Ensemble;
 use crate::protocol::names::NodeRole;
-use crate::state::places::Stage;
+use crate::state::claim_table::Stage;
 
 impl Ensemble {
     /// Ends the claims of a batch, in order.
@@ -30,8 +30,8 @@ impl Ensemble {
             Ok(true) => Release::Freed,
             Ok(false) => Release::Gone,
             Err(failure) => {
-                // From here on the background has it too, so that nothing is left when the caller gives
-                // up asking.
+                // From here on the background task has it too, so that nothing is left when the caller gives
+                // up.
                 if failure.is_transient() {
                     self.leftovers.add(claim);
                 }
@@ -42,12 +42,12 @@ impl Ensemble {
 
     /// Removes the claim's node, wherever it is. Returns `true` if it existed.
     async fn try_end(&self, claim: &Claim) -> Result<bool, Failure> {
-        let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource);
+        let known = self.claims.get(claim.id).filter(|known| known.resource == claim.resource);
         // From here on it counts as abandoned, also where no server can be asked now.
         if let Some(known) = &known {
-            self.places.set(claim, known.session, Stage::Ends);
+            self.claims.set(claim, known.session, Stage::Ending);
         }
-        let session = match known.as_ref().and_then(|known| self.fleet.session(known.session)) {
+        let session = match known.as_ref().and_then(|known| self.session_pool.session(known.session)) {
             Some(session) => {
                 session.ready(self.config.timeout).await?;
                 session
@@ -59,20 +59,20 @@ impl Ensemble {
         match own {
             Some(own) => {
                 was_there = self.delete(&session, &self.path(claim, &own)).await?;
-                if let Some(number) = self.names.number(&own.name).filter(|_| own.post == NodeRole::Line) {
-                    self.quiet.left(&claim.resource, number);
+                if let Some(number) = self.names.number(&own.name).filter(|_| own.role == NodeRole::Queue) {
+                    self.uncontended.record_gone(&claim.resource, number);
                 }
             }
             // It was never ours, or its making was not answered, or it was made in another session.
             None => {
                 for _ in 0..MAX_MOVES {
                     let mut moved = false;
-                    let scene = self.scene_now(&session, &claim.resource).await?;
-                    for (post, name) in scene.nodes_of(claim.id) {
-                        let path = format!("{}/{name}", self.names.node(&claim.resource, post));
+                    let view = self.current_view(&session, &claim.resource).await?;
+                    for (role, name) in view.nodes_of(claim.id) {
+                        let path = format!("{}/{name}", self.names.node(&claim.resource, role));
                         let deleted = self.delete(&session, &path).await?;
                         // Another client's may have been given its lease at this moment.
-                        moved |= !deleted && post == NodeRole::Locks;
+                        moved |= !deleted && role == NodeRole::Locks;
                         was_there |= deleted;
                     }
                     if !moved {
@@ -82,21 +82,21 @@ impl Ensemble {
             }
         }
         if known.is_some() {
-            self.places.forget(claim.id);
+            self.claims.forget(claim.id);
         }
         self.leftovers.remove(claim.id);
         Ok(was_there)
     }
 }
 
-/// Ends what is left over, for as long as the client lives.
-pub(crate) async fn sweep(ensemble: Weak<Ensemble>) {
+/// Ends leftover claims, for as long as the client lives.
+pub(crate) async fn end_leftovers(ensemble: Weak<Ensemble>) {
     let Some(added) = ensemble.upgrade().map(|ensemble| ensemble.leftovers.added.clone()) else { return };
     let mut pause = RETRY_FIRST;
     loop {
         {
             let Some(ensemble) = ensemble.upgrade() else { return };
-            for claim in ensemble.leftovers.some(AT_ONCE) {
+            for claim in ensemble.leftovers.sample(AT_ONCE) {
                 match ensemble.try_end(&claim).await {
                     Ok(was_there) => {
                         tracing::debug!(resource = %claim.resource, was_there, "ended what was left over");
@@ -110,7 +110,7 @@ pub(crate) async fn sweep(ensemble: Weak<Ensemble>) {
                     }
                 }
             }
-            if ensemble.leftovers.some(AT_ONCE).is_empty() {
+            if ensemble.leftovers.sample(AT_ONCE).is_empty() {
                 pause = IDLE;
             }
         }

@@ -1,4 +1,4 @@
-//! Confirming what is held: the session by one request through the leader, each claim by a look at its node.
+//! Confirms what is held: the session by one request through the leader, each claim by a look at its node.
 //!
 //! The client keeps the session alive by pings of its own, but a server answers those without asking
 //! the leader, also when it has lost it. So a renewal is counted from a request that a quorum agrees
@@ -34,7 +34,7 @@ impl Ensemble {
         for (numbers, renewals) in join_all(asked).await {
             for (number, renewal) in numbers.into_iter().zip(renewals) {
                 if matches!(renewal, Renewal::Lost) {
-                    self.places.forget(batch[number].claim.id);
+                    self.claims.forget(batch[number].claim.id);
                 }
                 answers[number] = renewal;
             }
@@ -44,14 +44,14 @@ impl Ensemble {
 
     /// Returns the session and the node of a claim that this client holds.
     fn node(&self, claim: &Claim) -> Option<(i64, String)> {
-        let known = self.places.get(claim.id).filter(|known| known.resource == claim.resource)?;
+        let known = self.claims.get(claim.id).filter(|known| known.resource == claim.resource)?;
         let own = known.held(known.session)?;
         Some((known.session, self.path(claim, own)))
     }
 
     /// Confirms nodes of one session.
     async fn confirm_in(&self, session: i64, paths: &[String], limit: Duration) -> Vec<Renewal> {
-        let Some(session) = self.fleet.session(session) else {
+        let Some(session) = self.session_pool.session(session) else {
             return vec![Renewal::Lost; paths.len()];
         };
         if !session.is_connected() {
@@ -77,7 +77,7 @@ impl Ensemble {
         let failed = |error| layout::failure(error, "cannot confirm what is held");
         let proof = session.prove(self.names.root()).map_err(failed)?;
         let requests: Result<Vec<_>, Error> =
-            chunks(paths).into_iter().map(|some| look_at(&session.client, some)).collect();
+            chunks(paths).into_iter().map(|chunk| look_at(&session.client, chunk)).collect();
         let all = join(proof, join_all(requests.map_err(failed)?));
         let all = async {
             let (proven, looks) = all.await;
@@ -139,7 +139,7 @@ fn chunks<'a>(paths: &'a [&'a str]) -> Vec<&'a [&'a str]> {
 /// The most claims that one request confirms.
 pub(crate) const LOOKS_MAX: usize = 512;
 const BYTES_MAX: usize = 256 * 1024;
-/// The bytes that each path takes beside itself.
+/// The overhead of each path in a request, in bytes.
 const OVERHEAD: usize = 16;
 
 #[cfg(test)]
@@ -153,7 +153,7 @@ mod tests {
         {
             let paths = vec![path.as_str(); count];
             let cut = chunks(&paths);
-            assert_eq!(cut.iter().map(|some| some.len()).sum::<usize>(), count);
+            assert_eq!(cut.iter().map(|chunk| chunk.len()).sum::<usize>(), count);
             assert_eq!(cut.len(), requests, "{count} of {} bytes", path.len());
         }
         assert!(chunks(&[]).is_empty());

@@ -1,4 +1,4 @@
-//! ZooKeeper's four-letter words: what a single server says of itself, over a connection of its own and
+//! ZooKeeper's four-letter words: what a single server reports of itself, over a connection of its own and
 //! without a session.
 //!
 //! Servers allow `srvr` by default, and the others only if they are configured to.
@@ -13,29 +13,29 @@ use tokio::time::sleep;
 
 /// The answer of one server about itself.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Word {
+pub(crate) enum ServerReport {
     /// It serves.
     Serves { role: String, version: String, slowest: Option<Duration> },
     /// It runs, and has no quorum.
-    Alone,
-    /// It may not say.
-    Silent,
+    NoQuorum,
+    /// It is not allowed to answer.
+    NotAllowed,
     /// It cannot be reached.
     Unreachable(String),
 }
 
 /// Asks the server at `address`.
-pub(crate) async fn ask(address: &str, limit: Duration) -> Word {
-    match tokio::time::timeout(limit, talk(address, b"srvr")).await {
+pub(crate) async fn ask(address: &str, limit: Duration) -> ServerReport {
+    match tokio::time::timeout(limit, request(address, b"srvr")).await {
         Ok(Ok(answer)) => read(&String::from_utf8_lossy(&answer)),
-        Ok(Err(error)) => Word::Unreachable(error.to_string()),
-        Err(_) => Word::Unreachable(format!("no answer within {limit:?}")),
+        Ok(Err(error)) => ServerReport::Unreachable(error.to_string()),
+        Err(_) => ServerReport::Unreachable(format!("no answer within {limit:?}")),
     }
 }
 
-async fn talk(address: &str, word: &[u8]) -> std::io::Result<Vec<u8>> {
+async fn request(address: &str, command: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(word).await?;
+    stream.write_all(command).await?;
     let mut answer = Vec::new();
     // It closes the connection behind its answer, which is a few lines.
     stream.take(ANSWER_MAX).read_to_end(&mut answer).await?;
@@ -46,7 +46,7 @@ async fn talk(address: &str, word: &[u8]) -> std::io::Result<Vec<u8>> {
 /// that has it counts. Servers that hang are waited for no longer than [`OTHERS_LIMIT`] once any server
 /// has answered.
 pub(crate) async fn tick(addresses: &[String], limit: Duration) -> Option<Duration> {
-    let mut asked: FuturesUnordered<_> = addresses.iter().map(|address| talk(address, b"conf")).collect();
+    let mut asked: FuturesUnordered<_> = addresses.iter().map(|address| request(address, b"conf")).collect();
     let mut end = Box::pin(sleep(limit));
     let mut is_answered = false;
     loop {
@@ -72,21 +72,25 @@ fn read_tick(answer: &str) -> Option<Duration> {
     tick.trim().parse().ok().map(Duration::from_millis)
 }
 
-fn read(answer: &str) -> Word {
+fn read(answer: &str) -> ServerReport {
     let value = |name: &str| {
         answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     };
     let Some(role) = value("Mode") else {
         if answer.contains("not currently serving") {
-            return Word::Alone;
+            return ServerReport::NoQuorum;
         }
-        // A server that ends the connection without a word is one that does not know whom it serves.
+        // A server that ends the connection without an answer is not ready to serve.
         let refused = answer.contains("not in the whitelist") || answer.contains("not executed");
-        return if refused { Word::Silent } else { Word::Unreachable("it said nothing".to_owned()) };
+        return if refused {
+            ServerReport::NotAllowed
+        } else {
+            ServerReport::Unreachable("it said nothing".to_owned())
+        };
     };
     let version = value("Zookeeper version").unwrap_or_default();
     let slowest = value("Latency min/avg/max").and_then(|times| times.rsplit('/').next()?.parse().ok());
-    Word::Serves {
+    ServerReport::Serves {
         role: role.to_owned(),
         version: version.split(['-', ',']).next().unwrap_or_default().to_owned(),
         slowest: slowest.map(Duration::from_millis),
@@ -110,10 +114,16 @@ mod tests {
                       Connections: 2\nOutstanding: 0\nZxid: 0x1\nMode: follower\nNode count: 5\n";
         let slowest = Some(Duration::from_millis(21));
         let (role, version) = ("follower".to_owned(), "3.8.0".to_owned());
-        assert_eq!(read(answer), Word::Serves { role, version, slowest });
-        assert_eq!(read("This ZooKeeper instance is not currently serving requests\n"), Word::Alone);
-        assert_eq!(read("srvr is not executed because it is not in the whitelist.\n"), Word::Silent);
-        assert!(matches!(read(""), Word::Unreachable(_)));
+        assert_eq!(read(answer), ServerReport::Serves { role, version, slowest });
+        assert_eq!(
+            read("This ZooKeeper instance is not currently serving requests\n"),
+            ServerReport::NoQuorum
+        );
+        assert_eq!(
+            read("srvr is not executed because it is not in the whitelist.\n"),
+            ServerReport::NotAllowed
+        );
+        assert!(matches!(read(""), ServerReport::Unreachable(_)));
         let answer =
             "clientPort=2181\ndataDir=/d\ntickTime=2000\nmaxClientCnxns=60\nminSessionTimeout=4000\n";
         assert_eq!(read_tick(answer), Some(Duration::from_secs(2)));
@@ -122,7 +132,7 @@ mod tests {
 
     /// Starts three servers, of which one hangs, and two may not say their tick.
     #[tokio::test]
-    async fn a_server_that_hangs_keeps_nobody_waiting_for_the_tick() {
+    async fn hung_server_does_not_delay_the_tick() {
         let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut addresses = vec![hangs.local_addr().unwrap().to_string()];
         for _ in 0..2 {
@@ -143,8 +153,8 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let mut word = [0; 4];
-                stream.read_exact(&mut word).await.unwrap();
+                let mut command = [0; 4];
+                stream.read_exact(&mut command).await.unwrap();
                 stream.write_all(answer.as_bytes()).await.unwrap();
             }
         });

@@ -1,4 +1,4 @@
-//! One session after the other: a session is what ZooKeeper keeps claims by, and outlives connections.
+//! Sessions: ZooKeeper keeps claims for as long as their session lives, and a session outlives connections.
 //!
 //! Ground rules: a session that ended is never used again, and everything that was held by it is
 //! notified of that once. A task opens the next one; it ends when no user of sessions is left. The
@@ -19,7 +19,7 @@ use zookeeper_client::{Client, Error, SessionState, Stat};
 
 use crate::config::ZooKeeperConfig;
 use crate::net::tunnel::Tunnel;
-use crate::net::watching::{WatchRoom, Watching};
+use crate::net::watching::{WatchCapacity, Watching};
 use crate::protocol::layout;
 
 /// One session with the ensemble.
@@ -28,7 +28,7 @@ pub(crate) struct Session {
     pub(crate) id: i64,
     /// The time for which the servers keep it without hearing of it, as they said.
     pub(crate) timeout: Duration,
-    pub(crate) watches: WatchRoom,
+    pub(crate) watches: WatchCapacity,
     trigger: LossTrigger,
     signal: LossSignal,
 }
@@ -47,12 +47,12 @@ enum Present {
     Down(Failure),
 }
 
-/// Describes what becomes of a connection to one of these servers, which the client does not report:
-/// for the person that has a name, a port or a server to correct.
+/// Describes the outcome of a connection to one of these servers, which the client does not report: for a
+/// person who has to correct a name, a port or a server.
 async fn reachable(hosts: &[Host]) -> String {
     let Some(host) = hosts.first() else { return String::new() };
     let place = host.to_string();
-    match tokio::time::timeout(GLANCE, TcpStream::connect(&place)).await {
+    match tokio::time::timeout(REACHABLE_LIMIT, TcpStream::connect(&place)).await {
         Ok(Err(error)) => format!(": {place}: {error}"),
         Ok(Ok(_)) => {
             format!(
@@ -65,9 +65,9 @@ async fn reachable(hosts: &[Host]) -> String {
 
 impl Session {
     async fn open(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Session, Failure> {
-        let trouble = || async {
+        let last_error = || async {
             match tunnel {
-                Some(tunnel) => tunnel.trouble(),
+                Some(tunnel) => tunnel.last_error(),
                 None => reachable(&config.hosts).await,
             }
         };
@@ -77,18 +77,18 @@ impl Session {
             // A session that was opened without our knowledge holds nothing and ends by itself.
             Ok(Err(failure)) if failure.kind == FailureKind::Invalid => return Err(failure),
             Ok(Err(failure)) => {
-                let why = trouble().await;
+                let why = last_error().await;
                 let text = format!("no session with {config}: the servers refused, or none is there{why}");
                 return Err(Failure::new(failure.kind, Effect::None, text));
             }
             Err(_) => {
-                let (limit, why) = (config.timeout, trouble().await);
+                let (limit, why) = (config.timeout, last_error().await);
                 return Err(Failure::unavailable(format!("no session with {config} within {limit:?}{why}")));
             }
         };
         let (trigger, signal) = LossTrigger::new();
         let (id, timeout) = (client.session_id().0, client.session_timeout());
-        Ok(Session { client, id, timeout, watches: WatchRoom::new(), trigger, signal })
+        Ok(Session { client, id, timeout, watches: WatchCapacity::new(), trigger, signal })
     }
 
     /// Tries each server in turn. If one was silent, all of them are tried again, until the caller's
@@ -105,7 +105,7 @@ impl Session {
                 connector = connector.with_auth("digest", reveal(&login).as_bytes());
             }
             let mut connecting = pin!(connector.connect(&servers));
-            let soon = tokio::time::timeout(silence.mul_f64(PATIENT), connecting.as_mut()).await;
+            let soon = tokio::time::timeout(silence.mul_f64(SILENT_PART), connecting.as_mut()).await;
             let was_silent = soon.is_err();
             let connected = match soon {
                 Ok(connected) => connected,
@@ -119,7 +119,7 @@ impl Session {
         }
     }
 
-    /// Tells of its end. One signal for all claims: they live and end with the session.
+    /// Returns the signal of its end. It is one signal for all claims: they live and end with the session.
     pub(crate) fn lost(&self) -> LossSignal {
         self.signal.clone()
     }
@@ -162,9 +162,9 @@ impl Session {
         }
     }
 
-    /// Asks for what only a leader with a quorum behind it can answer, while the session lives, and
-    /// changes nothing: a multi of one `check`. It leaves at once; what is asked next sees all that was
-    /// committed before.
+    /// Sends a request that only a leader with a quorum can answer while the session lives, and that changes
+    /// nothing: a multi of one `check`. It is sent at once; the next request sees all that was committed
+    /// before.
     ///
     /// A `sync` is not enough: a leader that was deposed while it was paused answers it.
     pub(crate) fn prove(
@@ -195,12 +195,12 @@ impl Session {
         path: &str,
         limit: Duration,
     ) -> Result<(Vec<String>, Stat, Watching), Error> {
-        let Some(room) = self.watches.take(path) else {
+        let Some(permit) = self.watches.take(path) else {
             let (names, stat) = self.ask(limit, self.client.get_children(path)).await?;
             return Ok((names, stat, self.watches.pause()));
         };
         let (names, stat, watcher) = self.ask(limit, self.client.get_and_watch_children(path)).await?;
-        Ok((names, stat, Watching::Watch(watcher, room)))
+        Ok((names, stat, Watching::Watch(watcher, permit)))
     }
 
     /// Returns whether a node exists, and a watch on its next change, making or end.
@@ -209,11 +209,11 @@ impl Session {
         path: &str,
         limit: Duration,
     ) -> Result<(Option<Stat>, Watching), Error> {
-        let Some(room) = self.watches.take(path) else {
+        let Some(permit) = self.watches.take(path) else {
             return Ok((self.ask(limit, self.client.check_stat(path)).await?, self.watches.pause()));
         };
         let (stat, watcher) = self.ask(limit, self.client.check_and_watch_stat(path)).await?;
-        Ok((stat, Watching::Watch(watcher, room)))
+        Ok((stat, Watching::Watch(watcher, permit)))
     }
 
     /// Returns the data of a node, and a watch on its next change.
@@ -222,12 +222,12 @@ impl Session {
         path: &str,
         limit: Duration,
     ) -> Result<(Vec<u8>, Stat, Watching), Error> {
-        let Some(room) = self.watches.take(path) else {
+        let Some(permit) = self.watches.take(path) else {
             let (data, stat) = self.ask(limit, self.client.get_data(path)).await?;
             return Ok((data, stat, self.watches.pause()));
         };
         let (data, stat, watcher) = self.ask(limit, self.client.get_and_watch_data(path)).await?;
-        Ok((data, stat, Watching::Watch(watcher, room)))
+        Ok((data, stat, Watching::Watch(watcher, permit)))
     }
 }
 
@@ -248,7 +248,7 @@ impl Sessions {
         };
         let mut first = Session::open(&config, tunnel.as_deref()).await?;
         if first.timeout != config.session {
-            // The pace at which a client speaks is derived from the timeout that it asks for, so it
+            // The pace at which a client pings is derived from the timeout that it asks for, so it
             // asks for what it will get.
             config.session = first.timeout;
             first = Session::open(&config, tunnel.as_deref()).await?;
@@ -322,7 +322,7 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// Sees each session to its end and opens the next one. Without a limit on its number: it is what
+/// Waits for the end of each session and opens the next one. Without a limit on its number: it is what
 /// brings the client back after an outage of any length, at most once in [`RETRY_LAST`].
 async fn keep(
     config: ZooKeeperConfig,
@@ -366,7 +366,7 @@ async fn keep(
 }
 
 /// The longest time that finding out why no session is open may take.
-const GLANCE: Duration = Duration::from_millis(500);
+const REACHABLE_LIMIT: Duration = Duration::from_millis(500);
 /// The version that ZooKeeper takes for every version.
 const ANY_VERSION: i32 = -1;
 /// A server that is silent for this part of the session's timeout is left for another. Pings follow
@@ -376,6 +376,6 @@ const SILENCES: u32 = 6;
 /// Not shorter than a pause that a healthy server may make.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
 /// The part of that silence from which on a server was silent, and did not refuse.
-const PATIENT: f64 = 0.9;
+const SILENT_PART: f64 = 0.9;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LAST: Duration = Duration::from_secs(2);

@@ -3,8 +3,8 @@
 //! After a reconnect zookeeper-client 0.11.2 sets the watches of a session again, in requests of 128
 //! KiB. All these requests have the same number, so a second one makes it take the answer for a mistake
 //! of the server, and close the connection: the session can never be resumed, and is lost with all that
-//! it holds. So the paths of all watches of a session are counted here, and fit in one request. Who
-//! finds no room looks again after a while.
+//! it holds. So the paths of all watches of a session are counted here, and fit in one request. A
+//! waiter without a watch looks again after a while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,31 +14,31 @@ use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use zookeeper_client::OneshotWatcher;
 
 /// The bytes that the paths of the watches of one session may still take.
-pub(crate) struct WatchRoom {
+pub(crate) struct WatchCapacity {
     free: Arc<Semaphore>,
-    /// One after the other of those without a watch looks again.
+    /// Held by the waiter without a watch that looks again: they look one after the other.
     looks: Arc<Mutex<()>>,
 }
 
 /// A watch or a pause, which ends when there may be something new.
 pub(crate) enum Watching {
     Watch(OneshotWatcher, OwnedSemaphorePermit),
-    /// A watch did not have room.
+    /// There was no capacity for a watch.
     Pause(Arc<Mutex<()>>),
 }
 
-impl WatchRoom {
-    pub(crate) fn new() -> WatchRoom {
-        WatchRoom { free: Arc::new(Semaphore::new(ROOM)), looks: Arc::default() }
+impl WatchCapacity {
+    pub(crate) fn new() -> WatchCapacity {
+        WatchCapacity { free: Arc::new(Semaphore::new(PATH_BYTES_MAX)), looks: Arc::default() }
     }
 
     pub(crate) fn take(&self, path: &str) -> Option<OwnedSemaphorePermit> {
         self.free.clone().try_acquire_many_owned(u32::try_from(path.len()).ok()?).ok()
     }
 
-    /// Takes room for a watch without a waiter: half of all is left to waiters.
+    /// Takes capacity for a watch without a waiter: half of all is left to waiters.
     pub(crate) fn take_spare(&self, path: &str) -> Option<OwnedSemaphorePermit> {
-        (self.free.available_permits() > ROOM / 2).then(|| self.take(path)).flatten()
+        (self.free.available_permits() > PATH_BYTES_MAX / 2).then(|| self.take(path)).flatten()
     }
 
     pub(crate) fn pause(&self) -> Watching {
@@ -50,7 +50,7 @@ impl Watching {
     /// Waits for the change, or for as long as one waits without a watch.
     pub(crate) async fn changed(self) {
         match self {
-            Watching::Watch(watcher, room) => watcher.changed().map(|_| drop(room)).await,
+            Watching::Watch(watcher, permit) => watcher.changed().map(|_| drop(permit)).await,
             Watching::Pause(looks) => {
                 tokio::time::sleep(PAUSE).await;
                 let _turn = looks.lock().await;
@@ -62,7 +62,7 @@ impl Watching {
 
 /// The bytes that the client crate puts in one request, less some for watches that were dropped and are
 /// not yet removed.
-const ROOM: usize = 120 * 1024;
+const PATH_BYTES_MAX: usize = 120 * 1024;
 /// The shortest wait without a watch.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The pause between two looks of claims without a watch, so that thousands of them do not keep the
@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn watches_take_room_for_as_long_as_they_last() {
-        let room = WatchRoom::new();
-        let half = "/".repeat(ROOM / 2);
-        let first = room.take_spare(&half);
-        assert!(first.is_some() && room.take_spare("/").is_none(), "half is for those who wait");
-        let second = room.take(&half);
-        assert!(second.is_some() && room.take("/").is_none());
+        let capacity = WatchCapacity::new();
+        let half = "/".repeat(PATH_BYTES_MAX / 2);
+        let first = capacity.take_spare(&half);
+        assert!(first.is_some() && capacity.take_spare("/").is_none(), "half is for those who wait");
+        let second = capacity.take(&half);
+        assert!(second.is_some() && capacity.take("/").is_none());
         drop(first);
-        assert!(room.take("/").is_some());
+        assert!(capacity.take("/").is_some());
     }
 }

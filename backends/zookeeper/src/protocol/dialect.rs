@@ -85,7 +85,7 @@ impl Dialect {
         Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
     }
 
-    /// Returns `true` if a claim of this share takes a lease of a semaphore, beside the queue of its
+    /// Returns `true` if a claim of this share takes a lease of a semaphore, in addition to the queue of its
     /// resource.
     pub(crate) fn leases(self, mutexes: Mutexes, share: Share) -> bool {
         self != Dialect::Native && (share.is_counted() || mutexes == Mutexes::Leases)
@@ -146,10 +146,10 @@ impl Dialect {
         }
     }
 
-    /// Returns `true` if a child that is not a claim of this dialect is to be feared: it may hold for
-    /// users of another recipe, which would not wait for us. Where a name is a path, other children are
+    /// Returns `true` if a child that is not a claim of this dialect may conflict: it may hold for users of
+    /// another recipe, which would not wait for us. Where a name is a path, other children are
     /// just longer names.
-    pub(crate) fn fears(self, name: &str) -> bool {
+    pub(crate) fn may_conflict(self, name: &str) -> bool {
         self == Dialect::Native || looks_like_a_claim(name)
     }
 }
@@ -232,7 +232,7 @@ mod tests {
     fn non_claim_nodes_are_skipped_and_possible_claims_are_counted() {
         let hex = ID.to_hex();
         let uuid = "abababab-abab-abab-abab-abababababab";
-        for (name, feared) in [
+        for (name, conflicts) in [
             ("lock-0000000001".to_owned(), true),
             ("write-0000000001".to_owned(), true),
             (hex.clone(), true),
@@ -248,8 +248,8 @@ mod tests {
         ] {
             let read = [Dialect::Curator, Dialect::Kazoo, Dialect::Native].map(|dialect| dialect.read(&name));
             assert!(read.iter().flatten().count() <= 1, "{name}: {read:?}");
-            assert_eq!(looks_like_a_claim(&name), feared, "{name}");
-            assert!(Dialect::Native.fears(&name));
+            assert_eq!(looks_like_a_claim(&name), conflicts, "{name}");
+            assert!(Dialect::Native.may_conflict(&name));
         }
         assert_eq!(Dialect::Curator.read("_c_ababababab-ab-abab-abab-abababababab-lock-0000000001"), None);
         assert_eq!(Dialect::Kazoo.read(&format!("{hex}__lock__+000000001")), None);
@@ -296,14 +296,14 @@ mod tests {
         assert_eq!(Dialect::Kazoo.lease(ID), hex);
         assert_eq!(Dialect::Kazoo.read_lease(&hex), Some(ID));
         for dialect in [Dialect::Curator, Dialect::Kazoo] {
-            let place = format!("{}0000000001", dialect.stem(ID, one));
-            assert_eq!(dialect.read_lease(&place), None, "{place}");
+            let entry = format!("{}0000000001", dialect.stem(ID, one));
+            assert_eq!(dialect.read_lease(&entry), None, "{entry}");
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(bytes: [u8; 16], at: i32, kind in 0..3usize) {
+        fn written_form_reads_back(bytes: [u8; 16], at: i32, kind in 0..3usize) {
             let id = ClaimId::from_bytes(bytes);
             let share = [Share::MUTEX, Share::READER, Share::WRITER][kind];
             for (_, dialect) in ALL {
@@ -318,7 +318,7 @@ mod tests {
         #[test]
         fn no_name_panics(name in "[0-9a-f_c-]{0,60}|.{0,40}") {
             for (_, dialect) in ALL {
-                let _ = (dialect.read(&name), dialect.fears(&name));
+                let _ = (dialect.read(&name), dialect.may_conflict(&name));
             }
         }
     }

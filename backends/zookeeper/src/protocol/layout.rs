@@ -18,9 +18,9 @@ pub(crate) fn read_note(data: &[u8]) -> Note {
 /// Writes the data of a claim's node: its note. No node of Curator's semaphores says how many permits
 /// there are, so where one of ours is first in the queue for a lease, or has one, a line before the note
 /// says that.
-pub(crate) fn data(dialect: Dialect, post: NodeRole, claim: &Claim) -> String {
+pub(crate) fn data(dialect: Dialect, role: NodeRole, claim: &Claim) -> String {
     let note = claim.note.as_str();
-    match (dialect, post) {
+    match (dialect, role) {
         (Dialect::Curator, NodeRole::Locks | NodeRole::Leases) => {
             format!("1/{}\n{note}", claim.share.capacity())
         }

@@ -1,5 +1,4 @@
-//! The paths of things: from a resource to a path and back, and the options that make each kind of
-//! node.
+//! The paths of nodes: from a resource to a path and back, and the options that make each kind of node.
 //!
 //! In leasehold's own dialect the root holds one container for each resource. In other libraries' a
 //! name is a path, as their users write it: `jobs/nightly` is the node `nightly` below `jobs`, and both
@@ -10,20 +9,20 @@ use percent_encoding::percent_decode_str;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use crate::protocol::dialect::{Dialect, Mutexes, looks_like_a_claim};
-use crate::protocol::queue::{Line, Unreadable};
+use crate::protocol::queue::{Queue, Unreadable};
 
 /// The node of a resource that a claim is a child of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRole {
     /// The queue of the resource.
-    Line,
+    Queue,
     /// The queue of claims that want a lease of its semaphore, in other libraries' dialects.
     Locks,
     /// The leases of its semaphore.
     Leases,
 }
 
-/// The paths of things.
+/// The paths of nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     /// Empty for ZooKeeper's own root; else a path without a slash at its end.
@@ -40,7 +39,7 @@ impl Names {
     }
 
     /// Returns the same names, with mutexes written in this way.
-    pub(crate) fn with(self, mutexes: Mutexes) -> Names {
+    pub(crate) fn with_mutexes(self, mutexes: Mutexes) -> Names {
         Names { mutexes, ..self }
     }
 
@@ -55,7 +54,7 @@ impl Names {
 
     /// Returns the nodes from below ZooKeeper's own root down to the one above `path`, from the top,
     /// with the options of each.
-    pub(crate) fn above<'a>(
+    pub(crate) fn ancestors<'a>(
         &self,
         path: &'a str,
     ) -> impl Iterator<Item = (&'a str, CreateOptions<'static>)> + use<'a> {
@@ -74,30 +73,30 @@ impl Names {
     }
 
     /// Returns the node of a resource that such claims are the children of.
-    pub(crate) fn node(&self, resource: &Resource, post: NodeRole) -> String {
+    pub(crate) fn node(&self, resource: &Resource, role: NodeRole) -> String {
         let container = self.container(resource);
-        match (self.dialect, post) {
+        match (self.dialect, role) {
             (Dialect::Curator, NodeRole::Locks) => format!("{container}/{CURATORS_LOCKS}"),
             (Dialect::Curator, NodeRole::Leases) => format!("{container}/{CURATORS_LEASES}"),
             (Dialect::Kazoo, NodeRole::Locks) => format!("{container}{KAZOOS_LOCKS}"),
             // kazoo keeps leases where its locks have their queue.
-            (Dialect::Native, _) | (_, NodeRole::Line) | (Dialect::Kazoo, NodeRole::Leases) => container,
+            (Dialect::Native, _) | (_, NodeRole::Queue) | (Dialect::Kazoo, NodeRole::Leases) => container,
         }
     }
 
     /// Returns the nodes of a resource that have children. A claim that wants a lease moves from the
     /// first to the last, so a reader in this order sees every claim.
-    pub(crate) fn posts(&self) -> &'static [NodeRole] {
+    pub(crate) fn roles(&self) -> &'static [NodeRole] {
         match self.dialect {
-            Dialect::Native => &[NodeRole::Line],
-            Dialect::Curator => &[NodeRole::Line, NodeRole::Locks, NodeRole::Leases],
+            Dialect::Native => &[NodeRole::Queue],
+            Dialect::Curator => &[NodeRole::Queue, NodeRole::Locks, NodeRole::Leases],
             Dialect::Kazoo => &[NodeRole::Locks, NodeRole::Leases],
         }
     }
 
-    /// Returns where claims of a share wait until they hold.
-    pub(crate) fn line_of(&self, share: Share) -> NodeRole {
-        if self.dialect.leases(self.mutexes, share) { NodeRole::Locks } else { NodeRole::Line }
+    /// Returns the node whose children are the claims of a share that wait.
+    pub(crate) fn queue_role(&self, share: Share) -> NodeRole {
+        if self.dialect.leases(self.mutexes, share) { NodeRole::Locks } else { NodeRole::Queue }
     }
 
     /// Returns what can be written down.
@@ -151,9 +150,9 @@ impl Names {
     /// Reads the queue that these children of a container form.
     ///
     /// # Errors
-    /// As [`Line::of`].
-    pub(crate) fn line(&self, children: Vec<String>) -> Result<Line, Unreadable> {
-        Line::of(self.dialect, children)
+    /// As [`Queue::of`].
+    pub(crate) fn queue(&self, children: Vec<String>) -> Result<Queue, Unreadable> {
+        Queue::of(self.dialect, children)
     }
 
     /// Returns the number that ZooKeeper gave a claim's node.
@@ -163,7 +162,7 @@ impl Names {
 
     /// Returns the options that make a claim's node: it ends with the session, and ZooKeeper numbers
     /// it.
-    pub(crate) fn place_options(&self) -> CreateOptions<'static> {
+    pub(crate) fn entry_options(&self) -> CreateOptions<'static> {
         CreateMode::EphemeralSequential.with_acls(self.acls())
     }
 
@@ -172,7 +171,7 @@ impl Names {
     pub(crate) fn lease_options(&self) -> CreateOptions<'static> {
         match self.dialect {
             Dialect::Kazoo => CreateMode::Ephemeral.with_acls(self.acls()),
-            _ => self.place_options(),
+            _ => self.entry_options(),
         }
     }
 
@@ -299,8 +298,8 @@ mod tests {
     #[test]
     fn semaphores_are_where_the_other_libraries_have_them() {
         let (jobs, all) =
-            (Resource::new("jobs/a").unwrap(), [NodeRole::Line, NodeRole::Locks, NodeRole::Leases]);
-        let nodes = |dialect| all.map(|post| Names::new(String::new(), dialect, false).node(&jobs, post));
+            (Resource::new("jobs/a").unwrap(), [NodeRole::Queue, NodeRole::Locks, NodeRole::Leases]);
+        let nodes = |dialect| all.map(|role| Names::new(String::new(), dialect, false).node(&jobs, role));
         assert_eq!(nodes(Dialect::Curator), ["/jobs/a", "/jobs/a/locks", "/jobs/a/leases"]);
         assert_eq!(nodes(Dialect::Kazoo), ["/jobs/a", "/jobs/a-__lock__", "/jobs/a"]);
         // No name of ours is the lock of another's semaphore.
@@ -320,7 +319,7 @@ mod tests {
         let names = names(Dialect::Curator);
         let above = |path| -> Vec<(String, bool)> {
             let is_container = |options: &CreateOptions<'_>| format!("{options:?}").contains("Container");
-            names.above(path).map(|(path, options)| (path.to_owned(), is_container(&options))).collect()
+            names.ancestors(path).map(|(path, options)| (path.to_owned(), is_container(&options))).collect()
         };
         let found = above("/team/x/leasehold/jobs/nightly");
         let right = ["/team", "/team/x", "/team/x/leasehold", "/team/x/leasehold/jobs"];

@@ -1,6 +1,6 @@
 //! The queue of a resource as its children name it, and what follows from it.
 //!
-//! Pure: names go in, places and decisions come out. The sequence at the end of a name is ZooKeeper's,
+//! Pure: names go in, entries and decisions come out. The sequence at the end of a name is ZooKeeper's,
 //! a signed 32-bit counter. Its documentation says that it rolls over, so an order is found among those
 //! that exist; in fact it stays at its highest value, and gives that to every further node. Where two
 //! have it, the first of them cannot be known, and no claim is admitted.
@@ -12,23 +12,23 @@ use leasehold_core::{ClaimId, Share};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::shown::Shown;
 
-/// The claims on one resource, first come first.
+/// The claims on one resource, in the order of their arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Line {
-    places: Vec<Place>,
+pub(crate) struct Queue {
+    entries: Vec<Entry>,
 }
 
 /// One claim in the queue.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct Entry {
     /// The child's whole name.
     pub(crate) name: String,
     pub(crate) id: ClaimId,
     pub(crate) share: Share,
     sequence: i32,
-    /// It belongs to the claim that has the place before it, and holds beside that: a writer of Curator
-    /// that reads as well.
-    rides: bool,
+    /// Set for a read of the writer in the entry before it, which holds together with it: a writer of
+    /// Curator that reads as well.
+    is_writers_read: bool,
 }
 
 /// The reason why children do not form a queue. The parts of their names that it shows reveal no id.
@@ -37,21 +37,21 @@ pub(crate) enum Unreadable {
     /// This one may be a claim of another library.
     Foreign(String),
     /// The counter has come to its end, and these have its last value.
-    Alike(String, String),
+    SameNumber(String, String),
 }
 
-/// The places that a claim that is not admitted has to watch.
+/// The entries that a claim that is not admitted has to watch.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Blockers<'a> {
     /// It cannot be admitted before one of these leaves.
-    Some(Vec<&'a Place>),
+    Some(Vec<&'a Entry>),
     /// They are too many: any change of the queue.
     Any,
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Place({:?}, {}, {})", Shown(&self.name), self.share, self.sequence)
+        write!(f, "Entry({:?}, {}, {})", Shown(&self.name), self.share, self.sequence)
     }
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Unreadable {
                  remove it, or take another prefix or the dialect that it is of",
                 Shown(child)
             ),
-            Unreadable::Alike(one, other) => write!(
+            Unreadable::SameNumber(one, other) => write!(
                 f,
                 "cannot be put in order: ZooKeeper's counter has come to its end and numbers all new nodes alike, \
                  «{}» and «{}»: remove the node above them once it is empty, and it begins anew",
@@ -81,112 +81,111 @@ impl fmt::Debug for Unreadable {
     }
 }
 
-impl Line {
+impl Queue {
     /// Reads the queue that these children form.
     ///
     /// # Errors
     /// A name may be a claim of another library, or two names do not show which was first.
-    pub(crate) fn of(dialect: Dialect, names: Vec<String>) -> Result<Line, Unreadable> {
-        let mut places = Vec::with_capacity(names.len());
+    pub(crate) fn of(dialect: Dialect, names: Vec<String>) -> Result<Queue, Unreadable> {
+        let mut entries = Vec::with_capacity(names.len());
         for name in names {
             match dialect.read(&name) {
                 Some(named) => {
                     let (id, share, sequence) = (named.id, named.share, named.sequence);
-                    places.push(Place { name, id, share, sequence, rides: false });
+                    entries.push(Entry { name, id, share, sequence, is_writers_read: false });
                 }
-                None if dialect.fears(&name) => return Err(Unreadable::Foreign(name)),
+                None if dialect.may_conflict(&name) => return Err(Unreadable::Foreign(name)),
                 None => {}
             }
         }
-        places.sort_unstable_by_key(|place| (place.sequence.cast_unsigned(), !place.share.is_exclusive()));
-        let first = Line::first(&places);
-        places.rotate_left(first);
-        for index in 1..places.len() {
-            let (before, place) = (&places[index - 1], &places[index]);
-            if before.sequence != place.sequence {
+        entries.sort_unstable_by_key(|entry| (entry.sequence.cast_unsigned(), !entry.share.is_exclusive()));
+        let first = Queue::first(&entries);
+        entries.rotate_left(first);
+        for index in 1..entries.len() {
+            let (before, entry) = (&entries[index - 1], &entries[index]);
+            if before.sequence != entry.sequence {
                 continue;
             }
             // Newer versions of Curator give what a writer reads the writer's own number. ZooKeeper
             // gives a number twice at the end only.
-            let rides = dialect == Dialect::Curator
-                && (before.share, place.share) == (Share::WRITER, Share::READER)
-                && place.sequence != i32::MAX;
-            if !rides {
-                return Err(Unreadable::Alike(before.name.clone(), place.name.clone()));
+            let is_writers_read = dialect == Dialect::Curator
+                && (before.share, entry.share) == (Share::WRITER, Share::READER)
+                && entry.sequence != i32::MAX;
+            if !is_writers_read {
+                return Err(Unreadable::SameNumber(before.name.clone(), entry.name.clone()));
             }
-            places[index].rides = true;
+            entries[index].is_writers_read = true;
         }
-        Ok(Line { places })
+        Ok(Queue { entries })
     }
 
     /// Finds where the queue begins in the circle of sequences: behind the widest gap. All that live at
     /// the same time are far closer to one another than half the circle, also while the counter passes
     /// from positive to negative.
-    fn first(places: &[Place]) -> usize {
+    fn first(entries: &[Entry]) -> usize {
         let gap_before = |index: usize| {
-            let before = if index == 0 { places.len() - 1 } else { index - 1 };
-            places[index].sequence.wrapping_sub(places[before].sequence).cast_unsigned()
+            let before = if index == 0 { entries.len() - 1 } else { index - 1 };
+            entries[index].sequence.wrapping_sub(entries[before].sequence).cast_unsigned()
         };
-        (0..places.len()).max_by_key(|index| (gap_before(*index), std::cmp::Reverse(*index))).unwrap_or(0)
+        (0..entries.len()).max_by_key(|index| (gap_before(*index), std::cmp::Reverse(*index))).unwrap_or(0)
     }
 
-    pub(crate) fn places(&self) -> &[Place] {
-        &self.places
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
     }
 
     /// Returns the queue without some of its claims.
-    pub(crate) fn without(mut self, gone: impl Fn(ClaimId) -> bool) -> Line {
-        self.places.retain(|place| !gone(place.id));
+    pub(crate) fn without(mut self, gone: impl Fn(ClaimId) -> bool) -> Queue {
+        self.entries.retain(|entry| !gone(entry.id));
         self
     }
 
     /// Returns the position of a claim.
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
-        self.places.iter().position(|place| place.name == name)
+        self.entries.iter().position(|entry| entry.name == name)
     }
 
     /// Returns `true` if the one at `index` is admitted: its weight and those ahead of it fit the
     /// smallest capacity.
     pub(crate) fn admits(&self, index: usize) -> bool {
-        let Some(place) = self.places.get(index) else { return false };
-        // A claim that rides was checked with the one that it rides on, which is never the first of
-        // those that ride.
-        let ridden = (0..=index).rev().find(|at| !self.places[*at].rides).unwrap_or(index);
-        if ridden < index { self.admits(ridden) } else { self.fits_behind(index, place.share) }
+        let Some(entry) = self.entries.get(index) else { return false };
+        // A writer's read is admitted with its writer, which is never such a read itself.
+        let writer = (0..=index).rev().find(|at| !self.entries[*at].is_writers_read).unwrap_or(index);
+        if writer < index { self.admits(writer) } else { self.fits_behind(index, entry.share) }
     }
 
     /// Returns `true` if one that comes behind the first `ahead` would be admitted.
     pub(crate) fn fits_behind(&self, ahead: usize, share: Share) -> bool {
         let mut load = u64::from(share.weight());
         let mut capacity = share.capacity();
-        for place in self.places.iter().take(ahead) {
-            load += u64::from(place.share.weight());
-            capacity = capacity.min(place.share.capacity());
+        for entry in self.entries.iter().take(ahead) {
+            load += u64::from(entry.share.weight());
+            capacity = capacity.min(entry.share.capacity());
         }
         load <= u64::from(capacity)
     }
 
-    /// Returns what keeps the one at `index` waiting, chosen so that it cannot be admitted while all of
+    /// Returns the entries that block the one at `index`, chosen so that it cannot be admitted while all of
     /// these exist: a wake-up cannot be missed, and a release wakes no more than fit the capacity,
     /// however long the queue is.
     ///
     /// The nearest that excludes it alone is enough; where none does, the nearest that do so together.
     pub(crate) fn blockers(&self, index: usize) -> Blockers<'_> {
-        let Some(own) = self.places.get(index).map(|place| place.share) else { return Blockers::Any };
-        let ahead = &self.places[..index];
-        let excludes = |place: &&Place| {
-            let capacity = own.capacity().min(place.share.capacity());
-            u64::from(own.weight()) + u64::from(place.share.weight()) > u64::from(capacity)
+        let Some(own) = self.entries.get(index).map(|entry| entry.share) else { return Blockers::Any };
+        let ahead = &self.entries[..index];
+        let excludes = |entry: &&Entry| {
+            let capacity = own.capacity().min(entry.share.capacity());
+            u64::from(own.weight()) + u64::from(entry.share.weight()) > u64::from(capacity)
         };
         if let Some(alone) = ahead.iter().rev().find(excludes) {
             return Blockers::Some(vec![alone]);
         }
         let (mut load, mut capacity) = (u64::from(own.weight()), own.capacity());
         let mut together = Vec::new();
-        for place in ahead.iter().rev().take(MAX_WATCHED) {
-            load += u64::from(place.share.weight());
-            capacity = capacity.min(place.share.capacity());
-            together.push(place);
+        for entry in ahead.iter().rev().take(MAX_WATCHED) {
+            load += u64::from(entry.share.weight());
+            capacity = capacity.min(entry.share.capacity());
+            together.push(entry);
             if load > u64::from(capacity) {
                 return Blockers::Some(together);
             }
@@ -198,7 +197,7 @@ impl Line {
     pub(crate) fn holders(&self) -> usize {
         // The load only grows along the queue and the capacity only shrinks, so the first no is followed
         // by noes.
-        (0..self.places.len()).find(|index| !self.admits(*index)).unwrap_or(self.places.len())
+        (0..self.entries.len()).find(|index| !self.admits(*index)).unwrap_or(self.entries.len())
     }
 }
 
@@ -222,12 +221,12 @@ mod tests {
         format!("{}{sequence:010}", Dialect::Native.stem(id(n), share))
     }
 
-    fn line_of(names: Vec<String>) -> Line {
-        Line::of(Dialect::Native, names).unwrap()
+    fn queue_of(names: Vec<String>) -> Queue {
+        Queue::of(Dialect::Native, names).unwrap()
     }
 
     fn order(names: Vec<String>) -> Vec<u8> {
-        line_of(names).places.iter().map(|place| place.id.as_bytes()[0]).collect()
+        queue_of(names).entries.iter().map(|entry| entry.id.as_bytes()[0]).collect()
     }
 
     #[test]
@@ -244,16 +243,16 @@ mod tests {
     }
 
     #[test]
-    fn of_two_with_the_same_number_nobody_is_first() {
+    fn two_entries_with_one_number_are_refused() {
         for sequence in [i32::MAX, 7] {
             let alike = |n, share| name(n, share, sequence);
             for shares in [[Share::MUTEX; 2], [Share::WRITER, Share::READER], [Share::READER; 2]] {
                 let names = vec![name(3, Share::MUTEX, 5), alike(1, shares[0]), alike(2, shares[1])];
-                let line = Line::of(Dialect::Native, names);
-                assert!(matches!(line, Err(Unreadable::Alike(..))), "{line:?}");
+                let queue = Queue::of(Dialect::Native, names);
+                assert!(matches!(queue, Err(Unreadable::SameNumber(..))), "{queue:?}");
             }
             assert!(
-                Line::of(Dialect::Native, vec![name(3, Share::MUTEX, 5), alike(1, Share::MUTEX)]).is_ok()
+                Queue::of(Dialect::Native, vec![name(3, Share::MUTEX, 5), alike(1, Share::MUTEX)]).is_ok()
             );
         }
         // A writer of Curator's that reads as well has one number twice, but so have any two at the
@@ -261,9 +260,9 @@ mod tests {
         let curator = |n, share, sequence| format!("{}{sequence:010}", Dialect::Curator.stem(id(n), share));
         for (sequence, readable) in [(7, true), (i32::MAX, false)] {
             let both = vec![curator(1, Share::WRITER, sequence), curator(2, Share::READER, sequence)];
-            assert_eq!(Line::of(Dialect::Curator, both).is_ok(), readable, "{sequence}");
+            assert_eq!(Queue::of(Dialect::Curator, both).is_ok(), readable, "{sequence}");
             let mutexes = vec![curator(1, Share::MUTEX, sequence), curator(2, Share::MUTEX, sequence)];
-            assert!(Line::of(Dialect::Curator, mutexes).is_err());
+            assert!(Queue::of(Dialect::Curator, mutexes).is_err());
         }
     }
 
@@ -280,7 +279,7 @@ mod tests {
             format!("{id}-1-1-9999999999"),
             format!("_c_{id}-lock-0000000001"),
         ] {
-            assert_eq!(Line::of(Dialect::Native, vec![foreign.clone()]), Err(Unreadable::Foreign(foreign)));
+            assert_eq!(Queue::of(Dialect::Native, vec![foreign.clone()]), Err(Unreadable::Foreign(foreign)));
         }
     }
 
@@ -288,9 +287,9 @@ mod tests {
     fn a_waiter_watches_the_nearest_that_excludes_it() {
         let shares = [Share::READER, Share::WRITER, Share::READER, Share::READER];
         let names = (0u8..).zip(shares).map(|(n, share)| name(n, share, i32::from(n))).collect();
-        let line = line_of(names);
-        let watched = |index| match line.blockers(index) {
-            Blockers::Some(places) => places.iter().map(|place| place.id.as_bytes()[0]).collect(),
+        let queue = queue_of(names);
+        let watched = |index| match queue.blockers(index) {
+            Blockers::Some(entries) => entries.iter().map(|entry| entry.id.as_bytes()[0]).collect(),
             Blockers::Any => vec![255],
         };
         assert_eq!(watched(1), [0]);
@@ -313,16 +312,16 @@ mod tests {
             // The writer reads as well, under its own sequence, as in newer versions of Curator.
             curator(2, "__READ__", 5),
         ];
-        let line = Line::of(Dialect::Curator, names).unwrap();
-        let admitted: Vec<_> = (0..4).map(|n| (line.places[n].id.as_bytes()[0], line.admits(n))).collect();
+        let queue = Queue::of(Dialect::Curator, names).unwrap();
+        let admitted: Vec<_> = (0..4).map(|n| (queue.entries[n].id.as_bytes()[0], queue.admits(n))).collect();
         assert_eq!(admitted, [(1, true), (2, true), (3, false), (4, false)]);
-        assert_eq!(line.holders(), 2);
-        // Once the writer is gone, its read continues, and others read beside it.
+        assert_eq!(queue.holders(), 2);
+        // Once the writer is gone, its read continues, and others read at the same time.
         let rest = [curator(2, "__READ__", 5), curator(3, "__READ__", 7), curator(4, "lock-", 8)];
-        let line = Line::of(Dialect::Curator, rest.to_vec()).unwrap();
-        assert_eq!(line.holders(), 2);
+        let queue = Queue::of(Dialect::Curator, rest.to_vec()).unwrap();
+        assert_eq!(queue.holders(), 2);
         let lease = format!("{}-lease-0000000001", uuid(1));
-        assert_eq!(Line::of(Dialect::Curator, vec![lease.clone()]), Err(Unreadable::Foreign(lease)));
+        assert_eq!(Queue::of(Dialect::Curator, vec![lease.clone()]), Err(Unreadable::Foreign(lease)));
     }
 
     fn shares() -> impl Strategy<Value = Share> {
@@ -337,42 +336,42 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_line_decides_as_the_ledger_does(line in proptest::collection::vec(shares(), 1..12), start: i32) {
+        fn queue_admits_as_the_ledger_does(queue in proptest::collection::vec(shares(), 1..12), start: i32) {
             let mut ledger = Ledger::new(Fence::default());
             let mut names = Vec::new();
-            for (n, share) in (0u8..).zip(line) {
-                let ask = Ask { id: id(n), share, lease: Duration::MAX, wait: Wait::InLine(Duration::MAX), note: Note::default() };
+            for (n, share) in (0u8..).zip(queue) {
+                let ask = Ask { id: id(n), share, lease: Duration::MAX, wait: Wait::Queued(Duration::MAX), note: Note::default() };
                 let granted = matches!(ledger.contend(&ask, Moment::START), Verdict::Granted(_));
                 names.push((name(n, share, start.wrapping_add(i32::from(n))), granted));
             }
-            let line = line_of(names.iter().rev().map(|(name, _)| name.clone()).collect());
+            let queue = queue_of(names.iter().rev().map(|(name, _)| name.clone()).collect());
             for (index, (name, granted)) in names.iter().enumerate() {
-                prop_assert_eq!(line.position(name), Some(index));
-                prop_assert_eq!(line.admits(index), *granted);
+                prop_assert_eq!(queue.position(name), Some(index));
+                prop_assert_eq!(queue.admits(index), *granted);
             }
-            prop_assert_eq!(line.holders(), names.iter().take_while(|(_, granted)| *granted).count());
+            prop_assert_eq!(queue.holders(), names.iter().take_while(|(_, granted)| *granted).count());
         }
 
         /// Checks that, with any others leaving, no claim is admitted while all that it watches exist.
         #[test]
-        fn nobody_is_admitted_before_one_of_its_blockers_leaves(
-            line in proptest::collection::vec(shares(), 2..12),
+        fn claim_is_not_admitted_before_a_blocker_leaves(
+            queue in proptest::collection::vec(shares(), 2..12),
             leaving in proptest::collection::vec(any::<bool>(), 12),
         ) {
-            let names: Vec<String> = (0u8..).zip(line).map(|(n, share)| name(n, share, i32::from(n))).collect();
-            let line = line_of(names.clone());
+            let names: Vec<String> = (0u8..).zip(queue).map(|(n, share)| name(n, share, i32::from(n))).collect();
+            let queue = queue_of(names.clone());
             for index in 0..names.len() {
-                if line.admits(index) {
+                if queue.admits(index) {
                     continue;
                 }
-                let Blockers::Some(watched) = line.blockers(index) else { continue };
+                let Blockers::Some(watched) = queue.blockers(index) else { continue };
                 prop_assert!(!watched.is_empty());
                 let left = names.iter().enumerate().filter(|(at, name)| {
-                    *at >= index || !leaving[*at] || watched.iter().any(|place| place.name == **name)
+                    *at >= index || !leaving[*at] || watched.iter().any(|entry| entry.name == **name)
                 });
-                let left = line_of(left.map(|(_, name)| name.clone()).collect());
+                let left = queue_of(left.map(|(_, name)| name.clone()).collect());
                 let at = left.position(&names[index]).unwrap();
-                prop_assert!(!left.admits(at), "{:?} watches {:?}", line, watched);
+                prop_assert!(!left.admits(at), "{:?} watches {:?}", queue, watched);
             }
         }
     }

@@ -12,16 +12,16 @@ use zookeeper_client::Stat;
 
 use crate::protocol::dialect::Dialect;
 use crate::protocol::names::NodeRole;
-use crate::protocol::queue::{Line, Unreadable};
+use crate::protocol::queue::{Queue, Unreadable};
 use crate::protocol::shown::Shown;
 
 /// The claims that exist.
 #[derive(Debug, Default)]
 pub(crate) struct ResourceView {
-    pub(crate) line: Line,
+    pub(crate) queue: Queue,
     /// The claims that want a lease.
-    pub(crate) locks: Line,
-    /// The claims that have one, or wait for it with it in hand, in no order.
+    pub(crate) locks: Queue,
+    /// The claims that have a lease, or have made one and wait for it, in no order.
     pub(crate) leases: Vec<Lease>,
     states: Vec<Option<i64>>,
 }
@@ -41,44 +41,44 @@ impl ResourceView {
     /// Reads the children of each of the nodes.
     ///
     /// # Errors
-    /// As [`Line::of`]; also where a lease may be another client's.
+    /// As [`Queue::of`]; also where a lease may be another client's.
     pub(crate) fn of(dialect: Dialect, nodes: Vec<(NodeRole, Children)>) -> Result<ResourceView, Unreadable> {
-        let mut scene = ResourceView::default();
-        for (post, children) in nodes {
+        let mut view = ResourceView::default();
+        for (role, children) in nodes {
             let state = children.as_ref().map(|(_, stat)| stat.pzxid);
             let names = children.map(|(names, _)| names).unwrap_or_default();
-            let claims = match post {
-                NodeRole::Line => {
-                    scene.line = Line::of(dialect, names)?;
-                    scene.line.places().len()
+            let claims = match role {
+                NodeRole::Queue => {
+                    view.queue = Queue::of(dialect, names)?;
+                    view.queue.entries().len()
                 }
                 NodeRole::Locks => {
-                    scene.locks = Line::of(dialect, names)?;
-                    scene.locks.places().len()
+                    view.locks = Queue::of(dialect, names)?;
+                    view.locks.entries().len()
                 }
                 NodeRole::Leases => {
                     let (leases, others) = leases(dialect, names)?;
-                    scene.leases = leases;
+                    view.leases = leases;
                     // Kazoo keeps the queue of the resource at the same node.
                     if dialect == Dialect::Kazoo {
-                        scene.line = Line::of(dialect, others)?;
-                        scene.line.places().len() + scene.leases.len()
+                        view.queue = Queue::of(dialect, others)?;
+                        view.queue.entries().len() + view.leases.len()
                     } else {
-                        scene.leases.len()
+                        view.leases.len()
                     }
                 }
             };
             // A node without claims may be removed by the server at any time, and below the queue there
             // may be other nodes.
-            scene.states.push(state.filter(|_| claims > 0));
+            view.states.push(state.filter(|_| claims > 0));
         }
-        let leases = &scene.leases;
-        scene.locks = scene.locks.without(|id| leases.iter().any(|lease| lease.id == id));
-        Ok(scene)
+        let leases = &view.leases;
+        view.locks = view.locks.without(|id| leases.iter().any(|lease| lease.id == id));
+        Ok(view)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.line.places().is_empty() && self.locks.places().is_empty() && self.leases.is_empty()
+        self.queue.entries().is_empty() && self.locks.entries().is_empty() && self.leases.is_empty()
     }
 
     /// Returns the version: all states with the same claims are one, whether the nodes without claims
@@ -92,14 +92,14 @@ impl ResourceView {
         SnapshotVersion::new(states.collect::<Vec<_>>().join("-"))
     }
 
-    /// Returns the nodes of a claim: their places, and their names.
+    /// Returns the nodes of a claim: their roles, and their names.
     pub(crate) fn nodes_of(&self, id: ClaimId) -> Vec<(NodeRole, String)> {
-        let places = |post: NodeRole, line: &Line| {
-            let own = line.places().iter().filter(|place| place.id == id);
-            own.map(|place| (post, place.name.clone())).collect::<Vec<_>>()
+        let entries = |role: NodeRole, queue: &Queue| {
+            let own = queue.entries().iter().filter(|entry| entry.id == id);
+            own.map(|entry| (role, entry.name.clone())).collect::<Vec<_>>()
         };
-        let mut found = places(NodeRole::Line, &self.line);
-        found.extend(places(NodeRole::Locks, &self.locks));
+        let mut found = entries(NodeRole::Queue, &self.queue);
+        found.extend(entries(NodeRole::Locks, &self.locks));
         let leases = self.leases.iter().filter(|lease| lease.id == id);
         found.extend(leases.map(|lease| (NodeRole::Leases, lease.name.clone())));
         found
@@ -115,7 +115,7 @@ impl fmt::Debug for Lease {
 /// Returns the leases among the children of a node, and the others.
 ///
 /// # Errors
-/// A child beside Curator's leases that is not one: Curator would count it all the same.
+/// A child among Curator's leases that is not one: Curator would count it all the same.
 pub(crate) fn leases(dialect: Dialect, names: Vec<String>) -> Result<(Vec<Lease>, Vec<String>), Unreadable> {
     let (mut leases, mut others) = (Vec::new(), Vec::new());
     for name in names {
@@ -155,7 +155,7 @@ mod tests {
         Some((names, stat))
     }
 
-    fn place(dialect: Dialect, n: u8) -> String {
+    fn entry(dialect: Dialect, n: u8) -> String {
         format!("{}{n:010}", dialect.stem(id(n), Share::MUTEX))
     }
 
@@ -165,19 +165,19 @@ mod tests {
     }
 
     #[test]
-    fn who_moved_between_two_reads_is_seen_once() {
+    fn claim_that_moves_between_two_reads_is_seen_once() {
         for dialect in [Dialect::Curator, Dialect::Kazoo] {
             let nodes = vec![
-                (NodeRole::Locks, children(7, vec![place(dialect, 2), place(dialect, 1)])),
+                (NodeRole::Locks, children(7, vec![entry(dialect, 2), entry(dialect, 1)])),
                 (NodeRole::Leases, children(8, vec![lease(dialect, 9), lease(dialect, 1)])),
             ];
-            let scene = ResourceView::of(dialect, nodes).unwrap();
-            assert_eq!(scene.leases.len(), 2);
-            assert_eq!(scene.locks.places().iter().map(|place| place.id).collect::<Vec<_>>(), [id(2)]);
-            assert_eq!(scene.nodes_of(id(1)), [(NodeRole::Leases, lease(dialect, 1))]);
-            assert_eq!(scene.nodes_of(id(2)), [(NodeRole::Locks, place(dialect, 2))]);
-            assert!(scene.nodes_of(id(3)).is_empty());
-            assert_eq!(scene.version(), SnapshotVersion::new("7-8"));
+            let view = ResourceView::of(dialect, nodes).unwrap();
+            assert_eq!(view.leases.len(), 2);
+            assert_eq!(view.locks.entries().iter().map(|entry| entry.id).collect::<Vec<_>>(), [id(2)]);
+            assert_eq!(view.nodes_of(id(1)), [(NodeRole::Leases, lease(dialect, 1))]);
+            assert_eq!(view.nodes_of(id(2)), [(NodeRole::Locks, entry(dialect, 2))]);
+            assert!(view.nodes_of(id(3)).is_empty());
+            assert_eq!(view.version(), SnapshotVersion::new("7-8"));
         }
     }
 
@@ -185,29 +185,29 @@ mod tests {
     fn the_version_knows_of_no_node_without_claims() {
         let held = || (NodeRole::Leases, children(8, vec![lease(Dialect::Curator, 1)]));
         let parts = |parts: &[&str]| parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>();
-        let version = |line, locks| {
-            let nodes = vec![(NodeRole::Line, line), (NodeRole::Locks, locks), held()];
+        let version = |queue, locks| {
+            let nodes = vec![(NodeRole::Queue, queue), (NodeRole::Locks, locks), held()];
             ResourceView::of(Dialect::Curator, nodes).unwrap().version()
         };
         let before = version(children(4, parts(&["locks", "leases"])), children(7, Vec::new()));
         let after = version(children(9, parts(&["leases"])), None);
         assert_eq!(before, after, "the server has removed the empty part");
-        let place = || vec![place(Dialect::Curator, 2)];
-        let waited = version(children(4, parts(&["locks", "leases"])), children(9, place()));
+        let entry = || vec![entry(Dialect::Curator, 2)];
+        let waited = version(children(4, parts(&["locks", "leases"])), children(9, entry()));
         assert_ne!(before, waited);
-        assert_ne!(waited, version(children(4, parts(&["locks", "leases"])), children(11, place())));
+        assert_ne!(waited, version(children(4, parts(&["locks", "leases"])), children(11, entry())));
     }
 
     #[test]
-    fn kazoos_leases_and_its_line_are_the_children_of_one_node() {
-        let names = vec![lease(Dialect::Kazoo, 1), place(Dialect::Kazoo, 2), "deeper".to_owned()];
-        let scene = ResourceView::of(
+    fn kazoo_leases_and_queue_are_children_of_one_node() {
+        let names = vec![lease(Dialect::Kazoo, 1), entry(Dialect::Kazoo, 2), "deeper".to_owned()];
+        let view = ResourceView::of(
             Dialect::Kazoo,
             vec![(NodeRole::Locks, None), (NodeRole::Leases, children(3, names))],
         );
-        let scene = scene.unwrap();
-        assert_eq!((scene.leases.len(), scene.line.places().len()), (1, 1));
-        assert_eq!(scene.nodes_of(id(2)), [(NodeRole::Line, place(Dialect::Kazoo, 2))]);
+        let view = view.unwrap();
+        assert_eq!((view.leases.len(), view.queue.entries().len()), (1, 1));
+        assert_eq!(view.nodes_of(id(2)), [(NodeRole::Queue, entry(Dialect::Kazoo, 2))]);
     }
 
     #[test]
@@ -218,9 +218,9 @@ mod tests {
             ResourceView::of(Dialect::Curator, odd()).unwrap_err(),
             Unreadable::Foreign("odd".to_owned())
         );
-        let nobody =
-            ResourceView::of(Dialect::Curator, vec![(NodeRole::Line, children(3, Vec::new()))]).unwrap();
-        assert!(nobody.is_empty());
-        assert_eq!(nobody.version(), ResourceView::default().version());
+        let empty =
+            ResourceView::of(Dialect::Curator, vec![(NodeRole::Queue, children(3, Vec::new()))]).unwrap();
+        assert!(empty.is_empty());
+        assert_eq!(empty.version(), ResourceView::default().version());
     }
 }

@@ -25,7 +25,7 @@ impl Leftovers {
     }
 
     /// Returns some of them.
-    pub(crate) fn some(&self, count: usize) -> Vec<Claim> {
+    pub(crate) fn sample(&self, count: usize) -> Vec<Claim> {
         self.lock().values().take(count).cloned().collect()
     }
 

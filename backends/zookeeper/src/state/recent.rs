@@ -1,9 +1,8 @@
 //! Containers that this client has used not long ago, so that they are probably there still.
 //!
-//! ZooKeeper removes an empty container at its next round, which comes every minute. A claim at a name
-//! that has rested makes the container in the same breath as its own node; at a name that was just used
-//! that would be a transaction too many. What is here is a guess: where it is wrong, it costs a round
-//! trip.
+//! ZooKeeper removes an empty container at its next round, once a minute. A claim on a name that was not
+//! used for a while makes the container together with its own node; on a name that was just used that would
+//! be a transaction too many. This is a guess: where it is wrong, it costs a round trip.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,7 +21,7 @@ impl Recent {
         self.lock().get(container).is_some_and(|used| now.since(*used) < REST)
     }
 
-    /// Notes that a node was made in the container.
+    /// Records that a node was made in the container.
     pub(crate) fn used(&self, container: &str, now: Moment) {
         let mut used = self.lock();
         if used.len() >= KNOWN_MAX && !used.contains_key(container) {

@@ -1,4 +1,4 @@
-//! As many sessions as the claims of one client need.
+//! The sessions of one client: as many as its claims need.
 //!
 //! When a session ends without its client, the servers write down the paths of all its nodes as one
 //! transaction. One that is longer than they read, `jute.maxbuffer`, which is 1 MiB unless set, takes
@@ -18,7 +18,7 @@ use tokio::sync::Mutex as Turn;
 
 use crate::config::ZooKeeperConfig;
 use crate::net::session::{Session, Sessions};
-use crate::state::places::{Places, ROOM};
+use crate::state::claim_table::{ClaimTable, SESSION_BYTES_MAX};
 
 /// All sessions of one client.
 #[derive(Debug)]
@@ -26,27 +26,31 @@ pub(crate) struct SessionPool {
     config: ZooKeeperConfig,
     /// The timeout that the first session was given, from which validity is counted.
     timeout: Duration,
-    lanes: Mutex<Vec<Sessions>>,
+    sessions: Mutex<Vec<Sessions>>,
     opening: Turn<()>,
 }
 
 impl SessionPool {
     pub(crate) fn new(config: ZooKeeperConfig, timeout: Duration, first: Sessions) -> SessionPool {
-        SessionPool { config, timeout, lanes: Mutex::new(vec![first]), opening: Turn::new(()) }
+        SessionPool { config, timeout, sessions: Mutex::new(vec![first]), opening: Turn::new(()) }
     }
 
     /// Returns the session of that number, while it lives.
     pub(crate) fn session(&self, id: i64) -> Option<Arc<Session>> {
-        self.lanes().iter().filter_map(Sessions::open).find(|session| session.id == id)
+        self.sessions().iter().filter_map(Sessions::open).find(|session| session.id == id)
     }
 
-    /// Returns a session that has room for one more node of that length.
-    pub(crate) async fn roomy(&self, places: &Places, bytes: usize) -> Result<Arc<Session>, Failure> {
+    /// Returns a session that has capacity for one more node of that length.
+    pub(crate) async fn with_capacity(
+        &self,
+        claims: &ClaimTable,
+        bytes: usize,
+    ) -> Result<Arc<Session>, Failure> {
         for _ in 0..=SESSIONS_MAX {
-            let lanes = self.lanes();
-            let open: Vec<_> = lanes.iter().map(Sessions::open).collect();
-            let states: Vec<Lane> =
-                open.iter().map(|session| Lane::of(session.as_deref(), places, bytes)).collect();
+            let sessions = self.sessions();
+            let open: Vec<_> = sessions.iter().map(Sessions::open).collect();
+            let states: Vec<Availability> =
+                open.iter().map(|session| Availability::of(session.as_deref(), claims, bytes)).collect();
             match choose(&states) {
                 Choice::Use(index) => {
                     // It was open when it was looked at.
@@ -54,12 +58,12 @@ impl SessionPool {
                         return Ok(session.clone());
                     }
                 }
-                Choice::Another => self.open_another(lanes.len()).await?,
+                Choice::Another => self.open_another(sessions.len()).await?,
                 Choice::Wait => {
                     // A session returns, or says why it does not.
-                    let down = lanes.iter().filter(|lane| lane.open().is_none());
+                    let down = sessions.iter().filter(|session| session.open().is_none());
                     let waits: Vec<_> =
-                        down.map(|lane| Box::pin(lane.present(self.config.timeout))).collect();
+                        down.map(|session| Box::pin(session.present(self.config.timeout))).collect();
                     if !waits.is_empty() {
                         select_ok(waits).await?;
                     }
@@ -73,13 +77,13 @@ impl SessionPool {
     /// Opens one more, unless another caller has done so since there were `before`.
     async fn open_another(&self, before: usize) -> Result<(), Failure> {
         let _turn = self.opening.lock().await;
-        if self.lanes().len() > before {
+        if self.sessions().len() > before {
             return Ok(());
         }
         if before >= SESSIONS_MAX {
             return Err(full());
         }
-        let (lane, first) = Sessions::start(self.config.clone()).await?;
+        let (session, first) = Sessions::start(self.config.clone()).await?;
         if first.timeout < self.timeout {
             return Err(Failure::unavailable(format!(
                 "{} gives sessions of {:?} now, and gave {:?} before: open a new client",
@@ -87,39 +91,39 @@ impl SessionPool {
             )));
         }
         tracing::debug!(sessions = before + 1, "one more session, for more nodes");
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).push(lane);
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(session);
         Ok(())
     }
 
-    fn lanes(&self) -> Vec<Sessions> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn sessions(&self) -> Vec<Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// The use of one session, where a node is to be made.
+/// The availability of one session for a new node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Lane {
-    /// It has room.
-    Roomy,
-    /// It has room, and its connection is down.
-    Cut,
+enum Availability {
+    /// It has capacity.
+    Available,
+    /// It has capacity, and its connection is down.
+    Disconnected,
     Full,
     /// The last one has ended, and the next does not exist yet.
     Down,
 }
 
-impl Lane {
-    fn of(session: Option<&Session>, places: &Places, bytes: usize) -> Lane {
+impl Availability {
+    fn of(session: Option<&Session>, claims: &ClaimTable, bytes: usize) -> Availability {
         match session {
-            None => Lane::Down,
-            Some(session) if !places.has_room(session.id, bytes) => Lane::Full,
-            Some(session) if session.is_connected() => Lane::Roomy,
-            Some(_) => Lane::Cut,
+            None => Availability::Down,
+            Some(session) if !claims.has_capacity(session.id, bytes) => Availability::Full,
+            Some(session) if session.is_connected() => Availability::Available,
+            Some(_) => Availability::Disconnected,
         }
     }
 }
 
-/// The way to find room.
+/// The way to find a session.
 #[derive(Debug, PartialEq)]
 enum Choice {
     Use(usize),
@@ -132,20 +136,20 @@ enum Choice {
 
 /// Chooses a session. Where one is open and full, the claim does not wait for another that is down:
 /// servers can be reached, so one more can be opened.
-fn choose(lanes: &[Lane]) -> Choice {
-    let first = |wanted: Lane| lanes.iter().position(|lane| *lane == wanted);
-    if let Some(index) = first(Lane::Roomy).or_else(|| first(Lane::Cut)) {
+fn choose(sessions: &[Availability]) -> Choice {
+    let first = |wanted: Availability| sessions.iter().position(|session| *session == wanted);
+    if let Some(index) = first(Availability::Available).or_else(|| first(Availability::Disconnected)) {
         return Choice::Use(index);
     }
-    match (first(Lane::Full), first(Lane::Down)) {
-        (Some(_), _) if lanes.len() < SESSIONS_MAX => Choice::Another,
+    match (first(Availability::Full), first(Availability::Down)) {
+        (Some(_), _) if sessions.len() < SESSIONS_MAX => Choice::Another,
         (_, Some(_)) => Choice::Wait,
         _ => Choice::Full,
     }
 }
 
 fn full() -> Failure {
-    let claims = SESSIONS_MAX * ROOM;
+    let claims = SESSIONS_MAX * SESSION_BYTES_MAX;
     Failure::unavailable(format!(
         "the nodes of this client's claims take {claims} bytes of names already, in {SESSIONS_MAX} sessions: hold fewer locks in one client"
     ))
@@ -159,20 +163,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_for_a_session_where_another_helps() {
-        use Lane::{Cut, Down, Full, Roomy};
-        for (lanes, choice) in [
+    fn claim_does_not_wait_for_a_session_if_another_fits() {
+        use Availability::{Available, Disconnected, Down, Full};
+        for (sessions, choice) in [
             (vec![Down], Choice::Wait),
             (vec![Full], Choice::Another),
             (vec![Full, Down], Choice::Another),
-            (vec![Down, Roomy], Choice::Use(1)),
-            (vec![Cut, Roomy], Choice::Use(1)),
-            (vec![Full, Cut], Choice::Use(1)),
+            (vec![Down, Available], Choice::Use(1)),
+            (vec![Disconnected, Available], Choice::Use(1)),
+            (vec![Full, Disconnected], Choice::Use(1)),
             (vec![Down, Down], Choice::Wait),
             ([vec![Full; SESSIONS_MAX - 1], vec![Down]].concat(), Choice::Wait),
             (vec![Full; SESSIONS_MAX], Choice::Full),
         ] {
-            assert_eq!(choose(&lanes), choice, "{lanes:?}");
+            assert_eq!(choose(&sessions), choice, "{sessions:?}");
         }
     }
 }

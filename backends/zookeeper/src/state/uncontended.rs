@@ -6,8 +6,8 @@
 //! from zero, so the one that was seen is watched: its end is reported before the answer to any request
 //! about its successor.
 //!
-//! Ground rules: what is here is taken out for each use and put back by its user, so that no two claims
-//! count on the same thing. A watch costs a request, so it is set where a claim was alone before, and
+//! Ground rules: an entry is taken out for each use and put back by its user, so that no two claims rely on
+//! the same entry. A watch costs a request, so it is set where a claim was alone before, and
 //! not for names that are used once.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use crate::net::watching::Watching;
 
 /// The containers of one client.
 #[derive(Default)]
-pub(crate) struct Quiet(Mutex<HashMap<Resource, Alone>>);
+pub(crate) struct Uncontended(Mutex<HashMap<Resource, Alone>>);
 
 /// The knowledge of one container.
 enum Alone {
@@ -37,33 +37,33 @@ pub(crate) struct Watched {
     ended: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// The certainty that a claim has before it is put.
+/// The knowledge that a claim has before its node is made.
 pub(crate) enum FastPath {
     /// Nothing is known.
     None,
     /// It may be worth a watch: this client was alone there before.
-    Again,
+    WorthWatching,
     /// A watch was set on its container, before the queue is looked at.
     Watching(Watched),
     /// If its number follows this one, and the container is not gone, it is alone.
     After(i32, Watched),
 }
 
-impl Quiet {
-    /// Returns what the next claim on a resource can count on; no other claim can then.
-    pub(crate) fn hope(&self, resource: &Resource, session: i64) -> FastPath {
+impl Uncontended {
+    /// Takes what the next claim on a resource can rely on; no other claim can then.
+    pub(crate) fn fast_path(&self, resource: &Resource, session: i64) -> FastPath {
         let mut known = self.lock();
         match known.remove(resource) {
             None => FastPath::None,
             Some(Alone::Last { watched, number, gone: true }) if watched.session == session => {
                 FastPath::After(number, watched)
             }
-            Some(_) => FastPath::Again,
+            Some(_) => FastPath::WorthWatching,
         }
     }
 
-    /// Notes that the claim of this number is alone in its container.
-    pub(crate) fn alone(&self, resource: &Resource, number: i32, watched: Option<Watched>) {
+    /// Records that the claim of this number is alone in its container.
+    pub(crate) fn record_alone(&self, resource: &Resource, number: i32, watched: Option<Watched>) {
         let alone = match watched {
             Some(watched) => Alone::Last { watched, number, gone: false },
             None => Alone::Once,
@@ -74,14 +74,14 @@ impl Quiet {
         let dropped = other.and_then(|other| known.remove(&other));
         let former = known.insert(resource.clone(), alone);
         drop(known);
-        // A watch ends with these, which sends something.
+        // Dropping these ends a watch, which sends a request.
         drop((dropped, former));
     }
 
-    /// Notes that the claim of this number is gone from the server.
-    pub(crate) fn left(&self, resource: &Resource, left: i32) {
+    /// Records that the claim of this number is gone from the server.
+    pub(crate) fn record_gone(&self, resource: &Resource, gone_number: i32) {
         if let Some(Alone::Last { number, gone, .. }) = self.lock().get_mut(resource)
-            && *number == left
+            && *number == gone_number
         {
             *gone = true;
         }
@@ -103,9 +103,9 @@ impl Watched {
     }
 }
 
-impl std::fmt::Debug for Quiet {
+impl std::fmt::Debug for Uncontended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Quiet({} containers)", self.lock().len())
+        write!(f, "Uncontended({} containers)", self.lock().len())
     }
 }
 
@@ -126,39 +126,42 @@ mod tests {
 
     #[test]
     fn only_what_is_gone_is_counted_on_and_by_one_claim_only() {
-        let (quiet, name) = (Quiet::default(), Resource::new("r").unwrap());
-        assert!(matches!(quiet.hope(&name, 1), FastPath::None));
-        quiet.alone(&name, 4, None);
-        assert!(matches!(quiet.hope(&name, 1), FastPath::Again));
-        quiet.alone(&name, 5, Some(watched(1)));
-        quiet.left(&name, 4);
-        assert!(matches!(quiet.hope(&name, 1), FastPath::Again), "5 still stands");
-        quiet.alone(&name, 6, Some(watched(1)));
-        quiet.left(&name, 6);
-        assert!(matches!(quiet.hope(&name, 1), FastPath::After(6, _)));
-        assert!(matches!(quiet.hope(&name, 1), FastPath::None));
-        quiet.alone(&name, 7, Some(watched(1)));
-        quiet.left(&name, 7);
-        assert!(matches!(quiet.hope(&name, 2), FastPath::Again), "the watch was another session's");
+        let (uncontended, name) = (Uncontended::default(), Resource::new("r").unwrap());
+        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::None));
+        uncontended.record_alone(&name, 4, None);
+        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::WorthWatching));
+        uncontended.record_alone(&name, 5, Some(watched(1)));
+        uncontended.record_gone(&name, 4);
+        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::WorthWatching), "5 still stands");
+        uncontended.record_alone(&name, 6, Some(watched(1)));
+        uncontended.record_gone(&name, 6);
+        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::After(6, _)));
+        assert!(matches!(uncontended.fast_path(&name, 1), FastPath::None));
+        uncontended.record_alone(&name, 7, Some(watched(1)));
+        uncontended.record_gone(&name, 7);
+        assert!(
+            matches!(uncontended.fast_path(&name, 2), FastPath::WorthWatching),
+            "the watch was another session's"
+        );
     }
 
     #[test]
     fn what_is_remembered_has_a_limit() {
-        let quiet = Quiet::default();
+        let uncontended = Uncontended::default();
         for n in 0..KNOWN_MAX * 2 {
-            quiet.alone(&Resource::new(&format!("r{n}")).unwrap(), 0, None);
+            uncontended.record_alone(&Resource::new(&format!("r{n}")).unwrap(), 0, None);
         }
-        assert_eq!(quiet.lock().len(), KNOWN_MAX);
+        assert_eq!(uncontended.lock().len(), KNOWN_MAX);
     }
 
     #[test]
-    fn an_end_that_was_told_is_seen() {
+    fn notified_end_of_a_container_is_seen() {
         assert!(!watched(1).is_gone());
-        let told = Arc::new(Notify::new());
-        let waiting = told.clone();
+        let notify = Arc::new(Notify::new());
+        let waiting = notify.clone();
         let mut watched = Watched { session: 1, ended: Box::pin(async move { waiting.notified().await }) };
         assert!(!watched.is_gone());
-        told.notify_one();
+        notify.notify_one();
         assert!(watched.is_gone());
     }
 }

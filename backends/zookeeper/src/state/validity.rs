@@ -80,7 +80,7 @@ mod tests {
     /// Assumes that the leader last heard of the session half a tick and one pause of the client before
     /// the renewal was agreed to.
     #[test]
-    fn nobody_counts_on_a_session_that_has_ended() {
+    fn validity_ends_before_the_session_does() {
         for session in (1000..=60_000).step_by(125) {
             for tick in (100..=30_000).step_by(100) {
                 let Some(valid) = millis(session, Some(tick)) else { continue };

@@ -4,112 +4,112 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-mod scene;
+mod fixture;
 mod semaphores;
 
 use std::time::Duration;
 
 use common::{claim, endless, eventually, hold, no_patience, release};
+use fixture::{CURATOR, Fixture, KAZOO, Library, SOON, client, waits, within};
 use leasehold::backend::{Backend, Claim, ClaimId, FailureKind, Release, Share, Step};
 use leasehold_testkit::ZooKeeperEnsemble;
-use scene::{CURATOR, KAZOO, Library, SOON, Scene, client, waits, within};
 
 /// Each in turn, each waiting for the other; then each dies while it holds.
 async fn mutexes_exclude_each_other(library: &'static Library) {
-    let Some(scene) = Scene::open(library).await else { return };
-    let (peer, other) = (scene.peer().await, client(&scene.servers, library).await);
+    let Some(fixture) = Fixture::open(library).await else { return };
+    let (peer, other) = (fixture.peer().await, client(&fixture.servers, library).await);
     for name in ["jobs/nightly", "jobs", "büro 7"] {
         let path = format!("/{}", name.replace(' ', "\u{a0}"));
         let name = path.trim_start_matches('/');
         let (first, second) = (claim(name, Share::MUTEX), claim(name, Share::MUTEX));
-        let grant = hold(&scene.ours, &first).await;
+        let grant = hold(&fixture.ours, &first).await;
         assert_eq!(peer.ask(&format!("mutex {path} 200")).await, "busy");
-        scene.stand(name, 1, 0).await;
+        fixture.wait_for_claims(name, 1, 0).await;
         peer.tell(&format!("mutex {path} 30000")).await;
-        scene.stand(name, 1, 1).await;
+        fixture.wait_for_claims(name, 1, 1).await;
         let waiting = waits(&other, &second);
-        scene.stand(name, 1, 2).await;
+        fixture.wait_for_claims(name, 1, 2).await;
         assert!(peer.is_silent().await, "the peer holds beside us");
-        assert!(matches!(release(&scene.ours, &first).await, Release::Freed));
+        assert!(matches!(release(&fixture.ours, &first).await, Release::Freed));
         assert_eq!(peer.answer().await, "held");
-        scene.stand(name, 1, 1).await;
+        fixture.wait_for_claims(name, 1, 1).await;
         assert!(!waiting.is_finished(), "we hold beside the peer");
-        let (holders, _) = scene.seen(name).await;
+        let (holders, _) = fixture.seen(name).await;
         assert_eq!(holders, [Share::MUTEX]);
-        let listed = scene.ours.list(name, None, 10).await.unwrap();
+        let listed = fixture.ours.list(name, None, 10).await.unwrap();
         assert_eq!((listed[0].resource.as_str(), listed[0].holders, listed[0].waiting), (name, 1, 1));
         assert_eq!(peer.ask(&format!("free mutex {path}")).await, "free");
         let next = within(SOON, waiting).await;
         assert!(next.fence > grant.fence, "{next:?} after {grant:?}");
         assert!(matches!(release(&other, &second).await, Release::Freed));
-        scene.stand(name, 0, 0).await;
+        fixture.wait_for_claims(name, 0, 0).await;
     }
 
     // The peer dies: its session ends, and the queue moves on.
     assert_eq!(peer.ask("mutex /job 1000").await, "held");
     let second = claim("job", Share::MUTEX);
-    let waiting = waits(&scene.ours, &second);
-    scene.stand("job", 1, 1).await;
+    let waiting = waits(&fixture.ours, &second);
+    fixture.wait_for_claims("job", 1, 1).await;
     peer.kill().await;
     within(SOON, waiting).await;
 
-    // And ours: a client that ends without a word, as a process that dies.
-    assert!(matches!(release(&scene.ours, &second).await, Release::Freed));
-    let doomed = client(&scene.servers, library).await;
+    // And ours: a client that ends silently, as a process that dies.
+    assert!(matches!(release(&fixture.ours, &second).await, Release::Freed));
+    let doomed = client(&fixture.servers, library).await;
     hold(&doomed, &claim("job", Share::MUTEX)).await;
-    let peer = scene.peer().await;
+    let peer = fixture.peer().await;
     peer.tell("mutex /job 30000").await;
-    scene.stand("job", 1, 1).await;
+    fixture.wait_for_claims("job", 1, 1).await;
     drop(doomed);
     assert_eq!(peer.answer().await, "held");
 }
 
 /// Readers hold together and exclude writers, those of either library.
 async fn readers_and_writers_mix(library: &'static Library) {
-    let Some(scene) = Scene::open(library).await else { return };
-    let peer = scene.peer().await;
+    let Some(fixture) = Fixture::open(library).await else { return };
+    let peer = fixture.peer().await;
     let (reader, writer) = (claim("book", Share::READER), claim("book", Share::WRITER));
-    hold(&scene.ours, &reader).await;
+    hold(&fixture.ours, &reader).await;
     assert_eq!(peer.ask("read /book 1000").await, "held", "two readers");
-    scene.stand("book", 2, 0).await;
-    assert!(scene.seen("book").await.0.iter().all(|share| *share == Share::READER));
+    fixture.wait_for_claims("book", 2, 0).await;
+    assert!(fixture.seen("book").await.0.iter().all(|share| *share == Share::READER));
     assert_eq!(peer.ask("free read /book").await, "free");
     assert_eq!(peer.ask("write /book 200").await, "busy", "a writer beside our reader");
     peer.tell("write /book 30000").await;
-    scene.stand("book", 1, 1).await;
+    fixture.wait_for_claims("book", 1, 1).await;
     // It came later than a writer that waits, so it waits as well.
     let second = claim("book", Share::READER);
-    let waiting = waits(&scene.ours, &second);
-    scene.stand("book", 1, 2).await;
-    assert!(matches!(release(&scene.ours, &reader).await, Release::Freed));
+    let waiting = waits(&fixture.ours, &second);
+    fixture.wait_for_claims("book", 1, 2).await;
+    assert!(matches!(release(&fixture.ours, &reader).await, Release::Freed));
     assert_eq!(peer.answer().await, "held");
     assert!(!waiting.is_finished(), "our reader holds beside a writer");
-    let step = scene.ours.contend(&writer, &no_patience()).await.unwrap();
+    let step = fixture.ours.contend(&writer, &no_patience()).await.unwrap();
     assert!(matches!(step, Step::Busy(_)));
     assert_eq!(peer.ask("free write /book").await, "free");
     within(SOON, waiting).await;
-    assert!(matches!(release(&scene.ours, &second).await, Release::Freed));
+    assert!(matches!(release(&fixture.ours, &second).await, Release::Freed));
 
-    hold(&scene.ours, &writer).await;
+    hold(&fixture.ours, &writer).await;
     for kind in ["read", "write"] {
         assert_eq!(peer.ask(&format!("{kind} /book 200")).await, "busy", "{kind} beside our writer");
     }
-    assert!(matches!(release(&scene.ours, &writer).await, Release::Freed));
-    scene.stand("book", 0, 0).await;
+    assert!(matches!(release(&fixture.ours, &writer).await, Release::Freed));
+    fixture.wait_for_claims("book", 0, 0).await;
 }
 
 /// A peer's lock can be broken, and nothing else touches it.
 async fn a_peers_lock_can_be_broken(library: &'static Library) {
-    let Some(scene) = Scene::open(library).await else { return };
-    let peer = scene.peer().await;
+    let Some(fixture) = Fixture::open(library).await else { return };
+    let peer = fixture.peer().await;
     assert_eq!(peer.ask("mutex /chair 1000").await, "held");
     let mine = claim("chair", Share::MUTEX);
-    assert!(matches!(release(&scene.ours, &mine).await, Release::Gone));
-    let seen = scene.ours.inspect(&mine.resource, None, &no_patience()).await.unwrap();
+    assert!(matches!(release(&fixture.ours, &mine).await, Release::Gone));
+    let seen = fixture.ours.inspect(&mine.resource, None, &no_patience()).await.unwrap();
     let broken = Claim { id: seen.holders[0].id, ..mine.clone() };
     assert!(seen.holders[0].fence.is_some() && broken.id != ClaimId::from_bytes([0; 16]));
-    assert!(matches!(release(&scene.ours, &broken).await, Release::Freed));
-    hold(&scene.ours, &mine).await;
+    assert!(matches!(release(&fixture.ours, &broken).await, Release::Freed));
+    hold(&fixture.ours, &mine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,20 +146,20 @@ async fn what_kazoo_holds_can_be_broken() {
 /// Debian the reader's place is an ordinary one, so until then it looks as if it waited.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_of_curators_becomes_a_reader_without_a_gap() {
-    let Some(scene) = Scene::open(&CURATOR).await else { return };
-    let peer = scene.peer().await;
+    let Some(fixture) = Fixture::open(&CURATOR).await else { return };
+    let peer = fixture.peer().await;
     assert_eq!(peer.ask("write /book 1000").await, "held");
     assert_eq!(peer.ask("read /book 1000").await, "held");
-    scene.stand("book", 1, 1).await;
+    fixture.wait_for_claims("book", 1, 1).await;
     let (reader, writer) = (claim("book", Share::READER), claim("book", Share::WRITER));
-    let reads = waits(&scene.ours, &reader);
-    scene.stand("book", 1, 2).await;
-    let writes = waits(&scene.ours, &writer);
-    scene.stand("book", 1, 3).await;
+    let reads = waits(&fixture.ours, &reader);
+    fixture.wait_for_claims("book", 1, 2).await;
+    let writes = waits(&fixture.ours, &writer);
+    fixture.wait_for_claims("book", 1, 3).await;
     assert_eq!(peer.ask("free write /book").await, "free");
     within(SOON, reads).await;
-    scene.stand("book", 2, 1).await;
-    assert!(matches!(release(&scene.ours, &reader).await, Release::Freed));
+    fixture.wait_for_claims("book", 2, 1).await;
+    assert!(matches!(release(&fixture.ours, &reader).await, Release::Freed));
     assert!(!writes.is_finished(), "we write while the peer reads");
     assert_eq!(peer.ask("free read /book").await, "free");
     within(SOON, writes).await;
@@ -167,7 +167,7 @@ async fn a_writer_of_curators_becomes_a_reader_without_a_gap() {
 
 /// Names of one dialect in the queue of another would be ignored by half of the clients in it.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_line_of_another_library_is_refused() {
+async fn queue_of_another_library_is_refused() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let (curator, kazoo) = (client(&servers, &CURATOR).await, client(&servers, &KAZOO).await);
     let held = claim("mixed", Share::MUTEX);

@@ -8,7 +8,7 @@ use leasehold::backend::{Backend, Claim, ClaimId, FailureKind, Release, Share, S
 use leasehold_testkit::peers::Peer;
 
 use crate::common::{backend, claim, endless, eventually, hold, no_patience, release, take};
-use crate::scene::{CURATOR, KAZOO, Library, SOON, Scene, Shared, client, waits, within};
+use crate::fixture::{CURATOR, Fixture, KAZOO, Library, SOON, Shared, client, waits, within};
 
 fn one_of(permits: u32) -> Share {
     Share::permits(1, permits).unwrap()
@@ -16,107 +16,107 @@ fn one_of(permits: u32) -> Share {
 
 /// With one peer, one after the other, since it takes long to start.
 async fn leases_mix(library: &'static Library) {
-    let Some(scene) = Scene::open(library).await else { return };
-    let peer = scene.peer().await;
-    leases_are_counted_together(&scene, &peer).await;
-    a_peers_lease_can_be_broken(&scene, &peer).await;
-    a_mutex_may_be_a_semaphore(&scene, &peer).await;
+    let Some(fixture) = Fixture::open(library).await else { return };
+    let peer = fixture.peer().await;
+    leases_are_counted_together(&fixture, &peer).await;
+    a_peers_lease_can_be_broken(&fixture, &peer).await;
+    a_mutex_may_be_a_semaphore(&fixture, &peer).await;
 }
 
 /// Each waits for the other, also first in the queue with a lease in hand; no client gets a lease too many.
-async fn leases_are_counted_together(scene: &Scene, peer: &Shared) {
+async fn leases_are_counted_together(fixture: &Fixture, peer: &Shared) {
     let name = "pools/encode";
     let (first, second) = (claim(name, one_of(2)), claim(name, one_of(2)));
     // The peer has all of them, and we wait.
     for _ in 0..2 {
         assert_eq!(peer.ask("permit/2 /pools/encode 1000").await, "held");
     }
-    scene.stand(name, 2, 0).await;
-    assert!(matches!(scene.ours.contend(&first, &no_patience()).await.unwrap(), Step::Busy(_)));
-    scene.stand(name, 2, 0).await;
-    let waiting = waits(&scene.ours, &first);
-    scene.stand(name, 2, 1).await;
+    fixture.wait_for_claims(name, 2, 0).await;
+    assert!(matches!(fixture.ours.contend(&first, &no_patience()).await.unwrap(), Step::Busy(_)));
+    fixture.wait_for_claims(name, 2, 0).await;
+    let waiting = waits(&fixture.ours, &first);
+    fixture.wait_for_claims(name, 2, 1).await;
     assert!(!waiting.is_finished(), "a third lease of two");
     assert_eq!(peer.ask("free permit/2 /pools/encode").await, "free");
     let grant = within(SOON, waiting).await;
-    scene.stand(name, 2, 0).await;
+    fixture.wait_for_claims(name, 2, 0).await;
     // One each, and both wait: first we, then the peer.
-    let waiting = waits(&scene.ours, &second);
-    scene.stand(name, 2, 1).await;
+    let waiting = waits(&fixture.ours, &second);
+    fixture.wait_for_claims(name, 2, 1).await;
     peer.tell("permit/2 /pools/encode 30000").await;
-    scene.stand(name, 2, 2).await;
-    assert!(matches!(release(&scene.ours, &first).await, Release::Freed));
+    fixture.wait_for_claims(name, 2, 2).await;
+    assert!(matches!(release(&fixture.ours, &first).await, Release::Freed));
     let next = within(SOON, waiting).await;
     assert!(next.fence > grant.fence, "{next:?} after {grant:?}");
     // The peer is the first in the queue now, Curator with a lease that does not count yet.
-    scene.stand(name, 2, 1).await;
+    fixture.wait_for_claims(name, 2, 1).await;
     assert!(peer.is_silent().await, "the peer has a lease too many");
     let third = claim(name, one_of(2));
-    let waiting = waits(&scene.ours, &third);
-    scene.stand(name, 2, 2).await;
-    let listed = scene.ours.list("pools/", None, 10).await.unwrap();
+    let waiting = waits(&fixture.ours, &third);
+    fixture.wait_for_claims(name, 2, 2).await;
+    let listed = fixture.ours.list("pools/", None, 10).await.unwrap();
     let listed: Vec<_> = listed.iter().map(|one| (one.resource.as_str(), one.holders, one.waiting)).collect();
     assert_eq!(listed, [(name, 2, 2)]);
-    assert!(matches!(release(&scene.ours, &second).await, Release::Freed));
+    assert!(matches!(release(&fixture.ours, &second).await, Release::Freed));
     assert_eq!(peer.answer().await, "held");
-    scene.stand(name, 2, 1).await;
+    fixture.wait_for_claims(name, 2, 1).await;
     assert!(!waiting.is_finished(), "we have a lease too many");
     assert_eq!(peer.ask("free permit/2 /pools/encode").await, "free");
     let last = within(SOON, waiting).await;
     assert!(last.fence > next.fence, "{last:?} after {next:?}");
-    assert!(matches!(release(&scene.ours, &third).await, Release::Freed));
+    assert!(matches!(release(&fixture.ours, &third).await, Release::Freed));
     assert_eq!(peer.ask("free permit/2 /pools/encode").await, "free");
-    scene.stand(name, 0, 0).await;
-    assert!(scene.ours.list("pools/", None, 10).await.unwrap().is_empty());
+    fixture.wait_for_claims(name, 0, 0).await;
+    assert!(fixture.ours.list("pools/", None, 10).await.unwrap().is_empty());
 }
 
 /// A client dies, with a lease, first in the queue for one, or behind: the others continue.
 async fn the_dead_leave_their_leases(library: &'static Library) {
-    let Some(scene) = Scene::open(library).await else { return };
+    let Some(fixture) = Fixture::open(library).await else { return };
     let name = "job";
-    let (doomed, holder, waiter) = tokio::join!(scene.peer(), scene.peer(), scene.peer());
+    let (doomed, holder, waiter) = tokio::join!(fixture.peer(), fixture.peer(), fixture.peer());
     assert_eq!(doomed.ask("permit/2 /job 1000").await, "held");
     assert_eq!(holder.ask("permit/2 /job 1000").await, "held");
     waiter.tell("permit/2 /job 60000").await;
-    scene.stand(name, 2, 1).await;
+    fixture.wait_for_claims(name, 2, 1).await;
     let first = claim(name, one_of(2));
-    let waiting = waits(&scene.ours, &first);
-    scene.stand(name, 2, 2).await;
+    let waiting = waits(&fixture.ours, &first);
+    fixture.wait_for_claims(name, 2, 2).await;
     // The one ahead of us in the queue, which Curator leaves with a lease in hand, and a holder.
     assert!(!waiting.is_finished(), "we have a lease too many");
     tokio::join!(waiter.kill(), doomed.kill());
     within(SOON, waiting).await;
-    scene.stand(name, 2, 0).await;
+    fixture.wait_for_claims(name, 2, 0).await;
 
     // A process of ours: with the other lease, it is what a peer waits for.
     assert_eq!(holder.ask("free permit/2 /job").await, "free");
-    let url = format!("{}?session=4s&dialect={}", scene.servers.url(), library.dialect);
+    let url = format!("{}?session=4s&dialect={}", fixture.servers.url(), library.dialect);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["semaphores::a_process_of_ours", "--exact", "--nocapture"]).env(HOLDS, url);
     let ours = Shared::over(Peer::start(command).unwrap());
     while !ours.answer().await.ends_with("held") {}
-    scene.stand(name, 2, 0).await;
+    fixture.wait_for_claims(name, 2, 0).await;
     holder.tell("permit/2 /job 30000").await;
-    scene.stand(name, 2, 1).await;
+    fixture.wait_for_claims(name, 2, 1).await;
     assert!(holder.is_silent().await, "the peer has a lease too many");
     ours.kill().await;
     assert_eq!(holder.answer().await, "held");
-    scene.stand(name, 2, 0).await;
+    fixture.wait_for_claims(name, 2, 0).await;
 }
 
 /// Many clients of both libraries acquire and release for a while: never do more of them hold than
 /// leases exist.
 async fn a_crowd_never_has_one_too_many(library: &'static Library) {
-    let Some(scene) = Scene::open(library).await else { return };
+    let Some(fixture) = Fixture::open(library).await else { return };
     let folder = tempfile::tempdir().unwrap();
     let inside = folder.path().display().to_string();
-    let peers: [Shared; 2] = tokio::join!(scene.peer(), scene.peer()).into();
+    let peers: [Shared; 2] = tokio::join!(fixture.peer(), fixture.peer()).into();
     for peer in &peers {
         peer.tell(&format!("crowd permit/2 /crowd {ROUNDS} {inside}")).await;
     }
     let mut crowd = Vec::new();
     for _ in 0..OURS {
-        let (ours, folder) = (client(&scene.servers, library).await, folder.path().to_owned());
+        let (ours, folder) = (client(&fixture.servers, library).await, folder.path().to_owned());
         crowd.push(tokio::spawn(async move {
             let mut most = 0;
             for round in 0..ROUNDS {
@@ -142,7 +142,7 @@ async fn a_crowd_never_has_one_too_many(library: &'static Library) {
         let most = peer.answer().await;
         assert!(["1", "2"].contains(&most.as_str()), "{most} held two leases");
     }
-    scene.stand("crowd", 0, 0).await;
+    fixture.wait_for_claims("crowd", 0, 0).await;
 }
 
 fn holders_in(folder: &Path) -> usize {
@@ -150,29 +150,30 @@ fn holders_in(folder: &Path) -> usize {
 }
 
 /// A peer's lease can be broken, and is distinguished from ours.
-async fn a_peers_lease_can_be_broken(scene: &Scene, peer: &Shared) {
+async fn a_peers_lease_can_be_broken(fixture: &Fixture, peer: &Shared) {
     let (mine, next) = (claim("chair", one_of(2)), claim("chair", one_of(2)));
-    hold(&scene.ours, &mine).await;
+    hold(&fixture.ours, &mine).await;
     assert_eq!(peer.ask("permit/2 /chair 1000").await, "held");
-    assert!(matches!(release(&scene.ours, &next).await, Release::Gone));
-    let seen = scene.ours.inspect(&mine.resource, None, &no_patience()).await.unwrap();
+    assert!(matches!(release(&fixture.ours, &next).await, Release::Gone));
+    let seen = fixture.ours.inspect(&mine.resource, None, &no_patience()).await.unwrap();
     let holders = &seen.holders;
     assert_eq!((holders.len(), holders[0].id, holders[0].share), (2, mine.id, one_of(2)));
     assert_eq!(holders[0].note.as_str(), "a test");
     assert!(holders[0].fence < holders[1].fence && seen.fence == holders[1].fence);
     // Nobody says of how many a lease of Curator's is.
-    let told = scene.library.dialect == KAZOO.dialect;
+    let told = fixture.library.dialect == KAZOO.dialect;
     assert_eq!(holders[1].share, if told { one_of(2) } else { one_of(u32::MAX - 1) });
     // As the command does, without the share.
     let broken = Claim { id: holders[1].id, share: Share::MUTEX, ..mine.clone() };
     assert!(broken.id != ClaimId::from_bytes([0; 16]) && broken.id != mine.id);
-    assert!(matches!(release(&scene.ours, &broken).await, Release::Freed));
-    hold(&scene.ours, &next).await;
+    assert!(matches!(release(&fixture.ours, &broken).await, Release::Freed));
+    hold(&fixture.ours, &next).await;
 }
 
 /// A semaphore of one lease, which is a mutex of its own kind.
-async fn a_mutex_may_be_a_semaphore(scene: &Scene, peer: &Shared) {
-    let url = format!("{}?session=4s&dialect={}&mutex=semaphore", scene.servers.url(), scene.library.dialect);
+async fn a_mutex_may_be_a_semaphore(fixture: &Fixture, peer: &Shared) {
+    let url =
+        format!("{}?session=4s&dialect={}&mutex=semaphore", fixture.servers.url(), fixture.library.dialect);
     let ours = backend(&url).await;
     let mine = claim("single", Share::MUTEX);
     assert_eq!(peer.ask("permit/1 /single 1000").await, "held");
@@ -210,22 +211,22 @@ async fn kazoos_leases_mix_with_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_curators_semaphores_the_dead_leave_their_leases() {
+async fn dead_curator_clients_free_their_semaphore_leases() {
     the_dead_leave_their_leases(&CURATOR).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_kazoos_semaphores_the_dead_leave_their_leases() {
+async fn dead_kazoo_clients_free_their_semaphore_leases() {
     the_dead_leave_their_leases(&KAZOO).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_curators_and_ours_never_has_one_too_many() {
+async fn concurrent_curator_and_own_claims_never_exceed_capacity() {
     a_crowd_never_has_one_too_many(&CURATOR).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_kazoos_and_ours_never_has_one_too_many() {
+async fn concurrent_kazoo_and_own_claims_never_exceed_capacity() {
     a_crowd_never_has_one_too_many(&KAZOO).await;
 }
 
@@ -233,21 +234,21 @@ async fn a_crowd_of_kazoos_and_ours_never_has_one_too_many() {
 /// kazoo, and by us.
 #[tokio::test(flavor = "multi_thread")]
 async fn kazoos_and_ours_refuse_another_number_of_leases() {
-    let Some(scene) = Scene::open(&KAZOO).await else { return };
-    let peer = scene.peer().await;
+    let Some(fixture) = Fixture::open(&KAZOO).await else { return };
+    let peer = fixture.peer().await;
     let mine = claim("by-us", one_of(3));
-    hold(&scene.ours, &mine).await;
+    hold(&fixture.ours, &mine).await;
     assert_eq!(peer.ask("permit/4 /by-us 1000").await, "refused");
     assert_eq!(peer.ask("permit/3 /by-us 1000").await, "held");
     assert_eq!(peer.ask("permit/4 /by-kazoo 1000").await, "held");
     // Before anybody is kept waiting, and with nothing left behind.
-    let failure = scene.ours.contend(&claim("by-kazoo", one_of(3)), &endless()).await.unwrap_err();
+    let failure = fixture.ours.contend(&claim("by-kazoo", one_of(3)), &endless()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Invalid, "{failure}");
     assert!(failure.detail().contains("semaphore of 4 permits"), "{failure}");
-    scene.stand("by-kazoo", 1, 0).await;
-    hold(&scene.ours, &claim("by-kazoo", one_of(4))).await;
-    assert!(matches!(release(&scene.ours, &mine).await, Release::Freed));
-    scene.stand("by-us", 1, 0).await;
+    fixture.wait_for_claims("by-kazoo", 1, 0).await;
+    hold(&fixture.ours, &claim("by-kazoo", one_of(4))).await;
+    assert!(matches!(release(&fixture.ours, &mine).await, Release::Freed));
+    fixture.wait_for_claims("by-us", 1, 0).await;
 }
 
 /// Several permits at once are refused before anything is sent, with what to do.

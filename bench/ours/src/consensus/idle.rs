@@ -23,7 +23,7 @@ pub(crate) async fn measure(system: &System, plan: &Plan, report: &mut Report) -
         let many = Holding::of(system, plan.leases).await?;
         let what = system.measure("messages to the server for 100,000 held locks", Unit::CountPerSecond);
         report.compare(what, &Series::once(many.messages), reckoned, &each(plan.leases), None);
-        many.tell_beside(&few, system, report);
+        many.compare_with(&few, system, report);
     }
     let waited = waiters(system, plan).await?;
     let what =
@@ -47,7 +47,7 @@ struct Holding {
 
 impl Holding {
     /// Reports what grows with their number, and what does not.
-    fn tell_beside(&self, few: &Holding, system: &System, report: &mut Report) {
+    fn compare_with(&self, few: &Holding, system: &System, report: &mut Report) {
         let rows = [
             ("client's processor time in a second, 100,000 held", Unit::Seconds, self.client, few.client),
             ("client's memory for each of 100,000 held, KiB", Unit::Count, self.memory, few.memory),

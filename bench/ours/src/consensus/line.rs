@@ -41,7 +41,7 @@ pub(crate) async fn measure(system: &System, plan: &Plan, report: &mut Report) -
     ];
     let messages = system.measure("messages to the server an acquisition, 64 waiters", Unit::Count);
     for (peer, rounds) in &peers {
-        many.times.tell(report, measures, peer.name(), &rounds.times);
+        many.times.add_to_report(report, measures, peer.name(), &rounds.times);
         report.compare(messages, &many.messages, peer.name(), &rounds.messages, None);
     }
     let constant = Some(Target::AtMost(1.15));

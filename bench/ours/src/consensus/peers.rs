@@ -96,7 +96,7 @@ pub(crate) async fn run(peer: &Peer, system: &System, waiters: usize, length: Du
 async fn processes(server: &EtcdCluster, system: &System, waiters: usize) -> Outcome<Handed> {
     let program = require::program("etcdctl", "etcd-client")?;
     let before = system.messages().await?;
-    let mut crowd = Crowd(Vec::with_capacity(waiters));
+    let mut children = Children(Vec::with_capacity(waiters));
     let (sender, mut granted) = unbounded_channel();
     for number in 0..waiters {
         let mut command = server.etcdctl_command(&program);
@@ -112,16 +112,16 @@ async fn processes(server: &EtcdCluster, system: &System, waiters: usize) -> Out
                 let _ = sender.send((number, now_nanos()));
             }
         });
-        crowd.0.push(child);
+        children.0.push(child);
     }
-    let standing = || -> Outcome<usize> {
+    let queued = || -> Outcome<usize> {
         let keys = server.etcdctl(&["get", "--prefix", &format!("{NAME}/"), "--keys-only"])?;
         Ok(keys.lines().filter(|line| !line.is_empty()).count())
     };
     let mut looks = 0.0;
-    while standing()? < waiters {
+    while queued()? < waiters {
         looks += 1.0;
-        if looks > STAND_LOOKS {
+        if looks > QUEUE_CHECKS {
             return Err(format!("not all of {waiters} etcdctl are queued").into());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -132,9 +132,9 @@ async fn processes(server: &EtcdCluster, system: &System, waiters: usize) -> Out
         let (number, granted) = next.ok_or("etcdctl does not continue")?;
         tokio::time::sleep(HOLD).await;
         holds.push(Hold { granted, released: now_nanos() });
-        kill_process(Pid::from_child(&crowd.0[number]), Signal::INT)?;
+        kill_process(Pid::from_child(&children.0[number]), Signal::INT)?;
     }
-    tokio::task::spawn_blocking(move || crowd.0.iter_mut().try_for_each(|child| child.wait().map(drop)))
+    tokio::task::spawn_blocking(move || children.0.iter_mut().try_for_each(|child| child.wait().map(drop)))
         .await??;
     // Each look was one message, and so was the one that found all of them.
     let messages = system.messages().await? - before - looks - 1.0;
@@ -142,9 +142,9 @@ async fn processes(server: &EtcdCluster, system: &System, waiters: usize) -> Out
 }
 
 /// Processes that end with the run, however it ends.
-struct Crowd(Vec<Child>);
+struct Children(Vec<Child>);
 
-impl Drop for Crowd {
+impl Drop for Children {
     fn drop(&mut self) {
         for child in &mut self.0 {
             // It has ended, where all is well.
@@ -182,4 +182,4 @@ const JARS: [(&str, &str); 8] = [
     ("slf4j-nop.jar", "libslf4j-java"),
 ];
 const GRANT_LIMIT: Duration = Duration::from_secs(30);
-const STAND_LOOKS: f64 = 600.0;
+const QUEUE_CHECKS: f64 = 600.0;

@@ -8,7 +8,7 @@ use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 use tokio::sync::Mutex;
 
-use super::{AsyncRate, Beside, RAW, in_turn};
+use super::{AsyncRate, Comparison, RAW, in_turn};
 use crate::Outcome;
 use crate::cycle::Ours;
 use crate::load::Load;
@@ -46,12 +46,12 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
     for tasks in [1, TASKS] {
         let ours = Ours::open(&server.url(), tasks, |task| format!("rows/{task}")).await?;
         let others = vec![
-            Beside::new(
+            Comparison::new(
                 "insert and delete by hand, crate mysql_async",
                 Some(RAW),
                 Raw::connect(&server, tasks, INSERT, DELETE).await?,
             ),
-            Beside::new(
+            Comparison::new(
                 "GET_LOCK and RELEASE_LOCK by hand",
                 None,
                 Raw::connect(&server, tasks, LOCK, UNLOCK).await?,

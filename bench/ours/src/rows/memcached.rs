@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use leasehold_testkit::{Error, MemcachedServer, peers};
 
-use super::{AsyncRate, Beside, RAW, in_turn};
+use super::{AsyncRate, Comparison, RAW, in_turn};
 use crate::Outcome;
 use crate::cycle::Ours;
 use crate::plan::Plan;
@@ -22,10 +22,11 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
         for tasks in [1, TASKS] {
             let ours = Ours::open(&url, tasks, |task| format!("rows/{task}")).await?;
             let raw = Bare { addr: server.addr(), tasks };
-            let mut others = vec![Beside::new("add and delete, bare socket, all at once", Some(RAW), raw)];
+            let mut others =
+                vec![Comparison::new("add and delete, bare socket, all at once", Some(RAW), raw)];
             if tasks == 1 {
                 match Tooz::start(server.addr()).await? {
-                    Ok(tooz) => others.push(Beside::new("tooz, its memcached driver", None, tooz)),
+                    Ok(tooz) => others.push(Comparison::new("tooz, its memcached driver", None, tooz)),
                     Err(missing) => report.skip(format!("memcached beside tooz: {missing}")),
                 }
             }
@@ -61,8 +62,8 @@ fn bare(addr: SocketAddr, tasks: usize, length: Duration) -> Outcome<f64> {
         write!(deletes, "delete raw/{task}\r\n")?;
     }
     let mut line = String::new();
-    let mut all = |words: &str, expected: &str| {
-        socket.write_all(words.as_bytes())?;
+    let mut all = |request: &str, expected: &str| {
+        socket.write_all(request.as_bytes())?;
         for _ in 0..tasks {
             line.clear();
             answers.read_line(&mut line)?;

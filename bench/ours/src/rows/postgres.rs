@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 use tokio::process::Command;
 use tokio_postgres::{Client, NoTls, Statement};
 
-use super::{AsyncRate, Beside, RAW, in_turn};
+use super::{AsyncRate, Comparison, RAW, in_turn};
 use crate::Outcome;
 use crate::cycle::Ours;
 use crate::load::Load;
@@ -35,17 +35,17 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
     for tasks in [1, TASKS] {
         let ours = Ours::open(&server.url(), tasks, |task| format!("rows/{task}")).await?;
         let mut others = vec![
-            Beside::new(
+            Comparison::new(
                 "insert and delete by hand, crate tokio-postgres",
                 Some(RAW),
                 Raw::connect(&server, tasks, INSERT, DELETE).await?,
             ),
-            Beside::new(
+            Comparison::new(
                 format!("insert and delete, pgbench -c {tasks}"),
                 None,
                 PgBench::new(&server, tasks)?,
             ),
-            Beside::new(
+            Comparison::new(
                 "pg_advisory_lock and unlock by hand",
                 None,
                 Raw::connect(&server, tasks, LOCK, UNLOCK).await?,
@@ -54,7 +54,7 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
         match Rival::postgres() {
             Some(rival) => {
                 let name = "crate distributed-lock, advisory";
-                others.push(Beside::new(name, None, Other { rival, url: server.url(), tasks }));
+                others.push(Comparison::new(name, None, Other { rival, url: server.url(), tasks }));
             }
             None => report.skip(format!("PostgreSQL, {tasks} tasks: {}", Rival::MISSING)),
         }

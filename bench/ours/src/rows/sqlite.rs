@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use rusqlite::Connection;
 
-use super::{AsyncRate, Beside, RAW, in_turn};
+use super::{AsyncRate, Comparison, RAW, in_turn};
 use crate::Outcome;
 use crate::cycle::Ours;
 use crate::plan::Plan;
@@ -29,7 +29,7 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
         let url = format!("sqlite:{}?synchronous={word}", folder.path().join("ours.db").display());
         let ours = Ours::open(&url, tasks, |task| format!("rows/{task}")).await?;
         let raw = Raw::open(&folder.path().join(format!("raw-{tasks}.db")), word)?;
-        let others = vec![Beside::new("insert and delete by hand, crate rusqlite", Some(RAW), raw)];
+        let others = vec![Comparison::new("insert and delete by hand, crate rusqlite", Some(RAW), raw)];
         in_turn(group, &ours, tasks, others, plan, report).await?;
     }
     Ok(())

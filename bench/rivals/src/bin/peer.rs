@@ -16,8 +16,8 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut held: Option<Lock> = None;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
-        let words: Vec<&str> = line.split_whitespace().collect();
-        match words[..] {
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        match arguments[..] {
             ["acquire", name, ttl, wait] => {
                 let mut manager = LockManager::new(vec![url.as_str()]);
                 // It pauses for a part of the delay that is drawn by chance.

@@ -13,8 +13,8 @@ use distributed_lock_postgres::PostgresLockProvider;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [url, tasks, locks, millis] = words.as_slice() else {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [url, tasks, locks, millis] = arguments.as_slice() else {
         return Err("usage: leasehold-bench-rival-postgres URL TASKS LOCKS MILLISECONDS".into());
     };
     let (tasks, locks, millis): (usize, usize, u64) = (tasks.parse()?, locks.parse()?, millis.parse()?);

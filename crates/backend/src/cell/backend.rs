@@ -40,11 +40,11 @@ pub struct CellBackend<C> {
     pub(crate) cells: Arc<C>,
     pub(crate) commits: GroupCommit<C>,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) mine: OwnedCells,
-    pub(crate) left: EmptyCells,
+    pub(crate) owned_cells: OwnedCells,
+    pub(crate) empty_cells: EmptyCells,
     pub(crate) pollers: Pollers,
     pub(crate) turns: Turns,
-    sightings: ObservedClaims,
+    observed: ObservedClaims,
     silent: Notifier,
 }
 
@@ -56,11 +56,11 @@ impl<C: CellStore> CellBackend<C> {
             commits: GroupCommit::new(cells.clone()),
             cells,
             clock,
-            mine: OwnedCells::default(),
-            left: EmptyCells::default(),
+            owned_cells: OwnedCells::default(),
+            empty_cells: EmptyCells::default(),
             pollers: Pollers::default(),
             turns: Turns::default(),
-            sightings: ObservedClaims::default(),
+            observed: ObservedClaims::default(),
             silent: Notifier::new(),
         }
     }
@@ -72,12 +72,12 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Reads a cell that has just arrived.
     pub(crate) fn open(&self, resource: &Resource, cell: &Cell) -> Result<DecodedCell, Failure> {
-        DecodedCell::open(resource, cell, self.cells.timekeeping(), &self.sightings, self.clock.now())
+        DecodedCell::open(resource, cell, self.cells.clock_source(), &self.observed, self.clock.now())
     }
 
     /// Returns the notifier of the store, or one that never notifies.
-    pub(crate) fn bells(&self) -> &Notifier {
-        self.cells.bells().unwrap_or(&self.silent)
+    pub(crate) fn notifier(&self) -> &Notifier {
+        self.cells.notifier().unwrap_or(&self.silent)
     }
 }
 

@@ -9,7 +9,7 @@ use leasehold_core::{Claim, Effect, Failure, FailureKind, Fence, Finding, Profil
 use crate::cell::Notifier;
 use crate::cell::wait::timing::draw_version;
 
-/// A store that keeps one small value per resource and changes it only if nobody else did.
+/// A store that keeps one small value per resource and changes it only if no other client did.
 ///
 /// # Errors
 /// Every method fails with a [`Failure`] that says whether it may have taken effect. A deadlock, a
@@ -21,17 +21,17 @@ pub trait CellStore: Debug + Send + Sync + 'static {
     fn profile(&self) -> &Profile;
 
     /// Returns which clock ends claims. Constant for its life.
-    fn timekeeping(&self) -> ClockSource;
+    fn clock_source(&self) -> ClockSource;
 
     /// Returns the longest text that a cell can carry, in bytes.
     fn max_text(&self) -> usize;
 
     /// Returns the notifier that passes the store's calls to waiters, if the store can notify clients.
-    fn bells(&self) -> Option<&Notifier> {
+    fn notifier(&self) -> Option<&Notifier> {
         None
     }
 
-    /// Returns the registers beside the locks, where the store has any; see [`Shelf`](crate::cell::Shelf).
+    /// Returns the store's registers, where it has any; see [`CellRegisters`](crate::cell::CellRegisters).
     fn registers(&self) -> Option<&dyn Registers> {
         None
     }
@@ -44,11 +44,11 @@ pub trait CellStore: Debug + Send + Sync + 'static {
 
     /// Puts a value where no cell exists, or where no claim of the cell lives, in one step of the store.
     ///
-    /// The store itself makes the fence, above every fence that this cell ever had, and keeps it beside the
-    /// text; the origin becomes the present. `put.fence` says nothing here.
+    /// The store itself makes the fence, above every fence that this cell ever had, and keeps it next to the
+    /// text; the origin becomes the present. `put.fence` is ignored here.
     async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure>;
 
-    /// Returns the best number of commits to give the store at a time, if those that come meanwhile go
+    /// Returns the best number of commits to give the store at a time, if those that arrive meanwhile go
     /// together in the next one; `None` where each is best sent by itself, since the store gains nothing
     /// from many in one. Constant for its life.
     fn commits_at_once(&self) -> Option<usize> {
@@ -61,9 +61,9 @@ pub trait CellStore: Debug + Send + Sync + 'static {
     /// never wait for a transaction, as in [`CellStore::swap_unlocked`]. Only under [`ClockSource::Store`].
     async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         let mut answers = Vec::with_capacity(amends.len());
-        for CellUpdate { at, seen, way, put } in amends {
-            answers.push(match way {
-                AmendKind::Retake => self.try_insert(at, put).await.map(|seized| match seized {
+        for CellUpdate { at, seen, kind, put } in amends {
+            answers.push(match kind {
+                AmendKind::Retake => self.try_insert(at, put).await.map(|outcome| match outcome {
                     InsertOutcome::Taken { fence, .. } => Some(fence),
                     InsertOutcome::Held(_) => None,
                 }),
@@ -143,7 +143,7 @@ pub struct Cell {
     pub text: String,
     /// The name of this state of the cell, among all that it ever had.
     pub version: u64,
-    /// The last fence of this cell, kept beside the text. It is the fence of a claim that seized the cell.
+    /// The last fence of this cell, kept next to the text. It is the fence of a claim that seized the cell.
     pub fence: Fence,
     /// The fence above which the next one must be: `fence`, under the store's present epoch.
     pub floor: Fence,
@@ -171,28 +171,28 @@ pub struct Put {
 }
 
 impl Put {
-    /// Returns the write for a cell where no claim is left, and nobody is called.
+    /// Returns the write for a cell where no claim is left, and that calls no waiter.
     pub(crate) fn nothing(fence: Fence) -> Result<Put, Failure> {
         let version = draw_version()?;
-        Ok(Put { text: String::new(), version, fence, keep: Duration::ZERO, call: Call::Nobody })
+        Ok(Put { text: String::new(), version, fence, keep: Duration::ZERO, call: Call::None })
     }
 }
 
 /// The waiters that a write concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Nobody waits for it.
-    Nobody,
+    /// No waiter.
+    None,
     /// These claims have to answer: their turn has come, or others have waited long for them. See
     /// [`address`](crate::cell::address).
     These(Vec<u32>),
-    /// The first of these was called, and has answered: nobody needs to check it. The others have to answer
-    /// now.
+    /// The first of these was called, and has answered: no other waiter needs to check it. The others have
+    /// to answer now.
     Answered(u32, Vec<u32>),
-    /// Nobody's turn has come, but something became free, from which one that waits may keep another.
+    /// No waiter's turn has come, but something became free, from which one waiter may keep another.
     Freed,
-    /// More than can be named.
-    Everyone,
+    /// All waiters: more than can be named.
+    All,
 }
 
 /// The answer to [`CellStore::try_insert`].
@@ -224,8 +224,8 @@ pub struct Swap {
     pub put: Put,
 }
 
-/// A change of a cell that this client was the last to write. The origin becomes the present, and nobody is
-/// called.
+/// A change of a cell that this client was the last to write. The origin becomes the present, and no waiter
+/// is called.
 #[derive(Clone, Debug)]
 pub struct CellUpdate {
     /// The cell.
@@ -233,9 +233,9 @@ pub struct CellUpdate {
     /// The version that it must have: the one that this client gave it.
     pub seen: u64,
     /// The outcome for its claim.
-    pub way: AmendKind,
-    /// The new value, under the version that is to be the cell's. Where it is retaken, `put.fence` says
-    /// nothing.
+    pub kind: AmendKind,
+    /// The new value, under the version that is to be the cell's. Where it is retaken, `put.fence` is
+    /// ignored.
     pub put: Put,
 }
 
@@ -245,7 +245,7 @@ pub enum AmendKind {
     /// The client left it empty, and puts a claim into it. The store makes the fence, as for
     /// [`CellStore::try_insert`].
     Retake,
-    /// A claim is alone in it, and continues or ends: as [`Origin::Renewed`] with nobody to call.
+    /// A claim is alone in it, and continues or ends: as [`Origin::Renewed`] with no waiter to call.
     Keep,
 }
 
@@ -255,7 +255,7 @@ pub enum Origin {
     /// The origin stays: the text was made from what was read.
     Kept,
     /// The origin becomes the present, on the condition that a claim still lives by the store's clock. Only
-    /// under [`ClockSource::Store`]. With nobody to call, it is of a claim alone in its cell, which
+    /// under [`ClockSource::Store`]. With no waiter to call, it is of a claim alone in its cell, which
     /// continues or ends: the fence is the present one, and since no new one is made, the epoch that the
     /// store is in does not matter.
     Renewed,

@@ -1,8 +1,7 @@
-//! Acquisition of a claim: asked for in the session that all share, or in one of its own, where it may
-//! wait.
+//! Acquisition of a claim: requested in the session that all share, or in one of its own, where it may wait.
 //!
-//! Ground rules: a task that leaves while a question is under way leaves a session of which it is not known
-//! what it holds; it is closed, so that nothing is granted to nobody.
+//! Ground rules: a task that leaves while a request is under way leaves a session of which it is not known
+//! what it holds; it is closed, so that no lock stays granted without a holder.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,17 +13,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::session::backend::SessionBackend;
 use crate::session::claims::{Entered, Reserved};
-use crate::session::open::Open;
+use crate::session::open::OpenSession;
 use crate::session::session_pool::{SessionPool, is_doubtful};
-use crate::session::sessions::{Answer, Ask, Capacity, LONGEST_WAIT, Session, Sessions, Sharing};
+use crate::session::sessions::{Answer, Capacity, LONGEST_WAIT, LockRequest, Session, Sessions, Sharing};
 
 impl<C: Sessions> SessionBackend<C> {
     /// Takes one step towards holding the claim.
     pub(crate) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        check(self.roster.sessions.profile(), claim)?;
+        check(self.pool.sessions.profile(), claim)?;
         let granted = match self.again(claim).await? {
             Some(grant) => Some(grant),
-            None => match self.roster.sessions.room() {
+            None => match self.pool.sessions.capacity() {
                 Capacity::Many => self.take_shared(claim, patience).await?,
                 Capacity::One { .. } => self.take_alone(claim, patience).await?,
             },
@@ -43,11 +42,11 @@ impl<C: Sessions> SessionBackend<C> {
 
     /// Returns the grant of a claim that is held already, once its session has given a sign of life.
     async fn again(&self, claim: &Claim) -> Result<Option<Grant>, Failure> {
-        let Some(open) = self.roster.book.find(claim) else { return Ok(None) };
+        let Some(open) = self.pool.claims.find(claim) else { return Ok(None) };
         match open.ping().await {
-            Ok(asked_at) => Ok(self.roster.book.grant(claim, asked_at)),
+            Ok(asked_at) => Ok(self.pool.claims.grant(claim, asked_at)),
             Err(failure) => {
-                self.roster.end(&open);
+                self.pool.end(&open);
                 Err(failure)
             }
         }
@@ -59,32 +58,32 @@ impl<C: Sessions> SessionBackend<C> {
             true => self.turns.take_to_try(&claim.resource).await?,
             false => self.turns.take(&claim.resource).await,
         };
-        let open = self.roster.shared().await?;
-        let key = self.roster.sessions.key(&claim.resource);
-        let beside = match self.roster.book.reserve(&key, &claim.resource, claim.share, open.number)? {
-            Reserved::Ask(beside) => beside,
+        let open = self.pool.shared().await?;
+        let key = self.pool.sessions.key(&claim.resource);
+        let sharing = match self.pool.claims.reserve(&key, &claim.resource, claim.share, open.number)? {
+            Reserved::Free(sharing) => sharing,
             Reserved::Busy => return Ok(None),
         };
-        let asking = Asking { roster: &self.roster, open: &open, is_settled: false };
+        let pending = PendingRequest { pool: &self.pool, open: &open, is_settled: false };
         let asked_at = patience.now();
-        let answer = open.session.lock(&Ask { claim, wait: Duration::ZERO, beside }).await;
-        asking.settle();
+        let answer = open.session.lock(&LockRequest { claim, wait: Duration::ZERO, sharing }).await;
+        pending.settle();
         match answer {
             Ok(Answer::Taken(fence)) => {
-                match self.roster.book.enter(claim, &open, fence, asked_at) {
+                match self.pool.claims.enter(claim, &open, fence, asked_at) {
                     Entered::Held(grant) => Ok(Some(grant)),
-                    // It never waited, so nobody can have released it.
+                    // It never waited, so no task can have released it.
                     Entered::Released | Entered::Ended => Err(session_ended()),
                 }
             }
             Ok(Answer::Busy) => {
-                self.roster.book.give_up(&key, open.number);
+                self.pool.claims.give_up(&key, open.number);
                 Ok(None)
             }
             Err(failure) => {
-                self.roster.book.give_up(&key, open.number);
+                self.pool.claims.give_up(&key, open.number);
                 if is_doubtful(&open, &failure) {
-                    self.roster.end(&open);
+                    self.pool.end(&open);
                 }
                 Err(failure)
             }
@@ -93,22 +92,22 @@ impl<C: Sessions> SessionBackend<C> {
 
     /// Asks in a session of its own, and waits there where the server lets it.
     async fn take_alone(&self, claim: &Claim, patience: &Patience) -> Result<Option<Grant>, Failure> {
-        let wait = self.roster.book.begin_to_wait(claim.id);
-        let open = self.roster.lone().await?;
-        let asking = Asking { roster: &self.roster, open: &open, is_settled: false };
-        let taken = self.ask_on(&open, claim, patience, &wait.released).await;
-        asking.settle();
+        let wait = self.pool.claims.begin_to_wait(claim.id);
+        let open = self.pool.dedicated().await?;
+        let pending = PendingRequest { pool: &self.pool, open: &open, is_settled: false };
+        let taken = self.request_on(&open, claim, patience, &wait.released).await;
+        pending.settle();
         match taken {
             Ok(Some(grant)) => Ok(Some(grant)),
             Ok(None) => {
-                self.roster.give_back(open);
+                self.pool.give_back(open);
                 Ok(None)
             }
             Err(failure) => {
                 if is_doubtful(&open, &failure) {
-                    self.roster.end(&open);
+                    self.pool.end(&open);
                 } else {
-                    self.roster.give_back(open);
+                    self.pool.give_back(open);
                 }
                 Err(failure)
             }
@@ -116,9 +115,9 @@ impl<C: Sessions> SessionBackend<C> {
     }
 
     /// Asks in this session until it is granted, or patience has ended, or the claim is released.
-    async fn ask_on(
+    async fn request_on(
         &self,
-        open: &Arc<Open<C::Session>>,
+        open: &Arc<OpenSession<C::Session>>,
         claim: &Claim,
         patience: &Patience,
         released: &CancellationToken,
@@ -128,11 +127,11 @@ impl<C: Sessions> SessionBackend<C> {
             let wait =
                 if waits { patience.left().clamp(SHORTEST_WAIT, LONGEST_WAIT) } else { Duration::ZERO };
             let asked_at = patience.now();
-            let limit = self.roster.sessions.answer_limit();
+            let limit = self.pool.sessions.answer_limit();
             let answer = wait_on(&**open, claim, wait, limit, patience, released).await?;
             if let Answer::Taken(fence) = answer {
                 let asked_at = if waits { self.confirm_late(open).await? } else { asked_at };
-                return match self.roster.book.enter(claim, open, fence, asked_at) {
+                return match self.pool.claims.enter(claim, open, fence, asked_at) {
                     Entered::Held(grant) => Ok(Some(grant)),
                     Entered::Ended => Err(session_ended()),
                     Entered::Released => self.undo(open, claim).await.map(|()| None),
@@ -146,61 +145,61 @@ impl<C: Sessions> SessionBackend<C> {
                 let before_next = pause(claim, round, Duration::MAX);
                 tokio::select! {
                     () = tokio::time::sleep(before_next) => {}
-                    () = over(patience, released) => {}
+                    () = until_over(patience, released) => {}
                 }
             }
         }
         Ok(None)
     }
 
-    /// Returns the moment from which a lock counts that was given after a wait: before a question that was
+    /// Returns the moment from which a lock counts that was given after a wait: before a request that was
     /// answered afterwards.
-    async fn confirm_late(&self, open: &Arc<Open<C::Session>>) -> Result<Moment, Failure> {
+    async fn confirm_late(&self, open: &Arc<OpenSession<C::Session>>) -> Result<Moment, Failure> {
         let confirmed = open.ping().await;
-        // Without an answer nobody knows whether the session, which has a lock now, still lives.
-        confirmed.inspect_err(|_| self.roster.end(open))
+        // Without an answer it is not known whether the session, which has a lock now, still lives.
+        confirmed.inspect_err(|_| self.pool.end(open))
     }
 
     /// Releases a lock whose claim was released while it waited.
-    async fn undo(&self, open: &Arc<Open<C::Session>>, claim: &Claim) -> Result<(), Failure> {
-        if !matches!(open.session.unlock(claim, Sharing::Nobody).await, Ok(true)) {
-            self.roster.end(open);
+    async fn undo(&self, open: &Arc<OpenSession<C::Session>>, claim: &Claim) -> Result<(), Failure> {
+        if !matches!(open.session.unlock(claim, Sharing::None).await, Ok(true)) {
+            self.pool.end(open);
         }
         Ok(())
     }
 
     /// Returns `true` if a claim waits in the server.
     fn waits(&self) -> bool {
-        self.roster.sessions.profile().waiting == WaitMode::Blocks
+        self.pool.sessions.profile().waiting == WaitMode::Blocks
     }
 }
 
-/// Sends the request once. A request that is no longer needed is called back from the server, which has
-/// `limit` for it; a lock that it already got is returned all the same.
+/// Sends the request once. A request that is no longer needed is cancelled in the server, which has `limit`
+/// for it; a lock that it already got is returned all the same.
 async fn wait_on<S: Session>(
-    open: &Open<S>,
+    open: &OpenSession<S>,
     claim: &Claim,
     wait: Duration,
     limit: Duration,
     patience: &Patience,
     released: &CancellationToken,
 ) -> Result<Answer, Failure> {
-    let ask = Ask { claim, wait, beside: Sharing::Nobody };
+    let request = LockRequest { claim, wait, sharing: Sharing::None };
     if wait.is_zero() {
-        return open.session.lock(&ask).await;
+        return open.session.lock(&request).await;
     }
     open.set_waiting(true);
-    let mut locking = pin!(open.session.lock(&ask));
+    let mut locking = pin!(open.session.lock(&request));
     let answer = tokio::select! {
-        // First of all it is asked: what has not begun cannot be called back.
+        // The request is sent first: one that has not begun cannot be cancelled.
         biased;
         answer = &mut locking => answer,
-        () = over(patience, released) => {
-            let called_back = async {
+        () = until_over(patience, released) => {
+            let cancelled = async {
                 let ((), answer) = tokio::join!(open.session.cancel(), &mut locking);
                 answer
             };
-            tokio::time::timeout(limit, called_back).await.unwrap_or_else(|_| {
+            tokio::time::timeout(limit, cancelled).await.unwrap_or_else(|_| {
                 Err(Failure::unanswered(format!("a wait that was called back did not end within {limit:?}")))
             })
         }
@@ -209,30 +208,30 @@ async fn wait_on<S: Session>(
     answer
 }
 
-async fn over(patience: &Patience, released: &CancellationToken) {
+async fn until_over(patience: &Patience, released: &CancellationToken) {
     tokio::select! {
         () = ended(patience) => {}
         () = released.cancelled() => {}
     }
 }
 
-/// A question under way. Dropped before it is settled, it ends the session.
-struct Asking<'a, C: Sessions> {
-    roster: &'a SessionPool<C>,
-    open: &'a Arc<Open<C::Session>>,
+/// A request under way. Dropped before it is settled, it ends the session.
+struct PendingRequest<'a, C: Sessions> {
+    pool: &'a SessionPool<C>,
+    open: &'a Arc<OpenSession<C::Session>>,
     is_settled: bool,
 }
 
-impl<C: Sessions> Asking<'_, C> {
+impl<C: Sessions> PendingRequest<'_, C> {
     fn settle(mut self) {
         self.is_settled = true;
     }
 }
 
-impl<C: Sessions> Drop for Asking<'_, C> {
+impl<C: Sessions> Drop for PendingRequest<'_, C> {
     fn drop(&mut self) {
         if !self.is_settled {
-            self.roster.end(self.open);
+            self.pool.end(self.open);
         }
     }
 }

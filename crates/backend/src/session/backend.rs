@@ -25,7 +25,7 @@ use crate::session::sessions::Sessions;
 /// ends every lock that the connection holds.
 #[derive(Debug)]
 pub struct SessionBackend<C: Sessions> {
-    pub(crate) roster: SessionPool<C>,
+    pub(crate) pool: SessionPool<C>,
     pub(crate) pollers: Pollers,
     pub(crate) turns: Turns,
 }
@@ -33,20 +33,20 @@ pub struct SessionBackend<C: Sessions> {
 impl<C: Sessions> SessionBackend<C> {
     /// Creates a backend over this server. `clock` is the machine's own, and counts suspend.
     pub fn new(sessions: C, clock: Arc<dyn Clock>) -> Self {
-        let roster = SessionPool::new(sessions, clock);
-        SessionBackend { roster, pollers: Pollers::default(), turns: Turns::default() }
+        let pool = SessionPool::new(sessions, clock);
+        SessionBackend { pool, pollers: Pollers::default(), turns: Turns::default() }
     }
 
     /// Returns the server.
     pub fn sessions(&self) -> &C {
-        &self.roster.sessions
+        &self.pool.sessions
     }
 }
 
 #[async_trait]
 impl<C: Sessions> Backend for SessionBackend<C> {
     fn profile(&self) -> &Profile {
-        self.roster.sessions.profile()
+        self.pool.sessions.profile()
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
@@ -62,7 +62,7 @@ impl<C: Sessions> Backend for SessionBackend<C> {
     }
 
     async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
-        self.take_away(claim).await
+        self.evict(claim).await
     }
 
     async fn inspect(
@@ -82,11 +82,11 @@ impl<C: Sessions> Backend for SessionBackend<C> {
     ) -> Result<Vec<ResourceSummary>, Failure> {
         match limit {
             0 => Ok(Vec::new()),
-            limit => self.roster.sessions.list(prefix, after, limit).await,
+            limit => self.pool.sessions.list(prefix, after, limit).await,
         }
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
-        self.roster.sessions.diagnose(ttl).await
+        self.pool.sessions.diagnose(ttl).await
     }
 }

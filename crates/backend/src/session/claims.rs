@@ -13,15 +13,15 @@ use leasehold_core::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::session::open::Open;
+use crate::session::open::OpenSession;
 use crate::session::sessions::{Session, Sharing, collision};
 
 /// The claims of one client.
 #[derive(Debug)]
-pub(crate) struct ClaimTable<S>(Mutex<Pages<S>>);
+pub(crate) struct ClaimTable<S>(Mutex<Entries<S>>);
 
 #[derive(Debug)]
-struct Pages<S> {
+struct Entries<S> {
     held: HashMap<ClaimId, Held<S>>,
     /// The locks of the sessions that hold many, requests under way included.
     keys: HashMap<String, Taken>,
@@ -30,7 +30,7 @@ struct Pages<S> {
 
 #[derive(Debug)]
 struct Held<S> {
-    open: Arc<Open<S>>,
+    open: Arc<OpenSession<S>>,
     resource: Resource,
     fence: Option<Fence>,
     lost: LossTrigger,
@@ -49,8 +49,8 @@ struct Taken {
 /// The answer to whether a lock may be asked for.
 #[derive(Debug)]
 pub(crate) enum Reserved {
-    /// The lock may be asked for; the answer has to be entered, or the place given up.
-    Ask(Sharing),
+    /// The lock may be asked for; the answer has to be entered, or the reservation given up.
+    Free(Sharing),
     /// Another claim of this client has it.
     Busy,
 }
@@ -68,25 +68,29 @@ pub(crate) enum Entered {
 
 impl<S: Session> ClaimTable<S> {
     pub(crate) fn new() -> Self {
-        ClaimTable(Mutex::new(Pages { held: HashMap::new(), keys: HashMap::new(), waiting: HashMap::new() }))
+        ClaimTable(Mutex::new(Entries {
+            held: HashMap::new(),
+            keys: HashMap::new(),
+            waiting: HashMap::new(),
+        }))
     }
 
     /// Returns the session in which the claim is held.
-    pub(crate) fn find(&self, claim: &Claim) -> Option<Arc<Open<S>>> {
-        let pages = self.pages();
-        let held = pages.held.get(&claim.id).filter(|held| held.resource == claim.resource);
+    pub(crate) fn find(&self, claim: &Claim) -> Option<Arc<OpenSession<S>>> {
+        let entries = self.entries();
+        let held = entries.held.get(&claim.id).filter(|held| held.resource == claim.resource);
         held.map(|held| held.open.clone())
     }
 
     /// Returns the grant of a claim that is held, as of `asked_at`.
     pub(crate) fn grant(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
-        let pages = self.pages();
-        let held = pages.held.get(&claim.id).filter(|held| held.resource == claim.resource)?;
+        let entries = self.entries();
+        let held = entries.held.get(&claim.id).filter(|held| held.resource == claim.resource)?;
         let lost = Some(held.signal.clone());
         Some(Grant { asked_at, fence: held.fence, lost, proof: Proof::none() })
     }
 
-    /// Asks this client's own claims first.
+    /// Reserves a lock against the claims of this client, before the server is asked.
     pub(crate) fn reserve(
         &self,
         key: &str,
@@ -94,18 +98,18 @@ impl<S: Session> ClaimTable<S> {
         share: Share,
         session: u64,
     ) -> Result<Reserved, Failure> {
-        let mut pages = self.pages();
+        let mut entries = self.entries();
         let is_shared = !share.is_exclusive();
-        match pages.keys.get_mut(key) {
+        match entries.keys.get_mut(key) {
             None => {
                 let taken = Taken { session, resource: resource.clone(), is_shared, claims: 1 };
-                pages.keys.insert(key.to_owned(), taken);
-                Ok(Reserved::Ask(Sharing::Nobody))
+                entries.keys.insert(key.to_owned(), taken);
+                Ok(Reserved::Free(Sharing::None))
             }
             Some(taken) if taken.resource != *resource => Err(collision(resource, taken.resource.as_str())),
             Some(taken) if taken.is_shared && is_shared && taken.session == session => {
                 taken.claims += 1;
-                Ok(Reserved::Ask(Sharing::Readers))
+                Ok(Reserved::Free(Sharing::Readers))
             }
             Some(_) => Ok(Reserved::Busy),
         }
@@ -113,53 +117,53 @@ impl<S: Session> ClaimTable<S> {
 
     /// Forgets a lock that the server did not give, or has back.
     pub(crate) fn give_up(&self, key: &str, session: u64) {
-        let mut pages = self.pages();
-        let Some(taken) = pages.keys.get_mut(key).filter(|taken| taken.session == session) else { return };
+        let mut entries = self.entries();
+        let Some(taken) = entries.keys.get_mut(key).filter(|taken| taken.session == session) else { return };
         taken.claims = taken.claims.saturating_sub(1);
         if taken.claims == 0 {
-            pages.keys.remove(key);
+            entries.keys.remove(key);
         }
     }
 
-    /// Returns the server gave it.
+    /// Enters a lock that the server gave.
     pub(crate) fn enter(
         &self,
         claim: &Claim,
-        open: &Arc<Open<S>>,
+        open: &Arc<OpenSession<S>>,
         fence: Option<Fence>,
         asked_at: Moment,
     ) -> Entered {
-        let mut pages = self.pages();
+        let mut entries = self.entries();
         if open.is_over() {
             return Entered::Ended;
         }
-        if pages.waiting.remove(&claim.id).is_some_and(|released| released.is_cancelled()) {
+        if entries.waiting.remove(&claim.id).is_some_and(|released| released.is_cancelled()) {
             return Entered::Released;
         }
         let (lost, signal) = LossTrigger::new();
         let (open, resource) = (open.clone(), claim.resource.clone());
-        pages.held.insert(claim.id, Held { open, resource, fence, lost, signal: signal.clone() });
+        entries.held.insert(claim.id, Held { open, resource, fence, lost, signal: signal.clone() });
         Entered::Held(Grant { asked_at, fence, lost: Some(signal), proof: Proof::none() })
     }
 
-    /// Strikes a claim out, to be released. Its key stays taken until [`ClaimTable::give_up`].
-    pub(crate) fn strike(&self, claim: &Claim, key: &str) -> Option<(Arc<Open<S>>, Sharing)> {
-        let mut pages = self.pages();
-        pages.held.get(&claim.id).filter(|held| held.resource == claim.resource)?;
-        let held = pages.held.remove(&claim.id)?;
-        let others = pages.keys.get(key).is_some_and(|taken| taken.claims > 1);
-        Some((held.open, if others { Sharing::Readers } else { Sharing::Nobody }))
+    /// Removes a claim, to be released. Its key stays taken until [`ClaimTable::give_up`].
+    pub(crate) fn remove(&self, claim: &Claim, key: &str) -> Option<(Arc<OpenSession<S>>, Sharing)> {
+        let mut entries = self.entries();
+        entries.held.get(&claim.id).filter(|held| held.resource == claim.resource)?;
+        let held = entries.held.remove(&claim.id)?;
+        let others = entries.keys.get(key).is_some_and(|taken| taken.claims > 1);
+        Some((held.open, if others { Sharing::Readers } else { Sharing::None }))
     }
 
     /// Forgets what the session held, and notifies every holder.
     pub(crate) fn lose(&self, session: u64) {
-        let mut pages = self.pages();
-        pages.keys.retain(|_, taken| taken.session != session);
-        let lost = pages.held.extract_if(|_, held| held.open.number == session);
+        let mut entries = self.entries();
+        entries.keys.retain(|_, taken| taken.session != session);
+        let lost = entries.held.extract_if(|_, held| held.open.number == session);
         let lost: Vec<Held<S>> = lost.map(|(_, held)| held).collect();
         // Listeners are foreign code, and the last handle of a session may be among what is dropped:
         // the tasks that want the table must not wait for either.
-        drop(pages);
+        drop(entries);
         for held in &lost {
             held.lost.fire(LossCause::SessionEnded);
         }
@@ -169,13 +173,13 @@ impl<S: Session> ClaimTable<S> {
     /// Notes a claim that waits in the server, until what is returned is dropped.
     pub(crate) fn begin_to_wait(&self, id: ClaimId) -> Wait<'_, S> {
         let released = CancellationToken::new();
-        self.pages().waiting.insert(id, released.clone());
-        Wait { book: self, id, released }
+        self.entries().waiting.insert(id, released.clone());
+        Wait { table: self, id, released }
     }
 
     /// Ends the wait of a claim that waits; `false` where it does not.
     pub(crate) fn end_wait(&self, id: ClaimId) -> bool {
-        match self.pages().waiting.get(&id) {
+        match self.entries().waiting.get(&id) {
             Some(released) => {
                 released.cancel();
                 true
@@ -184,7 +188,7 @@ impl<S: Session> ClaimTable<S> {
         }
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages<S>> {
+    fn entries(&self) -> MutexGuard<'_, Entries<S>> {
         // Every change of the table is complete before anything can panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,7 +197,7 @@ impl<S: Session> ClaimTable<S> {
 /// A claim that waits in the server.
 #[derive(Debug)]
 pub(crate) struct Wait<'a, S: Session> {
-    book: &'a ClaimTable<S>,
+    table: &'a ClaimTable<S>,
     id: ClaimId,
     /// A token that is cancelled when the claim is released while it waits.
     pub(crate) released: CancellationToken,
@@ -201,6 +205,6 @@ pub(crate) struct Wait<'a, S: Session> {
 
 impl<S: Session> Drop for Wait<'_, S> {
     fn drop(&mut self) {
-        self.book.pages().waiting.remove(&self.id);
+        self.table.entries().waiting.remove(&self.id);
     }
 }

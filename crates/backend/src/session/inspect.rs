@@ -10,7 +10,7 @@ use crate::session::sessions::Sessions;
 
 impl<C: Sessions> SessionBackend<C> {
     pub(crate) async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
-        let holders = self.roster.sessions.holders(resource).await?;
+        let holders = self.pool.sessions.holders(resource).await?;
         let mut state = DefaultHasher::new();
         for holder in &holders {
             (holder.id, holder.fence).hash(&mut state);

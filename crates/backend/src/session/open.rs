@@ -2,7 +2,7 @@
 //! silence where it is not.
 //!
 //! Ground rules: a session of which anything is in doubt is over, and what is over never becomes good
-//! again. The time of silence is counted on the clock that counts suspend, from before the last question
+//! again. The time of silence is counted on the clock that counts suspend, from before the last request
 //! that was answered.
 
 use std::fmt;
@@ -17,104 +17,104 @@ use tokio::task::JoinHandle;
 use crate::session::sessions::Session;
 
 /// One open session. Closed when the last handle is dropped.
-pub(crate) struct Open<S> {
+pub(crate) struct OpenSession<S> {
     pub(crate) number: u64,
     pub(crate) session: Arc<S>,
-    pulse: Arc<Pulse>,
+    heartbeat: Arc<Heartbeat>,
     watch: JoinHandle<()>,
-    /// Its place among the sessions of this client, where they are counted.
-    _place: Option<OwnedSemaphorePermit>,
+    /// The permit for one more session of this client, where they are counted.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// The known state of a session's life.
-struct Pulse {
+struct Heartbeat {
     clock: Arc<dyn Clock>,
     silence: Duration,
     is_over: AtomicBool,
-    /// `true` while a question waits in the server, so that no other can be answered.
+    /// `true` while a request waits in the server, so that no other can be answered.
     is_waiting: AtomicBool,
-    /// The moment before the last question that was answered, in nanoseconds of the clock.
-    heard: AtomicU64,
+    /// The moment before the last request that was answered, in nanoseconds of the clock.
+    last_answer: AtomicU64,
 }
 
-impl<S: Session> Open<S> {
+impl<S: Session> OpenSession<S> {
     /// Watches a session that was opened after `asked_at`. `lose` is called once, when it is over.
     pub(crate) fn watch(
         number: u64,
         session: S,
         (clock, asked_at): (Arc<dyn Clock>, Moment),
         silence: Duration,
-        place: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
         lose: impl FnOnce() + Send + 'static,
-    ) -> Open<S> {
+    ) -> OpenSession<S> {
         let session = Arc::new(session);
-        let pulse = Arc::new(Pulse {
+        let heartbeat = Arc::new(Heartbeat {
             clock,
             silence,
             is_over: AtomicBool::new(false),
             is_waiting: AtomicBool::new(false),
-            heard: AtomicU64::new(asked_at.as_nanos()),
+            last_answer: AtomicU64::new(asked_at.as_nanos()),
         });
-        let (watched, its_pulse) = (session.clone(), pulse.clone());
+        let (watched, watched_heartbeat) = (session.clone(), heartbeat.clone());
         let watch = leasehold_machine::spawn(async move {
-            listen(&*watched, &its_pulse).await;
-            its_pulse.is_over.store(true, Ordering::SeqCst);
+            watch_for_end(&*watched, &watched_heartbeat).await;
+            watched_heartbeat.is_over.store(true, Ordering::SeqCst);
             lose();
         });
-        Open { number, session, pulse, watch, _place: place }
+        OpenSession { number, session, heartbeat, watch, _permit: permit }
     }
 
     /// Asks for a sign of life, and answers from when on it is known.
     pub(crate) async fn ping(&self) -> Result<Moment, Failure> {
-        self.pulse.ping(&*self.session).await
+        self.heartbeat.ping(&*self.session).await
     }
 
     /// Returns `true` if it may be used.
     pub(crate) fn is_live(&self) -> bool {
-        !self.pulse.is_over.load(Ordering::SeqCst) && self.session.is_open()
+        !self.heartbeat.is_over.load(Ordering::SeqCst) && self.session.is_open()
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.pulse.is_over.load(Ordering::SeqCst)
+        self.heartbeat.is_over.load(Ordering::SeqCst)
     }
 
     /// Marks it as over. Its caller must also handle what it held.
     pub(crate) fn end(&self) {
-        self.pulse.is_over.store(true, Ordering::SeqCst);
+        self.heartbeat.is_over.store(true, Ordering::SeqCst);
         self.watch.abort();
     }
 
-    /// Notes that a question waits in the server now, or no longer.
+    /// Notes that a request waits in the server now, or no longer.
     pub(crate) fn set_waiting(&self, waiting: bool) {
         if !waiting {
-            // It was answered just now. What it gave is confirmed by a question of its own.
-            self.pulse.heard_since(self.pulse.clock.now());
+            // It was answered just now. What it gave is confirmed by a request of its own.
+            self.heartbeat.record_answer(self.heartbeat.clock.now());
         }
-        self.pulse.is_waiting.store(waiting, Ordering::SeqCst);
+        self.heartbeat.is_waiting.store(waiting, Ordering::SeqCst);
     }
 }
 
-impl<S> Drop for Open<S> {
+impl<S> Drop for OpenSession<S> {
     fn drop(&mut self) {
         self.watch.abort();
     }
 }
 
-impl<S: fmt::Debug> fmt::Debug for Open<S> {
+impl<S: fmt::Debug> fmt::Debug for OpenSession<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Open")
+        f.debug_struct("OpenSession")
             .field("number", &self.number)
             .field("session", &self.session)
             .finish_non_exhaustive()
     }
 }
 
-impl Pulse {
+impl Heartbeat {
     async fn ping<S: Session>(&self, session: &S) -> Result<Moment, Failure> {
         let asked_at = self.clock.now();
         match tokio::time::timeout(self.silence, session.ping()).await {
             Ok(Ok(())) => {
-                self.heard_since(asked_at);
+                self.record_answer(asked_at);
                 Ok(asked_at)
             }
             Ok(Err(failure)) => Err(failure),
@@ -122,38 +122,38 @@ impl Pulse {
         }
     }
 
-    fn heard_since(&self, moment: Moment) {
-        self.heard.fetch_max(moment.as_nanos(), Ordering::SeqCst);
+    fn record_answer(&self, moment: Moment) {
+        self.last_answer.fetch_max(moment.as_nanos(), Ordering::SeqCst);
     }
 
     /// Returns what is left of the time of silence.
     fn left(&self) -> Duration {
-        let heard = Moment::from_nanos(self.heard.load(Ordering::SeqCst));
-        self.silence.saturating_sub(self.clock.now().since(heard))
+        let last_answer = Moment::from_nanos(self.last_answer.load(Ordering::SeqCst));
+        self.silence.saturating_sub(self.clock.now().since(last_answer))
     }
 }
 
-/// Comes back when the session is over.
-async fn listen<S: Session>(session: &S, pulse: &Pulse) {
+/// Returns when the session is over.
+async fn watch_for_end<S: Session>(session: &S, heartbeat: &Heartbeat) {
     loop {
         tokio::select! {
             () = session.closed() => return,
-            () = tokio::time::sleep(pulse.silence / BEATS) => {}
+            () = tokio::time::sleep(heartbeat.silence / BEATS) => {}
         }
-        if pulse.is_waiting.load(Ordering::SeqCst) {
+        if heartbeat.is_waiting.load(Ordering::SeqCst) {
             continue;
         }
-        let answer = tokio::time::timeout(pulse.left(), pulse.ping(session)).await;
+        let answer = tokio::time::timeout(heartbeat.left(), heartbeat.ping(session)).await;
         match answer {
             Ok(Ok(_)) => {}
             Ok(Err(failure)) => {
                 tracing::warn!(%failure, "a session that may hold locks ended");
                 return;
             }
-            // A question that began to wait meanwhile is answered first.
-            Err(_) if pulse.is_waiting.load(Ordering::SeqCst) => {}
+            // A request that began to wait meanwhile is answered first.
+            Err(_) if heartbeat.is_waiting.load(Ordering::SeqCst) => {}
             Err(_) => {
-                tracing::warn!(silence = ?pulse.silence, "a session that may hold locks fell silent");
+                tracing::warn!(silence = ?heartbeat.silence, "a session that may hold locks fell silent");
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! Release, and the question whether what is held is still held.
+//! Release, and the check whether what is held is still held.
 //!
 //! Ground rules: a server that denies what it has given is not to be believed in anything else: the session
 //! is closed.
@@ -10,14 +10,14 @@ use futures_util::future::join_all;
 use leasehold_core::{BreakOutcome, Claim, Failure, Release, Renew, Renewal};
 
 use crate::session::backend::SessionBackend;
-use crate::session::open::Open;
+use crate::session::open::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
 
 impl<C: Sessions> SessionBackend<C> {
     /// Ends each claim.
     pub(crate) async fn end(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut answers = Vec::with_capacity(batch.len());
-        for some in batch.chunks(TOGETHER) {
+        for some in batch.chunks(CONCURRENT_MAX) {
             answers.extend(join_all(some.iter().map(|claim| self.end_one(claim))).await);
         }
         answers
@@ -25,51 +25,51 @@ impl<C: Sessions> SessionBackend<C> {
 
     async fn end_one(&self, claim: &Claim) -> Release {
         self.pollers.forget(claim.id);
-        if self.roster.book.end_wait(claim.id) {
+        if self.pool.claims.end_wait(claim.id) {
             return Release::Freed;
         }
-        let is_shared = self.roster.sessions.room() == Capacity::Many;
-        // A reader that comes while the last one leaves must not find a lock that is half released.
+        let is_shared = self.pool.sessions.capacity() == Capacity::Many;
+        // A reader that arrives while the last one leaves must not find a lock that is half released.
         let _turn = if is_shared { Some(self.turns.take(&claim.resource).await) } else { None };
-        let key = self.roster.sessions.key(&claim.resource);
-        let Some((open, beside)) = self.roster.book.strike(claim, &key) else { return Release::Gone };
-        match open.session.unlock(claim, beside).await {
+        let key = self.pool.sessions.key(&claim.resource);
+        let Some((open, sharing)) = self.pool.claims.remove(claim, &key) else { return Release::Gone };
+        match open.session.unlock(claim, sharing).await {
             Ok(true) => {
-                self.roster.book.give_up(&key, open.number);
+                self.pool.claims.give_up(&key, open.number);
                 if !is_shared {
-                    self.roster.give_back(open);
+                    self.pool.give_back(open);
                 }
                 Release::Freed
             }
             Ok(false) => {
                 tracing::error!(resource = %claim.resource, "the server did not have a lock any more that it had given");
-                self.roster.end(&open);
+                self.pool.end(&open);
                 Release::Gone
             }
             Err(failure) => {
-                self.roster.end(&open);
+                self.pool.end(&open);
                 Release::Unknown(failure)
             }
         }
     }
 
     /// Ends a claim of any client. A claim of this client is released, and its session stays.
-    pub(crate) async fn take_away(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
+    pub(crate) async fn evict(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
         match self.end_one(claim).await {
             Release::Freed => return Ok(BreakOutcome::Ended { also_released: Vec::new() }),
             Release::Unknown(failure) => return Err(failure),
             Release::Gone => {}
         }
-        let evicted = self.roster.sessions.evict(claim).await?;
-        Ok(evicted.map_or(BreakOutcome::Gone, |beside| BreakOutcome::Ended { also_released: beside }))
+        let evicted = self.pool.sessions.evict(claim).await?;
+        Ok(evicted.map_or(BreakOutcome::Gone, |also_released| BreakOutcome::Ended { also_released }))
     }
 
     /// Asks each session once for a sign of life.
     pub(crate) async fn confirm(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        let mut sessions: HashMap<u64, Arc<Open<C::Session>>> = HashMap::new();
+        let mut sessions: HashMap<u64, Arc<OpenSession<C::Session>>> = HashMap::new();
         let mut claims = Vec::with_capacity(batch.len());
         for Renew { claim, .. } in batch {
-            let open = self.roster.book.find(claim);
+            let open = self.pool.claims.find(claim);
             claims.push(open.as_ref().map(|open| open.number));
             if let Some(open) = open {
                 sessions.entry(open.number).or_insert(open);
@@ -79,7 +79,7 @@ impl<C: Sessions> SessionBackend<C> {
         let silent: HashMap<u64, Option<Failure>> = join_all(asked).await.into_iter().collect();
         let answer = |(Renew { claim, .. }, session): (&Renew<'_>, Option<u64>)| {
             // What ended meanwhile is gone for good.
-            if self.roster.book.find(claim).is_none() {
+            if self.pool.claims.find(claim).is_none() {
                 return Renewal::Lost;
             }
             match session.and_then(|session| silent.get(&session)) {
@@ -93,4 +93,4 @@ impl<C: Sessions> SessionBackend<C> {
 }
 
 /// Releases that are under way at the same time.
-const TOGETHER: usize = 100;
+const CONCURRENT_MAX: usize = 100;

@@ -10,7 +10,7 @@ use leasehold_core::{Clock, Failure, Liveness};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::session::claims::ClaimTable;
-use crate::session::open::Open;
+use crate::session::open::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
 
 /// The sessions of one client.
@@ -18,34 +18,34 @@ use crate::session::sessions::{Capacity, Session, Sessions};
 pub(crate) struct SessionPool<C: Sessions> {
     pub(crate) sessions: C,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) book: Arc<ClaimTable<C::Session>>,
-    /// The one that holds many locks.
-    current: tokio::sync::Mutex<Option<Arc<Open<C::Session>>>>,
-    /// Those without a lock, where each holds one.
-    idle: Mutex<Vec<Arc<Open<C::Session>>>>,
-    places: Arc<Semaphore>,
+    pub(crate) claims: Arc<ClaimTable<C::Session>>,
+    /// The session that holds many locks.
+    current: tokio::sync::Mutex<Option<Arc<OpenSession<C::Session>>>>,
+    /// Sessions without a lock, where each holds one.
+    idle: Mutex<Vec<Arc<OpenSession<C::Session>>>>,
+    permits: Arc<Semaphore>,
     next: AtomicU64,
 }
 
 impl<C: Sessions> SessionPool<C> {
     pub(crate) fn new(sessions: C, clock: Arc<dyn Clock>) -> Self {
-        let places = match sessions.room() {
+        let permits = match sessions.capacity() {
             Capacity::Many => Semaphore::MAX_PERMITS,
             Capacity::One { sessions, .. } => sessions,
         };
         SessionPool {
             sessions,
             clock,
-            book: Arc::new(ClaimTable::new()),
+            claims: Arc::new(ClaimTable::new()),
             current: tokio::sync::Mutex::new(None),
             idle: Mutex::default(),
-            places: Arc::new(Semaphore::new(places)),
+            permits: Arc::new(Semaphore::new(permits)),
             next: AtomicU64::new(0),
         }
     }
 
     /// Returns the session that holds many locks; a new one where the last has ended.
-    pub(crate) async fn shared(&self) -> Result<Arc<Open<C::Session>>, Failure> {
+    pub(crate) async fn shared(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
         let mut current = self.current.lock().await;
         if let Some(open) = current.take() {
             if open.is_live() {
@@ -60,57 +60,67 @@ impl<C: Sessions> SessionPool<C> {
     }
 
     /// Returns a session without a lock.
-    pub(crate) async fn lone(&self) -> Result<Arc<Open<C::Session>>, Failure> {
+    pub(crate) async fn dedicated(&self) -> Result<Arc<OpenSession<C::Session>>, Failure> {
         while let Some(open) = self.idle().pop() {
             if open.is_live() {
                 return Ok(open);
             }
             self.end(&open);
         }
-        match self.places.clone().try_acquire_owned() {
-            Ok(place) => self.open(Some(place)).await,
+        match self.permits.clone().try_acquire_owned() {
+            Ok(permit) => self.open(Some(permit)).await,
             Err(_) => Err(self.full()),
         }
     }
 
     /// Takes back a session that no longer has a lock.
-    pub(crate) fn give_back(&self, open: Arc<Open<C::Session>>) {
+    pub(crate) fn give_back(&self, open: Arc<OpenSession<C::Session>>) {
         let mut idle = self.idle();
         if open.is_live() && idle.len() < IDLE_MAX {
             idle.push(open);
         }
     }
 
-    /// Ends a session, and with it every lock of it. Said of one that may have done what nobody knows.
-    pub(crate) fn end(&self, open: &Open<C::Session>) {
+    /// Ends a session, and with it every lock of it. Called for a session whose state is in doubt.
+    pub(crate) fn end(&self, open: &OpenSession<C::Session>) {
         open.end();
-        self.book.lose(open.number);
+        self.claims.lose(open.number);
     }
 
-    async fn open(&self, place: Option<OwnedSemaphorePermit>) -> Result<Arc<Open<C::Session>>, Failure> {
+    async fn open(
+        &self,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<Arc<OpenSession<C::Session>>, Failure> {
         let asked_at = self.clock.now();
         let session = self.sessions.open().await?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let silence = match self.sessions.profile().liveness {
             Liveness::Heartbeat { valid } => valid,
-            // Nobody counts on it, so that any time is right.
+            // No holder counts on it, so that any time is right.
             _ => crate::cell::PLACE_TTL,
         };
-        let book = Arc::downgrade(&self.book);
+        let claims = Arc::downgrade(&self.claims);
         let lose = move || {
-            if let Some(book) = book.upgrade() {
-                book.lose(number);
+            if let Some(claims) = claims.upgrade() {
+                claims.lose(number);
             }
         };
-        Ok(Arc::new(Open::watch(number, session, (self.clock.clone(), asked_at), silence, place, lose)))
+        Ok(Arc::new(OpenSession::watch(
+            number,
+            session,
+            (self.clock.clone(), asked_at),
+            silence,
+            permit,
+            lose,
+        )))
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Open<C::Session>>>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Arc<OpenSession<C::Session>>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn full(&self) -> Failure {
-        let Capacity::One { sessions, option } = self.sessions.room() else {
+        let Capacity::One { sessions, option } = self.sessions.capacity() else {
             return Failure::unavailable("all sessions are in use: release a lock, or try again later");
         };
         Failure::unavailable(format!(
@@ -124,6 +134,6 @@ impl<C: Sessions> SessionPool<C> {
 const IDLE_MAX: usize = 8;
 
 /// Returns `true` if a failure leaves the session in doubt.
-pub(crate) fn is_doubtful<S: Session>(open: &Open<S>, failure: &Failure) -> bool {
+pub(crate) fn is_doubtful<S: Session>(open: &OpenSession<S>, failure: &Failure) -> bool {
     failure.effect == leasehold_core::Effect::Unknown || !open.is_live()
 }

@@ -32,7 +32,7 @@ pub trait Sessions: Any + Debug + Send + Sync {
     fn profile(&self) -> &Profile;
 
     /// Returns how many locks one session may hold.
-    fn room(&self) -> Capacity;
+    fn capacity(&self) -> Capacity;
 
     /// Returns the time in which the server answers, or counts as silent.
     fn answer_limit(&self) -> Duration;
@@ -53,8 +53,8 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// A [`Failure`]; looking changes nothing.
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure>;
 
-    /// Resources whose name begins with `prefix` and that are held, in the order of their names, beginning
-    /// behind `after`, at most `limit`.
+    /// Lists the resources whose name begins with `prefix` and that are held, in the order of their names,
+    /// beginning behind `after`, at most `limit`.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
@@ -66,10 +66,10 @@ pub trait Sessions: Any + Debug + Send + Sync {
     ) -> Result<Vec<ResourceSummary>, Failure>;
 
     /// Ends the session of another client that holds this claim, if it still does, and answers the
-    /// resources that it held beside it; `None` where no session holds it, and none was ended then.
+    /// other resources that it held; `None` where no session holds it, and none was ended then.
     ///
-    /// The server checks in the step that ends the session that it holds, so no other session that has come
-    /// in its place is hit. It returns when the lock is free.
+    /// The server checks in the step that ends the session that it holds, so no other session that has
+    /// taken its place is hit. It returns when the lock is free.
     ///
     /// # Errors
     /// `Denied` where this user may not, `Unsupported` where it is of another program. A [`Failure`] whose
@@ -127,18 +127,18 @@ pub trait Session: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// A failure without effect leaves nothing of the claim on the server, and the session as it was. After
-    /// one whose effect is not known the session is closed. It must come, by the session's own limit of
-    /// time, also where the server does not answer; for one that waits that is after `wait` and the limit.
-    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure>;
+    /// one whose effect is not known the session is closed. The method must return within the session's own
+    /// time limit also where the server does not answer; a request that waits has `wait` and the limit.
+    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure>;
 
     /// Releases a lock; `false` where the server says that the session did not have it, which is never
     /// right.
     ///
     /// # Errors
     /// A failure after which the session is closed.
-    async fn unlock(&self, claim: &Claim, beside: Sharing) -> Result<bool, Failure>;
+    async fn unlock(&self, claim: &Claim, sharing: Sharing) -> Result<bool, Failure>;
 
-    /// Asks for anything, so that each side has a sign of life of the other.
+    /// Sends any request, so that each side has a sign of life of the other.
     ///
     /// # Errors
     /// A failure after which the session is closed.
@@ -148,7 +148,7 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// has; in particular it never ends what is asked afterwards.
     async fn cancel(&self);
 
-    /// Comes back when the connection has ended.
+    /// Waits until the connection has ended.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -158,25 +158,25 @@ pub trait Session: Debug + Send + Sync + 'static {
     fn is_open(&self) -> bool;
 }
 
-/// One question for a lock.
+/// One request for a lock.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct LockRequest<'a> {
     /// The claim that asks. Its share is exclusive or a reader's.
     pub claim: &'a Claim,
     /// The time for which the server may let it wait; zero where it must answer at once. Never longer than
     /// [`LONGEST_WAIT`].
     pub wait: Duration,
-    /// The holders in this session.
-    pub beside: Sharing,
+    /// The other holders in this session.
+    pub sharing: Sharing,
 }
 
 /// The other claims that hold the same lock in the same session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// None: the server decides.
-    Nobody,
-    /// Readers, beside a reader: the server has given the lock to the session already, and keeps it for the
-    /// others.
+    None,
+    /// Readers, alongside a reader: the server has given the lock to the session already, and keeps it for
+    /// the others.
     Readers,
 }
 
@@ -185,12 +185,12 @@ pub enum Sharing {
 pub enum Answer {
     /// The lock is the session's, with this fence where there are fences.
     Taken(Option<Fence>),
-    /// Somebody else has it.
+    /// Another session has it.
     Busy,
 }
 
-/// The longest that one question waits in a server. The question is repeated afterwards: so a dead
-/// connection of which nobody was notified is noticed.
+/// The longest time for which one request waits in a server. The request is repeated afterwards, so that a
+/// dead connection is noticed of which the client was not notified.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// Returns the failure for two names that this server cannot distinguish, as long as one of them is held.
@@ -207,7 +207,7 @@ pub fn collision(wanted: &Resource, held: &str) -> Failure {
 
 /// Returns the failure for a lock that is held by a program other than leasehold, whose sessions are not
 /// ended here.
-pub fn of_a_stranger(whose: &str) -> Failure {
+pub fn foreign_holder(whose: &str) -> Failure {
     Failure::new(
         leasehold_core::FailureKind::Unsupported,
         leasehold_core::Effect::None,
@@ -222,13 +222,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_warned_of_by_how_many_the_server_has() {
-        let severity = |room: Capacity, most| room.cost(most).map(|finding| finding.severity);
-        let room = Capacity::One { sessions: 20, option: "transactions=" };
-        assert_eq!(severity(room, Some(100)), Some(Severity::Notice));
-        assert_eq!(severity(room, Some(40)), Some(Severity::Notice));
-        assert_eq!(severity(room, Some(39)), Some(Severity::Risk));
-        assert_eq!(severity(room, None), Some(Severity::Unknown));
+    fn connections_finding_depends_on_the_maximum_of_the_server() {
+        let severity = |capacity: Capacity, most| capacity.cost(most).map(|finding| finding.severity);
+        let capacity = Capacity::One { sessions: 20, option: "transactions=" };
+        assert_eq!(severity(capacity, Some(100)), Some(Severity::Notice));
+        assert_eq!(severity(capacity, Some(40)), Some(Severity::Notice));
+        assert_eq!(severity(capacity, Some(39)), Some(Severity::Risk));
+        assert_eq!(severity(capacity, None), Some(Severity::Unknown));
         assert_eq!(severity(Capacity::Many, Some(1)), None);
     }
 }

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused_with_what_to_write() {
+    fn invalid_host_is_refused_with_a_hint() {
         for (text, hint) in [
             ("", "host is missing: write x://host"),
             (":7", "host is missing"),

@@ -9,10 +9,10 @@ pub fn invalid(detail: impl Into<String>) -> Failure {
     Failure::new(FailureKind::Invalid, Effect::None, detail)
 }
 
-/// Passes what is wrong with a URL, without its words where these may repeat a part of a password: of
+/// Returns what is wrong with a URL, without its text where that may repeat a part of a password: of
 /// `x://me:a?b@host`, whose password has a question mark that is not encoded, `b@host` is taken for an
 /// option.
-pub fn discreet(url: &str, failure: Failure) -> Failure {
+pub fn redact(url: &str, failure: Failure) -> Failure {
     let (_, rest) = url.split_once("://").unwrap_or_default();
     let is_ambiguous = rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@'));
     if failure.kind != FailureKind::Invalid || !is_ambiguous {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_and_forms_are_told() {
+    fn refusal_names_bounds_and_form() {
         let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
         let read = |value| duration_between("timeout", value, min, max);
         assert_eq!(read("2s").unwrap(), Duration::from_secs(2));

@@ -74,16 +74,16 @@ impl SqlOptions {
     }
 
     /// Reports a statement that was not sent: for as long as it may wait, others used all connections to
-    /// `whom`, the server.
-    pub fn all_busy(&self, whom: &str) -> Failure {
+    /// `server`.
+    pub fn all_busy(&self, server: &str) -> Failure {
         let SqlOptions { connections, timeout, .. } = self;
         Failure::unavailable(format!(
-            "all {connections} connections to {whom} were busy for {timeout:?}: raise connections= of the URL"
+            "all {connections} connections to {server} were busy for {timeout:?}: raise connections= of the URL"
         ))
     }
 
     /// Returns how long the server keeps a silent session, at least as well as at most.
-    pub fn patience_of_server(&self) -> Duration {
+    pub fn server_timeout(&self) -> Duration {
         self.silence * 2
     }
 }
@@ -161,7 +161,7 @@ mod tests {
             timeout: Duration::from_millis(250),
         };
         assert_eq!(options, taken);
-        assert_eq!(options.patience_of_server(), Duration::from_secs(6));
+        assert_eq!(options.server_timeout(), Duration::from_secs(6));
         assert!(!options.take("table", "x").unwrap());
         for (name, hint) in [
             ("create", "create=yes or create=no"),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dialect_leaves_no_choice_of_is_refused() {
+    fn options_that_a_dialect_fixes_are_refused() {
         let option = |name: &str| [("table".to_owned(), "a".to_owned()), (name.to_owned(), "x".to_owned())];
         assert!(check_shedlock(&option("timeout")).is_ok());
         for name in ["wait", "order", "method"] {

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_are_no_certificates_are_told_by_their_option() {
+    fn refusal_names_the_option_of_an_invalid_tls_file() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nothing.pem");
         std::fs::write(&path, "nothing").unwrap();

@@ -1,5 +1,5 @@
-//! Cells in memory before all laws: by the store's clock and by the observers', called and polling, in line
-//! and free, and on a store that makes every fifth write lose its race.
+//! Cells in memory before all laws: by the store's clock and by the observers', called and polling, queued
+//! and unordered, and on a store that makes every fifth write lose its race.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::store::{Faults, Kind, Store};
 struct Subjected(Arc<Store>, Kind, Faults);
 
 impl Subjected {
-    fn new(timekeeping: ClockSource, waiting: WaitMode, order: QueueOrder, faults: Faults) -> Self {
-        Subjected(Store::new(), Kind { timekeeping, waiting, order }, faults)
+    fn new(clock_source: ClockSource, waiting: WaitMode, order: QueueOrder, faults: Faults) -> Self {
+        Subjected(Store::new(), Kind { clock_source, waiting, order }, faults)
     }
 }
 

@@ -197,7 +197,7 @@ async fn a_text_that_is_not_ours_is_left_untouched() {
 }
 
 #[tokio::test]
-async fn a_sweep_takes_what_is_over_and_nothing_else() {
+async fn sweep_removes_ended_claims_and_nothing_else() {
     let store = Store::new();
     let backend = store.open(TABLE, Faults::default());
     let held = claim("a", LONG);

@@ -65,7 +65,7 @@ async fn requests_during_a_commit_are_grouped_into_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_long_for_what_others_sent() {
+async fn slow_commit_delays_no_other_task() {
     let store = Store::new();
     let (client, _) = client(&store, 4).await;
     let gates = [store.stall_a_commit(), store.stall_a_commit()];
@@ -84,7 +84,7 @@ async fn nobody_waits_long_for_what_others_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_before_it_was_sent_asks_for_nothing() {
+async fn change_cancelled_before_its_commit_is_not_sent() {
     let store = Store::new();
     let (client, _) = client(&store, 3).await;
     let gates = [store.stall_a_commit(), store.stall_a_commit()];
@@ -103,7 +103,7 @@ async fn who_leaves_before_it_was_sent_asks_for_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_taken_for_one_who_has_left_is_given_back() {
+async fn lock_taken_for_a_cancelled_task_is_released() {
     let store = Store::new();
     let (client, _) = client(&store, 3).await;
     let gates = [store.stall_a_commit(), store.stall_a_commit()];
@@ -126,7 +126,7 @@ async fn what_was_taken_for_one_who_has_left_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_panics_keeps_nobody_waiting() {
+async fn panic_in_a_commit_fails_all_waiting_tasks() {
     let store = Store::new();
     let (client, _) = client(&store, 3).await;
     let gate = store.stall_a_commit();
@@ -148,7 +148,7 @@ async fn a_commit_that_panics_keeps_nobody_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_refused_for_what_another_wants() {
+async fn refused_change_fails_no_other_change_of_its_commit() {
     let store = Store::new();
     let (client, _) = client(&store, 4).await;
     let gate = store.stall_a_commit();

@@ -1,4 +1,4 @@
-//! One cell that a transaction of another client keeps locked: nobody else notices. Time is paused while
+//! One cell that a transaction of another client keeps locked: no other client notices. Time is paused while
 //! any task has something to do.
 
 use std::sync::Arc;
@@ -55,7 +55,7 @@ async fn a_locked_cell_keeps_no_other_lock_from_release() {
     let store = Store::new();
     let (client, claims) = holding(&store, 100).await;
     store.lock("job 7");
-    // A batch is repeated by what is left of it, and as a whole where nothing was heard.
+    // A batch is repeated by what is left of it, and as a whole where no answer arrived.
     for round in 0..2 {
         let began = tokio::time::Instant::now();
         let releases = client.release(&claims.iter().collect::<Vec<_>>()).await;
@@ -94,7 +94,7 @@ async fn a_slow_commit_of_another_client_is_waited_for() {
 
 /// Two hundred waiters that leave at once change a cell two hundred times, each after the other.
 #[tokio::test(start_paused = true)]
-async fn a_crowd_of_other_writers_is_outlasted() {
+async fn change_outlasts_two_hundred_other_writers() {
     let store = Store::new();
     let (client, claims) = holding(&store, 1).await;
     store.overtake("job 0", 200);
@@ -157,9 +157,9 @@ async fn a_locked_cell_delays_no_other_task_of_its_commit() {
     }
 }
 
-/// A row that a stranger keeps locked can still be read, and shows that it is held.
+/// A row that another program keeps locked can still be read, and shows that it is held.
 #[tokio::test(start_paused = true)]
-async fn a_try_waits_for_no_slow_request_of_another_task() {
+async fn try_is_not_delayed_by_a_slow_request_of_another_task() {
     let store = Store::new();
     let (_holder, _claims) = holding(&store, 8).await;
     store.lock("job 7");
@@ -176,10 +176,10 @@ async fn a_try_waits_for_no_slow_request_of_another_task() {
     waiter.abort();
 }
 
-/// A claim that is queued and then only tries leaves the line, and is not answered from a look that leaves
+/// A claim that is queued and then only tries leaves the queue, and is not answered from a look that leaves
 /// its place there.
 #[tokio::test(start_paused = true)]
-async fn a_try_of_one_that_waited_is_not_answered_by_a_look() {
+async fn try_of_a_queued_claim_is_not_answered_from_a_read() {
     let store = Store::new();
     let holder = store.open(crate::store::CACHE, Faults::default());
     assert!(try_take(&holder, &claim("job 7", LEASE)).await.is_some());
@@ -193,7 +193,7 @@ async fn a_try_of_one_that_waited_is_not_answered_by_a_look() {
         other.contend(&claim("job 7", LEASE), &Patience::unlimited(clock())).await.map(drop)
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // Its place cannot be taken out of the locked cell, so it must not hear that it is gone.
+    // Its place cannot be taken out of the locked cell, so it must not be told that it is gone.
     client.contend(&waits, &Patience::none(clock())).await.unwrap_err();
     assert!(slow.await.unwrap().is_err());
 }
@@ -223,7 +223,7 @@ async fn tries_behind_slow_requests_end_together() {
 /// Tries of one client at what is free: one is granted, also where each of them sees that it is free before
 /// anybody writes.
 #[tokio::test(start_paused = true)]
-async fn of_many_tries_at_once_one_is_granted() {
+async fn exactly_one_of_many_simultaneous_tries_is_granted() {
     for kind in [TABLE, crate::store::CACHE] {
         let store = Store::new();
         let client = Arc::new(store.open(kind, Faults::default()));

@@ -50,7 +50,7 @@ async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
 const ONE: Capacity = Capacity::One { sessions: 3, option: "sessions=" };
 
 #[tokio::test]
-async fn the_end_of_a_session_is_told_to_all_its_holders_at_once() {
+async fn end_of_a_session_is_reported_to_all_its_holders_at_once() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
     let claims = [claim("a"), claim("b"), claim("c")];
@@ -61,8 +61,8 @@ async fn the_end_of_a_session_is_told_to_all_its_holders_at_once() {
     assert_eq!(server.sessions(), 1, "all of them share one");
     server.end_all();
     for signal in &mut signals {
-        let told = tokio::time::timeout(Duration::from_millis(200), signal.fired()).await;
-        assert_eq!(told, Ok(LossCause::SessionEnded));
+        let cause = tokio::time::timeout(Duration::from_millis(200), signal.fired()).await;
+        assert_eq!(cause, Ok(LossCause::SessionEnded));
     }
     for claim in &claims {
         assert!(matches!(renew(&backend, claim).await, Renewal::Lost));
@@ -74,9 +74,9 @@ async fn the_end_of_a_session_is_told_to_all_its_holders_at_once() {
 
 #[tokio::test]
 async fn silence_is_a_loss_before_the_server_may_end_the_session() {
-    for room in [Capacity::Many, ONE] {
+    for capacity in [Capacity::Many, ONE] {
         let server = Server::new();
-        let backend = server.client(room, WaitMode::Polls);
+        let backend = server.client(capacity, WaitMode::Polls);
         let held = claim("a");
         let mut signal = hold(&backend, &held).await.lost.unwrap();
         // Signs of life keep it, however long.
@@ -123,7 +123,7 @@ async fn readers_of_one_client_share_one_lock_of_the_server() {
 }
 
 #[tokio::test]
-async fn names_that_share_a_key_are_told_so() {
+async fn names_with_one_key_are_refused_as_foreign() {
     let server = Server::new();
     let backend = server.client(Capacity::Many, WaitMode::Polls);
     hold(&backend, &claim("a")).await;
@@ -133,7 +133,7 @@ async fn names_that_share_a_key_are_told_so() {
 }
 
 #[tokio::test]
-async fn beyond_the_limit_of_connections_one_is_refused_and_told_why() {
+async fn claim_beyond_the_connection_limit_is_refused_with_the_reason() {
     let server = Server::new();
     let backend = Arc::new(server.client(ONE, WaitMode::Blocks));
     let claims = [claim("a"), claim("b")];
@@ -178,10 +178,10 @@ async fn released_wait_is_cancelled_and_the_lock_goes_to_the_next() {
 }
 
 #[tokio::test]
-async fn one_who_is_dropped_while_the_server_is_asked_leaves_no_lock() {
-    for room in [Capacity::Many, ONE] {
+async fn acquire_dropped_during_its_request_leaves_no_lock() {
+    for capacity in [Capacity::Many, ONE] {
         let server = Server::new();
-        let backend = server.client(room, WaitMode::Polls);
+        let backend = server.client(capacity, WaitMode::Polls);
         for _ in 0..50 {
             let wanted = claim("a");
             let patience = Patience::none(clock());

@@ -11,7 +11,7 @@ use leasehold::{BreakOutcome, ClaimInfo, Client, Note, Resource, Snapshot};
 
 use crate::commands::show::print;
 use crate::exit::{Exit, Problem};
-use crate::output::describe::who;
+use crate::output::describe::note_or_tag;
 use crate::output::json::{self, BrokenShape};
 use crate::output::paint::Paint;
 use crate::output::stderr::complain;
@@ -27,11 +27,11 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         let text = "cannot ask for confirmation: stdin or stderr is not a terminal; use --yes";
         return Err(Problem::new(Exit::Usage, text));
     }
-    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
-    let condemned = condemned(&snapshot, args.waiting);
+    let to_break = to_break(&snapshot, args.waiting);
     let name = visible(args.name.as_str());
-    if condemned.is_empty() {
+    if to_break.is_empty() {
         if args.json {
             json::line(&mut io::stdout().lock(), &BrokenShape::of(&args.name, &[], &[]))?;
         } else {
@@ -40,19 +40,19 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         return Ok(Exit::NothingBroken);
     }
     let consequences = consequences(&locks);
-    if !args.yes && !is_confirmed(&snapshot, condemned.len(), consequences)? {
+    if !args.yes && !is_confirmed(&snapshot, to_break.len(), consequences)? {
         complain("nothing was broken");
         return Ok(Exit::NothingBroken);
     }
-    let (broken, beside) = break_all(&locks, args.name.as_str(), &condemned).await?;
+    let (broken, also_ended) = break_all(&locks, args.name.as_str(), &to_break).await?;
     let mut out = io::stdout().lock();
     if args.json {
-        json::line(&mut out, &BrokenShape::of(&args.name, &broken, &beside))?;
+        json::line(&mut out, &BrokenShape::of(&args.name, &broken, &also_ended))?;
     } else {
-        for standing in &broken {
-            writeln!(out, "{name}: broken: {}", who(standing))?;
+        for info in &broken {
+            writeln!(out, "{name}: broken: {}", note_or_tag(info))?;
         }
-        for other in &beside {
+        for other in &also_ended {
             writeln!(out, "{}: ended with the connection", visible(other.as_str()))?;
         }
     }
@@ -67,7 +67,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<ClaimInfo> {
+fn to_break(snapshot: &Snapshot, with_waiting: bool) -> Vec<ClaimInfo> {
     // Waiters are ended first, from the back of the queue: otherwise the end of a holder would grant the
     // lock to a waiter that is about to be ended.
     let waiting = snapshot.waiting.iter().rev().filter(|_| with_waiting);
@@ -78,19 +78,19 @@ fn condemned(snapshot: &Snapshot, with_waiting: bool) -> Vec<ClaimInfo> {
 async fn break_all(
     locks: &Client,
     name: &str,
-    condemned: &[ClaimInfo],
+    to_break: &[ClaimInfo],
 ) -> Result<(Vec<ClaimInfo>, Vec<Resource>), Problem> {
     let (mut broken, mut others) = (Vec::new(), Vec::new());
-    for standing in condemned {
-        let done = locks.break_claim(name, standing).await;
+    for info in to_break {
+        let done = locks.break_claim(name, info).await;
         let done = done.map_err(|error| {
-            let hint = format!("{} of {} were broken before", broken.len(), condemned.len());
+            let hint = format!("{} of {} were broken before", broken.len(), to_break.len());
             Problem::from(error).hint(hint)
         })?;
-        if let BreakOutcome::Ended { also_released: beside } = done {
-            broken.push(standing.clone());
+        if let BreakOutcome::Ended { also_released: also_ended } = done {
+            broken.push(info.clone());
             // Other readers of the same lock may be among them.
-            others.extend(beside);
+            others.extend(also_ended);
         }
     }
     Ok((broken, others))

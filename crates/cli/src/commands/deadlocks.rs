@@ -15,7 +15,7 @@ use crate::request::store::Store;
 /// # Errors
 /// The store failed; refused where it does not show whole notes; stdout cannot be written.
 pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let found = locks.deadlocks().await?;
     let mut out = io::stdout().lock();
     match args.json {

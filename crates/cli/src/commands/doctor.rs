@@ -38,14 +38,14 @@ fn exit(findings: &[Finding]) -> Exit {
 fn print(out: &mut impl Write, store: &str, findings: &[Finding], paint: Paint) -> io::Result<()> {
     writeln!(out, "{}", paint.bold(&visible(store)))?;
     for finding in findings {
-        let word = format!("{:<7}", finding.severity.word());
-        let word = match finding.severity {
-            Severity::Good => paint.green(&word),
-            Severity::Notice => word,
-            Severity::Unknown => paint.yellow(&word),
-            _ => paint.red(&word),
+        let label = format!("{:<7}", finding.severity.word());
+        let label = match finding.severity {
+            Severity::Good => paint.green(&label),
+            Severity::Notice => label,
+            Severity::Unknown => paint.yellow(&label),
+            _ => paint.red(&label),
         };
-        writeln!(out, "  {word}  {}: {}", finding.topic, visible(&finding.found))?;
+        writeln!(out, "  {label}  {}: {}", finding.topic, visible(&finding.found))?;
         for (mark, text) in [("", &finding.meaning), ("→ ", &finding.advice)] {
             if !text.is_empty() {
                 writeln!(out, "           {mark}{}", visible(text))?;
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_decides_how_it_ends() {
+    fn worst_finding_decides_the_exit_code() {
         use Severity::{Broken, Good, Notice, Risk, Unknown};
         let ends = |severities: &[Severity]| {
             exit(&severities.iter().map(|severity| finding(*severity)).collect::<Vec<_>>())
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_with_what_to_do_and_without_control_characters() {
+    fn finding_is_printed_with_advice_and_no_control_characters() {
         let mut out = Vec::new();
         print(&mut out, "file:", &[finding(Severity::Risk), finding(Severity::Risk)], Paint::Plain).unwrap();
         let one = "  risk     topic: seen\\u{1b}\n           hurts\n           → mend it\n";

@@ -18,18 +18,18 @@ use crate::system::signals::Signals;
 pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {
     let request = Request::of_candidate(args)?;
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
-    let voice = Stderr::start().map_err(cannot_start)?;
+    let stderr = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
-    let exit = terms(&request, &mut signals, &voice).await;
-    voice.settle().await;
+    let exit = terms(&request, &mut signals, &stderr).await;
+    stderr.flush().await;
     Ok(exit)
 }
 
 /// Runs one term after the other.
-async fn terms(request: &Request, signals: &mut Signals, voice: &Stderr) -> Exit {
+async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr) -> Exit {
     let mut is_first = true;
     loop {
-        let ended = hold_and_run(request, signals, voice).await;
+        let ended = hold_and_run(request, signals, stderr).await;
         if matches!(ended, Ok(Ended { was_held: true, .. })) {
             is_first = false;
         }
@@ -40,14 +40,14 @@ async fn terms(request: &Request, signals: &mut Signals, voice: &Stderr) -> Exit
         }
         match ended {
             Ok(Ended { exit: Exit::Lost, .. }) => {
-                voice.say(&format!("campaigning for {} again", visible(request.name.as_str())));
+                stderr.print_line(&format!("campaigning for {} again", visible(request.name.as_str())));
             }
             Err(problem) if problem.exit == Exit::Unavailable && !is_first => {
-                voice.say(&format!("{problem}; trying again in {}", duration(PAUSE)));
+                stderr.print_line(&format!("{problem}; trying again in {}", duration(PAUSE)));
             }
             Ok(Ended { exit, .. }) => return exit,
             Err(problem) => {
-                voice.say(&problem.to_string());
+                stderr.print_line(&problem.to_string());
                 return problem.exit;
             }
         }

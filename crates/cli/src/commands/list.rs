@@ -14,7 +14,7 @@ use crate::request::store::Store;
 /// # Errors
 /// The store failed; stdout cannot be written.
 pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut pages = Pages { locks: &locks, prefix: &args.prefix, after: None, is_last: false };
     while let Some(page) = pages.next().await? {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use leasehold::Note;
 
 use crate::exit::{Exit, Problem};
-use crate::output::describe::who;
+use crate::output::describe::note_or_tag;
 use crate::output::json::{self, RevokedShape};
 use crate::output::stderr::complain;
 use crate::output::text::visible;
@@ -15,15 +15,15 @@ use crate::request::store::Store;
 /// # Errors
 /// The store failed; usage, for a reason that is too long; stdout cannot be written.
 pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let asked = locks.revoke(args.name.as_str(), &args.reason).await?;
     let name = visible(args.name.as_str());
     let mut out = io::stdout().lock();
     if args.json {
         json::line(&mut out, &RevokedShape::of(&args.name, &asked))?;
     } else {
-        for standing in &asked {
-            writeln!(out, "{name}: asked: {}", who(standing))?;
+        for info in &asked {
+            writeln!(out, "{name}: asked: {}", note_or_tag(info))?;
         }
     }
     if asked.is_empty() {

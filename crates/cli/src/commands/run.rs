@@ -30,13 +30,13 @@ use crate::system::warden::Warden;
 pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
     let request = Request::new(args)?;
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
-    let voice = Stderr::start().map_err(cannot_start)?;
+    let stderr = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
-    let ended = hold_and_run(&request, &mut signals, &voice).await;
+    let ended = hold_and_run(&request, &mut signals, &stderr).await;
     if let Err(problem) = &ended {
-        voice.say(&problem.to_string());
+        stderr.print_line(&problem.to_string());
     }
-    voice.settle().await;
+    stderr.flush().await;
     Ok(ended.map_or_else(|problem| problem.exit, |ended| ended.exit))
 }
 
@@ -61,7 +61,7 @@ impl Ended {
 pub(crate) async fn hold_and_run(
     request: &Request,
     signals: &mut Signals,
-    voice: &Stderr,
+    stderr: &Stderr,
 ) -> Result<Ended, Problem> {
     let file = request.program.find()?;
     let opened = tokio::select! {
@@ -71,9 +71,9 @@ pub(crate) async fn hold_and_run(
     };
     let locks = opened?;
     tracing::debug!(store = request.store.shown(), "the store is open");
-    let ended = match Hold::take(request, &locks, signals, voice).await {
+    let ended = match Hold::take(request, &locks, signals, stderr).await {
         Ok(Taken::Held(hold)) => {
-            let exit = with_command(request, file, hold, signals, voice).await;
+            let exit = run_command(request, file, hold, signals, stderr).await;
             exit.map(|exit| Ended { exit, was_held: true })
         }
         Ok(Taken::Interrupted(signal)) => Ok(Ended::waiting(signal)),
@@ -82,7 +82,7 @@ pub(crate) async fn hold_and_run(
     // The hook does not wait for a store that may be away: another may hold the lock by now.
     let hook = async {
         if let (Some(program), Ok(Ended { was_held: true, .. })) = (&request.hook, &ended) {
-            hook::run(request, program, signals, voice).await;
+            hook::run(request, program, signals, stderr).await;
         }
     };
     // A claim that was abandoned while its grant was on its way is ended now, or the queue would have to
@@ -90,28 +90,30 @@ pub(crate) async fn hold_and_run(
     // nothing is confirmed.
     let (is_confirmed, ()) = tokio::join!(locks.close(CLOSE_LIMIT), hook);
     if !is_confirmed && ended.is_ok() {
-        voice.say("the store did not confirm all releases; what is left in the store ends with its ttl");
+        stderr.print_line(
+            "the store did not confirm all releases; what is left in the store ends with its ttl",
+        );
     }
     ended
 }
 
 /// Starts the command under the lock, attends to it, and releases the lock.
-async fn with_command(
+async fn run_command(
     request: &Request,
     file: std::path::PathBuf,
     hold: Hold,
     signals: &mut Signals,
-    voice: &Stderr,
+    stderr: &Stderr,
 ) -> Result<Exit, Problem> {
     let began = SystemClock.now();
-    let outcome = start(request, file, &hold, signals, voice).await;
+    let outcome = start(request, file, &hold, signals, stderr).await;
     let interrupted = match &outcome {
         Ok(outcome) if request.after == After::Stay && outcome.is_success() => stay(&hold, signals).await,
         Ok(outcome) => wait_min_hold(request, &hold, began.after(request.min_hold), signals, outcome).await,
         Err(_) => None,
     };
     let lost = matches!(&outcome, Ok(outcome) if outcome.lost);
-    let returned = hold.give_back(request, lost, voice).await;
+    let returned = hold.release_lock(request, lost, stderr).await;
     let exit = interrupted.map_or(outcome?.exit(), Exit::by);
     match (lost || returned == Returned::Lost, request.on_lost) {
         (true, Loss::Ignore) | (false, _) => Ok(exit),
@@ -124,18 +126,18 @@ async fn start(
     file: std::path::PathBuf,
     hold: &Hold,
     signals: &mut Signals,
-    voice: &Stderr,
+    stderr: &Stderr,
 ) -> Result<Outcome, Problem> {
     let refused = |error| request.program.refusal(&error);
     let life =
         hold.guard().and_then(|guard| guard.proof().get::<LivenessHandle>()).and_then(LivenessHandle::copy);
     let warden = Warden::start(life)
         .map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}")))?;
-    let job = Job::new(request, hold.guard(), warden, voice);
+    let job = Job::new(request, hold.guard(), warden, stderr);
     let child =
         Child::start(&request.program, file, hold.variables(request), job.group(), Stdio::inherit()).await;
     match child {
-        Ok(child) => Ok(job.attend(child, signals).await),
+        Ok(child) => Ok(job.supervise(child, signals).await),
         Err(error) => {
             job.abandon().await;
             Err(refused(error))
@@ -207,7 +209,7 @@ impl Hold {
         request: &Request,
         locks: &Client,
         signals: &mut Signals,
-        voice: &Stderr,
+        stderr: &Stderr,
     ) -> Result<Taken, Problem> {
         let tags = Tags::inherited();
         let outer = tokio::select! {
@@ -219,7 +221,7 @@ impl Hold {
             return Ok(Taken::Held(Hold::Outer(outer, tags)));
         }
         let progress = (request.patience != Patience::None)
-            .then(|| Progress::start(voice, locks, &request.name, &request.note));
+            .then(|| Progress::start(stderr, locks, &request.name, &request.note));
         let taken = tokio::select! {
             biased;
             signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
@@ -262,7 +264,7 @@ impl Hold {
     }
 
     /// Gives it back and waits for the answer, up to a limit.
-    async fn give_back(self, request: &Request, was_lost: bool, voice: &Stderr) -> Returned {
+    async fn release_lock(self, request: &Request, was_lost: bool, stderr: &Stderr) -> Returned {
         let Hold::Own(guard, _) = self else { return Returned::Freed };
         let name = visible(request.name.as_str());
         match tokio::time::timeout(RELEASE_LIMIT, guard.release()).await {
@@ -273,7 +275,7 @@ impl Hold {
             Ok(Err(error)) if error.is_lost() => {
                 // A loss that was seen while the command ran was reported then.
                 if !was_lost {
-                    voice.say(&format!("{error}: the command may not have been alone under {name}"));
+                    stderr.print_line(&format!("{error}: the command may not have been alone under {name}"));
                 }
                 Returned::Lost
             }
@@ -286,18 +288,18 @@ impl Hold {
 /// Builds the refusal of a busy lock, with its holder where that is known.
 async fn busy(request: &Request, locks: &Client, how: &str) -> Problem {
     let name = visible(request.name.as_str());
-    let looked = tokio::time::timeout(LOOK_LIMIT, locks.inspect(request.name.as_str())).await;
-    let who = match looked {
+    let inspected = tokio::time::timeout(INSPECT_LIMIT, locks.inspect(request.name.as_str())).await;
+    let holder = match inspected {
         Ok(Ok(snapshot)) if !snapshot.holders.is_empty() => {
             // The waiters are not shown: our own place may still be among them.
             format!(": {}", held_by(&snapshot))
         }
         _ => String::new(),
     };
-    Problem::new(Exit::Busy, format!("{name} {how}{who}"))
+    Problem::new(Exit::Busy, format!("{name} {how}{holder}"))
 }
 
 /// The time for which a release is waited for before the command's code is reported all the same.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
+const INSPECT_LIMIT: Duration = Duration::from_secs(2);

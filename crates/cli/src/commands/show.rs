@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use leasehold::{ClaimInfo, Note, Snapshot};
 
 use crate::exit::{Exit, Problem};
-use crate::output::describe::{held_by, since, waiting, who};
+use crate::output::describe::{held_by, note_or_tag, since, waiting};
 use crate::output::json::{self, LockShape};
 use crate::output::paint::Paint;
 use crate::output::table::Table;
@@ -16,7 +16,7 @@ use crate::request::store::Store;
 /// # Errors
 /// The store failed; stdout cannot be written.
 pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let mut out = io::stdout().lock();
     match args.json {
@@ -62,13 +62,13 @@ pub(crate) fn summary(snapshot: &Snapshot) -> String {
     format!("{state}{}{}", fence.unwrap_or_default(), waiting.unwrap_or_default())
 }
 
-fn cells(role: String, standing: &ClaimInfo) -> [String; 6] {
+fn cells(role: String, info: &ClaimInfo) -> [String; 6] {
     [
         role,
-        standing.share.to_string(),
-        standing.fence.map(|fence| format!("fence {fence}")).unwrap_or_default(),
-        since(standing).map(|since| format!("since {since}")).unwrap_or_default(),
-        standing.remaining.map(|left| format!("{} left", duration(left))).unwrap_or_default(),
-        who(standing),
+        info.share.to_string(),
+        info.fence.map(|fence| format!("fence {fence}")).unwrap_or_default(),
+        since(info).map(|since| format!("since {since}")).unwrap_or_default(),
+        info.remaining.map(|left| format!("{} left", duration(left))).unwrap_or_default(),
+        note_or_tag(info),
     ]
 }

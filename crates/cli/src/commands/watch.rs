@@ -17,7 +17,7 @@ use crate::request::store::Store;
 /// # Errors
 /// The store failed for longer than is tolerated; stdout cannot be written.
 pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.looked_at().open(Note::default()).await?;
+    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let mut snapshot = locks.inspect(args.name.as_str()).await?;
     loop {
         print(&snapshot, args.json)?;

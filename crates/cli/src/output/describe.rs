@@ -17,26 +17,26 @@ pub(crate) fn held_by(snapshot: &Snapshot) -> String {
     };
     let first = &snapshot.holders[0];
     let since = since(first).map(|since| format!(" since {since}")).unwrap_or_default();
-    format!("held by {}{others}{since}", who(first))
+    format!("held by {}{others}{since}", note_or_tag(first))
 }
 
 /// Returns the note of a claim, or its tag without a note.
-pub(crate) fn who(standing: &ClaimInfo) -> String {
-    match standing.note.as_str() {
-        "" => format!("a claim without a note (tag {})", &standing.id.tag()[..8]),
+pub(crate) fn note_or_tag(info: &ClaimInfo) -> String {
+    match info.note.as_str() {
+        "" => format!("a claim without a note (tag {})", &info.id.tag()[..8]),
         note => visible(note),
     }
 }
 
 /// Returns the time of the grant, as a point in time and as an age.
-pub(crate) fn since(standing: &ClaimInfo) -> Option<String> {
-    let at = standing.since_unix_ms?;
+pub(crate) fn since(info: &ClaimInfo) -> Option<String> {
+    let at = info.since_unix_ms?;
     Some(format!("{} ({} ago)", timestamp(at), duration(ago(at))))
 }
 
 /// Returns the time since the grant.
-pub(crate) fn held_for(standing: &ClaimInfo) -> Option<String> {
-    standing.since_unix_ms.map(|at| duration(ago(at)))
+pub(crate) fn held_for(info: &ClaimInfo) -> Option<String> {
+    info.since_unix_ms.map(|at| duration(ago(at)))
 }
 
 /// Returns `3 waiting`, or nothing without waiters.

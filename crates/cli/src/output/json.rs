@@ -151,17 +151,17 @@ impl<'a> LockShape<'a> {
 }
 
 impl<'a> ClaimShape<'a> {
-    fn of(standing: &'a ClaimInfo) -> Self {
+    fn of(info: &'a ClaimInfo) -> Self {
         ClaimShape {
-            tag: standing.id.tag(),
-            share: standing.share.to_string(),
-            weight: standing.share.weight(),
-            capacity: standing.share.capacity(),
-            fence: standing.fence.map(|fence| fence.to_string()),
-            since: standing.since_unix_ms.map(timestamp),
-            since_unix_ms: standing.since_unix_ms,
-            remaining_ms: standing.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
-            note: standing.note.as_str(),
+            tag: info.id.tag(),
+            share: info.share.to_string(),
+            weight: info.share.weight(),
+            capacity: info.share.capacity(),
+            fence: info.fence.map(|fence| fence.to_string()),
+            since: info.since_unix_ms.map(timestamp),
+            since_unix_ms: info.since_unix_ms,
+            remaining_ms: info.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            note: info.note.as_str(),
         }
     }
 }

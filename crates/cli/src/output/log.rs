@@ -60,8 +60,8 @@ impl<S: Subscriber> Layer<S> for Log {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = Line::default();
         event.record(&mut line);
-        if let Ok(voice) = Stderr::start() {
-            voice.say(&line.text(*event.metadata().level()));
+        if let Ok(stderr) = Stderr::start() {
+            stderr.print_line(&line.text(*event.metadata().level()));
         }
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flag_comes_before_the_environment_and_a_typo_is_told() {
+    fn log_flag_overrides_the_environment_and_a_typo_is_an_error() {
         assert_eq!(level(0, ""), Some(LevelFilter::WARN));
         assert_eq!(level(0, "off"), Some(LevelFilter::OFF));
         assert_eq!(level(0, "debug"), Some(LevelFilter::DEBUG));

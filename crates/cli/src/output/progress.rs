@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold::{Client, Note, Resource, Snapshot};
 use tokio::sync::watch;
 
-use crate::output::describe::{held_for, who};
+use crate::output::describe::{held_for, note_or_tag};
 use crate::output::stderr::Stderr;
 use crate::output::text::visible;
 use crate::system::terminal::Terminal;
@@ -19,18 +19,18 @@ use crate::system::terminal::Terminal;
 /// The line, for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    voice: Stderr,
+    stderr: Stderr,
     /// Dropped, it ends the task.
-    goes_on: Option<watch::Sender<()>>,
+    stop_sender: Option<watch::Sender<()>>,
 }
 
 impl Progress {
     /// Shows the line from a moment later on, if there is a terminal to show it on.
-    pub(crate) fn start(voice: &Stderr, locks: &Client, name: &Resource, own: &Note) -> Progress {
-        let goes_on = std::io::stderr().is_terminal().then(|| {
+    pub(crate) fn start(stderr: &Stderr, locks: &Client, name: &Resource, own: &Note) -> Progress {
+        let stop_sender = std::io::stderr().is_terminal().then(|| {
             let (sender, ends) = watch::channel(());
-            let line = Line {
-                voice: voice.clone(),
+            let line = ProgressLine {
+                stderr: stderr.clone(),
                 locks: locks.clone(),
                 name: name.clone(),
                 own: own.clone(),
@@ -39,38 +39,38 @@ impl Progress {
             drop(tokio::spawn(line.run()));
             sender
         });
-        Progress { voice: voice.clone(), goes_on }
+        Progress { stderr: stderr.clone(), stop_sender }
     }
 }
 
 impl Progress {
     /// Removes the line, and waits until it is gone: what follows on the screen is the command's.
     pub(crate) async fn end(self) {
-        let voice = self.goes_on.is_some().then(|| self.voice.clone());
+        let stderr = self.stop_sender.is_some().then(|| self.stderr.clone());
         drop(self);
-        if let Some(voice) = voice {
-            voice.settle().await;
+        if let Some(stderr) = stderr {
+            stderr.flush().await;
         }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.goes_on.take().is_some() {
-            self.voice.clear();
+        if self.stop_sender.take().is_some() {
+            self.stderr.clear();
         }
     }
 }
 
-struct Line {
-    voice: Stderr,
+struct ProgressLine {
+    stderr: Stderr,
     locks: Client,
     name: Resource,
     own: Note,
     ends: watch::Receiver<()>,
 }
 
-impl Line {
+impl ProgressLine {
     async fn run(mut self) {
         let Some(terminal) = Terminal::controlling() else { return };
         // A lock that is granted at once needs no line.
@@ -93,7 +93,7 @@ impl Line {
             if self.ends.has_changed().is_err() {
                 return;
             }
-            self.voice.show(line(&self.name, &self.own, snapshot.as_ref()));
+            self.stderr.show(line(&self.name, &self.own, snapshot.as_ref()));
         }
     }
 }
@@ -106,7 +106,7 @@ fn line(name: &Resource, own: &Note, snapshot: Option<&Snapshot>) -> String {
     }
     if let Some(holder) = snapshot.holders.first() {
         let length = held_for(holder).map(|length| format!(" for {length}")).unwrap_or_default();
-        line.push_str(&format!("; held{length} by {}", who(holder)));
+        line.push_str(&format!("; held{length} by {}", note_or_tag(holder)));
         if snapshot.holders.len() > 1 {
             line.push_str(&format!(" and {} more", snapshot.holders.len() - 1));
         }
@@ -133,7 +133,7 @@ mod tests {
     use leasehold::backend::ClaimId;
     use leasehold::{ClaimInfo, Share, SnapshotVersion};
 
-    fn standing(note: &str) -> ClaimInfo {
+    fn info(note: &str) -> ClaimInfo {
         ClaimInfo {
             id: ClaimId::from_bytes([1; 16]),
             share: Share::MUTEX,
@@ -149,15 +149,15 @@ mod tests {
         let snapshot = Snapshot {
             resource: name.clone(),
             version: SnapshotVersion::new(""),
-            holders: holders.iter().map(|note| standing(note)).collect(),
-            waiting: waiting.iter().map(|note| standing(note)).collect(),
+            holders: holders.iter().map(|note| info(note)).collect(),
+            waiting: waiting.iter().map(|note| info(note)).collect(),
             fence: None,
         };
         line(&name, &Note::new("me").unwrap(), Some(&snapshot))
     }
 
     #[test]
-    fn the_line_says_only_what_is_sure() {
+    fn progress_line_shows_only_what_is_known() {
         assert_eq!(shown(&["a"], &["b", "me", "c"]), "leasehold: waiting for job, 2 ahead; held by a");
         assert_eq!(shown(&["a"], &["me", "me"]), "leasehold: waiting for job; held by a");
         assert_eq!(
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_note_does_not_command_the_terminal() {
+    fn foreign_note_cannot_control_the_terminal() {
         assert!(!shown(&["\x1b[2J"], &["me"]).contains('\x1b'));
     }
 }

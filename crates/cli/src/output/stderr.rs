@@ -19,17 +19,17 @@ use crate::system::terminal::without_ttou;
 /// A handle to the thread that writes the messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Stderr {
-    words: SyncSender<Word>,
+    sender: SyncSender<Message>,
 }
 
 #[derive(Debug)]
-enum Word {
+enum Message {
     /// A line that stays.
-    Say(String),
+    Line(String),
     /// A line that is replaced by the next; an empty one removes it.
-    Show(String),
+    Status(String),
     /// Everything before this was written.
-    Done(oneshot::Sender<()>),
+    Flush(oneshot::Sender<()>),
 }
 
 impl Stderr {
@@ -38,12 +38,14 @@ impl Stderr {
     /// # Errors
     /// The operating system has no thread left.
     pub(crate) fn start() -> std::io::Result<Stderr> {
-        if let Some(voice) = Stderr::started() {
-            return Ok(voice);
+        if let Some(running) = Stderr::started() {
+            return Ok(running);
         }
-        let (words, heard) = sync_channel(BACKLOG);
-        std::thread::Builder::new().name("voice".to_owned()).spawn(move || without_ttou(|| speak(&heard)))?;
-        Ok(SHARED.get_or_init(|| Stderr { words }).clone())
+        let (sender, receiver) = sync_channel(BACKLOG);
+        std::thread::Builder::new()
+            .name("voice".to_owned())
+            .spawn(move || without_ttou(|| write_messages(&receiver)))?;
+        Ok(SHARED.get_or_init(|| Stderr { sender }).clone())
     }
 
     /// Returns the handle, if the thread was started.
@@ -52,13 +54,13 @@ impl Stderr {
     }
 
     /// Prints a line with the program's name as its prefix.
-    pub(crate) fn say(&self, text: &str) {
-        drop(self.words.try_send(Word::Say(redacted(text))));
+    pub(crate) fn print_line(&self, text: &str) {
+        drop(self.sender.try_send(Message::Line(redacted(text))));
     }
 
     /// Shows a line that is replaced by the next. For terminals.
     pub(crate) fn show(&self, text: String) {
-        drop(self.words.try_send(Word::Show(text)));
+        drop(self.sender.try_send(Message::Status(text)));
     }
 
     /// Removes the line on the screen.
@@ -68,10 +70,10 @@ impl Stderr {
 
     /// Waits until everything is written, up to a limit: a terminal that takes no output must not block
     /// this process without end.
-    pub(crate) async fn settle(&self) {
-        let (done, told) = oneshot::channel();
-        if self.words.try_send(Word::Done(done)).is_ok() {
-            drop(tokio::time::timeout(SETTLE_LIMIT, told).await);
+    pub(crate) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        if self.sender.try_send(Message::Flush(done)).is_ok() {
+            drop(tokio::time::timeout(FLUSH_LIMIT, flushed).await);
         }
     }
 }
@@ -81,27 +83,27 @@ pub(crate) fn complain(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{}", prefixed(&redacted(text))));
 }
 
-fn speak(heard: &Receiver<Word>) {
+fn write_messages(receiver: &Receiver<Message>) {
     let mut stderr = std::io::stderr();
     let mut is_shown = false;
-    while let Ok(word) = heard.recv() {
+    while let Ok(message) = receiver.recv() {
         let clear = if is_shown { CLEAR_LINE } else { "" };
-        let said = match word {
-            Word::Say(text) => {
+        let written = match message {
+            Message::Line(text) => {
                 is_shown = false;
                 writeln!(stderr, "{clear}{}", prefixed(&text))
             }
-            Word::Show(text) => {
+            Message::Status(text) => {
                 is_shown = !text.is_empty();
                 write!(stderr, "{clear}{}", clipped(&text, width()))
             }
-            Word::Done(done) => {
+            Message::Flush(done) => {
                 let _ = done.send(());
                 Ok(())
             }
         };
         // Without stderr, this cannot be reported anywhere.
-        drop(said.and_then(|()| stderr.flush()));
+        drop(written.and_then(|()| stderr.flush()));
     }
 }
 
@@ -123,4 +125,4 @@ fn width() -> usize {
 static SHARED: OnceLock<Stderr> = OnceLock::new();
 const CLEAR_LINE: &str = "\r\x1b[K";
 const BACKLOG: usize = 512;
-const SETTLE_LIMIT: Duration = Duration::from_secs(1);
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);

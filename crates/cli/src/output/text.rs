@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_reaches_the_screen_that_it_would_obey() {
+    fn control_characters_never_reach_the_terminal() {
         assert_eq!(visible("host=a pid=1"), "host=a pid=1");
         assert_eq!(visible("a\x1b[2Jb\r\nc\u{9b}d"), "a\\u{1b}[2Jb\\r\\nc\\u{9b}d");
         assert_eq!(visible("\u{202e}txt.exe"), "\\u{202e}txt.exe");

@@ -18,17 +18,17 @@ use crate::process::environment::variables;
 use crate::request::Request;
 use crate::request::program::Program;
 use crate::request::reentry::Tags;
-use crate::system::signals::{Heard, Signals, asks_to_end};
+use crate::system::signals::{SignalEvent, Signals, asks_to_end};
 use crate::system::warden::Warden;
 
 /// Runs the hook to its end, and reports a failure.
-pub(crate) async fn run(request: &Request, program: &Program, signals: &mut Signals, voice: &Stderr) {
-    if let Err(complaint) = attend(request, program, signals).await {
-        voice.say(&format!("--on-demoted failed: {complaint}"));
+pub(crate) async fn run(request: &Request, program: &Program, signals: &mut Signals, stderr: &Stderr) {
+    if let Err(complaint) = supervise(request, program, signals).await {
+        stderr.print_line(&format!("--on-demoted failed: {complaint}"));
     }
 }
 
-async fn attend(request: &Request, program: &Program, signals: &mut Signals) -> Result<(), String> {
+async fn supervise(request: &Request, program: &Program, signals: &mut Signals) -> Result<(), String> {
     let file = program.find().map_err(|problem| problem.to_string())?;
     let warden = Warden::start(None).map_err(|error| error.to_string())?;
     let variables = variables(request, None, Tags::inherited().with(None));
@@ -73,7 +73,7 @@ impl Hook<'_> {
             let now = clock.now();
             if !is_late && now >= late {
                 is_late = true;
-                self.ask(Signal::TERM);
+                self.ask_to_end(Signal::TERM);
             }
             if self.end.is_some_and(|end| now >= end) {
                 self.warden.signal(Signal::KILL);
@@ -82,10 +82,10 @@ impl Hook<'_> {
             let wake = self.end.into_iter().chain(next).min().map_or(LONGEST_PAUSE, |at| now.until(at));
             tokio::select! {
                 biased;
-                heard = signals.next() => match heard {
-                    Heard::Sent(signal) if asks_to_end(signal) => self.ask(signal),
-                    Heard::Sent(signal) => self.warden.signal(signal),
-                    Heard::Child | Heard::Continued => {}
+                event = signals.next() => match event {
+                    SignalEvent::Sent(signal) if asks_to_end(signal) => self.ask_to_end(signal),
+                    SignalEvent::Sent(signal) => self.warden.signal(signal),
+                    SignalEvent::Child | SignalEvent::Continued => {}
                 },
                 () = tokio::time::sleep(wake.clamp(SHORTEST_PAUSE, LONGEST_PAUSE)) => {}
             }
@@ -93,7 +93,7 @@ impl Hook<'_> {
     }
 
     /// Sends a signal that asks the hook to end; the grace period begins with the first one.
-    fn ask(&mut self, signal: Signal) {
+    fn ask_to_end(&mut self, signal: Signal) {
         self.end.get_or_insert_with(|| SystemClock.now().after(self.grace));
         self.warden.signal(signal);
         // A stopped process has to continue in order to end.

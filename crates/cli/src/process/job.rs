@@ -18,9 +18,9 @@ use crate::output::text::{duration, visible};
 use crate::process::child::{Change, Child, Ending};
 use crate::request::{Loss, Request};
 use crate::system::orphans;
-use crate::system::signals::{Heard, Signals};
+use crate::system::signals::{SignalEvent, Signals};
 use crate::system::terminal::{Terminal, is_interactive, is_shared};
-use crate::system::warden::{Warden, Word};
+use crate::system::warden::{Message, Warden};
 
 /// A command that is about to run, or runs.
 #[derive(Debug)]
@@ -30,13 +30,13 @@ pub(crate) struct Job<'a> {
     guard: Option<&'a Guard>,
     warden: Warden,
     terminal: Option<Terminal>,
-    voice: &'a Stderr,
+    stderr: &'a Stderr,
     clock: SystemClock,
     lost: bool,
     /// `true` once it was reported that the lease is not renewed.
     is_suspect: bool,
     /// Ctrl-C was passed on, or an INT from another process.
-    heard_int: bool,
+    received_int: bool,
     kill_at: Option<Moment>,
 }
 
@@ -71,7 +71,7 @@ type Listening<'a> = Pin<Box<dyn Future<Output = leasehold::Result<Revocation>> 
 enum Event {
     Lost,
     Revoked(leasehold::Result<Revocation>),
-    Heard(Heard),
+    SignalEvent(SignalEvent),
     Time,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Job<'a> {
         request: &'a Request,
         guard: Option<&'a Guard>,
         warden: Warden,
-        voice: &'a Stderr,
+        stderr: &'a Stderr,
     ) -> Self {
         let mut terminal = Terminal::controlling();
         if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive() && !is_shared()) {
@@ -93,14 +93,14 @@ impl<'a> Job<'a> {
             guard,
             warden,
             terminal,
-            voice,
+            stderr,
             clock: SystemClock,
             lost: false,
             is_suspect: false,
-            heard_int: false,
+            received_int: false,
             kill_at: None,
         };
-        job.tell_warden();
+        job.update_warden();
         job
     }
 
@@ -116,10 +116,10 @@ impl<'a> Job<'a> {
     }
 
     /// Attends to the command until it has ended.
-    pub(crate) async fn attend(mut self, child: Child, signals: &mut Signals) -> Outcome {
+    pub(crate) async fn supervise(mut self, child: Child, signals: &mut Signals) -> Outcome {
         let mut listening = self.listening();
         let ending = loop {
-            self.look();
+            self.check_lease();
             match child.change() {
                 Some(Change::Ended(ending)) => break ending,
                 Some(Change::Stopped(signal)) => {
@@ -128,21 +128,21 @@ impl<'a> Job<'a> {
                 }
                 None => {}
             }
-            self.tell_warden();
+            self.update_warden();
             let event = self.event(signals, &mut listening).await;
-            self.look();
+            self.check_lease();
             match event {
-                Event::Revoked(heard) => {
+                Event::Revoked(received) => {
                     // One answer is all that comes: a revocation, or the error that ends the listening.
                     listening = None;
-                    self.revoked(heard);
+                    self.revoked(received);
                 }
-                Event::Heard(Heard::Sent(signal)) => {
-                    self.heard_int |= signal == Signal::INT;
+                Event::SignalEvent(SignalEvent::Sent(signal)) => {
+                    self.received_int |= signal == Signal::INT;
                     self.warden.signal(signal);
                 }
-                Event::Heard(Heard::Continued) => self.resume(),
-                Event::Heard(Heard::Child) => orphans::reap(&[child.pid(), self.warden.group()]),
+                Event::SignalEvent(SignalEvent::Continued) => self.resume(),
+                Event::SignalEvent(SignalEvent::Child) => orphans::reap(&[child.pid(), self.warden.group()]),
                 Event::Lost | Event::Time => {}
             }
         };
@@ -155,17 +155,18 @@ impl<'a> Job<'a> {
         Some(Box::pin(guard.revoked()))
     }
 
-    fn revoked(&self, heard: leasehold::Result<Revocation>) {
+    fn revoked(&self, received: leasehold::Result<Revocation>) {
         let name = visible(self.request.name.as_str());
-        match (heard, self.request.on_revoke) {
+        match (received, self.request.on_revoke) {
             (Ok(revocation), Some(signal)) => {
                 self.warden.signal(signal);
                 let reason = visible(&revocation.reason);
-                self.voice.say(&format!("{name} is revoked: {reason}; the command was sent a signal"));
+                self.stderr
+                    .print_line(&format!("{name} is revoked: {reason}; the command was sent a signal"));
             }
             // A loss is reported as a loss.
             (Err(error), _) if !error.is_lost() => {
-                self.voice.say(&format!("{error}: revocations of {name} are no longer noticed"));
+                self.stderr.print_line(&format!("{error}: revocations of {name} are no longer noticed"));
             }
             _ => {}
         }
@@ -187,34 +188,34 @@ impl<'a> Job<'a> {
         tokio::select! {
             biased;
             () = lost => Event::Lost,
-            heard = signals.next() => Event::Heard(heard),
-            heard = revoked => Event::Revoked(heard),
+            received = signals.next() => Event::SignalEvent(received),
+            received = revoked => Event::Revoked(received),
             () = tokio::time::sleep(self.pause()) => Event::Time,
         }
     }
 
     /// Checks the clock, and acts on the state of the lease.
-    fn look(&mut self) {
+    fn check_lease(&mut self) {
         if let Some(guard) = self.guard.filter(|_| !self.lost) {
             match guard.state() {
                 State::Lost(cause) => self.lose(cause),
-                state => self.doubt(state == State::Suspect, guard.remaining()),
+                state => self.report_suspect(state == State::Suspect, guard.remaining()),
             }
         }
         if self.kill_at.is_some_and(|at| self.clock.now() >= at) {
             self.kill_at = None;
             self.warden.signal(Signal::KILL);
-            self.voice.say("the command did not end within its grace period, and was killed");
+            self.stderr.print_line("the command did not end within its grace period, and was killed");
         }
     }
 
     /// Reports when renewals begin to fail, and when they succeed again.
-    fn doubt(&mut self, is_suspect: bool, remaining: Duration) {
+    fn report_suspect(&mut self, is_suspect: bool, remaining: Duration) {
         if is_suspect == std::mem::replace(&mut self.is_suspect, is_suspect) {
             return;
         }
         let name = visible(self.request.name.as_str());
-        self.voice.say(&match is_suspect {
+        self.stderr.print_line(&match is_suspect {
             true => format!(
                 "{name} could not be renewed, and is lost in {} unless a renewal succeeds",
                 duration(remaining)
@@ -233,7 +234,7 @@ impl<'a> Job<'a> {
                 let end = self.clock.now().after(grace);
                 self.kill_at = Some(end);
                 // From now on the warden only enforces the end of the grace period.
-                self.warden.tell(Word::Until(end, Duration::ZERO));
+                self.warden.send(Message::Until(end, Duration::ZERO));
                 format!("the command was sent TERM, and is killed in {}", duration(grace))
             }
             Loss::Kill => {
@@ -242,31 +243,31 @@ impl<'a> Job<'a> {
             }
             Loss::Ignore => "the command continues WITHOUT the lock, because of --on-lost=ignore".to_owned(),
         };
-        self.voice.say(&format!("{} was lost: {cause}; {what}", visible(self.request.name.as_str())));
+        self.stderr.print_line(&format!("{} was lost: {cause}; {what}", visible(self.request.name.as_str())));
     }
 
     /// Reports the end of the lease to the warden, so that the warden acts when this process cannot.
-    fn tell_warden(&mut self) {
+    fn update_warden(&mut self) {
         let (Some(guard), false) = (self.guard, self.lost) else { return };
         let remaining = guard.remaining();
-        let word = match self.request.on_lost {
-            Loss::Ignore => Word::Wait,
-            _ if remaining == Duration::MAX => Word::Wait,
-            Loss::Term(grace) => Word::Until(self.clock.now().after(remaining), grace),
-            Loss::Kill => Word::Until(self.clock.now().after(remaining), Duration::ZERO),
+        let message = match self.request.on_lost {
+            Loss::Ignore => Message::Wait,
+            _ if remaining == Duration::MAX => Message::Wait,
+            Loss::Term(grace) => Message::Until(self.clock.now().after(remaining), grace),
+            Loss::Kill => Message::Until(self.clock.now().after(remaining), Duration::ZERO),
         };
-        self.warden.tell(word);
+        self.warden.send(message);
     }
 
     /// Returns the time until the next action, if no event comes before.
     fn pause(&self) -> Duration {
         let now = self.clock.now();
         let to_kill = self.kill_at.map_or(Duration::MAX, |at| now.until(at));
-        let to_tell = match self.guard.filter(|_| !self.lost).map(Guard::remaining) {
-            Some(remaining) if remaining != Duration::MAX => (remaining / 3).clamp(TELL_MIN, TELL_MAX),
+        let to_update = match self.guard.filter(|_| !self.lost).map(Guard::remaining) {
+            Some(remaining) if remaining != Duration::MAX => (remaining / 3).clamp(UPDATE_MIN, UPDATE_MAX),
             _ => Duration::MAX,
         };
-        to_kill.min(to_tell).min(LONGEST_PAUSE)
+        to_kill.min(to_update).min(LONGEST_PAUSE)
     }
 
     /// Handles a command that was stopped: by Ctrl-Z, or because it used the terminal from the
@@ -294,7 +295,7 @@ impl<'a> Job<'a> {
             // continues.
             drop(tokio::time::timeout(STOP_LIMIT, signals.continued()).await);
         }
-        self.look();
+        self.check_lease();
         self.resume();
     }
 
@@ -322,7 +323,7 @@ impl<'a> Job<'a> {
         }
         // Without the terminal, Ctrl-C did not reach the command itself; it reached this process, which
         // passed it on.
-        let is_passed_on = by_int && self.heard_int && !had_terminal;
+        let is_passed_on = by_int && self.received_int && !had_terminal;
         let interrupted =
             by_int && had_terminal || is_passed_on && Exit::by(Signal::INT) == Exit::Interrupted;
         if interrupted && had_terminal {
@@ -341,8 +342,8 @@ impl<'a> Job<'a> {
 
 /// The bounds of the interval at which renewals are reported to the warden: a third of the remaining time,
 /// within these.
-const TELL_MIN: Duration = Duration::from_millis(5);
-const TELL_MAX: Duration = Duration::from_secs(5);
+const UPDATE_MIN: Duration = Duration::from_millis(5);
+const UPDATE_MAX: Duration = Duration::from_secs(5);
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The time that a stop signal to this process's own group can take to have an effect.

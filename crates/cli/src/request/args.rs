@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_need_a_unit_and_the_error_says_so() {
+    fn duration_without_a_unit_is_an_error_that_says_so() {
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert!(duration("30").unwrap_err().contains("30s"));
     }

@@ -22,10 +22,10 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Splits the first word from the others; `None` without a word.
-    pub(crate) fn new(words: Vec<OsString>) -> Option<Program> {
-        let mut words = words.into_iter();
-        Some(Program { name: words.next()?, arguments: words.collect() })
+    /// Splits the first argument from the others; `None` without one.
+    pub(crate) fn new(args: Vec<OsString>) -> Option<Program> {
+        let mut args = args.into_iter();
+        Some(Program { name: args.next()?, arguments: args.collect() })
     }
 
     /// Builds a script, for `/bin/sh`.

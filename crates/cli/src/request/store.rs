@@ -71,7 +71,7 @@ impl Store {
 
     /// Returns the same store for a command that only looks: a database file that is missing stays
     /// missing, and is an error.
-    pub(crate) fn looked_at(self) -> Store {
+    pub(crate) fn read_only(self) -> Store {
         Store { creates: false, ..self }
     }
 
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_that_looks_creates_no_database() {
+    fn read_only_command_creates_no_database() {
         let looks = |url: &str| without_creating(url.to_owned());
         assert_eq!(looks("sqlite:/a.db"), "sqlite:/a.db?create=no");
         assert_eq!(looks("sqlite:/a.db?order=fifo"), "sqlite:/a.db?order=fifo&create=no");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_path_is_passed_on_as_what_it_means_here() {
+    fn relative_path_is_passed_on_as_an_absolute_path() {
         let from = |url: &str| from_the_root(url.to_owned(), Some(Path::new("/a%/b?")));
         assert_eq!(from("sqlite:locks.db?timeout=1s"), "sqlite:/a%25/b%3F/locks.db?timeout=1s");
         for same in ["sqlite:/a/locks.db", "sqlite::memory:", "sqlite:", "file:", "redis://h"] {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_on_opens_the_same_store_without_the_password() {
+    fn url_for_the_command_opens_the_same_store_without_password() {
         for (url, passed) in [
             ("file:", Some("file:")),
             ("redis://h:7000/2?wait=poll", Some("redis://h:7000/2?wait=poll")),

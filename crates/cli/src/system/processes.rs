@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn ancestors_end_where_the_line_ends_or_turns_in_a_circle() {
+    fn ancestors_end_at_the_root_or_at_a_cycle() {
         let process = |pid, parent| Process::read(&format!("{pid} (x) S {parent} 1 1")).unwrap();
         let all = [process(5, 4), process(4, 3), process(3, 0), process(8, 9), process(9, 8)];
         let of = |pid| {

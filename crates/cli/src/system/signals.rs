@@ -15,9 +15,9 @@ use leasehold::backend::{Clock, Moment};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A signal, or another event, that was heard.
+/// A signal, or another event, that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum SignalEvent {
     /// A signal that is meant for the command, or ends a wait.
     Sent(Signal),
     /// A child has ended, stopped or continued.
@@ -29,49 +29,49 @@ pub(crate) enum Heard {
 /// The signals since the start of listening.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    streams: Vec<(Heard, tokio::signal::unix::Signal)>,
+    streams: Vec<(SignalEvent, tokio::signal::unix::Signal)>,
     /// The last signal that asks a program to end, and its time.
     ending: Option<(Signal, Moment)>,
 }
 
 impl Signals {
-    /// Listens to the events of [`Heard`].
+    /// Listens to the events of [`SignalEvent`].
     ///
     /// # Errors
     /// Of the operating system.
     pub(crate) fn listen() -> io::Result<Signals> {
         let ignored = ignored_at_start();
         let sent =
-            PASSED_ON.iter().filter(|signal| !ignored.has(**signal)).map(|signal| Heard::Sent(*signal));
+            PASSED_ON.iter().filter(|signal| !ignored.has(**signal)).map(|signal| SignalEvent::Sent(*signal));
         let mut streams = Vec::new();
         // This is also the order in which events are reported: those of the command itself come first.
-        for heard in [Heard::Continued, Heard::Child].into_iter().chain(sent) {
-            let kind = match heard {
-                Heard::Child => Signal::CHILD,
-                Heard::Continued => Signal::CONT,
-                Heard::Sent(signal) => signal,
+        for event in [SignalEvent::Continued, SignalEvent::Child].into_iter().chain(sent) {
+            let kind = match event {
+                SignalEvent::Child => Signal::CHILD,
+                SignalEvent::Continued => Signal::CONT,
+                SignalEvent::Sent(signal) => signal,
             };
-            streams.push((heard, signal(SignalKind::from_raw(kind.as_raw()))?));
+            streams.push((event, signal(SignalKind::from_raw(kind.as_raw()))?));
         }
         Ok(Signals { streams, ending: None })
     }
 
     /// Waits for the next of any kind.
-    pub(crate) async fn next(&mut self) -> Heard {
+    pub(crate) async fn next(&mut self) -> SignalEvent {
         self.first(|_| true).await
     }
 
     /// Waits for one that was sent to this process.
     pub(crate) async fn sent(&mut self) -> Signal {
-        match self.first(|heard| matches!(heard, Heard::Sent(_))).await {
-            Heard::Sent(signal) => signal,
+        match self.first(|event| matches!(event, SignalEvent::Sent(_))).await {
+            SignalEvent::Sent(signal) => signal,
             _ => std::future::pending().await,
         }
     }
 
     /// Waits until this process was stopped and continues.
     pub(crate) async fn continued(&mut self) {
-        self.first(|heard| heard == Heard::Continued).await;
+        self.first(|event| event == SignalEvent::Continued).await;
     }
 
     /// Returns the last signal that asks a program to end. A command that runs for longer than `grace`
@@ -81,24 +81,24 @@ impl Signals {
         self.ending.filter(|asked| still_asks(*asked, SystemClock.now(), grace)).map(|(signal, _)| signal)
     }
 
-    async fn first(&mut self, wanted: impl Fn(Heard) -> bool) -> Heard {
-        let heard = poll_fn(|cx| {
-            for (heard, stream) in self.streams.iter_mut().filter(|(heard, _)| wanted(*heard)) {
+    async fn first(&mut self, wanted: impl Fn(SignalEvent) -> bool) -> SignalEvent {
+        let event = poll_fn(|cx| {
+            for (event, stream) in self.streams.iter_mut().filter(|(event, _)| wanted(*event)) {
                 if stream.poll_recv(cx).is_ready() {
-                    return Poll::Ready(*heard);
+                    return Poll::Ready(*event);
                 }
             }
             Poll::Pending
         })
         .await;
-        if let Heard::Sent(signal) = heard
+        if let SignalEvent::Sent(signal) = event
             && asks_to_end(signal)
             // A final request to end is not undone by a HUP.
             && (signal != Signal::HUP || self.ending.is_none_or(|(before, _)| before == Signal::HUP))
         {
             self.ending = Some((signal, SystemClock.now()));
         }
-        heard
+        event
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hup_that_was_survived_asks_for_nothing() {
+    fn survived_hup_does_not_ask_to_end() {
         let (at, grace) = (Moment::from_nanos(0), Duration::from_secs(5));
         let (soon, later) = (at.after(grace), at.after(grace * 2));
         assert!(still_asks((Signal::HUP, at), soon, grace) && !still_asks((Signal::HUP, at), later, grace));

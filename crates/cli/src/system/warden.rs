@@ -41,13 +41,13 @@ use crate::system::processes;
 #[derive(Debug)]
 pub(crate) struct Warden {
     pid: Pid,
-    words: Option<PipeWriter>,
-    told: Option<Word>,
+    pipe: Option<PipeWriter>,
+    last_sent: Option<Message>,
 }
 
 /// The messages to the warden. The newest one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum Message {
     /// Do nothing until the next message.
     Wait,
     /// Without another message by then: TERM, and KILL after the grace period.
@@ -63,18 +63,18 @@ impl Warden {
     /// # Errors
     /// No process can be started.
     pub(crate) fn start(life: Option<OwnedFd>) -> io::Result<Warden> {
-        let (heard, words) = io::pipe()?;
+        let (reader, pipe) = io::pipe()?;
         // A message that does not fit into the pipe is dropped: leasehold must never wait for the warden,
         // which could be stopped.
-        rustix::io::ioctl_fionbio(&words, true)?;
+        rustix::io::ioctl_fionbio(&pipe, true)?;
         let mut command = Command::new(own_program()?);
         command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
-        command.stdin(heard).stdout(life.map_or_else(Stdio::null, Stdio::from)).stderr(Stdio::null());
+        command.stdin(reader).stdout(life.map_or_else(Stdio::null, Stdio::from)).stderr(Stdio::null());
         // A child inherits the mask. So at no moment can a signal to the group end the warden.
         let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
         let child = command.spawn();
         before.thread_set_mask()?;
-        Ok(Warden { pid: Pid::from_child(&child?), words: Some(words), told: None })
+        Ok(Warden { pid: Pid::from_child(&child?), pipe: Some(pipe), last_sent: None })
     }
 
     /// Returns the process group for the command. It exists as long as the warden was not reaped.
@@ -89,20 +89,20 @@ impl Warden {
     }
 
     /// Sends the message to the warden, unless it equals the last one sent.
-    pub(crate) fn tell(&mut self, word: Word) {
-        if self.told != Some(word)
-            && let Some(words) = &self.words
-            && rustix::io::write(words, word.line().as_bytes()).is_ok()
+    pub(crate) fn send(&mut self, message: Message) {
+        if self.last_sent != Some(message)
+            && let Some(pipe) = &self.pipe
+            && rustix::io::write(pipe, message.line().as_bytes()).is_ok()
         {
-            self.told = Some(word);
+            self.last_sent = Some(message);
         }
     }
 
     /// Ends the warden, and waits for that up to a limit.
     pub(crate) async fn end(mut self) {
-        self.tell(Word::Done);
-        self.words = None;
-        for _ in 0..END_LOOKS {
+        self.send(Message::Done);
+        self.pipe = None;
+        for _ in 0..END_CHECKS {
             if !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None)) {
                 return;
             }
@@ -111,21 +111,21 @@ impl Warden {
     }
 }
 
-impl Word {
+impl Message {
     fn line(self) -> String {
         match self {
-            Word::Wait => "wait\n".to_owned(),
-            Word::Until(end, grace) => format!("until {} {}\n", end.as_nanos(), grace.as_millis()),
-            Word::Done => "done\n".to_owned(),
+            Message::Wait => "wait\n".to_owned(),
+            Message::Until(end, grace) => format!("until {} {}\n", end.as_nanos(), grace.as_millis()),
+            Message::Done => "done\n".to_owned(),
         }
     }
 
-    fn read(line: &str) -> Option<Word> {
+    fn read(line: &str) -> Option<Message> {
         let mut parts = line.split(' ');
         match (parts.next()?, parts.next(), parts.next()) {
-            ("wait", None, None) => Some(Word::Wait),
-            ("done", None, None) => Some(Word::Done),
-            ("until", Some(nanos), Some(grace)) => Some(Word::Until(
+            ("wait", None, None) => Some(Message::Wait),
+            ("done", None, None) => Some(Message::Done),
+            ("until", Some(nanos), Some(grace)) => Some(Message::Until(
                 Moment::from_nanos(nanos.parse().ok()?),
                 Duration::from_millis(grace.parse().ok()?),
             )),
@@ -135,7 +135,7 @@ impl Word {
 }
 
 /// Returns `true` if this process was started as a warden.
-pub(crate) fn is_called_for() -> bool {
+pub(crate) fn is_warden() -> bool {
     // The group is the proof: this program, started under that name by hand, does not lead such a group.
     std::env::args_os().next().is_some_and(|name| name == NAME) && getpgrp() == getpid()
 }
@@ -146,13 +146,13 @@ pub(crate) fn serve() -> u8 {
     // The name in the process table, which would otherwise be that of the file.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(NAME_OF_THREAD);
-    let mut post = Post { clock: SystemClock, next: Next::Never, unread: Vec::new() };
-    while post.listen() {}
+    let mut warden_loop = WardenLoop { clock: SystemClock, next: Next::Never, unread: Vec::new() };
+    while warden_loop.listen() {}
     0
 }
 
 /// The state of the warden.
-struct Post {
+struct WardenLoop {
     clock: SystemClock,
     next: Next,
     unread: Vec<u8>,
@@ -166,12 +166,12 @@ enum Next {
     Kill(Moment),
 }
 
-impl Post {
+impl WardenLoop {
     /// Waits for a message or for the time to act. Returns `false` if all is done.
     fn listen(&mut self) -> bool {
         let stdin = rustix::stdio::stdin();
-        let mut heard = [PollFd::new(&stdin, PollFlags::IN)];
-        let ready = poll(&mut heard, self.pause().as_ref());
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        let ready = poll(&mut fds, self.pause().as_ref());
         if !matches!(ready, Ok(0) | Err(Errno::INTR)) {
             let mut bytes = [0; 512];
             match rustix::io::read(stdin, &mut bytes) {
@@ -183,16 +183,16 @@ impl Post {
         }
         while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.unread.drain(..=end).collect();
-            let word = std::str::from_utf8(&line[..end]).ok().and_then(Word::read);
-            match word {
-                Some(Word::Done) => return false,
-                Some(Word::Until(end, grace)) => self.next = Next::Term(end.after(PRECEDENCE), grace),
-                Some(Word::Wait) => self.next = Next::Never,
+            let message = std::str::from_utf8(&line[..end]).ok().and_then(Message::read);
+            match message {
+                Some(Message::Done) => return false,
+                Some(Message::Until(end, grace)) => self.next = Next::Term(end.after(PRECEDENCE), grace),
+                Some(Message::Wait) => self.next = Next::Never,
                 None => {}
             }
         }
         // No message is this long: the rest is not a message, and must not grow.
-        if self.unread.len() > LONGEST_WORD {
+        if self.unread.len() > MAX_MESSAGE {
             self.unread.clear();
         }
         self.act();
@@ -269,10 +269,10 @@ const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
 /// The time that the warden gives leasehold to act first.
 const PRECEDENCE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_WORD: usize = 256;
+const MAX_MESSAGE: usize = 256;
 /// The longest pause between two checks for killed processes that still exist.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
-const END_LOOKS: u32 = 100;
+const END_CHECKS: u32 = 100;
 const END_PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
@@ -280,14 +280,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_read_back_and_nonsense_does_not() {
-        for word in
-            [Word::Wait, Word::Done, Word::Until(Moment::from_nanos(u64::MAX), Duration::from_millis(7))]
-        {
-            assert_eq!(Word::read(word.line().trim_end()), Some(word));
+    fn warden_messages_read_back_and_others_are_ignored() {
+        for message in [
+            Message::Wait,
+            Message::Done,
+            Message::Until(Moment::from_nanos(u64::MAX), Duration::from_millis(7)),
+        ] {
+            assert_eq!(Message::read(message.line().trim_end()), Some(message));
         }
         for nonsense in ["", "until", "until 1", "until x 1", "done now", "wait 1", "DONE"] {
-            assert_eq!(Word::read(nonsense), None, "{nonsense}");
+            assert_eq!(Message::read(nonsense), None, "{nonsense}");
         }
     }
 }

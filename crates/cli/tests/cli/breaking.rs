@@ -7,18 +7,18 @@ use leasehold_testkit::PostgresServer;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::support::Place;
+use crate::support::Sandbox;
 
 #[test]
 fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
     let runtime = Runtime::new().unwrap();
     let Some(server) = runtime.block_on(PostgresServer::start_or_skip()) else { return };
     let url = format!("{}?method=advisory", server.url());
-    let place = Place::on(&url);
-    let holder = place.start(&["job"], "echo ready; sleep 1000");
+    let sandbox = Sandbox::on(&url);
+    let holder = sandbox.start(&["job"], "echo ready; sleep 1000");
     holder.line_with("ready");
-    let waiter = place.start(&["job"], "echo in");
-    let broken = place.end(&["break", "--yes", "job"]).expect(0);
+    let waiter = sandbox.start(&["job"], "echo in");
+    let broken = sandbox.end(&["break", "--yes", "job"]).expect(0);
     assert!(broken.out.contains("job: broken: ") && broken.out.contains("all other locks"), "{}", broken.out);
     holder.end().expect(76).says("lost");
     waiter.line_with("in");
@@ -26,7 +26,7 @@ fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
     runtime.block_on(async {
         let locks = Client::open(&url).await.unwrap();
         let guards = [locks.mutex("job").lock().await.unwrap(), locks.mutex("other").lock().await.unwrap()];
-        let broken = place.end(&["break", "--yes", "--json", "job"]).expect(0);
+        let broken = sandbox.end(&["break", "--yes", "--json", "job"]).expect(0);
         let broken: Value = serde_json::from_str(&broken.out).unwrap();
         assert_eq!(broken["beside"], Value::from(vec!["other"]));
         assert_eq!(broken["broken"].as_array().unwrap().len(), 1);
@@ -34,5 +34,5 @@ fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
             tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.unwrap();
         }
     });
-    place.end(&["break", "--yes", "job"]).expect(1).says("nothing to break");
+    sandbox.end(&["break", "--yes", "job"]).expect(1).says("nothing to break");
 }

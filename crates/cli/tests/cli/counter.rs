@@ -1,6 +1,6 @@
 //! No update is lost, and fences rise from grant to grant.
 
-use crate::support::{Place, Redis, Started};
+use crate::support::{Redis, Sandbox, Started};
 
 const PROCESSES: usize = 8;
 const ROUNDS: usize = 12;
@@ -9,17 +9,17 @@ const ROUNDS: usize = 12;
 const ROUND: &str =
     "n=$(cat counter); sleep 0.00$(($$ % 10)); echo $((n + 1)) >counter; echo $LEASEHOLD_FENCE >>fences";
 
-fn count(place: &Place) {
-    std::fs::write(place.path("counter"), "0\n").unwrap();
-    std::fs::write(place.path("round"), ROUND).unwrap();
+fn count(sandbox: &Sandbox) {
+    std::fs::write(sandbox.path("counter"), "0\n").unwrap();
+    std::fs::write(sandbox.path("round"), ROUND).unwrap();
     let script = format!("for i in $(seq {ROUNDS}); do leasehold run counter -- sh ./round || exit 1; done");
-    let workers: Vec<_> = (0..PROCESSES).map(|_| Started::new(place.sh(&script))).collect();
+    let workers: Vec<_> = (0..PROCESSES).map(|_| Started::new(sandbox.sh(&script))).collect();
     for worker in workers {
         worker.end().expect(0);
     }
-    let total = std::fs::read_to_string(place.path("counter")).unwrap();
+    let total = std::fs::read_to_string(sandbox.path("counter")).unwrap();
     assert_eq!(total.trim(), (PROCESSES * ROUNDS).to_string());
-    let fences = std::fs::read_to_string(place.path("fences")).unwrap();
+    let fences = std::fs::read_to_string(sandbox.path("fences")).unwrap();
     let fences: Vec<_> = fences.lines().collect();
     assert_eq!(fences.len(), PROCESSES * ROUNDS);
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
@@ -27,17 +27,17 @@ fn count(place: &Place) {
 
 #[test]
 fn on_files() {
-    count(&Place::new());
+    count(&Sandbox::new());
 }
 
 #[test]
 fn on_sqlite() {
     let store = tempfile::tempdir().unwrap();
-    count(&Place::on(&format!("sqlite:{}", store.path().join("locks.db").display())));
+    count(&Sandbox::on(&format!("sqlite:{}", store.path().join("locks.db").display())));
 }
 
 #[test]
 fn on_redis() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    count(&Place::on(&redis.server.url()));
+    count(&Sandbox::on(&redis.server.url()));
 }

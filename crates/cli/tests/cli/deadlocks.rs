@@ -6,7 +6,7 @@ use leasehold::backend::deadlock::{Announced, Places, Tag};
 use leasehold::{Client, Guard, Resource, Share};
 use serde_json::Value;
 
-use crate::support::{Place, Redis};
+use crate::support::{Redis, Sandbox};
 
 /// Makes a client hold a lock.
 async fn holds(locks: &Client, name: &str) -> (Guard, Tag) {
@@ -31,12 +31,12 @@ async fn waits(locks: &Client, number: u32, name: &str, share: Share, holds: Tag
     locks.rwlock(place.as_str()).note(announced.to_note()).read().await.unwrap()
 }
 
-fn a_circle_is_listed(place: &Place) {
+fn cycle_is_listed(sandbox: &Sandbox) {
     // Leases are kept alive between the steps.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let list =
-        |args: &[&str], code: i32| place.end(&[&["ls", "--deadlocks"], args].concat()).expect(code).out;
-    let locks = runtime.block_on(Client::open(&place.url)).unwrap();
+        |args: &[&str], code: i32| sandbox.end(&[&["ls", "--deadlocks"], args].concat()).expect(code).out;
+    let locks = runtime.block_on(Client::open(&sandbox.url)).unwrap();
     assert_eq!(list(&[], 0), "");
     let (has_a, a) = runtime.block_on(holds(&locks, "a"));
     let (has_b, b) = runtime.block_on(holds(&locks, "b\u{202e}"));
@@ -58,13 +58,13 @@ fn a_circle_is_listed(place: &Place) {
 
 #[test]
 fn a_circle_is_listed_on_files_and_on_a_server() {
-    a_circle_is_listed(&Place::new());
+    cycle_is_listed(&Sandbox::new());
     if let Some(redis) = Redis::start_or_skip() {
-        a_circle_is_listed(&Place::on(&redis.server.url()));
+        cycle_is_listed(&Sandbox::on(&redis.server.url()));
     }
 }
 
 #[test]
 fn a_prefix_and_deadlocks_do_not_go_together() {
-    Place::new().end(&["ls", "--deadlocks", "a/"]).expect(64);
+    Sandbox::new().end(&["ls", "--deadlocks", "a/"]).expect(64);
 }

@@ -2,20 +2,21 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Place, Redis, Started, eventually};
+use crate::support::{Redis, Sandbox, Started, eventually};
 
-fn elect(place: &Place, args: &[&str]) -> Started {
-    Started::new(place.leasehold(&[&["elect"], args].concat()))
+fn elect(sandbox: &Sandbox, args: &[&str]) -> Started {
+    Started::new(sandbox.leasehold(&[&["elect"], args].concat()))
 }
 
 #[test]
 fn one_candidate_leads_and_the_next_takes_over() {
-    let place = Place::new();
-    let first = elect(&place, &["boss", "--value", "ann", "--", "sh", "-c", "echo ann leads; exec sleep 60"]);
+    let sandbox = Sandbox::new();
+    let first =
+        elect(&sandbox, &["boss", "--value", "ann", "--", "sh", "-c", "echo ann leads; exec sleep 60"]);
     first.line_with("ann leads");
-    assert_eq!(place.show("boss")["holders"][0]["note"], "ann");
-    let second = elect(&place, &["boss", "--value", "ben", "--", "sh", "-c", "echo ben leads; exit 3"]);
-    place.wait_for_line("boss", 1, 1);
+    assert_eq!(sandbox.show("boss")["holders"][0]["note"], "ann");
+    let second = elect(&sandbox, &["boss", "--value", "ben", "--", "sh", "-c", "echo ben leads; exit 3"]);
+    sandbox.wait_for_line("boss", 1, 1);
     first.signal(Signal::TERM);
     assert_eq!(first.end().code(), 143);
     second.line_with("ben leads");
@@ -23,15 +24,15 @@ fn one_candidate_leads_and_the_next_takes_over() {
 }
 
 #[test]
-fn a_leader_who_loses_stops_and_campaigns_again() {
-    let place = Place::new();
-    let log = place.path("log");
+fn leader_that_loses_stops_and_campaigns_again() {
+    let sandbox = Sandbox::new();
+    let log = sandbox.path("log");
     let script = format!(
         "echo begin >> {0}; trap 'echo end >> {0}; exit 0' TERM; while :; do sleep 0.05; done",
         log.display()
     );
     let hook = format!("echo lost >> {}", log.display());
-    let leader = elect(&place, &["boss", "--on-demoted", &hook, "--", "sh", "-c", &script]);
+    let leader = elect(&sandbox, &["boss", "--on-demoted", &hook, "--", "sh", "-c", &script]);
     let logged = |count: usize| {
         eventually(|| {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -39,7 +40,7 @@ fn a_leader_who_loses_stops_and_campaigns_again() {
         })
     };
     logged(1);
-    place.end(&["break", "--yes", "boss"]).expect(0);
+    sandbox.end(&["break", "--yes", "boss"]).expect(0);
     assert_eq!(logged(4), "begin\nend\nlost\nbegin\n");
     leader.signal(Signal::INT);
     assert_eq!(leader.end().code(), 130);
@@ -48,20 +49,22 @@ fn a_leader_who_loses_stops_and_campaigns_again() {
         2,
         "a leader that resigns no longer leads either"
     );
-    assert_eq!(place.show("boss")["state"], "free");
+    assert_eq!(sandbox.show("boss")["state"], "free");
 }
 
 #[test]
-fn hooks_are_run_when_it_is_elected_and_when_it_leads_no_more() {
+fn hooks_run_on_election_and_on_demotion() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    for place in [Place::new(), Place::on(&redis.server.url())] {
-        let leader =
-            elect(&place, &["boss", "--on-elected", "echo up $LEASEHOLD_FENCE", "--on-demoted", "echo down"]);
+    for sandbox in [Sandbox::new(), Sandbox::on(&redis.server.url())] {
+        let leader = elect(
+            &sandbox,
+            &["boss", "--on-elected", "echo up $LEASEHOLD_FENCE", "--on-demoted", "echo down"],
+        );
         let up = leader.line_with("up ");
         assert!(up.trim().len() > "up ".len(), "the hook sees the fence: {up}");
-        place.wait_for_line("boss", 1, 0);
-        let waiting = elect(&place, &["boss", "--on-elected", "echo up", "--on-demoted", "echo down"]);
-        place.wait_for_line("boss", 1, 1);
+        sandbox.wait_for_line("boss", 1, 0);
+        let waiting = elect(&sandbox, &["boss", "--on-elected", "echo up", "--on-demoted", "echo down"]);
+        sandbox.wait_for_line("boss", 1, 1);
         waiting.signal(Signal::TERM);
         let ended = waiting.end();
         assert_eq!(
@@ -73,38 +76,39 @@ fn hooks_are_run_when_it_is_elected_and_when_it_leads_no_more() {
         let ended = leader.end();
         assert_eq!(ended.code(), 143);
         assert!(ended.out.contains("down"), "{ended:?}");
-        assert_eq!(place.show("boss")["state"], "free");
+        assert_eq!(sandbox.show("boss")["state"], "free");
     }
 }
 
 #[test]
 fn a_hook_that_fails_ends_the_candidacy_with_its_code() {
-    let place = Place::new();
-    let ended = elect(&place, &["boss", "--on-elected", "exit 7", "--on-demoted", "echo down; exit 1"]).end();
+    let sandbox = Sandbox::new();
+    let ended =
+        elect(&sandbox, &["boss", "--on-elected", "exit 7", "--on-demoted", "echo down; exit 1"]).end();
     assert_eq!(ended.code(), 7);
     assert!(ended.out.contains("down") && ended.err.contains("--on-demoted failed"), "{ended:?}");
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    let place = Place::new();
-    place.end(&["elect", "boss"]).expect(64);
-    place.end(&["elect", "boss", "--on-elected", "true", "--", "true"]).expect(64);
-    place.end(&["elect", "boss", "--", "no-such-command-here"]).expect(127);
-    place.end(&["elect", "--store", "redis://127.0.0.1:1", "boss", "--", "true"]).expect(69);
+fn contradictory_options_are_refused() {
+    let sandbox = Sandbox::new();
+    sandbox.end(&["elect", "boss"]).expect(64);
+    sandbox.end(&["elect", "boss", "--on-elected", "true", "--", "true"]).expect(64);
+    sandbox.end(&["elect", "boss", "--", "no-such-command-here"]).expect(127);
+    sandbox.end(&["elect", "--store", "redis://127.0.0.1:1", "boss", "--", "true"]).expect(69);
 }
 
 #[test]
-fn a_leader_who_survived_a_hup_campaigns_again_after_a_loss() {
-    let place = Place::new();
+fn leader_that_survived_a_hup_campaigns_again_after_a_loss() {
+    let sandbox = Sandbox::new();
     let script = "trap 'echo reloaded' HUP; trap 'exit 0' TERM; echo begin; while :; do sleep 0.05; done";
-    let leader = elect(&place, &["boss", "--grace", "100ms", "--", "sh", "-c", script]);
+    let leader = elect(&sandbox, &["boss", "--grace", "100ms", "--", "sh", "-c", script]);
     leader.line_with("begin");
     leader.signal(Signal::HUP);
     leader.line_with("reloaded");
     // The command continues for longer than the grace period, so the signal was not a request to end.
     std::thread::sleep(std::time::Duration::from_millis(300));
-    place.end(&["break", "--yes", "boss"]).expect(0);
+    sandbox.end(&["break", "--yes", "boss"]).expect(0);
     leader.complaint_with("campaigning for boss again");
     leader.line_with("begin");
     leader.signal(Signal::TERM);
@@ -119,22 +123,22 @@ fn a_hook_has_the_environment_of_a_command() {
         return;
     };
     let (url, addr) = (redis.server.url(), redis.server.addr());
-    let ended = elect(&Place::on(&url), &["boss", "--on-demoted", "env", "--", "true"]).end();
+    let ended = elect(&Sandbox::on(&url), &["boss", "--on-demoted", "env", "--", "true"]).end();
     assert_eq!(ended.code(), 0, "{ended:?}");
     assert!(ended.out.contains(&format!("LEASEHOLD_URL=redis://default@{addr}")), "{ended:?}");
     assert!(ended.out.contains("LEASEHOLD_NAME=boss") && !ended.out.contains("hunter2"), "{}", ended.out);
     // If the flag names the store, the hook gets the same one.
-    let other = Place::new();
+    let other = Sandbox::new();
     let ended =
-        elect(&Place::new(), &["--store", &other.url, "boss", "--on-demoted", "env", "--", "true"]).end();
+        elect(&Sandbox::new(), &["--store", &other.url, "boss", "--on-demoted", "env", "--", "true"]).end();
     assert!(ended.out.contains(&format!("LEASEHOLD_URL={}\n", other.url)), "{ended:?}");
 }
 
 #[test]
 fn a_hook_that_hangs_ends_with_a_signal_and_its_grace() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let hook = "trap '' TERM; echo down; while :; do sleep 0.05; done";
-    let candidate = elect(&place, &["boss", "--grace", "100ms", "--on-demoted", hook, "--", "true"]);
+    let candidate = elect(&sandbox, &["boss", "--grace", "100ms", "--on-demoted", hook, "--", "true"]);
     candidate.line_with("down");
     candidate.signal(Signal::TERM);
     candidate.complaint_with("--on-demoted failed: signal 9 ended it");
@@ -143,10 +147,10 @@ fn a_hook_that_hangs_ends_with_a_signal_and_its_grace() {
 
 #[test]
 fn a_hook_that_hangs_is_ended_after_the_time_of_a_lease() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let hook = "echo down $$; exec sleep 1000";
     let candidate =
-        elect(&place, &["boss", "--ttl", "300ms", "--on-demoted", hook, "--", "sh", "-c", "exit 3"]);
+        elect(&sandbox, &["boss", "--ttl", "300ms", "--on-demoted", hook, "--", "sh", "-c", "exit 3"]);
     let pid = crate::support::number(&candidate.line_with("down"));
     candidate.complaint_with("took longer than 300ms");
     crate::support::wait_until_gone(pid);

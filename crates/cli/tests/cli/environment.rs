@@ -1,11 +1,11 @@
 //! The environment and the working directory of the command.
 
-use crate::support::{Place, Started, number};
+use crate::support::{Sandbox, Started, number};
 
 #[test]
 fn the_command_sees_the_name_the_fence_the_owner_and_the_store() {
-    let place = Place::new();
-    let ended = place.run(&["orders/42 ä"], "env | grep ^LEASEHOLD_ | sort").expect(0);
+    let sandbox = Sandbox::new();
+    let ended = sandbox.run(&["orders/42 ä"], "env | grep ^LEASEHOLD_ | sort").expect(0);
     let lines: Vec<_> = ended.out.lines().collect();
     assert_eq!(lines.len(), 4, "{lines:?}");
     let fence = lines[0].strip_prefix("LEASEHOLD_FENCE=").unwrap();
@@ -13,34 +13,34 @@ fn the_command_sees_the_name_the_fence_the_owner_and_the_store() {
     assert_eq!(lines[1], "LEASEHOLD_NAME=orders/42 ä");
     let owner = lines[2].strip_prefix("LEASEHOLD_OWNER=").unwrap();
     assert!(owner.len() == 32 && owner.bytes().all(|byte| byte.is_ascii_hexdigit()), "{owner}");
-    assert_eq!(lines[3], format!("LEASEHOLD_URL={}", place.url));
+    assert_eq!(lines[3], format!("LEASEHOLD_URL={}", sandbox.url));
 }
 
 #[test]
 fn the_owner_is_the_tag_that_inspectors_see_and_not_the_secret() {
-    let place = Place::new();
-    let holder = place.start(&["job"], "echo $LEASEHOLD_OWNER; echo ready; read -r _; sleep 100");
+    let sandbox = Sandbox::new();
+    let holder = sandbox.start(&["job"], "echo $LEASEHOLD_OWNER; echo ready; read -r _; sleep 100");
     let owner = holder.line_with("");
-    assert_eq!(place.show("job")["holders"][0]["tag"], owner.as_str());
+    assert_eq!(sandbox.show("job")["holders"][0]["tag"], owner.as_str());
     // The tag is not enough to end the claim: no file of the store has it in its name or content.
-    let mut grep = place.sh(&format!("grep -rl {owner} store; find store -name '*{owner}*'"));
+    let mut grep = sandbox.sh(&format!("grep -rl {owner} store; find store -name '*{owner}*'"));
     grep.env_remove("LEASEHOLD_URL");
     assert_eq!(Started::new(grep).end().out, "");
 }
 
 #[test]
 fn the_store_that_was_named_by_a_flag_is_passed_on_too() {
-    let (place, other) = (Place::new(), Place::new());
-    let ended = place.run(&["--store", &other.url, "job"], "echo $LEASEHOLD_URL").expect(0);
+    let (sandbox, other) = (Sandbox::new(), Sandbox::new());
+    let ended = sandbox.run(&["--store", &other.url, "job"], "echo $LEASEHOLD_URL").expect(0);
     assert_eq!(ended.out.trim(), other.url);
 }
 
 #[test]
 fn fences_rise_from_run_to_run() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let mut last = String::new();
     for _ in 0..5 {
-        let fence = place.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0).out;
+        let fence = sandbox.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0).out;
         assert!(fence > last, "{fence} after {last}");
         last = fence;
     }
@@ -48,16 +48,16 @@ fn fences_rise_from_run_to_run() {
 
 #[test]
 fn the_command_runs_in_a_process_group_of_its_own() {
-    let place = Place::new();
-    let ended = place.run(&["job"], "echo $(ps -o pgid= -p $PPID) $(ps -o pgid= -p $$)").expect(0);
+    let sandbox = Sandbox::new();
+    let ended = sandbox.run(&["job"], "echo $(ps -o pgid= -p $PPID) $(ps -o pgid= -p $$)").expect(0);
     let groups: Vec<_> = ended.out.split_whitespace().map(number).collect();
     assert_ne!(groups[0], groups[1]);
 }
 
 #[test]
 fn command_inherits_the_signal_masks_it_would_have_without_us() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let masks = "grep -E 'Sig(Blk|Ign)' /proc/self/status";
-    let without = Started::new(place.sh(masks)).end().expect(0).out;
-    assert_eq!(place.run(&["job"], masks).expect(0).out, without);
+    let without = Started::new(sandbox.sh(masks)).end().expect(0).out;
+    assert_eq!(sandbox.run(&["job"], masks).expect(0).out, without);
 }

@@ -5,23 +5,23 @@ use std::os::unix::process::ExitStatusExt;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, Redis, Started};
+use crate::support::{Redis, Sandbox, Started};
 
-fn places() -> (Option<Redis>, Vec<Place>) {
+fn sandboxes() -> (Option<Redis>, Vec<Sandbox>) {
     let redis = Redis::start_or_skip();
-    let places = [Some(Place::new()), redis.as_ref().map(|redis| Place::on(&redis.server.url()))];
-    (redis, places.into_iter().flatten().collect())
+    let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
+    (redis, sandboxes.into_iter().flatten().collect())
 }
 
 #[test]
-fn show_tells_who_holds_and_who_waits() {
-    let (_redis, places) = places();
-    for place in places {
-        assert_eq!(place.end(&["show", "job"]).expect(0).out, "job: free\n");
-        let holder = place.hold(&["--note", "ann", "job"]);
-        let waiter = place.start(&["--shared", "--note", "ben", "job"], "true");
-        place.wait_for_line("job", 1, 1);
-        let shown = place.end(&["show", "job"]).expect(0);
+fn show_lists_holders_and_waiters() {
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        assert_eq!(sandbox.end(&["show", "job"]).expect(0).out, "job: free\n");
+        let holder = sandbox.hold(&["--note", "ann", "job"]);
+        let waiter = sandbox.start(&["--shared", "--note", "ben", "job"], "true");
+        sandbox.wait_for_line("job", 1, 1);
+        let shown = sandbox.end(&["show", "job"]).expect(0);
         let lines: Vec<_> = shown.out.lines().collect();
         assert_eq!((lines.len(), lines[0]), (3, "job: held, 1 waiting"), "{shown:?}");
         for part in ["holder", "mutex", "fence 0", "since 20", "ago)", "ann"] {
@@ -31,36 +31,36 @@ fn show_tells_who_holds_and_who_waits() {
         assert!(!shown.out.contains('\x1b'));
         holder.end().expect(0);
         waiter.end().expect(0);
-        let shown = place.end(&["show", "job"]).expect(0);
+        let shown = sandbox.end(&["show", "job"]).expect(0);
         assert!(shown.out.starts_with("job: free, last fence 0"), "{shown:?}");
     }
 }
 
 #[test]
 fn looking_at_a_missing_database_creates_none() {
-    let place = Place::new();
-    let file = place.path("mistyped.db");
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("mistyped.db");
     let url = format!("sqlite:{}", file.display());
     for args in [&["show", "job"][..], &["ls"], &["break", "--yes", "job"]] {
         let args = [args, &["--store", &url]].concat();
-        let ended = place.end(&args).expect(78).says("no such database");
+        let ended = sandbox.end(&args).expect(78).says("no such database");
         let shown = ended.err.rsplit("the store is ").next().unwrap_or_default();
         assert!(shown.starts_with(&format!("{url}, ")), "{}", ended.err);
         assert!(!file.exists());
     }
-    place.end(&["run", "--store", &url, "job", "--", "true"]).expect(0);
-    assert_eq!(place.end(&["show", "--store", &url, "job"]).expect(0).out.lines().count(), 1);
+    sandbox.end(&["run", "--store", &url, "job", "--", "true"]).expect(0);
+    assert_eq!(sandbox.end(&["show", "--store", &url, "job"]).expect(0).out.lines().count(), 1);
 }
 
 #[test]
 fn the_json_of_show_has_its_documented_shape() {
-    let (_redis, places) = places();
-    for place in places {
-        let free = place.show("job");
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        let free = sandbox.show("job");
         assert_eq!((&free["name"], &free["state"]), (&Value::from("job"), &Value::from("free")));
         assert_eq!((&free["holders"], &free["waiting"]), (&Value::Array(vec![]), &Value::Array(vec![])));
-        let holder = place.hold(&["--note", "ann", "--ttl", "20s", "job"]);
-        let held = place.show("job");
+        let holder = sandbox.hold(&["--note", "ann", "--ttl", "20s", "job"]);
+        let held = sandbox.show("job");
         let claim = &held["holders"][0];
         assert_eq!(held["state"], "held");
         assert_eq!(held["fence"], claim["fence"]);
@@ -82,37 +82,37 @@ fn the_json_of_show_has_its_documented_shape() {
 
 #[test]
 fn ls_lists_what_is_held_or_waited_for_by_prefix() {
-    let (_redis, places) = places();
-    for place in places {
-        assert_eq!(place.end(&["ls"]).expect(0).out, "");
-        let holders = [place.hold(&["a/1"]), place.hold(&["a/2"]), place.hold(&["b \u{202e}x"])];
-        let waiter = place.start(&["a/2"], "true");
-        place.wait_for_line("a/2", 1, 1);
-        let listed = place.end(&["ls"]).expect(0).out;
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        assert_eq!(sandbox.end(&["ls"]).expect(0).out, "");
+        let holders = [sandbox.hold(&["a/1"]), sandbox.hold(&["a/2"]), sandbox.hold(&["b \u{202e}x"])];
+        let waiter = sandbox.start(&["a/2"], "true");
+        sandbox.wait_for_line("a/2", 1, 1);
+        let listed = sandbox.end(&["ls"]).expect(0).out;
         assert_eq!(listed, "a/1          1 held\na/2          1 held  1 waiting\nb \\u{202e}x  1 held\n");
-        assert_eq!(place.end(&["ls", "b"]).expect(0).out, "b \\u{202e}x  1 held\n");
-        let json = place.end(&["ls", "--json", "a/"]).expect(0).out;
+        assert_eq!(sandbox.end(&["ls", "b"]).expect(0).out, "b \\u{202e}x  1 held\n");
+        let json = sandbox.end(&["ls", "--json", "a/"]).expect(0).out;
         let expected = "{\"name\":\"a/1\",\"holders\":1,\"waiting\":0}\n{\"name\":\"a/2\",\"holders\":1,\"waiting\":1}\n";
         assert_eq!(json, expected);
         for holder in holders {
             holder.end().expect(0);
         }
         waiter.end().expect(0);
-        assert_eq!(place.end(&["ls"]).expect(0).out, "");
+        assert_eq!(sandbox.end(&["ls"]).expect(0).out, "");
     }
 }
 
 #[test]
 fn watch_prints_a_line_for_every_change_until_it_is_interrupted() {
-    let (_redis, places) = places();
-    for place in places {
-        let text = Started::new(place.leasehold(&["watch", "job"]));
-        let json = Started::new(place.leasehold(&["watch", "--json", "job"]));
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        let text = Started::new(sandbox.leasehold(&["watch", "job"]));
+        let json = Started::new(sandbox.leasehold(&["watch", "--json", "job"]));
         text.line_with("free");
         let first: Value = serde_json::from_str(&json.line_with("")).unwrap();
         assert_eq!(first["state"], "free");
         assert!(first["at"].as_str().unwrap().ends_with('Z'));
-        let holder = place.hold(&["--note", "ann", "job"]);
+        let holder = sandbox.hold(&["--note", "ann", "job"]);
         assert!(text.line_with("held by ann").contains("fence 0"));
         let held: Value = serde_json::from_str(&json.line_with("ann")).unwrap();
         assert_eq!(held["holders"][0]["note"], "ann");
@@ -130,27 +130,27 @@ fn watch_prints_a_line_for_every_change_until_it_is_interrupted() {
 #[test]
 fn watch_outlives_a_short_absence_of_the_server() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let watcher = Started::new(place.leasehold(&["watch", "job"]));
+    let sandbox = Sandbox::on(&redis.server.url());
+    let watcher = Started::new(sandbox.leasehold(&["watch", "job"]));
     watcher.line_with("free");
     redis.block_on(redis.server.restart(leasehold_testkit::Data::Keep)).unwrap();
-    let holder = place.hold(&["--note", "ann", "job"]);
+    let holder = sandbox.hold(&["--note", "ann", "job"]);
     watcher.line_with("held by ann");
     drop(holder);
 }
 
 #[test]
 fn break_ends_the_holders_and_reports_them_with_the_consequence() {
-    let (_redis, places) = places();
-    for place in places {
-        place.end(&["break", "--yes", "job"]).expect(1).says("nothing to break");
-        let holder = place.start(&["--ttl", "1s", "--note", "ann\u{7}", "job"], "echo ready; sleep 1000");
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        sandbox.end(&["break", "--yes", "job"]).expect(1).says("nothing to break");
+        let holder = sandbox.start(&["--ttl", "1s", "--note", "ann\u{7}", "job"], "echo ready; sleep 1000");
         holder.line_with("ready");
-        let waiter = place.start(&["job"], "echo in; sleep 0.1");
-        place.wait_for_line("job", 1, 1);
+        let waiter = sandbox.start(&["job"], "echo in; sleep 0.1");
+        sandbox.wait_for_line("job", 1, 1);
         // Without a terminal it does not ask, and does nothing.
-        place.end(&["break", "job"]).expect(64).says("--yes");
-        let broken = place.end(&["break", "--yes", "job"]).expect(0);
+        sandbox.end(&["break", "job"]).expect(64).says("--yes");
+        let broken = sandbox.end(&["break", "--yes", "job"]).expect(0);
         assert!(broken.out.contains("ann\\u{7}") && broken.out.contains("fence"), "{broken:?}");
         holder.end().expect(76);
         waiter.line_with("in");
@@ -160,19 +160,19 @@ fn break_ends_the_holders_and_reports_them_with_the_consequence() {
 
 #[test]
 fn break_reports_to_programs_and_rejects_waiters_on_request() {
-    let (_redis, places) = places();
-    for place in places {
-        let holder = place.hold(&["--ttl", "1s", "--note", "ann", "job"]);
-        let waiter = place.start(&["--note", "ben", "--wait", "1m", "job"], "echo in");
-        place.wait_for_line("job", 1, 1);
-        let broken = place.end(&["break", "--yes", "--json", "--waiting", "job"]).expect(0);
+    let (_redis, sandboxes) = sandboxes();
+    for sandbox in sandboxes {
+        let holder = sandbox.hold(&["--ttl", "1s", "--note", "ann", "job"]);
+        let waiter = sandbox.start(&["--note", "ben", "--wait", "1m", "job"], "echo in");
+        sandbox.wait_for_line("job", 1, 1);
+        let broken = sandbox.end(&["break", "--yes", "--json", "--waiting", "job"]).expect(0);
         let broken: Value = serde_json::from_str(&broken.out).unwrap();
         let notes: Vec<_> =
             broken["broken"].as_array().unwrap().iter().map(|one| one["note"].as_str()).collect();
         assert_eq!(notes, [Some("ben"), Some("ann")]);
         holder.end().expect(76);
         drop(waiter);
-        let nothing = place.end(&["break", "--yes", "--json", "other"]).expect(1);
+        let nothing = sandbox.end(&["break", "--yes", "--json", "other"]).expect(1);
         assert_eq!(nothing.out, "{\"name\":\"other\",\"broken\":[],\"beside\":[]}\n");
     }
 }

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{LIMIT, Place, Redis, is_alive, number, wait_until_gone};
+use crate::support::{LIMIT, Redis, Sandbox, is_alive, number, wait_until_gone};
 
 #[test]
 fn killed_leasehold_takes_the_command_and_its_children_down() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let script =
         "trap '' TERM INT HUP; sleep 1000 & echo command $$ and $!; echo ready; while :; do sleep 1; done";
-    let mut running = place.start(&["job"], script);
+    let mut running = sandbox.start(&["job"], script);
     let line = running.line_with("command");
     let (command, started) = line.split_once(" and ").unwrap();
     let pids = [number(command), number(started)];
@@ -22,12 +22,12 @@ fn killed_leasehold_takes_the_command_and_its_children_down() {
 }
 
 #[test]
-fn on_files_the_next_in_line_runs_at_once() {
-    let place = Place::new();
-    let holder = place.start(&["--ttl", "1h", "job"], "echo ready; sleep 1000");
+fn next_waiter_on_files_runs_at_once_after_a_kill() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.start(&["--ttl", "1h", "job"], "echo ready; sleep 1000");
     holder.line_with("ready");
-    let waiter = place.start(&["job"], "echo in");
-    place.wait_for_line("job", 1, 1);
+    let waiter = sandbox.start(&["job"], "echo in");
+    sandbox.wait_for_line("job", 1, 1);
     let began = Instant::now();
     holder.signal(Signal::KILL);
     waiter.line_with("in");
@@ -36,37 +36,39 @@ fn on_files_the_next_in_line_runs_at_once() {
 }
 
 #[test]
-fn on_files_what_the_killed_one_left_never_runs_beside_the_next() {
+fn orphans_of_a_killed_run_never_overlap_the_next_on_files() {
     // It writes as fast as it can, and would be seen writing.
-    never_beside_the_next("echo ready; while :; do echo mark; done >>marks");
+    never_runs_together_with_the_next("echo ready; while :; do echo mark; done >>marks");
 }
 
 #[test]
 fn on_files_a_nested_command_never_runs_beside_the_next() {
-    never_beside_the_next("leasehold run job -- sh -c 'echo ready; while :; do echo mark; done >>marks'");
+    never_runs_together_with_the_next(
+        "leasehold run job -- sh -c 'echo ready; while :; do echo mark; done >>marks'",
+    );
 }
 
-fn never_beside_the_next(script: &str) {
+fn never_runs_together_with_the_next(script: &str) {
     for _ in 0..10 {
-        let place = Place::new();
-        let holder = place.start(&["job"], script);
+        let sandbox = Sandbox::new();
+        let holder = sandbox.start(&["job"], script);
         holder.line_with("ready");
         let script = "before=$(wc -c <marks); sleep 0.05; after=$(wc -c <marks); [ $before = $after ]";
-        let waiter = place.start(&["job"], script);
-        place.wait_for_line("job", 1, 1);
+        let waiter = sandbox.start(&["job"], script);
+        sandbox.wait_for_line("job", 1, 1);
         holder.signal(Signal::KILL);
         waiter.end().expect(0);
     }
 }
 
 #[test]
-fn on_redis_the_next_in_line_runs_when_the_ttl_is_over() {
+fn next_waiter_on_redis_runs_when_the_ttl_is_over() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let holder = place.start(&["--ttl", "3s", "job"], "echo ready; sleep 1000");
+    let sandbox = Sandbox::on(&redis.server.url());
+    let holder = sandbox.start(&["--ttl", "3s", "job"], "echo ready; sleep 1000");
     holder.line_with("ready");
-    let waiter = place.start(&["--ttl", "3s", "job"], "echo in");
-    place.wait_for_line("job", 1, 1);
+    let waiter = sandbox.start(&["--ttl", "3s", "job"], "echo in");
+    sandbox.wait_for_line("job", 1, 1);
     let began = Instant::now();
     holder.signal(Signal::KILL);
     waiter.end().expect(0);
@@ -75,15 +77,15 @@ fn on_redis_the_next_in_line_runs_when_the_ttl_is_over() {
 }
 
 #[test]
-fn killed_waiter_in_the_middle_of_the_queue_blocks_nobody() {
+fn killed_waiter_in_the_middle_blocks_no_other() {
     let redis = Redis::start_or_skip();
-    let places = [Some(Place::new()), redis.as_ref().map(|redis| Place::on(&redis.server.url()))];
-    for place in places.into_iter().flatten() {
-        let holder = place.hold(&["job"]);
+    let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
+    for sandbox in sandboxes.into_iter().flatten() {
+        let holder = sandbox.hold(&["job"]);
         let waiters: Vec<_> = (1..=3)
             .map(|count| {
-                let waiter = place.start(&["job"], &format!("echo in {count}"));
-                place.wait_for_line("job", 1, count);
+                let waiter = sandbox.start(&["job"], &format!("echo in {count}"));
+                sandbox.wait_for_line("job", 1, count);
                 waiter
             })
             .collect();
@@ -97,9 +99,9 @@ fn killed_waiter_in_the_middle_of_the_queue_blocks_nobody() {
 }
 
 #[test]
-fn who_kills_by_name_does_not_kill_the_warden_with_it() {
-    let place = Place::new();
-    let running = place.start(&["job"], "ps -o pgid= -p $$; echo $$; sleep 1000");
+fn kill_by_name_does_not_kill_the_warden() {
+    let sandbox = Sandbox::new();
+    let running = sandbox.start(&["job"], "ps -o pgid= -p $$; echo $$; sleep 1000");
     let (warden, command) = (number(&running.line_with("")), number(&running.line_with("")));
     let of = |what: &str| std::fs::read_to_string(format!("/proc/{warden}/{what}")).unwrap();
     assert_eq!(of("comm").trim(), "lh-warden");
@@ -112,11 +114,11 @@ fn who_kills_by_name_does_not_kill_the_warden_with_it() {
 
 #[test]
 fn signals_to_the_whole_group_do_not_end_the_warden() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let script = "echo warden $(ps -o pgid= -p $$); trap : TERM INT HUP USR1 QUIT ALRM TSTP; \
                   for name in TERM INT HUP USR1 QUIT ALRM TSTP; do kill -$name 0; done; echo sent; read -r _ </dev/null; \
                   while :; do sleep 1; done";
-    let running = place.start(&["job"], script);
+    let running = sandbox.start(&["job"], script);
     let warden = number(&running.line_with("warden"));
     running.line_with("sent");
     assert!(is_alive(warden));
@@ -126,9 +128,9 @@ fn signals_to_the_whole_group_do_not_end_the_warden() {
 
 #[test]
 fn killed_warden_leaves_the_command_running_and_still_ended() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let mut command =
-        place.leasehold(&["run", "job", "--", "sh", "-c", "ps -o pgid= -p $$; read -r _; exit 8"]);
+        sandbox.leasehold(&["run", "job", "--", "sh", "-c", "ps -o pgid= -p $$; read -r _; exit 8"]);
     command.stdin(std::process::Stdio::piped());
     let running = crate::support::Started::new(command);
     let warden = Pid::from_raw(number(&running.line_with(""))).unwrap();

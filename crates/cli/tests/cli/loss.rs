@@ -4,27 +4,30 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process_group};
 
-use crate::support::{Place, Redis, Started, number, wait_until_gone};
+use crate::support::{Redis, Sandbox, Started, number, wait_until_gone};
 
 /// Reports TERM, and ends because of it.
-const TELLS: &str = "trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
+const ON_TERM: &str = "trap 'echo terminated; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
 /// Ignores TERM.
 const STUBBORN: &str = "trap '' TERM; echo $$; echo ready; while :; do sleep 0.1; done";
 
 #[test]
-fn when_max_hold_is_over_the_command_is_told_and_the_code_is_76() {
-    let place = Place::new();
-    let ended =
-        place.run(&["--max-hold", "300ms", "job"], TELLS).expect(76).says("job was lost").says("max_hold");
+fn end_of_max_hold_terminates_the_command_and_exits_76() {
+    let sandbox = Sandbox::new();
+    let ended = sandbox
+        .run(&["--max-hold", "300ms", "job"], ON_TERM)
+        .expect(76)
+        .says("job was lost")
+        .says("max_hold");
     assert_eq!(ended.out, "ready\nterminated\n");
-    assert_eq!(place.show("job")["state"], "free");
+    assert_eq!(sandbox.show("job")["state"], "free");
 }
 
 #[test]
-fn who_does_not_end_in_its_grace_is_killed_and_not_before() {
-    let place = Place::new();
+fn command_is_killed_only_after_its_grace_period() {
+    let sandbox = Sandbox::new();
     let began = Instant::now();
-    let running = place.start(&["--max-hold", "300ms", "--grace", "700ms", "job"], STUBBORN);
+    let running = sandbox.start(&["--max-hold", "300ms", "--grace", "700ms", "job"], STUBBORN);
     let pid = number(&running.line_with(""));
     running.end().expect(76).says("grace");
     assert!(began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
@@ -33,16 +36,16 @@ fn who_does_not_end_in_its_grace_is_killed_and_not_before() {
 
 #[test]
 fn on_lost_kill_does_not_ask() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let ended =
-        place.run(&["--max-hold", "300ms", "--on-lost", "kill", "job"], TELLS).expect(76).says("killed");
+        sandbox.run(&["--max-hold", "300ms", "--on-lost", "kill", "job"], ON_TERM).expect(76).says("killed");
     assert_eq!(ended.out, "ready\n");
 }
 
 #[test]
-fn on_lost_ignore_lets_it_go_on_and_says_so() {
-    let place = Place::new();
-    let mut command = place.leasehold(&[
+fn on_lost_ignore_lets_the_command_continue_with_a_warning() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.leasehold(&[
         "run",
         "--max-hold",
         "300ms",
@@ -61,11 +64,11 @@ fn on_lost_ignore_lets_it_go_on_and_says_so() {
 }
 
 #[test]
-fn what_a_lost_command_leaves_behind_is_killed() {
-    let place = Place::new();
+fn orphans_of_a_lost_command_are_killed() {
+    let sandbox = Sandbox::new();
     let script =
         "(trap '' TERM; echo $(exec sh -c 'echo $PPID'); while :; do sleep 0.1; done) & sleep 0.1; wait";
-    let running = place.start(&["--max-hold", "700ms", "job"], script);
+    let running = sandbox.start(&["--max-hold", "700ms", "job"], script);
     let left = number(&running.line_with(""));
     running.end().expect(76);
     wait_until_gone(left);
@@ -74,11 +77,11 @@ fn what_a_lost_command_leaves_behind_is_killed() {
 #[test]
 fn a_broken_lock_is_lost() {
     let redis = Redis::start_or_skip();
-    let places = [Some(Place::new()), redis.as_ref().map(|redis| Place::on(&redis.server.url()))];
-    for place in places.into_iter().flatten() {
-        let running = place.start(&["--ttl", "1s", "job"], TELLS);
+    let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
+    for sandbox in sandboxes.into_iter().flatten() {
+        let running = sandbox.start(&["--ttl", "1s", "job"], ON_TERM);
         running.line_with("ready");
-        place.end(&["break", "--yes", "job"]).expect(0);
+        sandbox.end(&["break", "--yes", "job"]).expect(0);
         running.end().expect(76).says("job was lost");
     }
 }
@@ -86,17 +89,17 @@ fn a_broken_lock_is_lost() {
 #[test]
 fn a_loss_that_only_the_release_finds_is_76_too() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
+    let sandbox = Sandbox::on(&redis.server.url());
     // With so long a ttl no renewal comes before the end.
-    let ended = place.run(&["--ttl", "1h", "job"], "leasehold break --yes job >&2; exit 0").expect(76);
+    let ended = sandbox.run(&["--ttl", "1h", "job"], "leasehold break --yes job >&2; exit 0").expect(76);
     ended.says("may not have been alone");
 }
 
 #[test]
 fn killed_server_ends_the_command_before_the_lease_expires() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let running = place.start(&["--ttl", "3s", "job"], TELLS);
+    let sandbox = Sandbox::on(&redis.server.url());
+    let running = sandbox.start(&["--ttl", "3s", "job"], ON_TERM);
     running.line_with("ready");
     let began = Instant::now();
     redis.server.kill().unwrap();
@@ -111,10 +114,10 @@ fn killed_server_ends_the_command_before_the_lease_expires() {
 #[test]
 fn server_hang_ends_the_command_and_ignore_keeps_it() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let lost = place.start(&["--ttl", "2s", "a"], TELLS);
+    let sandbox = Sandbox::on(&redis.server.url());
+    let lost = sandbox.start(&["--ttl", "2s", "a"], ON_TERM);
     lost.line_with("ready");
-    let mut command = place.leasehold(&[
+    let mut command = sandbox.leasehold(&[
         "run",
         "--ttl",
         "2s",
@@ -137,21 +140,21 @@ fn server_hang_ends_the_command_and_ignore_keeps_it() {
 }
 
 #[test]
-fn stopped_past_the_lease_acts_on_loss_and_spares_the_next_lock() {
+fn stopped_past_the_lease_acts_on_loss_and_keeps_the_next_lock() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let first = place.start(&["--ttl", "1s", "job"], &format!("ps -o pgid= -p $$; {TELLS}"));
+    let sandbox = Sandbox::on(&redis.server.url());
+    let first = sandbox.start(&["--ttl", "1s", "job"], &format!("ps -o pgid= -p $$; {ON_TERM}"));
     let group = rustix::process::Pid::from_raw(number(&first.line_with(""))).unwrap();
     first.line_with("ready");
     // The warden and the command are stopped as well: all that is left to act is leasehold itself, when
     // it wakes up.
     first.stop();
     kill_process_group(group, Signal::STOP).unwrap();
-    let second = place.hold(&["--ttl", "20s", "--note", "second", "job"]);
+    let second = sandbox.hold(&["--ttl", "20s", "--note", "second", "job"]);
     first.signal(Signal::CONT);
     first.line_with("terminated");
     first.end().expect(76).says("job was lost");
-    let shown = place.show("job");
+    let shown = sandbox.show("job");
     assert_eq!(shown["holders"][0]["note"], "second", "{shown}");
     second.end().expect(0);
 }
@@ -159,37 +162,37 @@ fn stopped_past_the_lease_acts_on_loss_and_spares_the_next_lock() {
 #[test]
 fn warden_ends_the_command_at_lease_expiry_if_leasehold_stopped() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let told = place.start(&["--ttl", "1s", "a"], TELLS);
-    told.line_with("ready");
-    let stubborn = place.start(&["--ttl", "1s", "--grace", "500ms", "b"], STUBBORN);
+    let sandbox = Sandbox::on(&redis.server.url());
+    let terminating = sandbox.start(&["--ttl", "1s", "a"], ON_TERM);
+    terminating.line_with("ready");
+    let stubborn = sandbox.start(&["--ttl", "1s", "--grace", "500ms", "b"], STUBBORN);
     let pid = number(&stubborn.line_with(""));
     stubborn.line_with("ready");
-    for running in [&told, &stubborn] {
+    for running in [&terminating, &stubborn] {
         running.stop();
     }
-    told.line_with("terminated");
+    terminating.line_with("terminated");
     wait_until_gone(pid);
-    for running in [told, stubborn] {
+    for running in [terminating, stubborn] {
         running.signal(Signal::CONT);
         running.end().expect(76);
     }
 }
 
 #[test]
-fn renewals_go_on_while_the_command_runs() {
+fn renewals_continue_while_the_command_runs() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let ended = place.run(&["--ttl", "600ms", "job"], "sleep 3; exit 2").expect(2);
+    let sandbox = Sandbox::on(&redis.server.url());
+    let ended = sandbox.run(&["--ttl", "600ms", "job"], "sleep 3; exit 2").expect(2);
     assert_eq!(ended.err, "");
 }
 
 #[test]
 fn a_stopped_holder_on_files_keeps_the_lock() {
-    let place = Place::new();
-    let holder = place.hold(&["--ttl", "1s", "job"]);
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["--ttl", "1s", "job"]);
     holder.stop();
-    place.run(&["--wait", "2s", "job"], "true").expect(75);
+    sandbox.run(&["--wait", "2s", "job"], "true").expect(75);
     holder.signal(Signal::CONT);
     holder.end().expect(0);
 }

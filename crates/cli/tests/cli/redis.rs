@@ -4,29 +4,29 @@ use rustix::process::Signal;
 
 use leasehold_testkit::RedisSentinel;
 
-use crate::support::{Place, Redis};
+use crate::support::{Redis, Sandbox};
 
 #[test]
 fn an_interrupted_wait_leaves_nothing_on_the_server() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let holder = place.hold(&["job"]);
+    let sandbox = Sandbox::on(&redis.server.url());
+    let holder = sandbox.hold(&["job"]);
     for _ in 0..5 {
-        let waiter = place.start(&["job"], "echo never");
-        place.wait_for_line("job", 1, 1);
+        let waiter = sandbox.start(&["job"], "echo never");
+        sandbox.wait_for_line("job", 1, 1);
         waiter.signal(Signal::INT);
         waiter.end().expect(130);
-        assert_eq!(place.show("job")["waiting"].as_array().unwrap().len(), 0);
+        assert_eq!(sandbox.show("job")["waiting"].as_array().unwrap().len(), 0);
     }
     holder.end().expect(0);
-    assert_eq!(place.show("job")["state"], "free");
+    assert_eq!(sandbox.show("job")["state"], "free");
 }
 
 #[test]
 fn release_timeout_is_reported_and_exit_code_is_the_commands() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let holder = place.hold(&["--ttl", "1m", "job"]);
+    let sandbox = Sandbox::on(&redis.server.url());
+    let holder = sandbox.hold(&["--ttl", "1m", "job"]);
     redis.server.stop().unwrap();
     holder.end().expect(0).says("did not confirm");
     redis.server.resume().unwrap();
@@ -36,10 +36,10 @@ fn release_timeout_is_reported_and_exit_code_is_the_commands() {
 fn a_wait_that_ends_while_the_store_is_away_is_not_busy() {
     for is_killed in [false, true] {
         let Some(redis) = Redis::start_or_skip() else { return };
-        let place = Place::on(&redis.server.url());
-        let holder = place.hold(&["--ttl", "1m", "job"]);
-        let waits = place.start(&["--wait", "2s", "job"], "echo never");
-        place.wait_for_line("job", 1, 1);
+        let sandbox = Sandbox::on(&redis.server.url());
+        let holder = sandbox.hold(&["--ttl", "1m", "job"]);
+        let waits = sandbox.start(&["--wait", "2s", "job"], "echo never");
+        sandbox.wait_for_line("job", 1, 1);
         match is_killed {
             true => redis.server.kill().unwrap(),
             false => redis.server.stop().unwrap(),
@@ -54,19 +54,19 @@ fn a_wait_that_ends_while_the_store_is_away_is_not_busy() {
 }
 
 #[test]
-fn fences_that_nobody_uses_are_swept() {
+fn unused_fences_are_swept() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    let fence = |place: &Place| -> u64 {
-        let told = place.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0).out;
-        told.trim().parse().unwrap()
+    let sandbox = Sandbox::on(&redis.server.url());
+    let fence = |sandbox: &Sandbox| -> u64 {
+        let output = sandbox.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0).out;
+        output.trim().parse().unwrap()
     };
-    let before = fence(&place);
-    let ended = place.end(&["sweep"]).expect(0);
+    let before = fence(&sandbox);
+    let ended = sandbox.end(&["sweep"]).expect(0);
     assert_eq!(ended.out, "1 names seen, 0 removed, 0 kept for their fences and emptied\n");
-    let ended = place.end(&["sweep", "--unused-for", "0s", "--json"]).expect(0);
+    let ended = sandbox.end(&["sweep", "--unused-for", "0s", "--json"]).expect(0);
     assert_eq!(ended.out, "{\"seen\":1,\"emptied\":0,\"removed\":1}\n");
-    assert!(fence(&place) > before);
+    assert!(fence(&sandbox) > before);
 }
 
 #[test]
@@ -84,13 +84,13 @@ fn many_locks_are_listed_page_by_page() {
         guards.push(locks.mutex("other").lock().await.unwrap());
         (locks, guards)
     });
-    let place = Place::on(&url);
-    let listed = place.end(&["ls", "page/"]).expect(0).out;
+    let sandbox = Sandbox::on(&url);
+    let listed = sandbox.end(&["ls", "page/"]).expect(0).out;
     let expected: Vec<_> = (0..1203).map(|number| format!("page/{number:04}")).collect();
     assert_eq!(names(&listed), expected);
-    assert_eq!(place.end(&["ls", "--json"]).expect(0).out.lines().count(), 1204);
+    assert_eq!(sandbox.end(&["ls", "--json"]).expect(0).out.lines().count(), 1204);
     // A reader that closes the pipe early is not an error.
-    let mut head = place.sh("leasehold ls --json | head -n 1; leasehold ls | head -n 1");
+    let mut head = sandbox.sh("leasehold ls --json | head -n 1; leasehold ls | head -n 1");
     head.stdin(std::process::Stdio::null());
     let ended = crate::support::Started::new(head).end().expect(0);
     assert_eq!(ended.err, "");
@@ -101,22 +101,22 @@ fn many_locks_are_listed_page_by_page() {
 fn sentinel_failover_loss_is_reported_to_the_running_command() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let Some(group) = runtime.block_on(RedisSentinel::start_or_skip()) else { return };
-    let place = Place::on(&group.url());
-    let ended = place.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
+    let sandbox = Sandbox::on(&group.url());
+    let ended = sandbox.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
     // Before the first election the epoch of fences is 1.
     assert!(ended.out.starts_with("e00000000000000000001.0"), "{}", ended.out);
-    // The replicas hear nothing of the next one.
+    // The replicas do not receive the next one.
     for replica in [1, 2] {
         group.stop(replica).unwrap();
     }
     runtime.block_on(group.server(0).command(&["CLIENT", "KILL", "TYPE", "replica"])).unwrap();
-    let holder = place.start(&["--ttl", "6s", "job"], "echo held; exec sleep 60");
+    let holder = sandbox.start(&["--ttl", "6s", "job"], "echo held; exec sleep 60");
     holder.line_with("held");
     group.kill(0).unwrap();
     for replica in [1, 2] {
         group.resume(replica).unwrap();
     }
     holder.end().expect(76).says("job was lost");
-    let ended = place.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
+    let ended = sandbox.run(&["job"], "echo $LEASEHOLD_FENCE").expect(0);
     assert!(ended.out.starts_with("e00000000000000000002.0"), "{}", ended.out);
 }

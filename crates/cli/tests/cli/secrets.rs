@@ -2,7 +2,7 @@
 
 use leasehold_testkit::{PostgresServer, RedisServer};
 
-use crate::support::{Place, Redis, Started};
+use crate::support::{Redis, Sandbox, Started};
 
 const PASSWORD: &str = "hunter2-and-more";
 
@@ -23,18 +23,18 @@ echo looked
 "#;
 
 #[test]
-fn the_command_its_group_and_the_process_list_do_not_have_it() {
+fn password_is_hidden_from_command_group_and_process_list() {
     let Some(redis) = start_or_skip() else { return };
     let (url, addr) = (redis.server.url(), redis.server.addr());
     assert!(url.contains(PASSWORD));
-    for (place, shown) in [
-        (Place::on(&url), format!("LEASEHOLD_URL=redis://default@{addr}")),
+    for (sandbox, shown) in [
+        (Sandbox::on(&url), format!("LEASEHOLD_URL=redis://default@{addr}")),
         (
-            Place::on(&format!("redis://{addr}")).with("LEASEHOLD_REDIS_PASSWORD", PASSWORD),
+            Sandbox::on(&format!("redis://{addr}")).with("LEASEHOLD_REDIS_PASSWORD", PASSWORD),
             format!("LEASEHOLD_URL=redis://{addr}"),
         ),
     ] {
-        let ended = place.run(&["job"], LOOK).expect(0);
+        let ended = sandbox.run(&["job"], LOOK).expect(0);
         assert!(ended.out.contains("looked") && ended.out.contains("lh-warden"), "{ended:?}");
         assert!(ended.out.contains(&shown), "{shown} in {}", ended.out);
         assert!(!ended.out.contains(PASSWORD) && !ended.out.contains("hunter2"), "{}", ended.out);
@@ -44,20 +44,20 @@ fn the_command_its_group_and_the_process_list_do_not_have_it() {
 #[test]
 fn no_password_of_any_store_is_passed_on() {
     let names = ["ETCD", "MEMCACHED", "REDIS", "SENTINEL", "ZOOKEEPER"];
-    let place = names
+    let sandbox = names
         .iter()
-        .fold(Place::new(), |place, name| place.with(&format!("LEASEHOLD_{name}_PASSWORD"), PASSWORD));
-    let ended = place.run(&["job"], "env").expect(0);
+        .fold(Sandbox::new(), |sandbox, name| sandbox.with(&format!("LEASEHOLD_{name}_PASSWORD"), PASSWORD));
+    let ended = sandbox.run(&["job"], "env").expect(0);
     assert!(ended.out.contains("LEASEHOLD_FENCE=") && !ended.out.contains(PASSWORD), "{ended:?}");
 }
 
 #[test]
-fn no_error_shows_it() {
+fn no_error_shows_the_password() {
     let Some(redis) = start_or_skip() else { return };
     let wrong = format!("redis://default:hunter2@{}", redis.server.addr());
     let gone = leasehold_testkit::Port::take().unwrap();
     let gone = format!("redis://default:hunter2@{}/0", gone.addr());
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for (args, code) in [
         (vec!["run", "--store", &wrong, "job", "--", "true"], 78),
         (vec!["run", "--store", &gone, "job", "--", "true"], 69),
@@ -69,37 +69,37 @@ fn no_error_shows_it() {
         (vec!["run", "job", "redis://a:hunter2@h", "--", "true"], 64),
         (vec!["show", "--json=redis://a:hunter2@h", "x"], 64),
     ] {
-        let ended = place.end(&args).expect(code);
-        let said = format!("{}{}", ended.out, ended.err);
-        assert!(!said.is_empty() && !said.contains("hunter2"), "{args:?}: {said}");
+        let ended = sandbox.end(&args).expect(code);
+        let output = format!("{}{}", ended.out, ended.err);
+        assert!(!output.is_empty() && !output.contains("hunter2"), "{args:?}: {output}");
     }
     // The refusal of a password says what may be missing.
-    let place = Place::on(&format!("redis://{}", redis.server.addr()));
-    place.run(&["job"], "true").expect(78).says("password-file");
+    let sandbox = Sandbox::on(&format!("redis://{}", redis.server.addr()));
+    sandbox.run(&["job"], "true").expect(78).says("password-file");
 }
 
 #[test]
 fn a_password_file_is_passed_on_so_that_a_nested_run_can_log_in() {
     let Some(redis) = start_or_skip() else { return };
-    let place = Place::new();
-    let file = place.path("secret");
+    let sandbox = Sandbox::new();
+    let file = sandbox.path("secret");
     std::fs::write(&file, format!("{PASSWORD}\n")).unwrap();
     let url = format!("redis://{}?password-file={}", redis.server.addr(), file.display());
     let mut command =
-        place.leasehold(&["run", "job", "--", "leasehold", "run", "job", "--", "sh", "-c", "echo inner"]);
+        sandbox.leasehold(&["run", "job", "--", "leasehold", "run", "job", "--", "sh", "-c", "echo inner"]);
     command.env("LEASEHOLD_URL", &url);
     assert_eq!(Started::new(command).end().expect(0).out, "inner\n");
     // By the password itself it cannot, and says so.
-    let place = Place::on(&redis.server.url());
-    place.run(&["job"], "leasehold run job -- echo inner").expect(64).says("password-file");
+    let sandbox = Sandbox::on(&redis.server.url());
+    sandbox.run(&["job"], "leasehold run job -- echo inner").expect(64).says("password-file");
 }
 
 #[test]
-fn a_password_that_postgres_asks_for_is_told_as_missing() {
+fn missing_postgres_password_is_reported() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let builder = PostgresServer::builder().password(PASSWORD);
     let Some(server) = runtime.block_on(builder.start_or_skip()) else { return };
-    let place = Place::on(&server.url());
-    let ended = place.run(&["job"], "leasehold run job -- true || exit 3").expect(3);
+    let sandbox = Sandbox::on(&server.url());
+    let ended = sandbox.run(&["job"], "leasehold run job -- true || exit 3").expect(3);
     ended.says("asks for a password").says("passes no password on");
 }

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::support::{Place, Started, number, wait_until_gone};
+use crate::support::{Sandbox, Started, number, wait_until_gone};
 
 const PASSED_ON: [(Signal, &str); 6] = [
     (Signal::TERM, "TERM"),
@@ -15,10 +15,10 @@ const PASSED_ON: [(Signal, &str); 6] = [
 
 #[test]
 fn signals_are_passed_on_to_the_command() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for (signal, name) in PASSED_ON {
         let script = format!("trap 'echo got {name}; exit 9' {name}; echo ready; while :; do sleep 1; done");
-        let running = place.start(&["job"], &script);
+        let running = sandbox.start(&["job"], &script);
         running.line_with("ready");
         running.signal(signal);
         running.line_with(&format!("got {name}"));
@@ -28,8 +28,8 @@ fn signals_are_passed_on_to_the_command() {
 
 #[test]
 fn signals_reach_what_the_command_has_started_too() {
-    let place = Place::new();
-    let running = place.start(&["job"], "sleep 1000 & echo $!; wait");
+    let sandbox = Sandbox::new();
+    let running = sandbox.start(&["job"], "sleep 1000 & echo $!; wait");
     let grandchild = number(&running.line_with(""));
     running.signal(Signal::TERM);
     running.end().expect(143);
@@ -37,26 +37,26 @@ fn signals_reach_what_the_command_has_started_too() {
 }
 
 #[test]
-fn a_signal_ends_the_wait_and_leaves_no_place_in_the_line() {
-    let place = Place::new();
-    let holder = place.hold(&["job"]);
+fn signal_ends_the_wait_and_leaves_no_place_in_the_queue() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["job"]);
     for (signal, name) in PASSED_ON {
-        let waiter = place.start(&["job"], "echo never");
-        place.wait_for_line("job", 1, 1);
+        let waiter = sandbox.start(&["job"], "echo never");
+        sandbox.wait_for_line("job", 1, 1);
         waiter.signal(signal);
         let ended = waiter.end().expect(128 + signal.as_raw());
         assert_eq!((ended.out.as_str(), ended.err.as_str()), ("", ""), "{name}");
-        assert_eq!(place.show("job")["waiting"].as_array().unwrap().len(), 0, "{name}");
+        assert_eq!(sandbox.show("job")["waiting"].as_array().unwrap().len(), 0, "{name}");
     }
     holder.end().expect(0);
-    place.run(&["--no-wait", "job"], "true").expect(0);
+    sandbox.run(&["--no-wait", "job"], "true").expect(0);
 }
 
 #[test]
 fn ignored_signal_stays_ignored_as_nohup_needs() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let mut command =
-        place.sh("trap '' HUP; exec leasehold run job -- sh -c 'echo ready; read -r _; exit 6'");
+        sandbox.sh("trap '' HUP; exec leasehold run job -- sh -c 'echo ready; read -r _; exit 6'");
     command.stdin(std::process::Stdio::piped());
     let running = Started::new(command);
     running.line_with("ready");
@@ -65,9 +65,9 @@ fn ignored_signal_stays_ignored_as_nohup_needs() {
 }
 
 #[test]
-fn a_command_that_ignores_a_signal_goes_on_and_stays_protected() {
-    let place = Place::new();
-    let mut command = place.leasehold(&[
+fn command_that_ignores_a_signal_continues_under_the_lock() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.leasehold(&[
         "run",
         "job",
         "--",
@@ -82,34 +82,34 @@ fn a_command_that_ignores_a_signal_goes_on_and_stays_protected() {
     // Signals of one process arrive in an order: when this one was passed on, so was that.
     running.signal(Signal::USR1);
     running.line_with("heard");
-    place.run(&["--no-wait", "job"], "true").expect(75);
+    sandbox.run(&["--no-wait", "job"], "true").expect(75);
     running.tell("\n");
     running.end().expect(7);
 }
 
 #[test]
 fn the_signal_that_ended_the_command_ends_at_least_too() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let script = "trap 'exit 4' TERM; echo ready; while :; do sleep 0.05; done";
-    let running = place.start(&["--min-hold", "1h", "job"], script);
+    let running = sandbox.start(&["--min-hold", "1h", "job"], script);
     running.line_with("ready");
     running.signal(Signal::TERM);
     running.end().expect(4);
-    assert_eq!(place.show("job")["state"], "free");
+    assert_eq!(sandbox.show("job")["state"], "free");
 }
 
 #[test]
 fn the_first_process_of_a_container_reaps_orphans() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     // The namespace has this process as its first. Where the kernel allows none, there is nothing to test.
-    let mut probe = place.sh("unshare --user --map-root-user --pid --fork --mount-proc true");
+    let mut probe = sandbox.sh("unshare --user --map-root-user --pid --fork --mount-proc true");
     if !probe.status().unwrap().success() {
         return;
     }
     let script = "(sleep 0.1 &); while ps -o comm= -e | grep -q sleep; do :; done; echo reaped";
     let words = ["--user", "--map-root-user", "--pid", "--fork", "--mount-proc"];
     let mut command = std::process::Command::new("unshare");
-    place.prepare(&mut command);
+    sandbox.prepare(&mut command);
     command.args(words).args(["leasehold", "run", "job", "--", "sh", "-c", script]);
     let running = Started::new(command);
     running.line_with("reaped");

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::support::{Place, Started, eventually};
+use crate::support::{Sandbox, Started, eventually};
 
 #[test]
 fn etcd_keeps_the_contract() {
@@ -65,7 +65,7 @@ struct Kind<'a> {
     resume: Box<dyn Fn() + 'a>,
 }
 
-type Case = fn(&Kind<'_>, &Place);
+type Case = fn(&Kind<'_>, &Sandbox);
 
 const CASES: [(&str, Case); 9] = [
     ("the code is the command's own", the_code_is_the_commands_own),
@@ -83,112 +83,112 @@ fn keeps_the_contract(kind: &Kind<'_>, cases: &[(&str, Case)]) {
     for (name, case) in cases {
         // Shown where it fails.
         println!("{}: {name}", kind.url);
-        let place = Place::on(&kind.url);
-        case(kind, &place);
+        let sandbox = Sandbox::on(&kind.url);
+        case(kind, &sandbox);
         eventually(|| {
-            let listed = place.end(&["ls"]).expect(0).out;
+            let listed = sandbox.end(&["ls"]).expect(0).out;
             if listed.is_empty() { Ok(()) } else { Err(format!("left after `{name}`: {listed}")) }
         });
     }
 }
 
-fn the_code_is_the_commands_own(_: &Kind<'_>, place: &Place) {
+fn the_code_is_the_commands_own(_: &Kind<'_>, sandbox: &Sandbox) {
     let mut last = None;
     for code in [0, 3, 77] {
-        let ended = place.run(&["job"], &format!("echo $LEASEHOLD_NAME $LEASEHOLD_FENCE; exit {code}"));
+        let ended = sandbox.run(&["job"], &format!("echo $LEASEHOLD_NAME $LEASEHOLD_FENCE; exit {code}"));
         let out = ended.expect(code).out;
         let fence: leasehold::Fence = out.trim().strip_prefix("job ").unwrap().parse().unwrap();
         assert!(Some(fence) > last, "{fence} after {last:?}");
         last = Some(fence);
     }
-    assert_eq!(place.run(&["job"], "kill -KILL $$").code(), 137);
-    place.end(&["run", "job", "--", "no-such-command"]).expect(127);
+    assert_eq!(sandbox.run(&["job"], "kill -KILL $$").code(), 137);
+    sandbox.end(&["run", "job", "--", "no-such-command"]).expect(127);
 }
 
-fn busy_and_timed_out(_: &Kind<'_>, place: &Place) {
-    let holder = place.hold(&["job"]);
-    place.run(&["--no-wait", "job"], "echo never").expect(75);
+fn busy_and_timed_out(_: &Kind<'_>, sandbox: &Sandbox) {
+    let holder = sandbox.hold(&["job"]);
+    sandbox.run(&["--no-wait", "job"], "echo never").expect(75);
     let began = Instant::now();
-    assert_eq!(place.run(&["--wait", "500ms", "job"], "echo never").expect(75).out, "");
+    assert_eq!(sandbox.run(&["--wait", "500ms", "job"], "echo never").expect(75).out, "");
     assert!(began.elapsed() >= Duration::from_millis(500));
-    let waiter = place.start(&["--wait", "30s", "job"], "echo in");
-    place.wait_for_line("job", 1, 1);
+    let waiter = sandbox.start(&["--wait", "30s", "job"], "echo in");
+    sandbox.wait_for_line("job", 1, 1);
     holder.end().expect(0);
     assert_eq!(waiter.end().expect(0).out, "in\n");
 }
 
-fn permits_and_readers_share(_: &Kind<'_>, place: &Place) {
-    let two = [place.hold(&["--permits", "2", "few"]), place.hold(&["--permits", "2", "few"])];
-    place.run(&["--permits", "2", "--no-wait", "few"], "true").expect(75);
-    let readers = [place.hold(&["--shared", "page"]), place.hold(&["--shared", "page"])];
-    place.run(&["--no-wait", "page"], "true").expect(75);
+fn permits_and_readers_share(_: &Kind<'_>, sandbox: &Sandbox) {
+    let two = [sandbox.hold(&["--permits", "2", "few"]), sandbox.hold(&["--permits", "2", "few"])];
+    sandbox.run(&["--permits", "2", "--no-wait", "few"], "true").expect(75);
+    let readers = [sandbox.hold(&["--shared", "page"]), sandbox.hold(&["--shared", "page"])];
+    sandbox.run(&["--no-wait", "page"], "true").expect(75);
     for holder in two.into_iter().chain(readers) {
         holder.end().expect(0);
     }
-    place.run(&["--no-wait", "page"], "true").expect(0);
+    sandbox.run(&["--no-wait", "page"], "true").expect(0);
 }
 
-fn a_signal_is_passed_on(_: &Kind<'_>, place: &Place) {
+fn a_signal_is_passed_on(_: &Kind<'_>, sandbox: &Sandbox) {
     let script = "trap 'echo told; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
-    let running = place.start(&["job"], script);
+    let running = sandbox.start(&["job"], script);
     running.line_with("ready");
     running.signal(Signal::TERM);
     let ended = running.end();
     assert!(ended.out.ends_with("told\n") && ended.code() == 5, "{ended:?}");
     // The lock was released, not left to run out.
-    place.run(&["--no-wait", "job"], "true").expect(0);
+    sandbox.run(&["--no-wait", "job"], "true").expect(0);
 }
 
-fn an_interrupted_wait_leaves_no_place(_: &Kind<'_>, place: &Place) {
-    let holder = place.hold(&["job"]);
-    let waiter = place.start(&["job"], "echo never");
-    place.wait_for_line("job", 1, 1);
+fn an_interrupted_wait_leaves_no_place(_: &Kind<'_>, sandbox: &Sandbox) {
+    let holder = sandbox.hold(&["job"]);
+    let waiter = sandbox.start(&["job"], "echo never");
+    sandbox.wait_for_line("job", 1, 1);
     waiter.signal(Signal::INT);
     waiter.end().expect(130);
-    assert_eq!(place.show("job")["waiting"].as_array().unwrap().len(), 0);
+    assert_eq!(sandbox.show("job")["waiting"].as_array().unwrap().len(), 0);
     holder.end().expect(0);
 }
 
-fn a_nested_run_re_enters(_: &Kind<'_>, place: &Place) {
-    let ended = place.run(&["job"], "leasehold run --no-wait job -- echo inside; echo outside").expect(0);
+fn a_nested_run_re_enters(_: &Kind<'_>, sandbox: &Sandbox) {
+    let ended = sandbox.run(&["job"], "leasehold run --no-wait job -- echo inside; echo outside").expect(0);
     assert_eq!(ended.out, "inside\noutside\n");
 }
 
-fn it_is_shown_listed_watched_and_broken(kind: &Kind<'_>, place: &Place) {
-    assert_eq!(place.end(&["show", "job"]).expect(0).out.split(',').next(), Some("job: free\n"));
-    let watcher = Started::new(place.leasehold(&["watch", "job"]));
+fn it_is_shown_listed_watched_and_broken(kind: &Kind<'_>, sandbox: &Sandbox) {
+    assert_eq!(sandbox.end(&["show", "job"]).expect(0).out.split(',').next(), Some("job: free\n"));
+    let watcher = Started::new(sandbox.leasehold(&["watch", "job"]));
     watcher.line_with("free");
     let [ttl, two_seconds] = kind.options;
-    let holder = place.start(&[ttl, two_seconds, "--note", "ann", "job"], "echo ready; sleep 1000");
+    let holder = sandbox.start(&[ttl, two_seconds, "--note", "ann", "job"], "echo ready; sleep 1000");
     holder.line_with("ready");
     assert!(watcher.line_with("held by ann").contains("fence 0"));
-    let shown = place.show("job");
+    let shown = sandbox.show("job");
     let claim = &shown["holders"][0];
     assert_eq!((&claim["note"], &claim["share"]), (&Value::from("ann"), &Value::from("mutex")));
     assert_eq!(shown["fence"], claim["fence"]);
-    assert_eq!(place.end(&["ls"]).expect(0).out, "job  1 held\n");
-    assert_eq!(place.end(&["ls", "other"]).expect(0).out, "");
-    let waiter = place.start(&["job"], "echo in");
-    place.wait_for_line("job", 1, 1);
-    place.end(&["break", "--yes", "job"]).expect(0);
+    assert_eq!(sandbox.end(&["ls"]).expect(0).out, "job  1 held\n");
+    assert_eq!(sandbox.end(&["ls", "other"]).expect(0).out, "");
+    let waiter = sandbox.start(&["job"], "echo in");
+    sandbox.wait_for_line("job", 1, 1);
+    sandbox.end(&["break", "--yes", "job"]).expect(0);
     holder.end().expect(76).says("lost");
     waiter.line_with("in");
     waiter.end().expect(0);
     watcher.line_with("free");
     watcher.signal(Signal::INT);
     watcher.end();
-    let ended = place.end(&["doctor", "--json"]);
+    let ended = sandbox.end(&["doctor", "--json"]);
     for topic in ["\"round-trip\"", "\"fences\"", "\"durability\""] {
         assert!(ended.out.contains(topic), "{ended:?}");
     }
 }
 
-fn a_killed_holder_is_succeeded(kind: &Kind<'_>, place: &Place) {
+fn a_killed_holder_is_succeeded(kind: &Kind<'_>, sandbox: &Sandbox) {
     let [ttl, two_seconds] = kind.options;
-    let holder = place.start(&[ttl, two_seconds, "job"], "echo ready; sleep 1000");
+    let holder = sandbox.start(&[ttl, two_seconds, "job"], "echo ready; sleep 1000");
     holder.line_with("ready");
-    let waiter = place.start(&["job"], "echo in");
-    place.wait_for_line("job", 1, 1);
+    let waiter = sandbox.start(&["job"], "echo in");
+    sandbox.wait_for_line("job", 1, 1);
     let began = Instant::now();
     holder.signal(Signal::KILL);
     waiter.line_with("in");
@@ -196,10 +196,10 @@ fn a_killed_holder_is_succeeded(kind: &Kind<'_>, place: &Place) {
     waiter.end().expect(0);
 }
 
-fn a_server_that_hangs_ends_the_command(kind: &Kind<'_>, place: &Place) {
+fn a_server_that_hangs_ends_the_command(kind: &Kind<'_>, sandbox: &Sandbox) {
     let [ttl, two_seconds] = kind.options;
     let script = "trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
-    let holder = place.start(&[ttl, two_seconds, "job"], script);
+    let holder = sandbox.start(&[ttl, two_seconds, "job"], script);
     holder.line_with("ready");
     (kind.stop)();
     let began = Instant::now();

@@ -10,7 +10,7 @@ use leasehold_testkit::{
 };
 use rustix::process::Signal;
 
-use crate::support::{Place, Redis, Started};
+use crate::support::{Redis, Sandbox, Started};
 
 const PROCESSES: usize = 12;
 /// Of the short form.
@@ -19,7 +19,7 @@ const TTL: &str = "5s";
 /// No stop is longer, in milliseconds: well below the ttl.
 const STOPPED: u64 = 2_000;
 /// Between two of them.
-const TROUBLE: Duration = Duration::from_millis(500);
+const FAULT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The command of a granted process: it notes its fence, and whether another job is under way.
 const JOB: &str =
@@ -28,13 +28,13 @@ const JOB: &str =
 
 #[test]
 fn killed_and_stopped_processes_never_overlap_on_files() {
-    stress(&Place::new(), SHORT, 1);
+    stress(&Sandbox::new(), SHORT, 1);
 }
 
 #[test]
 fn killed_and_stopped_processes_never_overlap_on_redis() {
     let Some(redis) = Redis::start_or_skip() else { return };
-    stress(&Place::on(&redis.server.url()), SHORT, 1);
+    stress(&Sandbox::on(&redis.server.url()), SHORT, 1);
 }
 
 /// `LEASEHOLD_STRESS` is the number of seconds for each store, 30 where it is not set.
@@ -42,17 +42,17 @@ fn killed_and_stopped_processes_never_overlap_on_redis() {
 #[ignore = "it takes minutes"]
 fn killed_and_stopped_processes_never_overlap_on_any_store() {
     let seconds = std::env::var("LEASEHOLD_STRESS").map_or(30, |text| text.parse().unwrap());
-    let long = |url: &str| stress(&Place::on(url), Duration::from_secs(seconds), 2);
-    let place = Place::new();
-    long(&place.url);
-    long(&format!("sqlite:{}", place.path("locks.db").display()));
+    let long = |url: &str| stress(&Sandbox::on(url), Duration::from_secs(seconds), 2);
+    let sandbox = Sandbox::new();
+    long(&sandbox.url);
+    long(&format!("sqlite:{}", sandbox.path("locks.db").display()));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     if let Some(redis) = Redis::start_or_skip() {
         long(&redis.server.url());
     }
     if let Some(servers) = runtime.block_on(RedisQuorum::start_or_skip(3)) {
         let url = format!("redlock://{}", servers.hosts());
-        Place::on(&url).end(&["redlock", "rearm", "--yes"]).expect(0);
+        Sandbox::on(&url).end(&["redlock", "rearm", "--yes"]).expect(0);
         long(&url);
     }
     if let Some(server) = runtime.block_on(RedisCluster::start_or_skip()) {
@@ -85,10 +85,10 @@ struct Contender {
 
 /// Runs the jobs, and fails if they overlap, a fence does not rise, or a process that was left alone was not
 /// granted the lock.
-fn stress(place: &Place, length: Duration, seed: u64) {
+fn stress(sandbox: &Sandbox, length: Duration, seed: u64) {
     let mut random = Random(seed);
     let begin = || Contender {
-        process: place.start(&["--ttl", TTL, "--wait", "10m", "job"], JOB),
+        process: sandbox.start(&["--ttl", TTL, "--wait", "10m", "job"], JOB),
         stopped: None,
         is_ended: false,
     };
@@ -99,35 +99,35 @@ fn stress(place: &Place, length: Duration, seed: u64) {
         for contender in &mut all {
             contender.resume(Instant::now());
             if !contender.process.is_running() {
-                std::mem::replace(contender, begin()).ends_well(place);
+                std::mem::replace(contender, begin()).ends_well(sandbox);
             }
         }
         if Instant::now() >= next {
-            next += TROUBLE;
+            next += FAULT_INTERVAL;
             let number = random.below(PROCESSES as u64) as usize;
-            all[number].trouble(&mut random);
+            all[number].inject_fault(&mut random);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     for contender in &mut all {
         contender.resume(Instant::now() + Duration::from_millis(STOPPED));
     }
-    all.into_iter().for_each(|contender| contender.ends_well(place));
-    let log = std::fs::read_to_string(place.path("log")).unwrap();
+    all.into_iter().for_each(|contender| contender.ends_well(sandbox));
+    let log = std::fs::read_to_string(sandbox.path("log")).unwrap();
     // Those of Redlock are texts of one length.
     let fences: Vec<(usize, &str)> = log
         .lines()
         .filter_map(|line| line.strip_prefix("start "))
         .map(|fence| (fence.len(), fence))
         .collect();
-    assert!(!log.contains("overlap"), "on {}: {log}", place.url);
-    assert!(fences.is_sorted_by(|one, next| one < next), "on {}: {log}", place.url);
-    assert!(fences.len() >= PROCESSES / 2, "on {}: {log}", place.url);
-    eprintln!("{}: {} jobs", place.url, fences.len());
+    assert!(!log.contains("overlap"), "on {}: {log}", sandbox.url);
+    assert!(fences.is_sorted_by(|one, next| one < next), "on {}: {log}", sandbox.url);
+    assert!(fences.len() >= PROCESSES / 2, "on {}: {log}", sandbox.url);
+    eprintln!("{}: {} jobs", sandbox.url, fences.len());
 }
 
 impl Contender {
-    fn trouble(&mut self, random: &mut Random) {
+    fn inject_fault(&mut self, random: &mut Random) {
         if self.stopped.is_some() || self.is_ended || !self.process.is_running() {
             return;
         }
@@ -154,11 +154,11 @@ impl Contender {
         }
     }
 
-    fn ends_well(self, place: &Place) {
+    fn ends_well(self, sandbox: &Sandbox) {
         let ended = self.process.end();
         // On a machine that stands still for the length of a ttl a lease may be lost, which is exit code 76.
         let is_well = self.is_ended || matches!(ended.status.code(), Some(0 | 76));
-        assert!(is_well, "on {}: {ended:?}", place.url);
+        assert!(is_well, "on {}: {ended:?}", sandbox.url);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use crate::support::Place;
+use crate::support::Sandbox;
 use crate::support::pty::Pty;
 
 /// Reads a line from the terminal, and prints a word when it is continued: only then has the shell restored
@@ -12,22 +12,22 @@ const READS: &str =
 
 #[test]
 fn ctrl_c_ends_the_command_and_leasehold_by_the_same_signal() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let mut pty =
-        Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
+        Pty::start(&sandbox, "leasehold", &["run", "job", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
     pty.see("ready");
     pty.press("\x03");
     let (status, screen) = pty.end();
     assert_eq!(status.signal(), Some(2), "{status:?} {screen:?}");
-    assert_eq!(place.show("job")["state"], "free");
+    assert_eq!(sandbox.show("job")["state"], "free");
 }
 
 #[test]
-fn ctrl_c_reaches_the_command_alone_which_may_go_on() {
-    let place = Place::new();
+fn ctrl_c_reaches_only_the_command_which_may_continue() {
+    let sandbox = Sandbox::new();
     let script =
         "trap 'echo caught' INT; echo ready; until read -r line; do :; done; echo \"got $line\"; exit 5";
-    let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", script]);
+    let mut pty = Pty::start(&sandbox, "leasehold", &["run", "job", "--", "sh", "-c", script]);
     pty.see("ready");
     pty.press("\x03");
     pty.see("caught");
@@ -39,8 +39,8 @@ fn ctrl_c_reaches_the_command_alone_which_may_go_on() {
 
 #[test]
 fn a_shell_sees_130_and_a_script_around_it_ends() {
-    let place = Place::new();
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
     shell.enter("leasehold run job -- sh -c 'echo rea''dy; exec sleep 1000'");
     shell.see("ready");
     shell.press("\x03");
@@ -57,22 +57,22 @@ fn a_shell_sees_130_and_a_script_around_it_ends() {
 
 #[test]
 fn ctrl_c_ends_the_wait_for_the_lock_and_the_script_around_it() {
-    let place = Place::new();
-    let holder = place.hold(&["--note", "ann", "job"]);
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["--note", "ann", "job"]);
+    let mut shell = Pty::shell(&sandbox);
     shell.enter("sh -c 'for i in 1 2 3; do leasehold run job -- true; echo ne''xt; done'; echo code $?");
     shell.see("waiting for job");
     shell.press("\x03");
     let rest = shell.prompt();
     assert!(!rest.contains("next"), "{rest:?}");
-    assert_eq!(place.show("job")["waiting"].as_array().unwrap().len(), 0);
+    assert_eq!(sandbox.show("job")["waiting"].as_array().unwrap().len(), 0);
     holder.end().expect(0);
 }
 
 #[test]
 fn ctrl_z_stops_both_and_fg_continues_both() {
-    let place = Place::new();
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
     shell.enter(&format!("leasehold run job -- sh -c '{READS}; exit 5'"));
     shell.see("ready");
     shell.press("\x1a");
@@ -93,8 +93,8 @@ fn ctrl_z_stops_both_and_fg_continues_both() {
 
 #[test]
 fn background_job_gets_the_terminal_when_brought_to_the_front() {
-    let place = Place::new();
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
     shell.enter(&format!("leasehold run job -- sh -c '{READS}' &"));
     // The command reads from the background and is stopped for that, and the shell is notified.
     shell.prompt();
@@ -112,9 +112,9 @@ fn background_job_gets_the_terminal_when_brought_to_the_front() {
 }
 
 #[test]
-fn bg_lets_it_go_on_without_the_terminal() {
-    let place = Place::new();
-    let mut shell = Pty::shell(&place);
+fn bg_continues_the_command_without_the_terminal() {
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
     // It starts no process while it may be stopped: a stop between vfork and exec would leave its shell
     // waiting for ever.
     shell.enter("mkfifo go; leasehold run job -- sh -c 'echo rea\"\"dy; read -r _ <go; echo do\"\"ne'");
@@ -128,7 +128,7 @@ fn bg_lets_it_go_on_without_the_terminal() {
     shell.enter("echo he''re");
     shell.see("here");
     shell.prompt();
-    std::fs::write(place.path("go"), "\n").unwrap();
+    std::fs::write(sandbox.path("go"), "\n").unwrap();
     shell.see("done");
     shell.enter("wait; echo still he''re");
     shell.see("still here");
@@ -136,8 +136,8 @@ fn bg_lets_it_go_on_without_the_terminal() {
 
 #[test]
 fn stopped_command_sees_a_loss_first_when_it_continues() {
-    let place = Place::new();
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
     let script = "trap \"echo terminated; exit\" TERM; trap \"echo went on\" CONT; echo rea\"\"dy; \
                   until read -r _ <go; do :; done 2>/dev/null";
     shell.enter(&format!("mkfifo go; leasehold run --max-hold 1s job -- sh -c '{script}'"));
@@ -155,11 +155,11 @@ fn stopped_command_sees_a_loss_first_when_it_continues() {
 
 #[test]
 fn terminal_wait_line_names_the_holder_and_the_queue_length() {
-    let place = Place::new();
-    let holder = place.hold(&["--note", "ann\u{1b}[2J", "job"]);
-    let other = place.start(&["job"], "true");
-    place.wait_for_line("job", 1, 1);
-    let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "echo", "in"]);
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["--note", "ann\u{1b}[2J", "job"]);
+    let other = sandbox.start(&["job"], "true");
+    sandbox.wait_for_line("job", 1, 1);
+    let mut pty = Pty::start(&sandbox, "leasehold", &["run", "job", "--", "echo", "in"]);
     pty.see("waiting for job, 2 ahead; held for ");
     pty.see("by ann\\u{1b}[2J");
     holder.end().expect(0);
@@ -173,22 +173,22 @@ fn terminal_wait_line_names_the_holder_and_the_queue_length() {
 
 #[test]
 fn in_the_background_no_line_is_drawn() {
-    let place = Place::new();
-    let holder = place.hold(&["job"]);
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["job"]);
+    let mut shell = Pty::shell(&sandbox);
     shell.enter("leasehold run job -- true &");
     shell.prompt();
-    place.wait_for_line("job", 1, 1);
+    sandbox.wait_for_line("job", 1, 1);
     shell.enter("sleep 0.5; jobs");
     assert!(!shell.prompt().contains("waiting for"));
     holder.end().expect(0);
 }
 
 #[test]
-fn break_asks_and_does_as_it_is_told() {
-    let place = Place::new();
-    let holder = place.hold(&["--ttl", "1s", "--note", "ann", "job"]);
-    let mut shell = Pty::shell(&place);
+fn break_asks_for_confirmation_and_follows_the_answer() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["--ttl", "1s", "--note", "ann", "job"]);
+    let mut shell = Pty::shell(&sandbox);
     for (answer, code) in [("n", 1), ("", 1), ("y", 0)] {
         shell.enter("leasehold break job; echo code $?");
         let question = shell.see("[y/N]");
@@ -202,20 +202,20 @@ fn break_asks_and_does_as_it_is_told() {
 
 #[test]
 fn colours_are_for_terminals_that_want_them() {
-    let place = Place::new();
-    let (_, coloured) = Pty::start(&place, "leasehold", &["show", "job"]).end();
+    let sandbox = Sandbox::new();
+    let (_, coloured) = Pty::start(&sandbox, "leasehold", &["show", "job"]).end();
     assert!(coloured.contains("\x1b[32mfree\x1b[0m"), "{coloured:?}");
-    let plain = Place::new().with("NO_COLOR", "1");
+    let plain = Sandbox::new().with("NO_COLOR", "1");
     let (_, screen) = Pty::start(&plain, "leasehold", &["show", "job"]).end();
     assert_eq!(screen, "job: free\r\n");
 }
 
 #[test]
 fn terminal_command_is_in_the_foreground_from_the_start() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let script = "echo $(ps -o tpgid= -p $$) $(ps -o pgid= -p $$) end";
     for _ in 0..5 {
-        let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", script]);
+        let mut pty = Pty::start(&sandbox, "leasehold", &["run", "job", "--", "sh", "-c", script]);
         let line = pty.see(" end");
         let groups: Vec<&str> = line.trim_end_matches(" end").split(' ').map(str::trim).collect();
         let is_group = |text: &&str| text.parse::<i32>().is_ok_and(|group| group > 0);
@@ -226,11 +226,11 @@ fn terminal_command_is_in_the_foreground_from_the_start() {
 }
 
 #[test]
-fn where_no_shell_could_continue_it_ctrl_z_does_not_strand_it() {
-    let place = Place::new();
+fn ctrl_z_without_a_shell_does_not_leave_it_stopped() {
+    let sandbox = Sandbox::new();
     // A leader of a session has no shell above it: its group is an orphan, which the kernel does not stop.
     let script = "echo ready; read -r line; echo \"got $line\"";
-    let mut pty = Pty::start(&place, "leasehold", &["run", "job", "--", "sh", "-c", script]);
+    let mut pty = Pty::start(&sandbox, "leasehold", &["run", "job", "--", "sh", "-c", script]);
     pty.see("ready");
     pty.press("\x1a");
     pty.see("^Z");
@@ -241,8 +241,8 @@ fn where_no_shell_could_continue_it_ctrl_z_does_not_strand_it() {
 
 #[test]
 fn a_pipeline_keeps_the_terminal_that_its_members_use() {
-    let place = Place::new();
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
     // The other member reads from the terminal while the command runs, as a pager does.
     let reader = "read -r line; echo \"came $line\"; read -r key </dev/tty; echo \"got $key\"; echo >go; cat";
     shell.enter(&format!(
@@ -256,8 +256,8 @@ fn a_pipeline_keeps_the_terminal_that_its_members_use() {
 
 #[test]
 fn a_command_in_a_pipeline_gets_the_terminal_when_it_wants_it() {
-    let place = Place::new();
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
     shell.enter("leasehold run job -- sh -c 'echo rea\"\"dy; until read -r line; do :; done; echo \"got $line\"' | cat");
     shell.see("ready");
     shell.press("words\r");
@@ -267,13 +267,13 @@ fn a_command_in_a_pipeline_gets_the_terminal_when_it_wants_it() {
 
 #[test]
 fn ctrl_c_in_a_pipeline_ends_all_of_it() {
-    let place = Place::new();
-    let mut shell = Pty::shell(&place);
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
     shell.enter(
         "leasehold run job -- sh -c 'echo rea\"\"dy; exec sleep 1000' | cat; echo codes ${PIPESTATUS[@]}",
     );
     shell.see("ready");
     shell.press("\x03");
     shell.prompt();
-    assert_eq!(place.show("job")["state"], "free");
+    assert_eq!(sandbox.show("job")["state"], "free");
 }

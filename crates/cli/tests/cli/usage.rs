@@ -1,10 +1,10 @@
 //! Invalid command lines exit with 64 and say what to write; help and version are not errors.
 
-use crate::support::Place;
+use crate::support::Sandbox;
 
 #[test]
-fn what_cannot_be_understood_is_64() {
-    let place = Place::new();
+fn usage_error_exits_64() {
+    let sandbox = Sandbox::new();
     let long_name = "x".repeat(513);
     let long_note = "x".repeat(1025);
     let run = |args: &[&'static str]| [&["run"], args, &["--", "true"]].concat();
@@ -39,25 +39,25 @@ fn what_cannot_be_understood_is_64() {
         (vec!["break", "job"], "--yes"),
         (vec!["completions", "cmd.exe"], "bash"),
     ] {
-        place.end(&args).expect(64).says(text);
+        sandbox.end(&args).expect(64).says(text);
     }
 }
 
 #[test]
 fn non_utf8_environment_exits_64_and_an_empty_one_is_unset() {
     use std::os::unix::ffi::OsStrExt;
-    let place = Place::new();
-    let mut command = place.leasehold(&["ls"]);
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.leasehold(&["ls"]);
     command.env("LEASEHOLD_URL", std::ffi::OsStr::from_bytes(b"file:///\xff"));
     crate::support::Started::new(command).end().expect(64).says("LEASEHOLD_URL");
-    let mut command = place.leasehold(&["ls"]);
+    let mut command = sandbox.leasehold(&["ls"]);
     command.env("LEASEHOLD_URL", "");
     crate::support::Started::new(command).end().expect(0);
 }
 
 #[test]
 fn help_and_version_are_no_errors_and_teach() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for (args, texts) in [
         (&["--help"][..], &["Exit codes:", "75", "Examples:", "LEASEHOLD_URL"][..]),
         (&["-h"], &["Examples:"]),
@@ -71,33 +71,33 @@ fn help_and_version_are_no_errors_and_teach() {
         (&["revoke", "--help"], &["--reason", "--on-revoke", "Examples:"]),
         (&["completions", "--help"], &["bash", "Examples:"]),
     ] {
-        let ended = place.end(args).expect(0);
+        let ended = sandbox.end(args).expect(0);
         assert_eq!(ended.err, "");
         for text in texts {
             assert!(ended.out.contains(text), "no `{text}` in {args:?}: {}", ended.out);
         }
         assert!(!ended.out.contains('\x1b'), "no colours without a terminal");
     }
-    let version = place.end(&["--version"]).expect(0).out;
+    let version = sandbox.end(&["--version"]).expect(0).out;
     assert_eq!(version.trim(), format!("leasehold {}", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
 fn completions_are_scripts_that_shells_accept() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = place.end(&["completions", shell]).expect(0).out;
+        let script = sandbox.end(&["completions", shell]).expect(0).out;
         assert!(script.contains("leasehold") && script.contains("no-wait"), "{shell}");
     }
     let mut bash =
-        place.sh("leasehold completions bash >script && bash -c '. ./script && complete -p leasehold'");
+        sandbox.sh("leasehold completions bash >script && bash -c '. ./script && complete -p leasehold'");
     bash.env_remove("LEASEHOLD_URL");
     crate::support::Started::new(bash).end().expect(0);
 }
 
 #[test]
-fn the_likeliest_mistakes_are_answered_by_what_to_write() {
-    let place = Place::new();
+fn likely_mistakes_are_answered_with_the_right_form() {
+    let sandbox = Sandbox::new();
     for (args, text) in [
         (&["run", "nightly", "echo", "hi"][..], "the command comes after --"),
         (&["elect", "boss", "echo", "hi"], "the command comes after --"),
@@ -106,17 +106,17 @@ fn the_likeliest_mistakes_are_answered_by_what_to_write() {
         (&["ls", "--store", "reddis://h"], "did you mean redis:?"),
         (&["elect"], "elect [OPTIONS] <NAME> -- <COMMAND>"),
     ] {
-        place.end(args).expect(64).says(text);
+        sandbox.end(args).expect(64).says(text);
     }
-    let wrong_flag = place.end(&["run", "--nonsense", "job", "--", "true"]).expect(64);
+    let wrong_flag = sandbox.end(&["run", "--nonsense", "job", "--", "true"]).expect(64);
     assert!(!wrong_flag.err.contains("comes after"), "{wrong_flag:?}");
 }
 
 #[test]
-fn a_ttl_out_of_range_is_told_in_hours() {
+fn ttl_out_of_range_is_reported_in_hours() {
     let Some(redis) = crate::support::Redis::start_or_skip() else { return };
-    let place = Place::on(&redis.server.url());
-    place
+    let sandbox = Sandbox::on(&redis.server.url());
+    sandbox
         .run(&["--ttl", "48h", "job"], "true")
         .expect(64)
         .says("48h is out of range: redis takes")

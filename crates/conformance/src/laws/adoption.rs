@@ -8,9 +8,9 @@ use crate::client::AT_ONCE;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
-pub(crate) async fn another_client_goes_on_with_a_claim(trial: &Trial) -> Checked {
+pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
     needs_adoption(trial)?;
-    let shares = [trial.alone()?, trial.together()?].concat();
+    let shares = [trial.exclusive_shares()?, trial.concurrent_shares()?].concat();
     for share in shares {
         let resource = trial.resource(&format!("adopted/{share}"))?;
         let (first, second) = (trial.client(0), trial.client(1));
@@ -47,17 +47,17 @@ pub(crate) async fn another_client_goes_on_with_a_claim(trial: &Trial) -> Checke
             valid_until = asked_at.after(trial.ttl());
         }
         let seen = second.look(&resource).await?;
-        let notes: Vec<_> = seen.holders.iter().map(|standing| standing.note.as_str()).collect();
+        let notes: Vec<_> = seen.holders.iter().map(|info| info.note.as_str()).collect();
         ensure!(notes == ["the next client"], "{share}: seen as holders: {notes:?}");
         second.free(&claim).await?;
-        second.nobody(&resource, "after the release by the client that adopted it").await?;
+        second.expect_no_claims(&resource, "after the release by the client that adopted it").await?;
     }
     Ok(())
 }
 
 /// Beside another claim of the same client, which is kept alive meanwhile: what they may share must not
 /// keep both.
-pub(crate) async fn what_nobody_goes_on_with_ends(trial: &Trial) -> Checked {
+pub(crate) async fn claim_that_is_not_adopted_ends_with_its_lease(trial: &Trial) -> Checked {
     needs_adoption(trial)?;
     let (resource, beside) = (trial.resource("forgone")?, trial.resource("beside")?);
     let (claim, other) = (trial.short(&resource, Share::MUTEX)?, trial.short(&beside, Share::MUTEX)?);

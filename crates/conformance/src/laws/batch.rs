@@ -2,14 +2,14 @@
 
 use leasehold_core::{Claim, Proof, Release, Renew, Renewal, Share};
 
-use crate::chance;
 use crate::client::{HANG, within};
+use crate::random;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 /// The state of a claim of a mixed batch, by its place in the batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
+enum ClaimState {
     Held,
     Released,
     NeverSeen,
@@ -17,42 +17,49 @@ enum Fate {
 
 pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) -> Checked {
     let client = trial.client(0);
-    let shares: Vec<Share> = trial.alone()?.into_iter().chain(trial.together()?).collect();
-    let mut batch: Vec<(Fate, Claim, Proof)> = Vec::new();
+    let shares: Vec<Share> =
+        trial.exclusive_shares()?.into_iter().chain(trial.concurrent_shares()?).collect();
+    let mut batch: Vec<(ClaimState, Claim, Proof)> = Vec::new();
     for n in 0..CLAIMS {
         let resource = trial.resource(&format!("mixed/{n}"))?;
         let claim = trial.claim(&resource, shares[n % shares.len()])?;
         // Not the same from behind, so that answers in the wrong order are noticed.
-        let fate = [Fate::Held, Fate::Held, Fate::Released, Fate::Held, Fate::NeverSeen][n % 5];
+        let state = [
+            ClaimState::Held,
+            ClaimState::Held,
+            ClaimState::Released,
+            ClaimState::Held,
+            ClaimState::NeverSeen,
+        ][n % 5];
         let mut proof = Proof::none();
-        if fate != Fate::NeverSeen {
+        if state != ClaimState::NeverSeen {
             proof = client.hold(&claim).await?.proof;
         }
-        if fate == Fate::Released {
+        if state == ClaimState::Released {
             client.free(&claim).await?;
         }
-        batch.push((fate, claim, proof));
+        batch.push((state, claim, proof));
     }
     let renews: Vec<Renew<'_>> = batch.iter().map(|(_, claim, proof)| Renew { claim, proof }).collect();
     let answers = within(HANG, "renew", client.backend.renew(&renews)).await?;
     ensure!(answers.len() == CLAIMS, "{} answers to {CLAIMS} renewals", answers.len());
-    for (n, ((fate, ..), answer)) in batch.iter().zip(&answers).enumerate() {
-        let right = match fate {
-            Fate::Held => matches!(answer, Renewal::Renewed | Renewal::Alive),
-            Fate::Released | Fate::NeverSeen => matches!(answer, Renewal::Lost),
+    for (n, ((state, ..), answer)) in batch.iter().zip(&answers).enumerate() {
+        let right = match state {
+            ClaimState::Held => matches!(answer, Renewal::Renewed | Renewal::Alive),
+            ClaimState::Released | ClaimState::NeverSeen => matches!(answer, Renewal::Lost),
         };
-        ensure!(right, "claim {n} is {fate:?}, its renewal answered {answer:?}");
+        ensure!(right, "claim {n} is {state:?}, its renewal answered {answer:?}");
     }
     let claims: Vec<&Claim> = batch.iter().map(|(_, claim, _)| claim).collect();
     for again in [false, true] {
         let answers = within(HANG, "release", client.backend.release(&claims)).await?;
         ensure!(answers.len() == CLAIMS, "{} answers to {CLAIMS} releases", answers.len());
-        for (n, ((fate, ..), answer)) in batch.iter().zip(&answers).enumerate() {
-            let right = match fate {
-                Fate::Held if !again => matches!(answer, Release::Freed),
+        for (n, ((state, ..), answer)) in batch.iter().zip(&answers).enumerate() {
+            let right = match state {
+                ClaimState::Held if !again => matches!(answer, Release::Freed),
                 _ => matches!(answer, Release::Gone),
             };
-            ensure!(right, "claim {n} is {fate:?}, its release answered {answer:?} (repeated: {again})");
+            ensure!(right, "claim {n} is {state:?}, its release answered {answer:?} (repeated: {again})");
         }
     }
     let listed = within(HANG, "list", client.backend.list(trial.prefix(), None, 1000)).await??;
@@ -62,9 +69,9 @@ pub(crate) async fn three_hundred_mixed_claims_answer_in_order(trial: &Trial) ->
 
 /// Tasks of one client take and release at the same time, a lock for each, and another client has some of
 /// the locks in between.
-pub(crate) async fn what_tasks_want_at_once_is_told_apart(trial: &Trial) -> Checked {
+pub(crate) async fn concurrent_requests_of_tasks_get_their_own_answers(trial: &Trial) -> Checked {
     let (ours, theirs) = (trial.client(0), trial.client(1));
-    for share in trial.alone()? {
+    for share in trial.exclusive_shares()? {
         let mut last = vec![None; TASKS];
         for round in 0..3 {
             let mut strangers = Vec::new();
@@ -103,7 +110,7 @@ pub(crate) async fn what_tasks_want_at_once_is_told_apart(trial: &Trial) -> Chec
 
 /// Several claims on one resource, a stranger's among them, in one batch.
 pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Checked {
-    for share in trial.together()? {
+    for share in trial.concurrent_shares()? {
         let resource = trial.resource(&format!("one/{share}"))?;
         let mut held = Vec::new();
         for _ in 0..3 {
@@ -111,10 +118,10 @@ pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Check
             let grant = trial.client(0).hold(&claim).await?;
             held.push((claim, grant.proof));
         }
-        let stranger = Claim { id: chance::id()?, ..held[0].0.clone() };
+        let unknown = Claim { id: random::id()?, ..held[0].0.clone() };
         let none = Proof::none();
         let mut renews: Vec<Renew<'_>> = held.iter().map(|(claim, proof)| Renew { claim, proof }).collect();
-        renews.insert(1, Renew { claim: &stranger, proof: &none });
+        renews.insert(1, Renew { claim: &unknown, proof: &none });
         let answers = within(HANG, "renew", trial.client(0).backend.renew(&renews)).await?;
         let right = matches!(
             answers[..],
@@ -127,14 +134,14 @@ pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Check
         );
         ensure!(right, "{share}: held, stranger, held, held were renewed as {answers:?}");
         // One of them twice: it can be freed once only.
-        let claims = [&held[0].0, &stranger, &held[1].0, &held[0].0, &held[2].0];
+        let claims = [&held[0].0, &unknown, &held[1].0, &held[0].0, &held[2].0];
         let answers = within(HANG, "release", trial.client(0).backend.release(&claims)).await?;
         let right = matches!(
             answers[..],
             [Release::Freed, Release::Gone, Release::Freed, Release::Gone, Release::Freed]
         );
         ensure!(right, "{share}: held, stranger, held, the first again, held were released as {answers:?}");
-        trial.client(1).nobody(&resource, "after a batch of releases").await?;
+        trial.client(1).expect_no_claims(&resource, "after a batch of releases").await?;
     }
     Ok(())
 }

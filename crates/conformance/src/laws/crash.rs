@@ -1,4 +1,4 @@
-//! Crashes: what becomes of the others when a process is killed or stopped.
+//! Crashes: what the other processes see when a process is killed or stopped.
 //!
 //! A waiter in this process is a client like any other; only the process that dies is a taker.
 
@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use leasehold_core::{CALL_GRACE, Claim, Clock, Fence, Moment, Resource, Share};
 
-use crate::chance::{self, Chance};
 use crate::client::{AT_ONCE, Client, HANG};
 use crate::clock::patience_for;
+use crate::random::{self, Random};
 use crate::referee::Referee;
 use crate::stop::{Checked, Stop, ensure};
 use crate::subject::TakerCommand;
@@ -39,7 +39,7 @@ pub(crate) async fn processes_take_turns(trial: &Trial) -> Checked {
         ensure!(refused.is_none(), "a process takes what another holds");
         trial.client(n).free(&claim).await?;
     }
-    trial.client(0).nobody(&resource, "after all turns").await
+    trial.client(0).expect_no_claims(&resource, "after all turns").await
 }
 
 pub(crate) async fn one_holder_among_processes(trial: &Trial) -> Checked {
@@ -63,7 +63,7 @@ pub(crate) async fn one_holder_among_processes(trial: &Trial) -> Checked {
     for task in tasks {
         task.await??;
     }
-    trial.client(0).nobody(&resource, "after the last taker has left").await
+    trial.client(0).expect_no_claims(&resource, "after the last taker has left").await
 }
 
 async fn rounds_elsewhere(
@@ -74,13 +74,13 @@ async fn rounds_elsewhere(
     end: Moment,
 ) -> Checked {
     let mut taker = Taker::start(&command).await?;
-    let mut chance = Chance::new()?;
+    let mut random = Random::new()?;
     while clock.now() < end {
-        let claim = Claim { id: chance::id()?, ..mutex.clone() };
+        let claim = Claim { id: random::id()?, ..mutex.clone() };
         let floor = referee.floor();
         let Some(fence) = taker.take(&claim, clock.now().until(end)).await? else { continue };
         referee.enter(claim.share, fence, floor)?;
-        tokio::time::sleep(Duration::from_millis(chance.below(3))).await;
+        tokio::time::sleep(Duration::from_millis(random.below(3))).await;
         referee.leave(claim.share)?;
         let answer = taker.release(&claim).await?;
         ensure!(answer == "freed", "the release of a held claim answered {answer:?}");
@@ -89,14 +89,14 @@ async fn rounds_elsewhere(
 }
 
 async fn rounds_here(client: Client, mutex: Claim, referee: Arc<Referee>, end: Moment) -> Checked {
-    let mut chance = Chance::new()?;
+    let mut random = Random::new()?;
     while client.clock.now() < end {
-        let claim = Claim { id: chance::id()?, ..mutex.clone() };
+        let claim = Claim { id: random::id()?, ..mutex.clone() };
         let floor = referee.floor();
         let patience = patience_for(&client.clock, client.clock.now().until(end));
         let Some(taken) = client.take(&claim, &patience).await? else { continue };
         referee.enter(claim.share, taken.grant.fence, floor)?;
-        tokio::time::sleep(Duration::from_millis(chance.below(3))).await;
+        tokio::time::sleep(Duration::from_millis(random.below(3))).await;
         referee.leave(claim.share)?;
         client.free(&claim).await?;
     }
@@ -111,7 +111,7 @@ pub(crate) async fn a_release_wakes_another_process(trial: &Trial) -> Checked {
         let (theirs, ours) = (trial.claim(&resource, Share::MUTEX)?, trial.claim(&resource, Share::MUTEX)?);
         taker.hold(&theirs).await?;
         let waiting = trial.client(0).wait(ours.clone());
-        trial.client(0).stand(&resource, 1).await?;
+        trial.client(0).wait_until_queued(&resource, 1).await?;
         tokio::time::sleep(ASLEEP).await;
         let released_at = trial.clock.now();
         taker.release(&theirs).await?;
@@ -119,7 +119,7 @@ pub(crate) async fn a_release_wakes_another_process(trial: &Trial) -> Checked {
         trial.in_time(&taken, released_at, "after a release in another process")?;
         let theirs = trial.claim(&resource, Share::MUTEX)?;
         taker.begin_to_take(&theirs, HANG).await?;
-        trial.client(0).stand(&resource, 1).await?;
+        trial.client(0).wait_until_queued(&resource, 1).await?;
         tokio::time::sleep(ASLEEP).await;
         let released_at = trial.clock.now();
         trial.client(0).free(&ours).await?;
@@ -131,12 +131,12 @@ pub(crate) async fn a_release_wakes_another_process(trial: &Trial) -> Checked {
         }
         taker.release(&theirs).await?;
     }
-    trial.client(1).nobody(&resource, "after all releases").await
+    trial.client(1).expect_no_claims(&resource, "after all releases").await
 }
 
 pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
     let command = trial.taker()?;
-    for share in trial.alone()?.into_iter().chain(trial.together()?) {
+    for share in trial.exclusive_shares()?.into_iter().chain(trial.concurrent_shares()?) {
         let resource = trial.resource(&format!("holder/{share}"))?;
         let mut taker = Taker::start(&command).await?;
         let theirs = trial.short(&resource, share)?;
@@ -150,7 +150,7 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
             trial.client(1).hold(&stay[stay.len() - 1]).await?;
         }
         let waiting = trial.client(0).wait(trial.claim(&resource, blocked)?);
-        trial.client(0).stand(&resource, 1).await?;
+        trial.client(0).wait_until_queued(&resource, 1).await?;
         ensure!(
             !waiting.is_over() || trial.clock.now() >= ends_at,
             "granted beside a holder in another process"
@@ -160,7 +160,8 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
         let claim = waiting.claim.clone();
         let taken = waiting.granted(trial.ttl() + HANG, "after the holder was killed").await?;
         if trial.is_session() {
-            let ends_at = killed_at.after(trial.outlives().map_or(Duration::ZERO, |_| silence(trial)));
+            let ends_at =
+                killed_at.after(trial.lives_without_contact().map_or(Duration::ZERO, |_| silence(trial)));
             trial.in_time(&taken, ends_at, "after the holder was killed")?;
         } else {
             let earliest = asked_at.after(trial.ttl()).before(trial.profile().granularity);
@@ -174,23 +175,23 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
         for claim in &stay {
             trial.client(1).free(claim).await?;
         }
-        trial.client(1).nobody(&resource, "after the successor's release").await?;
+        trial.client(1).expect_no_claims(&resource, "after the successor's release").await?;
     }
     Ok(())
 }
 
-pub(crate) async fn a_killed_waiter_blocks_nobody(trial: &Trial) -> Checked {
+pub(crate) async fn killed_waiter_does_not_block_the_queue(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     let resource = trial.resource("waiter")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     let mut waits = vec![trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?)];
-    trial.client(1).stand(&resource, 1).await?;
+    trial.client(1).wait_until_queued(&resource, 1).await?;
     let mut taker = Taker::start(&command).await?;
     taker.begin_to_take(&trial.short(&resource, Share::MUTEX)?, HANG).await?;
-    trial.client(1).stand(&resource, 2).await?;
+    trial.client(1).wait_until_queued(&resource, 2).await?;
     waits.push(trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?));
-    trial.client(2).stand(&resource, 3).await?;
+    trial.client(2).wait_until_queued(&resource, 3).await?;
     taker.kill().await?;
     let mut free_at = trial.clock.now();
     trial.client(0).free(&holder).await?;
@@ -204,11 +205,11 @@ pub(crate) async fn a_killed_waiter_blocks_nobody(trial: &Trial) -> Checked {
         free_at = trial.clock.now();
         client.free(&claim).await?;
     }
-    // Where nobody passes by, the dead place goes by its own time.
-    nobody_at_last(trial, &resource, "long after a waiter was killed").await
+    // If no other claim contends, the place of the dead waiter ends by its own time.
+    expect_no_claims_at_last(trial, &resource, "long after a waiter was killed").await
 }
 
-/// Waiters that died together cost those that live the silence of one, not of each.
+/// Waiters that died together cost the live ones the silence of one, not of each.
 pub(crate) async fn killed_waiters_are_passed_over_together(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     let command = trial.taker()?;
@@ -216,34 +217,35 @@ pub(crate) async fn killed_waiters_are_passed_over_together(trial: &Trial) -> Ch
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     let mut takers = [Taker::start(&command).await?, Taker::start(&command).await?];
-    for n in 0..DEAD {
+    for n in 0..DEAD_WAITERS {
         // Their own leases and places are long: only that they do not answer shows that they died.
-        takers[n % 2].stand(&trial.claim(&resource, Share::MUTEX)?).await?;
-        trial.client(1).stand(&resource, n + 1).await?;
+        takers[n % 2].enqueue(&trial.claim(&resource, Share::MUTEX)?).await?;
+        trial.client(1).wait_until_queued(&resource, n + 1).await?;
     }
     let lives = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(1).stand(&resource, DEAD + 1).await?;
+    trial.client(1).wait_until_queued(&resource, DEAD_WAITERS + 1).await?;
     for taker in takers {
         taker.kill().await?;
     }
     let free_at = trial.clock.now();
     trial.client(0).free(&holder).await?;
     let claim = lives.claim.clone();
-    let limit = TOGETHER + if trial.is_session() { silence(trial) } else { trial.profile().overrun };
+    let limit =
+        DEAD_WAITERS_LIMIT + if trial.is_session() { silence(trial) } else { trial.profile().overrun };
     let taken = lives.granted(limit + HANG, "behind many that were killed").await?;
     let delay = taken.at.since(free_at);
     if delay > limit {
         return Err(Stop::late(format!(
-            "{DEAD} waiters were killed, and the next was granted {delay:?} later"
+            "{DEAD_WAITERS} waiters were killed, and the next was granted {delay:?} later"
         )));
     }
     trial.client(1).free(&claim).await?;
-    trial.client(0).nobody(&resource, "after those that were killed were passed over").await
+    trial.client(0).expect_no_claims(&resource, "after those that were killed were passed over").await
 }
 
-/// The turn of one that wants more than there is has not come when it dies. A claim that wants less gets it
-/// all the same.
-pub(crate) async fn a_killed_waiter_keeps_nobody_from_what_is_free(trial: &Trial) -> Checked {
+/// The turn of a claim that wants more than is free has not come when it dies. A claim that wants less is
+/// granted nevertheless.
+pub(crate) async fn killed_waiter_does_not_block_free_capacity(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     trial.needs_share(Share::READER)?;
     let resource = trial.resource("room")?;
@@ -251,7 +253,7 @@ pub(crate) async fn a_killed_waiter_keeps_nobody_from_what_is_free(trial: &Trial
     trial.client(0).hold(&holder).await?;
     let mut taker = Taker::start(&command).await?;
     taker.begin_to_take(&trial.short(&resource, Share::WRITER)?, HANG).await?;
-    trial.client(1).stand(&resource, 1).await?;
+    trial.client(1).wait_until_queued(&resource, 1).await?;
     taker.kill().await?;
     let killed_at = trial.clock.now();
     let (beside, what) = (trial.claim(&resource, Share::READER)?, "behind a writer that was killed");
@@ -259,19 +261,19 @@ pub(crate) async fn a_killed_waiter_keeps_nobody_from_what_is_free(trial: &Trial
     trial.in_time(&taken, killed_at.after(silence(trial)), what)?;
     trial.client(1).free(&beside).await?;
     trial.client(0).free(&holder).await?;
-    nobody_at_last(trial, &resource, "long after a writer that waited was killed").await
+    expect_no_claims_at_last(trial, &resource, "long after a writer that waited was killed").await
 }
 
 /// Killed at any instant of taking and releasing, a process leaves the resource usable, and its fences used
 /// up.
-pub(crate) async fn a_kill_at_any_instant_leaves_order(trial: &Trial) -> Checked {
+pub(crate) async fn kill_at_any_instant_leaves_no_damage(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     let resource = trial.resource("instant")?;
-    let mut chance = Chance::new()?;
+    let mut random = Random::new()?;
     let mut last: Option<Fence> = None;
     for _ in 0..KILLS {
         let mut taker = Taker::start(&command).await?;
-        let end = trial.clock.now().after(Duration::from_micros(chance.below(20_000)));
+        let end = trial.clock.now().after(Duration::from_micros(random.below(20_000)));
         let mut claim = trial.short(&resource, Share::MUTEX)?;
         taker.begin_to_take(&claim, trial.ttl()).await?;
         while trial.clock.now() < end {
@@ -301,12 +303,12 @@ pub(crate) async fn a_kill_at_any_instant_leaves_order(trial: &Trial) -> Checked
         trial.client(0).free(&ours).await?;
     }
     // What the last of them had asked for may be carried out after its death.
-    nobody_at_last(trial, &resource, "long after all were killed").await
+    expect_no_claims_at_last(trial, &resource, "long after all were killed").await
 }
 
 pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
     let command = trial.taker()?;
-    let Some(outlives) = trial.outlives() else {
+    let Some(lifetime) = trial.lives_without_contact() else {
         return Err(Stop::OptedOut("a session keeps its claims, not a lease".to_owned()));
     };
     let resource = trial.resource("stopped")?;
@@ -315,11 +317,11 @@ pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
     let fence = taker.hold(&theirs).await?;
     taker.stop().await?;
     let ours = trial.claim(&resource, Share::MUTEX)?;
-    let wait = outlives + trial.profile().granularity + HANG;
+    let wait = lifetime + trial.profile().granularity + HANG;
     let taken = trial.client(0).take_within(&ours, wait, "after the lease of a stopped holder").await?;
     let rising = taken.grant.fence.is_none() || taken.grant.fence > fence;
     ensure!(rising, "{:?} was granted after {fence:?}", taken.grant.fence);
-    taker.go_on()?;
+    taker.resume()?;
     let answer = renewed_at_last(trial, &mut taker, &theirs).await?;
     ensure!(answer == "lost", "the renewal of a lease that another has now answered {answer:?}");
     let answer = taker.release(&theirs).await?;
@@ -333,7 +335,7 @@ pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
 pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     trial.needs_session()?;
-    if trial.outlives().is_some() {
+    if trial.lives_without_contact().is_some() {
         return Err(Stop::OptedOut("its session ends unless it is heard of".to_owned()));
     }
     let resource = trial.resource("stopped")?;
@@ -345,7 +347,7 @@ pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked
     tokio::time::sleep(trial.ttl() * 2).await;
     ensure!(!waiting.is_over(), "granted while the holder is only stopped");
     trial.client(1).refused(&trial.claim(&resource, Share::MUTEX)?).await?;
-    taker.go_on()?;
+    taker.resume()?;
     let answer = taker.renew(&theirs).await?;
     ensure!(answer == "alive" || answer == "renewed", "the renewal of a living session answered {answer:?}");
     let released_at = trial.clock.now();
@@ -370,8 +372,8 @@ async fn renewed_at_last(trial: &Trial, taker: &mut Taker, claim: &Claim) -> Che
     }
 }
 
-/// Checks that nobody is left once all that the dead had asked for has ended by its own time.
-async fn nobody_at_last(trial: &Trial, resource: &Resource, why: &str) -> Checked {
+/// Checks that no claim is left once all claims of killed processes have ended by their own time.
+async fn expect_no_claims_at_last(trial: &Trial, resource: &Resource, why: &str) -> Checked {
     let patience = patience_for(&trial.clock, silence(trial).max(trial.ttl()) + CALL_GRACE * 2);
     while !patience.is_ended() {
         let seen = trial.client(3).look(resource).await?;
@@ -380,7 +382,7 @@ async fn nobody_at_last(trial: &Trial, resource: &Resource, why: &str) -> Checke
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    trial.client(3).nobody(resource, why).await
+    trial.client(3).expect_no_claims(resource, why).await
 }
 
 /// Returns for how long a place may be in the way after its process died.
@@ -405,7 +407,7 @@ const ASLEEP: Duration = Duration::from_millis(30);
 const KILLS: usize = 8;
 
 /// The number of waiters that die together. One by one they would cost a second each.
-const DEAD: usize = 16;
+const DEAD_WAITERS: usize = 16;
 /// Two seconds are promised. No machine is so busy that it takes four times as long, and one by one they
 /// take twice that.
-const TOGETHER: Duration = Duration::from_secs(8);
+const DEAD_WAITERS_LIMIT: Duration = Duration::from_secs(8);

@@ -14,7 +14,7 @@ pub(crate) async fn a_released_claim_is_not_renewed(trial: &Trial) -> Checked {
     let grant = client.hold(&claim).await?;
     client.free(&claim).await?;
     client.lost(&claim, &grant.proof, "a released claim").await?;
-    client.nobody(&resource, "after the renewal of a released claim").await?;
+    client.expect_no_claims(&resource, "after the renewal of a released claim").await?;
     let next = trial.claim(&resource, Share::MUTEX)?;
     let held = trial.client(1).hold(&next).await?;
     client.lost(&claim, &grant.proof, "a released claim with a successor").await?;
@@ -41,19 +41,19 @@ pub(crate) async fn an_expired_claim_is_not_renewed(trial: &Trial) -> Checked {
 
 /// The answer to the renewal of a claim that only waits is the backend's affair; it must not make it a
 /// holder.
-pub(crate) async fn a_waiting_claim_is_not_made_a_holder(trial: &Trial) -> Checked {
+pub(crate) async fn renewal_does_not_grant_a_waiting_claim(trial: &Trial) -> Checked {
     let resource = trial.resource("waiting")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(1).stand(&resource, 1).await?;
+    trial.client(1).wait_until_queued(&resource, 1).await?;
     let answer = trial.client(1).renew(&waiting.claim, &leasehold_core::Proof::none()).await?;
     ensure!(
         !matches!(answer, Renewal::Renewed),
         "the renewal of a claim that only waits answered {answer:?}"
     );
     let seen = trial.client(2).look(&resource).await?;
-    let holders: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();
+    let holders: Vec<_> = seen.holders.iter().map(|info| info.id).collect();
     ensure!(holders == [holder.id], "held by {:?}", seen.holders);
     waiting.give_up(AT_ONCE, "a waiting claim that was renewed").await?;
     trial.client(0).free(&holder).await

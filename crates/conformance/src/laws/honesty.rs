@@ -9,8 +9,8 @@ use crate::clock::patience_for;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
-pub(crate) async fn ended_patience_means_one_look(trial: &Trial) -> Checked {
-    for share in trial.alone()? {
+pub(crate) async fn ended_patience_means_one_attempt(trial: &Trial) -> Checked {
+    for share in trial.exclusive_shares()? {
         let resource = trial.resource(&format!("look/{share}"))?;
         let holder = trial.claim(&resource, share)?;
         trial.client(0).hold(&holder).await?;
@@ -28,7 +28,7 @@ pub(crate) async fn ended_patience_means_one_look(trial: &Trial) -> Checked {
     Ok(())
 }
 
-pub(crate) async fn a_wait_comes_back_when_patience_ends(trial: &Trial) -> Checked {
+pub(crate) async fn wait_returns_when_patience_ends(trial: &Trial) -> Checked {
     let resource = trial.resource("ends")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
@@ -53,7 +53,7 @@ pub(crate) async fn a_wait_comes_back_when_patience_ends(trial: &Trial) -> Check
     trial.client(0).free(&holder).await
 }
 
-pub(crate) async fn fifty_waits_come_back_together(trial: &Trial) -> Checked {
+pub(crate) async fn fifty_waits_return_together(trial: &Trial) -> Checked {
     let resource = trial.resource("fifty")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
@@ -63,7 +63,7 @@ pub(crate) async fn fifty_waits_come_back_together(trial: &Trial) -> Checked {
         let claim = trial.claim(&resource, Share::MUTEX)?;
         waits.push(trial.client(n).wait_with(claim, patience.clone()));
     }
-    trial.client(0).stand(&resource, WAITS).await?;
+    trial.client(0).wait_until_queued(&resource, WAITS).await?;
     let ended_at = trial.clock.now();
     patience.end();
     for waiting in waits {
@@ -75,7 +75,7 @@ pub(crate) async fn fifty_waits_come_back_together(trial: &Trial) -> Checked {
         return Err(Stop::late(format!("fifty waits came back {took:?} after their patience ended")));
     }
     trial.client(0).free(&holder).await?;
-    trial.client(1).nobody(&resource, "after fifty waits").await
+    trial.client(1).expect_no_claims(&resource, "after fifty waits").await
 }
 
 /// A wait whose turn comes is granted before its patience ends, and says so.
@@ -86,7 +86,7 @@ pub(crate) async fn a_grant_in_time_is_reported(trial: &Trial) -> Checked {
     let before = trial.clock.now();
     let claim = trial.claim(&resource, Share::MUTEX)?;
     let waiting = trial.client(1).wait(claim.clone());
-    trial.client(1).stand(&resource, 1).await?;
+    trial.client(1).wait_until_queued(&resource, 1).await?;
     trial.client(0).free(&holder).await?;
     let taken = waiting.granted(HANG, "after the release").await?;
     // Validity is counted from there: a moment too late would count a lease as longer than it is.
@@ -126,7 +126,7 @@ pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checke
             let right = matches!(failure.kind, FailureKind::Invalid | FailureKind::Unsupported);
             ensure!(right, "a ttl beyond the profile must fail as Invalid, not as {failure:?}");
             ensure!(failure.effect == Effect::None, "a refused request says that it may have taken effect");
-            trial.client(1).nobody(&resource, "after a refused ttl").await
+            trial.client(1).expect_no_claims(&resource, "after a refused ttl").await
         }
     }
 }

@@ -6,8 +6,8 @@ use crate::client::AT_ONCE;
 use crate::stop::{Checked, ensure};
 use crate::trial::Trial;
 
-pub(crate) async fn a_granted_claim_asks_again(trial: &Trial) -> Checked {
-    for share in trial.alone()?.into_iter().chain(trial.together()?) {
+pub(crate) async fn repeated_contend_returns_the_same_grant(trial: &Trial) -> Checked {
+    for share in trial.exclusive_shares()?.into_iter().chain(trial.concurrent_shares()?) {
         let resource = trial.resource(&format!("again/{share}"))?;
         let (client, claim) = (trial.client(0), trial.claim(&resource, share)?);
         let first = client.hold(&claim).await?;
@@ -18,7 +18,7 @@ pub(crate) async fn a_granted_claim_asks_again(trial: &Trial) -> Checked {
         let seen = client.look(&resource).await?;
         ensure!(seen.holders.len() == 1, "{share}: one claim holds {} times: {seen:?}", seen.holders.len());
         client.free(&claim).await?;
-        client.nobody(&resource, "after one release of a claim that asked four times").await?;
+        client.expect_no_claims(&resource, "after one release of a claim that asked four times").await?;
     }
     Ok(())
 }
@@ -40,15 +40,15 @@ pub(crate) async fn a_repeated_claim_takes_its_weight_once(trial: &Trial) -> Che
     Ok(())
 }
 
-pub(crate) async fn a_second_release_finds_it_gone(trial: &Trial) -> Checked {
-    for share in trial.alone()?.into_iter().chain(trial.together()?) {
+pub(crate) async fn second_release_answers_gone(trial: &Trial) -> Checked {
+    for share in trial.exclusive_shares()?.into_iter().chain(trial.concurrent_shares()?) {
         let resource = trial.resource(&format!("twice/{share}"))?;
         let (client, claim) = (trial.client(0), trial.claim(&resource, share)?);
         client.gone(&claim, "a claim that never arrived").await?;
         client.hold(&claim).await?;
         client.free(&claim).await?;
         client.gone(&claim, "a claim released before").await?;
-        client.nobody(&resource, "after two releases").await?;
+        client.expect_no_claims(&resource, "after two releases").await?;
     }
     Ok(())
 }
@@ -73,12 +73,12 @@ pub(crate) async fn a_waiting_claim_keeps_one_place(trial: &Trial) -> Checked {
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     let first = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(1).stand(&resource, 1).await?;
+    trial.client(1).wait_until_queued(&resource, 1).await?;
     let second = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(2).stand(&resource, 2).await?;
+    trial.client(2).wait_until_queued(&resource, 2).await?;
     for _ in 0..20 {
         let seen = trial.client(3).look(&resource).await?;
-        let places = |id| seen.waiting.iter().filter(|standing| standing.id == id).count();
+        let places = |id| seen.waiting.iter().filter(|info| info.id == id).count();
         ensure!(
             seen.waiting.len() <= 2,
             "two claims wait in {} places: {:?}",
@@ -94,7 +94,7 @@ pub(crate) async fn a_waiting_claim_keeps_one_place(trial: &Trial) -> Checked {
     }
     trial.client(0).free(&holder).await?;
     trial.drain(vec![first, second], AT_ONCE, "after the release").await?;
-    trial.client(0).nobody(&resource, "after all releases").await
+    trial.client(0).expect_no_claims(&resource, "after all releases").await
 }
 
 /// A claim whose first answer was lost repeats its request while it is already queued, and keeps its place.
@@ -112,10 +112,10 @@ pub(crate) async fn a_repeated_wait_keeps_its_place(trial: &Trial) -> Checked {
         ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
     }
     let seen = trial.client(0).look(&resource).await?;
-    let line: Vec<_> = seen.waiting.iter().map(|standing| standing.id).collect();
+    let line: Vec<_> = seen.waiting.iter().map(|info| info.id).collect();
     ensure!(line == [first.id, second.id], "the line changed: {:?}", seen.waiting);
     for (client, claim) in [(1, &first), (2, &second), (0, &holder)] {
         trial.client(client).free(claim).await?;
     }
-    trial.client(0).nobody(&resource, "after all releases").await
+    trial.client(0).expect_no_claims(&resource, "after all releases").await
 }

@@ -14,7 +14,8 @@ use crate::trial::Trial;
 
 pub(crate) async fn fences_rise_over_two_hundred_grants(trial: &Trial) -> Checked {
     let resource = trial.resource("fences")?;
-    let shares: Vec<Share> = trial.alone()?.into_iter().chain(trial.together()?).collect();
+    let shares: Vec<Share> =
+        trial.exclusive_shares()?.into_iter().chain(trial.concurrent_shares()?).collect();
     let mut last = None;
     for n in 0..GRANTS {
         let claim = trial.claim(&resource, shares[n % shares.len()])?;
@@ -35,7 +36,7 @@ pub(crate) async fn fences_rise_over_two_hundred_grants(trial: &Trial) -> Checke
 }
 
 pub(crate) async fn fences_rise_among_holders_together(trial: &Trial) -> Checked {
-    for share in trial.together()? {
+    for share in trial.concurrent_shares()? {
         let resource = trial.resource(&format!("together/{share}"))?;
         let (mut held, mut last) = (Vec::new(), None);
         for n in 0..30 {
@@ -66,15 +67,15 @@ pub(crate) async fn a_fence_survives_the_end_of_a_lease(trial: &Trial) -> Checke
         let taken = trial.client(n).take_within(&claim, wait, "after the lease ran out").await?;
         rises(trial, &taken.grant, &mut last)?;
     }
-    // Also where nobody asks until long after the end.
+    // Also if no claim contends until long after the end.
     tokio::time::sleep(trial.ttl() + trial.profile().granularity + Duration::from_millis(200)).await;
     let claim = trial.claim(&resource, Share::MUTEX)?;
     rises(trial, &trial.client(3).hold(&claim).await?, &mut last)
 }
 
-pub(crate) async fn a_line_of_ten_is_granted_in_order(trial: &Trial) -> Checked {
+pub(crate) async fn queue_of_ten_is_granted_in_order(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
-    for share in trial.alone()? {
+    for share in trial.exclusive_shares()? {
         let resource = trial.resource(&format!("line/{share}"))?;
         let holder = trial.claim(&resource, share)?;
         trial.client(0).hold(&holder).await?;
@@ -90,7 +91,7 @@ pub(crate) async fn a_line_of_ten_is_granted_in_order(trial: &Trial) -> Checked 
                 order.lock().await.push(n);
                 client.free(&claim).await
             }));
-            trial.client(0).stand(&resource, n + 1).await?;
+            trial.client(0).wait_until_queued(&resource, n + 1).await?;
         }
         let watch = Watch::start(trial.client(0), &resource);
         trial.client(0).free(&holder).await?;
@@ -154,11 +155,11 @@ pub(crate) async fn readers_do_not_pass_a_waiting_writer(trial: &Trial) -> Check
     let reader = trial.claim(&resource, Share::READER)?;
     trial.client(0).hold(&reader).await?;
     let writer = trial.client(1).wait(trial.claim(&resource, Share::WRITER)?);
-    trial.client(1).stand(&resource, 1).await?;
+    trial.client(1).wait_until_queued(&resource, 1).await?;
     // Neither one that only looks nor one that waits may pass.
     trial.client(2).refused(&trial.claim(&resource, Share::READER)?).await?;
     let late = trial.client(3).wait(trial.claim(&resource, Share::READER)?);
-    trial.client(3).stand(&resource, 2).await?;
+    trial.client(3).wait_until_queued(&resource, 2).await?;
     tokio::time::sleep(PAUSE).await;
     ensure!(!late.is_over() && !writer.is_over(), "granted although a reader holds and a writer waits");
     trial.client(0).free(&reader).await?;
@@ -182,7 +183,7 @@ pub(crate) async fn small_claims_do_not_pass_a_large_one(trial: &Trial) -> Check
     let holder = trial.claim(&resource, small)?;
     trial.client(0).hold(&holder).await?;
     let waiting = trial.client(1).wait(trial.claim(&resource, large)?);
-    trial.client(1).stand(&resource, 1).await?;
+    trial.client(1).wait_until_queued(&resource, 1).await?;
     for n in 2..5 {
         trial.client(n).refused(&trial.claim(&resource, small)?).await?;
     }
@@ -193,14 +194,14 @@ pub(crate) async fn small_claims_do_not_pass_a_large_one(trial: &Trial) -> Check
 }
 
 /// The hint says how many are ahead, holders included, where it says anything.
-pub(crate) async fn the_hint_counts_those_ahead(trial: &Trial) -> Checked {
+pub(crate) async fn hint_counts_the_claims_ahead(trial: &Trial) -> Checked {
     let resource = trial.resource("ahead")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     ahead(trial, &resource, 1).await?;
     if trial.is_fifo() {
         let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
-        trial.client(1).stand(&resource, 1).await?;
+        trial.client(1).wait_until_queued(&resource, 1).await?;
         ahead(trial, &resource, 2).await?;
         waiting.give_up(AT_ONCE, "a wait behind a holder").await?;
     }

@@ -2,20 +2,20 @@
 
 use leasehold_core::{Claim, Grant, Proof, Share};
 
-use crate::chance;
 use crate::client::AT_ONCE;
+use crate::random;
 use crate::stop::{Checked, ensure};
 use crate::trial::Trial;
 
-pub(crate) async fn a_stranger_ends_and_renews_nothing(trial: &Trial) -> Checked {
-    for share in trial.alone()?.into_iter().chain(trial.together()?) {
+pub(crate) async fn unknown_id_ends_and_renews_nothing(trial: &Trial) -> Checked {
+    for share in trial.exclusive_shares()?.into_iter().chain(trial.concurrent_shares()?) {
         let resource = trial.resource(&format!("stranger/{share}"))?;
         let claim = trial.claim(&resource, share)?;
         let grant = trial.client(0).hold(&claim).await?;
         for client in trial.clients() {
-            let stranger = Claim { id: chance::id()?, ..claim.clone() };
-            client.gone(&stranger, "a stranger's claim").await?;
-            client.lost(&stranger, &Proof::none(), "a stranger's claim").await?;
+            let unknown = Claim { id: random::id()?, ..claim.clone() };
+            client.gone(&unknown, "a stranger's claim").await?;
+            client.lost(&unknown, &Proof::none(), "a stranger's claim").await?;
         }
         untouched(trial, &claim, &grant).await?;
         trial.client(0).free(&claim).await?;
@@ -36,7 +36,7 @@ pub(crate) async fn a_claim_is_nothing_on_another_resource(trial: &Trial) -> Che
     trial.client(0).free(&yours).await
 }
 
-pub(crate) async fn a_late_release_spares_the_successor(trial: &Trial) -> Checked {
+pub(crate) async fn late_release_does_not_end_the_successor(trial: &Trial) -> Checked {
     let resource = trial.resource("late")?;
     let first = trial.claim(&resource, Share::MUTEX)?;
     let old = trial.client(0).hold(&first).await?;
@@ -49,7 +49,7 @@ pub(crate) async fn a_late_release_spares_the_successor(trial: &Trial) -> Checke
     trial.client(0).free(&second).await
 }
 
-pub(crate) async fn an_expired_holder_spares_the_successor(trial: &Trial) -> Checked {
+pub(crate) async fn expired_holder_does_not_end_the_successor(trial: &Trial) -> Checked {
     trial.needs_lease()?;
     let resource = trial.resource("expired")?;
     let first = trial.short(&resource, Share::MUTEX)?;
@@ -69,13 +69,13 @@ pub(crate) async fn a_waiting_claim_does_not_free_the_holder(trial: &Trial) -> C
     let holder = trial.claim(&resource, Share::MUTEX)?;
     let grant = trial.client(0).hold(&holder).await?;
     let other = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(2).stand(&resource, 1).await?;
+    trial.client(2).wait_until_queued(&resource, 1).await?;
     trial.client(1).leave_by_release(&trial.claim(&resource, Share::MUTEX)?, 2).await?;
     untouched(trial, &holder, &grant).await?;
     ensure!(!other.is_over(), "the end of one wait ended another");
     if trial.is_fifo() {
         let seen = trial.client(3).look(&resource).await?;
-        let line: Vec<_> = seen.waiting.iter().map(|standing| standing.id).collect();
+        let line: Vec<_> = seen.waiting.iter().map(|info| info.id).collect();
         ensure!(line == [other.claim.id], "the end of one wait left the line {:?}", seen.waiting);
     }
     let claim = other.give_up(AT_ONCE, "a wait behind a holder").await?;
@@ -83,8 +83,8 @@ pub(crate) async fn a_waiting_claim_does_not_free_the_holder(trial: &Trial) -> C
     trial.client(0).free(&holder).await
 }
 
-pub(crate) async fn one_of_several_holders_leaves_alone(trial: &Trial) -> Checked {
-    for share in trial.together()? {
+pub(crate) async fn release_of_one_holder_keeps_the_others(trial: &Trial) -> Checked {
+    for share in trial.concurrent_shares()? {
         let resource = trial.resource(&format!("several/{share}"))?;
         let mut held = Vec::new();
         for n in 0..3 {
@@ -94,7 +94,7 @@ pub(crate) async fn one_of_several_holders_leaves_alone(trial: &Trial) -> Checke
         }
         trial.client(1).free(&held[1].0).await?;
         let seen = trial.client(3).look(&resource).await?;
-        let holders: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();
+        let holders: Vec<_> = seen.holders.iter().map(|info| info.id).collect();
         let stay = [held[0].0.id, held[2].0.id];
         let right = holders.len() == 2 && stay.iter().all(|id| holders.contains(id));
         ensure!(right, "after one of three left, {:?} hold", seen.holders);
@@ -107,11 +107,11 @@ pub(crate) async fn one_of_several_holders_leaves_alone(trial: &Trial) -> Checke
     Ok(())
 }
 
-/// Checks that the claim holds as it did, and nobody else does. It is asked from the connection that holds
+/// Checks that the claim holds as it did, and no other does. It is asked from the connection that holds
 /// it.
 async fn untouched(trial: &Trial, claim: &Claim, grant: &Grant) -> Checked {
     let seen = trial.client(1).look(&claim.resource).await?;
-    let holders: Vec<_> = seen.holders.iter().map(|standing| standing.id).collect();
+    let holders: Vec<_> = seen.holders.iter().map(|info| info.id).collect();
     ensure!(holders == [claim.id], "held by {:?}", seen.holders);
     let again = trial.client(0).hold(claim).await?;
     ensure!(
@@ -120,8 +120,8 @@ async fn untouched(trial: &Trial, claim: &Claim, grant: &Grant) -> Checked {
         grant.fence,
         again.fence
     );
-    if trial.meet(claim.share, Share::MUTEX) {
-        let other = Claim { id: chance::id()?, share: Share::MUTEX, ..claim.clone() };
+    if trial.interact(claim.share, Share::MUTEX) {
+        let other = Claim { id: random::id()?, share: Share::MUTEX, ..claim.clone() };
         trial.client(2).refused(&other).await?;
     }
     Ok(())

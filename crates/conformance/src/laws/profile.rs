@@ -11,7 +11,7 @@ use crate::clock::patience_for;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
-pub(crate) async fn it_is_the_same_on_every_connection(trial: &Trial) -> Checked {
+pub(crate) async fn promises_are_the_same_on_every_connection(trial: &Trial) -> Checked {
     let profile = trial.profile();
     for client in trial.clients() {
         let other = client.backend.profile();
@@ -30,7 +30,7 @@ pub(crate) async fn it_is_the_same_on_every_connection(trial: &Trial) -> Checked
     Ok(())
 }
 
-pub(crate) async fn shares_beyond_it_are_refused(trial: &Trial) -> Checked {
+pub(crate) async fn shares_beyond_the_profile_are_refused(trial: &Trial) -> Checked {
     let shares = [Share::MUTEX, Share::READER, Share::WRITER, Share::permits(1, 3)?, Share::permits(3, 3)?];
     for (n, share) in shares.into_iter().enumerate() {
         let resource = trial.resource(&format!("share/{n}"))?;
@@ -50,24 +50,24 @@ pub(crate) async fn shares_beyond_it_are_refused(trial: &Trial) -> Checked {
                 ensure!(right, "{share} must fail as Unsupported without effect, not as {failure:?}");
             }
         }
-        trial.client(1).nobody(&resource, "after a refused share").await?;
+        trial.client(1).expect_no_claims(&resource, "after a refused share").await?;
     }
     Ok(())
 }
 
-pub(crate) async fn fences_are_there_exactly_if_it_says_so(trial: &Trial) -> Checked {
+pub(crate) async fn fences_exist_exactly_if_the_profile_says_so(trial: &Trial) -> Checked {
     let resource = trial.resource("fence")?;
     let (client, claim) = (trial.client(0), trial.claim(&resource, Share::MUTEX)?);
     let grant = client.hold(&claim).await?;
     let promised = trial.profile().fencing > FenceGrade::None;
     ensure!(grant.fence.is_some() == promised, "it says {}, and {:?}", trial.profile().fencing, grant.fence);
     let seen = client.look(&resource).await?;
-    let shown = seen.holders.iter().find(|standing| standing.id == claim.id).map(|standing| standing.fence);
+    let shown = seen.holders.iter().find(|info| info.id == claim.id).map(|info| info.fence);
     ensure!(shown == Some(grant.fence), "granted {:?}, shown {shown:?}", grant.fence);
     client.free(&claim).await
 }
 
-pub(crate) async fn a_note_is_shown_as_far_as_it_says(trial: &Trial) -> Checked {
+pub(crate) async fn note_is_shown_up_to_its_promised_length(trial: &Trial) -> Checked {
     let promised = trial.profile().note_max;
     ensure!(promised <= Note::MAX_BYTES, "{promised} bytes are more than a note can have");
     // Of letters that a cut may halve, and of what more than one way of writing down has to write longer.
@@ -79,8 +79,8 @@ pub(crate) async fn a_note_is_shown_as_far_as_it_says(trial: &Trial) -> Checked 
             let claim = Claim { note, ..trial.claim(&resource, Share::MUTEX)? };
             trial.client(0).hold(&claim).await?;
             let seen = trial.client(1).look(&resource).await?;
-            let shown = seen.holders.iter().find(|standing| standing.id == claim.id);
-            let shown = shown.map(|standing| standing.note.as_str()).unwrap_or_default();
+            let shown = seen.holders.iter().find(|info| info.id == claim.id);
+            let shown = shown.map(|info| info.note.as_str()).unwrap_or_default();
             let whole = claim.note.as_str();
             let end = (0..=promised.min(bytes)).rev().find(|end| whole.is_char_boundary(*end));
             ensure!(
@@ -94,7 +94,7 @@ pub(crate) async fn a_note_is_shown_as_far_as_it_says(trial: &Trial) -> Checked 
     Ok(())
 }
 
-pub(crate) async fn a_poller_answers_at_once_and_says_when(trial: &Trial) -> Checked {
+pub(crate) async fn polling_backend_answers_at_once_with_a_retry_delay(trial: &Trial) -> Checked {
     trial.needs_polling()?;
     let resource = trial.resource("polls")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
@@ -125,7 +125,7 @@ pub(crate) async fn a_poller_answers_at_once_and_says_when(trial: &Trial) -> Che
 }
 
 /// A backend that says that it waits must not make its callers ask again and again.
-pub(crate) async fn a_waiter_is_not_a_poller(trial: &Trial) -> Checked {
+pub(crate) async fn notifying_backend_blocks_until_something_changes(trial: &Trial) -> Checked {
     if trial.profile().waiting == WaitMode::Polls {
         return Err(Stop::OptedOut("it polls".to_owned()));
     }
@@ -180,7 +180,7 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
     );
     loop {
         let asked_at = trial.clock.now();
-        let other = Claim { id: crate::chance::id()?, ..claim.clone() };
+        let other = Claim { id: crate::random::id()?, ..claim.clone() };
         let granted = trial.client(1).try_take(&other).await?.is_some();
         let now = trial.clock.now();
         if granted {
@@ -193,7 +193,7 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
 }
 
 /// A wait without end for a free lock ends at once, no matter which way of waiting the profile names.
-pub(crate) async fn what_is_free_is_granted_at_once(trial: &Trial) -> Checked {
+pub(crate) async fn free_resource_is_granted_at_once(trial: &Trial) -> Checked {
     let forever = Patience::unlimited(trial.clock.clone());
     for n in 0..4 {
         let resource = trial.resource(&format!("free/{n}"))?;

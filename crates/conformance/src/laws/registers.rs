@@ -2,8 +2,8 @@
 //! waited for.
 
 mod history;
+mod steps;
 mod time;
-mod words;
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 pub(crate) use history::{
-    no_addition_is_lost, of_many_writes_on_one_state_one_succeeds, values_are_seen_whole,
-    what_was_written_is_one_chain,
+    no_addition_is_lost, of_many_writes_on_one_state_one_succeeds, successful_writes_form_one_chain,
+    values_are_never_read_by_half,
 };
+use steps::{present, put, read, remove, store, swap, unwritten_stamp, write};
 pub(crate) use time::{
-    a_change_wakes_who_waits, a_value_is_forgotten_in_time_and_not_earlier,
-    no_change_is_lost_between_look_and_wait, one_who_waits_comes_back_when_patience_ends,
-    the_end_of_a_value_wakes_who_waits, what_was_seen_long_ago_is_answered_at_once,
+    a_value_is_forgotten_in_time_and_not_earlier, end_of_a_value_wakes_its_waiters,
+    no_change_is_lost_between_check_and_wait, register_change_wakes_its_waiters,
+    register_wait_returns_when_patience_ends, waiter_with_an_old_state_is_answered_at_once,
 };
-use words::{at_rest, present, put, read, remove, store, swap, write};
 
-pub(crate) async fn it_is_the_same_on_every_connection(trial: &Trial) -> Checked {
+pub(crate) async fn promises_are_the_same_on_every_connection(trial: &Trial) -> Checked {
     let promise = store(trial.client(0))?.promise().clone();
     ensure!(promise.max_bytes >= LEAST, "values of {} bytes are too short for anything", promise.max_bytes);
     for client in trial.clients() {
@@ -35,10 +35,10 @@ pub(crate) async fn it_is_the_same_on_every_connection(trial: &Trial) -> Checked
     Ok(())
 }
 
-pub(crate) async fn a_value_stands_until_it_is_removed(trial: &Trial) -> Checked {
+pub(crate) async fn value_is_kept_until_it_is_removed(trial: &Trial) -> Checked {
     let at = trial.resource("stands")?;
     let (one, other) = (trial.client(0), trial.client(1));
-    let nothing = at_rest(one, &at).await?;
+    let nothing = unwritten_stamp(one, &at).await?;
     for value in [&b"first"[..], b"second"] {
         let before = read(one, &at).await?.stamp;
         let stamp = swap(one, &at, &before, Some(value)).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn a_value_stands_until_it_is_removed(trial: &Trial) -> Checked
 pub(crate) async fn a_stale_stamp_never_writes(trial: &Trial) -> Checked {
     let at = trial.resource("stale")?;
     let client = trial.client(0);
-    let mut past = vec![at_rest(client, &at).await?];
+    let mut past = vec![unwritten_stamp(client, &at).await?];
     for value in [Some(&b"a"[..]), Some(b"b"), None, Some(b"a"), Some(b"a")] {
         let seen = read(client, &at).await?;
         let written = swap(client, &at, &seen.stamp, value).await?;
@@ -101,7 +101,7 @@ pub(crate) async fn no_two_writes_have_one_stamp(trial: &Trial) -> Checked {
     Ok(())
 }
 
-pub(crate) async fn every_value_comes_back_byte_for_byte(trial: &Trial) -> Checked {
+pub(crate) async fn every_value_reads_back_byte_for_byte(trial: &Trial) -> Checked {
     let at = trial.resource("bytes")?;
     let max = store(trial.client(0))?.promise().max_bytes;
     let all: Vec<u8> = (0..=255).cycle().take(1021).collect();
@@ -146,11 +146,11 @@ pub(crate) async fn registers_of_different_names_are_different(trial: &Trial) ->
     Ok(())
 }
 
-pub(crate) async fn a_lock_and_a_register_of_one_name_are_strangers(trial: &Trial) -> Checked {
+pub(crate) async fn lock_and_register_of_one_name_are_independent(trial: &Trial) -> Checked {
     let at = trial.resource("both")?;
     let (one, other) = (trial.client(0), trial.client(1));
     write(one, &at, b"before").await?;
-    one.nobody(&at, "a register was written").await?;
+    one.expect_no_claims(&at, "a register was written").await?;
     let claim = trial.claim(&at, Share::MUTEX)?;
     let held = one.hold(&claim).await?;
     ensure!(present(other, &at).await?.0 == b"before", "a grant changed the register");

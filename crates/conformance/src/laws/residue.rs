@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use leasehold_core::{Share, Step};
 
-use crate::chance::Chance;
 use crate::client::{AT_ONCE, HANG, within};
 use crate::clock::{briefly, patience_for};
+use crate::random::Random;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
-pub(crate) async fn a_look_leaves_no_place(trial: &Trial) -> Checked {
+pub(crate) async fn contend_without_patience_leaves_no_place(trial: &Trial) -> Checked {
     let resource = trial.resource("look")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     for n in 1..5 {
         trial.client(n).refused(&trial.claim(&resource, Share::MUTEX)?).await?;
-        nobody_waits(trial, &resource, "after a look at what is held").await?;
+        expect_no_waiters(trial, &resource, "after a look at what is held").await?;
     }
     trial.client(0).free(&holder).await?;
-    trial.client(1).nobody(&resource, "after looks and a release").await?;
+    trial.client(1).expect_no_claims(&resource, "after looks and a release").await?;
     let next = trial.claim(&resource, Share::MUTEX)?;
     trial.client(2).hold(&next).await?;
     trial.client(2).free(&next).await
@@ -42,10 +42,10 @@ pub(crate) async fn an_ended_wait_leaves_no_place(trial: &Trial) -> Checked {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    nobody_waits(trial, &resource, "after a wait whose patience ended").await?;
+    expect_no_waiters(trial, &resource, "after a wait whose patience ended").await?;
     trial.client(1).gone(&claim, "a wait whose patience ended").await?;
     trial.client(0).free(&holder).await?;
-    trial.client(2).nobody(&resource, "after a wait and a release").await
+    trial.client(2).expect_no_claims(&resource, "after a wait and a release").await
 }
 
 pub(crate) async fn a_released_wait_leaves_no_place(trial: &Trial) -> Checked {
@@ -54,10 +54,10 @@ pub(crate) async fn a_released_wait_leaves_no_place(trial: &Trial) -> Checked {
     trial.client(0).hold(&holder).await?;
     let claim = trial.claim(&resource, Share::MUTEX)?;
     trial.client(1).leave_by_release(&claim, 1).await?;
-    nobody_waits(trial, &resource, "after the release of a waiting claim").await?;
+    expect_no_waiters(trial, &resource, "after the release of a waiting claim").await?;
     trial.client(1).gone(&claim, "a waiting claim released before").await?;
     trial.client(0).free(&holder).await?;
-    trial.client(2).nobody(&resource, "after both releases").await
+    trial.client(2).expect_no_claims(&resource, "after both releases").await
 }
 
 pub(crate) async fn two_hundred_cancelled_waits_leave_nothing(trial: &Trial) -> Checked {
@@ -65,9 +65,9 @@ pub(crate) async fn two_hundred_cancelled_waits_leave_nothing(trial: &Trial) -> 
     let holder = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     cancel_waits(trial, &resource, WAITS).await?;
-    nobody_waits(trial, &resource, "after two hundred cancelled waits").await?;
+    expect_no_waiters(trial, &resource, "after two hundred cancelled waits").await?;
     trial.client(0).free(&holder).await?;
-    trial.client(1).nobody(&resource, "after two hundred cancelled waits and a release").await?;
+    trial.client(1).expect_no_claims(&resource, "after two hundred cancelled waits and a release").await?;
     let next = trial.claim(&resource, Share::MUTEX)?;
     trial.client(2).hold(&next).await?;
     trial.client(2).free(&next).await
@@ -76,19 +76,19 @@ pub(crate) async fn two_hundred_cancelled_waits_leave_nothing(trial: &Trial) -> 
 /// Waits that end at about the time at which their turn comes: granted or not, nothing may be left.
 pub(crate) async fn waits_cancelled_while_they_are_granted_leave_nothing(trial: &Trial) -> Checked {
     let resource = trial.resource("raced")?;
-    let mut chance = Chance::new()?;
+    let mut random = Random::new()?;
     for _ in 0..RACES {
         let holder = trial.claim(&resource, Share::MUTEX)?;
         trial.client(0).hold(&holder).await?;
         let waiting = trial.client(1).wait(trial.claim(&resource, Share::MUTEX)?);
-        briefly(Duration::from_micros(chance.below(2000))).await;
+        briefly(Duration::from_micros(random.below(2000))).await;
         let claim = waiting.claim.clone();
-        trial.race(&holder, &waiting.patience, &mut chance).await?;
+        trial.race(&holder, &waiting.patience, &mut random).await?;
         match waiting.outcome(AT_ONCE, "a wait that ended").await? {
             Some(_) => trial.client(1).free(&claim).await?,
             None => trial.client(1).gone(&claim, "a wait that ended without a grant").await?,
         }
-        trial.client(2).nobody(&resource, "after a wait cancelled near its grant").await?;
+        trial.client(2).expect_no_claims(&resource, "after a wait cancelled near its grant").await?;
     }
     Ok(())
 }
@@ -117,10 +117,10 @@ async fn cancel_waits(trial: &Trial, resource: &leasehold_core::Resource, waits:
         let client = trial.client(n).clone();
         let template = trial.claim(resource, Share::MUTEX)?;
         tasks.push(tokio::spawn(async move {
-            let mut chance = Chance::new()?;
+            let mut random = Random::new()?;
             for _ in 0..waits / TOGETHER {
-                let claim = leasehold_core::Claim { id: crate::chance::id()?, ..template.clone() };
-                let patience = patience_for(&client.clock, Duration::from_micros(chance.below(20_000)));
+                let claim = leasehold_core::Claim { id: crate::random::id()?, ..template.clone() };
+                let patience = patience_for(&client.clock, Duration::from_micros(random.below(20_000)));
                 let taken = client.take(&claim, &patience).await?;
                 ensure!(taken.is_none(), "granted although it is held: {taken:?}");
             }
@@ -133,7 +133,7 @@ async fn cancel_waits(trial: &Trial, resource: &leasehold_core::Resource, waits:
     Ok(())
 }
 
-async fn nobody_waits(trial: &Trial, resource: &leasehold_core::Resource, why: &str) -> Checked {
+async fn expect_no_waiters(trial: &Trial, resource: &leasehold_core::Resource, why: &str) -> Checked {
     let seen = trial.client(3).look(resource).await?;
     ensure!(seen.waiting.is_empty(), "{why}: still waiting are {:?}", seen.waiting);
     let listed = within(HANG, "list", trial.client(3).backend.list(resource.as_str(), None, 10)).await??;

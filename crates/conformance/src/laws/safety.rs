@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use leasehold_core::{Patience, Resource, Share};
 
-use crate::chance::Chance;
 use crate::client::Client;
 use crate::clock::patience_for;
+use crate::random::Random;
 use crate::referee::Referee;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn one_holder_among_many_takers(trial: &Trial) -> Checked {
-    for share in trial.alone()? {
+    for share in trial.exclusive_shares()? {
         let (_, most) = storm(trial, &[share]).await?;
         ensure!(most == 1, "{most} claims of {share} were held together");
     }
@@ -21,7 +21,7 @@ pub(crate) async fn one_holder_among_many_takers(trial: &Trial) -> Checked {
 }
 
 pub(crate) async fn writers_of_different_shares_exclude_each_other(trial: &Trial) -> Checked {
-    let shares = trial.alone()?;
+    let shares = trial.exclusive_shares()?;
     let (_, most) = storm(trial, &shares).await?;
     ensure!(most == 1, "{most} exclusive claims of {shares:?} were held together");
     Ok(())
@@ -71,7 +71,7 @@ pub(crate) async fn each_pair_of_shares_is_decided_by_the_rule(trial: &Trial) ->
     let can: Vec<Share> = shares.into_iter().filter(|share| trial.profile().admits(*share).is_ok()).collect();
     for (n, held) in can.iter().enumerate() {
         for (m, asked) in can.iter().enumerate() {
-            if !trial.meet(*held, *asked) {
+            if !trial.interact(*held, *asked) {
                 continue;
             }
             let resource = trial.resource(&format!("pair/{n}/{m}"))?;
@@ -92,7 +92,7 @@ pub(crate) async fn each_pair_of_shares_is_decided_by_the_rule(trial: &Trial) ->
 
 /// The capacity is used to the last permit, and no further.
 pub(crate) async fn a_capacity_fills_up_exactly(trial: &Trial) -> Checked {
-    for share in trial.together()? {
+    for share in trial.concurrent_shares()? {
         let resource = trial.resource(&format!("full/{}", share.capacity()))?;
         let fit = if share.is_counted() { 3 } else { 20 };
         let mut held = Vec::new();
@@ -137,10 +137,10 @@ async fn wave(trial: &Trial, resource: &Resource, shares: &[Share], referee: &Ar
         let share = shares[n % shares.len()];
         let template = trial.claim(resource, share)?;
         tasks.push(tokio::spawn(async move {
-            let mut chance = Chance::new()?;
+            let mut random = Random::new()?;
             while !patience.is_ended() {
-                let claim = leasehold_core::Claim { id: crate::chance::id()?, ..template.clone() };
-                round(&client, &claim, &patience, &referee, &mut chance).await?;
+                let claim = leasehold_core::Claim { id: crate::random::id()?, ..template.clone() };
+                round(&client, &claim, &patience, &referee, &mut random).await?;
             }
             Ok::<(), Stop>(())
         }));
@@ -148,7 +148,7 @@ async fn wave(trial: &Trial, resource: &Resource, shares: &[Share], referee: &Ar
     for task in tasks {
         task.await??;
     }
-    trial.client(0).nobody(resource, "after the last taker has left").await
+    trial.client(0).expect_no_claims(resource, "after the last taker has left").await
 }
 
 /// Lets one taker take, stay inside for a random time and leave.
@@ -157,12 +157,12 @@ async fn round(
     claim: &leasehold_core::Claim,
     patience: &Patience,
     referee: &Referee,
-    chance: &mut Chance,
+    random: &mut Random,
 ) -> Checked {
     let floor = referee.floor();
     let Some(taken) = client.take(claim, patience).await? else { return Ok(()) };
     referee.enter(claim.share, taken.grant.fence, floor)?;
-    match chance.below(4) {
+    match random.below(4) {
         0 => tokio::task::yield_now().await,
         millis => tokio::time::sleep(Duration::from_millis(millis)).await,
     }

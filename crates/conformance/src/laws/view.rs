@@ -1,4 +1,4 @@
-//! The view of an onlooker: holders, line, notes, changes, listings, and names that never collide.
+//! The view of a watcher: holders, queue, notes, changes, listings, and names that never collide.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::clock::patience_for;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
-pub(crate) async fn holders_and_line_are_shown_as_they_are(trial: &Trial) -> Checked {
+pub(crate) async fn holders_and_queue_are_shown_as_they_are(trial: &Trial) -> Checked {
     let resource = trial.resource("shown")?;
-    let share = trial.together()?.pop().unwrap_or(Share::MUTEX);
+    let share = trial.concurrent_shares()?.pop().unwrap_or(Share::MUTEX);
     let mut held = Vec::new();
     // Two that hold together and a mutex that waits; or all that hold together, and one more.
-    let (holders, waits) = match trial.meet(share, Share::MUTEX) {
+    let (holders, waits) = match trial.interact(share, Share::MUTEX) {
         true if share == Share::MUTEX => (1, share),
         true => (2, Share::MUTEX),
         false => (trial.fill(share)?.0.len() + 1, share),
@@ -30,7 +30,7 @@ pub(crate) async fn holders_and_line_are_shown_as_they_are(trial: &Trial) -> Che
     }
     let note = Note::new(&"é".repeat(512))?;
     let waiting = trial.client(2).wait(Claim { note, ..trial.claim(&resource, waits)? });
-    trial.client(2).stand(&resource, 1).await?;
+    trial.client(2).wait_until_queued(&resource, 1).await?;
     let seen = trial.client(3).look(&resource).await?;
     ensure!(seen.holders.len() == held.len(), "{} hold, shown are {:?}", held.len(), seen.holders);
     for ((claim, fence), shown) in held.iter().zip(&seen.holders) {
@@ -56,10 +56,10 @@ pub(crate) async fn holders_and_line_are_shown_as_they_are(trial: &Trial) -> Che
     for (n, (claim, _)) in held.iter().enumerate() {
         trial.client(n).free(claim).await?;
     }
-    trial.client(3).nobody(&resource, "after all releases").await
+    trial.client(3).expect_no_claims(&resource, "after all releases").await
 }
 
-pub(crate) async fn a_change_wakes_an_onlooker(trial: &Trial) -> Checked {
+pub(crate) async fn change_wakes_a_watcher(trial: &Trial) -> Checked {
     let resource = trial.resource("watched")?;
     let mut version = trial.client(0).look(&resource).await?.version;
     let again = trial.client(1).look(&resource).await?.version;
@@ -77,7 +77,7 @@ pub(crate) async fn a_change_wakes_an_onlooker(trial: &Trial) -> Checked {
         let holders = snapshot.holders.len();
         ensure!(holders == 1 - n % 2, "after change {n} an onlooker sees {holders} holders");
         ensure!(snapshot.version != version, "a change kept the version {version:?}");
-        if delay > ONLOOKER {
+        if delay > WATCH_LIMIT {
             return Err(Stop::late(format!("an onlooker learned of a change after {delay:?}")));
         }
         version = snapshot.version;
@@ -85,7 +85,7 @@ pub(crate) async fn a_change_wakes_an_onlooker(trial: &Trial) -> Checked {
     Ok(())
 }
 
-/// Starts an onlooker that has seen `version`, and checks that it does not come back while nothing changes.
+/// Starts a watcher that has seen `version`, and checks that it does not return while nothing changes.
 async fn unfinished(
     trial: &Trial,
     resource: &Resource,
@@ -93,15 +93,15 @@ async fn unfinished(
     holders: usize,
 ) -> Checked<JoinHandle<Checked<Snapshot>>> {
     for _ in 0..ECHOES {
-        let (onlooker, watched, seen) = (trial.client(2).clone(), resource.clone(), version.clone());
+        let (watcher, watched, seen) = (trial.client(2).clone(), resource.clone(), version.clone());
         let task = tokio::spawn(async move {
-            let mut snapshot = watch(&onlooker, &watched, &seen, ONLOOKER * 3).await?;
+            let mut snapshot = watch(&watcher, &watched, &seen, WATCH_LIMIT * 3).await?;
             // A claim may be seen in the queue for a moment before it holds, which is a change of its own.
             for _ in 0..STEPS {
                 if snapshot.waiting.is_empty() {
                     break;
                 }
-                snapshot = watch(&onlooker, &watched, &snapshot.version, ONLOOKER * 3).await?;
+                snapshot = watch(&watcher, &watched, &snapshot.version, WATCH_LIMIT * 3).await?;
             }
             Ok::<_, Stop>(snapshot)
         });
@@ -120,16 +120,16 @@ async fn unfinished(
     Err(Stop::broken("an onlooker came back again and again although nothing changed"))
 }
 
-pub(crate) async fn an_onlooker_of_the_past_is_answered_at_once(trial: &Trial) -> Checked {
+pub(crate) async fn watcher_of_an_old_version_is_answered_at_once(trial: &Trial) -> Checked {
     let resource = trial.resource("past")?;
     let before = trial.client(0).look(&resource).await?.version;
     let claim = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&claim).await?;
     let began = trial.clock.now();
-    let snapshot = watch(trial.client(1), &resource, &before, ONLOOKER * 3).await?;
+    let snapshot = watch(trial.client(1), &resource, &before, WATCH_LIMIT * 3).await?;
     ensure!(snapshot.holders.len() == 1, "held by one, shown are {:?}", snapshot.holders);
     let took = trial.clock.now().since(began);
-    if took > ONLOOKER {
+    if took > WATCH_LIMIT {
         return Err(Stop::late(format!(
             "an onlooker that has seen an older version was answered after {took:?}"
         )));
@@ -137,7 +137,7 @@ pub(crate) async fn an_onlooker_of_the_past_is_answered_at_once(trial: &Trial) -
     trial.client(0).free(&claim).await
 }
 
-pub(crate) async fn an_onlooker_comes_back_when_patience_ends(trial: &Trial) -> Checked {
+pub(crate) async fn watcher_returns_when_patience_ends(trial: &Trial) -> Checked {
     let resource = trial.resource("patience")?;
     let claim = trial.claim(&resource, Share::MUTEX)?;
     trial.client(0).hold(&claim).await?;
@@ -158,8 +158,8 @@ pub(crate) async fn an_onlooker_comes_back_when_patience_ends(trial: &Trial) -> 
     trial.client(0).free(&claim).await
 }
 
-/// Also a change that nobody makes.
-pub(crate) async fn the_end_of_a_lease_wakes_an_onlooker(trial: &Trial) -> Checked {
+/// Also a change that no client makes.
+pub(crate) async fn end_of_a_lease_wakes_a_watcher(trial: &Trial) -> Checked {
     trial.needs_lease()?;
     let resource = trial.resource("ends")?;
     let claim = trial.short(&resource, Share::MUTEX)?;
@@ -167,7 +167,7 @@ pub(crate) async fn the_end_of_a_lease_wakes_an_onlooker(trial: &Trial) -> Check
     let ends_at = trial.clock.now().after(trial.ttl() + trial.profile().granularity);
     let seen = trial.client(1).look(&resource).await?;
     ensure!(seen.holders.len() == 1, "held by one, shown are {:?}", seen.holders);
-    let wait = trial.ttl() + ONLOOKER * 3;
+    let wait = trial.ttl() + WATCH_LIMIT * 3;
     let mut snapshot = watch(trial.client(1), &resource, &seen.version, wait).await?;
     // A claim that two leases keep alive is seen to lose one before the other, which is a change of its
     // own.
@@ -179,7 +179,7 @@ pub(crate) async fn the_end_of_a_lease_wakes_an_onlooker(trial: &Trial) -> Check
     }
     ensure!(snapshot.holders.is_empty(), "after the end of the lease {:?} are shown", snapshot.holders);
     let delay = trial.clock.now().since(ends_at);
-    if delay > ONLOOKER {
+    if delay > WATCH_LIMIT {
         return Err(Stop::late(format!("an onlooker learned of the end of a lease after {delay:?}")));
     }
     Ok(())
@@ -242,7 +242,7 @@ pub(crate) async fn names_never_collide(trial: &Trial) -> Checked {
     ensure!(listed == sorted, "held are {sorted:?}, listed {listed:?}");
     for (n, claim) in held.iter().enumerate() {
         trial.client(n).free(claim).await?;
-        trial.client(n).nobody(&claim.resource, "after its release").await?;
+        trial.client(n).expect_no_claims(&claim.resource, "after its release").await?;
     }
     Ok(())
 }
@@ -251,8 +251,8 @@ pub(crate) async fn names_never_collide(trial: &Trial) -> Checked {
 pub(crate) fn names(prefix: &str) -> Vec<String> {
     let mut names: Vec<String> = TAILS.iter().map(|tail| format!("{prefix}{tail}")).collect();
     let long = |last: &str| {
-        let room = Resource::MAX_BYTES - prefix.len() - last.len();
-        format!("{prefix}{}{last}", "x".repeat(room))
+        let length = Resource::MAX_BYTES - prefix.len() - last.len();
+        format!("{prefix}{}{last}", "x".repeat(length))
     };
     names.extend([long("1"), long("2"), long("/"), long("é"), long("%")]);
     // One that is as long again in bytes when escaped, and one that differs from it only at the end.
@@ -275,7 +275,7 @@ async fn watch(
                 return Ok::<_, Failure>(snapshot);
             }
             // As the engine does over a store without change notifications.
-            tokio::time::sleep(LOOK_AGAIN.min(patience.left())).await;
+            tokio::time::sleep(POLL_PAUSE.min(patience.left())).await;
         }
     };
     Ok(within(wait + AT_ONCE, "inspect", looking).await??)
@@ -295,14 +295,14 @@ fn same(claim: &Claim, shown: &ClaimInfo) -> Checked {
     Ok(())
 }
 
-/// Looking on has no promise of its own; a person who watches does not want to wait longer.
-const ONLOOKER: Duration = Duration::from_secs(2);
+/// Watching has no promise of its own; a person who watches does not want to wait longer.
+const WATCH_LIMIT: Duration = Duration::from_secs(2);
 /// The most changes that one claim passes through until it holds.
 const STEPS: usize = 3;
-/// The most times that an onlooker is started for one change.
+/// The most times that a watcher is started for one change.
 const ECHOES: usize = 3;
-/// The pause between two questions to a store that answers at once.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The pause between two calls to a store that answers at once.
+const POLL_PAUSE: Duration = Duration::from_millis(100);
 
 /// Each of these differs from another in something that some store does not see.
 const TAILS: [&str; 51] = [

@@ -1,26 +1,26 @@
-//! Wake: a waiter learns of a release within the profile's promise, and no wake-up is lost between look and
+//! Wake: a waiter learns of a release within the profile's promise, and no wake-up is lost between check and
 //! wait.
 
 use std::time::Duration;
 
 use leasehold_core::{CALL_GRACE, Claim, Resource, Share, Step};
 
-use crate::chance::Chance;
 use crate::client::{AT_ONCE, Waiting};
 use crate::clock::briefly;
+use crate::random::Random;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn a_release_wakes_a_waiter(trial: &Trial) -> Checked {
-    for share in trial.alone()? {
+    for share in trial.exclusive_shares()? {
         let mut delays = Vec::new();
         for n in 0..ROUNDS {
             let resource = trial.resource(&format!("release/{share}/{n}"))?;
             let holder = trial.claim(&resource, share)?;
             trial.client(0).hold(&holder).await?;
             let waiting = trial.client(1).wait(trial.claim(&resource, share)?);
-            trial.client(1).stand(&resource, 1).await?;
-            // Long enough that it is asleep, and not about to look once more.
+            trial.client(1).wait_until_queued(&resource, 1).await?;
+            // Long enough that it is asleep, and not about to check once more.
             tokio::time::sleep(ASLEEP).await;
             let released_at = trial.clock.now();
             trial.client(0).free(&holder).await?;
@@ -45,22 +45,22 @@ pub(crate) async fn a_release_wakes_a_waiter(trial: &Trial) -> Checked {
     Ok(())
 }
 
-pub(crate) async fn no_release_is_lost_between_look_and_wait(trial: &Trial) -> Checked {
+pub(crate) async fn no_release_is_lost_between_check_and_wait(trial: &Trial) -> Checked {
     let resource = trial.resource("between")?;
-    let mut chance = Chance::new()?;
+    let mut random = Random::new()?;
     let mut slow = 0;
     let rounds = if trial.polls() { RACES / 10 } else { RACES };
     for n in 0..rounds {
         let holder = trial.claim(&resource, Share::MUTEX)?;
         trial.client(n).hold(&holder).await?;
         let waiting = trial.client(n + 1).wait(trial.claim(&resource, Share::MUTEX)?);
-        briefly(Duration::from_micros(chance.below(2500))).await;
+        briefly(Duration::from_micros(random.below(2500))).await;
         let released_at = trial.clock.now();
         trial.client(n).free(&holder).await?;
         let claim = waiting.claim.clone();
         let taken = waiting.granted(trial.overdue(), "a release between look and wait").await?;
         let delay = taken.at.since(released_at);
-        // A backend may look again from time to time; this must not be what its waiters live on.
+        // A backend may check again from time to time; its waiters must not depend on that.
         slow += usize::from(delay > trial.promise(taken.longest_hint) / 2);
         trial.client(n + 1).free(&claim).await?;
     }
@@ -73,9 +73,9 @@ pub(crate) async fn no_release_is_lost_between_look_and_wait(trial: &Trial) -> C
 }
 
 pub(crate) async fn three_readers_wake_when_a_writer_leaves(trial: &Trial) -> Checked {
-    for share in trial.together()? {
+    for share in trial.concurrent_shares()? {
         let resource = trial.resource(&format!("readers/{share}"))?;
-        // One that excludes all others; or as many as there is room for.
+        // One that excludes all others; or as many as fit.
         let (beside, all) = trial.fill(share)?;
         let shares = if beside.is_empty() { vec![all] } else { [beside, vec![share]].concat() };
         let mut writers = Vec::new();
@@ -86,7 +86,7 @@ pub(crate) async fn three_readers_wake_when_a_writer_leaves(trial: &Trial) -> Ch
         let mut waits = Vec::new();
         for n in 1..4 {
             waits.push(trial.client(n).wait(trial.claim(&resource, share)?));
-            trial.client(n).stand(&resource, n).await?;
+            trial.client(n).wait_until_queued(&resource, n).await?;
         }
         let released_at = trial.clock.now();
         for writer in &writers {
@@ -108,7 +108,7 @@ pub(crate) async fn three_readers_wake_when_a_writer_leaves(trial: &Trial) -> Ch
 }
 
 /// A claim that leaves the queue without ever holding makes way for those behind it.
-pub(crate) async fn a_waiter_that_leaves_wakes_those_behind_it(trial: &Trial) -> Checked {
+pub(crate) async fn leaving_waiter_wakes_the_waiters_behind_it(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     let permits = [Share::permits(2, 3)?, Share::permits(3, 3)?, Share::permits(1, 3)?];
     let sets = [[Share::READER, Share::WRITER, Share::READER], permits];
@@ -120,9 +120,9 @@ pub(crate) async fn a_waiter_that_leaves_wakes_those_behind_it(trial: &Trial) ->
         let holder = trial.claim(&resource, held)?;
         trial.client(0).hold(&holder).await?;
         let leaver = trial.client(1).wait_only(trial.claim(&resource, blocked)?);
-        trial.client(1).stand(&resource, 1).await?;
+        trial.client(1).wait_until_queued(&resource, 1).await?;
         let stays = trial.client(2).wait(trial.claim(&resource, behind)?);
-        trial.client(2).stand(&resource, 2).await?;
+        trial.client(2).wait_until_queued(&resource, 2).await?;
         tokio::time::sleep(ASLEEP).await;
         ensure!(!stays.is_over(), "{behind} passed {blocked}");
         let left_at = trial.clock.now();
@@ -136,9 +136,9 @@ pub(crate) async fn a_waiter_that_leaves_wakes_those_behind_it(trial: &Trial) ->
     Ok(())
 }
 
-pub(crate) async fn a_release_finds_the_next_when_the_first_left(trial: &Trial) -> Checked {
+pub(crate) async fn release_wakes_the_next_waiter_if_the_first_left(trial: &Trial) -> Checked {
     let resource = trial.resource("next")?;
-    let (holder, first, second) = two_in_line(trial, &resource).await?;
+    let (holder, first, second) = two_queued(trial, &resource).await?;
     first.give_up(AT_ONCE, "the first of two").await?;
     let released_at = trial.clock.now();
     trial.client(0).free(&holder).await?;
@@ -149,14 +149,14 @@ pub(crate) async fn a_release_finds_the_next_when_the_first_left(trial: &Trial) 
 }
 
 /// The notification of a release reaches a waiter that leaves at the same instant: it must not end there.
-pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> Checked {
+pub(crate) async fn leaving_waiter_passes_its_wake_up_on(trial: &Trial) -> Checked {
     let resource = trial.resource("passed")?;
-    let mut chance = Chance::new()?;
+    let mut random = Random::new()?;
     let rounds = if trial.polls() { PASSES / 10 } else { PASSES };
     for _ in 0..rounds {
-        let (holder, first, second) = two_in_line(trial, &resource).await?;
+        let (holder, first, second) = two_queued(trial, &resource).await?;
         let claim = first.claim.clone();
-        trial.race(&holder, &first.patience, &mut chance).await?;
+        trial.race(&holder, &first.patience, &mut random).await?;
         if first.outcome(AT_ONCE, "the first, which leaves").await?.is_some() {
             trial.client(1).free(&claim).await?;
         }
@@ -169,10 +169,10 @@ pub(crate) async fn a_wake_up_is_passed_on_by_one_that_leaves(trial: &Trial) -> 
     Ok(())
 }
 
-/// A silent holder blocks nobody beyond its ttl.
+/// A silent holder blocks no waiter beyond its ttl.
 pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked {
     trial.needs_lease()?;
-    for share in trial.alone()? {
+    for share in trial.exclusive_shares()? {
         let resource = trial.resource(&format!("lease/{share}"))?;
         let holder = trial.short(&resource, share)?;
         let grant = trial.client(0).hold(&holder).await?;
@@ -193,7 +193,7 @@ pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked 
 }
 
 /// A client that polls may die between two polls: its place must not block the queue for good.
-pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &Trial) -> Checked {
+pub(crate) async fn abandoned_place_does_not_block_the_queue(trial: &Trial) -> Checked {
     trial.needs_fifo()?;
     trial.needs_polling()?;
     if trial.profile().place_ttl.is_zero() {
@@ -207,7 +207,7 @@ pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &
     let step = trial.client(1).contend(&silent, &forever).await?;
     ensure!(matches!(step, Step::Busy(_)), "granted although it is held: {step:?}");
     let waiting = trial.client(2).wait(trial.claim(&resource, Share::MUTEX)?);
-    trial.client(2).stand(&resource, 2).await?;
+    trial.client(2).wait_until_queued(&resource, 2).await?;
     let released_at = trial.clock.now();
     trial.client(0).free(&holder).await?;
     let claim = waiting.claim.clone();
@@ -216,17 +216,17 @@ pub(crate) async fn a_place_that_is_never_asked_for_again_blocks_nobody(trial: &
     trial.in_time(&taken, until, "the one behind a silent place")?;
     trial.client(2).free(&claim).await?;
     trial.client(1).end(&silent).await?;
-    trial.client(0).nobody(&resource, "after all releases").await
+    trial.client(0).expect_no_claims(&resource, "after all releases").await
 }
 
 /// Returns a mutex that is held, and two claims that wait for it.
-async fn two_in_line(trial: &Trial, resource: &Resource) -> Checked<(Claim, Waiting, Waiting)> {
+async fn two_queued(trial: &Trial, resource: &Resource) -> Checked<(Claim, Waiting, Waiting)> {
     let holder = trial.claim(resource, Share::MUTEX)?;
     trial.client(0).hold(&holder).await?;
     let first = trial.client(1).wait_only(trial.claim(resource, Share::MUTEX)?);
-    trial.client(1).stand(resource, 1).await?;
+    trial.client(1).wait_until_queued(resource, 1).await?;
     let second = trial.client(2).wait(trial.claim(resource, Share::MUTEX)?);
-    trial.client(2).stand(resource, 2).await?;
+    trial.client(2).wait_until_queued(resource, 2).await?;
     Ok((holder, first, second))
 }
 

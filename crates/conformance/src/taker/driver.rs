@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::order::Order;
-use super::{MARK, PLACE};
+use super::{MARK, STORE_VARIABLE};
 use crate::client::{AT_ONCE, HANG, within};
 use crate::stop::{Checked, Stop, ensure};
 use crate::subject::TakerCommand;
@@ -29,7 +29,7 @@ impl Taker {
     pub(crate) async fn start(command: &TakerCommand) -> Checked<Taker> {
         let mut child = Command::new(&command.program)
             .args(&command.arguments)
-            .env(PLACE, &command.place)
+            .env(STORE_VARIABLE, &command.store)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -59,7 +59,7 @@ impl Taker {
 
     /// Begins to take the claim; [`Taker::taken`] says what came of it.
     pub(crate) async fn begin_to_take(&mut self, claim: &Claim, wait: Duration) -> Checked {
-        self.tell(&Order::Contend(claim.clone(), wait)).await
+        self.send(&Order::Contend(claim.clone(), wait)).await
     }
 
     /// Returns the answer to an order to take a claim.
@@ -77,8 +77,8 @@ impl Taker {
     }
 
     /// Lets the claim be queued for as long as the process lives.
-    pub(crate) async fn stand(&mut self, claim: &Claim) -> Checked {
-        self.tell(&Order::Stand(claim.clone())).await?;
+    pub(crate) async fn enqueue(&mut self, claim: &Claim) -> Checked {
+        self.send(&Order::Enqueue(claim.clone())).await?;
         let answer = self.answer(AT_ONCE).await?;
         if answer == "stands" {
             return Ok(());
@@ -88,7 +88,7 @@ impl Taker {
 
     /// Returns the answer to the renewal of the claim.
     pub(crate) async fn renew(&mut self, claim: &Claim) -> Checked<String> {
-        self.tell(&Order::Renew(claim.clone())).await?;
+        self.send(&Order::Renew(claim.clone())).await?;
         self.answer(HANG).await
     }
 
@@ -100,7 +100,7 @@ impl Taker {
 
     /// Begins to release the claim; [`Taker::released`] says what came of it.
     pub(crate) async fn begin_to_release(&mut self, claim: &Claim) -> Checked {
-        self.tell(&Order::Release(claim.clone())).await
+        self.send(&Order::Release(claim.clone())).await
     }
 
     /// Returns the answer to an order to release a claim.
@@ -110,10 +110,10 @@ impl Taker {
 
     /// Returns how many hold and how many wait, as the other process sees it.
     pub(crate) async fn look(&mut self, resource: &Resource) -> Checked<(usize, usize)> {
-        self.tell(&Order::Inspect(resource.clone())).await?;
+        self.send(&Order::Inspect(resource.clone())).await?;
         let answer = self.answer(HANG).await?;
-        let mut words = answer.strip_prefix("seen ").unwrap_or_default().split(' ').map(str::parse);
-        match (words.next(), words.next()) {
+        let mut counts = answer.strip_prefix("seen ").unwrap_or_default().split(' ').map(str::parse);
+        match (counts.next(), counts.next()) {
             (Some(Ok(holders)), Some(Ok(waiting))) => Ok((holders, waiting)),
             _ => Err(Stop::broken(format!("a taker answered {answer:?} to an order to look"))),
         }
@@ -136,7 +136,7 @@ impl Taker {
     }
 
     /// Continues a stopped process.
-    pub(crate) fn go_on(&self) -> Checked {
+    pub(crate) fn resume(&self) -> Checked {
         self.signal(Signal::CONT)
     }
 
@@ -159,10 +159,10 @@ impl Taker {
             .map_err(|error| Stop::broken(format!("a taker could not be sent {signal:?}: {error}")))
     }
 
-    async fn tell(&mut self, order: &Order) -> Checked {
+    async fn send(&mut self, order: &Order) -> Checked {
         let line = format!("{order}\n");
-        let told = within(AT_ONCE, "a taker's input", self.orders.write_all(line.as_bytes())).await?;
-        told.map_err(|error| Stop::broken(format!("a taker takes no orders any more: {error}")))
+        let sent = within(AT_ONCE, "a taker's input", self.orders.write_all(line.as_bytes())).await?;
+        sent.map_err(|error| Stop::broken(format!("a taker takes no orders any more: {error}")))
     }
 
     async fn answer(&mut self, limit: Duration) -> Checked<String> {

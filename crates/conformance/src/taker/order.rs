@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, Note, Resource, Share};
 
-use super::word;
+use super::escaped_name;
 
 /// One order.
 #[derive(Debug)]
 pub(super) enum Order {
     /// Take the claim, with patience for this long.
     Contend(Claim, Duration),
-    /// Stand in line with the claim, and answer at once.
-    Stand(Claim),
+    /// Queue the claim, and answer at once.
+    Enqueue(Claim),
     Renew(Claim),
     Release(Claim),
     Inspect(Resource),
@@ -26,20 +26,20 @@ impl Order {
     /// # Errors
     /// Returns an error that says what is wrong with the line.
     pub(super) fn parse(line: &str) -> Result<Order, String> {
-        let mut words = line.split_ascii_whitespace();
-        let order = match words.next() {
-            Some("contend") => Order::Contend(claim(&mut words)?, millis(&mut words)?),
-            Some("stand") => Order::Stand(claim(&mut words)?),
-            Some("renew") => Order::Renew(claim(&mut words)?),
-            Some("release") => Order::Release(claim(&mut words)?),
-            Some("inspect") => Order::Inspect(resource(&mut words)?),
+        let mut fields = line.split_ascii_whitespace();
+        let order = match fields.next() {
+            Some("contend") => Order::Contend(claim(&mut fields)?, millis(&mut fields)?),
+            Some("stand") => Order::Enqueue(claim(&mut fields)?),
+            Some("renew") => Order::Renew(claim(&mut fields)?),
+            Some("release") => Order::Release(claim(&mut fields)?),
+            Some("inspect") => Order::Inspect(resource(&mut fields)?),
             _ => {
                 return Err(format!(
                     "no order begins like {line:?}: contend, stand, renew, release and inspect do"
                 ));
             }
         };
-        match words.next() {
+        match fields.next() {
             None => Ok(order),
             Some(more) => Err(format!("{more:?} is more than {line:?} needs")),
         }
@@ -50,12 +50,12 @@ impl fmt::Display for Order {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (verb, claim) = match self {
             Order::Contend(claim, _) => ("contend", claim),
-            Order::Stand(claim) => ("stand", claim),
+            Order::Enqueue(claim) => ("stand", claim),
             Order::Renew(claim) => ("renew", claim),
             Order::Release(claim) => ("release", claim),
-            Order::Inspect(resource) => return write!(f, "inspect {}", word(resource)),
+            Order::Inspect(resource) => return write!(f, "inspect {}", escaped_name(resource)),
         };
-        let (share, name) = (claim.share, word(&claim.resource));
+        let (share, name) = (claim.share, escaped_name(&claim.resource));
         let (id, ttl) = (claim.id.to_hex(), claim.ttl.as_millis());
         write!(f, "{verb} {id} {name} {}/{} {ttl}", share.weight(), share.capacity())?;
         match self {
@@ -65,25 +65,28 @@ impl fmt::Display for Order {
     }
 }
 
-fn claim<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Claim, String> {
-    let id = words.next().and_then(ClaimId::from_hex).ok_or("an id is 32 hexadecimal digits")?;
-    let resource = resource(words)?;
-    let share = words.next().and_then(|share| share.split_once('/')).ok_or("a share is weight/capacity")?;
+fn claim<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Claim, String> {
+    let id = fields.next().and_then(ClaimId::from_hex).ok_or("an id is 32 hexadecimal digits")?;
+    let resource = resource(fields)?;
+    let share = fields.next().and_then(|share| share.split_once('/')).ok_or("a share is weight/capacity")?;
     let share = Share::permits(number(share.0)?, number(share.1)?).map_err(|error| error.to_string())?;
-    let ttl = millis(words)?;
+    let ttl = millis(fields)?;
     Ok(Claim { id, resource, share, ttl, note: Note::clipped("a taker in a process of its own") })
 }
 
-fn resource<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Resource, String> {
-    words.next().and_then(Resource::from_escaped).ok_or_else(|| "a name is missing or not escaped".to_owned())
+fn resource<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Resource, String> {
+    fields
+        .next()
+        .and_then(Resource::from_escaped)
+        .ok_or_else(|| "a name is missing or not escaped".to_owned())
 }
 
-fn millis<'a>(words: &mut impl Iterator<Item = &'a str>) -> Result<Duration, String> {
-    Ok(Duration::from_millis(number(words.next().ok_or("a time in milliseconds is missing")?)?))
+fn millis<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Duration, String> {
+    Ok(Duration::from_millis(number(fields.next().ok_or("a time in milliseconds is missing")?)?))
 }
 
-fn number<N: FromStr>(word: &str) -> Result<N, String> {
-    word.parse().map_err(|_| format!("{word:?} is not a number that fits"))
+fn number<N: FromStr>(field: &str) -> Result<N, String> {
+    field.parse().map_err(|_| format!("{field:?} is not a number that fits"))
 }
 
 #[cfg(test)]
@@ -101,7 +104,7 @@ mod tests {
         };
         let orders = [
             Order::Contend(claim.clone(), Duration::from_millis(20)),
-            Order::Stand(claim.clone()),
+            Order::Enqueue(claim.clone()),
             Order::Renew(claim.clone()),
             Order::Release(claim.clone()),
             Order::Inspect(claim.resource.clone()),
@@ -122,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_say_what_is_wrong() {
+    fn bad_orders_are_refused_with_the_reason() {
         let id = "07".repeat(16);
         for (line, why) in [
             (String::new(), "no order"),

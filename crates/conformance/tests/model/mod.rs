@@ -34,11 +34,11 @@ pub struct Store {
 
 #[derive(Default)]
 struct State {
-    lines: BTreeMap<Resource, Ledger>,
+    queues: BTreeMap<Resource, Ledger>,
     idle: HashMap<Resource, Fence>,
-    bells: HashMap<ClaimId, Arc<Notify>>,
+    wakeups: HashMap<ClaimId, Arc<Notify>>,
     arrivals: VecDeque<ClaimId>,
-    onlookers: Arc<Notify>,
+    watchers: Arc<Notify>,
     asked: Vec<ClaimId>,
 }
 
@@ -118,8 +118,8 @@ impl Subject for Models {
     }
 
     fn taker(&self) -> Option<TakerCommand> {
-        let place = self.server.as_ref()?.place();
-        Some(TakerCommand::test("taker", place).unwrap())
+        let address = self.server.as_ref()?.address();
+        Some(TakerCommand::test("taker", address).unwrap())
     }
 
     fn ttl(&self) -> Duration {
@@ -133,7 +133,7 @@ impl std::fmt::Debug for Model {
     }
 }
 
-/// A copy of an entry at its instant, for all who look.
+/// A copy of a queue at one instant, for all inspections.
 pub struct Seen {
     pub fence: Option<Fence>,
     pub entries: Vec<Entry>,
@@ -194,12 +194,12 @@ impl Store {
         let mut state = self.state();
         let now = self.clock.now();
         let resource = self.name(&claim.resource);
-        if self.is(Defect::FirstLookIsBusy) && !state.asked.contains(&claim.id) {
+        if self.is(Defect::FirstCallIsBusy) && !state.asked.contains(&claim.id) {
             state.asked.push(claim.id);
             return Verdict::Busy { ahead: 0, earliest: now.after(Duration::from_millis(5)) };
         }
         let last = state.idle.remove(&resource).unwrap_or_default();
-        let ledger = state.lines.entry(resource.clone()).or_insert_with(|| Ledger::new(last));
+        let ledger = state.queues.entry(resource.clone()).or_insert_with(|| Ledger::new(last));
         ledger.expire(now);
         if self.is(Defect::FenceBeginsAgain) && ledger.entries().is_empty() {
             *ledger = Ledger::default();
@@ -222,7 +222,7 @@ impl Store {
             other => other,
         };
         if !self.is(Defect::WakesOneOnly) {
-            self.settle(&mut state, &resource);
+            self.wake_called(&mut state, &resource);
         }
         verdict
     }
@@ -258,14 +258,14 @@ impl Store {
                     return Verdict::Granted(force(ledger, &ask, now));
                 }
             }
-            Some(Defect::PassesTheLine) if known.is_none() => {
+            Some(Defect::PassesTheQueue) if known.is_none() => {
                 let passing = ledger.contend(&Ask { wait: Wait::Barging, ..ask.clone() }, now);
                 if matches!(passing, Verdict::Granted(_)) {
                     return passing;
                 }
             }
             Some(Defect::SecondAskIsSecondClaim) if known.is_some() => ask.id = other_id(),
-            Some(Defect::EveryLookTakesAPlace) if waits => {
+            Some(Defect::EveryCallTakesAPlace) if waits => {
                 ledger.contend(&Ask { id: other_id(), ..ask.clone() }, now);
             }
             Some(Defect::RepeatGoesLast) if waits => {
@@ -283,11 +283,11 @@ impl Store {
             _ => {}
         }
         let verdict = ledger.contend(&ask, now);
-        self.afterthought(ledger, ask.id, verdict, process)
+        self.distort_verdict(ledger, ask.id, verdict, process)
     }
 
     /// Applies what is wrong only after the ledger has decided.
-    fn afterthought(&self, ledger: &mut Ledger, id: ClaimId, verdict: Verdict, process: u64) -> Verdict {
+    fn distort_verdict(&self, ledger: &mut Ledger, id: ClaimId, verdict: Verdict, process: u64) -> Verdict {
         match self.defect {
             Some(Defect::LastComesFirst) if matches!(verdict, Verdict::Busy { .. }) => {
                 let mut entries = ledger.entries().to_vec();
@@ -323,9 +323,9 @@ impl Store {
             _ => Duration::MAX,
         };
         let wait = match (patient, self.profile.order) {
-            (false, _) if self.is(Defect::BusyLeavesAPlace) => Wait::InLine(place),
+            (false, _) if self.is(Defect::BusyLeavesAPlace) => Wait::Queued(place),
             (_, QueueOrder::Unordered) => Wait::Barging,
-            (true, _) => Wait::InLine(place),
+            (true, _) => Wait::Queued(place),
             (false, _) => Wait::No,
         };
         let note = match claim.note.as_str() {
@@ -342,7 +342,7 @@ impl Store {
         let mut state = self.state();
         let now = self.clock.now();
         let resource = self.name(&claim.resource);
-        let ledger = state.lines.entry(resource.clone()).or_default();
+        let ledger = state.queues.entry(resource.clone()).or_default();
         ledger.expire(now);
         let ask = self.ask_of(claim, false);
         let known = ledger.entries().iter().find(|entry| entry.id == claim.id).cloned();
@@ -369,7 +369,7 @@ impl Store {
             }
             _ => ledger.renew(claim.id, ask.lease, now),
         };
-        self.settle(&mut state, &resource);
+        self.wake_called(&mut state, &resource);
         renewed
     }
 
@@ -379,11 +379,11 @@ impl Store {
         let mut resource = self.name(&claim.resource);
         let holds = |ledger: &Ledger| ledger.entries().iter().any(|entry| entry.id == claim.id);
         if self.is(Defect::ReleasesOnAnyResource)
-            && let Some((other, _)) = state.lines.iter().find(|(_, ledger)| holds(ledger))
+            && let Some((other, _)) = state.queues.iter().find(|(_, ledger)| holds(ledger))
         {
             resource = other.clone();
         }
-        let Some(ledger) = state.lines.get_mut(&resource) else { return self.is(Defect::ReleasesForEver) };
+        let Some(ledger) = state.queues.get_mut(&resource) else { return self.is(Defect::ReleasesForEver) };
         ledger.expire(now);
         let known = ledger.entries().iter().find(|entry| entry.id == claim.id).cloned();
         let waits = known.as_ref().is_some_and(|known| known.granted.is_none());
@@ -404,12 +404,12 @@ impl Store {
         };
         let also = also.is_some_and(|other| ledger.release(other, now));
         let freed = freed | (also && !self.is(Defect::ReleasesInSilence));
-        self.settle(&mut state, &resource);
+        self.wake_called(&mut state, &resource);
         freed
     }
 
     /// Ends a claim whose process is gone.
-    pub fn bury(&self, claim: &Claim) {
+    pub fn end_session_claim(&self, claim: &Claim) {
         if !self.is(Defect::DeathGoesUnnoticed) {
             self.release(claim);
         }
@@ -419,27 +419,28 @@ impl Store {
         let mut state = self.state();
         let now = self.clock.now();
         let resource = self.name(resource);
-        let there = |state: &State| state.lines.get(&resource).map_or(0, |ledger| ledger.entries().len());
+        let there = |state: &State| state.queues.get(&resource).map_or(0, |ledger| ledger.entries().len());
         let before = there(&state);
-        if let Some(ledger) = state.lines.get_mut(&resource) {
+        if let Some(ledger) = state.queues.get_mut(&resource) {
             ledger.expire(now);
         }
-        if there(&state) != before && !self.is(Defect::OnlookersMissTheEnd) {
-            self.settle(&mut state, &resource);
+        if there(&state) != before && !self.is(Defect::WatchersMissTheEnd) {
+            self.wake_called(&mut state, &resource);
         }
-        let entries = state.lines.get(&resource).map(|ledger| ledger.entries().to_vec()).unwrap_or_default();
-        let known = state.lines.get(&resource).map(Ledger::last_fence).or(state.idle.get(&resource).copied());
+        let entries = state.queues.get(&resource).map(|ledger| ledger.entries().to_vec()).unwrap_or_default();
+        let known =
+            state.queues.get(&resource).map(Ledger::last_fence).or(state.idle.get(&resource).copied());
         Seen { fence: known.filter(|fence| *fence != Fence::default()), entries, now }
     }
 
     /// Wakes those that a change concerns.
-    fn settle(&self, state: &mut State, resource: &Resource) {
-        let Some(ledger) = state.lines.get(resource) else { return };
+    fn wake_called(&self, state: &mut State, resource: &Resource) {
+        let Some(ledger) = state.queues.get(resource) else { return };
         let mut called: Vec<ClaimId> = ledger.called().map(|entry| entry.id).collect();
         if self.is(Defect::WakesOneOnly) {
             called.truncate(1);
         }
-        if self.is(Defect::WakesWhoCameFirst) {
+        if self.is(Defect::WakesTheFirstArrival) {
             let first = (!called.is_empty()).then(|| state.arrivals.pop_front()).flatten();
             called = first.into_iter().collect();
         }
@@ -447,28 +448,28 @@ impl Store {
             called.clear();
         }
         for id in called {
-            if let Some(bell) = state.bells.get(&id) {
-                bell.notify_waiters();
+            if let Some(wakeup) = state.wakeups.get(&id) {
+                wakeup.notify_waiters();
             }
         }
-        if !self.is(Defect::OnlookersSleep) {
-            state.onlookers.notify_waiters();
+        if !self.is(Defect::WatchersSleep) {
+            state.watchers.notify_waiters();
         }
         if ledger.entries().is_empty() && !self.is(Defect::ListsWhatIsIdle) {
             let last = if self.is(Defect::FenceBeginsAgain) { Fence::default() } else { ledger.last_fence() };
             state.idle.insert(resource.clone(), last);
-            state.lines.remove(resource);
+            state.queues.remove(resource);
         }
     }
 }
 
 impl Model {
-    fn bell(&self, claim: &Claim) -> Arc<Notify> {
-        Arc::clone(self.store.state().bells.entry(claim.id).or_default())
+    fn wakeup(&self, claim: &Claim) -> Arc<Notify> {
+        Arc::clone(self.store.state().wakeups.entry(claim.id).or_default())
     }
 
     fn earliest(&self, earliest: Moment) -> Duration {
-        if self.store.is(Defect::NeverLooksAgain) {
+        if self.store.is(Defect::NeverChecksAgain) {
             return Duration::from_secs(3600);
         }
         self.store.clock.now().until(earliest).clamp(Duration::from_millis(1), Duration::from_secs(3600))
@@ -493,12 +494,12 @@ impl Backend for Model {
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let store = &self.store;
         store.refuse(claim)?;
-        let bell = self.bell(claim);
+        let wakeup = self.wakeup(claim);
         let mut waited = false;
         loop {
-            let mut rung = std::pin::pin!(bell.notified());
-            if !store.is(Defect::LooksBeforeItListens) {
-                rung.as_mut().enable();
+            let mut change = std::pin::pin!(wakeup.notified());
+            if !store.is(Defect::ChecksBeforeItSubscribes) {
+                change.as_mut().enable();
             }
             let patient = !patience.is_ended();
             let mut asked_at = patience.now();
@@ -524,22 +525,22 @@ impl Backend for Model {
                 let ask_again_in = hinted.then_some(Duration::from_millis(5));
                 return Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }));
             }
-            if store.is(Defect::LooksBeforeItListens) {
+            if store.is(Defect::ChecksBeforeItSubscribes) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                // Only a new one has heard nothing yet.
-                rung.set(bell.notified());
+                // Only a new one has received nothing yet.
+                change.set(wakeup.notified());
             }
             if !waited {
                 store.state().arrivals.push_back(claim.id);
             }
             waited = true;
             tokio::select! {
-                () = rung => {}
+                () = change => {}
                 () = patience.ended() => {
                     if store.is(Defect::LeavesInSilence) {
                         let mut state = store.state();
                         let now = store.clock.now();
-                        state.lines.get_mut(&claim.resource).map(|ledger| ledger.release(claim.id, now));
+                        state.queues.get_mut(&claim.resource).map(|ledger| ledger.release(claim.id, now));
                         return Ok(Step::Busy(Hint::default()));
                     }
                 }
@@ -583,14 +584,14 @@ impl Backend for Model {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let onlookers = Arc::clone(&self.store.state().onlookers);
-        let mut past = self.store.is(Defect::OnlookersIgnoreThePast);
+        let watchers = Arc::clone(&self.store.state().watchers);
+        let mut past = self.store.is(Defect::WatchersIgnoreThePast);
         loop {
-            let mut rung = std::pin::pin!(onlookers.notified());
-            rung.as_mut().enable();
+            let mut change = std::pin::pin!(watchers.notified());
+            change.as_mut().enable();
             let snapshot = self.snapshot(resource, self.store.look(resource));
             let ended = patience.is_ended();
-            if ended && seen.is_some() && self.store.is(Defect::OnlookersStay) {
+            if ended && seen.is_some() && self.store.is(Defect::WatchersStay) {
                 tokio::time::sleep(Duration::from_secs(3)).await;
             }
             if ended || seen.is_none_or(|seen| *seen != snapshot.version && !past) {
@@ -598,9 +599,9 @@ impl Backend for Model {
             }
             let standing = snapshot.holders.iter().chain(&snapshot.waiting);
             let pause = standing.filter_map(|standing| standing.remaining).min().unwrap_or(Duration::MAX);
-            let pause = if self.store.is(Defect::OnlookersMissTheEnd) { Duration::MAX } else { pause };
+            let pause = if self.store.is(Defect::WatchersMissTheEnd) { Duration::MAX } else { pause };
             tokio::select! {
-                () = rung => past = false,
+                () = change => past = false,
                 () = patience.ended() => {}
                 () = tokio::time::sleep(pause.clamp(Duration::from_millis(1), Duration::from_secs(3600))) => {}
             }
@@ -617,7 +618,7 @@ impl Backend for Model {
         let mut state = self.store.state();
         let after = after.filter(|_| !self.store.is(Defect::PagesBeginAgain));
         let mut found = Vec::new();
-        for (resource, ledger) in &mut state.lines {
+        for (resource, ledger) in &mut state.queues {
             ledger.expire(now);
             let here = resource.as_str().starts_with(prefix) && after.is_none_or(|after| resource > after);
             let idle = ledger.entries().is_empty() && !self.store.is(Defect::ListsWhatIsIdle);

@@ -18,7 +18,7 @@ use super::{Defect, Model, Store};
 pub struct Slots {
     slots: Mutex<HashMap<Resource, Slot>>,
     last: Mutex<u64>,
-    /// Held from the look to the write.
+    /// Held from the read to the write.
     deciding: Mutex<()>,
     pub changed: Arc<Notify>,
 }
@@ -86,19 +86,19 @@ impl Store {
         stamp
     }
 
-    /// Looks and writes in one step.
+    /// Reads and writes in one step.
     fn swap_at_once(&self, at: &Resource, seen: &Stamp, put: &Put) -> Option<Stamp> {
         let _deciding = self.registers.deciding.lock().unwrap();
-        let stands = self.found(at).stamp == *seen || self.is(Defect::StaleStampsWrite);
-        stands.then(|| self.write(at, put))
+        let is_current = self.found(at).stamp == *seen || self.is(Defect::StaleStampsWrite);
+        is_current.then(|| self.write(at, put))
     }
 
-    /// Looks, and writes later: in two steps, or by half.
+    /// Reads, and writes later: in two steps, or by half.
     async fn swap_in_steps(&self, at: &Resource, seen: &Stamp, put: &Put) -> Option<Stamp> {
         if self.found(at).stamp != *seen {
             return None;
         }
-        if self.is(Defect::LooksBeforeItWrites) {
+        if self.is(Defect::ChecksBeforeItWrites) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let length = put.value.as_ref().map_or(0, Vec::len);
@@ -138,7 +138,7 @@ impl Registers for Model {
         if put.keep.is_some() && !self.promise.forgets && !store.is(Defect::KeepsInSilence) {
             return refused(FailureKind::Unsupported);
         }
-        let in_steps = store.is(Defect::LooksBeforeItWrites) || store.is(Defect::WritesByHalf);
+        let in_steps = store.is(Defect::ChecksBeforeItWrites) || store.is(Defect::WritesByHalf);
         let written = match in_steps {
             true => store.swap_in_steps(at, seen, put).await,
             false => store.swap_at_once(at, seen, put),
@@ -147,16 +147,16 @@ impl Registers for Model {
         if !store.is(Defect::ChangesInSilence) {
             store.registers.changed.notify_waiters();
         }
-        Ok(Some(if store.is(Defect::TellsAnotherStamp) { Stamp::new("another") } else { stamp }))
+        Ok(Some(if store.is(Defect::ReportsAnotherStamp) { Stamp::new("another") } else { stamp }))
     }
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
         let (store, changed) = (&self.store, Arc::clone(&self.store.registers.changed));
         let mut past = store.is(Defect::WaitsForTheNextChange);
         loop {
-            let mut rung = std::pin::pin!(changed.notified());
-            if !store.is(Defect::LooksBeforeItListens) {
-                rung.as_mut().enable();
+            let mut change = std::pin::pin!(changed.notified());
+            if !store.is(Defect::ChecksBeforeItSubscribes) {
+                change.as_mut().enable();
             }
             let found = store.found(at);
             if patience.is_ended() && store.is(Defect::StaysBeyondPatience) {
@@ -166,15 +166,15 @@ impl Registers for Model {
             if polls || patience.is_ended() || (found.stamp != *seen && !past) {
                 return Ok(found);
             }
-            if store.is(Defect::LooksBeforeItListens) {
+            if store.is(Defect::ChecksBeforeItSubscribes) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                // Only a new one has heard nothing yet.
-                rung.set(changed.notified());
+                // Only a new one has received nothing yet.
+                change.set(changed.notified());
             }
             let silent = store.is(Defect::EndsInSilence);
             let left = found.left.filter(|_| !silent).unwrap_or(Duration::from_secs(3600));
             tokio::select! {
-                () = rung => past = false,
+                () = change => past = false,
                 () = patience.ended() => {}
                 () = tokio::time::sleep(left.max(Duration::from_millis(1))) => {}
             }

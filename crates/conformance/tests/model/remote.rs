@@ -41,12 +41,12 @@ impl Server {
         Ok(Server { directory, profile })
     }
 
-    pub fn place(&self) -> String {
+    pub fn address(&self) -> String {
         format!("{}:{}", self.profile, self.directory.path().join("socket").display())
     }
 }
 
-/// Answers one client until it is gone, and buries its session then.
+/// Answers one client until it is gone, and ends its session then.
 fn serve(store: &Arc<Store>, stream: UnixStream, process: u64) {
     let mut claims: HashMap<ClaimId, Claim> = HashMap::new();
     let Ok(mut answers) = stream.try_clone() else { return };
@@ -58,17 +58,17 @@ fn serve(store: &Arc<Store>, stream: UnixStream, process: u64) {
         }
     }
     if store.is_session() {
-        claims.values().for_each(|claim| store.bury(claim));
+        claims.values().for_each(|claim| store.end_session_claim(claim));
     }
 }
 
 fn answer(store: &Arc<Store>, request: &str, process: u64, claims: &mut HashMap<ClaimId, Claim>) -> String {
-    let words: Vec<&str> = request.split(' ').collect();
-    let claim = read(&words);
-    match words[0] {
+    let fields: Vec<&str> = request.split(' ').collect();
+    let claim = read(&fields);
+    match fields[0] {
         "contend" => {
             claims.insert(claim.id, claim.clone());
-            match store.ask(&claim, words[5] == "patient", process) {
+            match store.ask(&claim, fields[5] == "patient", process) {
                 Verdict::Granted(fence) => format!("granted {fence}"),
                 Verdict::Busy { ahead, .. } => format!("busy {ahead}"),
                 Verdict::Full => "full".to_owned(),
@@ -103,8 +103,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    pub fn open(place: &str) -> Result<Arc<dyn Backend>, Failure> {
-        let (kind, path) = place.split_once(':').ok_or_else(|| Failure::unavailable(place))?;
+    pub fn open(address: &str) -> Result<Arc<dyn Backend>, Failure> {
+        let (kind, path) = address.split_once(':').ok_or_else(|| Failure::unavailable(address))?;
         let profile = match kind {
             "session" => super::session(),
             "weak" => super::weak(),
@@ -205,13 +205,13 @@ fn write(claim: &Claim) -> String {
     format!("{} {name} {weight}/{capacity} {}", claim.id.to_hex(), claim.ttl.as_millis())
 }
 
-fn read(words: &[&str]) -> Claim {
-    let (weight, capacity) = words[3].split_once('/').unwrap();
+fn read(fields: &[&str]) -> Claim {
+    let (weight, capacity) = fields[3].split_once('/').unwrap();
     Claim {
-        id: ClaimId::from_hex(words[1]).unwrap(),
-        resource: Resource::from_escaped(words[2]).unwrap(),
+        id: ClaimId::from_hex(fields[1]).unwrap(),
+        resource: Resource::from_escaped(fields[2]).unwrap(),
         share: Share::permits(weight.parse().unwrap(), capacity.parse().unwrap()).unwrap(),
-        ttl: Duration::from_millis(words[4].parse().unwrap()),
+        ttl: Duration::from_millis(fields[4].parse().unwrap()),
         note: Note::default(),
     }
 }

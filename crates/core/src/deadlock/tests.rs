@@ -13,7 +13,7 @@ fn name(text: &str) -> Resource {
 }
 
 fn line(resource: &str, holders: &[(u8, Share)]) -> Snapshot {
-    let standing = |(claim, share): &(u8, Share)| ClaimInfo {
+    let info = |(claim, share): &(u8, Share)| ClaimInfo {
         id: id(*claim),
         share: *share,
         fence: None,
@@ -21,7 +21,7 @@ fn line(resource: &str, holders: &[(u8, Share)]) -> Snapshot {
         remaining: None,
         note: Note::default(),
     };
-    let holders = holders.iter().map(standing).collect();
+    let holders = holders.iter().map(info).collect();
     let version = SnapshotVersion::new("");
     Snapshot { resource: name(resource), version, holders, waiting: Vec::new(), fence: None }
 }
@@ -49,7 +49,7 @@ const READER: Share = Share::READER;
 const WRITER: Share = Share::WRITER;
 
 #[test]
-fn a_circle_is_found_and_told_from_whoever_closed_it() {
+fn cycle_is_reported_from_the_waiter_that_closed_it() {
     let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
     let waits = [wait(7, "b", MUTEX, &[1]), wait(9, "c", MUTEX, &[2]), wait(8, "a", MUTEX, &[3])];
     let found = find(&waits, &lines);
@@ -65,7 +65,7 @@ fn chain_is_not_a_deadlock_even_if_it_ends_at_an_unknown_claim() {
     let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)])];
     assert_eq!(find(&[wait(1, "b", MUTEX, &[1])], &lines), []);
     assert_eq!(find(&[wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[5])], &lines), []);
-    // Without a look at one of the lines nothing can be said.
+    // Without a snapshot of one of the queues nothing can be said.
     let circle = [wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[2])];
     assert_eq!(find(&circle, &lines[..1]), []);
     assert_eq!(find(&circle, &lines).len(), 1);
@@ -73,7 +73,7 @@ fn chain_is_not_a_deadlock_even_if_it_ends_at_an_unknown_claim() {
 }
 
 #[test]
-fn those_who_only_wait_behind_a_circle_are_not_of_it() {
+fn waiter_behind_a_cycle_is_not_part_of_it() {
     let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
     let circle = [wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[2])];
     let behind = wait(3, "a", MUTEX, &[3]);
@@ -93,26 +93,26 @@ fn readers_are_in_the_way_of_a_writer_and_not_of_readers() {
 }
 
 #[test]
-fn a_reader_behind_a_writer_waits_for_whom_the_writer_waits() {
+fn reader_behind_a_writer_waits_for_the_same_holders() {
     let mut read = line("a", &[(1, READER)]);
     let queue = line("a", &[(8, WRITER), (9, READER)]);
     read.waiting = queue.holders;
     let lines = [read, line("b", &[(2, MUTEX)])];
-    let in_line = Announced { asks: Some(Tag::of(id(9))), ..wait(2, "a", READER, &[2]) };
-    let waits = [wait(1, "b", MUTEX, &[1]), in_line.clone()];
+    let queued = Announced { asks: Some(Tag::of(id(9))), ..wait(2, "a", READER, &[2]) };
+    let waits = [wait(1, "b", MUTEX, &[1]), queued.clone()];
     assert_eq!(who(&find(&waits, &lines)), [["2", "1"]]);
-    let passes = Announced { asks: None, ..in_line.clone() };
+    let passes = Announced { asks: None, ..queued.clone() };
     assert_eq!(
         find(&[waits[0].clone(), passes], &lines),
         [],
         "if the writer can be passed, this is not a deadlock"
     );
-    let ahead = Announced { asks: Some(Tag::of(id(8))), ..in_line };
+    let ahead = Announced { asks: Some(Tag::of(id(8))), ..queued };
     assert_eq!(find(&[waits[0].clone(), ahead], &lines), [], "and neither if it stood ahead of the writer");
 }
 
 #[test]
-fn permits_are_stuck_only_when_no_other_can_come_free() {
+fn permits_deadlock_only_if_no_other_permit_can_be_freed() {
     let two = |weight| Share::permits(weight, 2).unwrap();
     let lines = [line("s", &[(1, two(1)), (2, two(1))]), line("a", &[(3, MUTEX)])];
     let waits = [wait(1, "s", two(1), &[3]), wait(2, "a", MUTEX, &[1])];
@@ -124,7 +124,7 @@ fn permits_are_stuck_only_when_no_other_can_come_free() {
 }
 
 #[test]
-fn an_owner_who_waits_twice_is_stuck_only_where_both_are() {
+fn owner_with_two_waits_is_deadlocked_only_if_both_are() {
     let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
     let one = [wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[2]), wait(3, "c", MUTEX, &[1])];
     assert_eq!(find(&one, &lines), [], "c comes free, and then perhaps a");
@@ -133,7 +133,7 @@ fn an_owner_who_waits_twice_is_stuck_only_where_both_are() {
 }
 
 #[test]
-fn separate_deadlocks_are_told_apart() {
+fn separate_deadlocks_are_reported_separately() {
     let lines = [
         line("a", &[(1, MUTEX)]),
         line("b", &[(2, MUTEX)]),

@@ -1,4 +1,4 @@
-//! Lines in which waiters died, in virtual time: how long those that live wait for it, and what it costs
+//! Queues in which waiters died, in virtual time: how long the live ones wait for it, and what it costs
 //! them.
 
 use std::time::Duration;
@@ -9,14 +9,13 @@ use super::*;
 
 const PLACE: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(3600);
-/// Between the answer to a look and the next one, where nothing else is due: as the stores do that are
-/// polled.
+/// Pauses between two calls of a waiter when nothing else is due, as in the stores that are polled.
 const PAUSES: [u64; 5] = [300, 400, 325, 375, 350];
-/// A look in the very instant of an end is one too early.
+/// A call in the very instant of an end comes too early.
 const TICK: Duration = Duration::from_millis(2);
 
-/// A line behind one holder, of which some are dead.
-struct Line {
+/// A queue behind one holder, of which some waiters are dead.
+struct VirtualQueue {
     ledger: Ledger,
     now: Moment,
     /// The waiters, and when each looks next; never, where it is dead.
@@ -36,15 +35,19 @@ fn ask(id: ClaimId, share: Share, wait: Wait) -> Ask {
 
 const HOLDER: usize = 1 << 20;
 
-impl Line {
-    /// Returns all of them came one after the other and waited for long; then the dead ones died.
-    fn behind(holder: Share, waiters: &[(Share, bool)]) -> Line {
-        let mut line =
-            Line { ledger: Ledger::default(), now: Moment::from_millis(1), looks: Vec::new(), asked: 0 };
+impl VirtualQueue {
+    /// Queues the waiters one after the other, and lets them wait for long; then the dead ones died.
+    fn behind(holder: Share, waiters: &[(Share, bool)]) -> VirtualQueue {
+        let mut line = VirtualQueue {
+            ledger: Ledger::default(),
+            now: Moment::from_millis(1),
+            looks: Vec::new(),
+            asked: 0,
+        };
         let held = line.ledger.contend(&ask(id(HOLDER), holder, Wait::No), line.now);
         assert!(matches!(held, Verdict::Granted(_)));
         for (n, (share, lives)) in waiters.iter().enumerate() {
-            let asked = line.ledger.contend(&ask(id(n), *share, Wait::InLine(PLACE)), line.now);
+            let asked = line.ledger.contend(&ask(id(n), *share, Wait::Queued(PLACE)), line.now);
             assert!(matches!(asked, Verdict::Busy { .. }), "{share} is admitted");
             let next =
                 if *lives { line.now.after(Duration::from_millis(n as u64 % 400)) } else { Moment::NEVER };
@@ -56,11 +59,11 @@ impl Line {
         line
     }
 
-    /// Lets all look when they are due, until `end`. Answers who was granted, and when; each leaves at
-    /// once.
+    /// Lets all waiters call when they are due, until `end`. Returns which were granted, and when; each
+    /// leaves at once.
     fn run(&mut self, end: Moment) -> Vec<(ClaimId, Moment)> {
         let mut granted = Vec::new();
-        // Those that are dead never look again.
+        // Dead waiters never call again.
         while let Some(at) = (0..self.looks.len()).min_by_key(|at| self.looks[*at].2)
             && self.looks[at].2 <= end
         {
@@ -68,7 +71,7 @@ impl Line {
             self.now = self.now.max(due);
             self.asked += 1;
             let pause = Duration::from_millis(PAUSES[self.asked % PAUSES.len()]);
-            match self.ledger.contend(&ask(id, share, Wait::InLine(PLACE)), self.now) {
+            match self.ledger.contend(&ask(id, share, Wait::Queued(PLACE)), self.now) {
                 Verdict::Granted(_) => {
                     granted.push((id, self.now));
                     self.looks.remove(at);
@@ -86,9 +89,9 @@ impl Line {
     }
 }
 
-/// Returns the holder leaves: in which order, and how late, are those granted that live?
+/// Releases the holder, and returns in which order, and how late, the live waiters are granted.
 fn released(holder: Share, waiters: &[(Share, bool)]) -> (Vec<ClaimId>, Duration, usize) {
-    let mut line = Line::behind(holder, waiters);
+    let mut line = VirtualQueue::behind(holder, waiters);
     let freed = line.now;
     assert!(line.ledger.release(id(HOLDER), line.now));
     let granted = line.run(freed.after(Duration::from_secs(120)));
@@ -97,7 +100,7 @@ fn released(holder: Share, waiters: &[(Share, bool)]) -> (Vec<ClaimId>, Duration
 }
 
 #[test]
-fn however_many_died_the_next_that_lives_waits_two_seconds() {
+fn live_waiter_behind_dead_ones_waits_at_most_two_seconds() {
     for dead in [1, 2, 12, 33, 100, 1_000, 2_000] {
         let mut waiters = vec![(Share::MUTEX, false); dead];
         waiters.push((Share::MUTEX, true));
@@ -108,7 +111,7 @@ fn however_many_died_the_next_that_lives_waits_two_seconds() {
 }
 
 #[test]
-fn permits_and_readers_are_found_behind_the_dead_as_well() {
+fn permits_and_readers_behind_dead_waiters_are_granted() {
     let three = |k| Share::permits(k, 3).unwrap();
     let line = |dead: Share, live: Share| [vec![(dead, false); 100], vec![(live, true)]].concat();
     for (holder, waiters) in [
@@ -125,7 +128,7 @@ fn permits_and_readers_are_found_behind_the_dead_as_well() {
 
 #[test]
 fn dead_writers_that_block_a_reader_are_passed_over_together() {
-    let mut line = Line::behind(Share::READER, &[(Share::WRITER, false); 100]);
+    let mut line = VirtualQueue::behind(Share::READER, &[(Share::WRITER, false); 100]);
     let came = line.now;
     line.looks.push((id(200), Share::READER, came));
     let granted = line.run(came.after(Duration::from_secs(60)));
@@ -134,36 +137,38 @@ fn dead_writers_that_block_a_reader_are_passed_over_together() {
 }
 
 #[test]
-fn one_that_died_costs_the_others_a_bounded_number_of_looks() {
+fn dead_waiter_costs_the_others_a_bounded_number_of_calls() {
     let mut waiters = vec![(Share::MUTEX, true); 1_000];
-    let mut idle = Line::behind(Share::MUTEX, &waiters);
+    let mut idle = VirtualQueue::behind(Share::MUTEX, &waiters);
     waiters[0].1 = false;
-    let mut line = Line::behind(Share::MUTEX, &waiters);
+    let mut line = VirtualQueue::behind(Share::MUTEX, &waiters);
     for line in [&mut idle, &mut line] {
         assert!(line.ledger.release(id(HOLDER), line.now));
     }
-    // The first that lives looks, and calls more of the queue.
-    line.ledger.contend(&ask(id(999), Share::MUTEX, Wait::InLine(PLACE)), line.now.after(PROBE_AFTER));
-    let called = |line: &Line, after: Duration| {
+    // The first live waiter calls more of the queue.
+    line.ledger.contend(&ask(id(999), Share::MUTEX, Wait::Queued(PLACE)), line.now.after(PROBE_AFTER));
+    let called = |line: &VirtualQueue, after: Duration| {
         let by = line.now.after(after + CALL_GRACE);
         line.ledger.entries().iter().filter(|entry| entry.until <= by).count()
     };
     assert_eq!(called(&line, PROBE_AFTER), PROBED_PER_SILENT);
-    // Where the first answers, nobody else is called.
+    // If the first answers, no other waiter is called.
     assert!(matches!(
-        idle.ledger.contend(&ask(id(0), Share::MUTEX, Wait::InLine(PLACE)), idle.now),
+        idle.ledger.contend(&ask(id(0), Share::MUTEX, Wait::Queued(PLACE)), idle.now),
         Verdict::Granted(_)
     ));
-    idle.ledger.contend(&ask(id(999), Share::MUTEX, Wait::InLine(PLACE)), idle.now.after(PROBE_AFTER));
+    idle.ledger.contend(&ask(id(999), Share::MUTEX, Wait::Queued(PLACE)), idle.now.after(PROBE_AFTER));
     assert_eq!(called(&idle, PROBE_AFTER), 0);
 }
 
 #[test]
-fn one_that_answers_is_not_called_again_for_the_same_silence() {
-    let mut line =
-        Line::behind(Share::MUTEX, &[(Share::MUTEX, false), (Share::MUTEX, true), (Share::MUTEX, true)]);
+fn waiter_that_answers_is_not_called_again_at_once() {
+    let mut line = VirtualQueue::behind(
+        Share::MUTEX,
+        &[(Share::MUTEX, false), (Share::MUTEX, true), (Share::MUTEX, true)],
+    );
     assert!(line.ledger.release(id(HOLDER), line.now));
-    let wait = Wait::InLine(PLACE);
+    let wait = Wait::Queued(PLACE);
     let probed = line.now.after(PROBE_AFTER);
     line.ledger.contend(&ask(id(2), Share::MUTEX, wait), probed);
     assert_eq!(line.ledger.entries()[1].until, probed.after(CALL_GRACE));
@@ -178,12 +183,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn those_that_live_are_granted_in_order_and_soon(lives in proptest::collection::vec(any::<bool>(), 1..80)) {
+    fn live_waiters_are_granted_in_order_within_seconds(lives in proptest::collection::vec(any::<bool>(), 1..80)) {
         let waiters: Vec<(Share, bool)> = lives.iter().map(|lives| (Share::MUTEX, *lives)).collect();
         let (order, late, _) = released(Share::MUTEX, &waiters);
         let expected: Vec<ClaimId> = (0..lives.len()).filter(|n| lives[*n]).map(id).collect();
         prop_assert_eq!(order.clone(), expected);
-        // Each hand-over waits for the next look of one that polls, and some of the dead are called later
+// Each hand-over waits for the next call of a polling waiter, and some dead waiters are called later
         // than others.
         let polls = Duration::from_millis(400) * u32::try_from(order.len()).unwrap();
         prop_assert!(late <= Duration::from_secs(5) + polls, "{late:?} for {} of {}", order.len(), lives.len());

@@ -67,14 +67,14 @@ fn run(history: &[Call]) -> Result<(), TestCaseError> {
             Call::Contend(n, share, wait) => {
                 let before = ledger.entries().iter().find(|e| e.id == id(*n)).and_then(|e| e.granted);
                 let verdict = ledger.contend(&ask(*n, *share, *wait), now);
-                let stands = ledger.entries().iter().any(|entry| entry.id == id(*n));
+                let is_queued = ledger.entries().iter().any(|entry| entry.id == id(*n));
                 match verdict {
                     Verdict::Granted(fence) if before == Some(fence) => prop_assert!(fence <= last),
                     Verdict::Granted(fence) => {
                         prop_assert!(fence > last, "{fence:?} after {last:?}");
                         last = fence;
                     }
-                    Verdict::Busy { .. } => prop_assert_eq!(stands, matches!(wait, Wait::InLine(_))),
+                    Verdict::Busy { .. } => prop_assert_eq!(is_queued, matches!(wait, Wait::Queued(_))),
                     Verdict::Full => prop_assert!(false, "eight claims do not fill a line"),
                 }
             }
@@ -86,8 +86,8 @@ fn run(history: &[Call]) -> Result<(), TestCaseError> {
                 prop_assert!(!held || until(&ledger) >= before);
             }
             Call::Release(n) => {
-                let stood = ledger.entries().iter().any(|e| e.id == id(*n) && e.until > now);
-                prop_assert_eq!(ledger.release(id(*n), now), stood);
+                let was_queued = ledger.entries().iter().any(|e| e.id == id(*n) && e.until > now);
+                prop_assert_eq!(ledger.release(id(*n), now), was_queued);
                 prop_assert!(!ledger.entries().iter().any(|e| e.id == id(*n)));
             }
             Call::Pass(ms) => now = now.after(Duration::from_millis(*ms)),
@@ -113,14 +113,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_history_keeps_capacity_fences_and_line(
-        history in calls(vec![Wait::No, Wait::InLine(PLACE), Wait::Barging], shares())
+    fn any_history_keeps_capacity_fences_and_queue(
+        history in calls(vec![Wait::No, Wait::Queued(PLACE), Wait::Barging], shares())
     ) {
         run(&history)?;
     }
 
     #[test]
-    fn admission_is_monotone(history in calls(vec![Wait::InLine(PLACE)], shares())) {
+    fn admission_is_monotone(history in calls(vec![Wait::Queued(PLACE)], shares())) {
         let mut ledger = Ledger::new(Fence::default());
         let now = Moment::from_millis(1);
         for call in &history {
@@ -139,10 +139,10 @@ proptest! {
     }
 
     #[test]
-    fn mutexes_are_granted_in_the_order_of_their_coming(arrivals in Just((0u8..20).collect::<Vec<_>>()).prop_shuffle()) {
+    fn mutexes_are_granted_in_order_of_arrival(arrivals in Just((0u8..20).collect::<Vec<_>>()).prop_shuffle()) {
         let mut ledger = Ledger::new(Fence::default());
         let now = Moment::from_millis(1);
-        let wait = Wait::InLine(PLACE);
+        let wait = Wait::Queued(PLACE);
         for n in &arrivals {
             ledger.contend(&ask(*n, Share::MUTEX, wait), now);
         }
@@ -165,7 +165,7 @@ proptest! {
         let writes: Vec<(u8, bool)> = (0u8..).zip(line).collect();
         for (n, write) in &writes {
             let share = if *write { Share::WRITER } else { Share::READER };
-            let granted = matches!(ledger.contend(&ask(*n, share, Wait::InLine(PLACE)), now), Verdict::Granted(_));
+            let granted = matches!(ledger.contend(&ask(*n, share, Wait::Queued(PLACE)), now), Verdict::Granted(_));
             // A reader owns iff no writer precedes it; a writer owns iff it is first.
             let expected = if *write { *n == 0 } else { !writes[..usize::from(*n)].iter().any(|(_, w)| *w) };
             prop_assert_eq!(granted, expected, "claim {} of {:?}", n, &writes);
@@ -175,7 +175,7 @@ proptest! {
 
 #[test]
 fn a_waiter_that_does_not_answer_its_call_is_passed_over() {
-    let long = Wait::InLine(Duration::from_secs(60));
+    let long = Wait::Queued(Duration::from_secs(60));
     let mut ledger = Ledger::new(Fence::default());
     let start = Moment::from_millis(1);
     assert!(matches!(ledger.contend(&ask(1, Share::MUTEX, long), start), Verdict::Granted(_)));
@@ -190,14 +190,14 @@ fn a_waiter_that_does_not_answer_its_call_is_passed_over() {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// A reader holds, a writer (2) waits, and a reader (3) behind it.
-fn a_reader_behind_a_writer(now: Moment) -> Ledger {
+/// Returns a ledger in which a reader holds, a writer (2) waits, and a reader (3) behind it.
+fn reader_behind_a_writer(now: Moment) -> Ledger {
     let mut ledger = Ledger::new(Fence::default());
     let hold = Ask { lease: LONG, ..ask(1, Share::READER, Wait::No) };
     assert!(matches!(ledger.contend(&hold, now), Verdict::Granted(_)));
-    let busy = ledger.contend(&ask(2, Share::WRITER, Wait::InLine(LONG)), now);
+    let busy = ledger.contend(&ask(2, Share::WRITER, Wait::Queued(LONG)), now);
     assert_eq!(busy, Verdict::Busy { ahead: 1, earliest: now.after(LONG) });
-    let busy = ledger.contend(&ask(3, Share::READER, Wait::InLine(LONG)), now);
+    let busy = ledger.contend(&ask(3, Share::READER, Wait::Queued(LONG)), now);
     assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: now.after(CALL_GRACE) });
     ledger
 }
@@ -205,8 +205,8 @@ fn a_reader_behind_a_writer(now: Moment) -> Ledger {
 #[test]
 fn silent_waiter_is_passed_over_for_one_that_can_be_granted() {
     let start = Moment::from_millis(1);
-    let mut ledger = a_reader_behind_a_writer(start);
-    let reader = ask(3, Share::READER, Wait::InLine(LONG));
+    let mut ledger = reader_behind_a_writer(start);
+    let reader = ask(3, Share::READER, Wait::Queued(LONG));
     let early = start.after(CALL_GRACE / 2);
     let busy = ledger.contend(&reader, early);
     assert_eq!(busy, Verdict::Busy { ahead: 2, earliest: start.after(CHALLENGE_AFTER) });
@@ -224,9 +224,9 @@ fn silent_waiter_is_passed_over_for_one_that_can_be_granted() {
 #[test]
 fn a_waiter_that_answers_a_challenge_keeps_its_place() {
     let start = Moment::from_millis(1);
-    let mut ledger = a_reader_behind_a_writer(start);
+    let mut ledger = reader_behind_a_writer(start);
     let (writer, reader) =
-        (ask(2, Share::WRITER, Wait::InLine(LONG)), ask(3, Share::READER, Wait::InLine(LONG)));
+        (ask(2, Share::WRITER, Wait::Queued(LONG)), ask(3, Share::READER, Wait::Queued(LONG)));
     let challenged = start.after(CALL_GRACE);
     ledger.contend(&reader, challenged);
     let answered = challenged.after(CALL_GRACE / 2);
@@ -241,17 +241,17 @@ fn a_waiter_that_answers_a_challenge_keeps_its_place() {
 #[test]
 fn waiter_is_not_challenged_for_one_that_must_wait_anyway() {
     let start = Moment::from_millis(1);
-    let mut ledger = a_reader_behind_a_writer(start);
+    let mut ledger = reader_behind_a_writer(start);
     let late = start.after(CHALLENGE_AFTER * 2);
-    for wait in [Wait::InLine(LONG), Wait::No] {
-        // Another writer has no room beside the reader, and a claim that does not wait loses nothing by the
-        // line.
+    for wait in [Wait::Queued(LONG), Wait::No] {
+        // Another writer does not fit beside the reader, and a claim that does not wait loses nothing by the
+        // queue.
         let share = if wait == Wait::No { Share::READER } else { Share::WRITER };
         ledger.contend(&ask(4, share, wait), late);
         assert_eq!(ledger.entries()[1].until, start.after(LONG), "{wait:?}");
     }
     let mut line = Ledger::new(Fence::default());
-    let forever = Wait::InLine(Duration::MAX);
+    let forever = Wait::Queued(Duration::MAX);
     for (n, share) in [(1, Share::READER), (2, Share::WRITER), (3, Share::READER)] {
         line.contend(&Ask { lease: Duration::MAX, ..ask(n, share, forever) }, start);
     }
@@ -260,20 +260,20 @@ fn waiter_is_not_challenged_for_one_that_must_wait_anyway() {
 }
 
 #[test]
-fn a_line_is_mixed_where_one_may_keep_another_from_what_is_free() {
+fn queue_is_mixed_if_a_waiter_blocks_free_capacity() {
     let now = Moment::from_millis(1);
-    let mut ledger = a_reader_behind_a_writer(now);
+    let mut ledger = reader_behind_a_writer(now);
     assert!(ledger.is_mixed());
     ledger.release(id(3), now);
-    ledger.contend(&ask(4, Share::WRITER, Wait::InLine(LONG)), now);
+    ledger.contend(&ask(4, Share::WRITER, Wait::Queued(LONG)), now);
     assert!(!ledger.is_mixed(), "all who wait want the same");
     ledger.release(id(1), now);
-    ledger.contend(&ask(5, Share::READER, Wait::InLine(LONG)), now);
+    ledger.contend(&ask(5, Share::READER, Wait::Queued(LONG)), now);
     assert!(ledger.is_mixed(), "the first is called, and the second has a reader behind it");
 }
 
 #[test]
-fn the_smallest_capacity_in_line_counts() {
+fn smallest_capacity_in_the_queue_counts() {
     let permits = |k, n| Share::permits(k, n).unwrap();
     let mut ledger = Ledger::new(Fence::default());
     let now = Moment::from_millis(1);
@@ -294,7 +294,7 @@ fn numbered(n: usize) -> ClaimId {
 
 /// If each step looked at the whole line for each of those admitted, this would take minutes.
 #[test]
-fn as_many_readers_as_there_may_be_are_called_at_once() {
+fn all_readers_of_a_full_queue_are_called_at_once() {
     let (now, readers) = (Moment::from_millis(1), MAX_LINE - 1);
     let held = Ledger::new(Fence::default()).contend(&ask(1, Share::WRITER, Wait::No), now);
     let entry = |n: usize, share, granted, until| Entry {
@@ -314,23 +314,23 @@ fn as_many_readers_as_there_may_be_are_called_at_once() {
     assert!(ledger.release(numbered(0), now));
     assert_eq!(ledger.called().count(), readers);
     for n in 1..=200 {
-        let ask = Ask { id: numbered(n), ..ask(0, Share::READER, Wait::InLine(PLACE)) };
+        let ask = Ask { id: numbered(n), ..ask(0, Share::READER, Wait::Queued(PLACE)) };
         assert!(matches!(ledger.contend(&ask, now), Verdict::Granted(_)));
         assert!(ledger.release(numbered(n), now));
         assert_eq!(ledger.called().count(), readers - n);
     }
-    let writer = ask(2, Share::WRITER, Wait::InLine(PLACE));
+    let writer = ask(2, Share::WRITER, Wait::Queued(PLACE));
     assert!(matches!(ledger.contend(&writer, now), Verdict::Busy { .. }));
     assert_eq!(ledger.called().count(), readers - 200);
 }
 
 #[test]
-fn a_full_line_says_so() {
+fn full_queue_is_reported() {
     let mut ledger = Ledger::new(Fence::default());
     let now = Moment::from_millis(1);
     for n in 0..MAX_LINE {
-        let ask = Ask { id: numbered(n), ..ask(0, Share::MUTEX, Wait::InLine(PLACE)) };
+        let ask = Ask { id: numbered(n), ..ask(0, Share::MUTEX, Wait::Queued(PLACE)) };
         assert!(ledger.contend(&ask, now) != Verdict::Full);
     }
-    assert_eq!(ledger.contend(&ask(255, Share::MUTEX, Wait::InLine(PLACE)), now), Verdict::Full);
+    assert_eq!(ledger.contend(&ask(255, Share::MUTEX, Wait::Queued(PLACE)), now), Verdict::Full);
 }

@@ -1,7 +1,7 @@
 //! The queue as text, for stores that keep it in a file, a row or a value.
 //!
-//! One header line with the version, the length and a checksum of the body; then one line for the store's
-//! own words, one for the last fence, one for each claim. Any text that is not exactly what
+//! One header line with the version, the length and a checksum of the body; then one line for the head of
+//! the store, one for the last fence, one for each claim. Any text that is not exactly what
 //! [`Ledger::to_text`] wrote is refused: a store must be able to distinguish a damaged ledger from an empty
 //! one.
 //!
@@ -15,13 +15,13 @@ use super::{Entry, Ledger};
 use crate::{ClaimId, Fence, Moment, Note, Share};
 
 impl Ledger {
-    /// Writes the ledger down, together with `head`: words of the store's own, under the same checksum.
+    /// Writes the ledger as text, together with `head`: text of the store's own, under the same checksum.
     /// Signs of life are not counted in it, as the moments suffice.
     pub fn to_text(&self, head: &str) -> String {
         self.written(head, Form::Moments)
     }
 
-    /// Writes the ledger down as [`Ledger::to_text`] does, for observers that share no clock: `until` is a
+    /// Writes the ledger as [`Ledger::to_text`] does, for observers that share no clock: `until` is a
     /// span since the moment [`Moment::START`], and `beats` is written, too.
     pub fn to_span_text(&self, head: &str) -> String {
         self.written(head, Form::Spans)
@@ -39,7 +39,7 @@ impl Ledger {
         format!("{} {} {sum}\n{body}", form.magic(), body.len())
     }
 
-    /// Reads what [`Ledger::to_text`] wrote, and the store's own words.
+    /// Reads what [`Ledger::to_text`] wrote, and the head of the store.
     ///
     /// # Errors
     /// [`DamagedLedger`] for everything else, be it a single changed byte.
@@ -47,7 +47,7 @@ impl Ledger {
         Ledger::read(text, Form::Moments)
     }
 
-    /// Reads what [`Ledger::to_span_text`] wrote, and the store's own words.
+    /// Reads what [`Ledger::to_span_text`] wrote, and the head of the store.
     ///
     /// # Errors
     /// [`DamagedLedger`] for everything else, what [`Ledger::to_text`] wrote included.
@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(ledger in ledgers(), head in "[ %\n\tabc é]{0,20}") {
+        fn written_form_reads_back(ledger in ledgers(), head in "[ %\n\tabc é]{0,20}") {
             let text = ledger.to_span_text(&head);
             prop_assert_eq!(Ledger::from_span_text(text.as_bytes()), Ok((ledger.clone(), head.clone())));
             let text = ledger.to_text(&head);

@@ -1,6 +1,6 @@
 //! The conclusion from the answers of several members to one question.
 //!
-//! Pure: it takes in which member answered what, and says as early as it can what follows. Only the locks
+//! Pure: it records which member replied what, and concludes as early as it can. Only the locks
 //! of *armed* members count. A member that lost its memory would otherwise vote for a second holder, and
 //! for a fence of yesterday.
 
@@ -10,16 +10,16 @@ use std::time::Duration;
 use super::{Answer, Vote, next_fence};
 use crate::{Effect, Failure, FailureKind, Fence};
 
-/// The answers to the first round, as they come in.
+/// The replies to the first round, as they arrive.
 #[derive(Debug)]
 pub struct VoteTally {
     names: Arc<[String]>,
-    members: Vec<Heard>,
+    members: Vec<Reply>,
 }
 
 #[derive(Debug)]
-enum Heard {
-    Nothing,
+enum Reply {
+    Pending,
     Answer(Answer),
     Failed(Failure),
 }
@@ -45,14 +45,14 @@ pub enum Verdict {
     Write {
         /// The fence.
         fence: Fence,
-        /// The members that may be written to, by their number, with the run that was heard.
+        /// The members that may be written to, by their number, with the run that they reported.
         to: Vec<(usize, String)>,
     },
     /// Another claim holds.
     Busy {
-        /// The time until a majority is free at the earliest, unless somebody releases.
+        /// The time until a majority is free at the earliest, unless a claim is released.
         free_in: Duration,
-        /// The number of connections that listen, the most that a member reported.
+        /// The number of connections that are subscribed, the most that a member reported.
         listeners: u32,
     },
     /// Several claims have some of the locks each, and none of them is known to hold.
@@ -62,9 +62,9 @@ pub enum Verdict {
 }
 
 impl VoteTally {
-    /// Returns a question to the members of these names.
+    /// Creates the tally of the members of these names, without replies.
     pub fn new(names: Arc<[String]>) -> VoteTally {
-        VoteTally { members: names.iter().map(|_| Heard::Nothing).collect(), names }
+        VoteTally { members: names.iter().map(|_| Reply::Pending).collect(), names }
     }
 
     /// Returns the fewest members that decide.
@@ -72,12 +72,12 @@ impl VoteTally {
         majority(self.members.len())
     }
 
-    /// Takes in what came from one member.
+    /// Records the reply of one member.
     pub fn hear(&mut self, member: usize, outcome: Result<Answer, Failure>) {
-        if let Some(heard) = self.members.get_mut(member) {
-            *heard = match outcome {
-                Ok(answer) => Heard::Answer(answer),
-                Err(failure) => Heard::Failed(failure),
+        if let Some(reply) = self.members.get_mut(member) {
+            *reply = match outcome {
+                Ok(answer) => Reply::Answer(answer),
+                Err(failure) => Reply::Failed(failure),
             };
         }
     }
@@ -88,18 +88,18 @@ impl VoteTally {
     }
 
     /// Returns `true` if a member answered that is not armed.
-    pub fn met_unarmed(&self) -> bool {
+    pub fn saw_unarmed_member(&self) -> bool {
         self.answers().any(|(_, answer)| answer.memory.armed().is_none())
     }
 
-    /// Returns `true` if anything came from this member.
-    pub fn was_heard(&self, member: usize) -> bool {
-        self.members.get(member).is_some_and(|heard| !matches!(heard, Heard::Nothing))
+    /// Returns `true` if this member has replied, be it with a failure.
+    pub fn has_replied(&self, member: usize) -> bool {
+        self.members.get(member).is_some_and(|reply| !matches!(reply, Reply::Pending))
     }
 
     /// Returns `true` if the claim has a fence from before somewhere, so that it may hold no matter what
     /// the verdict is.
-    pub fn met_a_grant(&self) -> bool {
+    pub fn saw_earlier_grant(&self) -> bool {
         self.granted_before().next().is_some()
     }
 
@@ -143,11 +143,11 @@ impl VoteTally {
 
     /// Returns the reason why it cannot be granted.
     fn refusal(&self, counting: Counting) -> Verdict {
-        let silent = self.members.iter().filter(|heard| matches!(heard, Heard::Nothing)).count();
+        let silent = self.members.iter().filter(|reply| matches!(reply, Reply::Pending)).count();
         let unarmed = self.answers().filter(|(_, answer)| answer.memory.armed().is_none()).count();
         let lost = self.failures().count() + unarmed + if counting == Counting::Closed { silent } else { 0 };
         if self.members.len() - lost < self.majority() {
-            // Nothing is gained by haste here, and the report is better with all answers.
+            // There is no hurry here, and the report is better with all replies.
             let all = silent == 0 || counting == Counting::Closed;
             return if all { Verdict::Failed(self.failure()) } else { Verdict::Undecided };
         }
@@ -168,15 +168,15 @@ impl VoteTally {
         Verdict::Busy { free_in: free_in.unwrap_or_default(), listeners }
     }
 
-    /// Returns the failure to report where too few can vote, with what each member said.
+    /// Returns the failure to report where too few can vote, with the reply of each member.
     fn failure(&self) -> Failure {
         let needed = self.majority();
         let count = self.members.len();
         let failed = count - self.answered();
-        let unsure = |heard: &Heard| match heard {
-            Heard::Nothing => true,
-            Heard::Answer(_) => false,
-            Heard::Failed(failure) => failure.effect == Effect::Unknown,
+        let unsure = |reply: &Reply| match reply {
+            Reply::Pending => true,
+            Reply::Answer(_) => false,
+            Reply::Failed(failure) => failure.effect == Effect::Unknown,
         };
         let effect = if self.members.iter().any(unsure) { Effect::Unknown } else { Effect::None };
         let report = self.report();
@@ -190,7 +190,7 @@ impl VoteTally {
             return Failure::new(kind, effect, text);
         }
         let text = format!("no fence can be had: {armed} of {count} servers are armed, {needed} are needed");
-        // What is known to have served before could have forgotten anything.
+        // A member that is known to have served before could have forgotten anything.
         let unused = armed == 0 && unarmed().all(|memory| memory.mark.is_none());
         let advice = if unused {
             "servers that never served are armed once all of them answer and max-ttl has passed since they were first asked; to \
@@ -209,16 +209,16 @@ impl VoteTally {
         Failure::new(kind, effect, format!("{text}: {report}; {advice}"))
     }
 
-    /// Returns what each member said.
+    /// Describes the reply of each member.
     fn report(&self) -> String {
-        let told = self.names.iter().zip(&self.members).map(|(name, heard)| match heard {
-            Heard::Nothing => format!("{name} is silent"),
-            Heard::Failed(failure) => failure.detail().to_owned(),
-            Heard::Answer(answer) => {
+        let reports = self.names.iter().zip(&self.members).map(|(name, reply)| match reply {
+            Reply::Pending => format!("{name} is silent"),
+            Reply::Failed(failure) => failure.detail().to_owned(),
+            Reply::Answer(answer) => {
                 answer.memory.trouble(name).unwrap_or_else(|| format!("{name} is armed"))
             }
         });
-        told.collect::<Vec<_>>().join("; ")
+        reports.collect::<Vec<_>>().join("; ")
     }
 
     /// Returns the armed members whose lock the claim has: number, answer, epoch, and greatest fence.
@@ -237,15 +237,15 @@ impl VoteTally {
     }
 
     fn answers(&self) -> impl Iterator<Item = (usize, &Answer)> + Clone {
-        self.members.iter().enumerate().filter_map(|(member, heard)| match heard {
-            Heard::Answer(answer) => Some((member, answer)),
+        self.members.iter().enumerate().filter_map(|(member, reply)| match reply {
+            Reply::Answer(answer) => Some((member, answer)),
             _ => None,
         })
     }
 
     fn failures(&self) -> impl Iterator<Item = &Failure> {
-        self.members.iter().filter_map(|heard| match heard {
-            Heard::Failed(failure) => Some(failure),
+        self.members.iter().filter_map(|reply| match reply {
+            Reply::Failed(failure) => Some(failure),
             _ => None,
         })
     }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_forgotten_does_not_vote() {
+    fn unarmed_member_does_not_vote() {
         let old = Some(Mark { epoch: 9, run: "before".to_owned() });
         for mark in [None, old] {
             let answers = || vec![Some(Ok(yours(1))), Some(Ok(forgot(yours(0), mark.clone()))), None];
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_told_from_rivals() {
+    fn busy_and_split_votes_are_distinguished() {
         let busy = verdict(vec![
             Some(Ok(theirs(true, 30))),
             Some(Ok(theirs(false, 10))),
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_failures_are_told_one_by_one() {
+    fn failure_lists_the_reply_of_each_member() {
         let lost = verdict(vec![Some(Err(silent())), Some(Ok(yours(1))), Some(Err(silent()))]);
         let Verdict::Failed(failure) = lost else { panic!("{lost:?}") };
         assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::Unknown));

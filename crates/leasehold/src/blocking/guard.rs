@@ -154,7 +154,7 @@ impl Guard {
     pub fn revoked_within(&self, limit: Duration) -> Result<Option<Revocation>> {
         let revoking = self.guard.revoking();
         match wait("revoked", async move { tokio::time::timeout(limit, revoking).await.ok() })? {
-            Some(heard) => heard,
+            Some(outcome) => outcome,
             None => Ok(None),
         }
     }

@@ -150,14 +150,14 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
     }
 
     /// Runs a call, on behalf of this thread if the lock is reentrant, and blocks until it returns.
-    fn ask<T, F>(&self, how: impl FnOnce(crate::lock::Lock<K>) -> F) -> Result<T>
+    fn call<T, F>(&self, make_future: impl FnOnce(crate::lock::Lock<K>) -> F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let lock = self.lock.clone();
         let lock = if self.is_reentrant { OF_THIS_THREAD.with(|owner| lock.owner(owner)) } else { lock };
-        wait_unless(self.interrupt.clone(), "lock", how(lock))
+        wait_unless(self.interrupt.clone(), "lock", make_future(lock))
     }
 }
 
@@ -167,7 +167,7 @@ impl Lock<Exclusive> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn lock(&self) -> Result<Guard> {
-        self.ask(|lock| async move { lock.lock().await }).map(Guard::new)
+        self.call(|lock| async move { lock.lock().await }).map(Guard::new)
     }
 
     /// Acquires it if it is free now, as [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -175,7 +175,7 @@ impl Lock<Exclusive> {
     /// # Errors
     /// As there.
     pub fn try_lock(&self) -> Result<Option<Guard>> {
-        Ok(self.ask(|lock| async move { lock.try_lock().await })?.map(Guard::new))
+        Ok(self.call(|lock| async move { lock.try_lock().await })?.map(Guard::new))
     }
 
     /// Blocks for up to `limit`, as [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
@@ -183,7 +183,7 @@ impl Lock<Exclusive> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        Ok(self.ask(move |lock| async move { lock.try_lock_for(limit).await })?.map(Guard::new))
+        Ok(self.call(move |lock| async move { lock.try_lock_for(limit).await })?.map(Guard::new))
     }
 
     /// Continues the lock that another process handed off, as
@@ -193,7 +193,7 @@ impl Lock<Exclusive> {
     /// As there, and `Interrupted`.
     pub fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
         let token = token.clone();
-        self.ask(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
+        self.call(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
     }
 }
 
@@ -203,7 +203,7 @@ impl Lock<Shared> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn read(&self) -> Result<Guard> {
-        self.ask(|lock| async move { lock.read().await }).map(Guard::new)
+        self.call(|lock| async move { lock.read().await }).map(Guard::new)
     }
 
     /// Acquires it for reading if that is possible now, as
@@ -212,7 +212,7 @@ impl Lock<Shared> {
     /// # Errors
     /// As there.
     pub fn try_read(&self) -> Result<Option<Guard>> {
-        Ok(self.ask(|lock| async move { lock.try_read().await })?.map(Guard::new))
+        Ok(self.call(|lock| async move { lock.try_read().await })?.map(Guard::new))
     }
 
     /// Blocks for up to `limit` until it may read, as
@@ -221,7 +221,7 @@ impl Lock<Shared> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_read_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        Ok(self.ask(move |lock| async move { lock.try_read_for(limit).await })?.map(Guard::new))
+        Ok(self.call(move |lock| async move { lock.try_read_for(limit).await })?.map(Guard::new))
     }
 
     /// Blocks until it may write, as [`RwLock::write`](crate::RwLock::write).
@@ -229,7 +229,7 @@ impl Lock<Shared> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn write(&self) -> Result<Guard> {
-        self.ask(|lock| async move { lock.write().await }).map(Guard::new)
+        self.call(|lock| async move { lock.write().await }).map(Guard::new)
     }
 
     /// Acquires it for writing if that is possible now, as
@@ -238,7 +238,7 @@ impl Lock<Shared> {
     /// # Errors
     /// As there.
     pub fn try_write(&self) -> Result<Option<Guard>> {
-        Ok(self.ask(|lock| async move { lock.try_write().await })?.map(Guard::new))
+        Ok(self.call(|lock| async move { lock.try_write().await })?.map(Guard::new))
     }
 
     /// Blocks for up to `limit` until it may write, as
@@ -247,7 +247,7 @@ impl Lock<Shared> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_write_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        Ok(self.ask(move |lock| async move { lock.try_write_for(limit).await })?.map(Guard::new))
+        Ok(self.call(move |lock| async move { lock.try_write_for(limit).await })?.map(Guard::new))
     }
 
     /// Continues the lock that another process handed off, as
@@ -257,7 +257,7 @@ impl Lock<Shared> {
     /// As there, and `Interrupted`.
     pub fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
         let token = token.clone();
-        self.ask(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
+        self.call(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
     }
 }
 
@@ -294,7 +294,7 @@ impl Lock<Counted> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn acquire_many(&self, permits: u32) -> Result<Guard> {
-        self.ask(move |lock| async move { lock.acquire_many(permits).await }).map(Guard::new)
+        self.call(move |lock| async move { lock.acquire_many(permits).await }).map(Guard::new)
     }
 
     /// Acquires several permits if they are free now, as
@@ -303,7 +303,7 @@ impl Lock<Counted> {
     /// # Errors
     /// As there.
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard>> {
-        Ok(self.ask(move |lock| async move { lock.try_acquire_many(permits).await })?.map(Guard::new))
+        Ok(self.call(move |lock| async move { lock.try_acquire_many(permits).await })?.map(Guard::new))
     }
 
     /// Blocks for up to `limit` for several permits, as
@@ -312,8 +312,8 @@ impl Lock<Counted> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_acquire_many_for(&self, permits: u32, limit: Duration) -> Result<Option<Guard>> {
-        let asked = self.ask(move |lock| async move { lock.try_acquire_many_for(permits, limit).await });
-        Ok(asked?.map(Guard::new))
+        let guard = self.call(move |lock| async move { lock.try_acquire_many_for(permits, limit).await });
+        Ok(guard?.map(Guard::new))
     }
 
     /// Continues the permits that another process handed off, as
@@ -323,6 +323,6 @@ impl Lock<Counted> {
     /// As there, and `Interrupted`.
     pub fn accept_transfer(&self, token: &TransferToken) -> Result<Guard> {
         let token = token.clone();
-        self.ask(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
+        self.call(|lock| async move { lock.accept_transfer(&token).await }).map(Guard::new)
     }
 }

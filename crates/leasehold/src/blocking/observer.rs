@@ -34,11 +34,11 @@ impl Observer {
     /// As [`Observer::next`](crate::Observer::next), and `Closed` in a forked process.
     pub fn next_leader(&mut self) -> Result<Option<Leader>> {
         let Some(mut observer) = self.observer.take() else { return Err(Error::closed("observe")) };
-        let (observer, told) = wait("observe", async move {
-            let told = observer.next().await;
-            (observer, told)
+        let (observer, outcome) = wait("observe", async move {
+            let outcome = observer.next().await;
+            (observer, outcome)
         })?;
         self.observer = Some(observer);
-        told
+        outcome
     }
 }

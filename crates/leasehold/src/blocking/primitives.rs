@@ -47,7 +47,7 @@ use crate::error::Result;
 /// Promises, limits and errors of a call are those of the asynchronous call of the same name.
 #[derive(Clone, Debug)]
 pub struct Blocking<T> {
-    word: T,
+    inner: T,
     interrupt: Option<Interrupt>,
 }
 
@@ -72,15 +72,15 @@ pub type StripedMutex = Blocking<crate::StripedMutex>;
 pub type Stripe = Blocking<crate::Stripe>;
 
 impl<T: Clone + Send + 'static> Blocking<T> {
-    pub(super) fn new(word: T) -> Blocking<T> {
-        Blocking { word, interrupt: None }
+    pub(super) fn new(inner: T) -> Blocking<T> {
+        Blocking { inner, interrupt: None }
     }
 
     /// Changes its settings, which are those of the asynchronous type:
     /// `locks.barrier("b", 3).set(|barrier| barrier.ttl(ttl))`.
     #[must_use]
     pub fn set(self, setting: impl FnOnce(T) -> T) -> Blocking<T> {
-        Blocking { word: setting(self.word), ..self }
+        Blocking { inner: setting(self.inner), ..self }
     }
 
     /// Cancels waits of this value with `Interrupted` when `interrupt` is triggered.
@@ -92,41 +92,41 @@ impl<T: Clone + Send + 'static> Blocking<T> {
 
     /// Returns the asynchronous value, for calls that do not wait.
     pub fn asynchronous(&self) -> &T {
-        &self.word
+        &self.inner
     }
 
     /// Returns another one, under the same interrupt.
-    fn another<U>(&self, word: U) -> Blocking<U> {
-        Blocking { word, interrupt: self.interrupt.clone() }
+    fn with_inner<U>(&self, inner: U) -> Blocking<U> {
+        Blocking { inner, interrupt: self.interrupt.clone() }
     }
 
-    fn ask<A, F>(&self, op: &'static str, how: impl FnOnce(T) -> F) -> Result<A>
+    fn call<A, F>(&self, op: &'static str, make_future: impl FnOnce(T) -> F) -> Result<A>
     where
         A: Send + 'static,
         F: Future<Output = Result<A>> + Send + 'static,
     {
-        wait_unless(self.interrupt.clone(), op, how(self.word.clone()))
+        wait_unless(self.interrupt.clone(), op, make_future(self.inner.clone()))
     }
 }
 
 /// The twins of calls whose arguments and answers are the same here and there.
-macro_rules! twins {
-    ($word:ident: $($call:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
-        impl Blocking<crate::$word> {$(
+macro_rules! blocking_calls {
+    ($primitive:ident: $($call:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        impl Blocking<crate::$primitive> {$(
             #[doc = concat!(
-                "Blocks until [`", stringify!($call), "`](crate::", stringify!($word), "::", stringify!($call), ") is done."
+                "Blocks until [`", stringify!($call), "`](crate::", stringify!($primitive), "::", stringify!($call), ") is done."
             )]
             ///
             /// # Errors
             /// As there, and `Interrupted`.
             pub fn $call(&self, $($argument: $kind),*) -> Result<$answer> {
-                self.ask(stringify!($call), move |word| async move { word.$call($($argument),*).await })
+                self.call(stringify!($call), move |inner| async move { inner.$call($($argument),*).await })
             }
         )*}
     };
 }
 
-twins! { Latch:
+blocking_calls! { Latch:
     count_down() -> ();
     remaining() -> u32;
     wait() -> ();
@@ -134,7 +134,7 @@ twins! { Latch:
     reset() -> ();
 }
 
-twins! { Barrier:
+blocking_calls! { Barrier:
     wait() -> BarrierWaitResult;
     wait_timeout(limit: Duration) -> BarrierWaitResult;
     arrived() -> u32;
@@ -142,7 +142,7 @@ twins! { Barrier:
     reset() -> ();
 }
 
-twins! { RateLimit:
+blocking_calls! { RateLimit:
     acquire() -> ();
     try_acquire() -> bool;
     acquire_timeout(limit: Duration) -> ();
@@ -151,16 +151,16 @@ twins! { RateLimit:
     acquire_many_timeout(weight: u32, limit: Duration) -> ();
 }
 
-twins! { Versioned:
+blocking_calls! { Versioned:
     read() -> VersionedValue;
 }
 
-twins! { SingleFlight:
+blocking_calls! { SingleFlight:
     get() -> Option<FlightOutcome>;
     invalidate() -> ();
 }
 
-twins! { Election:
+blocking_calls! { Election:
     leader() -> Option<Leader>;
 }
 
@@ -171,7 +171,7 @@ impl Blocking<crate::Latch> {
     /// As there, and `Interrupted`.
     pub fn count_down_as(&self, member: &str) -> Result<()> {
         let member = member.to_owned();
-        self.ask("count_down_as", move |latch| async move { latch.count_down_as(&member).await })
+        self.call("count_down_as", move |latch| async move { latch.count_down_as(&member).await })
     }
 }
 
@@ -188,7 +188,7 @@ impl Blocking<crate::Versioned> {
         &self,
         mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> + Send + 'static,
     ) -> Result<UpdateOutcome> {
-        self.ask("update", move |value| async move { value.update(|old| may_block(|| new(old))).await })
+        self.call("update", move |value| async move { value.update(|old| may_block(|| new(old))).await })
     }
 
     /// Blocks for the result of [`changed`](crate::Versioned::changed).
@@ -197,7 +197,7 @@ impl Blocking<crate::Versioned> {
     /// As there, and `Interrupted`.
     pub fn changed(&self, seen: &VersionedValue, limit: Duration) -> Result<VersionedValue> {
         let seen = seen.clone();
-        self.ask("changed", move |value| async move { value.changed(&seen, limit).await })
+        self.call("changed", move |value| async move { value.changed(&seen, limit).await })
     }
 }
 
@@ -209,13 +209,13 @@ impl Blocking<crate::Election> {
     pub fn campaign(&self, value: &str) -> Result<Leadership> {
         let value = value.to_owned();
         let campaigning =
-            self.ask("campaign", move |election| async move { election.campaign(&value).await });
+            self.call("campaign", move |election| async move { election.campaign(&value).await });
         campaigning.map(Leadership::new)
     }
 
     /// Follows the changes of leadership, as [`observe`](crate::Election::observe).
     pub fn observe(&self) -> Observer {
-        Observer::new(self.word.observe())
+        Observer::new(self.inner.observe())
     }
 
     /// Leads if the election has no leader, as [`try_campaign`](crate::Election::try_campaign).
@@ -225,7 +225,7 @@ impl Blocking<crate::Election> {
     pub fn try_campaign(&self, value: &str) -> Result<Option<Leadership>> {
         let value = value.to_owned();
         let campaigning =
-            self.ask("campaign", move |election| async move { election.try_campaign(&value).await });
+            self.call("campaign", move |election| async move { election.try_campaign(&value).await });
         Ok(campaigning?.map(Leadership::new))
     }
 
@@ -236,7 +236,7 @@ impl Blocking<crate::Election> {
     pub fn campaign_timeout(&self, value: &str, limit: Duration) -> Result<Leadership> {
         let value = value.to_owned();
         let campaigning = self
-            .ask("campaign", move |election| async move { election.campaign_timeout(&value, limit).await });
+            .call("campaign", move |election| async move { election.campaign_timeout(&value, limit).await });
         campaigning.map(Leadership::new)
     }
 }
@@ -247,7 +247,7 @@ impl Blocking<crate::MultiLock> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn lock(&self) -> Result<MultiGuard> {
-        self.ask("lock", |all| async move { all.lock().await }).map(MultiGuard::new)
+        self.call("lock", |all| async move { all.lock().await }).map(MultiGuard::new)
     }
 
     /// Acquires all if they are free now, as [`try_lock`](crate::MultiLock::try_lock).
@@ -255,7 +255,7 @@ impl Blocking<crate::MultiLock> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        Ok(self.ask("lock", |all| async move { all.try_lock().await })?.map(MultiGuard::new))
+        Ok(self.call("lock", |all| async move { all.try_lock().await })?.map(MultiGuard::new))
     }
 
     /// Blocks for up to `limit` until all are held, as [`try_lock_for`](crate::MultiLock::try_lock_for).
@@ -263,20 +263,20 @@ impl Blocking<crate::MultiLock> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
-        let asked = self.ask("lock", move |all| async move { all.try_lock_for(limit).await });
-        Ok(asked?.map(MultiGuard::new))
+        let guard = self.call("lock", move |all| async move { all.try_lock_for(limit).await });
+        Ok(guard?.map(MultiGuard::new))
     }
 }
 
 impl Blocking<crate::StripedMutex> {
     /// Returns the stripe of a key, as [`of`](crate::StripedMutex::for_key).
     pub fn for_key(&self, key: impl AsRef<[u8]>) -> Stripe {
-        self.another(self.word.for_key(key))
+        self.with_inner(self.inner.for_key(key))
     }
 
     /// Returns all stripes as one lock, as [`all`](crate::StripedMutex::all).
     pub fn all(&self) -> MultiLock {
-        self.another(self.word.all())
+        self.with_inner(self.inner.all())
     }
 
     /// Blocks until any stripe is held, as [`any`](crate::StripedMutex::lock_any).
@@ -284,7 +284,7 @@ impl Blocking<crate::StripedMutex> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn lock_any(&self) -> Result<Guard> {
-        self.ask("lock", |lock| async move { lock.lock_any().await }).map(Guard::new)
+        self.call("lock", |lock| async move { lock.lock_any().await }).map(Guard::new)
     }
 
     /// Acquires any stripe that is free now, as [`try_lock_any`](crate::StripedMutex::try_lock_any).
@@ -292,7 +292,7 @@ impl Blocking<crate::StripedMutex> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_lock_any(&self) -> Result<Option<Guard>> {
-        Ok(self.ask("lock", |lock| async move { lock.try_lock_any().await })?.map(Guard::new))
+        Ok(self.call("lock", |lock| async move { lock.try_lock_any().await })?.map(Guard::new))
     }
 
     /// Blocks for up to `limit` until any stripe is held, as
@@ -301,8 +301,8 @@ impl Blocking<crate::StripedMutex> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_lock_any_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        let asked = self.ask("lock", move |lock| async move { lock.try_lock_any_for(limit).await });
-        Ok(asked?.map(Guard::new))
+        let guard = self.call("lock", move |lock| async move { lock.try_lock_any_for(limit).await });
+        Ok(guard?.map(Guard::new))
     }
 }
 
@@ -312,7 +312,7 @@ impl Blocking<crate::Stripe> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn lock(&self) -> Result<Guard> {
-        self.ask("lock", |stripe| async move { stripe.lock().await }).map(Guard::new)
+        self.call("lock", |stripe| async move { stripe.lock().await }).map(Guard::new)
     }
 
     /// Acquires it if it is free now, as [`try_lock`](crate::Stripe::try_lock).
@@ -320,7 +320,7 @@ impl Blocking<crate::Stripe> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_lock(&self) -> Result<Option<Guard>> {
-        Ok(self.ask("lock", |stripe| async move { stripe.try_lock().await })?.map(Guard::new))
+        Ok(self.call("lock", |stripe| async move { stripe.try_lock().await })?.map(Guard::new))
     }
 
     /// Blocks for up to `limit`, as [`try_lock_for`](crate::Stripe::try_lock_for).
@@ -328,8 +328,8 @@ impl Blocking<crate::Stripe> {
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        let asked = self.ask("lock", move |stripe| async move { stripe.try_lock_for(limit).await });
-        Ok(asked?.map(Guard::new))
+        let guard = self.call("lock", move |stripe| async move { stripe.try_lock_for(limit).await });
+        Ok(guard?.map(Guard::new))
     }
 }
 
@@ -355,22 +355,22 @@ impl Blocking<crate::SingleFlight> {
     {
         let on_a_thread = move || async move {
             match tokio::task::spawn_blocking(load).await {
-                Ok(loaded) => loaded.map_err(Failed::Told),
+                Ok(loaded) => loaded.map_err(Failed::Returned),
                 Err(failed) => {
                     Err(Failed::Panicked(failed.try_into_panic().unwrap_or_else(|error| Box::new(error))))
                 }
             }
         };
-        let told = self.ask("load", move |flight| async move {
+        let loaded = self.call("load", move |flight| async move {
             match flight.get_or_load(ttl, on_a_thread).await {
                 Err(LoadError::Store(error) | LoadError::Interrupted(error)) => Err(error),
                 Err(LoadError::Loader(failed)) => Ok(Err(failed)),
                 Ok(loaded) => Ok(Ok(loaded)),
             }
         });
-        match told? {
+        match loaded? {
             Ok(loaded) => Ok(loaded),
-            Err(Failed::Told(error)) => Err(LoadError::Loader(error)),
+            Err(Failed::Returned(error)) => Err(LoadError::Loader(error)),
             Err(Failed::Panicked(panic)) => resume_unwind(panic),
         }
     }
@@ -378,14 +378,14 @@ impl Blocking<crate::SingleFlight> {
 
 /// The failure of a loader on its thread.
 enum Failed<E> {
-    Told(E),
+    Returned(E),
     Panicked(Box<dyn Any + Send>),
 }
 
 impl<E: fmt::Display> fmt::Display for Failed<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failed::Told(error) => error.fmt(f),
+            Failed::Returned(error) => error.fmt(f),
             Failed::Panicked(_) => f.write_str("the loader panicked"),
         }
     }

@@ -23,12 +23,12 @@ pub(super) fn wait<T: Send + 'static>(
     op: &'static str,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T> {
-    let (done, told) = mpsc::sync_channel(1);
+    let (done, receiver) = mpsc::sync_channel(1);
     handle(op)?.spawn(async move {
         // No receiver is left only if the waiting thread was ended with its process.
         drop(done.send(AssertUnwindSafe(work).catch_unwind().await));
     });
-    let outcome = told.recv().map_err(|_| Error::closed(op))?;
+    let outcome = receiver.recv().map_err(|_| Error::closed(op))?;
     Ok(outcome.unwrap_or_else(|payload| resume_unwind(payload)))
 }
 

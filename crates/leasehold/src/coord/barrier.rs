@@ -2,7 +2,7 @@
 //!
 //! Ground rules: to arrive last and to open is one swap of the register, and to break is another, so
 //! each generation ends in one way for all. The results of the last generations are kept, so that a
-//! party that looks late still learns the result of its own.
+//! party that reads late still learns the result of its own.
 
 mod state;
 
@@ -67,13 +67,13 @@ impl BarrierWaitResult {
 }
 
 impl Barrier {
-    pub(crate) fn new(engine: Arc<Engine>, name: &str, parties: u32, signs: RwLock) -> Barrier {
+    pub(crate) fn new(engine: Arc<Engine>, name: &str, parties: u32, liveness_lock: RwLock) -> Barrier {
         let name = Resource::new(&format!("{name}!barrier")).map_err(Error::from);
-        Barrier { engine, name, parties, members: Members::new(signs) }
+        Barrier { engine, name, parties, members: Members::new(liveness_lock) }
     }
 
     /// Returns the name of the resource on which the parties that have arrived show that they live.
-    pub(crate) fn signs_of(name: &str) -> String {
+    pub(crate) fn liveness_name(name: &str) -> String {
         format!("{name}!arrived")
     }
 
@@ -157,7 +157,7 @@ impl Barrier {
 
     async fn wait_until(&self, limit: Option<Duration>) -> Result<BarrierWaitResult> {
         let register = self.register("wait")?;
-        let fits = register.room().saturating_sub(State::HEADER) / State::PARTY;
+        let fits = register.capacity().saturating_sub(State::HEADER) / State::PARTY;
         if self.parties == 0 || usize::try_from(self.parties).is_ok_and(|parties| parties > fits) {
             let text = format!("{} parties cannot be kept here: choose between 1 and {fits}", self.parties);
             return Err(register.error(ErrorKind::Invalid, text));
@@ -168,17 +168,17 @@ impl Barrier {
             register,
             members: self.members.clone(),
             member: None,
-            stands: None,
+            arrived_as: None,
         };
         let member = party.members.join().await?;
         let id = member.id;
         party.member = Some(member);
-        let passed = party.arrive(id, self.parties, deadline).await;
+        let outcome = party.arrive(id, self.parties, deadline).await;
         // Its generation has ended, for this party at least: there is nothing left to break.
-        if passed.is_ok() {
-            party.stands = None;
+        if outcome.is_ok() {
+            party.arrived_as = None;
         }
-        passed
+        outcome
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {
@@ -194,39 +194,39 @@ struct Party {
     members: Members,
     member: Option<Member>,
     /// The number under which it may have arrived.
-    stands: Option<u64>,
+    arrived_as: Option<u64>,
 }
 
 impl Party {
     async fn arrive(&mut self, id: u64, parties: u32, deadline: Moment) -> Result<BarrierWaitResult> {
-        self.stands = Some(id);
+        self.arrived_as = Some(id);
         let register = self.register.clone();
-        let mut doubted = None;
+        let mut uncertain_generation = None;
         let arrival = loop {
             let mut attempted = None;
             let arriving = register.update(CONFLICTS, |found| {
                 let mut state = State::read(&register, found)?;
-                if let Some(stood) = state.stood(id, parties) {
-                    return Ok(Change::Leave(stood));
+                if let Some(earlier_arrival) = state.earlier_arrival(id, parties) {
+                    return Ok(Change::Leave(earlier_arrival));
                 }
-                if doubted.is_some_and(|generation| generation + 1 < state.generation) {
-                    return Err(nobody_knows(&register));
+                if uncertain_generation.is_some_and(|generation| generation + 1 < state.generation) {
+                    return Err(outcome_forgotten(&register));
                 }
                 if let Some(cause) = state.broken {
                     return Ok(Change::Leave(Arrival::Refused(cause)));
                 }
-                state.is_for(&register, parties)?;
+                state.check_parties(&register, parties)?;
                 attempted = Some(state.generation);
                 let arrival = state.arrive(id, parties);
                 Ok(Change::Write(state.written(), None, arrival))
             });
             match arriving.await {
-                Ok(arrived) => break arrived.told,
+                Ok(arrived) => break arrived.result,
                 // It may have arrived: then it is found among the arrived, or among those of the
                 // generation before.
-                Err(error) if error.kind() == ErrorKind::OutcomeUnknown && doubted.is_none() => {
-                    doubted = attempted;
-                    if doubted.is_none() {
+                Err(error) if error.kind() == ErrorKind::OutcomeUnknown && uncertain_generation.is_none() => {
+                    uncertain_generation = attempted;
+                    if uncertain_generation.is_none() {
                         return Err(error);
                     }
                 }
@@ -234,69 +234,69 @@ impl Party {
             }
         };
         match arrival {
-            Arrival::Passed(passage) => Ok(passage),
-            Arrival::Waits(passage) => self.passage(id, passage, deadline).await,
+            Arrival::Passed(result) => Ok(result),
+            Arrival::Waits(result) => self.wait_for_generation(id, result, deadline).await,
             Arrival::Refused(cause) => {
-                self.stands = None;
+                self.arrived_as = None;
                 Err(broken(&register, cause))
             }
         }
     }
 
     /// Waits until the generation has ended.
-    async fn passage(
+    async fn wait_for_generation(
         &mut self,
         id: u64,
-        passage: BarrierWaitResult,
+        result: BarrierWaitResult,
         deadline: Moment,
     ) -> Result<BarrierWaitResult> {
         let clock = self.engine.clock().clone();
-        let mut look_at = clock.now().after(self.members.pace());
+        let mut next_check = clock.now().after(self.members.pace());
         let mut seen = self.register.read().await?;
         loop {
             let state = State::read(&self.register, seen.value.as_deref())?;
-            match state.how_ended(passage.generation) {
-                Some(Ended::Passed) => return Ok(passage),
+            match state.outcome_of(result.generation) {
+                Some(Ended::Passed) => return Ok(result),
                 Some(Ended::Broken(cause)) => {
-                    self.stands = None;
+                    self.arrived_as = None;
                     return Err(broken(&self.register, cause));
                 }
-                Some(Ended::Forgotten) => return Err(nobody_knows(&self.register)),
-                None if !state.arrived.contains(&id) => return Err(nobody_knows(&self.register)),
+                Some(Ended::Forgotten) => return Err(outcome_forgotten(&self.register)),
+                None if !state.arrived.contains(&id) => return Err(outcome_forgotten(&self.register)),
                 None => {}
             }
             let now = clock.now();
             if now >= deadline {
-                if break_it(&self.register, &[id], Cause::TimedOut).await? {
-                    self.stands = None;
+                if break_generation(&self.register, &[id], Cause::TimedOut).await? {
+                    self.arrived_as = None;
                     let text = "not all had arrived at the end of the time; the barrier is broken";
                     return Err(self.register.error(ErrorKind::Timeout, text));
                 }
                 seen = self.register.read().await?;
                 continue;
             }
-            if now >= look_at {
-                look_at = now.after(self.members.pace());
-                if let Err(error) = self.break_for_the_dead(&state, id).await {
+            if now >= next_check {
+                next_check = now.after(self.members.pace());
+                if let Err(error) = self.break_if_any_died(&state, id).await {
                     tracing::debug!(%error, "could not check that all arrived parties are alive; the check will be repeated");
                 }
                 seen = self.register.read().await?;
                 continue;
             }
-            let pause = now.until(look_at).min(now.until(deadline));
+            let pause = now.until(next_check).min(now.until(deadline));
             seen = self.register.changed(&seen.stamp, pause).await?;
         }
     }
 
     /// Breaks the barrier if one of the arrived parties is dead.
-    async fn break_for_the_dead(&self, seen: &State, id: u64) -> Result<()> {
+    async fn break_if_any_died(&self, seen: &State, id: u64) -> Result<()> {
         let living = self.members.living().await?;
         // Each party shows that it lives before it arrives, so the answer of that request is valid for
         // all that had arrived before it.
         let dead: Vec<u64> =
             seen.arrived.iter().copied().filter(|other| *other != id && !living.contains(other)).collect();
         if !dead.is_empty() {
-            break_it(&self.register, &dead, Cause::Died).await?;
+            break_generation(&self.register, &dead, Cause::Died).await?;
         }
         Ok(())
     }
@@ -305,9 +305,9 @@ impl Party {
 impl Drop for Party {
     fn drop(&mut self) {
         let (register, member) = (self.register.clone(), self.member.take());
-        let Some(id) = self.stands else { return };
+        let Some(id) = self.arrived_as else { return };
         self.engine.spawn(async move {
-            if let Err(error) = break_it(&register, &[id], Cause::Cancelled).await {
+            if let Err(error) = break_generation(&register, &[id], Cause::Cancelled).await {
                 tracing::debug!(%error, "a party that left could not break the barrier; the other parties will notice that it is gone");
             }
             // Only now: without the sign of life the others do the same in its place.
@@ -318,13 +318,13 @@ impl Drop for Party {
 
 /// Breaks the barrier if one of these waits there. Returns `false` if none does: it has been passed, or
 /// broken, before.
-async fn break_it(register: &Register, leaving: &[u64], cause: Cause) -> Result<bool> {
+async fn break_generation(register: &Register, leaving: &[u64], cause: Cause) -> Result<bool> {
     let mut attempted = None;
     let breaking = register.ensure(|found| {
         let mut state = State::read(register, found)?;
         if !state.arrived.iter().any(|id| leaving.contains(id)) {
             let made = attempted.is_some_and(|generation| {
-                matches!(state.how_ended(generation), Some(Ended::Broken(broken)) if broken == cause)
+                matches!(state.outcome_of(generation), Some(Ended::Broken(broken)) if broken == cause)
             });
             return Ok(Change::Leave(made));
         }
@@ -336,20 +336,20 @@ async fn break_it(register: &Register, leaving: &[u64], cause: Cause) -> Result<
     breaking.await
 }
 
-fn nobody_knows(register: &Register) -> Error {
+fn outcome_forgotten(register: &Register) -> Error {
     let text =
         "the outcome is no longer recorded: the barrier was used too often since, or the store has lost it";
     register.error(ErrorKind::OutcomeUnknown, text)
 }
 
 fn broken(register: &Register, cause: Cause) -> Error {
-    let who = match cause {
+    let reason = match cause {
         Cause::TimedOut => "one party's time was over before all had arrived",
         Cause::Cancelled => "one party left before all had arrived",
         Cause::Died => "one party died before all had arrived",
         Cause::Reset => "it was reset while this party waited",
     };
-    register.error(ErrorKind::Broken, format!("{who}; reset the barrier to use it again"))
+    register.error(ErrorKind::Broken, format!("{reason}; reset the barrier to use it again"))
 }
 
 /// The number of other parties that may arrive or leave while one tries to arrive.

@@ -87,13 +87,13 @@ pub enum WaitOutcome {
 }
 
 impl Condition {
-    pub(crate) fn new(engine: Arc<Engine>, name: &str, signs: RwLock) -> Condition {
+    pub(crate) fn new(engine: Arc<Engine>, name: &str, liveness_lock: RwLock) -> Condition {
         let name = Resource::new(&format!("{name}!condition")).map_err(Error::from);
-        Condition { engine, name, members: Members::new(signs) }
+        Condition { engine, name, members: Members::new(liveness_lock) }
     }
 
     /// Returns the name of the resource on which waiters show that they live.
-    pub(crate) fn signs_of(name: &str) -> String {
+    pub(crate) fn liveness_name(name: &str) -> String {
         format!("{name}!waiting")
     }
 
@@ -117,17 +117,17 @@ impl Condition {
             return Err(register.error(ErrorKind::Invalid, text));
         }
         guard.check()?;
-        let told = register.ensure(|found| {
-            let mut line = Line::read(&register, found)?;
-            line.belongs_to(&register, guard)?;
-            if line.waiting.is_empty() {
+        let result = register.ensure(|found| {
+            let mut queue = WaitQueue::read(&register, found)?;
+            queue.check_lock(&register, guard)?;
+            if queue.waiting.is_empty() {
                 return Ok(Change::Leave(()));
             }
-            let count = count.min(line.waiting.len());
-            line.notified.extend(line.waiting.drain(..count));
-            Ok(line.written(()))
+            let count = count.min(queue.waiting.len());
+            queue.notified.extend(queue.waiting.drain(..count));
+            Ok(queue.written(()))
         });
-        told.await
+        result.await
     }
 }
 
@@ -194,14 +194,14 @@ impl Guard {
         limit: Option<Duration>,
     ) -> Result<(Guard, WaitOutcome)> {
         let register = condition.register("wait")?;
-        let again = self.again("wait")?;
+        let reacquire = self.reacquire("wait")?;
         self.check()?;
         let place = Place::take(condition, register, &self).await?;
         // Every later holder of the lock finds this waiter. A holder that lost the lock before
         // may have missed it.
         self.release().await.map_err(|error| error.with_op("wait"))?;
-        let outcome = place.woken(limit).await?;
-        let guard = again.lock().await?;
+        let outcome = place.wait_notified(limit).await?;
+        let guard = reacquire.lock().await?;
         place.leave();
         Ok((guard, outcome))
     }
@@ -217,7 +217,7 @@ struct Place {
     member: Option<Member>,
     id: u64,
     /// The notification was acted on.
-    used: bool,
+    notification_used: bool,
 }
 
 impl Place {
@@ -227,11 +227,11 @@ impl Place {
         let id = member.id;
         // Made before the register is written, so that a future that is dropped meanwhile leaves again.
         let engine = condition.engine.clone();
-        let place = Place { engine, register, members, member: Some(member), id, used: false };
+        let place = Place { engine, register, members, member: Some(member), id, notification_used: false };
         if !place.enter(guard).await? {
             // The register is full: dead waiters may still have places.
-            let line = Line::read(&place.register, place.register.read().await?.value.as_deref())?;
-            place.hand_on(&line).await?;
+            let queue = WaitQueue::read(&place.register, place.register.read().await?.value.as_deref())?;
+            place.remove_dead(&queue).await?;
             if !place.enter(guard).await? {
                 let text = "the queue of waiters is full: one value of this store holds no more; nothing \
                             was done";
@@ -244,46 +244,50 @@ impl Place {
     /// Enters the queue. Returns `false` if it is full.
     async fn enter(&self, guard: &Guard) -> Result<bool> {
         let entering = self.register.ensure(|found| {
-            let mut line = Line::read(&self.register, found)?;
-            line.belongs_to(&self.register, guard)?;
-            if line.has(self.id) {
+            let mut queue = WaitQueue::read(&self.register, found)?;
+            queue.check_lock(&self.register, guard)?;
+            if queue.has(self.id) {
                 return Ok(Change::Leave(true));
             }
-            line.lock = guard.resource().as_str().to_owned();
-            line.waiting.push(self.id);
-            Ok(if line.size() > self.register.room() { Change::Leave(false) } else { line.written(true) })
+            queue.lock = guard.resource().as_str().to_owned();
+            queue.waiting.push(self.id);
+            Ok(if queue.size() > self.register.capacity() {
+                Change::Leave(false)
+            } else {
+                queue.written(true)
+            })
         });
         entering.await
     }
 
     /// Waits until it is notified, or the time is over; then it has left.
-    async fn woken(&self, limit: Option<Duration>) -> Result<WaitOutcome> {
+    async fn wait_notified(&self, limit: Option<Duration>) -> Result<WaitOutcome> {
         let clock = self.engine.clock().clone();
         let deadline = limit.map_or(Moment::NEVER, |limit| clock.now().after(limit));
-        let mut look_at = None;
+        let mut next_check = None;
         let mut seen = self.register.read().await?;
         loop {
-            let line = Line::read(&self.register, seen.value.as_deref())?;
-            let Some(ahead) = line.waiting.iter().position(|id| *id == self.id) else {
+            let queue = WaitQueue::read(&self.register, seen.value.as_deref())?;
+            let Some(ahead) = queue.waiting.iter().position(|id| *id == self.id) else {
                 return Ok(WaitOutcome::Notified);
             };
             let now = clock.now();
             if now >= deadline {
                 return self.leave_unless_notified().await;
             }
-            let mut pause = LOOK;
-            if line.notified.is_empty() {
-                look_at = None;
+            let mut pause = CHANGE_WAIT_MAX;
+            if queue.notified.is_empty() {
+                next_check = None;
             } else {
                 // The first of the waiters soon checks that the notified ones live. The others do so
                 // only if that did not help, as when the first is dead as well.
-                let patience = if ahead == 0 { SOON } else { self.members.pace() };
-                let due = *look_at.get_or_insert(now.after(patience));
+                let patience = if ahead == 0 { FIRST_CHECK_AFTER } else { self.members.pace() };
+                let due = *next_check.get_or_insert(now.after(patience));
                 if now >= due {
-                    if let Err(error) = self.hand_on(&line).await {
+                    if let Err(error) = self.remove_dead(&queue).await {
                         tracing::debug!(%error, "could not check that the notified waiters are alive; the check will be repeated");
                     }
-                    look_at = Some(now.after(self.members.pace()));
+                    next_check = Some(now.after(self.members.pace()));
                     seen = self.register.read().await?;
                     continue;
                 }
@@ -294,7 +298,7 @@ impl Place {
     }
 
     /// Removes the dead from a queue that was read, and hands their notifications on.
-    async fn hand_on(&self, seen: &Line) -> Result<()> {
+    async fn remove_dead(&self, seen: &WaitQueue) -> Result<()> {
         let living = self.members.living().await?;
         // A waiter is alive when it enters, so the answer is valid only for those that were in the
         // queue before that request.
@@ -303,52 +307,52 @@ impl Place {
         if dead.is_empty() {
             return Ok(());
         }
-        let handing = self.register.ensure(|found| {
-            let mut line = Line::read(&self.register, found)?;
-            let before = line.clone();
-            line.waiting.retain(|id| !dead.contains(id));
-            line.notified.retain(|id| !dead.contains(id));
-            let freed = before.notified.len() - line.notified.len();
-            line.tell(freed);
-            Ok(if line == before { Change::Leave(()) } else { line.written(()) })
+        let removing = self.register.ensure(|found| {
+            let mut queue = WaitQueue::read(&self.register, found)?;
+            let before = queue.clone();
+            queue.waiting.retain(|id| !dead.contains(id));
+            queue.notified.retain(|id| !dead.contains(id));
+            let freed = before.notified.len() - queue.notified.len();
+            queue.notify_next(freed);
+            Ok(if queue == before { Change::Leave(()) } else { queue.written(()) })
         });
-        handing.await
+        removing.await
     }
 
     async fn leave_unless_notified(&self) -> Result<WaitOutcome> {
         let leaving = self.register.ensure(|found| {
-            let mut line = Line::read(&self.register, found)?;
-            let before = line.waiting.len();
-            line.waiting.retain(|id| *id != self.id);
-            let was_waiting = line.waiting.len() < before;
-            Ok(if was_waiting { line.written(true) } else { Change::Leave(false) })
+            let mut queue = WaitQueue::read(&self.register, found)?;
+            let before = queue.waiting.len();
+            queue.waiting.retain(|id| *id != self.id);
+            let was_waiting = queue.waiting.len() < before;
+            Ok(if was_waiting { queue.written(true) } else { Change::Leave(false) })
         });
         Ok(if leaving.await? { WaitOutcome::TimedOut } else { WaitOutcome::Notified })
     }
 
     /// Leaves the queue, having acted on the notification.
     fn leave(mut self) {
-        self.used = true;
+        self.notification_used = true;
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let Some(member) = self.member.take() else { return };
-        let (register, id, used) = (self.register.clone(), self.id, self.used);
+        let (register, id, notification_used) = (self.register.clone(), self.id, self.notification_used);
         self.engine.spawn(async move {
             let left = register.ensure(|found| {
-                let mut line = Line::read(&register, found)?;
-                if !line.has(id) {
+                let mut queue = WaitQueue::read(&register, found)?;
+                if !queue.has(id) {
                     return Ok(Change::Leave(()));
                 }
-                let notified = line.notified.len();
-                line.waiting.retain(|other| *other != id);
-                line.notified.retain(|other| *other != id);
-                if line.notified.len() < notified && !used {
-                    line.tell(1);
+                let notified = queue.notified.len();
+                queue.waiting.retain(|other| *other != id);
+                queue.notified.retain(|other| *other != id);
+                if queue.notified.len() < notified && !notification_used {
+                    queue.notify_next(1);
                 }
-                Ok(line.written(()))
+                Ok(queue.written(()))
             });
             if let Err(error) = left.await {
                 tracing::debug!(%error, "a waiter could not leave the queue; the other waiters will notice that it is gone");
@@ -361,7 +365,7 @@ impl Drop for Place {
 
 /// The value of the register. An empty queue has no value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Line {
+struct WaitQueue {
     /// The lock under which all of them wait.
     lock: String,
     /// The waiters that were notified and do not have the lock yet.
@@ -370,24 +374,24 @@ struct Line {
     waiting: Vec<u64>,
 }
 
-impl Line {
-    fn read(register: &Register, found: Option<&[u8]>) -> Result<Line> {
-        let Some(found) = found else { return Ok(Line::default()) };
+impl WaitQueue {
+    fn read(register: &Register, found: Option<&[u8]>) -> Result<WaitQueue> {
+        let Some(found) = found else { return Ok(WaitQueue::default()) };
         let read = || {
             let mut parts = Parts::of(KIND, found)?;
             let lock = String::from_utf8(parts.text()?.to_vec()).ok()?;
-            let line = Line { lock, notified: parts.numbers()?, waiting: parts.numbers()? };
-            parts.is_read().then_some(line)
+            let queue = WaitQueue { lock, notified: parts.numbers()?, waiting: parts.numbers()? };
+            parts.is_read().then_some(queue)
         };
         read().ok_or_else(|| foreign(register, "condition"))
     }
 
-    fn written<T>(self, told: T) -> Change<T> {
+    fn written<T>(self, result: T) -> Change<T> {
         if self.notified.is_empty() && self.waiting.is_empty() {
-            return Change::Remove(told);
+            return Change::Remove(result);
         }
         let record = Record::of(KIND).text(self.lock.as_bytes()).numbers(&self.notified);
-        Change::Write(record.numbers(&self.waiting).done(), None, told)
+        Change::Write(record.numbers(&self.waiting).done(), None, result)
     }
 
     fn size(&self) -> usize {
@@ -398,12 +402,12 @@ impl Line {
         self.notified.contains(&id) || self.waiting.contains(&id)
     }
 
-    fn tell(&mut self, count: usize) {
+    fn notify_next(&mut self, count: usize) {
         let count = count.min(self.waiting.len());
         self.notified.extend(self.waiting.drain(..count));
     }
 
-    fn belongs_to(&self, register: &Register, guard: &Guard) -> Result<()> {
+    fn check_lock(&self, register: &Register, guard: &Guard) -> Result<()> {
         let lock = guard.resource().as_str();
         if self.lock.is_empty() || self.lock == lock {
             return Ok(());
@@ -419,6 +423,6 @@ impl Line {
 /// A condition, in its first format.
 const KIND: u8 = b'c';
 /// The time for which one request waits for a change.
-const LOOK: Duration = Duration::from_secs(30);
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The time after which it is worth checking that a notified waiter lives.
-const SOON: Duration = Duration::from_millis(100);
+const FIRST_CHECK_AFTER: Duration = Duration::from_millis(100);

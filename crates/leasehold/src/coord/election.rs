@@ -41,19 +41,19 @@ use crate::lock::{Guard, Mutex, RwLock};
 /// An observer may not see each value: of several changes in quick succession it may see only the last.
 #[derive(Clone, Debug)]
 pub struct Election {
-    seat: Mutex,
-    /// The lock on which a leader proclaims: a claim to read beside others, whose note is the value. It
+    leader_lock: Mutex,
+    /// The lock on which a leader proclaims: a reader's claim, whose note is the value. It
     /// ends with its process.
-    board: RwLock,
+    value_lock: RwLock,
 }
 
 impl Election {
-    pub(crate) fn new(seat: Mutex, board: RwLock) -> Election {
-        Election { seat, board }
+    pub(crate) fn new(leader_lock: Mutex, value_lock: RwLock) -> Election {
+        Election { leader_lock, value_lock }
     }
 
     /// Returns the name of the resource on which leaders proclaim.
-    pub(crate) fn board_of(name: &str) -> String {
+    pub(crate) fn value_lock_name(name: &str) -> String {
         format!("{name}!proclaimed")
     }
 
@@ -61,8 +61,8 @@ impl Election {
     /// [`Lock::ttl`](crate::Lock::ttl).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.seat = self.seat.ttl(ttl);
-        self.board = self.board.ttl(ttl);
+        self.leader_lock = self.leader_lock.ttl(ttl);
+        self.value_lock = self.value_lock.ttl(ttl);
         self
     }
 
@@ -71,7 +71,7 @@ impl Election {
     /// # Errors
     /// Any error of `setting`.
     pub fn with(mut self, setting: impl FnOnce(Mutex) -> Result<Mutex>) -> Result<Self> {
-        self.seat = setting(self.seat)?;
+        self.leader_lock = setting(self.leader_lock)?;
         Ok(self)
     }
 
@@ -91,7 +91,7 @@ impl Election {
     /// # Errors
     /// As [`Election::campaign`] and [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn try_campaign(&self, value: &str) -> Result<Option<Leadership>> {
-        self.candidate(value)?.try_lock().await?.map(|seat| self.lead(seat)).transpose()
+        self.candidate(value)?.try_lock().await?.map(|leader_lock| self.lead(leader_lock)).transpose()
     }
 
     /// Waits up to `limit` until this candidate leads.
@@ -107,21 +107,21 @@ impl Election {
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn leader(&self) -> Result<Option<Leader>> {
-        Ok(leader(&self.seat.inspect().await?, &self.board.inspect().await?))
+        Ok(leader(&self.leader_lock.inspect().await?, &self.value_lock.inspect().await?))
     }
 
     /// Follows the changes of leadership.
     pub fn observe(&self) -> Observer {
-        Observer { election: self.clone(), seen: None, told: None }
+        Observer { election: self.clone(), seen: None, last_reported: None }
     }
 
     fn candidate(&self, value: &str) -> Result<Mutex> {
         let note = note(value, value)?;
-        Ok(self.seat.clone().note(note))
+        Ok(self.leader_lock.clone().note(note))
     }
 
-    fn lead(&self, seat: Guard) -> Result<Leadership> {
-        Ok(Leadership { proclaimed: AsyncMutex::new(None), seat, board: self.board.clone() })
+    fn lead(&self, leader_lock: Guard) -> Result<Leadership> {
+        Ok(Leadership { proclaimed: AsyncMutex::new(None), leader_lock, value_lock: self.value_lock.clone() })
     }
 }
 
@@ -144,19 +144,19 @@ impl Election {
 pub struct Leadership {
     // Dropped before the seat, so that no successor is seen under this leader's value.
     proclaimed: AsyncMutex<Option<Guard>>,
-    seat: Guard,
-    board: RwLock,
+    leader_lock: Guard,
+    value_lock: RwLock,
 }
 
 impl Leadership {
     /// Returns the lock that leadership is: its fence, its loss signal, its state.
     pub fn guard(&self) -> &Guard {
-        &self.seat
+        &self.leader_lock
     }
 
     /// Returns the fence of this leadership; `None` if the store has no fences.
     pub fn fence(&self) -> Option<Fence> {
-        self.seat.fence()
+        self.leader_lock.fence()
     }
 
     /// Checks, by the clock, that it still leads now.
@@ -164,12 +164,12 @@ impl Leadership {
     /// # Errors
     /// `Lost`, with the cause.
     pub fn check(&self) -> Result<()> {
-        self.seat.check()
+        self.leader_lock.check()
     }
 
     /// Returns the time for which it leads without another renewal.
     pub fn remaining(&self) -> Duration {
-        self.seat.remaining()
+        self.leader_lock.remaining()
     }
 
     /// Waits until leadership is lost; for ever if it never is.
@@ -177,13 +177,13 @@ impl Leadership {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn lost(&self) -> LossCause {
-        self.seat.lost().await
+        self.leader_lock.lost().await
     }
 
     /// Returns a token that is cancelled when leadership ends, as
     /// [`Guard::cancellation_token`](crate::Guard::cancellation_token).
     pub fn cancellation_token(&self) -> CancellationToken {
-        self.seat.cancellation_token()
+        self.leader_lock.cancellation_token()
     }
 
     /// Changes the value that observers see.
@@ -195,13 +195,13 @@ impl Leadership {
     /// `Lost` if it does not lead any longer; `Unsupported` on a store that has no readers; `Invalid`
     /// for a value longer than 980 bytes; otherwise as [`RwLock::read`](crate::RwLock::read).
     pub async fn proclaim(&self, value: &str) -> Result<()> {
-        self.seat.check()?;
-        let note = note(value, &format!("{} {value}", self.seat.tag()))?;
+        self.leader_lock.check()?;
+        let note = note(value, &format!("{} {value}", self.leader_lock.tag()))?;
         let mut proclaimed = self.proclaimed.lock().await;
-        let next = self.board.clone().note(note).read().await?;
+        let next = self.value_lock.clone().note(note).read().await?;
         // The new value becomes visible before the old one is removed; of two, the later one counts.
         *proclaimed = Some(next);
-        self.seat.check()
+        self.leader_lock.check()
     }
 
     /// Runs `work` for as long as it leads, and drops it the moment leadership is lost, as [`Guard::run`].
@@ -212,7 +212,7 @@ impl Leadership {
     /// # Errors
     /// `Lost`, with the cause.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        self.seat.run(work).await
+        self.leader_lock.run(work).await
     }
 
     /// Gives leadership up and waits until that is confirmed.
@@ -224,7 +224,7 @@ impl Leadership {
     /// As [`Guard::release`].
     pub async fn resign(self) -> Result<()> {
         drop(self.proclaimed);
-        self.seat.release().await
+        self.leader_lock.release().await
     }
 }
 
@@ -258,7 +258,7 @@ pub struct Observer {
     /// The versions of seat and board that were seen last.
     seen: Option<(SnapshotVersion, SnapshotVersion)>,
     /// The leader that was returned last.
-    told: Option<Option<Leader>>,
+    last_reported: Option<Option<Leader>>,
 }
 
 impl Observer {
@@ -272,15 +272,15 @@ impl Observer {
     /// As [`Client::changed`](crate::Client::changed); the next call continues from where this one was.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         loop {
-            if let Some((seat, board)) = &self.seen {
-                self.election.changed(seat, board).await?;
+            if let Some((leader_lock, value_lock)) = &self.seen {
+                self.election.changed(leader_lock, value_lock).await?;
             }
-            let seat = self.election.seat.inspect().await?;
-            let board = self.election.board.inspect().await?;
-            let leader = leader(&seat, &board);
-            self.seen = Some((seat.version, board.version));
-            if self.told.as_ref() != Some(&leader) {
-                self.told = Some(leader.clone());
+            let leader_lock = self.election.leader_lock.inspect().await?;
+            let value_lock = self.election.value_lock.inspect().await?;
+            let leader = leader(&leader_lock, &value_lock);
+            self.seen = Some((leader_lock.version, value_lock.version));
+            if self.last_reported.as_ref() != Some(&leader) {
+                self.last_reported = Some(leader.clone());
                 return Ok(leader);
             }
         }
@@ -293,18 +293,18 @@ impl Observer {
 }
 
 impl Election {
-    /// Waits until one of the two changes, or it is time to look anyway.
-    async fn changed(&self, seat: &SnapshotVersion, board: &SnapshotVersion) -> Result<()> {
-        let seat = pin!(self.seat.changed(seat, LOOK));
-        let board = pin!(self.board.changed(board, LOOK));
-        match select(seat, board).await {
+    /// Waits until one of the two changes, for up to [`CHANGE_WAIT_MAX`].
+    async fn changed(&self, leader_lock: &SnapshotVersion, value_lock: &SnapshotVersion) -> Result<()> {
+        let leader_lock = pin!(self.leader_lock.changed(leader_lock, CHANGE_WAIT_MAX));
+        let value_lock = pin!(self.value_lock.changed(value_lock, CHANGE_WAIT_MAX));
+        match select(leader_lock, value_lock).await {
             Either::Left((outcome, _)) | Either::Right((outcome, _)) => outcome.map(drop),
         }
     }
 }
 
 /// The time for which one request waits for a change.
-const LOOK: Duration = Duration::from_secs(30);
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The longest value: a note, less its prefix.
 const MAX_VALUE: usize = 980;
 
@@ -316,13 +316,13 @@ fn note(value: &str, text: &str) -> Result<Note> {
     Note::new(text).map_err(Error::from)
 }
 
-fn leader(seat: &Snapshot, board: &Snapshot) -> Option<Leader> {
-    let holder = seat.holders.first()?;
+fn leader(leader_lock: &Snapshot, value_lock: &Snapshot) -> Option<Leader> {
+    let holder = leader_lock.holders.first()?;
     let tag = holder.id.tag();
     // Holders are listed in the order of their grants. A claim that an earlier leader left behind
     // carries another tag.
-    let proclaimed = board.holders.iter().rev().find_map(|standing| {
-        let (of, value) = standing.note.as_str().split_once(' ')?;
+    let proclaimed = value_lock.holders.iter().rev().find_map(|claim| {
+        let (of, value) = claim.note.as_str().split_once(' ')?;
         (of == tag).then(|| value.to_owned())
     });
     let value = proclaimed.unwrap_or_else(|| holder.note.as_str().to_owned());

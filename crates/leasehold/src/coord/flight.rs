@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lock::{Guard, Mutex};
 use entry::{Entry, Use};
 pub(crate) use local::Flights;
-use local::{JoinedFlight, Seat};
+use local::{JoinedFlight, SlotRef};
 
 /// A value by key that one caller loads for all callers, across all processes that use the same store.
 ///
@@ -74,7 +74,7 @@ pub struct SingleFlight {
     turn: Mutex,
     cache: Option<Arc<CacheRegisters>>,
     /// The number of the cache; zero is the store of the client.
-    place: usize,
+    cache_id: usize,
     stale: Duration,
     negative: Option<Duration>,
     early: f64,
@@ -148,7 +148,7 @@ impl SingleFlight {
             key,
             turn,
             cache: None,
-            place: 0,
+            cache_id: 0,
             stale,
             negative: None,
             early: 1.0,
@@ -157,7 +157,7 @@ impl SingleFlight {
     }
 
     /// Returns the name of the lock of the loader.
-    pub(crate) fn turn_of(key: &str) -> String {
+    pub(crate) fn turn_name(key: &str) -> String {
         format!("{key}!loading")
     }
 
@@ -206,7 +206,7 @@ impl SingleFlight {
     /// Keeps the values in a custom cache instead of the store of the locks.
     #[must_use]
     pub fn cache(mut self, cache: Arc<dyn Cache>) -> Self {
-        self.place = Arc::as_ptr(&cache).addr();
+        self.cache_id = Arc::as_ptr(&cache).addr();
         self.cache = Some(Arc::new(CacheRegisters::over(cache)));
         self
     }
@@ -238,21 +238,21 @@ impl SingleFlight {
             let text = "a ttl of zero keeps nothing, and `early` takes a number that is not negative";
             return Err(register.error(ErrorKind::Invalid, text).into());
         }
-        let seat = self.seat()?;
-        let turn = match seat.board().await {
+        let slot_ref = self.slot_ref()?;
+        let turn = match slot_ref.wait_turn_or_result().await {
             JoinedFlight::Turn(turn) => turn,
-            JoinedFlight::Brought(outcome) => return Ok(outcome?),
+            JoinedFlight::Finished(outcome) => return Ok(outcome?),
         };
         let mut turn = Some(turn);
-        let outcome = self.fly(&register, ttl, load, || drop(turn.take())).await;
+        let outcome = self.get_or_load_alone(&register, ttl, load, || drop(turn.take())).await;
         // Before the turn is over, so that no waiter for it loads as well. A slow loader has no turn
         // any more, and another may have written a later value.
         if turn.is_some() {
             match &outcome {
-                Ok(loaded) => seat.bring(loaded),
+                Ok(loaded) => slot_ref.publish(loaded),
                 // The others waited with this one for the store to answer: they do not each wait again,
                 // one after the other.
-                Err(LoadError::Store(error)) if error.is_outage() => seat.fail(error),
+                Err(LoadError::Store(error)) if error.is_outage() => slot_ref.fail(error),
                 Err(_) => {}
             }
         }
@@ -292,7 +292,7 @@ impl SingleFlight {
 
     /// Finds, waits for, or loads the value, alone in this process; `overdue` is called when others are
     /// to continue without it.
-    async fn fly<L, F, E>(
+    async fn get_or_load_alone<L, F, E>(
         &self,
         register: &Register,
         ttl: Duration,
@@ -308,17 +308,17 @@ impl SingleFlight {
         match Entry::read(register, &seen)?.r#use() {
             Use::Fresh { value, left, took } => {
                 if self.is_early(left, took) {
-                    self.renew_behind(register, seen.stamp, ttl, load)?;
+                    self.refresh_in_background(register, seen.stamp, ttl, load)?;
                 }
                 Ok(FlightOutcome { value, origin: ValueSource::Kept })
             }
             Use::Stale(value) => {
-                self.renew_behind(register, seen.stamp, ttl, load)?;
+                self.refresh_in_background(register, seen.stamp, ttl, load)?;
                 Ok(FlightOutcome { value, origin: ValueSource::Stale })
             }
             Use::Nothing => {
                 let turn = pin!(self.turn.lock());
-                let value = pin!(appeared(register, seen));
+                let value = pin!(wait_until_loaded(register, seen));
                 let guard = tokio::select! {
                     biased;
                     loaded = value => return Ok(loaded?),
@@ -330,19 +330,25 @@ impl SingleFlight {
     }
 
     /// Has the value loaded anew by a task, unless another client is already loading it.
-    fn renew_behind<L, F, E>(&self, register: &Register, seen: Stamp, ttl: Duration, load: L) -> Result<()>
+    fn refresh_in_background<L, F, E>(
+        &self,
+        register: &Register,
+        seen: Stamp,
+        ttl: Duration,
+        load: L,
+    ) -> Result<()>
     where
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>, E>> + Send + 'static,
         E: fmt::Display + Send + 'static,
     {
-        let seat = self.seat()?;
-        if seat.slot.renewing.swap(true, Ordering::SeqCst) {
+        let slot_ref = self.slot_ref()?;
+        if slot_ref.slot.refreshing.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
         let (flight, register, engine) = (self.clone(), register.clone(), self.engine.clone());
         self.engine.spawn(async move {
-            let renewing = Renewing(seat);
+            let refreshing = RefreshGuard(slot_ref);
             let renewed = async {
                 match flight.turn.try_lock().await? {
                     Some(guard) => {
@@ -359,7 +365,7 @@ impl SingleFlight {
                     tracing::debug!(%error, "a value could not be loaded anew; the old one is used for now");
                 }
             }
-            drop(renewing);
+            drop(refreshing);
         });
         Ok(())
     }
@@ -372,15 +378,15 @@ impl SingleFlight {
         guard: Guard,
         ttl: Duration,
         load: L,
-        renews: Option<&Stamp>,
+        refreshes: Option<&Stamp>,
         overdue: impl FnOnce(),
     ) -> Result<FlightOutcome, LoadError<E>>
     where
         L: FnOnce() -> F,
         F: Future<Output = Result<Option<Vec<u8>>, E>>,
     {
-        let loader = drawn(register)?;
-        if let Some(value) = self.begin(register, loader, renews).await? {
+        let loader = draw_loader_id(register)?;
+        if let Some(value) = self.begin(register, loader, refreshes).await? {
             return Ok(FlightOutcome { value, origin: ValueSource::Kept });
         }
         let clock = self.engine.clock();
@@ -400,9 +406,9 @@ impl SingleFlight {
         };
         let value = value.map_err(LoadError::Loader)?;
         let took = clock.now().since(began);
-        let room = register.room().saturating_sub(entry::HEADER);
-        if let Some(long) = value.as_ref().map(Vec::len).filter(|length| *length > room) {
-            let text = format!("a value of {long} bytes is too long for this cache: {room} at most");
+        let capacity = register.capacity().saturating_sub(entry::HEADER);
+        if let Some(long) = value.as_ref().map(Vec::len).filter(|length| *length > capacity) {
+            let text = format!("a value of {long} bytes is too long for this cache: {capacity} at most");
             return Err(register.error(ErrorKind::Invalid, text).into());
         }
         let origin = match self.keep(register, loader, value.as_deref(), ttl, took).await {
@@ -423,7 +429,7 @@ impl SingleFlight {
         &self,
         register: &Register,
         loader: u64,
-        renews: Option<&Stamp>,
+        refreshes: Option<&Stamp>,
     ) -> Result<Option<Option<Vec<u8>>>> {
         let beginning = register.ensure_seen(|seen| {
             let entry = Entry::read(register, seen)?;
@@ -432,9 +438,9 @@ impl SingleFlight {
             }
             match entry.clone().r#use() {
                 // Another loader wrote it before this one had the turn.
-                Use::Fresh { value, .. } if renews != Some(&seen.stamp) => Ok(Change::Leave(Some(value))),
+                Use::Fresh { value, .. } if refreshes != Some(&seen.stamp) => Ok(Change::Leave(Some(value))),
                 _ => {
-                    let (entry, keep) = entry.begun(loader, self.within);
+                    let (entry, keep) = entry.with_loader(loader, self.within);
                     Ok(Change::Write(entry, Some(keep), None))
                 }
             }
@@ -462,7 +468,7 @@ impl SingleFlight {
             let (entry, keep) = entry::loaded(loader, value, fresh_for, self.stale, took);
             Ok(Change::Write(entry, Some(keep), true))
         });
-        Ok(keeping.await?.told)
+        Ok(keeping.await?.result)
     }
 
     /// Returns `true` if this caller is the one to load a fresh value anew.
@@ -473,8 +479,8 @@ impl SingleFlight {
         left.as_secs_f64() < took.as_secs_f64() * self.early * -chance.ln()
     }
 
-    fn seat(&self) -> Result<Seat> {
-        Ok(self.flights.seat((self.key.clone()?, self.place)))
+    fn slot_ref(&self) -> Result<SlotRef> {
+        Ok(self.flights.join((self.key.clone()?, self.cache_id)))
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {
@@ -482,7 +488,7 @@ impl SingleFlight {
         let register = match &self.cache {
             Some(cache) => {
                 let cache: Arc<dyn Registers> = cache.clone();
-                Register::elsewhere(&self.engine, cache, key, op)
+                Register::in_store(&self.engine, cache, key, op)
             }
             None => Register::open(&self.engine, key, op)?,
         };
@@ -495,18 +501,18 @@ impl SingleFlight {
 }
 
 /// Reports when it is over that this process has a value loaded anew.
-struct Renewing(Seat);
+struct RefreshGuard(SlotRef);
 
-impl Drop for Renewing {
+impl Drop for RefreshGuard {
     fn drop(&mut self) {
-        self.0.slot.renewing.store(false, Ordering::SeqCst);
+        self.0.slot.refreshing.store(false, Ordering::SeqCst);
     }
 }
 
 /// Waits until a loader has written the value.
-async fn appeared(register: &Register, mut seen: Seen) -> Result<FlightOutcome> {
+async fn wait_until_loaded(register: &Register, mut seen: Seen) -> Result<FlightOutcome> {
     loop {
-        seen = register.changed(&seen.stamp, LOOK).await?;
+        seen = register.changed(&seen.stamp, CHANGE_WAIT_MAX).await?;
         match Entry::read(register, &seen)?.r#use() {
             Use::Fresh { value, .. } => return Ok(FlightOutcome { value, origin: ValueSource::Kept }),
             Use::Stale(value) => return Ok(FlightOutcome { value, origin: ValueSource::Stale }),
@@ -516,7 +522,7 @@ async fn appeared(register: &Register, mut seen: Seen) -> Result<FlightOutcome> 
 }
 
 /// Returns a number that no other loader draws; never zero, which means no loader.
-fn drawn(register: &Register) -> Result<u64> {
+fn draw_loader_id(register: &Register) -> Result<u64> {
     let drawn = crate::random::u64().map_err(|error| {
         let text = format!("the operating system gives no random bytes: {error}");
         register.error(ErrorKind::Unavailable, text)
@@ -526,6 +532,6 @@ fn drawn(register: &Register) -> Result<u64> {
 
 const WITHIN: Duration = Duration::from_secs(60);
 /// The time for which one request waits for a change.
-const LOOK: Duration = Duration::from_secs(30);
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// The number of conflicting writers: only those whose lock was lost, or that invalidate.
 const CONFLICTS: u32 = 1_000;

@@ -160,7 +160,7 @@ impl Latch {
                 let text = format!("{} counts were missing at the end of the wait", record.remaining());
                 return Err(register.error(ErrorKind::Timeout, text));
             }
-            seen = register.changed(&seen.stamp, left.min(LOOK)).await?;
+            seen = register.changed(&seen.stamp, left.min(CHANGE_WAIT_MAX)).await?;
         }
     }
 
@@ -182,7 +182,7 @@ impl Latch {
 
     /// Returns the state as it was found, or a new one.
     fn state(&self, register: &Register, found: Option<&[u8]>, fresh: u64) -> Result<State> {
-        let fits = (register.room().saturating_sub(State::HEADER)) / size_of::<u64>();
+        let fits = (register.capacity().saturating_sub(State::HEADER)) / size_of::<u64>();
         if usize::try_from(self.count).is_ok_and(|count| count > fits) || self.count == 0 {
             let text = format!("a latch of {} cannot be kept here: choose between 1 and {fits}", self.count);
             return Err(register.error(ErrorKind::Invalid, text));
@@ -254,7 +254,7 @@ fn draw() -> Result<u64> {
 /// is counted by both would count twice, so neither reads the format of the other.
 const KIND: u8 = b'L';
 /// The time for which one request waits for a change.
-const LOOK: Duration = Duration::from_secs(30);
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Returns the number under which a named member counts, the same in every process and every version.
 fn id_of(member: &str) -> u64 {
     let digest = blake3::hash(member.as_bytes());

@@ -13,7 +13,7 @@ use crate::lock::{Guard, RwLock};
 /// All members of one group.
 #[derive(Clone, Debug)]
 pub(super) struct Members {
-    signs: RwLock,
+    liveness_lock: RwLock,
     /// The time for which a member counts as alive without a sign of life.
     ttl: Duration,
 }
@@ -23,17 +23,17 @@ pub(super) struct Members {
 pub(super) struct Member {
     pub(super) id: u64,
     /// The sign of life, held as long as the member is one.
-    _sign: Guard,
+    _liveness: Guard,
 }
 
 impl Members {
-    pub(super) fn new(signs: RwLock) -> Members {
-        Members { ttl: signs.lease(), signs }
+    pub(super) fn new(liveness_lock: RwLock) -> Members {
+        Members { ttl: liveness_lock.lease(), liveness_lock }
     }
 
     #[must_use]
     pub(super) fn ttl(self, ttl: Duration) -> Members {
-        Members { signs: self.signs.ttl(ttl), ttl }
+        Members { liveness_lock: self.liveness_lock.ttl(ttl), ttl }
     }
 
     /// Joins the group.
@@ -41,16 +41,16 @@ impl Members {
     /// # Cancel safety
     /// If the future is dropped, nothing is left behind.
     pub(super) async fn join(&self) -> Result<Member> {
-        let sign = self.signs.read().await?;
-        let id = id_of(&sign.tag()).ok_or_else(|| {
+        let liveness = self.liveness_lock.read().await?;
+        let id = id_of(&liveness.tag()).ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, "wait", "the store does not distinguish claims")
         })?;
-        Ok(Member { id, _sign: sign })
+        Ok(Member { id, _liveness: liveness })
     }
 
     /// Returns the living members. A member that joined before the request and is not among them is dead.
     pub(super) async fn living(&self) -> Result<HashSet<u64>> {
-        let snapshot = self.signs.inspect().await?;
+        let snapshot = self.liveness_lock.inspect().await?;
         Ok(snapshot.holders.iter().filter_map(|holder| id_of(&holder.id.tag())).collect())
     }
 

@@ -62,7 +62,7 @@ impl RateLimit {
     }
 
     /// Returns the name of the resource whose permits are granted.
-    pub(crate) fn permits_of(name: &str) -> String {
+    pub(crate) fn permits_name(name: &str) -> String {
         format!("{name}!rate")
     }
 
@@ -113,7 +113,7 @@ impl RateLimit {
         self.check()?;
         // A permit that was lost before it arrived here was released, perhaps early: it counts
         // as never granted.
-        while !self.permits.acquire_many(weight).await?.spend() {}
+        while !self.permits.acquire_many(weight).await?.leave_to_lease() {}
         Ok(())
     }
 
@@ -127,7 +127,7 @@ impl RateLimit {
     pub async fn try_acquire_many(&self, weight: u32) -> Result<bool> {
         self.check()?;
         let granted = self.permits.try_acquire_many(weight).await?;
-        Ok(granted.is_some_and(Guard::spend))
+        Ok(granted.is_some_and(Guard::leave_to_lease))
     }
 
     /// Waits in the queue for up to `limit` until `weight` permits are granted together.
@@ -141,7 +141,7 @@ impl RateLimit {
         self.check()?;
         let clock = self.engine.clock();
         let end = clock.now().after(limit);
-        while !self.permits.acquire_many_within(weight, clock.now().until(end)).await?.spend() {}
+        while !self.permits.acquire_many_within(weight, clock.now().until(end)).await?.leave_to_lease() {}
         Ok(())
     }
 

@@ -125,8 +125,8 @@ impl StripedMutex {
 
     /// Acquires a stripe that is free, or else waits for one.
     ///
-    /// It looks at each once, beginning anywhere; if none is free, it is queued at two of them, and
-    /// looks at a few of the others every second. It takes the first that is granted.
+    /// It tries each once, beginning anywhere; if none is free, it is queued at two of them, and
+    /// tries a few of the others every second. It takes the first that is granted.
     ///
     /// # Cancel safety
     /// If the future is dropped, nothing is left behind.
@@ -136,7 +136,7 @@ impl StripedMutex {
     pub async fn lock_any(&self) -> Result<Guard> {
         let began = self.now();
         let start = random_below(self.count())?;
-        if let Some(guard) = self.look_at_some(start, self.count()).await? {
+        if let Some(guard) = self.try_some_despite_outage(start, self.count()).await? {
             return Ok(guard);
         }
         let (one, other) = (self.stripe(start), self.stripe(start + self.count() / 2));
@@ -146,8 +146,8 @@ impl StripedMutex {
         let first = one.mutex().lock().map(|guard| one.finish(began, guard));
         let second = other.mutex().lock().map(|guard| other.finish(began, guard));
         // The two may be held for long, by this very task perhaps, while another becomes free.
-        let third = self.look_again(start);
-        select(select(pin!(first), pin!(second)), pin!(third))
+        let others = self.retry_others(start);
+        select(select(pin!(first), pin!(second)), pin!(others))
             .map(|ended| match ended {
                 Either::Left((Either::Left((guard, _)) | Either::Right((guard, _)), _))
                 | Either::Right((guard, _)) => guard,
@@ -155,14 +155,15 @@ impl StripedMutex {
             .await
     }
 
-    /// Looks at a few stripes now and then until one of them is free.
-    async fn look_again(&self, start: u32) -> Result<Guard> {
+    /// Tries a few stripes now and then until one of them is free.
+    async fn retry_others(&self, start: u32) -> Result<Guard> {
         let mut next = start;
         loop {
-            // If the client closes meanwhile, the look reports it.
-            self.stripe(start).mutex().engine().sleep(LOOK_AGAIN).await;
-            next = next.wrapping_add(LOOKS);
-            if let Some(guard) = self.look_at_some(next, LOOKS.min(self.count())).await? {
+            // If the client closes meanwhile, the next try reports it.
+            self.stripe(start).mutex().engine().sleep(RETRY_INTERVAL).await;
+            next = next.wrapping_add(TRIES_PER_ROUND);
+            if let Some(guard) = self.try_some_despite_outage(next, TRIES_PER_ROUND.min(self.count())).await?
+            {
                 return Ok(guard);
             }
         }
@@ -191,7 +192,7 @@ impl StripedMutex {
         let engine = self.stripe(0).mutex().engine().clone();
         match within(&engine, limit, self.lock_any()).await {
             Some(outcome) => outcome.map(Some),
-            None => engine.last_word(limit, self.try_lock_any()).await,
+            None => engine.with_answer_limit(limit, self.try_lock_any()).await,
         }
     }
 
@@ -207,12 +208,12 @@ impl StripedMutex {
         StripeReport { name: self.name.clone(), stripes: uses.collect() }
     }
 
-    /// Looks likewise for a caller that waits afterwards: a stripe that an outage hides counts as
+    /// Tries likewise for a caller that waits afterwards: a stripe that an outage hides counts as
     /// taken, since the wait outlasts the outage.
-    async fn look_at_some(&self, start: u32, count: u32) -> Result<Option<Guard>> {
+    async fn try_some_despite_outage(&self, start: u32, count: u32) -> Result<Option<Guard>> {
         match self.try_some(start, count).await {
             Err(error) if error.is_outage() => Ok(None),
-            looked => looked,
+            outcome => outcome,
         }
     }
 
@@ -268,14 +269,14 @@ impl Stripe {
     /// As [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     pub async fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
         if limit.is_zero() {
-            // It looks once, and that look has to be completed.
+            // It tries once, and that try has to be completed.
             return self.try_lock().await;
         }
         let engine = self.mutex().engine();
         if let Some(outcome) = within(engine, limit, self.lock()).await {
             return outcome.map(Some);
         }
-        let found = engine.last_word(limit, self.mutex().try_lock()).await?;
+        let found = engine.with_answer_limit(limit, self.mutex().try_lock()).await?;
         found.map(|guard| self.finish(self.now(), Ok(guard))).transpose()
     }
 
@@ -388,10 +389,10 @@ impl fmt::Display for StripeReport {
     }
 }
 
-/// The pause between two looks at stripes at which a waiter for any stripe is not queued.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The number of stripes per look: a waiter costs the server no more than this.
-const LOOKS: u32 = 4;
+/// The pause between two tries of stripes at which a waiter for any stripe is not queued.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The number of stripes per round of tries: a waiter costs the server no more than this.
+const TRIES_PER_ROUND: u32 = 4;
 /// The most stripes of one lock.
 const MAX_STRIPES: u32 = 65_536;
 /// The part of attempts that may wait.
@@ -443,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_keeps_its_segment_for_ever() {
+    fn key_always_maps_to_the_same_stripe() {
         // These are an interface: processes of different versions have to agree.
         let stripes = ["", "a", "customer/7", "käse"].map(|key| stripe_of(key.as_bytes(), 120));
         assert_eq!(stripes, SEGMENTS_OF_OLD);
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_recommends_by_how_often_segments_were_taken() {
+    fn stripe_report_recommends_a_count_from_contention() {
         let report = |taken, waited| StripeReport {
             name: "stock".to_owned(),
             stripes: vec![StripeUse { taken, waited, wait: Duration::ZERO }; 4],

@@ -72,7 +72,7 @@ impl Versioned {
     }
 
     /// Returns the name of the lock for updates whose conflicts do not end.
-    pub(crate) fn gate_of(name: &str) -> String {
+    pub(crate) fn gate_name(name: &str) -> String {
         format!("{name}!updating")
     }
 
@@ -133,7 +133,7 @@ impl Versioned {
             match register.update(self.escalate_after - 1, &mut change).await {
                 Ok(done) => {
                     return Ok(UpdateOutcome {
-                        value: done.told,
+                        value: done.result,
                         conflicts: done.conflicts,
                         escalated: false,
                     });
@@ -145,7 +145,7 @@ impl Versioned {
         let guard = self.gate.lock().await?;
         let done = register.update(LAST_CONFLICTS, &mut change).await?;
         drop(guard);
-        Ok(UpdateOutcome { value: done.told, conflicts: conflicts + done.conflicts, escalated: true })
+        Ok(UpdateOutcome { value: done.result, conflicts: conflicts + done.conflicts, escalated: true })
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {

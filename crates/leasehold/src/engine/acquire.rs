@@ -1,9 +1,9 @@
 //! The acquisition of a lock: the local queue, its contender on the server, upgrades and transfers.
 
-pub(super) mod asker;
 pub(super) mod contender;
-pub(super) mod line;
+pub(super) mod local_queue;
 pub(super) mod queue;
+pub(super) mod requester;
 pub(super) mod span;
 pub(super) mod transfer;
 pub(super) mod upgrade;

@@ -3,9 +3,9 @@
 //! Ground rules: a hold cannot be copied or forgotten. Dropping its last handle passes it to the next
 //! local waiter or releases it on the server; drop never blocks.
 
-pub(super) mod charge;
 pub(super) mod handle;
 pub(super) mod owner;
+pub(super) mod pending_grant;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,7 +29,7 @@ pub(crate) struct Hold {
     /// finds nothing to release.
     held: Option<Arc<Lease>>,
     /// The number of local hand-offs since the server's grant.
-    passed: u32,
+    handoffs: u32,
     /// The time at which this user got it, where events are observed.
     since: Option<Moment>,
     /// `true` once its grant was reported to the event subscriber. A grant whose caller had left is not, and
@@ -46,18 +46,18 @@ pub(crate) struct Hold {
 #[derive(Debug, Default)]
 pub(super) struct End {
     /// The cause of its loss, or `None` for a release.
-    pub(super) how: OnceLock<Option<LossCause>>,
+    pub(super) cause: OnceLock<Option<LossCause>>,
     pub(super) ended: CancellationToken,
 }
 
 impl End {
     /// Records the end in `state` and notifies the listeners.
-    pub(super) fn come(&self, state: State) {
+    pub(super) fn signal(&self, state: State) {
         if mutant!("a hold ends with its lease") {
             return;
         }
         // Each handle ends once, so nothing is overwritten.
-        let _ = self.how.set(match state {
+        let _ = self.cause.set(match state {
             State::Lost(cause) => Some(cause),
             _ => None,
         });
@@ -66,10 +66,10 @@ impl End {
 }
 
 impl Hold {
-    pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, passed: u32) -> Hold {
-        let since = engine.telling.is_heard().then(|| engine.clock.now());
+    pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, handoffs: u32) -> Hold {
+        let since = engine.events.has_subscriber().then(|| engine.clock.now());
         let (is_reported, users) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Hold { engine, held: Some(held), passed, since, is_reported, users, end: None }
+        Hold { engine, held: Some(held), handoffs, since, is_reported, users, end: None }
     }
 
     /// Returns the granted claim.
@@ -93,7 +93,7 @@ impl Hold {
     }
 
     /// Returns this hold with `end` as the signal of its end.
-    pub(super) fn ending_as(mut self, end: Arc<End>) -> Hold {
+    pub(super) fn with_end(mut self, end: Arc<End>) -> Hold {
         self.end = Some(end);
         self
     }
@@ -113,7 +113,7 @@ impl Hold {
         let held = self.held.take()?;
         let state = held.end_use();
         if let Some(end) = &self.end {
-            end.come(state);
+            end.signal(state);
         }
         Some((held, state))
     }
@@ -130,7 +130,7 @@ impl Hold {
     }
 
     /// Returns this hold without the event of its end, because it belongs to no user.
-    pub(super) fn untold(mut self) -> Hold {
+    pub(super) fn unreported(mut self) -> Hold {
         self.since = None;
         self
     }
@@ -142,7 +142,7 @@ impl Hold {
 
     /// Returns `true` if another task of this process held it before.
     pub(super) fn was_handed_over(&self) -> bool {
-        self.passed > 0
+        self.handoffs > 0
     }
 
     /// Notes that its grant was reported, so that its end is reported too.
@@ -151,23 +151,23 @@ impl Hold {
     }
 
     /// Reports for how long it was held, unless it was lost, which has been reported already.
-    pub(super) fn tell_end(&self, held: &Lease) {
+    pub(super) fn report_end(&self, held: &Lease) {
         if let Some(since) = self.since
             && self.is_reported.load(Ordering::SeqCst)
             && !matches!(held.state(), State::Lost(_))
         {
             let held_for = self.engine.clock.now().since(since);
-            self.engine.telling.tell(|| Event::Released { resource: &held.claim.resource, held: held_for });
+            self.engine.events.emit(|| Event::Released { resource: &held.claim.resource, held: held_for });
         }
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
-        self.held().fence(self.passed)
+        self.held().fence(self.handoffs)
     }
 
     /// Leaves the claim to its lease: it is neither renewed nor released, and ends on the server when its
     /// ttl is over. Returns `false` if it was already lost, and so released.
-    pub(crate) fn spend(mut self) -> bool {
+    pub(crate) fn leave_to_lease(mut self) -> bool {
         let Some((held, _)) = self.finish() else { return false };
         // If the renewal task has released the lost claim, nothing is left to its lease.
         let ours = held.retire();
@@ -183,7 +183,7 @@ impl Hold {
     }
 
     /// Waits until `moment`, but no longer than the lock is held and the client is open.
-    pub(crate) async fn lingered(&self, moment: Moment) {
+    pub(crate) async fn linger_until(&self, moment: Moment) {
         let left = self.now().until(moment);
         if left.is_zero() {
             return;
@@ -198,25 +198,25 @@ impl Hold {
     /// Keeps it until `moment`, without blocking the caller.
     pub(crate) fn linger(self: Arc<Self>, moment: Moment) {
         let engine = self.engine.clone();
-        engine.spawn(async move { self.lingered(moment).await });
+        engine.spawn(async move { self.linger_until(moment).await });
     }
 
     /// Releases it and returns the outcome. The release happens even if the future is dropped.
-    pub(crate) fn give_back(mut self) -> impl Future<Output = Released> {
+    pub(crate) fn release(mut self) -> impl Future<Output = Released> {
         // All of this runs at the call, before the first poll: a future that is never polled releases, too.
-        let (done, told) = oneshot::channel();
-        let carried = self.finish().and_then(|(held, state)| {
-            self.tell_end(&held);
-            self.engine.pass_on_or_release(held, state, self.passed, Some(done))
+        let (done, reply) = oneshot::channel();
+        let inline_release = self.finish().and_then(|(held, state)| {
+            self.report_end(&held);
+            self.engine.hand_off_or_release(held, state, self.handoffs, Some(done))
         });
         // A runtime that shuts down takes the reaper with it, and the outcome is then unknown.
         async {
-            // An inline release progresses only while `carried` is polled. `carried` is also ready when the
-            // reaper has taken the release over; the outcome then comes from there.
-            if let Some(carried) = carried {
-                carried.await;
+            // An inline release progresses only while it is polled here. It is also ready when the reaper has
+            // taken the release over; the outcome then comes from there.
+            if let Some(inline_release) = inline_release {
+                inline_release.await;
             }
-            told.await.unwrap_or(Released::unknown("the runtime ended before the release was confirmed"))
+            reply.await.unwrap_or(Released::unknown("the runtime ended before the release was confirmed"))
         }
     }
 }
@@ -224,9 +224,9 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         if let Some((held, state)) = self.finish() {
-            self.tell_end(&held);
+            self.report_end(&held);
             // No caller waits for the release, so none carries it out.
-            drop(self.engine.pass_on_or_release(held, state, self.passed, None));
+            drop(self.engine.hand_off_or_release(held, state, self.handoffs, None));
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::panics::spanned;
 
 impl Engine {
     /// Returns the state of a resource. With `seen`, waits up to `limit` until its version is another one.
-    pub(crate) async fn look(
+    pub(crate) async fn inspect(
         self: &Arc<Self>,
         resource: &Resource,
         seen: Option<&SnapshotVersion>,
@@ -24,31 +24,31 @@ impl Engine {
         let patience = Patience::until(self.clock.clone(), self.clock.now().after(limit));
         let leaving = EndOnDrop(patience.clone());
         let (backend, sought, seen) = (self.backend.clone(), resource.clone(), seen.cloned());
-        let looking = async move {
+        let request = async move {
             loop {
                 let snapshot = backend.inspect(&sought, seen.as_ref(), &patience).await?;
                 if seen.as_ref() != Some(&snapshot.version) || patience.is_ended() {
                     return Ok(snapshot);
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(LOOK_AGAIN) => {}
+                    () = tokio::time::sleep(POLL_INTERVAL) => {}
                     () = patience.ended() => {}
                 }
             }
         };
         let about = resource.clone();
         let span = move || tracing::debug_span!("leasehold.inspect", resource = %about);
-        let mut looking = std::pin::pin!(self.peek(spanned(span, looking)));
-        let looked = tokio::select! {
+        let mut request = std::pin::pin!(self.peek(spanned(span, request)));
+        let outcome = tokio::select! {
             biased;
-            looked = &mut looking => looked,
+            outcome = &mut request => outcome,
             _ = self.sleep(limit) => {
                 // The request is not dropped: the end of patience makes the backend answer at once.
                 leaving.0.end();
-                looking.await
+                request.await
             }
         };
-        looked.map_err(|failure| Error::failed("inspect", failure).on(resource))
+        outcome.map_err(|failure| Error::failed("inspect", failure).on(resource))
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn snapshots(
 /// Waits for another state than `seen`.
 async fn look(engine: &Arc<Engine>, resource: &Resource, seen: Option<&SnapshotVersion>) -> Result<Snapshot> {
     loop {
-        let snapshot = engine.look(resource, seen, LOOK).await?;
+        let snapshot = engine.inspect(resource, seen, LOOK).await?;
         if seen != Some(&snapshot.version) {
             return Ok(snapshot);
         }
@@ -113,8 +113,8 @@ impl Drop for EndOnDrop {
 }
 
 /// Time between two polls of a store that does not report changes.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// The time for which one request of a stream waits for a change.
 const LOOK: Duration = Duration::from_secs(30);
-/// The pause of a stream after a look that failed.
+/// The pause of a stream after a request that failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -36,7 +36,7 @@ pub(crate) struct Lease {
     pub(crate) granted_at: Moment,
     fence: Option<Fence>,
     clock: Arc<dyn Clock>,
-    telling: EventSink,
+    events: EventSink,
     pid: u32,
     term: Term,
     health: watch::Sender<Health>,
@@ -113,7 +113,7 @@ impl Lease {
         grant: &Grant,
         term: Term,
         clock: Arc<dyn Clock>,
-        telling: EventSink,
+        events: EventSink,
     ) -> Lease {
         let health = Health {
             state: State::Valid,
@@ -127,7 +127,7 @@ impl Lease {
             granted_at: clock.now(),
             fence: grant.fence,
             clock,
-            telling,
+            events,
             pid: std::process::id(),
             term,
             health: watch::Sender::new(health),
@@ -146,7 +146,7 @@ impl Lease {
 
     /// Returns the fence (fencing token) of a task that got the lock after `sub` local hand-offs.
     pub(crate) fn fence(&self, sub: u32) -> Option<Fence> {
-        // A hand-off that would overflow the counter is refused, see `can_pass`.
+        // A hand-off that would overflow the counter is refused, see `can_hand_off`.
         self.fence.map(|fence| Fence { sub: fence.sub.saturating_add(sub), ..fence })
     }
 
@@ -160,9 +160,10 @@ impl Lease {
         self.pinned.load(Ordering::SeqCst)
     }
 
-    /// Returns `true` if the claim may be handed off once more after `passed` times: the fence has to rise.
-    pub(super) fn can_pass(&self, passed: u32) -> bool {
-        let rises = |fence: Fence| passed.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
+    /// Returns `true` if the claim may be handed off once more after `handoffs` times: the fence has to rise.
+    pub(super) fn can_hand_off(&self, handoffs: u32) -> bool {
+        let rises =
+            |fence: Fence| handoffs.checked_add(1).and_then(|sub| fence.sub.checked_add(sub)).is_some();
         !self.is_pinned() && self.fence.is_none_or(rises)
     }
 
@@ -261,7 +262,7 @@ impl Lease {
         });
         if let Some(since) = suspect {
             let resource = &self.claim.resource;
-            self.telling.tell(|| Event::Recovered { resource, suspect: now.since(since) });
+            self.events.emit(|| Event::Recovered { resource, suspect: now.since(since) });
         }
         !matches!(self.state(), State::Lost(_))
     }
@@ -280,7 +281,7 @@ impl Lease {
         });
         if suspected {
             logged!(debug, resource = %self.claim.resource, "lock suspect");
-            self.telling.tell(|| Event::BecameSuspect { resource: &self.claim.resource });
+            self.events.emit(|| Event::BecameSuspect { resource: &self.claim.resource });
         }
     }
 
@@ -295,12 +296,12 @@ impl Lease {
         });
         let health = *self.health.borrow();
         if first {
-            self.tell_loss(cause, health);
+            self.report_loss(cause, health);
         }
         health.state
     }
 
-    fn tell_loss(&self, cause: LossCause, health: Health) {
+    fn report_loss(&self, cause: LossCause, health: Health) {
         let resource = &self.claim.resource;
         if cause == LossCause::Transferred {
             // This is not a loss: the holder asked for it.
@@ -311,7 +312,7 @@ impl Lease {
             LossCause::Closed | LossCause::RenewalEnded => logged!(debug, %resource, %cause, "lock lost"),
             _ => logged!(warn, %resource, %cause, "lock lost"),
         }
-        self.telling.tell(|| {
+        self.events.emit(|| {
             let now = self.clock.now();
             let late = match cause {
                 LossCause::Expired => now.since(health.valid_until),
@@ -523,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_heard_of_although_nothing_marks_it() {
+    fn lease_end_is_reported_without_runtime_or_watchdog() {
         use crate::alarm::tests::block_on;
         use futures_util::FutureExt;
         // No runtime, no watchdog, and a renewal that moves the end while it is waited for.
@@ -559,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_of_one_user_is_not_that_of_the_next() {
+    fn max_hold_of_one_user_does_not_apply_to_the_next() {
         let clock = Arc::new(ManualClock::new());
         let held = held(&clock);
         held.limit_hold(Some(Duration::from_secs(4)));
@@ -573,7 +574,7 @@ mod tests {
     }
 
     #[test]
-    fn it_passes_while_the_fence_can_rise_and_no_proof_was_taken() {
+    fn handoff_needs_a_rising_fence_and_no_taken_proof() {
         let clock = Arc::new(ManualClock::new());
         let first = held(&clock);
         let grant = Grant {
@@ -583,14 +584,19 @@ mod tests {
             proof: Proof::none(),
         };
         let held = Lease::new(first.claim.clone(), &grant, TERM, clock.clone(), EventSink::default());
-        assert!(held.can_pass(0) && held.can_pass(1) && !held.can_pass(2) && !held.can_pass(u32::MAX));
-        assert!(first.can_pass(1_000));
+        assert!(
+            held.can_hand_off(0)
+                && held.can_hand_off(1)
+                && !held.can_hand_off(2)
+                && !held.can_hand_off(u32::MAX)
+        );
+        assert!(first.can_hand_off(1_000));
         first.pin();
-        assert!(!first.can_pass(0));
+        assert!(!first.can_hand_off(0));
     }
 
     #[test]
-    fn a_lease_of_which_a_tenth_is_left_is_of_use() {
+    fn lease_with_a_tenth_left_is_useful() {
         let memory = crate::local::MemoryBackend::new();
         let coarse = leasehold_core::Backend::profile(&memory).clone().granularity(Duration::from_secs(1));
         let is_useful = |ms, drift| Term::of(&coarse, Duration::from_millis(ms), drift).is_useful();

@@ -3,14 +3,14 @@
 //! ```text
 //!  acquire/queue.rs ───▶ acquire/contender.rs ───▶ Backend::contend
 //!  (a queue per resource)  (at most one per queue)
-//!      ▲                       │ grant, by hold/charge.rs
+//!      ▲                       │ grant, by hold/pending_grant.rs
 //!      │ local hand-off        ▼
 //!  hold.rs, hold/ ◀──────── lease.rs ◀───▶ renew/ (one renewer per client) ───▶ Backend::renew
 //!      │ last handle ends
 //!      ▼
 //!  release/ (one reaper per client, or inline by the caller) ───▶ Backend::release
 //!
-//!  beside them   acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
+//!  next to them  acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
 //!                deadlock/                                 circles among the waits of owners
 //!                registers/                                values that several parties change
 //!                inspect.rs                                the state of a resource
@@ -60,8 +60,8 @@ pub use lease::State;
 pub(crate) use registers::register::{Change, Register, Seen};
 pub(crate) use release::job::Released;
 
-use acquire::contender::look_once;
-use acquire::queue::Lines;
+use acquire::contender::try_once;
+use acquire::queue::LocalQueues;
 use acquire::span::AcquireSpan;
 use deadlock::detector;
 use hold::owner::Owners;
@@ -150,8 +150,8 @@ pub(crate) enum Wait {
 pub(crate) struct WaitOptions {
     /// The priority among the local waiters of this client; greater numbers go first.
     pub(crate) priority: i32,
-    /// The time after which a waiting owner starts to look for deadlocks.
-    pub(crate) looks_after: Option<Duration>,
+    /// The time after which a waiting owner starts to check for deadlocks.
+    pub(crate) deadlock_check_after: Option<Duration>,
 }
 
 /// The engine of one client.
@@ -159,11 +159,11 @@ pub(crate) struct Engine {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     tuning: Tuning,
-    telling: EventSink,
+    events: EventSink,
     runtime: Handle,
     /// The process that opened the client.
     process: Process,
-    lines: Lines,
+    queues: LocalQueues,
     owners: Owners,
     renewer: Renewer,
     reaper: Reaper,
@@ -178,7 +178,7 @@ impl Engine {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         tuning: Tuning,
-        telling: EventSink,
+        events: EventSink,
     ) -> Result<Arc<Engine>> {
         tuning.check()?;
         let runtime = Handle::try_current().map_err(|_| {
@@ -196,11 +196,11 @@ impl Engine {
                 backend.clone(),
                 clock.clone(),
                 &tuning,
-                telling.clone(),
+                events.clone(),
                 engine.clone(),
             ),
             reaper: Reaper::start(&runtime, backend.clone(), clock.clone(), engine.clone()),
-            lines: Lines::default(),
+            queues: LocalQueues::default(),
             owners: Owners::default(),
             closed: CancellationToken::new(),
             contenders: TaskTracker::new(),
@@ -209,7 +209,7 @@ impl Engine {
             backend,
             clock,
             tuning,
-            telling,
+            events,
         }))
     }
 
@@ -238,15 +238,15 @@ impl Engine {
         want: Want,
         owner: Option<&Owner>,
         wait: Wait,
-        manner: WaitOptions,
+        options: WaitOptions,
     ) -> Result<Option<HoldHandle>> {
         self.is_open("lock").map_err(|error| error.on(&want.resource))?;
         let resource = want.resource.clone();
         let deadline = Deadline::of(wait, self);
         // Rare paths are boxed, so that the common future, which is moved with the caller's, stays small.
-        let hold = match AcquireSpan::heard(self, &want) {
-            None => self.acquire_for(want, owner, deadline, manner).await,
-            Some(asked) => Box::pin(asked.told(self.acquire_for(want, owner, deadline, manner))).await,
+        let hold = match AcquireSpan::observed(self, &want) {
+            None => self.acquire_for(want, owner, deadline, options).await,
+            Some(span) => Box::pin(span.run(self.acquire_for(want, owner, deadline, options))).await,
         }?;
         // A lock that was granted while the client closed is lost by now, and is released here by its drop.
         if !mutant!("a closed client is granted") {
@@ -260,14 +260,14 @@ impl Engine {
         want: Want,
         owner: Option<&Owner>,
         deadline: Deadline,
-        manner: WaitOptions,
+        options: WaitOptions,
     ) -> Result<Option<HoldHandle>> {
         match owner {
             None => {
-                let hold = self.acquire_unowned(want, deadline, manner.priority).await?;
+                let hold = self.acquire_unowned(want, deadline, options.priority).await?;
                 Ok(hold.map(|hold| HoldHandle::new(Arc::new(hold))))
             }
-            Some(owner) => Box::pin(self.acquire_owned(want, owner, deadline, manner)).await,
+            Some(owner) => Box::pin(self.acquire_owned(want, owner, deadline, options)).await,
         }
     }
 
@@ -276,10 +276,10 @@ impl Engine {
         want: Want,
         owner: &Owner,
         deadline: Deadline,
-        manner: WaitOptions,
+        options: WaitOptions,
     ) -> Result<Option<HoldHandle>> {
-        let WaitOptions { priority, looks_after } = manner;
-        let watched = looks_after.filter(|_| !deadline.is_zero()).map(|after| (after, want.clone()));
+        let WaitOptions { priority, deadlock_check_after } = options;
+        let watched = deadlock_check_after.filter(|_| !deadline.is_zero()).map(|after| (after, want.clone()));
         let acquiring = self.owners.acquire(self, owner, want, deadline, priority);
         match watched {
             None => acquiring.await,
@@ -307,19 +307,19 @@ impl Engine {
             reply = ticket.reply() => reply.unwrap_or_else(|| Err(closed())).map(Some),
             () = self.closed.cancelled() => Err(closed()),
             () = deadline.passed() => {
-                let again = again.filter(|_| !self.heard_busy_lately(&resource));
-                let look = Box::pin(self.look_again(again, deadline.waited(), &resource));
+                let again = again.filter(|_| !self.was_busy_recently(&resource));
+                let attempt = Box::pin(self.try_at_deadline(again, deadline.waited(), &resource));
                 // The place in the queue is kept meanwhile: its request may still be answered late.
-                let looked = tokio::select! {
+                let last_try = tokio::select! {
                     biased;
                     reply = ticket.reply() => return reply.unwrap_or_else(|| Err(closed())).map(Some),
-                    looked = look => looked,
+                    last_try = attempt => last_try,
                 };
                 match ticket.withdraw() {
-                    // The grant arrived while the time ran out, so the caller gets it. If the last look
+                    // The grant arrived while the time ran out, so the caller gets it. If the last try
                     // was granted as well, that hold is returned, and this one is dropped and so released.
-                    Some(Ok(hold)) if looked.is_err() => Ok(Some(hold)),
-                    _ => looked.map(Some),
+                    Some(Ok(hold)) if last_try.is_err() => Ok(Some(hold)),
+                    _ => last_try.map(Some),
                 }
             }
         }
@@ -329,36 +329,36 @@ impl Engine {
     /// lately that the lock is not free.
     ///
     /// # Errors
-    /// `Timeout` where the lock is not free; otherwise those of [`Engine::last_word`].
-    async fn look_again(
+    /// `Timeout` where the lock is not free; otherwise those of [`Engine::with_answer_limit`].
+    async fn try_at_deadline(
         self: &Arc<Self>,
         want: Option<Want>,
         waited: Duration,
         resource: &Resource,
     ) -> Result<Hold> {
         let hold = match want {
-            Some(want) => self.last_word(waited, self.acquire_now(want)).await,
+            Some(want) => self.with_answer_limit(waited, self.acquire_now(want)).await,
             None => Ok(None),
         };
         let hold = hold.map_err(|error| error.on(resource))?;
         hold.ok_or_else(|| Error::timeout(waited, resource))
     }
 
-    /// Waits for the answer to a last look after a wait of `waited`, with a time limit of its own, so
+    /// Waits for the answer to a last attempt after a wait of `waited`, with a time limit of its own, so
     /// that the caller learns when the store does not answer.
     ///
     /// # Errors
-    /// `OutcomeUnknown` where no answer came, `Closed` where the client closes, and those of `look`.
-    pub(crate) async fn last_word<T>(
+    /// `OutcomeUnknown` where no answer came, `Closed` where the client closes, and those of `attempt`.
+    pub(crate) async fn with_answer_limit<T>(
         &self,
         waited: Duration,
-        look: impl Future<Output = Result<Option<T>>>,
+        attempt: impl Future<Output = Result<Option<T>>>,
     ) -> Result<Option<T>> {
         tokio::select! {
             biased;
-            looked = look => looked.map_err(|error| error.after(waited)),
-            is_open = self.sleep(LAST_WORD) => {
-                Err(if is_open { Error::unheard(waited) } else { Error::closed("lock") })
+            last_try = attempt => last_try.map_err(|error| error.after(waited)),
+            is_open = self.sleep(LAST_ANSWER_LIMIT) => {
+                Err(if is_open { Error::no_answer(waited) } else { Error::closed("lock") })
             }
         }
     }
@@ -369,8 +369,8 @@ impl Engine {
             return Ok(None);
         }
         let resource = want.resource.clone();
-        let look = look_once(self.clone(), want);
-        match self.contenders.spawn_on(look, &self.runtime).await {
+        let attempt = try_once(self.clone(), want);
+        match self.contenders.spawn_on(attempt, &self.runtime).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Error::closed("lock").on(&resource)),
         }
@@ -406,15 +406,15 @@ impl Engine {
 
     /// Returns the number of resources with a waiter or a holder.
     #[cfg(leasehold_sim)]
-    pub(crate) fn lines(&self) -> usize {
-        self.lines.count()
+    pub(crate) fn queues(&self) -> usize {
+        self.queues.count()
     }
 
     /// Returns the first waiter for a resource: the unique number of its place, its share, whether no
     /// other waiter came before it, and the claim that is queued on the server for this queue.
     #[cfg(leasehold_sim)]
     pub(crate) fn head(&self, resource: &Resource) -> Option<(u64, Share, bool, Option<ClaimId>)> {
-        self.lines.head(resource)
+        self.queues.head(resource)
     }
 
     /// Waits until the client is closed.
@@ -507,5 +507,5 @@ impl Deadline {
     }
 }
 
-/// The time that the store has to answer a last look after the end of a wait.
-const LAST_WORD: Duration = Duration::from_secs(2);
+/// The time that the store has to answer a last attempt after the end of a wait.
+const LAST_ANSWER_LIMIT: Duration = Duration::from_secs(2);

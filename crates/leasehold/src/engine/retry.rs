@@ -22,7 +22,7 @@ impl RetryState {
 
     /// Returns the failure as it is to be reported: that the last attempt had no effect says nothing
     /// about those before it.
-    pub(super) fn honest(&mut self, mut failure: Failure) -> Failure {
+    pub(super) fn with_overall_effect(&mut self, mut failure: Failure) -> Failure {
         self.unanswered |= failure.effect == Effect::Unknown;
         if self.unanswered {
             failure.effect = Effect::Unknown;
@@ -32,14 +32,14 @@ impl RetryState {
 
     /// Records that a request was sent at `sent` and that nothing has failed since the previous failure.
     /// A series ends when that failure is older than the outage tolerance.
-    pub(super) fn was_over(&mut self, engine: &Engine, sent: Moment) {
+    pub(super) fn reset_if_over(&mut self, engine: &Engine, sent: Moment) {
         if self.last.is_some_and(|last| sent.since(last) >= engine.tuning.outage) {
             *self = RetryState::none();
         }
     }
 
     /// Counts one failure. Returns the pause before the next try, or `None` when it is time to give up.
-    pub(super) fn goes_on(&mut self, engine: &Engine, failure: &Failure) -> Option<Duration> {
+    pub(super) fn next_pause(&mut self, engine: &Engine, failure: &Failure) -> Option<Duration> {
         let now = engine.clock.now();
         let began = *self.began.get_or_insert(now);
         self.last = Some(now);

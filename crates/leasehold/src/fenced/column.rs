@@ -7,7 +7,7 @@ use std::fmt;
 
 use leasehold_core::Fence;
 
-use super::{NoFence, Stale, compare, shown};
+use super::{NoFence, Stale, compare, required};
 
 /// The SQL dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl FenceColumn {
     /// # Errors
     /// [`NoFence`].
     pub fn value(&self, fence: impl Into<Option<Fence>>) -> Result<String, NoFence> {
-        shown(fence).map(|fence| fence.to_string())
+        required(fence).map(|fence| fence.to_string())
     }
 
     /// Returns the statement that adds the column to an existing table. Rows begin with a fence
@@ -248,7 +248,7 @@ impl FenceColumn {
     /// # Errors
     /// [`RowRefusal`].
     pub fn check(&self, fence: impl Into<Option<Fence>>, seen: Option<&str>) -> Result<(), RowRefusal> {
-        let yours = shown(fence)?;
+        let yours = required(fence)?;
         let seen = match seen.ok_or(RowRefusal::NoRow)? {
             "" => Fence::default(),
             text => text.parse().map_err(|_| RowRefusal::Damaged { found: shortened(text) })?,
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_judged_by_what_stands_in_it() {
+    fn fence_column_check_compares_the_stored_fence() {
         let column = FenceColumn::new(SqlDialect::Sqlite, "stock", "id").unwrap();
         let (old, new) = (Fence::new(0, 33, 1), Fence::new(2, 1, 0));
         let text = |fence: Fence| fence.to_string();

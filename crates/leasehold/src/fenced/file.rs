@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold_core::Fence;
 
-use super::{NoFence, Stale, compare, shown};
+use super::{NoFence, Stale, compare, required};
 
 /// A file that only the newest holder may read or replace.
 ///
@@ -88,7 +88,7 @@ impl FencedFile {
         path: impl AsRef<Path>,
         fence: impl Into<Option<Fence>>,
     ) -> Result<FencedFile, FencedFileError> {
-        let fence = shown(fence)?;
+        let fence = required(fence)?;
         let data = path.as_ref().to_owned();
         let mut guard = data.clone().into_os_string();
         guard.push(".fence");
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_holder_of_yesterday_neither_reads_nor_writes() {
+    fn fenced_file_refuses_reads_and_writes_of_stale_holder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("counter");
         let old = FencedFile::open(&path, Fence::new(0, 33, 0)).unwrap();
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_fence_is_replaced_by_a_shorter_one_as_a_whole() {
+    fn fenced_file_replaces_a_longer_fence_text_completely() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         FencedFile::open(&path, Fence::new(1, 5, 7)).unwrap();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_fence_is_no_new_beginning() {
+    fn fenced_file_with_damaged_fence_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         std::fs::write(dir.path().join("x.fence"), "12 apples").unwrap();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::Fence;
 
-use super::{FenceError, Stale, compare, shown};
+use super::{FenceError, Stale, compare, required};
 
 /// A gate that lets in only the newest holder that it has seen.
 ///
@@ -19,11 +19,11 @@ use super::{FenceError, Stale, compare, shown};
 /// ```
 #[derive(Debug, Default)]
 pub struct FenceGate<T> {
-    inside: Arc<Mutex<Inside<T>>>,
+    inner: Arc<Mutex<Inner<T>>>,
 }
 
 #[derive(Debug, Default)]
-struct Inside<T> {
+struct Inner<T> {
     seen: Fence,
     value: T,
 }
@@ -31,14 +31,14 @@ struct Inside<T> {
 /// The access of one fence to the value behind the gate, until a newer one comes.
 #[derive(Debug)]
 pub struct FencedAccess<T> {
-    inside: Arc<Mutex<Inside<T>>>,
+    inner: Arc<Mutex<Inner<T>>>,
     fence: Fence,
 }
 
 impl<T> FenceGate<T> {
     /// Puts `value` behind a gate that has not seen a fence.
     pub fn new(value: T) -> Self {
-        FenceGate { inside: Arc::new(Mutex::new(Inside { seen: Fence::default(), value })) }
+        FenceGate { inner: Arc::new(Mutex::new(Inner { seen: Fence::default(), value })) }
     }
 
     /// Presents a fence, and raises the fence of the gate to it.
@@ -46,11 +46,11 @@ impl<T> FenceGate<T> {
     /// # Errors
     /// [`Stale`] if a newer one was presented before; [`NoFence`](super::NoFence).
     pub fn open(&self, fence: impl Into<Option<Fence>>) -> Result<FencedAccess<T>, FenceError> {
-        let fence = shown(fence)?;
-        let mut inside = lock(&self.inside);
-        compare(fence, inside.seen)?;
-        inside.seen = fence;
-        Ok(FencedAccess { inside: self.inside.clone(), fence })
+        let fence = required(fence)?;
+        let mut inner = lock(&self.inner);
+        compare(fence, inner.seen)?;
+        inner.seen = fence;
+        Ok(FencedAccess { inner: self.inner.clone(), fence })
     }
 }
 
@@ -60,9 +60,9 @@ impl<T> FencedAccess<T> {
     /// # Errors
     /// [`Stale`] if a newer fence was presented since; `work` has not run then.
     pub fn access<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Stale> {
-        let mut inside = lock(&self.inside);
-        compare(self.fence, inside.seen)?;
-        Ok(work(&mut inside.value))
+        let mut inner = lock(&self.inner);
+        compare(self.fence, inner.seen)?;
+        Ok(work(&mut inner.value))
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opening_shuts_out_everybody_older_before_the_first_read() {
+    fn fence_gate_open_excludes_older_fences_before_a_read() {
         let gate = FenceGate::new(vec![1]);
         let old = gate.open(Fence::new(0, 1, 0)).unwrap();
         let handed_on = gate.open(Fence::new(0, 1, 1)).unwrap();

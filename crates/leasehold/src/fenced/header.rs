@@ -22,7 +22,7 @@
 
 use leasehold_core::Fence;
 
-use super::{FenceError, FenceGate, FencedAccess, NoFence, Stale, shown};
+use super::{FenceError, FenceGate, FencedAccess, NoFence, Stale, required};
 
 /// The name of the header. Header names are compared without regard to case.
 pub const NAME: &str = "Leasehold-Fence";
@@ -32,7 +32,7 @@ pub const NAME: &str = "Leasehold-Fence";
 /// # Errors
 /// [`NoFence`].
 pub fn value(fence: impl Into<Option<Fence>>) -> Result<String, NoFence> {
-    shown(fence).map(|fence| fence.to_string())
+    required(fence).map(|fence| fence.to_string())
 }
 
 /// Parses the value of the header; `None` is a request without the header.
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn fence_header_reads_back_what_was_written() {
         for fence in [Fence::new(0, 1, 0), Fence::new(3, u64::MAX, 0), Fence::new(0, 9, 9)] {
             let written = value(fence).unwrap();
             assert!(written.bytes().all(|byte| byte.is_ascii_graphic()), "{written}");
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_fence_is_refused() {
+    fn fence_header_refuses_malformed_values() {
         assert_eq!(parse(None).unwrap_err().status(), 428);
         for bad in
             [&b""[..], b"34", b"-0000000000000000034", b"00000000000000000034, 00000000000000000035", b"\xff"]

@@ -67,7 +67,7 @@ pub enum FenceError {
 }
 
 /// Returns the fence that was presented, if there was one.
-fn shown(fence: impl Into<Option<Fence>>) -> Result<Fence, NoFence> {
+fn required(fence: impl Into<Option<Fence>>) -> Result<Fence, NoFence> {
     fence.into().ok_or(NoFence)
 }
 
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_without_fences_opens_nothing_and_is_told_what_to_do() {
+    fn lock_without_fences_is_refused_with_advice() {
         let refusal = FenceGate::new(()).open(None).unwrap_err();
         assert_eq!(refusal, FenceError::NoFence(NoFence));
         assert!(refusal.to_string().contains(".require_fencing(FenceGrade::BestEffort)"), "{refusal}");

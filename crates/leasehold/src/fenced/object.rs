@@ -9,7 +9,7 @@
 
 use leasehold_core::Fence;
 
-use super::{NoFence, Stale, compare, shown};
+use super::{NoFence, Stale, compare, required};
 
 /// An object that only the newest holder may replace.
 ///
@@ -115,10 +115,10 @@ impl FencedObject {
     /// `Stale` if a newer fence was here; `NoFence`; `Foreign`; `WeakTag`.
     pub fn open(
         fence: impl Into<Option<Fence>>,
-        look: &ObjectState,
+        state: &ObjectState,
     ) -> Result<ConditionalPut, ObjectRefusal> {
-        let fence = shown(fence)?;
-        let content = match &look.body {
+        let fence = required(fence)?;
+        let content = match &state.body {
             None => &[][..],
             Some(body) => {
                 let (seen, content) = split(body)?;
@@ -126,7 +126,7 @@ impl FencedObject {
                 content
             }
         };
-        ConditionalPut::of(fence, content, &look.tag)
+        ConditionalPut::of(fence, content, &state.tag)
     }
 
     /// Returns the content as it was when the object was opened or written; empty if nothing was written yet.
@@ -144,8 +144,8 @@ impl FencedObject {
     }
 
     /// Returns why a write was refused, from the present state of the object.
-    pub fn refused(&self, look: &ObjectState) -> ObjectRefusal {
-        match FencedObject::open(self.fence, look) {
+    pub fn refused(&self, state: &ObjectState) -> ObjectRefusal {
+        match FencedObject::open(self.fence, state) {
             Err(refusal) => refusal,
             Ok(_) => ObjectRefusal::Changed,
         }
@@ -248,8 +248,8 @@ mod tests {
     #[test]
     fn each_store_gets_its_own_condition() {
         let fence = Fence::new(0, 34, 0);
-        let condition = |look: ObjectState| {
-            let put = FencedObject::open(fence, &look).unwrap();
+        let condition = |state: ObjectState| {
+            let put = FencedObject::open(fence, &state).unwrap();
             (put.condition().0, put.condition().1.to_owned())
         };
         assert_eq!(condition(ObjectState::absent()), ("If-None-Match", "*".to_owned()));

@@ -6,7 +6,7 @@
 use async_trait::async_trait;
 use leasehold_core::Fence;
 
-use super::{NoFence, Stale, compare, shown};
+use super::{NoFence, Stale, compare, required};
 
 /// A connection that runs scripts, of any client of Redis.
 ///
@@ -69,7 +69,7 @@ pub trait RedisEval: Send + Sync {
 pub struct FencedRedis<C> {
     connection: C,
     key: Vec<u8>,
-    beside: Vec<u8>,
+    fence_key: Vec<u8>,
     fence: Fence,
 }
 
@@ -119,10 +119,10 @@ impl<C: RedisEval> FencedRedis<C> {
         key: impl Into<Vec<u8>>,
         fence: impl Into<Option<Fence>>,
     ) -> Result<FencedRedis<C>, FencedRedisError<C::Error>> {
-        let fence = shown(fence).map_err(FencedRedisError::NoFence)?;
+        let fence = required(fence).map_err(FencedRedisError::NoFence)?;
         let key = key.into();
-        let beside = beside(&key).ok_or(FencedRedisError::NoSlot)?;
-        let opened = FencedRedis { connection, key, beside, fence };
+        let fence_key = fence_key(&key).ok_or(FencedRedisError::NoSlot)?;
+        let opened = FencedRedis { connection, key, fence_key, fence };
         opened.run(&format!("{CHECK}{RAISE}"), &[]).await?;
         Ok(opened)
     }
@@ -163,7 +163,7 @@ impl<C: RedisEval> FencedRedis<C> {
         let fence = self.fence.to_string();
         let mut all: Vec<&[u8]> = vec![fence.as_bytes()];
         all.extend_from_slice(args);
-        let keys: [&[u8]; 2] = [&self.beside, &self.key];
+        let keys: [&[u8]; 2] = [&self.fence_key, &self.key];
         let answer = self.connection.eval(script, &keys, &all).await.map_err(FencedRedisError::Connection)?;
         let mut answer = answer.into_iter();
         let found = |answer: &mut std::vec::IntoIter<Vec<u8>>| {
@@ -192,7 +192,7 @@ impl<C: RedisEval> FencedRedis<C> {
 }
 
 /// Returns the key of the fence: in the slot of the key, however that slot is determined.
-fn beside(key: &[u8]) -> Option<Vec<u8>> {
+fn fence_key(key: &[u8]) -> Option<Vec<u8>> {
     let open = key.iter().position(|byte| *byte == b'{');
     let tag = open.and_then(|open| key[open + 1..].iter().position(|byte| *byte == b'}'));
     match tag {
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_fence_lies_in_the_slot_of_its_key() {
-        let place = |key: &str| beside(key.as_bytes()).map(|key| String::from_utf8(key).unwrap());
+        let place = |key: &str| fence_key(key.as_bytes()).map(|key| String::from_utf8(key).unwrap());
         assert_eq!(place("stock/42").as_deref(), Some("{stock/42}:fenced"));
         assert_eq!(place("a{shop}b").as_deref(), Some("a{shop}b:fenced"));
         assert_eq!(place("a{b").as_deref(), Some("{a{b}:fenced"));

@@ -54,7 +54,7 @@ impl Table {
             return false;
         }
         if !self.rows.contains_key(resource) {
-            let inherited = if self.rows.len() < self.most { Duration::ZERO } else { self.give_way() };
+            let inherited = if self.rows.len() < self.most { Duration::ZERO } else { self.evict_lightest() };
             let row = Row { asked: 0, waited: inherited, error: inherited, is_named: false };
             self.rows.insert(resource.clone(), row);
         }
@@ -69,7 +69,7 @@ impl Table {
     }
 
     /// Removes the lightest row that has no name, and returns its weight.
-    fn give_way(&mut self) -> Duration {
+    fn evict_lightest(&mut self) -> Duration {
         let unnamed = self.rows.iter().filter(|(_, row)| !row.is_named);
         let lightest = unnamed.min_by_key(|(_, row)| row.waited).map(|(resource, _)| resource.clone());
         // A quarter of the rows has names, so there always is one.

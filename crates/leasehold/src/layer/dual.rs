@@ -66,12 +66,12 @@ impl Dual {
     }
 
     /// Takes the old lock for a claim that has the new one.
-    async fn take_old(&self, claim: &Claim, grant: Grant, patience: &Patience) -> Result<Got, Failure> {
+    async fn take_old(&self, claim: &Claim, grant: Grant, patience: &Patience) -> Result<OldLock, Failure> {
         // Without patience it leaves no place behind: only the holder of the new lock waits for the old.
         let once = Patience::none(patience.clock().clone());
         match self.old.contend(claim, &once).await? {
-            Step::Busy(_) => Ok(Got::Nothing),
-            Step::Granted(old) => Ok(Got::Both(Grant {
+            Step::Busy(_) => Ok(OldLock::Busy),
+            Step::Granted(old) => Ok(OldLock::Granted(Grant {
                 asked_at: grant.asked_at.min(old.asked_at),
                 fence: grant.fence,
                 // Only sessions signal, and those are refused.
@@ -89,11 +89,11 @@ impl Dual {
         }
     }
 
-    async fn look(&self, resource: &Resource, patience: &Patience) -> Result<Snapshot, Failure> {
+    async fn inspect_both(&self, resource: &Resource, patience: &Patience) -> Result<Snapshot, Failure> {
         let once = Patience::none(patience.clock().clone());
-        let looks =
+        let snapshots =
             (self.new.inspect(resource, None, &once).await?, self.old.inspect(resource, None, &once).await?);
-        Ok(seen_together(looks.0, looks.1))
+        Ok(seen_together(snapshots.0, snapshots.1))
     }
 }
 
@@ -128,7 +128,7 @@ impl Backend for Dual {
                 Step::Busy(hint) => return Ok(Step::Busy(hint)),
             };
             holds_new = true;
-            if let Got::Both(grant) = self.take_old(claim, grant, patience).await.map_err(uncertain)? {
+            if let OldLock::Granted(grant) = self.take_old(claim, grant, patience).await.map_err(uncertain)? {
                 return Ok(Step::Granted(grant));
             }
             if patience.is_ended() {
@@ -170,7 +170,7 @@ impl Backend for Dual {
         _seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.look(resource, patience).await
+        self.inspect_both(resource, patience).await
     }
 
     async fn list(
@@ -185,8 +185,8 @@ impl Backend for Dual {
         let mut summaries = Vec::new();
         for resource in either.into_iter().take(limit) {
             // A holder of the new lock alone waits for the old one, which neither list can say.
-            let seen = self.look(&resource, &Patience::none(Arc::new(SystemClock))).await?;
-            let count = |standings: usize| u32::try_from(standings).unwrap_or(u32::MAX);
+            let seen = self.inspect_both(&resource, &Patience::none(Arc::new(SystemClock))).await?;
+            let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
             let (holders, waiting) = (count(seen.holders.len()), count(seen.waiting.len()));
             if holders + waiting > 0 {
                 summaries.push(ResourceSummary { resource, holders, waiting });
@@ -203,9 +203,9 @@ impl Backend for Dual {
 }
 
 /// The result of requesting the old lock.
-enum Got {
-    Both(Grant),
-    Nothing,
+enum OldLock {
+    Granted(Grant),
+    Busy,
 }
 
 /// The proofs of both stores.
@@ -270,17 +270,17 @@ fn both_released(new: Release, old: Release) -> Release {
 fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
     let (mut holders, mut waiting) = (Vec::new(), Vec::new());
     let version = SnapshotVersion::new(format!("{}|{}", new.version.as_str(), old.version.as_str()));
-    for standing in new.holders {
-        let both = old.holders.iter().any(|other| other.id == standing.id);
-        if both { holders.push(standing) } else { waiting.push(standing) }
+    for info in new.holders {
+        let both = old.holders.iter().any(|other| other.id == info.id);
+        if both { holders.push(info) } else { waiting.push(info) }
     }
     let alone = old.holders.into_iter().filter(|other| holders.iter().all(|known| known.id != other.id));
     let alone: Vec<_> = alone.collect();
     holders.extend(alone);
     waiting.extend(new.waiting);
-    for standing in &mut waiting {
+    for info in &mut waiting {
         // The fence counts once it holds.
-        standing.fence = None;
+        info.fence = None;
     }
     Snapshot { resource: new.resource, version, holders, waiting, fence: new.fence }
 }

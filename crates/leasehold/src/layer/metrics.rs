@@ -92,7 +92,7 @@ impl EventSubscriber for Metrics {
             Event::BecameSuspect { .. } => counter!(SUSPECTED).increment(1),
             Event::Recovered { suspect, .. } => histogram!(SUSPECT, "end" => "recovered").record(suspect),
             Event::Lost { cause, held, suspect, late, .. } => {
-                counter!(LOST, "cause" => word(cause)).increment(1);
+                counter!(LOST, "cause" => cause_label(cause)).increment(1);
                 histogram!(HOLD, "end" => "lost").record(held);
                 histogram!(LATE).record(late);
                 if let Some(suspect) = suspect {
@@ -106,7 +106,7 @@ impl EventSubscriber for Metrics {
     }
 }
 
-fn word(cause: LossCause) -> &'static str {
+fn cause_label(cause: LossCause) -> &'static str {
     match cause {
         LossCause::Expired => "expired",
         LossCause::Gone => "gone",

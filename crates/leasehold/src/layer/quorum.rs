@@ -15,7 +15,7 @@ mod attempt;
 mod diagnose;
 mod inspect;
 mod keeping;
-mod seats;
+mod members;
 mod timer;
 
 use std::sync::Arc;
@@ -29,9 +29,9 @@ use leasehold_core::{
     WaitMode,
 };
 
-use acquire::Crowd;
+use acquire::WaiterCounts;
 use arming::Arming;
-use seats::Seats;
+use members::MemberSet;
 
 pub use arming::RearmReport;
 
@@ -71,9 +71,9 @@ pub use arming::RearmReport;
 /// ```
 #[derive(Debug)]
 pub struct Quorum {
-    seats: Seats,
+    members: MemberSet,
     arming: Arc<Arming>,
-    crowd: Crowd,
+    waiters: WaiterCounts,
     profile: Profile,
 }
 
@@ -98,9 +98,9 @@ impl Quorum {
         members: Vec<Arc<dyn Member>>,
         terms: QuorumConfig,
     ) -> Result<Quorum, Failure> {
-        let seats = Seats::new(members);
-        let arming = Arc::new(Arming::new(seats.clone(), terms.max_ttl));
-        arming.greet().await?;
+        let members = MemberSet::new(members);
+        let arming = Arc::new(Arming::new(members.clone(), terms.max_ttl));
+        arming.read_members().await?;
         let profile = Profile::new(name, Liveness::Lease { min: terms.min_ttl, max: terms.max_ttl })
             .waiting(WaitMode::Notifies)
             .fencing(FenceGrade::AcrossFailover)
@@ -108,7 +108,7 @@ impl Quorum {
             .granularity(Duration::from_millis(2))
             .renew_batch_max(keeping::RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        Ok(Quorum { seats, arming, crowd: Crowd::default(), profile })
+        Ok(Quorum { members, arming, waiters: WaiterCounts::default(), profile })
     }
 
     /// Arms the members anew, in an epoch above all that were ever used, so that fences continue to rise.
@@ -130,7 +130,7 @@ impl Quorum {
         self.arming.rearm().await
     }
 
-    fn refuse(&self, claim: &Claim) -> Result<(), Failure> {
+    fn check_claim(&self, claim: &Claim) -> Result<(), Failure> {
         if let Err(unmet) = self.profile.admits(claim.share) {
             let why = self.unsupported_reason(claim.share).unwrap_or_default();
             return Err(Failure::new(FailureKind::Unsupported, Effect::None, format!("{unmet}: {why}")));
@@ -166,7 +166,7 @@ impl Backend for Quorum {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.refuse(claim)?;
+        self.check_claim(claim)?;
         self.step(claim, patience).await
     }
 
@@ -184,7 +184,7 @@ impl Backend for Quorum {
         _seen: Option<&SnapshotVersion>,
         _patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        self.look(resource).await
+        self.inspect_majority(resource).await
     }
 
     async fn list(

@@ -20,9 +20,9 @@
 //!
 //! **A waiter sleeps in the kernel** on the FIFO of its predecessor only: no polling, no thread, no
 //! herd. A waiter for part of a resource, when all claims ahead of it hold, watches all of them (64 at
-//! most; beyond that it also looks again four times a second). A claim that is granted writes a byte
+//! most; beyond that it also reads the queue four times a second). A claim that is granted writes a byte
 //! into its own FIFO if its successor may hold beside it, or has to watch others from then on; the byte
-//! means "look again", and is never read.
+//! means "read the queue again", and is never read.
 //!
 //! **The ledger decides, the FIFOs correct it.** A ledger that is lost, damaged, or of an earlier boot
 //! of the machine is rebuilt from the FIFOs that are locked: their names carry place and share, and
@@ -76,9 +76,9 @@ pub use config::{FileConfig, Network, default_root};
 pub use liveness_handle::LivenessHandle;
 
 use failure::with_effect;
-use local_claims::OwnClaims;
+use local_claims::LocalClaims;
 use store_dir::{Medium, Root};
-use transaction::{Break, Force, Look};
+use transaction::{Attempt, Break, Force};
 
 /// Locks between all processes of one machine, kept in a directory: `file:`.
 ///
@@ -113,7 +113,7 @@ pub struct FileBackend {
 #[derive(Debug)]
 struct Inner {
     root: Root,
-    own: OwnClaims,
+    claims: LocalClaims,
 }
 
 impl FileBackend {
@@ -125,7 +125,11 @@ impl FileBackend {
     pub fn open(config: FileConfig) -> Result<FileBackend, Failure> {
         let root = Root::open(config)?;
         let (profile, registers) = (profile(root.medium()), registers::promise(root.medium()));
-        Ok(FileBackend { inner: Arc::new(Inner { root, own: OwnClaims::default() }), profile, registers })
+        Ok(FileBackend {
+            inner: Arc::new(Inner { root, claims: LocalClaims::default() }),
+            profile,
+            registers,
+        })
     }
 
     /// Returns the directory of the store.
@@ -140,25 +144,25 @@ impl FileBackend {
 
     /// Returns the grant of a claim that this backend holds, with a task that watches over it.
     fn grant(&self, claim: &Claim, asked_at: leasehold_core::Moment) -> Option<Grant> {
-        let own = &self.inner.own;
-        let (fence, signal) = own.grant_of(claim)?;
-        let pulse = own.pulse(claim)?;
-        let proof = Proof::of(LivenessHandle::of(&pulse));
-        if !own.has_watcher(claim) {
+        let claims = &self.inner.claims;
+        let (fence, signal) = claims.grant_of(claim)?;
+        let fifo = claims.fifo(claim)?;
+        let proof = Proof::of(LivenessHandle::of(&fifo));
+        if !claims.has_watcher(claim) {
             let watcher =
-                leasehold_machine::spawn(watch::over(pulse, Arc::downgrade(&self.inner), claim.clone()));
-            own.watched_by(claim, watcher.abort_handle());
+                leasehold_machine::spawn(watch::over(fifo, Arc::downgrade(&self.inner), claim.clone()));
+            claims.watched_by(claim, watcher.abort_handle());
         }
         Some(Grant { asked_at, fence: Some(fence), lost: Some(signal), proof })
     }
 
     /// Returns `true` if a granted claim of this backend is still in place; otherwise it is lost.
     fn still_holds(&self, claim: &Claim) -> Result<bool, Failure> {
-        let own = &self.inner.own;
-        let Some(pulse) = own.pulse(claim).filter(|_| own.is_held(claim)) else { return Ok(false) };
-        let holds = pulse.is_in_place()?;
+        let claims = &self.inner.claims;
+        let Some(fifo) = claims.fifo(claim).filter(|_| claims.is_held(claim)) else { return Ok(false) };
+        let holds = fifo.is_in_place()?;
         if !holds {
-            own.lose(claim, &pulse);
+            claims.lose(claim, &fifo);
         }
         Ok(holds)
     }
@@ -179,14 +183,14 @@ impl FileBackend {
 
     async fn release_one(&self, claim: &Claim) -> Result<Release, Failure> {
         let owned = claim.clone();
-        if self.inner.own.pulse(claim).is_some() {
+        if self.inner.claims.fifo(claim).is_some() {
             let was_there = self.run(move |inner| transaction::release(inner, &owned)).await?;
             return Ok(if was_there { Release::Freed } else { Release::Gone });
         }
         match self.run(move |inner| transaction::break_claim(inner, &owned, Force::No)).await? {
             Break::Gone => return Ok(Release::Gone),
             Break::Done => return Ok(Release::Freed),
-            Break::Told(watch) => watch::end_of(watch, BREAK_WAIT).await?,
+            Break::Notified(watch) => watch::end_of(watch, BREAK_WAIT).await?,
         }
         let owned = claim.clone();
         self.run(move |inner| transaction::break_claim(inner, &owned, Force::Yes)).await?;
@@ -234,12 +238,12 @@ impl Backend for FileBackend {
             let (owned, limit) = (claim.clone(), patience.clone());
             match self.run(move |inner| transaction::contend(inner, &owned, &limit, last)).await? {
                 // The next round returns it, or finds it broken already.
-                Look::Granted => {}
-                Look::Busy { ahead, .. } if last => {
+                Attempt::Granted => {}
+                Attempt::Busy { ahead, .. } if last => {
                     return Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(ahead) }));
                 }
-                Look::Busy { watches, is_partial, .. } => {
-                    let again = is_partial.then_some(LOOK_AGAIN);
+                Attempt::Busy { watches, is_partial, .. } => {
+                    let again = is_partial.then_some(RECHECK_INTERVAL);
                     // It has its place already.
                     watch::any(watches, patience, again).await.map_err(uncertain)?;
                 }
@@ -278,8 +282,8 @@ impl Backend for FileBackend {
                 return Ok(snapshot);
             }
             // A newcomer at the end of the queue wakes no claim. Observers are people and their
-            // screens: they look again.
-            watch::any(watches, patience, Some(LOOK_AGAIN)).await?;
+            // screens: they poll.
+            watch::any(watches, patience, Some(RECHECK_INTERVAL)).await?;
         }
     }
 
@@ -315,8 +319,8 @@ fn profile(medium: Medium) -> Profile {
 }
 
 const RENEW_BATCH_MAX: usize = 1000;
-/// The pause between looks of a waiter that cannot be woken by everything that matters to it.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// The pause between checks of a waiter that cannot be woken by everything that matters to it.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The time for which a broken claim may end by itself.
 const BREAK_WAIT: Duration = Duration::from_secs(2);
 
@@ -325,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_medium_decides_what_is_promised() {
+    fn file_store_profile_depends_on_the_medium() {
         assert!(profile(Medium::Disk).fences(FenceGrade::Strict).is_ok());
         assert!(profile(Medium::Disk).keeps(Durability::Strict).is_ok());
         assert!(profile(Medium::Memory).fences(FenceGrade::AcrossFailover).is_err());

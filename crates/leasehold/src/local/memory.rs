@@ -1,8 +1,8 @@
 //! The store in the memory of one process: the ledger itself, behind a mutex.
 //!
 //! Ground rules: the ledger makes every decision, under the one mutex, which is never held across an
-//! await. A waiter sleeps on a bell of its own, listens *before* it looks, and is woken only when the
-//! ledger calls its claim.
+//! await. A waiter sleeps on a `Notify` of its own, registers *before* it reads the ledger, and is woken
+//! only when the ledger calls its claim.
 
 mod registers;
 mod store;
@@ -22,8 +22,8 @@ use leasehold_core::{
 use tokio::sync::Notify;
 
 use crate::SystemClock;
-use registers::Slots;
-use store::{At, Store};
+use registers::RegisterTable;
+use store::{Store, WakeupKey};
 
 /// Locks between the tasks of one process, kept in its memory: `mem:`.
 ///
@@ -68,7 +68,7 @@ pub struct MemoryBackend {
     profile: Profile,
     clock: Arc<dyn Clock>,
     store: Mutex<Store>,
-    registers: Slots,
+    registers: RegisterTable,
 }
 
 impl MemoryBackend {
@@ -92,7 +92,12 @@ impl MemoryBackend {
             .durability(Durability::Strict)
             .renew_batch_max(RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        MemoryBackend { profile, clock, store: Mutex::new(Store::default()), registers: Slots::default() }
+        MemoryBackend {
+            profile,
+            clock,
+            store: Mutex::new(Store::default()),
+            registers: RegisterTable::default(),
+        }
     }
 
     /// Changes the store for callers that must not wait: `contend` returns at once and says
@@ -121,7 +126,7 @@ impl MemoryBackend {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn accept(&self, claim: &Claim) -> Result<(), Failure> {
+    fn check_ttl(&self, claim: &Claim) -> Result<(), Failure> {
         if (MIN_TTL..=MAX_TTL).contains(&claim.ttl) {
             return Ok(());
         }
@@ -130,13 +135,13 @@ impl MemoryBackend {
         Err(Failure::new(FailureKind::Invalid, Effect::None, detail))
     }
 
-    /// Asks the ledger once.
-    fn ask(&self, claim: &Claim, patient: bool) -> Verdict {
+    /// Contends in the ledger once.
+    fn contend_once(&self, claim: &Claim, patient: bool) -> Verdict {
         let mut store = self.store();
         let now = self.clock.now();
-        let ledger = store.line(&claim.resource, now);
+        let ledger = store.ledger(&claim.resource, now);
         let known = ledger.entries().iter().any(|entry| entry.id == claim.id);
-        let in_line = Wait::InLine(if self.polls() { POLLED_PLACE } else { Duration::MAX });
+        let in_line = Wait::Queued(if self.polls() { POLLED_PLACE } else { Duration::MAX });
         let mut verdict = Verdict::Full;
         // A claim that has a place keeps it even if the order is free: barging again would cost it the place.
         if self.profile.order == QueueOrder::Unordered && !known {
@@ -147,22 +152,22 @@ impl MemoryBackend {
         }
         if !patient {
             // A second call of the same claim may be asleep in the place that was just given up.
-            store.ring(&claim.resource, Some(claim.id));
+            store.wake(&claim.resource, Some(claim.id));
         }
-        store.settle(&claim.resource);
+        store.finish_change(&claim.resource);
         if known && (!patient || matches!(verdict, Verdict::Granted(_))) {
-            store.ring_front(&claim.resource);
+            store.wake_first_waiter(&claim.resource);
         }
         verdict
     }
 
-    fn look(&self, resource: &Resource) -> (Snapshot, Moment) {
+    fn snapshot(&self, resource: &Resource) -> (Snapshot, Moment) {
         let mut store = self.store();
         let now = self.clock.now();
         store.expire(resource, now);
         let entries = store.entries(resource);
         let fence = store.last_fence(resource);
-        let standing = |entry: &Entry| ClaimInfo {
+        let info = |entry: &Entry| ClaimInfo {
             id: entry.id,
             share: entry.share,
             fence: entry.granted,
@@ -171,14 +176,14 @@ impl MemoryBackend {
             note: entry.note.clone(),
         };
         let mut holders: Vec<ClaimInfo> =
-            entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect();
+            entries.iter().filter(|entry| entry.granted.is_some()).map(info).collect();
         // A claim that passed the queue is ahead of those that were granted before it.
         holders.sort_by_key(|holder| holder.fence);
         let snapshot = Snapshot {
             resource: resource.clone(),
             version: version(fence, entries),
             holders,
-            waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
+            waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(info).collect(),
             fence,
         };
         let earliest = entries.iter().map(|entry| entry.until).min().unwrap_or(Moment::NEVER);
@@ -206,14 +211,14 @@ impl Backend for MemoryBackend {
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        self.accept(claim)?;
-        let bell = Bell::hang(self, (claim.resource.clone(), Some(claim.id)));
+        self.check_ttl(claim)?;
+        let wakeup = Wakeup::register(self, (claim.resource.clone(), Some(claim.id)));
         loop {
-            let mut rung = std::pin::pin!(bell.notify.notified());
-            rung.as_mut().enable();
+            let mut woken = std::pin::pin!(wakeup.notify.notified());
+            woken.as_mut().enable();
             let patient = !patience.is_ended();
             let asked_at = patience.now();
-            let (ahead, earliest) = match self.ask(claim, patient) {
+            let (ahead, earliest) = match self.contend_once(claim, patient) {
                 Verdict::Granted(fence) => {
                     let (fence, proof) = (Some(fence), Proof::none());
                     return Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof }));
@@ -229,7 +234,7 @@ impl Backend for MemoryBackend {
                 return Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }));
             }
             tokio::select! {
-                () = rung => {}
+                () = woken => {}
                 () = patience.ended() => {}
                 () = tokio::time::sleep(self.pause(earliest, patience)) => {}
             }
@@ -239,7 +244,7 @@ impl Backend for MemoryBackend {
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut store = self.store();
         let now = self.clock.now();
-        let renew = |Renew { claim, .. }: &Renew<'_>| match self.accept(claim) {
+        let renew = |Renew { claim, .. }: &Renew<'_>| match self.check_ttl(claim) {
             Err(failure) => Renewal::Unknown(failure),
             Ok(()) if store.renew(claim, now) => Renewal::Renewed,
             Ok(()) => Renewal::Lost,
@@ -263,17 +268,17 @@ impl Backend for MemoryBackend {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let bell = Bell::hang(self, (resource.clone(), None));
+        let wakeup = Wakeup::register(self, (resource.clone(), None));
         loop {
-            let mut rung = std::pin::pin!(bell.notify.notified());
-            rung.as_mut().enable();
+            let mut woken = std::pin::pin!(wakeup.notify.notified());
+            woken.as_mut().enable();
             let patient = !patience.is_ended();
-            let (snapshot, earliest) = self.look(resource);
+            let (snapshot, earliest) = self.snapshot(resource);
             if !patient || seen.is_none_or(|seen| *seen != snapshot.version) {
                 return Ok(snapshot);
             }
             tokio::select! {
-                () = rung => {}
+                () = woken => {}
                 () = patience.ended() => {}
                 () = tokio::time::sleep(self.pause(earliest, patience)) => {}
             }
@@ -302,27 +307,28 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// The place in which one call sleeps. Dropping it ends a place in the queue that no call sleeps in any more.
-struct Bell<'a> {
+/// The registration of one sleeping call. Dropping the last one of a waiting claim gives up its place in the
+/// queue.
+struct Wakeup<'a> {
     backend: &'a MemoryBackend,
-    at: At,
+    at: WakeupKey,
     notify: Arc<Notify>,
 }
 
-impl<'a> Bell<'a> {
-    fn hang(backend: &'a MemoryBackend, at: At) -> Self {
-        let notify = backend.store().bell(&at);
-        Bell { backend, at, notify }
+impl<'a> Wakeup<'a> {
+    fn register(backend: &'a MemoryBackend, at: WakeupKey) -> Self {
+        let notify = backend.store().wakeup(&at);
+        Wakeup { backend, at, notify }
     }
 }
 
-impl Drop for Bell<'_> {
+impl Drop for Wakeup<'_> {
     fn drop(&mut self) {
         let mut store = self.backend.store();
         // Under the lock: otherwise two that end together would each count the other, and both would
-        // leave the bell behind.
+        // leave the wake-up behind.
         drop(std::mem::take(&mut self.notify));
-        if !store.take_down(&self.at) {
+        if !store.remove_wakeup(&self.at) {
             return;
         }
         let (resource, Some(id)) = &self.at else { return };

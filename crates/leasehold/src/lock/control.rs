@@ -96,7 +96,7 @@ impl ControlRegister {
             retain_open(&mut notices);
             self.write(&notices, seen, Duration::ZERO, Redemption::Redeemed)
         });
-        let redeemed = redeemed.await?.told;
+        let redeemed = redeemed.await?.result;
         if redeemed == Redemption::Redeemed {
             let notices = self.clone();
             // If this fails, the record is removed with the next change.
@@ -107,8 +107,8 @@ impl ControlRegister {
 
     /// Returns `true` if this claim holds the lock.
     pub(super) async fn is_held(&self, tag: &str) -> Result<bool> {
-        let snapshot = self.standing().await?;
-        Ok(snapshot.holders.iter().any(|standing| standing.id.tag() == tag))
+        let snapshot = self.snapshot().await?;
+        Ok(snapshot.holders.iter().any(|holder| holder.id.tag() == tag))
     }
 
     /// Asks all holders to release the lock, and returns the state of the resource.
@@ -123,7 +123,7 @@ impl ControlRegister {
         };
         self.change(Duration::ZERO, |notices| {
             notices.retain(|notice| !dead.contains(&notice.tag));
-            for tag in snapshot.holders.iter().map(|standing| standing.id.tag()) {
+            for tag in snapshot.holders.iter().map(|holder| holder.id.tag()) {
                 match notices.iter_mut().find(|notice| notice.tag == tag) {
                     Some(notice) => notice.revoked = Some(request.clone()),
                     None => notices.push(Notice { tag, offer: None, revoked: Some(request.clone()) }),
@@ -135,7 +135,7 @@ impl ControlRegister {
     }
 
     /// Returns the present notices.
-    pub(super) async fn look(&self) -> Result<Seen> {
+    pub(super) async fn current(&self) -> Result<Seen> {
         self.register.read().await
     }
 
@@ -151,7 +151,7 @@ impl ControlRegister {
     }
 
     /// Records that the holder of this claim has seen this request.
-    pub(super) async fn heard(&self, tag: &str, request: &Request) -> Result<()> {
+    pub(super) async fn acknowledge(&self, tag: &str, request: &Request) -> Result<()> {
         self.change(Duration::ZERO, |notices| {
             let meant = |notice: &&mut Notice| notice.tag == tag && notice.revoked.as_ref() == Some(request);
             let about = notices.iter_mut().filter(meant);
@@ -166,16 +166,16 @@ impl ControlRegister {
     /// hold has ended.
     async fn dead(&self) -> Result<(Vec<String>, Snapshot)> {
         let noted = self.read(&self.register.read().await?)?;
-        let snapshot = self.standing().await?;
-        let live: Vec<String> = snapshot.holders.iter().map(|standing| standing.id.tag()).collect();
+        let snapshot = self.snapshot().await?;
+        let live: Vec<String> = snapshot.holders.iter().map(|holder| holder.id.tag()).collect();
         let dead = noted.into_iter().map(|notice| notice.tag).filter(|tag| !live.contains(tag)).collect();
         Ok((dead, snapshot))
     }
 
     /// Returns the state of the resource.
-    async fn standing(&self) -> Result<Snapshot> {
-        let looked = self.engine.look(&self.resource, None, Duration::ZERO).await;
-        looked.map_err(|error| error.with_op(self.register.op()))
+    async fn snapshot(&self) -> Result<Snapshot> {
+        let outcome = self.engine.inspect(&self.resource, None, Duration::ZERO).await;
+        outcome.map_err(|error| error.with_op(self.register.op()))
     }
 
     /// Makes an idempotent change.
@@ -196,9 +196,9 @@ impl ControlRegister {
         changing.await
     }
 
-    fn write<T>(&self, notices: &[Notice], seen: &Seen, keep: Duration, told: T) -> Result<Change<T>> {
+    fn write<T>(&self, notices: &[Notice], seen: &Seen, keep: Duration, result: T) -> Result<Change<T>> {
         let value = written(notices);
-        if value.len() > self.register.room() {
+        if value.len() > self.register.capacity() {
             let text = format!(
                 "{} claims are offered or revoked at once, and this store has no space to note so many",
                 notices.len()
@@ -207,7 +207,7 @@ impl ControlRegister {
         }
         // If the store removes values by itself, notices about a name that is never used again do not stay.
         let keep = keep.saturating_mul(2).max(KEEP).max(seen.left.unwrap_or_default());
-        Ok(Change::Write(value, self.register.forgets().then_some(keep), told))
+        Ok(Change::Write(value, self.register.forgets().then_some(keep), result))
     }
 
     fn read(&self, seen: &Seen) -> Result<Vec<Notice>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_core::{Fence, LossCause, Proof, Resource, Share};
 use tokio_util::sync::CancellationToken;
 
-use super::reacquire::{Again, LockOptions};
+use super::reacquire::{LockOptions, Reacquire};
 use super::run::while_held;
 use crate::engine::{Hold, HoldHandle, Released, State};
 use crate::error::{Error, ErrorKind, Result};
@@ -69,7 +69,7 @@ impl Guard {
     /// # Errors
     /// `Invalid` if the lock would still be held then: by the other holders of a shared lock,
     /// or by the same owner.
-    pub(crate) fn again(&self, op: &'static str) -> Result<Again> {
+    pub(crate) fn reacquire(&self, op: &'static str) -> Result<Reacquire> {
         let invalid = |text: &str| Err(Error::new(ErrorKind::Invalid, op, text).on(self.resource()));
         if !self.share().is_exclusive() {
             return invalid("the lock is held as a shared one; wait under a mutex or a writer");
@@ -78,7 +78,7 @@ impl Guard {
             return invalid("its owner holds it more than once; release the others first");
         }
         let hold = self.hold();
-        Ok(Again::of(hold.engine().clone(), &hold.held().claim, self.terms.clone()))
+        Ok(Reacquire::of(hold.engine().clone(), &hold.held().claim, self.terms.clone()))
     }
 
     /// Returns the hold if no other guard shares it, to be ended without a release.
@@ -225,8 +225,8 @@ impl Guard {
 
     /// Leaves the lock to its lease: neither renewed nor released, it ends on the server when its ttl
     /// is over. Returns `false` if it had been released before, or if another guard holds it as well.
-    pub(crate) fn spend(self) -> bool {
-        self.into_hold().is_some_and(Hold::spend)
+    pub(crate) fn leave_to_lease(self) -> bool {
+        self.into_hold().is_some_and(Hold::leave_to_lease)
     }
 
     /// Releases the lock and waits until that is confirmed. Before that, it waits until the lock was
@@ -242,7 +242,7 @@ impl Guard {
     /// holder. `OutcomeUnknown` if the server did not answer for as long as the lease could last.
     pub async fn release(self) -> Result<()> {
         let resource = self.resource().clone();
-        match self.hold.give_back().await {
+        match self.hold.release().await {
             (State::Lost(cause), _) => Err(Error::lost("release", cause, &resource)),
             // If it is `None`, another guard of the same owner is still there.
             (_, None | Some(Released::Freed)) => Ok(()),

@@ -26,7 +26,7 @@ pub use guard::Guard;
 pub use mutex::Mutex;
 pub use request::LockRequest;
 pub use revocation::Revocation;
-pub(crate) use revocation::ask_back;
+pub(crate) use revocation::request_release;
 pub(crate) use run::while_held;
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
@@ -69,7 +69,7 @@ pub struct Lock<K> {
     max_hold: Option<Duration>,
     min_hold: Duration,
     lock_delay: Duration,
-    manner: WaitOptions,
+    options: WaitOptions,
     note: Note,
     owner: Option<Owner>,
 }
@@ -99,7 +99,7 @@ impl<K> Lock<K> {
             max_hold: None,
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
-            manner: WaitOptions::default(),
+            options: WaitOptions::default(),
             note,
             owner: None,
         }
@@ -186,7 +186,7 @@ impl<K> Lock<K> {
     /// always waiters with a higher priority, those with a lower one never get the lock.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
-        self.manner.priority = priority;
+        self.options.priority = priority;
         self
     }
 
@@ -274,7 +274,7 @@ impl<K> Lock<K> {
     /// store is read: `Denied` if it does not let this client hold or see `leasehold!waits`.
     #[must_use]
     pub fn detect_deadlocks(mut self, after: Duration) -> Self {
-        self.manner.looks_after = Some(after);
+        self.options.deadlock_check_after = Some(after);
         self
     }
 
@@ -319,7 +319,7 @@ impl<K> Lock<K> {
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn inspect(&self) -> Result<Snapshot> {
-        self.engine.look(&self.name.clone()?, None, Duration::ZERO).await
+        self.engine.inspect(&self.name.clone()?, None, Duration::ZERO).await
     }
 
     /// Waits up to `limit` until the lock is in another state than `seen`, and returns its
@@ -328,12 +328,12 @@ impl<K> Lock<K> {
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn changed(&self, seen: &SnapshotVersion, limit: Duration) -> Result<Snapshot> {
-        self.engine.look(&self.name.clone()?, Some(seen), limit).await
+        self.engine.inspect(&self.name.clone()?, Some(seen), limit).await
     }
 
     async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {
         let want = self.want(share)?;
-        let hold = self.engine.acquire(want, self.owner.as_ref(), wait, self.manner).await?;
+        let hold = self.engine.acquire(want, self.owner.as_ref(), wait, self.options).await?;
         Ok(hold.map(|hold| Guard::new(hold, self.terms())))
     }
 
@@ -342,7 +342,7 @@ impl<K> Lock<K> {
             max_hold: self.max_hold,
             min_hold: self.min_hold,
             lock_delay: self.lock_delay,
-            manner: self.manner,
+            options: self.options,
             owner: self.owner.clone(),
         }
     }
@@ -365,7 +365,7 @@ impl<K> Lock<K> {
         Lock {
             ttl: self.ttl,
             lock_delay: self.lock_delay,
-            manner: WaitOptions { looks_after: None, ..self.manner },
+            options: WaitOptions { deadlock_check_after: None, ..self.options },
             ..Lock::new(self.engine.clone(), name, kind, self.note.clone())
         }
     }
@@ -381,7 +381,7 @@ impl<K> Lock<K> {
             };
             Error::new(ErrorKind::Unsupported, "lock", text).on(&resource)
         })?;
-        if self.manner.looks_after.is_some() {
+        if self.options.deadlock_check_after.is_some() {
             self.engine.announces_waits("lock").map_err(|error| error.on(&resource))?;
         }
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
@@ -426,7 +426,7 @@ impl<K> Lock<K> {
         if self.max_hold.is_some_and(|limit| limit.is_zero()) {
             return invalid("a max_hold of zero leaves no time to hold it".to_owned());
         }
-        if self.manner.looks_after.is_some() && self.owner.is_none() {
+        if self.options.deadlock_check_after.is_some() && self.owner.is_none() {
             return invalid(
                 "deadlocks are found between owners, and this lock has none: add an `owner`, one for each thread \
                  of control"

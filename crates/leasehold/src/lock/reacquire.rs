@@ -15,20 +15,20 @@ pub(crate) struct LockOptions {
     pub(super) max_hold: Option<Duration>,
     pub(super) min_hold: Duration,
     pub(super) lock_delay: Duration,
-    pub(super) manner: WaitOptions,
+    pub(super) options: WaitOptions,
     pub(super) owner: Option<Owner>,
 }
 
 /// A lock that was held, to be acquired again.
 #[derive(Debug)]
-pub(crate) struct Again {
+pub(crate) struct Reacquire {
     engine: Arc<Engine>,
     want: Want,
     terms: LockOptions,
 }
 
-impl Again {
-    pub(super) fn of(engine: Arc<Engine>, claim: &Claim, terms: LockOptions) -> Again {
+impl Reacquire {
+    pub(super) fn of(engine: Arc<Engine>, claim: &Claim, terms: LockOptions) -> Reacquire {
         let want = Want {
             resource: claim.resource.clone(),
             share: claim.share,
@@ -38,7 +38,7 @@ impl Again {
             max_hold: terms.max_hold,
             note: claim.note.clone(),
         };
-        Again { engine, want, terms }
+        Reacquire { engine, want, terms }
     }
 
     /// Waits in the queue for the lock.
@@ -47,7 +47,7 @@ impl Again {
     /// If the future is dropped, nothing is left behind.
     pub(crate) async fn lock(&self) -> Result<Guard> {
         let owner = self.terms.owner.as_ref();
-        match self.engine.acquire(self.want.clone(), owner, Wait::Forever, self.terms.manner).await? {
+        match self.engine.acquire(self.want.clone(), owner, Wait::Forever, self.terms.options).await? {
             Some(hold) => Ok(Guard::new(hold, self.terms.clone())),
             None => Err(Error::timeout(Duration::ZERO, &self.want.resource)),
         }

@@ -23,7 +23,7 @@ pub struct LockRequest {
 
 impl LockRequest {
     fn of<K>(lock: &Lock<K>, share: Result<Share>) -> LockRequest {
-        let Lock { engine, name, ttl, max_hold, min_hold, lock_delay, manner, note, owner, .. } = lock;
+        let Lock { engine, name, ttl, max_hold, min_hold, lock_delay, options, note, owner, .. } = lock;
         let lock = Lock {
             engine: engine.clone(),
             name: name.clone(),
@@ -32,7 +32,7 @@ impl LockRequest {
             max_hold: *max_hold,
             min_hold: *min_hold,
             lock_delay: *lock_delay,
-            manner: *manner,
+            options: *options,
             note: note.clone(),
             owner: owner.clone(),
         };

@@ -79,14 +79,14 @@ impl Guard {
         let (resource, tag, ending) = (self.resource().clone(), self.tag(), self.ending());
         let over = self.hold().over();
         async move {
-            let notices = ControlRegister::of(&engine, &resource, HEAR)?;
+            let notices = ControlRegister::of(&engine, &resource, OP_REVOKED)?;
             tokio::select! {
                 biased;
                 ended = ending => match ended {
-                    Some(cause) => Err(Error::lost(HEAR, cause, &resource)),
+                    Some(cause) => Err(Error::lost(OP_REVOKED, cause, &resource)),
                     None => Ok(None),
                 },
-                heard = listen(&engine, &notices, &tag, &held, over) => heard,
+                outcome = listen(&engine, &notices, &tag, &held, over) => outcome,
             }
         }
     }
@@ -99,22 +99,22 @@ impl<K> Lock<K> {
     /// `Unsupported` if this connection cannot do it, `Invalid` if the name is too long for it.
     /// Nothing is sent.
     pub fn revocable(self) -> Result<Self> {
-        ControlRegister::of(&self.engine, &self.name.clone()?, HEAR)?;
+        ControlRegister::of(&self.engine, &self.name.clone()?, OP_REVOKED)?;
         Ok(self)
     }
 }
 
 /// Asks all holders of `resource` to release it, and returns these holders.
-pub(crate) async fn ask_back(
+pub(crate) async fn request_release(
     engine: &Arc<Engine>,
     resource: &Resource,
     reason: &str,
 ) -> Result<Vec<ClaimInfo>> {
     if reason.len() > REASON_MAX {
         let text = format!("a reason of {} bytes is too long: {REASON_MAX} at most", reason.len());
-        return Err(Error::new(ErrorKind::Invalid, ASK, text).on(resource));
+        return Err(Error::new(ErrorKind::Invalid, OP_REVOKE, text).on(resource));
     }
-    Ok(ControlRegister::of(engine, resource, ASK)?.revoke(reason).await?.holders)
+    Ok(ControlRegister::of(engine, resource, OP_REVOKE)?.revoke(reason).await?.holders)
 }
 
 /// Waits for a request for this claim, and returns it.
@@ -127,16 +127,16 @@ async fn listen(
 ) -> Result<Option<Revocation>> {
     let mut last = None;
     loop {
-        let looked = match &last {
-            None => notices.look().await,
-            Some(seen) => notices.changed(seen, LOOK).await,
+        let outcome = match &last {
+            None => notices.current().await,
+            Some(seen) => notices.changed(seen, CHANGE_WAIT_MAX).await,
         };
         let Some(held) = held.upgrade() else { return Ok(None) };
         // Another listener of this process may have been first, and has answered for all.
         if let Some(reason) = held.revoked().filter(|_| !over()) {
             return Ok(Some(Revocation { reason: reason.to_string() }));
         }
-        match looked.and_then(|seen| Ok((notices.request(&seen, tag)?, seen))) {
+        match outcome.and_then(|seen| Ok((notices.request(&seen, tag)?, seen))) {
             Ok((None, seen)) => last = Some(seen),
             Ok((Some(request), _)) => {
                 if over() {
@@ -146,13 +146,13 @@ async fn listen(
                 engine.revoke(&held, &request.reason);
                 let (notices, tag, reason) = (notices.clone(), tag.to_owned(), request.reason.clone());
                 // If this fails, the record is removed with the next change: the claim is never used again.
-                engine.spawn(async move { drop(notices.heard(&tag, &request).await) });
+                engine.spawn(async move { drop(notices.acknowledge(&tag, &request).await) });
                 return Ok(Some(Revocation { reason }));
             }
             Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown) => {
                 drop(held);
-                if !engine.sleep(AGAIN).await {
-                    return Err(Error::closed(HEAR));
+                if !engine.sleep(OUTAGE_PAUSE).await {
+                    return Err(Error::closed(OP_REVOKED));
                 }
             }
             Err(error) => return Err(error),
@@ -160,11 +160,11 @@ async fn listen(
     }
 }
 
-const ASK: &str = "revoke";
-const HEAR: &str = "revoked";
+const OP_REVOKE: &str = "revoke";
+const OP_REVOKED: &str = "revoked";
 /// The longest reason, in bytes.
 const REASON_MAX: usize = 256;
 /// The time for which one request to the store may wait for a change.
-const LOOK: Duration = Duration::from_secs(60);
+const CHANGE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// The pause while the store is away, in addition to those of the requests themselves.
-const AGAIN: Duration = Duration::from_secs(1);
+const OUTAGE_PAUSE: Duration = Duration::from_secs(1);

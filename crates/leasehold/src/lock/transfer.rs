@@ -85,7 +85,7 @@ impl Guard {
         let (resource, share) = (self.resource().clone(), self.share());
         let hold = self.hold();
         let (engine, claim) = (hold.engine().clone(), &hold.held().claim);
-        engine.passes(OFF).map_err(|error| error.on(&resource))?;
+        engine.check_transfer_support(OFF).map_err(|error| error.on(&resource))?;
         if !hold.is_only() {
             return Err(held_twice(&resource));
         }
@@ -101,8 +101,15 @@ impl Guard {
         notices.offer(&claim.id.tag(), Offer { number, sub }, claim.ttl).await?;
         // Nothing waits from here on, so the hand-over is not left half done.
         let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
-        let passed = hold.pass_on().map_err(|cause| Error::lost(OFF, cause, &resource))?;
-        Ok(TransferToken { resource, id: passed.id, number, share, fence: passed.fence, lasts: passed.left })
+        let transferred = hold.transfer_out().map_err(|cause| Error::lost(OFF, cause, &resource))?;
+        Ok(TransferToken {
+            resource,
+            id: transferred.id,
+            number,
+            share,
+            fence: transferred.fence,
+            lasts: transferred.left,
+        })
     }
 }
 
@@ -112,7 +119,7 @@ impl<K> Lock<K> {
     /// # Errors
     /// `Unsupported` if this connection cannot do it. Nothing is sent.
     pub fn transferable(self) -> Result<Self> {
-        self.engine.passes(OFF)?;
+        self.engine.check_transfer_support(OFF)?;
         Ok(self)
     }
 
@@ -133,7 +140,7 @@ impl<K> Lock<K> {
                 "a lock with an owner cannot take it over: accept the token without an owner".to_owned(),
             );
         }
-        self.engine.passes(OVER).map_err(|error| error.on(&resource))?;
+        self.engine.check_transfer_support(OVER).map_err(|error| error.on(&resource))?;
         let want = self.want(token.share).map_err(|error| error.with_op(OVER))?;
         let notices = ControlRegister::of(&self.engine, &resource, OVER)?;
         let allowed = redeem(notices, token.clone());
@@ -266,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_reads_back_whole_or_not_at_all() {
+    fn transfer_token_text_reads_back_whole_or_is_refused() {
         for name in ["a", "orders/42", "a:b:c", ":", "ä ö:/ü"] {
             let (given, text) = (token(name), token(name).to_string());
             assert_eq!(text.parse::<TransferToken>().unwrap(), given, "{text}");

@@ -120,7 +120,7 @@ impl Upgradable {
             return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(&resource));
         };
         let want = self.lock.want(rest()?)?;
-        let asking = self.lock.engine.acquire_beside(want, Share::READER, wait);
+        let asking = self.lock.engine.acquire_alongside(want, Share::READER, wait);
         let lost = async {
             match select(Box::pin(self.read.lost()), Box::pin(gate.lost())).await {
                 Either::Left((cause, _)) | Either::Right((cause, _)) => cause,

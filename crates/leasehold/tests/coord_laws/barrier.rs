@@ -65,13 +65,13 @@ fn all_or_none(history: &Shared, parties: u32) {
         indices.dedup();
         assert_eq!(indices.len(), passages.len(), "two at one place of {generation}: {history:?}");
         assert!(indices.iter().all(|index| *index < parties));
-        let told = u32::try_from(passages.len()).unwrap();
-        assert!(told + history.silent >= parties, "only some passed {generation}: {history:?}");
+        let reported = u32::try_from(passages.len()).unwrap();
+        assert!(reported + history.silent >= parties, "only some passed {generation}: {history:?}");
     }
 }
 
 #[test]
-fn nobody_passes_early_and_all_pass() {
+fn barrier_opens_for_all_parties_and_never_early() {
     on_half_of_them(|mut world| async move {
         let parties = 1 + world.chance.below(5) as u32;
         let count = 1 + world.chance.below(4) as u32;
@@ -152,7 +152,7 @@ fn a_party_that_is_gone_breaks_it_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_barrier_tells_why_until_it_is_reset() {
+async fn broken_barrier_reports_its_cause_until_reset() {
     let locks = Client::open("mem:").await.unwrap();
     let barrier = barrier(&locks, 3);
     let waiting = tokio::spawn({
@@ -173,7 +173,7 @@ async fn a_broken_barrier_tells_why_until_it_is_reset() {
 }
 
 #[tokio::test]
-async fn another_number_is_refused_while_somebody_waits() {
+async fn barrier_refuses_another_party_count_while_one_waits() {
     let locks = Client::open("mem:").await.unwrap();
     let waiting = tokio::spawn({
         let barrier = barrier(&locks, 2);

@@ -184,7 +184,7 @@ async fn a_timed_wait_ends_with_the_lock_and_says_why() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_waited_under_is_refused_and_says_so() {
+async fn condition_refuses_locks_it_cannot_wait_under() {
     let locks = Client::open("mem:").await.unwrap();
     let condition = locks.condition("c");
     let refused = |error: leasehold::Error| assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
@@ -227,7 +227,7 @@ async fn a_lost_lock_neither_waits_nor_notifies() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_those_who_waited() {
+async fn condition_leaves_nothing_after_its_waiters() {
     let locks = Client::open("mem:").await.unwrap();
     let tokens = Tokens::default();
     let takers: Vec<_> = (0..10).map(|_| tokio::spawn(take(locks.clone(), tokens.clone()))).collect();

@@ -29,22 +29,22 @@ struct Party {
 }
 
 impl Truth {
-    fn waits(&self, who: &str, resource: usize, share: Share) {
+    fn waits(&self, name: &str, resource: usize, share: Share) {
         let mut table = self.table.lock().unwrap();
         let turn = 1 + table.values().map(|party| party.turn).max().unwrap_or_default();
-        let party = table.entry(who.to_owned()).or_default();
+        let party = table.entry(name.to_owned()).or_default();
         (party.waits, party.turn) = (Some((resource, share)), turn);
     }
 
-    fn has(&self, who: &str, taken: Option<(usize, Share)>) {
+    fn has(&self, name: &str, taken: Option<(usize, Share)>) {
         let mut table = self.table.lock().unwrap();
-        let party = table.entry(who.to_owned()).or_default();
+        let party = table.entry(name.to_owned()).or_default();
         party.waits = None;
         party.holds.extend(taken);
     }
 
-    fn lets_go(&self, who: &str) {
-        if let Some(party) = self.table.lock().unwrap().get_mut(who) {
+    fn releases_all(&self, name: &str) {
+        if let Some(party) = self.table.lock().unwrap().get_mut(name) {
             party.holds.clear();
         }
     }
@@ -54,17 +54,17 @@ impl Truth {
     fn stuck(&self) -> BTreeSet<String> {
         let table = self.table.lock().unwrap();
         let mut left: BTreeSet<&String> = table.keys().collect();
-        while let Some(free) = left.iter().copied().find(|who| self.goes_on(&table, who, &left)) {
+        while let Some(free) = left.iter().copied().find(|name| self.can_continue(&table, name, &left)) {
             left.remove(free);
         }
         left.into_iter().cloned().collect()
     }
 
-    fn goes_on(&self, table: &BTreeMap<String, Party>, who: &String, left: &BTreeSet<&String>) -> bool {
-        let party = &table[who];
+    fn can_continue(&self, table: &BTreeMap<String, Party>, name: &String, left: &BTreeSet<&String>) -> bool {
+        let party = &table[name];
         let Some((wanted, share)) = party.waits else { return true };
         let others: Vec<&Party> =
-            left.iter().filter(|other| **other != who).map(|other| &table[*other]).collect();
+            left.iter().filter(|other| **other != name).map(|other| &table[*other]).collect();
         let held = others.iter().flat_map(|other| &other.holds);
         let ahead = others.iter().filter(|other| !self.is_in_order || other.turn < party.turn);
         let in_the_way = held.chain(ahead.filter_map(|other| other.waits.as_ref()));
@@ -89,7 +89,7 @@ struct Actor {
 }
 
 impl Actor {
-    async fn acts(mut self, shares: &[Share], told: &AtomicU64) {
+    async fn acts(mut self, shares: &[Share], reported: &AtomicU64) {
         for _ in 0..ROUNDS {
             tokio::time::sleep(self.chance.ms(30)).await;
             let mut guards = Vec::new();
@@ -105,13 +105,13 @@ impl Actor {
                     Ok(None) => break,
                     Err(error) => {
                         let is_deadlock = error.kind() == ErrorKind::Deadlock;
-                        told.fetch_add(u64::from(is_deadlock), Ordering::SeqCst);
+                        reported.fetch_add(u64::from(is_deadlock), Ordering::SeqCst);
                         break;
                     }
                 }
                 tokio::time::sleep(self.chance.ms(40)).await;
             }
-            self.truth.lets_go(&self.name);
+            self.truth.releases_all(&self.name);
             for guard in guards {
                 drop(guard.release().await);
             }
@@ -165,8 +165,8 @@ async fn looks(locks: Client, truth: Truth, seen: &AtomicU64) {
     }
 }
 
-/// Lets several owners act on each client, beside an observer; all come to their end.
-async fn act(mut world: World, setting: &Setting<'_>, told: &AtomicU64, seen: &AtomicU64) {
+/// Lets several owners act on each client, next to an observer; all of them end.
+async fn act(mut world: World, setting: &Setting<'_>, reported: &AtomicU64, seen: &AtomicU64) {
     let truth = Truth { table: Arc::default(), is_in_order: setting.is_calm };
     let mut actors = Vec::new();
     for client in 0..setting.clients {
@@ -186,7 +186,7 @@ async fn act(mut world: World, setting: &Setting<'_>, told: &AtomicU64, seen: &A
     }
     let onlooker = looks(world.calm_client().locks, truth, seen);
     let all =
-        futures_util::future::join_all(actors.into_iter().map(|actor| actor.acts(setting.shares, told)));
+        futures_util::future::join_all(actors.into_iter().map(|actor| actor.acts(setting.shares, reported)));
     tokio::select! {
         _ = all => {}
         () = onlooker => unreachable!("it looks for ever"),
@@ -215,16 +215,16 @@ const MIXED: &[Share] = &[Share::READER, Share::READER, Share::WRITER];
 
 /// On each schedule all come to their end.
 fn on_all(setting: &Setting<'_>) {
-    let (told, seen) = (AtomicU64::new(0), AtomicU64::new(0));
-    on_a_quarter_of_them(|world| act(world, setting, &told, &seen));
-    let (told, seen) = (told.into_inner(), seen.into_inner());
-    println!("{told} deadlocks were reported to a waiter, {seen} were seen from outside");
+    let (reported, seen) = (AtomicU64::new(0), AtomicU64::new(0));
+    on_a_quarter_of_them(|world| act(world, setting, &reported, &seen));
+    let (reported, seen) = (reported.into_inner(), seen.into_inner());
+    println!("{reported} deadlocks were reported to a waiter, {seen} were seen from outside");
     // A single schedule that is requested by its seed may have none.
-    assert!(told > 0 || std::env::var("LEASEHOLD_SCHEDULES").is_ok(), "no waiter ever met a deadlock");
+    assert!(reported > 0 || std::env::var("LEASEHOLD_SCHEDULES").is_ok(), "no waiter ever met a deadlock");
 }
 
 #[test]
-fn every_circle_of_mutexes_ends_and_only_those_in_one_are_told() {
+fn mutex_deadlock_ends_and_notifies_only_its_cycle() {
     on_all(&Setting { clients: 3, owners_each: 2, shares: MUTEXES, patience: FOR_EVER, is_calm: true });
 }
 
@@ -234,7 +234,7 @@ fn reader_writer_deadlock_ends_and_notifies_only_its_cycle() {
 }
 
 #[test]
-fn every_circle_of_permits_ends_and_only_those_in_one_are_told() {
+fn permit_deadlock_ends_and_notifies_only_its_cycle() {
     let shares = [1, 2, 3].map(|permits| Share::permits(permits, 3).unwrap());
     on_all(&Setting { clients: 6, owners_each: 1, shares: &shares, patience: FOR_EVER, is_calm: true });
 }
@@ -242,13 +242,13 @@ fn every_circle_of_permits_ends_and_only_those_in_one_are_told() {
 /// Tries schedules with lost requests and answers, and with several tasks of one client. Not every
 /// circle is found there, so waits have limits.
 #[test]
-fn nobody_is_told_of_a_circle_that_is_none_whatever_gets_lost() {
+fn lost_messages_cause_no_false_deadlock_report() {
     let patience = Duration::from_secs(3);
     on_all(&Setting { clients: 3, owners_each: 2, shares: MIXED, patience, is_calm: false });
 }
 
 #[tokio::test]
-async fn who_does_not_say_who_asks_is_refused() {
+async fn deadlock_detection_without_owner_is_refused() {
     let locks = Client::open("mem:").await.unwrap();
     let error = locks.mutex("m").detect_deadlocks(Duration::from_secs(1)).lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -43,10 +43,10 @@ impl Drop for Loading {
     }
 }
 
-type Told = Result<FlightOutcome, LoadError<String>>;
+type LoadResult = Result<FlightOutcome, LoadError<String>>;
 
 /// Requests a value, with a loader that takes `takes` and may fail.
-async fn ask(flight: &SingleFlight, source: &Arc<Source>, takes: Duration, fails: bool) -> Told {
+async fn ask(flight: &SingleFlight, source: &Arc<Source>, takes: Duration, fails: bool) -> LoadResult {
     let source = source.clone();
     let load = move || async move {
         let (_loading, value) = Loading::from(&source);
@@ -67,7 +67,7 @@ fn version(loaded: &FlightOutcome) -> u64 {
 /// While the store is away all callers of one process wait for it together, and get its failure
 /// together.
 #[tokio::test(start_paused = true)]
-async fn callers_of_one_key_fail_together_where_the_store_is_away() {
+async fn callers_of_one_key_fail_together_during_an_outage() {
     let fault = Arc::new(Fault::over(Arc::new(leasehold::local::MemoryBackend::new())));
     let clock = crate::world::ticks();
     let locks = Client::builder().clock(clock).over(fault.clone()).unwrap();
@@ -99,7 +99,7 @@ async fn callers_of_one_key_fail_together_where_the_store_is_away() {
 /// A loader that never ends delays others by the time that a loader may take, and no more, in its own
 /// process and in others.
 #[tokio::test(start_paused = true)]
-async fn a_loader_that_hangs_holds_up_nobody_for_ever() {
+async fn hung_loader_delays_others_by_its_time_limit_only() {
     let store = Arc::new(leasehold::local::MemoryBackend::new());
     let client = || Client::builder().over(store.clone()).unwrap();
     let (one, two) = (client(), client());
@@ -127,7 +127,7 @@ async fn a_loader_that_hangs_holds_up_nobody_for_ever() {
 /// at a time, no load is made without a reason, and no caller that begins after an invalidation gets a
 /// value that was loaded before it.
 #[test]
-fn one_loads_for_all_and_nothing_old_comes_back() {
+fn single_flight_loads_once_and_returns_no_replaced_value() {
     on_schedules(|mut world| async move {
         let source = Arc::new(Source::default());
         // Loads that end without bringing a value; the next is made for a reason.
@@ -221,7 +221,7 @@ async fn a_slow_old_loader_does_not_replace_a_newer_value() {
 
 /// A dead loader's successors are the waiters, in their order.
 #[tokio::test(start_paused = true)]
-async fn they_take_over_in_the_order_of_coming() {
+async fn failed_loader_is_replaced_in_arrival_order() {
     let mut world = World::at_once();
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
@@ -312,7 +312,7 @@ async fn a_fresh_value_is_loaded_early_by_chance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn that_there_is_nothing_is_kept_as_long_as_it_is_said() {
+async fn missing_value_is_cached_for_its_negative_ttl() {
     let mut world = World::at_once();
     let client = world.calm_client();
     let source = Arc::new(Source::default());
@@ -383,14 +383,14 @@ impl Cache for Shelf {
 }
 
 #[tokio::test(start_paused = true)]
-async fn values_may_be_kept_in_a_cache_of_ones_own() {
+async fn single_flight_keeps_values_in_a_custom_cache() {
     let mut world = World::at_once();
     let (one, two) = (world.calm_client(), world.calm_client());
     let (source, shelf) = (Arc::new(Source::default()), Arc::new(Shelf::default()));
     let flights = [flight(&one.locks).cache(shelf.clone()), flight(&two.locks).cache(shelf.clone())];
     let asks = flights.iter().map(|flight| ask(flight, &source, Duration::from_millis(80), false));
-    for told in futures_util::future::join_all(asks).await {
-        assert_eq!(version(&told.unwrap()), 0);
+    for loaded in futures_util::future::join_all(asks).await {
+        assert_eq!(version(&loaded.unwrap()), 0);
     }
     assert_eq!(source.loads.load(Ordering::SeqCst), 1);
     assert_eq!(shelf.0.lock().unwrap().len(), 1);
@@ -400,10 +400,10 @@ async fn values_may_be_kept_in_a_cache_of_ones_own() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused() {
+async fn single_flight_refuses_invalid_settings() {
     let locks = Client::open("mem:").await.unwrap();
     let load = || async { Ok::<_, String>(Some(vec![0; 1024 * 1024])) };
-    let refused = |told: Told| match told {
+    let refused = |loaded: LoadResult| match loaded {
         Err(LoadError::Store(error)) => assert_eq!(error.kind(), ErrorKind::Invalid, "{error}"),
         other => panic!("{other:?}"),
     };

@@ -188,7 +188,7 @@ async fn schedule(mut world: World, counts: Arc<Counts>) {
 /// answers get lost: two clients never hold at once, no other client is granted the lock while a token
 /// is out, no token can be used twice, and fences rise.
 #[test]
-fn a_lock_that_goes_on_elsewhere_is_held_by_one() {
+fn transferred_lock_has_one_holder_at_any_time() {
     let counts = Arc::new(Counts::default());
     on_schedules(|world| schedule(world, counts.clone()));
     println!("{counts:?}");
@@ -238,7 +238,7 @@ async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_nobody_takes_over_ends_with_its_lease() {
+async fn unaccepted_transfer_ends_with_its_lease() {
     let (old, new, other) = clients();
     let handover = old.locks.mutex("m").ttl(TTL).lock().await.unwrap().transfer().await.unwrap();
     assert!(handover.lasts() <= TTL && handover.lasts() > TTL / 2, "{handover:?}");
@@ -256,7 +256,7 @@ async fn what_nobody_takes_over_ends_with_its_lease() {
 
 /// Watchers in the process that transfers the lock are notified before the token exists.
 #[tokio::test(start_paused = true)]
-async fn it_ends_here_before_it_can_begin_there() {
+async fn transfer_ends_the_old_hold_before_the_new_begins() {
     let (old, _, _) = clients();
     let owner = Owner::new();
     let mutex = old.locks.mutex("m").owner(&owner);
@@ -314,7 +314,7 @@ async fn polled<T>(polls: u32, future: &mut (impl Future<Output = T> + Unpin)) -
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_and_permits_go_on_beside_others() {
+async fn transferred_readers_and_permits_coexist_with_others() {
     let (old, new, other) = clients();
     let beside = other.locks.rwlock("r").read().await.unwrap();
     let reader = old.locks.rwlock("r").read().await.unwrap().transfer().await.unwrap();
@@ -354,7 +354,7 @@ async fn a_token_of_another_lock_is_refused_and_stays_good() {
 
 /// A giver that was stopped past its lease during the transfer has lost the lock, and returns no token.
 #[tokio::test(start_paused = true)]
-async fn a_giver_that_was_stopped_has_lost() {
+async fn stopped_sender_of_a_transfer_has_lost_the_lock() {
     let (old, _, other) = clients();
     let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
     old.fault(Verb::Renew, Mode::Hang);

@@ -12,7 +12,7 @@ use crate::world::on_half_of_them;
 /// Members count, are cut off in the middle of it or die, and are started anew: each is counted once,
 /// and no waiter passes before all have begun to count.
 #[test]
-fn it_opens_with_the_last_count_and_not_before() {
+fn latch_opens_with_the_last_count_and_not_before() {
     on_half_of_them(|mut world| async move {
         let count = 1 + world.chance.below(6) as u32;
         let begun = Arc::new(AtomicU32::new(0));

@@ -16,30 +16,30 @@ fn clients() -> (Peer, Peer) {
     (world.calm_client(), world.calm_client())
 }
 
-fn reason(heard: leasehold::Result<Revocation>) -> String {
-    heard.unwrap().reason
+fn reason(revocation: leasehold::Result<Revocation>) -> String {
+    revocation.unwrap().reason
 }
 
 /// Holders come and go and listen, and many clients send revocation requests, some of which die
 /// meanwhile: each holder sees the requests that were made while it held the lock, and no others.
 #[test]
-fn those_who_hold_hear_and_no_others() {
-    let heard_of = Arc::new(AtomicU64::new(0));
+fn revocation_reaches_all_holders_and_no_others() {
+    let received = Arc::new(AtomicU64::new(0));
     on_half_of_them(|mut world| {
-        let heard_of = heard_of.clone();
+        let received = received.clone();
         async move {
             // The claims for which each request was meant.
-            let meant = Meant::default();
+            let targets = Targets::default();
             let askers: Vec<_> = (0..2)
                 .map(|asker| {
                     let client = world.client();
-                    tokio::spawn(ask(client, asker, meant.clone(), world.chance.fork()))
+                    tokio::spawn(ask(client, asker, targets.clone(), world.chance.fork()))
                 })
                 .collect();
             let holders: Vec<_> = (0..3)
                 .map(|_| {
-                    let (client, meant) = (world.client(), meant.clone());
-                    let (heard_of, mut chance) = (heard_of.clone(), world.chance.fork());
+                    let (client, targets) = (world.client(), targets.clone());
+                    let (received, mut chance) = (received.clone(), world.chance.fork());
                     tokio::spawn(async move {
                         for _ in 0..4 {
                             let mutex = client.locks.mutex("m").ttl(Duration::from_millis(400));
@@ -48,13 +48,13 @@ fn those_who_hold_hear_and_no_others() {
                             };
                             match tokio::time::timeout(chance.ms(200), guard.revoked()).await {
                                 Ok(Ok(revocation)) => {
-                                    heard_of.fetch_add(1, Ordering::SeqCst);
+                                    received.fetch_add(1, Ordering::SeqCst);
                                     // Not known yet if the holder saw the request before its sender got
                                     // an answer.
-                                    if let Some(meant) = meant.lock().unwrap().get(&revocation.reason) {
+                                    if let Some(targets) = targets.lock().unwrap().get(&revocation.reason) {
                                         assert!(
-                                            meant.contains(&guard.tag()),
-                                            "{meant:?}, not {}",
+                                            targets.contains(&guard.tag()),
+                                            "{targets:?}, not {}",
                                             guard.tag()
                                         );
                                     }
@@ -75,24 +75,24 @@ fn those_who_hold_hear_and_no_others() {
             let guard = late.locks.mutex("m").try_lock_for(Duration::from_secs(60)).await.unwrap().unwrap();
             let early = tokio::time::timeout(Duration::from_secs(5), guard.revoked()).await;
             assert!(early.is_err(), "{early:?}");
-            let asked = asker.locks.revoke("m", "now").await.unwrap();
-            assert_eq!(asked.iter().map(|one| one.id.tag()).collect::<Vec<_>>(), [guard.tag()]);
+            let holders = asker.locks.revoke("m", "now").await.unwrap();
+            assert_eq!(holders.iter().map(|one| one.id.tag()).collect::<Vec<_>>(), [guard.tag()]);
             assert_eq!(reason(guard.revoked().await), "now");
         }
     });
-    let heard_of = heard_of.load(Ordering::SeqCst);
-    println!("{heard_of} requests were heard");
-    assert!(heard_of > 0, "no request was ever seen");
+    let received = received.load(Ordering::SeqCst);
+    println!("{received} requests were heard");
+    assert!(received > 0, "no request was ever seen");
 }
 
-async fn ask(client: Peer, asker: u32, meant: Meant, mut chance: Chance) {
+async fn ask(client: Peer, asker: u32, targets: Targets, mut chance: Chance) {
     for number in 0..6 {
         tokio::time::sleep(chance.ms(150)).await;
         let reason = format!("{asker}/{number}");
         match tokio::time::timeout(chance.ms(100), client.locks.revoke("m", &reason)).await {
-            Ok(Ok(asked)) => {
-                let tags = asked.iter().map(|one| one.id.tag()).collect();
-                meant.lock().unwrap().insert(reason, tags);
+            Ok(Ok(holders)) => {
+                let tags = holders.iter().map(|one| one.id.tag()).collect();
+                targets.lock().unwrap().insert(reason, tags);
             }
             Ok(Err(_)) => {}
             Err(_) if chance.below(3) == 0 => return client.falls_silent(),
@@ -101,7 +101,7 @@ async fn ask(client: Peer, asker: u32, meant: Meant, mut chance: Chance) {
     }
 }
 
-type Meant = Arc<Mutex<HashMap<String, Vec<String>>>>;
+type Targets = Arc<Mutex<HashMap<String, Vec<String>>>>;
 
 #[tokio::test(start_paused = true)]
 async fn revocation_waits_for_a_listener_and_outlives_its_sender() {
@@ -115,7 +115,7 @@ async fn revocation_waits_for_a_listener_and_outlives_its_sender() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_holders_are_asked_and_whoever_comes_later_is_not() {
+async fn revocation_reaches_all_holders_but_no_later_one() {
     let (one, two) = clients();
     let held = [&one, &two].map(|client| client.locks.semaphore("s", 3));
     let guards = [held[0].acquire().await.unwrap(), held[1].acquire().await.unwrap()];
@@ -130,7 +130,7 @@ async fn all_holders_are_asked_and_whoever_comes_later_is_not() {
 /// A request to the giver does not reach the holder that continues the lock; a request that was made
 /// while the token was out does.
 #[tokio::test(start_paused = true)]
-async fn who_takes_over_is_not_asked_for_what_the_last_one_was() {
+async fn revocation_is_not_inherited_by_a_transfer() {
     let (old, new) = clients();
     let guard = old.locks.mutex("m").lock().await.unwrap();
     new.locks.revoke("m", "of the old one").await.unwrap();
@@ -145,7 +145,7 @@ async fn who_takes_over_is_not_asked_for_what_the_last_one_was() {
 
 /// A lock that was requested is not handed to the next task of the same process.
 #[tokio::test(start_paused = true)]
-async fn others_get_their_turn() {
+async fn revoked_lock_is_not_handed_off_locally() {
     let (holder, other) = clients();
     let guard = holder.locks.mutex("m").lock().await.unwrap();
     let elsewhere = tokio::spawn(async move { other.locks.mutex("m").lock().await.unwrap().fence() });
@@ -160,7 +160,7 @@ async fn others_get_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_listen_asks_for_nothing_and_who_lost_is_told() {
+async fn holder_that_does_not_listen_sends_nothing_and_sees_loss() {
     let (holder, asker) = clients();
     let mutex = holder.locks.mutex("m").ttl(Duration::from_millis(400));
     let guard = mutex.lock().await.unwrap();

@@ -163,24 +163,24 @@ fn on<F>(count: u64, schedule: impl Fn(World) -> F)
 where
     F: Future<Output = ()>,
 {
-    let said = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let first = said("LEASEHOLD_SEED").unwrap_or(1);
-    for seed in first..first + said("LEASEHOLD_SCHEDULES").unwrap_or(count) {
-        let telling = EventSink(seed);
+    let env_number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let first = env_number("LEASEHOLD_SEED").unwrap_or(1);
+    for seed in first..first + env_number("LEASEHOLD_SCHEDULES").unwrap_or(count) {
+        let seed_printer = SeedPrinter(seed);
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let ended = tokio::time::timeout(LONG, schedule(World::new(seed))).await;
             ended.unwrap_or_else(|_| panic!("it does not come to its end"));
         });
-        std::mem::forget(telling);
+        std::mem::forget(seed_printer);
     }
 }
 
 /// Prints the seed of a schedule that failed.
-struct EventSink(u64);
+struct SeedPrinter(u64);
 
-impl Drop for EventSink {
+impl Drop for SeedPrinter {
     fn drop(&mut self) {
         eprintln!("failed with LEASEHOLD_SEED={} LEASEHOLD_SCHEDULES=1", self.0);
     }

@@ -87,7 +87,7 @@ fn a_client_whose_runtime_ended_is_closed() {
 }
 
 #[test]
-fn lock_fails_where_nobody_was_left_to_tell_of_the_end() {
+fn lock_fails_as_closed_after_the_runtime_ended() {
     // Nothing was held, no task waited: the call itself finds out.
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let locks = runtime.block_on(async { Store::new().client().0 });
@@ -105,7 +105,7 @@ fn a_runtime_without_timers_is_refused() {
 }
 
 #[test]
-fn a_loss_comes_although_nobody_drives_the_clients_runtime() {
+fn loss_is_reported_while_the_client_runtime_is_not_driven() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let (locks, guard, other) = runtime.block_on(async {
         let (locks, _) = Store::new().client();
@@ -153,7 +153,7 @@ async fn nothing_is_granted_by_a_client_that_closed() {
 struct Ends(AtomicU64);
 
 #[tokio::test]
-async fn what_was_asked_of_the_backend_is_never_dropped_midway() {
+async fn backend_future_is_never_dropped_midway() {
     let (go, gone) = tokio::sync::watch::channel(false);
     let ends = Arc::<Ends>::default();
     let store = Odd::new(Ticks::new(), {
@@ -171,15 +171,15 @@ async fn what_was_asked_of_the_backend_is_never_dropped_midway() {
     });
     let locks = Client::builder().over(store.clone()).unwrap();
     let guard = locks.mutex("job").lock().await.unwrap();
-    let standing = leasehold::ClaimInfo {
+    let holder = leasehold::ClaimInfo {
         id: leasehold::backend::ClaimId::from_bytes([7; 16]),
-        ..standing_of(&locks, &store, &go).await
+        ..holder_of(&locks, &store, &go).await
     };
     ends.0.store(0, Ordering::SeqCst);
     let leaves = ms(20);
     assert!(tokio::time::timeout(leaves, locks.inspect("job")).await.is_err());
     assert!(tokio::time::timeout(leaves, locks.list("", None, 5)).await.is_err());
-    assert!(tokio::time::timeout(leaves, locks.break_claim("job", &standing)).await.is_err());
+    assert!(tokio::time::timeout(leaves, locks.break_claim("job", &holder)).await.is_err());
     for call in [Call::Inspect, Call::List, Call::Break] {
         assert!(store.calls(call) > 0, "{call:?} was not begun");
     }
@@ -194,20 +194,20 @@ async fn what_was_asked_of_the_backend_is_never_dropped_midway() {
     guard.release().await.unwrap();
 }
 
-async fn standing_of(
+async fn holder_of(
     locks: &Client,
     store: &Arc<Odd>,
     go: &tokio::sync::watch::Sender<bool>,
 ) -> leasehold::ClaimInfo {
     go.send_replace(true);
-    let standing = locks.inspect("job").await.unwrap().holders.remove(0);
+    let holder = locks.inspect("job").await.unwrap().holders.remove(0);
     assert_eq!(store.calls(Call::Inspect), 1);
     go.send_replace(false);
-    standing
+    holder
 }
 
 #[tokio::test(start_paused = true)]
-async fn close_ends_what_waits_for_a_store_that_is_away() {
+async fn close_ends_waits_for_an_unreachable_store() {
     let (locks, wire) = Store::new().client();
     let value = locks.versioned("value");
     wire.set(Verb::Read, Mode::Refuse);
@@ -232,7 +232,7 @@ async fn a_guard_of_a_closed_client_is_lost_at_once() {
 /// The contender for the first of many different requests is dropped by its runtime at any place in the
 /// order of tasks.
 #[test]
-fn a_line_of_many_requests_ends_with_its_runtime() {
+fn queue_of_many_requests_ends_with_its_runtime() {
     for place in 0..8 {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let locks = runtime.block_on(async { Store::new().client().0 });

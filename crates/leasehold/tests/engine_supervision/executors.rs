@@ -11,7 +11,7 @@ use crate::common::{Store, block_on, ms};
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
-fn they_work_and_do_not_panic_outside_tokio() {
+fn futures_work_and_do_not_panic_outside_tokio() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (locks, wire) = runtime.block_on(async { Store::new().client() });
     block_on(async {
@@ -20,7 +20,7 @@ fn they_work_and_do_not_panic_outside_tokio() {
         let seen = locks.inspect("job").await.unwrap();
         assert_eq!(locks.changed("job", &seen.version, ms(30)).await.unwrap().holders.len(), 1);
         assert_eq!(locks.list("", None, 5).await.unwrap().len(), 1);
-        // The release runs beside the wait, so that the wait is a real one.
+        // The release runs concurrently with the wait, so that the wait is a real one.
         let (waited, ()) = join(locks.mutex("job").lock(), async { guard.release().await.unwrap() }).await;
         let guard = waited.unwrap();
         guard.check().unwrap();

@@ -27,8 +27,8 @@ async fn a_part_that_hangs_makes_no_other_lease_suspect() {
     let live = held(&world, "live", 1_000).await;
     let dead = held(&world, "dead", 10).await;
     tokio::time::sleep(TTL * 10).await;
-    assert_eq!((world.diary.count("suspected", "live"), world.diary.count("lost", "live")), (0, 0));
-    assert!(world.diary.count("renewed", "live") >= 1_000 * 10);
+    assert_eq!((world.event_log.count("suspected", "live"), world.event_log.count("lost", "live")), (0, 0));
+    assert!(world.event_log.count("renewed", "live") >= 1_000 * 10);
     assert!(live.iter().all(|guard| guard.state() == State::Valid));
     assert!(dead.iter().all(|guard| guard.state() == State::Lost(LossCause::Expired)));
 }
@@ -42,11 +42,11 @@ async fn a_renewal_that_is_never_answered_is_overtaken_by_the_next() {
     let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
     tokio::time::sleep(TTL * 10).await;
     assert_eq!(guard.state(), State::Valid);
-    assert_eq!(world.diary.count("suspected", "job"), 1, "when it was overdue, and not again");
+    assert_eq!(world.event_log.count("suspected", "job"), 1, "when it was overdue, and not again");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_comes_after_a_later_yes_says_nothing() {
+async fn failure_after_a_later_confirmation_is_ignored() {
     let world = World::new(|call, number, _| match (call, number) {
         (Call::Renew, 1) => fail(ms(1_000)),
         _ => pass(),
@@ -54,11 +54,11 @@ async fn a_failure_that_comes_after_a_later_yes_says_nothing() {
     let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
     tokio::time::sleep(TTL * 10).await;
     assert_eq!(guard.state(), State::Valid);
-    assert_eq!(world.diary.count("suspected", "job"), 1);
+    assert_eq!(world.event_log.count("suspected", "job"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_yes_that_a_later_one_overtook_ends_no_doubt() {
+async fn overtaken_confirmation_does_not_end_suspicion() {
     let world = World::new(|call, number, _| match (call, number) {
         (Call::Renew, 1) => late(ms(2_500)),
         (Call::Renew, 2) => pass(),
@@ -69,11 +69,11 @@ async fn a_yes_that_a_later_one_overtook_ends_no_doubt() {
     tokio::time::sleep(TTL * 3).await;
     assert_eq!(guard.state(), State::Lost(LossCause::Expired));
     // When the first was overdue, and when the third was: the answer to the first came after that.
-    assert_eq!(world.diary.count("suspected", "job"), 2);
+    assert_eq!(world.event_log.count("suspected", "job"), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_go_on_although_several_hang() {
+async fn renewals_continue_although_several_hang() {
     let world = World::new(|call, number, _| match (call, number) {
         (Call::Renew, 1..=5) => hang(),
         _ => pass(),
@@ -81,7 +81,7 @@ async fn renewals_go_on_although_several_hang() {
     let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
     tokio::time::sleep(TTL * 3).await;
     assert_eq!(guard.state(), State::Valid);
-    assert_eq!(world.diary.count("lost", ""), 0);
+    assert_eq!(world.event_log.count("lost", ""), 0);
 }
 
 /// Releases that cannot be delivered, at once or after the patience of the backend, delay none elsewhere.
@@ -118,7 +118,7 @@ async fn releases_that_hang_for_long_delay_none_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn close_is_not_blamed_for_what_was_not_answered_before() {
+async fn close_succeeds_despite_an_earlier_unanswered_release() {
     let world = World::new(|call, number, _| match (call, number) {
         (Call::Release, 1) => Box::pin(std::future::ready(Err(leasehold::backend::Failure::new(
             leasehold::backend::FailureKind::Denied,
@@ -160,6 +160,6 @@ async fn a_suspend_is_noticed_soon_after_the_first_lock_was_taken() {
     world.clock.sleeps(ms(60_000));
     // The next renewal would be ten seconds later, by a timer that slept along.
     tokio::time::sleep(ms(1_100)).await;
-    assert_eq!(world.diary.count("lost", "job"), 1, "no call had to ask for it");
+    assert_eq!(world.event_log.count("lost", "job"), 1, "no call had to ask for it");
     assert_eq!(guard.state(), State::Lost(LossCause::Expired));
 }

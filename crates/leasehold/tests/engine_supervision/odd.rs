@@ -1,4 +1,4 @@
-//! A memory store whose calls a test looks at first: to fail, to hang, to panic.
+//! A memory store whose calls a test intercepts: to fail, to hang, to panic.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -188,17 +188,17 @@ impl Clock for Ticks {
 
 /// The events in words: the event, and its resource.
 #[derive(Debug, Default)]
-pub(crate) struct Diary(Mutex<Vec<(&'static str, String)>>);
+pub(crate) struct EventLog(Mutex<Vec<(&'static str, String)>>);
 
-impl Diary {
+impl EventLog {
     /// Returns how often the event happened to resources whose names begin with `prefix`.
     pub(crate) fn count(&self, event: &str, prefix: &str) -> usize {
         let entries = self.0.lock().unwrap();
-        entries.iter().filter(|(what, whom)| *what == event && whom.starts_with(prefix)).count()
+        entries.iter().filter(|(what, resource)| *what == event && resource.starts_with(prefix)).count()
     }
 }
 
-impl EventSubscriber for Diary {
+impl EventSubscriber for EventLog {
     fn on_event(&self, event: &Event<'_>) {
         let entry = match event {
             Event::BecameSuspect { resource } => ("suspected", resource),
@@ -213,7 +213,7 @@ impl EventSubscriber for Diary {
 /// A client of an odd store in virtual time.
 pub(crate) struct World {
     pub(crate) clock: Arc<Ticks>,
-    pub(crate) diary: Arc<Diary>,
+    pub(crate) event_log: Arc<EventLog>,
     pub(crate) store: Arc<Odd>,
     pub(crate) locks: Client,
 }
@@ -222,9 +222,9 @@ impl World {
     pub(crate) fn new(
         hook: impl Fn(Call, u64, &str) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync + 'static,
     ) -> World {
-        let (clock, diary) = (Ticks::new(), Arc::<Diary>::default());
+        let (clock, event_log) = (Ticks::new(), Arc::<EventLog>::default());
         let store = Odd::new(clock.clone(), hook);
-        let locks = Client::builder().clock(clock.clone()).subscriber(diary.clone());
-        World { clock, diary, locks: locks.over(store.clone()).unwrap(), store }
+        let locks = Client::builder().clock(clock.clone()).subscriber(event_log.clone());
+        World { clock, event_log, locks: locks.over(store.clone()).unwrap(), store }
     }
 }

@@ -28,7 +28,7 @@ impl EventSubscriber for Nervous {
 }
 
 #[tokio::test]
-async fn a_witness_that_panics_costs_no_lease_and_hides_no_loss() {
+async fn panicking_event_subscriber_costs_no_lease() {
     let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
     let locks = Client::builder().subscriber(Arc::new(Nervous)).over(wire.clone()).unwrap();
     let guard = locks.mutex("job").ttl(ms(1_500)).lock().await.unwrap();
@@ -55,7 +55,7 @@ async fn a_witness_that_panics_costs_no_lease_and_hides_no_loss() {
 #[derive(Debug, Default)]
 struct Touchy {
     spans_too: Arc<AtomicBool>,
-    told: AtomicU64,
+    next_id: AtomicU64,
 }
 
 impl tracing::Subscriber for Touchy {
@@ -63,7 +63,7 @@ impl tracing::Subscriber for Touchy {
         metadata.target().starts_with("leasehold")
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(self.told.fetch_add(1, Ordering::SeqCst) + 1)
+        Id::from_u64(self.next_id.fetch_add(1, Ordering::SeqCst) + 1)
     }
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
@@ -81,7 +81,7 @@ async fn a_subscriber_that_panics_costs_no_lease_and_hides_no_loss() {
     let spans_too = Arc::<AtomicBool>::default();
     let touchy = Touchy { spans_too: spans_too.clone(), ..Touchy::default() };
     // This thread runs all of it.
-    let _told = tracing::subscriber::set_default(touchy);
+    let _default = tracing::subscriber::set_default(touchy);
     let hangs = Arc::<AtomicBool>::default();
     let world = World::new({
         let hangs = hangs.clone();
@@ -134,7 +134,7 @@ impl tracing::Subscriber for Lost {
 /// asked.
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_does_not_know_its_span_stops_nothing() {
-    let _told = tracing::subscriber::set_default(Lost);
+    let _default = tracing::subscriber::set_default(Lost);
     let world = World::new(|_, _, _| pass());
     let mutexes: Vec<_> = (0..3).map(|number| world.locks.mutex(format!("job/{number}"))).collect();
     let mut waiting = Vec::new();
@@ -168,7 +168,7 @@ async fn a_backend_that_panics_costs_one_call() {
     assert_eq!(world.store.calls(Call::Contend), 2);
     tokio::time::sleep(ms(10_000)).await;
     assert_eq!(guard.state(), State::Valid);
-    assert_eq!(world.diary.count("lost", ""), 0);
+    assert_eq!(world.event_log.count("lost", ""), 0);
     guard.release().await.unwrap();
     assert_eq!(world.store.calls(Call::Release), 2);
     // The queue of this process continues.
@@ -203,7 +203,7 @@ async fn a_batch_that_is_not_answered_in_full_is_asked_again() {
 
 /// The contender dies at a place where no panic is contained.
 #[tokio::test(start_paused = true)]
-async fn a_contender_that_dies_settles_its_line() {
+async fn contender_that_panics_settles_its_queue() {
     let (go, gone) = tokio::sync::watch::channel(false);
     let world = World::new(move |call, number, _| {
         let mut gone = gone.clone();

@@ -62,7 +62,7 @@ fn several_updates_at_a_time_may_block_and_lock() {
 
 /// More of them block together than a runtime has threads for, unless their number is limited.
 #[test]
-fn a_loss_of_many_locks_whose_actions_block_stops_no_renewal() {
+fn blocking_loss_actions_of_many_locks_stop_no_renewal() {
     const MANY: usize = 600;
     let subscriber = Arc::<Renewals>::default();
     let locks = Client::open("mem:").unwrap();
@@ -118,7 +118,7 @@ impl EventSubscriber for Renewals {
 }
 
 #[test]
-fn what_is_carried_out_by_call_may_block_and_lock() {
+fn closure_in_call_may_block_and_lock() {
     let locks = Client::open("mem:").unwrap();
     renewed_meanwhile(&locks, |locks| {
         let inner = locks.clone();
@@ -132,7 +132,7 @@ fn what_is_carried_out_by_call_may_block_and_lock() {
 }
 
 #[test]
-fn what_is_told_of_a_loss_may_block_and_lock() {
+fn loss_action_may_block_and_lock() {
     let locks = Client::open("mem:").unwrap();
     let limited = locks.mutex("limited").max_hold(ms(50)).lock().unwrap();
     let (done, is_done) = mpsc::channel();
@@ -147,7 +147,7 @@ fn what_is_told_of_a_loss_may_block_and_lock() {
 }
 
 #[test]
-fn a_panic_in_an_update_is_raised_where_it_was_asked_for() {
+fn panic_in_an_update_is_raised_in_the_calling_thread() {
     let locks = Client::open("mem:").unwrap();
     let value = locks.versioned("value");
     let panicking = std::panic::AssertUnwindSafe(|| value.update(|_| panic!("of the update")));
@@ -185,7 +185,7 @@ async fn is_lost_while_it_is_granted(lock: impl AsyncFnOnce(&leasehold::Mutex) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_lost_while_it_is_granted_is_in_nobodys_way() {
+async fn lock_lost_while_it_is_granted_blocks_no_other_waiter() {
     is_lost_while_it_is_granted(async |mutex| mutex.lock().await.is_ok()).await;
     is_lost_while_it_is_granted(async |mutex| mutex.try_lock().await.is_ok()).await;
 }

@@ -82,13 +82,13 @@ pub fn spawn_wait(backend: &Arc<FileBackend>, claim: &Claim) -> JoinHandle<Fence
     tokio::spawn(async move { granted(&backend, &claim).await })
 }
 
-pub async fn look(backend: &FileBackend, name: &str) -> Snapshot {
+pub async fn snapshot_of(backend: &FileBackend, name: &str) -> Snapshot {
     backend.inspect(&resource(name), None, &patience()).await.unwrap()
 }
 
 pub async fn until_waiting(backend: &FileBackend, name: &str, count: usize) {
     let begun = Instant::now();
-    while look(backend, name).await.waiting.len() != count {
+    while snapshot_of(backend, name).await.waiting.len() != count {
         assert!(begun.elapsed() < LIMIT, "never {count} waiting for {name}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }

@@ -59,8 +59,8 @@ impl Taker {
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 // The test program writes lines of its own, and not always a whole one.
-                if let Some((_, said)) = line.split_once(MARK)
-                    && sender.send(said.to_owned()).is_err()
+                if let Some((_, message)) = line.split_once(MARK)
+                    && sender.send(message.to_owned()).is_err()
                 {
                     return;
                 }
@@ -70,7 +70,7 @@ impl Taker {
     }
 
     /// Returns the next line of the process.
-    pub fn says(&self) -> String {
+    pub fn next_message(&self) -> String {
         match self.lines.recv_timeout(Duration::from_secs(60)) {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => panic!("the taker says nothing for a minute"),
@@ -78,19 +78,19 @@ impl Taker {
         }
     }
 
-    pub fn says_nothing(&self) -> bool {
+    pub fn has_no_message(&self) -> bool {
         self.lines.try_recv().is_err()
     }
 
     /// Waits until it holds.
     pub fn granted(&self) -> Fence {
-        let line = self.says();
+        let line = self.next_message();
         line.strip_prefix("granted ").unwrap_or_else(|| panic!("not a grant: {line}")).parse().unwrap()
     }
 
     pub fn release(&mut self) {
         writeln!(self.stdin, "release").unwrap();
-        assert_eq!(self.says(), "freed");
+        assert_eq!(self.next_message(), "freed");
     }
 
     pub fn kill(&mut self) {
@@ -118,25 +118,25 @@ impl Drop for Taker {
 /// Runs the part of the started process.
 pub fn serve() {
     let Ok(order) = std::env::var(ORDER) else { return };
-    let words: Vec<&str> = order.split(' ').collect();
-    let share = Share::permits(words[3].parse().unwrap(), words[4].parse().unwrap()).unwrap();
+    let args: Vec<&str> = order.split(' ').collect();
+    let share = Share::permits(args[3].parse().unwrap(), args[4].parse().unwrap()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let backend = open(Path::new(words[1]));
-        match words[0] {
-            "hold" => hold(&backend, &claim(words[2], share)).await,
+        let backend = open(Path::new(args[1]));
+        match args[0] {
+            "hold" => hold(&backend, &claim(args[2], share)).await,
             "rounds" => {
-                for round in 0..words[5].parse::<u32>().unwrap() {
-                    inside(&backend, words[2], share, Path::new(words[6]), round).await;
+                for round in 0..args[5].parse::<u32>().unwrap() {
+                    inside(&backend, args[2], share, Path::new(args[6]), round).await;
                 }
-                say("done");
+                report("done");
             }
             "storm" => {
-                let arena = Path::new(words[6]);
+                let arena = Path::new(args[6]);
                 while !arena.join("stop").exists() {
-                    count(&backend, words[2], arena).await;
+                    count(&backend, args[2], arena).await;
                 }
-                say("done");
+                report("done");
             }
             other => panic!("unknown order {other}"),
         }
@@ -145,23 +145,23 @@ pub fn serve() {
 
 async fn hold(backend: &FileBackend, claim: &Claim) {
     let mut grant = grant(backend, claim).await;
-    say(&format!("granted {}", grant.fence.unwrap()));
-    let told = tokio::task::spawn_blocking(|| {
+    report(&format!("granted {}", grant.fence.unwrap()));
+    let release_order = tokio::task::spawn_blocking(|| {
         let mut line = String::new();
         std::io::stdin().read_line(&mut line).unwrap();
     });
     tokio::select! {
         cause = grant.lost.as_mut().unwrap().fired() => {
-            say(&format!("lost {cause:?}"));
-            // The blocking thread waits for a word that does not come.
+            report(&format!("lost {cause:?}"));
+            // The blocking thread waits for a line that does not arrive.
             std::process::exit(0);
         }
-        _ = told => {}
+        _ = release_order => {}
     }
     match backend.release(&[claim]).await[..] {
-        [Release::Freed] => say("freed"),
-        [Release::Gone] => say("gone"),
-        _ => say("unknown"),
+        [Release::Freed] => report("freed"),
+        [Release::Gone] => report("gone"),
+        _ => report("unknown"),
     }
 }
 
@@ -224,12 +224,12 @@ fn check_arena(arena: &Path, share: Share) {
         || (share.is_exclusive() && others > 0)
         || (!share.is_exclusive() && wholes > 0)
     {
-        say(&format!("too many inside: {load} with {share}"));
+        report(&format!("too many inside: {load} with {share}"));
         std::process::exit(1);
     }
 }
 
-fn say(what: &str) {
+fn report(what: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{MARK}{what}").unwrap();
     out.flush().unwrap();

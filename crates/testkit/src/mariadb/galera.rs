@@ -65,7 +65,7 @@ impl GaleraCluster {
     ///
     /// # Errors
     /// The server's message.
-    pub async fn go_on_alone(&self, server: usize) -> Result<(), Error> {
+    pub async fn form_cluster_alone(&self, server: usize) -> Result<(), Error> {
         let server = &self.servers[server];
         server.ask(&[], "SET GLOBAL wsrep_provider_options = 'pc.bootstrap=yes'").await?;
         server.ready().await

@@ -156,7 +156,7 @@ impl RedisBuilder {
             }
             None => None,
         };
-        let admin = random_word();
+        let admin = random_secret();
         let config = self.config(&directory, &port, tls.as_ref(), &admin)?;
         let config = directory.write("redis.conf", &config)?;
         let args = std::iter::once(config.into_os_string()).chain(self.args.iter().map(Into::into));
@@ -221,19 +221,19 @@ impl RedisBuilder {
 /// The shortest limit among the systems that the kit runs on, in bytes.
 const MAX_SOCKET_PATH: usize = 103;
 
-/// Quotes a word of the configuration file, byte by byte where a byte means something there.
-pub(super) fn quoted(word: &str) -> String {
+/// Quotes a value of the configuration file, byte by byte where a byte means something there.
+pub(super) fn quoted(value: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\".contains(&byte);
-    let escaped = word.bytes().map(|byte| match plain(byte) {
+    let escaped = value.bytes().map(|byte| match plain(byte) {
         true => char::from(byte).to_string(),
         false => format!("\\x{byte:02x}"),
     });
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// Returns a word that a client cannot guess, from the keys that the standard library draws for its hash
+/// Returns a text that a client cannot guess, from the keys that the standard library draws for its hash
 /// maps.
-fn random_word() -> String {
+fn random_secret() -> String {
     let draw = || RandomState::new().hash_one(0);
     format!("{:016x}{:016x}", draw(), draw())
 }
@@ -243,12 +243,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_configuration_are_quoted() {
+    fn configuration_values_are_quoted() {
         assert_eq!(quoted("a\"b\\c d\né"), r#""a\x22b\x5cc\x20d\x0a\xc3\xa9""#);
     }
 
     #[test]
-    fn random_words_differ() {
-        assert_ne!(random_word(), random_word());
+    fn random_secrets_differ() {
+        assert_ne!(random_secret(), random_secret());
     }
 }

@@ -208,8 +208,8 @@ impl RedisCluster {
         let (source, target) = (self.myself(from).await?.id, self.myself(to).await?.id);
         let slot_text = slot.to_string();
         let ask = |member: usize, state: &'static str, id: String| {
-            let words = ["CLUSTER".to_owned(), "SETSLOT".into(), slot_text.clone(), state.into(), id];
-            async move { self.members[member].server.command(&words).await }
+            let args = ["CLUSTER".to_owned(), "SETSLOT".into(), slot_text.clone(), state.into(), id];
+            async move { self.members[member].server.command(&args).await }
         };
         ask(to, "IMPORTING", source).await?;
         ask(from, "MIGRATING", target).await?;
@@ -219,29 +219,29 @@ impl RedisCluster {
     /// Moves some keys of a slot, and says how many.
     pub async fn move_keys(&self, moving: &SlotMove, at_most: usize) -> Result<usize, Error> {
         let (source, target) = (&self.members[moving.from].server, &self.members[moving.to].server);
-        let words =
+        let args =
             ["CLUSTER".to_owned(), "GETKEYSINSLOT".into(), moving.slot.to_string(), at_most.to_string()];
-        let keys = source.command(&words).await?.into_texts()?;
+        let keys = source.command(&args).await?.into_texts()?;
         if keys.is_empty() {
             return Ok(0);
         }
         let port = self.addr(moving.to).port().to_string();
-        let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "4000", "AUTH2", ADMIN];
-        words.extend([target.admin.password.as_str(), "KEYS"]);
-        words.extend(keys.iter().map(String::as_str));
-        source.command(&words).await?;
+        let mut args = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "4000", "AUTH2", ADMIN];
+        args.extend([target.admin.password.as_str(), "KEYS"]);
+        args.extend(keys.iter().map(String::as_str));
+        source.command(&args).await?;
         Ok(keys.len())
     }
 
     /// Ends a move: the new owner serves the slot, under a new epoch. All members are notified at once.
     pub async fn end_move(&self, moving: &SlotMove) -> Result<(), Error> {
         let id = self.myself(moving.to).await?.id;
-        let words = ["CLUSTER".to_owned(), "SETSLOT".into(), moving.slot.to_string(), "NODE".into(), id];
+        let args = ["CLUSTER".to_owned(), "SETSLOT".into(), moving.slot.to_string(), "NODE".into(), id];
         // The new owner first: from then on one of the two serves the slot at any moment.
         let others = (0..self.members()).filter(|member| ![moving.to, moving.from].contains(member));
         for member in [moving.to, moving.from].into_iter().chain(others) {
             if self.members[member].is_awake() && self.myself(member).await?.is_primary() {
-                self.members[member].server.command(&words).await?;
+                self.members[member].server.command(&args).await?;
             }
         }
         Ok(())
@@ -373,8 +373,8 @@ impl RedisCluster {
         for one in 0..count {
             for other in one + 1..count {
                 let (port, bus) = (self.addr(other).port().to_string(), &self.members[other].bus);
-                let words = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus.number().to_string()];
-                self.members[one].server.command(&words).await?;
+                let args = ["CLUSTER", "MEET", "127.0.0.1", &port, &bus.number().to_string()];
+                self.members[one].server.command(&args).await?;
             }
         }
         let met = || -> Asking<'_, _> { Box::pin(self.has_met()) };

@@ -97,8 +97,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    pub(super) fn add_command(&mut self, words: &[&[u8]]) {
-        *self.commands.entry(Self::key(words)).or_default() += 1;
+    pub(super) fn add_command(&mut self, args: &[&[u8]]) {
+        *self.commands.entry(Self::key(args)).or_default() += 1;
     }
 
     pub(super) fn add_connection(&mut self) {
@@ -111,9 +111,9 @@ impl Tally {
         }
     }
 
-    fn key(words: &[&[u8]]) -> (String, String) {
-        let word = |at: usize| String::from_utf8_lossy(words.get(at).unwrap_or(&&b""[..])).to_lowercase();
-        (word(0), word(1))
+    fn key(args: &[&[u8]]) -> (String, String) {
+        let arg = |at: usize| String::from_utf8_lossy(args.get(at).unwrap_or(&&b""[..])).to_lowercase();
+        (arg(0), arg(1))
     }
 }
 
@@ -133,8 +133,8 @@ mod tests {
     fn own() -> Tally {
         let mut own = Tally::default();
         own.add_connection();
-        for words in [&[&b"PING"[..]][..], &[b"CONFIG", b"GET", b"save"], &[b"INFO", b"everything"]] {
-            own.add_command(words);
+        for args in [&[&b"PING"[..]][..], &[b"CONFIG", b"GET", b"save"], &[b"INFO", b"everything"]] {
+            own.add_command(args);
         }
         own
     }

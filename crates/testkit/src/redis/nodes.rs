@@ -31,13 +31,13 @@ impl Node {
     }
 
     fn read(line: &str) -> Option<Self> {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [id, _address, flags, primary, _ping, _pong, epoch, _link, slots @ ..] = &words[..] else {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [id, _address, flags, primary, _ping, _pong, epoch, _link, slots @ ..] = &fields[..] else {
             return None;
         };
         // What is in brackets is on its way from or to this member, and not a slot that it serves besides.
-        let slots = slots.iter().filter(|word| !word.starts_with('[')).map(|word| {
-            let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let slots = slots.iter().filter(|slot_range| !slot_range.starts_with('[')).map(|slot_range| {
+            let (first, last) = slot_range.split_once('-').unwrap_or((slot_range, slot_range));
             Some(first.parse().ok()?..=last.parse().ok()?)
         });
         Some(Self {

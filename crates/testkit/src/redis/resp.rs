@@ -63,11 +63,11 @@ impl Connection {
     }
 
     /// Sends a request and reads its reply; the inner error is the server's.
-    pub(super) async fn ask(&mut self, words: &[&[u8]]) -> Result<Result<Reply, String>, Error> {
-        let mut request = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            request.extend_from_slice(word);
+    pub(super) async fn ask(&mut self, args: &[&[u8]]) -> Result<Result<Reply, String>, Error> {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            request.extend_from_slice(arg);
             request.extend_from_slice(b"\r\n");
         }
         self.stream.write_all(&request).await.map_err(cannot("write to", "redis"))?;
@@ -75,7 +75,7 @@ impl Connection {
     }
 }
 
-const MAX_LINE: u64 = 64 * 1024;
+const MAX_REPLY_LINE: u64 = 64 * 1024;
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 const MAX_ITEMS: usize = 1024 * 1024;
 const MAX_DEPTH: usize = 8;
@@ -125,7 +125,7 @@ async fn read_reply<R: AsyncBufRead + Unpin + Send>(
 
 async fn read_line<R: AsyncBufRead + Unpin>(from: &mut R) -> Result<String, Error> {
     let mut line = String::new();
-    from.take(MAX_LINE).read_line(&mut line).await.map_err(cannot("read from", "redis"))?;
+    from.take(MAX_REPLY_LINE).read_line(&mut line).await.map_err(cannot("read from", "redis"))?;
     match line.strip_suffix("\r\n") {
         Some(whole) => Ok(whole.to_owned()),
         None => Err(Error::failed("redis closed the connection within a reply")),

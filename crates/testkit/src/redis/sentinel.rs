@@ -150,7 +150,7 @@ impl RedisSentinel {
     }
 
     /// Returns the proxy of a server, where [`RedisSentinelBuilder::proxies`] were asked for. One that
-    /// blackholes both ways cuts the server off: it runs, and nobody reaches it.
+    /// blackholes both ways cuts the server off: it runs, and no client reaches it.
     ///
     /// # Errors
     /// Without proxies.
@@ -293,9 +293,9 @@ impl RedisSentinel {
 
     /// Shortens the periods of a Sentinel that no file can set.
     async fn hurry(&self, number: usize) -> Result<(), Error> {
-        let words =
+        let args =
             ["SENTINEL", "DEBUG"].into_iter().chain(PERIODS.iter().flat_map(|(name, ms)| [*name, *ms]));
-        self.sentinel(number).command(&words.collect::<Vec<_>>()).await.map(drop)
+        self.sentinel(number).command(&args.collect::<Vec<_>>()).await.map(drop)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A client's access to its lease table: one call at a time, and losses that are found are reported
+//! A client's access to its lease table: one user at a time, and losses that are found are reported
 //! afterwards.
 
 use std::ops::{Deref, DerefMut};
@@ -13,7 +13,7 @@ use super::LeaseTable;
 #[derive(Debug)]
 pub(crate) struct Access<'a> {
     // Dropped in this order.
-    roster: MutexGuard<'a, LeaseTable>,
+    table: MutexGuard<'a, LeaseTable>,
     losses: Losses,
 }
 
@@ -23,10 +23,10 @@ struct Losses(Vec<(LossTrigger, LossCause)>);
 
 impl<'a> Access<'a> {
     /// Waits for the lease table.
-    pub(crate) fn to(roster: &'a Mutex<LeaseTable>) -> Access<'a> {
+    pub(crate) fn to(table: &'a Mutex<LeaseTable>) -> Access<'a> {
         // No invariant spans a panic that does not fail the whole call.
-        let roster = roster.lock().unwrap_or_else(PoisonError::into_inner);
-        Access { roster, losses: Losses::default() }
+        let table = table.lock().unwrap_or_else(PoisonError::into_inner);
+        Access { table, losses: Losses::default() }
     }
 }
 
@@ -34,19 +34,19 @@ impl Deref for Access<'_> {
     type Target = LeaseTable;
 
     fn deref(&self) -> &LeaseTable {
-        &self.roster
+        &self.table
     }
 }
 
 impl DerefMut for Access<'_> {
     fn deref_mut(&mut self) -> &mut LeaseTable {
-        &mut self.roster
+        &mut self.table
     }
 }
 
 impl Drop for Access<'_> {
     fn drop(&mut self) {
-        self.losses.0 = std::mem::take(&mut self.roster.losses);
+        self.losses.0 = std::mem::take(&mut self.table.losses);
     }
 }
 
@@ -63,16 +63,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_may_need_the_roster() {
+    fn loss_listener_may_access_the_lease_table() {
         let shared = Arc::new(Mutex::new(LeaseTable::default()));
         let (trigger, signal) = LossTrigger::new();
         let needs = shared.clone();
-        let (sender, heard) = std::sync::mpsc::channel();
+        let (sender, received) = std::sync::mpsc::channel();
         let _listening = signal.on_loss(move |_| _ = sender.send(needs.try_lock().is_ok()));
         let mut access = Access::to(&shared);
-        access.roster.losses.push((trigger, LossCause::Gone));
+        access.table.losses.push((trigger, LossCause::Gone));
         assert_eq!(signal.cause(), None);
         drop(access);
-        assert_eq!((signal.cause(), heard.try_recv()), (Some(LossCause::Gone), Ok(true)));
+        assert_eq!((signal.cause(), received.try_recv()), (Some(LossCause::Gone), Ok(true)));
     }
 }

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_small_and_short_stands_for_itself() {
+    fn only_short_lowercase_names_are_used_unchanged() {
         let (longest, longer) = ("x".repeat(64), "x".repeat(65));
         assert_eq!(lock_name(&longest), longest);
         for long in [&longer, &"X".repeat(64), &"\u{10400}".repeat(40), &"é".repeat(65)] {

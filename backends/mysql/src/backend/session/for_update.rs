@@ -3,8 +3,8 @@
 //!
 //! Ground rules: what others are to see at once, and what a rollback must not take back, is written by
 //! another connection. These servers do not notice that a waiter in them has left: a wait that is given up
-//! costs its connection, which is ended from another one. A connection is known by a word that is drawn at
-//! random and held as a named lock, because its number comes again when a server is restarted or another
+//! costs its connection, which is ended from another one. A connection is known by a name that is drawn at
+//! random and held as a named lock, because its number is used again when a server is restarted or another
 //! one takes over.
 
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_backend::session::{Answer, Ask, Capacity, Session, Sessions, Sharing};
+use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, Sessions, Sharing};
 use leasehold_core::{
     Claim, ClaimInfo, Clock, Failure, Fence, Finding, Profile, Resource, ResourceSummary, WaitMode,
 };
 use tokio::sync::Notify;
 
-use crate::backend::session::{Base, standing};
+use crate::backend::session::{Base, claim_info};
 use crate::config::MySqlConfig;
 use crate::error::Refusal;
 use crate::net::dial::{Flavour, only, read};
-use crate::net::session::Held;
+use crate::net::session::SessionLink;
 use crate::sql::schema::{ROWS, ROWS_HELD};
 use crate::sql::statements::{NOW, literal, utf8};
 
@@ -49,7 +49,7 @@ impl Sessions for ForUpdate {
         &self.profile
     }
 
-    fn room(&self) -> Capacity {
+    fn capacity(&self) -> Capacity {
         Capacity::One { sessions: self.base.pool.config.sql.transactions, option: "transactions=" }
     }
 
@@ -62,24 +62,24 @@ impl Sessions for ForUpdate {
     }
 
     async fn open(&self) -> Result<RowSession, Failure> {
-        let held = self.base.open().await?;
-        let word = draw_word()?;
-        let taken = held.run(&format!("SELECT GET_LOCK({}, 0)", utf8(&word))).await;
+        let link = self.base.open().await?;
+        let session_name = draw_session_name()?;
+        let taken = link.run(&format!("SELECT GET_LOCK({}, 0)", utf8(&session_name))).await;
         let taken = taken.and_then(|rows| only(rows).and_then(|row| read(&row, 0)).map_err(Refusal::Failed));
-        check_word(taken.map_err(Refusal::into_failure)?)?;
+        check_named_lock(taken.map_err(Refusal::into_failure)?)?;
         let rows = self.base.pool.config.names.table(ROWS);
-        let (turn, called_back) = (AtomicU64::new(0), Notify::new());
-        Ok(RowSession { held, base: self.base.clone(), rows, word, turn, called_back })
+        let (transaction, cancelled) = (AtomicU64::new(0), Notify::new());
+        Ok(RowSession { link, base: self.base.clone(), rows, session_name, transaction, cancelled })
     }
 
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
-        let question = format!(
+        let query = format!(
             "SELECT 1, session, claim, note, seq, since FROM {} WHERE name = {} AND {IS_ALIVE}",
-            self.base.held,
+            self.base.holders_table,
             literal(resource.as_str())
         );
-        let rows = self.base.look(&question).await?;
-        rows.iter().map(|row| standing(row, resource, true)).collect()
+        let rows = self.base.query(&query).await?;
+        rows.iter().map(|row| claim_info(row, resource, true)).collect()
     }
 
     async fn list(
@@ -94,20 +94,20 @@ impl Sessions for ForUpdate {
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
         let holder = format!(
             "SELECT session, word FROM {held} WHERE name = {name} AND claim = '{id}' AND {IS_ALIVE}",
-            held = self.base.held,
+            held = self.base.holders_table,
             name = literal(claim.resource.as_str()),
             id = claim.id.to_hex(),
         );
-        let Some(row) = self.base.look(&holder).await?.pop() else { return Ok(None) };
-        let (session, word): (u64, String) = (read(&row, 0)?, read(&row, 1)?);
-        // The word is of one transaction, which has the lock of one claim as long as it is open.
-        let is_ended = self.base.evict(&utf8(&word), session).await?;
+        let Some(row) = self.base.query(&holder).await?.pop() else { return Ok(None) };
+        let (session, transaction): (u64, String) = (read(&row, 0)?, read(&row, 1)?);
+        // The name is of one transaction, which has the lock of one claim as long as it is open.
+        let is_ended = self.base.evict(&utf8(&transaction), session).await?;
         Ok(is_ended.then(Vec::new))
     }
 
     async fn diagnose(&self, _: Duration) -> Vec<Finding> {
         let mut findings = crate::backend::diagnose::of_sessions(&self.base.server, &self.base.pool).await;
-        findings.extend(self.room().cost(self.base.server.setting("max_connections").parse().ok()));
+        findings.extend(self.capacity().cost(self.base.server.setting("max_connections").parse().ok()));
         findings
     }
 }
@@ -115,29 +115,29 @@ impl Sessions for ForUpdate {
 /// One connection, with a transaction while it holds or waits.
 #[derive(Debug)]
 pub(crate) struct RowSession {
-    held: Held,
+    link: SessionLink,
     base: Arc<Base>,
     /// The table whose rows are locked, quoted.
     rows: String,
     /// The name of the connection, as long as it lives.
-    word: String,
+    session_name: String,
     /// The number of its present or last transaction.
-    turn: AtomicU64,
-    /// Notified when a request is called back.
-    called_back: Notify,
+    transaction: AtomicU64,
+    /// Notified when a request is cancelled.
+    cancelled: Notify,
 }
 
 impl RowSession {
     /// Returns the name of the present transaction.
-    fn word_of_turn(&self) -> String {
-        format!("{}-{}", self.word, self.turn.load(Ordering::SeqCst))
+    fn transaction_name(&self) -> String {
+        format!("{}-{}", self.session_name, self.transaction.load(Ordering::SeqCst))
     }
 
     /// Begins a transaction and locks the row, in one round trip; then enters the holder.
-    async fn take(&self, ask: &Ask<'_>) -> Result<Taking, Refusal> {
-        self.turn.fetch_add(1, Ordering::SeqCst);
+    async fn take(&self, request: &LockRequest<'_>) -> Result<Taking, Refusal> {
+        self.transaction.fetch_add(1, Ordering::SeqCst);
         // Whole seconds are what the server knows, and it looks once a second.
-        let seconds = ask.wait.as_secs_f64().ceil().max(1.0);
+        let seconds = request.wait.as_secs_f64().ceil().max(1.0);
         let limit = Duration::from_secs_f64(seconds + 1.0);
         let mut settings = format!("SET SESSION innodb_lock_wait_timeout = {seconds}");
         if self.base.flavour == Flavour::MariaDb {
@@ -146,18 +146,18 @@ impl RowSession {
         }
         let statements = format!(
             "{settings}; SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION READ WRITE; \
-             SELECT GET_LOCK({word}, 0); SELECT 1 FROM {rows} WHERE name = {name} FOR UPDATE{how}",
-            word = utf8(&self.word_of_turn()),
+             SELECT GET_LOCK({lock}, 0); SELECT 1 FROM {rows} WHERE name = {name} FOR UPDATE{how}",
+            lock = utf8(&self.transaction_name()),
             rows = self.rows,
-            name = literal(ask.claim.resource.as_str()),
-            how = if ask.wait.is_zero() { " NOWAIT" } else { "" },
+            name = literal(request.claim.resource.as_str()),
+            how = if request.wait.is_zero() { " NOWAIT" } else { "" },
         );
-        let answered = self.held.run_within(&statements, limit).await?;
-        let word = answered.first().map_or(Ok(None), |row| read(row, 0));
-        word.and_then(check_word).map_err(Refusal::Failed)?;
+        let answered = self.link.run_within(&statements, limit).await?;
+        let taken = answered.first().map_or(Ok(None), |row| read(row, 0));
+        taken.and_then(check_named_lock).map_err(Refusal::Failed)?;
         match answered.len() {
             1 => Ok(Taking::NoRow),
-            _ => self.enter(ask.claim).await.map(Taking::Taken),
+            _ => self.enter(request.claim).await.map(Taking::Taken),
         }
     }
 
@@ -166,16 +166,16 @@ impl RowSession {
     /// by now; and the fence counts only if the session still exists after the draw.
     async fn enter(&self, claim: &Claim) -> Result<Fence, Refusal> {
         let (name, note) = (literal(claim.resource.as_str()), literal(claim.note.as_str()));
-        let (id, word, session) = (claim.id.to_hex(), self.word_of_turn(), self.held.number);
+        let (id, transaction, session) = (claim.id.to_hex(), self.transaction_name(), self.link.number);
         let statements = format!(
             "SET @leasehold = COALESCE(IS_USED_LOCK({lock}) = {session}, 0); \
              INSERT INTO {held} (name, claim, note, word, session, seq, since) \
-             SELECT {name}, '{id}', {note}, '{word}', {session}, LAST_INSERT_ID({NOW}), {NOW} FROM DUAL \
-             WHERE @leasehold = 1 ON DUPLICATE KEY UPDATE claim = '{id}', note = {note}, word = '{word}', \
+             SELECT {name}, '{id}', {note}, '{transaction}', {session}, LAST_INSERT_ID({NOW}), {NOW} FROM DUAL \
+             WHERE @leasehold = 1 ON DUPLICATE KEY UPDATE claim = '{id}', note = {note}, word = '{transaction}', \
              session = {session}, seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), since = {NOW}; \
              SELECT @leasehold AND COALESCE(IS_USED_LOCK({lock}) = {session}, 0), LAST_INSERT_ID()",
-            lock = utf8(&word),
-            held = self.base.held,
+            lock = utf8(&transaction),
+            held = self.base.holders_table,
         );
         let row = only(self.base.pool.run(&statements).await?).map_err(Refusal::Failed)?;
         let is_alive: u8 = read(&row, 0).map_err(Refusal::Failed)?;
@@ -185,14 +185,14 @@ impl RowSession {
         Ok(Fence::new(0, read(&row, 1).map_err(Refusal::Failed)?, 0))
     }
 
-    /// Asks once, with what has to be made first.
-    async fn ask(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
+    /// Requests the lock once, and creates what is missing first.
+    async fn lock_once(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
         for tries in 1..=MAX_TRIES {
-            let refusal = match self.take(ask).await {
+            let refusal = match self.take(request).await {
                 Ok(Taking::Taken(fence)) => return Ok(Answer::Taken(Some(fence))),
                 Ok(Taking::NoRow) => {
                     self.end().await?;
-                    if !self.make_row(ask).await? {
+                    if !self.make_row(request).await? {
                         return Ok(Answer::Busy);
                     }
                     continue;
@@ -200,14 +200,14 @@ impl RowSession {
                 Err(refusal) => refusal,
             };
             match refusal {
-                Refusal::Failed(failure) if !self.held.is_open() => return Err(failure),
-                Refusal::LostRace | Refusal::Occupied(_) => {
+                Refusal::Failed(failure) if !self.link.is_open() => return Err(failure),
+                Refusal::LostRace | Refusal::RowLocked(_) => {
                     self.end().await?;
                     return Ok(Answer::Busy);
                 }
                 Refusal::NoTable(failure) if tries < MAX_TRIES => {
                     self.end().await?;
-                    self.base.begin_anew(failure).await?;
+                    self.base.recreate_tables(failure).await?;
                 }
                 Refusal::NoTable(failure) | Refusal::Failed(failure) => {
                     self.end().await?;
@@ -219,21 +219,21 @@ impl RowSession {
     }
 
     /// Makes the row; `false` where a transaction that is still open has made it.
-    async fn make_row(&self, ask: &Ask<'_>) -> Result<bool, Failure> {
-        let name = literal(ask.claim.resource.as_str());
+    async fn make_row(&self, request: &LockRequest<'_>) -> Result<bool, Failure> {
+        let name = literal(request.claim.resource.as_str());
         let statement = format!("INSERT IGNORE INTO {} (name) VALUES ({name})", self.rows);
-        match self.held.run_within(&statement, ask.wait + LATE).await {
+        match self.link.run_within(&statement, request.wait + LATE).await {
             Ok(_) => Ok(true),
-            Err(Refusal::LostRace | Refusal::Occupied(_)) => Ok(false),
+            Err(Refusal::LostRace | Refusal::RowLocked(_)) => Ok(false),
             Err(refusal) => Err(refusal.into_failure()),
         }
     }
 
-    /// Ends the transaction; `false` where the server says that there was none of this turn.
+    /// Ends the transaction; `false` where the server says that it did not exist.
     async fn end(&self) -> Result<bool, Failure> {
-        let ending = format!("ROLLBACK; SELECT RELEASE_LOCK({})", utf8(&self.word_of_turn()));
-        let ended = self.held.run(&ending).await;
-        // Nobody knows whether the row is still locked.
+        let ending = format!("ROLLBACK; SELECT RELEASE_LOCK({})", utf8(&self.transaction_name()));
+        let ended = self.link.run(&ending).await;
+        // It is not known whether the row is still locked.
         let rows = ended.map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))?;
         Ok(read::<Option<u8>>(&only(rows)?, 0)? == Some(1))
     }
@@ -241,45 +241,45 @@ impl RowSession {
 
 #[async_trait]
 impl Session for RowSession {
-    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
-        // It is also notified of a call that comes before it is first polled.
-        let called_back = self.called_back.notified();
-        let leaving = Leaving::of(self, ask);
+    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+        // It is also notified of a cancellation that arrives before it is first polled.
+        let cancelled = self.cancelled.notified();
+        let wait_guard = WaitGuard::of(self, request);
         tokio::select! {
-            answer = self.ask(ask) => {
-                if self.held.is_open() {
-                    leaving.call_off();
+            answer = self.lock_once(request) => {
+                if self.link.is_open() {
+                    wait_guard.disarm();
                 }
                 answer
             }
-            () = called_back => {
-                self.held.close().await;
-                leaving.end_wait().await;
+            () = cancelled => {
+                self.link.close().await;
+                wait_guard.end_wait().await;
                 Ok(Answer::Busy)
             }
         }
     }
 
     async fn unlock(&self, _: &Claim, _: Sharing) -> Result<bool, Failure> {
-        // The row of the table of holders counts no longer, since the word of this turn is gone.
+        // The row of the table of holders counts no longer, since the named lock of this transaction is gone.
         self.end().await
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        self.held.ping().await
+        self.link.ping().await
     }
 
     async fn cancel(&self) {
-        // Later questions are not notified.
-        self.called_back.notify_waiters();
+        // Later requests are not notified.
+        self.cancelled.notify_waiters();
     }
 
     async fn closed(&self) {
-        self.held.closed().await;
+        self.link.closed().await;
     }
 
     fn is_open(&self) -> bool {
-        self.held.is_open()
+        self.link.is_open()
     }
 }
 
@@ -288,21 +288,21 @@ enum Taking {
     NoRow,
 }
 
-/// A question that may wait in the server, until it is answered. Dropped before, it has the server end the
-/// connection, which would otherwise continue to wait for a lock that nobody wants.
-struct Leaving {
+/// A request that may wait in the server, until it is answered. Dropped before, it has the server end the
+/// connection, which would otherwise continue to wait for a lock that no task wants.
+struct WaitGuard {
     base: Arc<Base>,
-    /// The statement that ends the connection of the question, and no other.
+    /// The statement that ends the connection of the request, and no other.
     kill: Option<String>,
 }
 
-impl Leaving {
-    fn of(session: &RowSession, ask: &Ask<'_>) -> Leaving {
-        let kill = format!("KILL IS_USED_LOCK({})", utf8(&session.word));
-        Leaving { base: session.base.clone(), kill: (!ask.wait.is_zero()).then_some(kill) }
+impl WaitGuard {
+    fn of(session: &RowSession, request: &LockRequest<'_>) -> WaitGuard {
+        let kill = format!("KILL IS_USED_LOCK({})", utf8(&session.session_name));
+        WaitGuard { base: session.base.clone(), kill: (!request.wait.is_zero()).then_some(kill) }
     }
 
-    fn call_off(mut self) {
+    fn disarm(mut self) {
         self.kill = None;
     }
 
@@ -314,7 +314,7 @@ impl Leaving {
     }
 }
 
-impl Drop for Leaving {
+impl Drop for WaitGuard {
     fn drop(&mut self) {
         let Some(kill) = self.kill.take() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -334,8 +334,8 @@ async fn kill_by(base: &Base, kill: &str) {
     }
 }
 
-/// Checks that named locks of these words belong to nobody else.
-fn check_word(taken: Option<u8>) -> Result<(), Failure> {
+/// Checks that a named lock was taken.
+fn check_named_lock(taken: Option<u8>) -> Result<(), Failure> {
     match taken {
         Some(1) => Ok(()),
         _ => Err(Failure::unavailable(
@@ -344,9 +344,9 @@ fn check_word(taken: Option<u8>) -> Result<(), Failure> {
     }
 }
 
-/// Returns a word that names one session among all, past and present.
-fn draw_word() -> Result<String, Failure> {
-    let drawn = getrandom::u64().map(|word| format!("leasehold-{word:016x}"));
+/// Returns a name that no other session, past or present, has.
+fn draw_session_name() -> Result<String, Failure> {
+    let drawn = getrandom::u64().map(|number| format!("leasehold-{number:016x}"));
     drawn.map_err(|error| {
         Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
     })
@@ -354,7 +354,7 @@ fn draw_word() -> Result<String, Failure> {
 
 /// The condition that the transaction of a row of the table of holders is still open.
 const IS_ALIVE: &str = "IS_USED_LOCK(CONVERT(word USING utf8mb4)) = session";
-/// Tries of one question whose row or table is not there yet.
+/// Tries of one request whose row or table does not exist yet.
 const MAX_TRIES: u32 = 3;
 /// The time by which a wait may be longer than was asked for, because the server counts whole seconds, and
 /// looks once in one.

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_backend::session::{Answer, Ask, Capacity, Session, Sessions, Sharing, of_a_stranger};
+use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, Sessions, Sharing, foreign_holder};
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Clock, Failure, Fence, Finding, Note, Profile, Resource, ResourceSummary,
     Share, WaitMode,
 };
 
 use crate::backend::session::dotnet;
-use crate::backend::session::{Base, standing};
+use crate::backend::session::{Base, claim_info};
 use crate::config::{Dialect, MySqlConfig};
 use crate::error::Refusal;
 use crate::net::dial::{Flavour, only, read};
-use crate::net::session::Held;
+use crate::net::session::SessionLink;
 use crate::sql::statements::{NOW, literal, utf8};
 
 /// The named locks of one server, and the table of their holders.
@@ -45,7 +45,7 @@ impl Sessions for GetLock {
         &self.profile
     }
 
-    fn room(&self) -> Capacity {
+    fn capacity(&self) -> Capacity {
         Capacity::Many
     }
 
@@ -63,23 +63,23 @@ impl Sessions for GetLock {
     }
 
     async fn open(&self) -> Result<GetLockSession, Failure> {
-        Ok(GetLockSession { held: self.base.open().await?, base: self.base.clone() })
+        Ok(GetLockSession { link: self.base.open().await?, base: self.base.clone() })
     }
 
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         let lock_name = utf8(&self.base.lock_name(resource));
-        let question = format!(
+        let query = format!(
             "SELECT IS_USED_LOCK({lock_name}), h.session, h.claim, h.note, h.seq, h.since \
              FROM (SELECT 1 AS one) AS o LEFT JOIN {held} AS h ON h.lock_name = {lock_name}",
-            held = self.base.held
+            held = self.base.holders_table
         );
-        let rows = self.base.look(&question).await?;
+        let rows = self.base.query(&query).await?;
         let row = only(rows)?;
         let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Vec::new()) };
         Ok(vec![match read::<Option<u64>>(&row, 1)? {
-            Some(session) if session == user => standing(&row, resource, self.base.has_fences())?,
-            // Another program may have it, which has no row in our table.
-            _ => stranger(user),
+            Some(session) if session == user => claim_info(&row, resource, self.base.has_fences())?,
+            // Another program may hold it, which has no row in our table.
+            _ => foreign_claim(user),
         }])
     }
 
@@ -93,22 +93,22 @@ impl Sessions for GetLock {
     }
 
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
-        if let Some(connection) = connection_of_stranger(claim.id) {
-            return Err(of_a_stranger(&format!("connection {connection} of the server")));
+        if let Some(connection) = connection_of_foreign_claim(claim.id) {
+            return Err(foreign_holder(&format!("connection {connection} of the server")));
         }
         let lock_name = utf8(&self.base.lock_name(&claim.resource));
-        let (held, id) = (&self.base.held, claim.id.to_hex());
+        let (held, id) = (&self.base.holders_table, claim.id.to_hex());
         let holder = format!(
             "SELECT session FROM {held} WHERE lock_name = {lock_name} AND name = {} AND claim = '{id}' AND {IS_ALIVE}",
             literal(claim.resource.as_str())
         );
-        let Some(row) = self.base.look(&holder).await?.pop() else { return Ok(None) };
+        let Some(row) = self.base.query(&holder).await?.pop() else { return Ok(None) };
         let session: u64 = read(&row, 0)?;
         let others = format!(
             "SELECT name FROM {held} WHERE session = {session} AND claim <> '{id}' AND {IS_ALIVE} \
-             ORDER BY name LIMIT {BESIDE_MAX}"
+             ORDER BY name LIMIT {ALSO_RELEASED_MAX}"
         );
-        let others = self.base.look(&others).await?;
+        let others = self.base.query(&others).await?;
         let others: Vec<String> = others.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?;
         let is_ended = self.base.evict(&lock_name, session).await?;
         Ok(is_ended.then(|| others.iter().filter_map(|name| Resource::new(name).ok()).collect()))
@@ -153,8 +153,8 @@ impl Base {
     /// Returns the statements that try to take the lock, and leave in `@leasehold` whether it is taken. A
     /// lock with two names is taken under both or none.
     fn taking(&self, resource: &Resource) -> String {
-        // Each is asked for in a statement of its own, because nobody promises how often a condition is
-        // evaluated.
+        // Each is requested in a statement of its own, because the server does not promise how often a
+        // condition is evaluated.
         let name = utf8(&self.lock_name(resource));
         let taking = format!("SET @leasehold = GET_LOCK({name}, 0); ");
         let Some(former) = self.former_name(resource) else { return taking };
@@ -178,7 +178,7 @@ impl Base {
 /// One session with its locks.
 #[derive(Debug)]
 pub(crate) struct GetLockSession {
-    held: Held,
+    link: SessionLink,
     base: Arc<Base>,
 }
 
@@ -200,12 +200,12 @@ impl GetLockSession {
              seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), since = {NOW}; \
              SELECT @leasehold, LAST_INSERT_ID()",
             taking = self.base.taking(&claim.resource),
-            held = self.base.held,
+            held = self.base.holders_table,
             name = literal(claim.resource.as_str()),
             claim = claim.id.to_hex(),
             note = literal(claim.note.as_str()),
         );
-        let row = only(self.held.run(&statements).await?).map_err(Refusal::Failed)?;
+        let row = only(self.link.run(&statements).await?).map_err(Refusal::Failed)?;
         let answer = || match read::<Option<u8>>(&row, 0)? {
             Some(1) if self.base.has_fences() => Ok(Answer::Taken(Some(Fence::new(0, read(&row, 1)?, 0)))),
             Some(1) => Ok(Answer::Taken(None)),
@@ -217,12 +217,12 @@ impl GetLockSession {
 
     /// Releases the lock; `false` where the server says that this session did not have it.
     async fn give_back(&self, claim: &Claim) -> Result<bool, Refusal> {
-        let rows = self.held.run(&self.base.giving_back(&claim.resource)).await?;
+        let rows = self.link.run(&self.base.giving_back(&claim.resource)).await?;
         let given: Option<u8> = only(rows).and_then(|row| read(&row, 0)).map_err(Refusal::Failed)?;
         Ok(given == Some(1))
     }
 
-    /// Sees to it that a lock is not there whose statements failed.
+    /// Releases a lock whose statements failed, in case it was taken.
     async fn put_back(&self, claim: &Claim) -> Result<(), Failure> {
         let given = self.give_back(claim).await;
         given.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
@@ -231,8 +231,8 @@ impl GetLockSession {
 
 #[async_trait]
 impl Session for GetLockSession {
-    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
-        let claim = ask.claim;
+    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+        let claim = request.claim;
         for is_last in [false, true] {
             let refusal = match self.take(claim).await {
                 Ok(answer) => return Ok(answer),
@@ -240,16 +240,16 @@ impl Session for GetLockSession {
             };
             match refusal {
                 // The session is closed, and has nothing any more.
-                Refusal::Failed(failure) if !self.held.is_open() => return Err(failure),
+                Refusal::Failed(failure) if !self.link.is_open() => return Err(failure),
                 Refusal::LostRace => {
                     self.put_back(claim).await?;
                     return Ok(Answer::Busy);
                 }
                 Refusal::NoTable(failure) if !is_last => {
                     self.put_back(claim).await?;
-                    self.base.begin_anew(failure).await?;
+                    self.base.recreate_tables(failure).await?;
                 }
-                Refusal::NoTable(failure) | Refusal::Occupied(failure) | Refusal::Failed(failure) => {
+                Refusal::NoTable(failure) | Refusal::RowLocked(failure) | Refusal::Failed(failure) => {
                     self.put_back(claim).await?;
                     return Err(failure);
                 }
@@ -263,7 +263,7 @@ impl Session for GetLockSession {
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        self.held.ping().await
+        self.link.ping().await
     }
 
     async fn cancel(&self) {
@@ -271,21 +271,22 @@ impl Session for GetLockSession {
     }
 
     async fn closed(&self) {
-        self.held.closed().await;
+        self.link.closed().await;
     }
 
     fn is_open(&self) -> bool {
-        self.held.is_open()
+        self.link.is_open()
     }
 }
 
-/// Returns the connection of a claim that [`stranger`] has made up.
-fn connection_of_stranger(id: ClaimId) -> Option<u64> {
+/// Returns the connection of a claim that [`foreign_claim`] made.
+fn connection_of_foreign_claim(id: ClaimId) -> Option<u64> {
     let (connection, rest) = id.as_bytes().split_first_chunk()?;
     rest.iter().all(|byte| *byte == 0).then(|| u64::from_be_bytes(*connection))
 }
 
-fn stranger(connection: u64) -> ClaimInfo {
+/// Returns a claim for a holder that is another program.
+fn foreign_claim(connection: u64) -> ClaimInfo {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&connection.to_be_bytes());
     ClaimInfo {
@@ -301,9 +302,9 @@ fn stranger(connection: u64) -> ClaimInfo {
 /// The condition that the lock of a row of the table of holders is still its session's.
 const IS_ALIVE: &str = "IS_USED_LOCK(CONVERT(lock_name USING utf8mb4)) = session";
 /// The most names of locks that are reported to have ended with another.
-const BESIDE_MAX: u32 = 1_000;
+const ALSO_RELEASED_MAX: u32 = 1_000;
 /// The longest names of locks that each server takes.
 const MARIADB_MAX_BYTES: usize = 192;
 const MYSQL_MAX_CHARS: usize = 64;
-/// Hexadecimal digits of a digest: as many as there is room for on both.
+/// Hexadecimal digits of a digest: as many as fit on both.
 const DIGITS: usize = MYSQL_MAX_CHARS - "leasehold-".len();

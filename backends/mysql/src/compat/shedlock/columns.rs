@@ -36,19 +36,19 @@ enum Holders {
 }
 
 impl Columns {
-    /// Looks at the table, which is created where it is missing and may be.
+    /// Reads the columns of the table, which is created where it is missing and may be.
     pub(super) async fn ensure(pool: &Pool) -> Result<Columns, Failure> {
-        match Columns::look(pool).await {
+        match Columns::read(pool).await {
             Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
             Err(Refusal::NoTable(_)) => {
                 pool.run(&shedlock_table(&pool.config)).await.map_err(Refusal::into_failure)?;
             }
             found => return found.map_err(Refusal::into_failure),
         }
-        Columns::look(pool).await.map_err(Refusal::into_failure)
+        Columns::read(pool).await.map_err(Refusal::into_failure)
     }
 
-    async fn look(pool: &Pool) -> Result<Columns, Refusal> {
+    async fn read(pool: &Pool) -> Result<Columns, Refusal> {
         let table = pool.config.names.table("");
         let rows = pool.run(&format!("SHOW FULL COLUMNS FROM {table}")).await?;
         let column = |row: &mysql_async::Row| {

@@ -2,7 +2,7 @@
 //!
 //! Ground rules: such a lock is not taken back when its statement fails, so a statement that failed is
 //! followed by one that gives the lock back, and a session of which that is not known is closed. A session
-//! has one user: it is marked by a word when it is opened, is not opened where it has a mark, and each
+//! has one user: it is marked with a name when it is opened, is not opened where it has a mark, and each
 //! statement changes nothing in a session of another mark. A pooler that shares sessions against what was
 //! found out can therefore not make two holders of one lock.
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::session::{
-    Answer, Ask, Capacity, Session, Sessions, Sharing, collision, of_a_stranger,
+    Answer, Capacity, LockRequest, Session, Sessions, Sharing, collision, foreign_holder,
 };
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Effect, Failure, FailureKind, Finding, Note, Profile, Resource,
@@ -22,7 +22,7 @@ use tokio_postgres::types::Type;
 
 use super::holders::{AGAIN, ALIVE, CLAIM, Entry, drawn, evict, evicted, insert};
 use super::key::Key;
-use super::{Base, draw_word};
+use super::{Base, draw_session_name};
 use crate::config::{Create, Names, PostgresConfig};
 use crate::error::Refusal;
 use crate::net::dial::{Link, Sql, only, read};
@@ -57,7 +57,7 @@ impl Sessions for Advisory {
         &self.profile
     }
 
-    fn room(&self) -> Capacity {
+    fn capacity(&self) -> Capacity {
         Capacity::Many
     }
 
@@ -76,33 +76,43 @@ impl Sessions for Advisory {
                 "something is between this client and the server, and nothing was when it connected: connect anew",
             ));
         }
-        let word = draw_word()?;
-        let marked = link.ask(&self.statements.mark, &[&word]).await.map_err(Refusal::into_failure)?;
+        let session_name = draw_session_name()?;
+        let marked =
+            link.query(&self.statements.mark, &[&session_name]).await.map_err(Refusal::into_failure)?;
         if marked.is_empty() {
             return Err(shared());
         }
         let settings = format!(
-            "SET application_name = '{word}'; SET idle_session_timeout = {patience}; SET statement_timeout = {limit}; \
+            "SET application_name = '{session_name}'; SET idle_session_timeout = {patience}; SET statement_timeout = {limit}; \
              SET default_transaction_isolation = 'read committed'; {connection}",
-            patience = self.base.config.sql.patience_of_server().as_millis(),
+            patience = self.base.config.sql.server_timeout().as_millis(),
             limit = self.base.limit().as_millis(),
             connection = self.base.patience("SESSION"),
         );
         link.run(&settings).await.map_err(Refusal::into_failure)?;
         self.base.tidy(&link).await?;
-        Ok(AdvisorySession { link, word, base: self.base.clone(), statements: self.statements.clone() })
+        Ok(AdvisorySession {
+            link,
+            session_name,
+            base: self.base.clone(),
+            statements: self.statements.clone(),
+        })
     }
 
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
-        let holders = self.base.roll.holders(&self.base.pool, resource).await?;
+        let holders = self.base.holders_table.holders(&self.base.pool, resource).await?;
         if !holders.is_empty() {
             return Ok(holders);
         }
-        // Another program may have it, which has no row in our table.
+        // Another program may hold it, which has no row in our table.
         let (wide, one, high, low) = Key::of(resource.as_str()).numbers();
-        let rows = self.base.pool.look(&self.statements.strangers, &[&wide, &one, &high, &low]).await;
+        let rows = self
+            .base
+            .pool
+            .query_retrying(&self.statements.foreign_holders, &[&wide, &one, &high, &low])
+            .await;
         let rows = rows.map_err(Refusal::into_failure)?;
-        rows.iter().map(|row| stranger(read(row, 0)?, read(row, 1)?, read(row, 2)?)).collect()
+        rows.iter().map(|row| foreign_claim(read(row, 0)?, read(row, 1)?, read(row, 2)?)).collect()
     }
 
     async fn list(
@@ -111,16 +121,16 @@ impl Sessions for Advisory {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.base.roll.list(&self.base.pool, prefix, after, limit).await
+        self.base.holders_table.list(&self.base.pool, prefix, after, limit).await
     }
 
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
-        if let Some(pid) = process_of_stranger(claim.id) {
-            return Err(of_a_stranger(&format!("process {pid} of the server")));
+        if let Some(pid) = process_of_foreign_claim(claim.id) {
+            return Err(foreign_holder(&format!("process {pid} of the server")));
         }
         let (wide, one, high, low) = Key::of(claim.resource.as_str()).numbers();
         let (id, name) = (claim.id.to_hex(), claim.resource.as_str());
-        evicted(self.base.pool.ask(&self.statements.evict, &[&id, &name, &wide, &one, &high, &low]).await)
+        evicted(self.base.pool.query(&self.statements.evict, &[&id, &name, &wide, &one, &high, &low]).await)
     }
 
     async fn diagnose(&self, _: Duration) -> Vec<Finding> {
@@ -133,25 +143,28 @@ impl Sessions for Advisory {
 pub(crate) struct AdvisorySession {
     link: Link,
     /// The mark of the server's session: one without it holds nothing of ours.
-    word: String,
+    session_name: String,
     base: Arc<Base>,
     statements: Arc<Statements>,
 }
 
 impl AdvisorySession {
-    async fn take(&self, ask: &Ask<'_>) -> Result<Answer, Refusal> {
-        let Ask { claim, beside, .. } = ask;
+    async fn take(&self, request: &LockRequest<'_>) -> Result<Answer, Refusal> {
+        let LockRequest { claim, sharing, .. } = request;
         let key = Key::of(claim.resource.as_str());
-        let sql = match (beside, claim.share.is_exclusive()) {
+        let sql = match (sharing, claim.share.is_exclusive()) {
             (Sharing::Readers, _) => &self.statements.join,
-            (Sharing::Nobody, true) => &self.statements.take_alone,
-            (Sharing::Nobody, false) => &self.statements.take_shared,
+            (Sharing::None, true) => &self.statements.take_alone,
+            (Sharing::None, false) => &self.statements.take_shared,
         };
         let (entry, (wide, one, high, low)) = (Entry::of(claim, key.text()), key.numbers());
         let Entry { id, name, key, weight, capacity, note } = &entry;
         let answer = self
             .link
-            .ask(sql, &[id, name, key, weight, capacity, note, &wide, &one, &high, &low, &self.word])
+            .query(
+                sql,
+                &[id, name, key, weight, capacity, note, &wide, &one, &high, &low, &self.session_name],
+            )
             .await?;
         let row = only(answer).map_err(Refusal::Failed)?;
         let taken = || -> Result<Answer, Failure> {
@@ -166,14 +179,14 @@ impl AdvisorySession {
         taken().map_err(Refusal::Failed)
     }
 
-    /// Sees to it that a lock is not there whose statement failed.
-    async fn put_back(&self, ask: &Ask<'_>) -> Result<(), Failure> {
-        if ask.beside == Sharing::Readers {
+    /// Releases a lock whose statement failed, in case it was taken.
+    async fn put_back(&self, request: &LockRequest<'_>) -> Result<(), Failure> {
+        if request.sharing == Sharing::Readers {
             return Ok(());
         }
-        let (wide, one, high, low) = Key::of(ask.claim.resource.as_str()).numbers();
-        let sql = self.statements.free(ask.claim.share.is_exclusive(), false);
-        let answer = self.link.ask(sql, &[&wide, &one, &high, &low, &self.word]).await;
+        let (wide, one, high, low) = Key::of(request.claim.resource.as_str()).numbers();
+        let sql = self.statements.free(request.claim.share.is_exclusive(), false);
+        let answer = self.link.query(sql, &[&wide, &one, &high, &low, &self.session_name]).await;
         let answer =
             answer.and_then(|rows| only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed));
         answer.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
@@ -182,9 +195,9 @@ impl AdvisorySession {
 
 #[async_trait]
 impl Session for AdvisorySession {
-    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
+    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
         for is_last in [false, true] {
-            let refusal = match self.take(ask).await {
+            let refusal = match self.take(request).await {
                 Ok(answer) => return Ok(answer),
                 Err(refusal) => refusal,
             };
@@ -193,16 +206,16 @@ impl Session for AdvisorySession {
                 Refusal::Failed(failure) if failure.kind == FailureKind::Foreign => return Err(failure),
                 Refusal::Failed(failure) if failure.effect == Effect::Unknown => return Err(failure),
                 Refusal::LostRace => {
-                    self.put_back(ask).await?;
+                    self.put_back(request).await?;
                     return Ok(Answer::Busy);
                 }
                 Refusal::NoTable(failure) if !is_last && self.base.config.sql.create == Create::Yes => {
                     tracing::warn!(%failure, "a table is gone: inspections no longer show the earlier holders");
-                    self.put_back(ask).await?;
+                    self.put_back(request).await?;
                     crate::sql::schema::restore(&self.base.pool).await?;
                 }
-                Refusal::NoTable(failure) | Refusal::CalledBack(failure) | Refusal::Failed(failure) => {
-                    self.put_back(ask).await?;
+                Refusal::NoTable(failure) | Refusal::Cancelled(failure) | Refusal::Failed(failure) => {
+                    self.put_back(request).await?;
                     return Err(failure);
                 }
             }
@@ -210,14 +223,14 @@ impl Session for AdvisorySession {
         Ok(Answer::Busy)
     }
 
-    async fn unlock(&self, claim: &Claim, beside: Sharing) -> Result<bool, Failure> {
+    async fn unlock(&self, claim: &Claim, sharing: Sharing) -> Result<bool, Failure> {
         let (id, key) = (claim.id.to_hex(), Key::of(claim.resource.as_str()));
         let (wide, one, high, low) = key.numbers();
-        let answer = match beside {
-            Sharing::Readers => self.link.ask(&self.base.roll.strike, &[&id]).await.map(|_| true),
-            Sharing::Nobody => {
+        let answer = match sharing {
+            Sharing::Readers => self.link.query(&self.base.holders_table.delete, &[&id]).await.map(|_| true),
+            Sharing::None => {
                 let sql = self.statements.free(claim.share.is_exclusive(), true);
-                let answer = self.link.ask(sql, &[&wide, &one, &high, &low, &self.word, &id]).await;
+                let answer = self.link.query(sql, &[&wide, &one, &high, &low, &self.session_name, &id]).await;
                 answer.and_then(|rows| only(rows).and_then(|row| in_ours(&row)).map_err(Refusal::Failed))
             }
         };
@@ -225,7 +238,7 @@ impl Session for AdvisorySession {
     }
 
     async fn ping(&self) -> Result<(), Failure> {
-        let answer = self.link.ask(&self.statements.is_ours, &[&self.word]).await;
+        let answer = self.link.query(&self.statements.is_ours, &[&self.session_name]).await;
         only(answer.map_err(Refusal::into_failure)?).and_then(|row| in_ours(&row)).map(drop)
     }
 
@@ -252,7 +265,7 @@ struct Statements {
     free_shared: Sql,
     put_back_alone: Sql,
     put_back_shared: Sql,
-    strangers: Sql,
+    foreign_holders: Sql,
     evict: Sql,
     mark: Sql,
     is_ours: Sql,
@@ -290,9 +303,9 @@ impl Statements {
             free_shared: free("free_shared", "pg_advisory_unlock_shared"),
             put_back_alone: put_back("put_back_alone", "pg_advisory_unlock"),
             put_back_shared: put_back("put_back_shared", "pg_advisory_unlock_shared"),
-            strangers: Sql {
-                name: "strangers",
-                text: format!("{STRANGERS} AND {} ORDER BY k.pid LIMIT 100", is_of_key(1)),
+            foreign_holders: Sql {
+                name: "foreign_holders",
+                text: format!("{FOREIGN_HOLDERS} AND {} ORDER BY k.pid LIMIT 100", is_of_key(1)),
                 types: KEY,
             },
             evict: Sql {
@@ -308,7 +321,7 @@ impl Statements {
             },
             mark: Sql {
                 name: "mark_session",
-                text: format!("SELECT set_config({MARK}, $1, false) WHERE {WORD} = ''::text"),
+                text: format!("SELECT set_config({MARK}, $1, false) WHERE {CURRENT_MARK} = ''::text"),
                 types: &[Type::TEXT],
             },
             is_ours: Sql {
@@ -349,7 +362,7 @@ fn take(names: &Names, lock: &str, clear: &str) -> String {
 
 /// Returns the condition that the session has the mark of this parameter.
 fn is_ours(parameter: usize) -> String {
-    format!("{WORD} = ${parameter}")
+    format!("{CURRENT_MARK} = ${parameter}")
 }
 
 /// Reads the first column of a statement that answers nothing in a session of another mark.
@@ -367,13 +380,14 @@ fn shared() -> Failure {
     )
 }
 
-/// Returns the process of a claim that [`stranger`] has made up.
-fn process_of_stranger(id: ClaimId) -> Option<i32> {
+/// Returns the process of a claim that [`foreign_claim`] made.
+fn process_of_foreign_claim(id: ClaimId) -> Option<i32> {
     let (pid, rest) = id.as_bytes().split_first_chunk()?;
     rest.iter().all(|byte| *byte == 0).then(|| i32::from_be_bytes(*pid))
 }
 
-fn stranger(pid: i32, mode: &str, application: &str) -> Result<ClaimInfo, Failure> {
+/// Returns a claim for a holder that is another program.
+fn foreign_claim(pid: i32, mode: &str, application: &str) -> Result<ClaimInfo, Failure> {
     let mut id = [0; 16];
     id[..4].copy_from_slice(&pid.to_be_bytes());
     Ok(ClaimInfo {
@@ -407,12 +421,12 @@ const FREE: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4, Type::TE
 /// The setting that marks a session. No server reports its changes, so no pooler carries it from one
 /// session to another.
 const MARK: &str = "'leasehold.session'::text";
-const WORD: &str = "coalesce(current_setting('leasehold.session'::text, true), ''::text)";
+const CURRENT_MARK: &str = "coalesce(current_setting('leasehold.session'::text, true), ''::text)";
 
 const KEY: &[Type] = &[Type::BOOL, Type::INT8, Type::INT4, Type::INT4];
 
-/// Processes that hold a key and are none of leasehold's.
-const STRANGERS: &str = "SELECT k.pid, k.mode, a.application_name FROM pg_catalog.pg_locks k \
+/// The processes that hold a key and are not leasehold's.
+const FOREIGN_HOLDERS: &str = "SELECT k.pid, k.mode, a.application_name FROM pg_catalog.pg_locks k \
     JOIN pg_catalog.pg_stat_activity a USING (pid) WHERE a.application_name NOT LIKE 'leasehold %'";
 
 /// Returns the condition that a lock `k` of the server is held, and is of the key whose four parameters

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_backend::session::{Answer, Ask, Capacity, Session, Sessions, Sharing};
+use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, Sessions, Sharing};
 use leasehold_core::{Claim, ClaimInfo, Failure, Finding, Profile, Resource, ResourceSummary, WaitMode};
 use tokio::sync::{Mutex, watch};
 use tokio_postgres::types::Type;
 
 use super::holders::{Entry, evict, evicted};
-use super::{Base, draw_word, process};
+use super::{Base, draw_session_name, process};
 use crate::config::{Create, Names, PostgresConfig};
 use crate::error::Refusal;
 use crate::net::dial::{Link, Sql, only, read};
@@ -48,7 +48,7 @@ impl Sessions for ForUpdate {
         &self.profile
     }
 
-    fn room(&self) -> Capacity {
+    fn capacity(&self) -> Capacity {
         Capacity::One { sessions: self.base.config.sql.transactions, option: "transactions=" }
     }
 
@@ -63,12 +63,13 @@ impl Sessions for ForUpdate {
     async fn open(&self) -> Result<RowSession, Failure> {
         let link = self.base.dial().await?;
         let (base, statements) = (self.base.clone(), self.statements.clone());
-        let (pid, call, calling) = (AtomicI32::new(0), watch::Sender::new(Call::None), Mutex::default());
-        Ok(RowSession { link, base, statements, pid, call, calling })
+        let (pid, cancelling) = (AtomicI32::new(0), Mutex::default());
+        let request = watch::Sender::new(RequestState::Idle);
+        Ok(RowSession { link, base, statements, pid, request, cancelling })
     }
 
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
-        self.base.roll.holders(&self.base.pool, resource).await
+        self.base.holders_table.holders(&self.base.pool, resource).await
     }
 
     async fn list(
@@ -77,17 +78,17 @@ impl Sessions for ForUpdate {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.base.roll.list(&self.base.pool, prefix, after, limit).await
+        self.base.holders_table.list(&self.base.pool, prefix, after, limit).await
     }
 
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
         let (id, name) = (claim.id.to_hex(), claim.resource.as_str());
-        evicted(self.base.pool.ask(&self.statements.evict, &[&id, &name]).await)
+        evicted(self.base.pool.query(&self.statements.evict, &[&id, &name]).await)
     }
 
     async fn diagnose(&self, _: Duration) -> Vec<Finding> {
         let mut findings = crate::backend::diagnose::of_sessions(&self.base.server, &self.base.pool).await;
-        findings.extend(self.room().cost(crate::backend::diagnose::connections(&self.base.pool).await));
+        findings.extend(self.capacity().cost(crate::backend::diagnose::connections(&self.base.pool).await));
         findings
     }
 }
@@ -100,68 +101,68 @@ pub(crate) struct RowSession {
     statements: Arc<Statements>,
     /// The server's process while there is a transaction, else 0.
     pid: AtomicI32,
-    call: watch::Sender<Call>,
+    request: watch::Sender<RequestState>,
     /// Taken while the server is asked to end a statement: no other may begin then, or it would be the one
     /// that ends.
-    calling: Mutex<()>,
+    cancelling: Mutex<()>,
 }
 
-/// The way to end a question.
+/// The state of a request, which decides how to cancel it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
-    /// No call.
-    None,
-    /// A call is to be noted.
-    Noted,
-    /// The server is to be asked.
-    Sent,
-    /// A call was noted, and will be heeded.
-    Heeded,
+enum RequestState {
+    /// No request is under way.
+    Idle,
+    /// No statement waits in the server: the client itself notes that the request is cancelled.
+    Local,
+    /// A statement may wait in the server, which has to be asked to cancel it.
+    InServer,
+    /// The request was cancelled, and ends before its next statement.
+    Cancelled,
 }
 
 impl RowSession {
     /// Begins a transaction, locks the row, and enters the holder.
-    async fn take(&self, ask: &Ask<'_>) -> Result<Taking, Refusal> {
-        let word = draw_word().map_err(Refusal::Failed)?;
-        let limit = self.base.limit() + ask.wait;
+    async fn take(&self, request: &LockRequest<'_>) -> Result<Taking, Refusal> {
+        let session_name = draw_session_name().map_err(Refusal::Failed)?;
+        let limit = self.base.limit() + request.wait;
         let begin = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL application_name = '{word}'; \
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL application_name = '{session_name}'; \
              SET LOCAL lock_timeout = {wait}; SET LOCAL statement_timeout = {limit}; {connection}",
-            wait = ask.wait.as_millis(),
+            wait = request.wait.as_millis(),
             limit = limit.as_millis(),
             connection = self.base.patience("LOCAL"),
         );
         self.link.run(&begin).await?;
-        if !self.move_on(Call::Sent) {
+        if !self.advance(RequestState::InServer) {
             return Err(Refusal::LostRace);
         }
-        let name = ask.claim.resource.as_str();
-        let sql = self.statements.lock(ask.claim.share.is_exclusive(), ask.wait.is_zero());
-        let answer = self.link.ask_within(sql, &[&name], ask.wait).await;
-        _ = self.move_on(Call::Noted);
-        drop(self.calling.lock().await);
+        let name = request.claim.resource.as_str();
+        let sql = self.statements.lock(request.claim.share.is_exclusive(), request.wait.is_zero());
+        let answer = self.link.query_within(sql, &[&name], request.wait).await;
+        _ = self.advance(RequestState::Local);
+        drop(self.cancelling.lock().await);
         let rows = answer?;
         let Some(row) = rows.first() else { return Ok(Taking::NoRow) };
         let pid: i32 = read(row, 0).map_err(Refusal::Failed)?;
         self.pid.store(pid, Ordering::SeqCst);
-        let Entry { id, name, key, weight, capacity, note } = Entry::of(ask.claim, String::new());
+        let Entry { id, name, key, weight, capacity, note } = Entry::of(request.claim, String::new());
         let entering = [&id as &(dyn tokio_postgres::types::ToSql + Sync), &name, &key, &weight, &capacity];
         let mut entering = entering.to_vec();
-        entering.extend([&note as &(dyn tokio_postgres::types::ToSql + Sync), &word, &pid]);
+        entering.extend([&note as &(dyn tokio_postgres::types::ToSql + Sync), &session_name, &pid]);
         // From another connection, whose transaction ends with the statement.
-        let rows = self.base.pool.ask(&self.base.roll.enter, &entering).await?;
+        let rows = self.base.pool.query(&self.base.holders_table.enter, &entering).await?;
         let row = only(rows).map_err(Refusal::Failed)?;
         Ok(Taking::Taken(Answer::Taken(Some(fence(&row, 0).map_err(Refusal::Failed)?))))
     }
 
-    /// Asks once, with what has to be made first.
-    async fn lock_once(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
+    /// Requests the lock once, and creates what is missing first.
+    async fn lock_once(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
         for _ in 0..MAX_TRIES {
-            let refusal = match self.take(ask).await {
+            let refusal = match self.take(request).await {
                 Ok(Taking::Taken(answer)) => return Ok(answer),
                 Ok(Taking::NoRow) => {
                     self.end().await?;
-                    if !self.make_row(ask.claim).await? {
+                    if !self.make_row(request.claim).await? {
                         return Ok(Answer::Busy);
                     }
                     continue;
@@ -170,7 +171,7 @@ impl RowSession {
             };
             match refusal {
                 Refusal::Failed(failure) if !self.link.is_open() => return Err(failure),
-                Refusal::LostRace | Refusal::CalledBack(_) => {
+                Refusal::LostRace | Refusal::Cancelled(_) => {
                     self.end().await?;
                     return Ok(Answer::Busy);
                 }
@@ -188,12 +189,12 @@ impl RowSession {
         Ok(Answer::Busy)
     }
 
-    /// Continues with the next part of a request; `false` if the request was called back.
-    fn move_on(&self, call: Call) -> bool {
-        self.call.send_if_modified(|present| {
-            let wanted = *present != Call::Heeded;
+    /// Moves the request on to this state; `false` if it was cancelled.
+    fn advance(&self, next: RequestState) -> bool {
+        self.request.send_if_modified(|present| {
+            let wanted = *present != RequestState::Cancelled;
             if wanted {
-                *present = call;
+                *present = next;
             }
             wanted
         })
@@ -203,14 +204,14 @@ impl RowSession {
     async fn end(&self) -> Result<(), Failure> {
         self.pid.store(0, Ordering::SeqCst);
         let ended = self.link.run("ROLLBACK").await;
-        // Nobody knows whether the row is still locked.
+        // It is not known whether the row is still locked.
         ended.map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
     }
 
     /// Makes the row; `false` where a transaction that is still open has made it.
     async fn make_row(&self, claim: &Claim) -> Result<bool, Failure> {
         let name = claim.resource.as_str();
-        match self.base.pool.ask(&self.statements.make, &[&name]).await {
+        match self.base.pool.query(&self.statements.make, &[&name]).await {
             Ok(_) => Ok(true),
             Err(Refusal::LostRace) => Ok(false),
             Err(refusal) => Err(refusal.into_failure()),
@@ -220,18 +221,18 @@ impl RowSession {
 
 #[async_trait]
 impl Session for RowSession {
-    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
-        let _asking = Asking::begin(&self.call);
+    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+        let _request = RequestScope::begin(&self.request);
         if self.link.is_direct {
-            return self.lock_once(ask).await;
+            return self.lock_once(request).await;
         }
-        let mut left = ask.wait;
+        let mut left = request.wait;
         // At least once, and at most as often as there are slices in the wait.
         loop {
             let wait = left.min(SLICE);
             left = left.saturating_sub(SLICE);
-            let answer = self.lock_once(&Ask { wait, ..*ask }).await?;
-            if answer != Answer::Busy || left.is_zero() || *self.call.borrow() == Call::Heeded {
+            let answer = self.lock_once(&LockRequest { wait, ..*request }).await?;
+            if answer != Answer::Busy || left.is_zero() || *self.request.borrow() == RequestState::Cancelled {
                 return Ok(answer);
             }
         }
@@ -240,10 +241,9 @@ impl Session for RowSession {
     async fn unlock(&self, claim: &Claim, _: Sharing) -> Result<bool, Failure> {
         let had_it = self.pid.load(Ordering::SeqCst) != 0;
         self.end().await?;
-        // The row counts no longer, since the transaction is over; the next task clears it away if this
-        // fails.
+        // The row counts no longer, since the transaction is over; the next task removes it if this fails.
         let id = claim.id.to_hex();
-        if let Err(refusal) = self.base.pool.ask(&self.base.roll.strike, &[&id]).await {
+        if let Err(refusal) = self.base.pool.query(&self.base.holders_table.delete, &[&id]).await {
             tracing::debug!(failure = %refusal.into_failure(), "the row of a lock that was released is left");
         }
         Ok(had_it)
@@ -258,22 +258,23 @@ impl Session for RowSession {
     }
 
     async fn cancel(&self) {
-        let mut call = self.call.subscribe();
+        let mut request = self.request.subscribe();
         let mut pause = FIRST_PAUSE;
         // Until the request is over; the caller limits that.
         loop {
-            let calling = self.calling.lock().await;
-            let present = *self.call.borrow();
+            let cancelling = self.cancelling.lock().await;
+            let present = *self.request.borrow();
             match present {
-                Call::None => return,
-                Call::Noted | Call::Heeded => _ = self.move_on(Call::Heeded),
-                // It heeds the call when its slice of time is over.
-                Call::Sent if !self.link.is_direct => _ = self.move_on(Call::Heeded),
-                // A word that comes before the statement has begun is not heard, so it is said again.
-                Call::Sent => self.link.cancel(&self.base.config).await,
+                RequestState::Idle => return,
+                RequestState::Local | RequestState::Cancelled => _ = self.advance(RequestState::Cancelled),
+                // The request ends when its slice of time is over.
+                RequestState::InServer if !self.link.is_direct => _ = self.advance(RequestState::Cancelled),
+                // A cancellation that arrives before the statement has begun has no effect, so it is
+                // repeated.
+                RequestState::InServer => self.link.cancel(&self.base.config).await,
             }
-            drop(calling);
-            let over = call.wait_for(|call| *call == Call::None);
+            drop(cancelling);
+            let over = request.wait_for(|state| *state == RequestState::Idle);
             if tokio::time::timeout(pause, over).await.is_ok() {
                 return;
             }
@@ -295,19 +296,19 @@ enum Taking {
     NoRow,
 }
 
-/// A question, until it is dropped.
-struct Asking<'a>(&'a watch::Sender<Call>);
+/// The scope of a request, which ends when it is dropped.
+struct RequestScope<'a>(&'a watch::Sender<RequestState>);
 
-impl<'a> Asking<'a> {
-    fn begin(call: &'a watch::Sender<Call>) -> Asking<'a> {
-        call.send_replace(Call::Noted);
-        Asking(call)
+impl<'a> RequestScope<'a> {
+    fn begin(request: &'a watch::Sender<RequestState>) -> RequestScope<'a> {
+        request.send_replace(RequestState::Local);
+        RequestScope(request)
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for RequestScope<'_> {
     fn drop(&mut self) {
-        self.0.send_replace(Call::None);
+        self.0.send_replace(RequestState::Idle);
     }
 }
 
@@ -337,7 +338,7 @@ impl Statements {
             "WITH s AS MATERIALIZED (SELECT set_config('lock_timeout', '{MAKING}', true) AS limited) \
              INSERT INTO {rows} (name) SELECT $1 FROM s WHERE limited IS NOT NULL ON CONFLICT DO NOTHING"
         );
-        // The word is of one transaction, which has the lock of one claim as long as it is open.
+        // The name is of one transaction, which has the lock of one claim as long as it is open.
         let evict = evict(names, "true");
         Statements {
             locks,
@@ -351,12 +352,12 @@ impl Statements {
     }
 }
 
-/// Tries of one question whose row or table is not there yet.
+/// Tries of one request whose row or table does not exist yet.
 const MAX_TRIES: u32 = 3;
 /// The time for which a statement waits in the server where a pooler is in between: some versions of
 /// PgBouncer end with all their connections when a statement is cancelled.
 const SLICE: Duration = Duration::from_millis(200);
-/// Milliseconds for which the making of a row waits for another transaction that has made it.
+/// Milliseconds for which the creation of a row waits for another transaction that has created it.
 const MAKING: u32 = 100;
 /// The pause between two attempts to cancel a waiting statement; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(40);

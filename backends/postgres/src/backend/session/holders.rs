@@ -1,7 +1,7 @@
-//! The table of holders: a row beside each lock, for onlookers.
+//! The table of holders: a row for each lock, for inspection.
 //!
-//! Ground rules: the lock decides, and a row only informs. A row counts while the session lives whose word
-//! it has; rows that outlived their session are cleared away by the next client.
+//! Ground rules: the lock decides, and a row only informs. A row counts while the session lives whose name it
+//! has; rows that outlived their session are removed by the next client.
 
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Effect, Failure, FailureKind, Note, Resource, ResourceSummary, Share,
@@ -22,7 +22,7 @@ use crate::sql::statements::{NOW, epoch};
 pub(crate) struct HoldersTable {
     /// Enters a claim of another session, and draws its fence.
     pub(crate) enter: Sql,
-    pub(crate) strike: Sql,
+    pub(crate) delete: Sql,
     holders: Sql,
     list: Sql,
     clear: Sql,
@@ -58,7 +58,7 @@ impl HoldersTable {
                     Type::INT4,
                 ],
             ),
-            strike: sql("strike", format!("DELETE FROM {held} WHERE claim = $1"), &[Type::TEXT]),
+            delete: sql("delete_holder", format!("DELETE FROM {held} WHERE claim = $1"), &[Type::TEXT]),
             holders: sql(
                 "holders",
                 format!(
@@ -100,15 +100,15 @@ impl HoldersTable {
     /// highest epoch is noted, above which a restore in another cluster continues. The counter of fences is
     /// raised to the clock, which it falls behind where an older copy of it was put back.
     pub(crate) async fn tidy(&self, link: &Link) -> Result<(), Refusal> {
-        link.ask(&self.mark, &[]).await?;
+        link.query(&self.mark, &[]).await?;
         match link.run(&self.raise).await {
             Err(Refusal::Failed(failure)) if failure.kind == FailureKind::Denied => {
                 tracing::warn!(%failure, "the counter of fences is not raised to the clock");
             }
             answer => answer?,
         }
-        match link.ask(&self.clear, &[]).await {
-            // Somebody else clears away just now.
+        match link.query(&self.clear, &[]).await {
+            // Another client removes rows just now.
             Err(Refusal::LostRace) => Ok(()),
             answer => answer.map(drop),
         }
@@ -117,8 +117,8 @@ impl HoldersTable {
     /// Reads the holders, in the order of grants.
     pub(crate) async fn holders(&self, pool: &Pool, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         let name = resource.as_str();
-        let rows = pool.look(&self.holders, &[&name]).await.map_err(Refusal::into_failure)?;
-        rows.iter().map(|row| standing(row, resource)).collect()
+        let rows = pool.query_retrying(&self.holders, &[&name]).await.map_err(Refusal::into_failure)?;
+        rows.iter().map(|row| claim_info(row, resource)).collect()
     }
 
     /// Reads which resources are held.
@@ -131,7 +131,7 @@ impl HoldersTable {
     ) -> Result<Vec<ResourceSummary>, Failure> {
         let (after, end) = (after.map_or("", Resource::as_str), end_of(prefix));
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = pool.look(&self.list, &[&prefix, &after, &end, &limit]).await;
+        let rows = pool.query_retrying(&self.list, &[&prefix, &after, &end, &limit]).await;
         let mut summaries = Vec::new();
         for row in &rows.map_err(Refusal::into_failure)? {
             // What has no name of ours is not ours.
@@ -147,14 +147,14 @@ impl HoldersTable {
 /// fulfils the condition. It answers whether the session has ended, and what else it held; no row where
 /// there is none.
 ///
-/// The session is known by its word, which no other ever has, and not by its number alone.
+/// The session is known by its name, which no other ever has, and not by its number alone.
 pub(crate) fn evict(names: &Names, holds: &str) -> String {
     let held = names.table("_held");
     format!(
         "WITH it AS MATERIALIZED (SELECT h.pid, h.session FROM {held} h \
          WHERE h.claim = $1 AND h.name = $2 AND {ALIVE} AND {holds}), \
          beside AS MATERIALIZED (SELECT ARRAY(SELECT DISTINCT o.name FROM {held} o JOIN it USING (pid, session) \
-         WHERE o.claim <> $1 ORDER BY o.name LIMIT {BESIDE_MAX}) AS names) \
+         WHERE o.claim <> $1 ORDER BY o.name LIMIT {ALSO_RELEASED_MAX}) AS names) \
          SELECT pg_catalog.pg_terminate_backend(it.pid, {EVICTING}), beside.names FROM it, beside"
     )
 }
@@ -164,7 +164,7 @@ pub(crate) fn evicted(answer: Result<Vec<Row>, Refusal>) -> Result<Option<Vec<Re
     let overdue = "the server accepted the request, and did not end the connection in time";
     let rows = answer.map_err(|refusal| match refusal {
         // The caller that waits for the end of a session has asked it to end.
-        Refusal::CalledBack(_) => Failure::unanswered(overdue),
+        Refusal::Cancelled(_) => Failure::unanswered(overdue),
         refusal => refusal.into_failure(),
     });
     let rows = rows.map_err(|failure| match failure.kind {
@@ -236,8 +236,8 @@ pub(crate) const CLAIM: &str = "$1, $2, $3, $4, $5, $6";
 pub(crate) const AGAIN: &str = "ON CONFLICT (claim) DO UPDATE SET session = excluded.session, pid = excluded.pid, \
                                 epoch = excluded.epoch, seq = excluded.seq, since = clock_timestamp()";
 
-/// The condition that the session of a row lives. Its word is drawn at random, because numbers of processes
-/// come again.
+/// The condition that the session of a row lives. Its name is drawn at random, because process ids are used
+/// again.
 pub(crate) const ALIVE: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.pid = h.pid \
                                 AND a.application_name = h.session)";
 
@@ -246,12 +246,12 @@ pub(crate) const ALIVE: &str = "EXISTS (SELECT FROM pg_catalog.pg_stat_activity 
 const EVICTING: u32 = 2_000;
 
 /// The most names of locks that are reported to have ended with another.
-const BESIDE_MAX: u32 = 1_000;
+const ALSO_RELEASED_MAX: u32 = 1_000;
 
 /// Rows that are cleared away at a time.
 const CLEARED_MAX: u32 = 500;
 
-fn standing(row: &Row, resource: &Resource) -> Result<ClaimInfo, Failure> {
+fn claim_info(row: &Row, resource: &Resource) -> Result<ClaimInfo, Failure> {
     let unreadable = || {
         let text = format!("the table of holders has a row for {resource:?} that is not ours");
         Failure::new(FailureKind::Foreign, Effect::None, text)

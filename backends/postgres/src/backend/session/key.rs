@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn digits_stand_for_themselves() {
+    fn hexadecimal_digits_are_used_unchanged() {
         assert_eq!(Key::of("00000000000000ff"), Key::One(255));
         assert_eq!(Key::of("ffffffffffffffff"), Key::One(-1));
         assert_eq!(Key::of("00000001,ffffffff"), Key::Two(1, -1));

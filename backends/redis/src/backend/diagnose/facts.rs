@@ -264,7 +264,7 @@ pub(super) fn judge_cluster(text: &str) -> Finding {
     Finding::new("cluster", Severity::Good, found)
 }
 
-/// Returns the seconds since a replica was last heard of, from
+/// Returns the seconds since the last message of a replica, from
 /// `ip=…,port=…,state=online,offset=…,lag=1`.
 fn lag(line: &str) -> Option<u64> {
     line.split(',').find_map(|field| field.strip_prefix("lag="))?.parse().ok()

@@ -11,9 +11,9 @@ use redis::Value;
 
 use crate::protocol::reply::{not_understood, read};
 
-/// Reads what the server remembers of itself.
-pub(super) fn memory(answer: Value) -> Result<MemberState, Failure> {
-    parse_memory(&texts(answer)?).ok_or_else(not_understood)
+/// Reads the state that the server remembers of itself.
+pub(super) fn member_state(answer: Value) -> Result<MemberState, Failure> {
+    parse_state(&texts(answer)?).ok_or_else(not_understood)
 }
 
 /// Reads the answer to the first round.
@@ -22,8 +22,8 @@ pub(super) fn answer(answer: Value) -> Result<Answer, Failure> {
 }
 
 /// Reads the state of a resource.
-pub(super) fn sight(answer: Value) -> Result<MemberView, Failure> {
-    parse_sight(&texts(answer)?).ok_or_else(not_understood)
+pub(super) fn member_view(answer: Value) -> Result<MemberView, Failure> {
+    parse_view(&texts(answer)?).ok_or_else(not_understood)
 }
 
 /// Writes epoch and number as a member stores them.
@@ -37,7 +37,7 @@ pub(super) fn texts(answer: Value) -> Result<Vec<String>, Failure> {
     Ok(bytes.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
 }
 
-fn parse_memory(texts: &[String]) -> Option<MemberState> {
+fn parse_state(texts: &[String]) -> Option<MemberState> {
     let [run, since, mark, us, ..] = texts else { return None };
     let mark = match mark.as_str() {
         "" => None,
@@ -51,13 +51,13 @@ fn parse_memory(texts: &[String]) -> Option<MemberState> {
 }
 
 fn parse_answer(texts: &[String]) -> Option<Answer> {
-    let memory = parse_memory(texts)?;
+    let memory = parse_state(texts)?;
     let vote = match texts.get(4..)? {
-        [word, last, fence] if word == "yours" => {
+        [kind, last, fence] if kind == "yours" => {
             let fence = if fence.is_empty() { None } else { Some(parse_fence(fence)?) };
             Vote::Yours { last: parse_fence(last)?, fence }
         }
-        [word, granted, left, listeners] if word == "theirs" => Vote::Theirs {
+        [kind, granted, left, listeners] if kind == "theirs" => Vote::Theirs {
             granted: !granted.is_empty(),
             ends_in: Duration::from_millis(left.parse().ok()?),
             listeners: listeners.parse().ok()?,
@@ -67,7 +67,7 @@ fn parse_answer(texts: &[String]) -> Option<Answer> {
     Some(Answer { memory, vote })
 }
 
-fn parse_sight(texts: &[String]) -> Option<MemberView> {
+fn parse_view(texts: &[String]) -> Option<MemberView> {
     let (last, holder) = texts.split_first()?;
     let holder = match holder {
         [] => None,
@@ -93,36 +93,36 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn words(text: &str) -> Vec<String> {
+    fn split(text: &str) -> Vec<String> {
         text.split('|').map(str::to_owned).collect()
     }
 
     #[test]
     fn answers_of_the_first_round_are_read() {
-        let answer = parse_answer(&words("ab||5 ab|1800000000000000|yours|5 3|")).unwrap();
+        let answer = parse_answer(&split("ab||5 ab|1800000000000000|yours|5 3|")).unwrap();
         assert_eq!(answer.memory.armed(), Some(5));
         assert_eq!(answer.vote, Vote::Yours { last: Fence::new(5, 3, 0), fence: None });
-        let answer = parse_answer(&words("ab|7||1800000000000000|theirs|granted|20|4")).unwrap();
+        let answer = parse_answer(&split("ab|7||1800000000000000|theirs|granted|20|4")).unwrap();
         assert_eq!((answer.memory.mark, answer.memory.unarmed_since), (None, Some(7)));
         let ends_in = Duration::from_millis(20);
         assert_eq!(answer.vote, Vote::Theirs { granted: true, ends_in, listeners: 4 });
         for bad in ["", "ab|7||1", "ab|x||1|yours|5 3|", "ab|7||1|yours|5|", "ab|7||1|theirs|granted|-2|4"] {
-            assert_eq!(parse_answer(&words(bad)), None, "{bad}");
+            assert_eq!(parse_answer(&split(bad)), None, "{bad}");
         }
     }
 
     #[test]
     fn a_lock_is_shown() {
         let text = format!("5 3|{}|5 3|1800|a note|900", "0a".repeat(16));
-        let seen = parse_sight(&words(&text)).unwrap().holder.unwrap();
+        let seen = parse_view(&split(&text)).unwrap().holder.unwrap();
         assert_eq!((seen.fence, seen.since_unix_ms), (Some(Fence::new(5, 3, 0)), Some(1800)));
-        assert_eq!(parse_sight(&words("0 0")).unwrap().holder, None);
+        assert_eq!(parse_view(&split("0 0")).unwrap().holder, None);
     }
 
     proptest! {
         #[test]
         fn nothing_that_is_answered_panics(texts in proptest::collection::vec(".{0,20}", 0..10)) {
-            let read = (parse_memory(&texts), parse_answer(&texts), parse_sight(&texts));
+            let read = (parse_state(&texts), parse_answer(&texts), parse_view(&texts));
             prop_assert!(texts.len() >= 4 || read.0.is_none());
         }
     }

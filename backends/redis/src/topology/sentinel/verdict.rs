@@ -102,7 +102,7 @@ impl<'a> Verdict<'a> {
     }
 
     /// Returns the primary of the newest epoch that any Sentinel has seen.
-    pub(super) fn reach(self) -> Result<Named, Failure> {
+    pub(super) fn decide(self) -> Result<Named, Failure> {
         if !self.has_majority() {
             return Err(self.failure(format!("fewer than {} name it", self.asked / 2 + 1)));
         }
@@ -122,9 +122,9 @@ impl<'a> Verdict<'a> {
         self.answers.iter().filter_map(|(_, answer)| answer.as_ref().ok())
     }
 
-    /// Describes what is wrong, and what each Sentinel said.
+    /// Describes what is wrong, and the answer of each Sentinel.
     fn failure(&self, wrong: String) -> Failure {
-        let said: Vec<String> = self
+        let reports: Vec<String> = self
             .answers
             .iter()
             .map(|(host, answer)| match answer {
@@ -138,7 +138,7 @@ impl<'a> Verdict<'a> {
             })
             .chain((self.answers.len() < self.asked).then(|| "others did not answer in time".to_owned()))
             .collect();
-        let text = format!("no primary of {} is known, since {wrong}: {}", self.name, said.join("; "));
+        let text = format!("no primary of {} is known, since {wrong}: {}", self.name, reports.join("; "));
         // A refusal that all of them share will not pass; else a missing Sentinel may come back.
         let failures: Vec<_> = self.answers.iter().filter_map(|(_, answer)| answer.as_ref().err()).collect();
         let kind = match failures.first() {
@@ -178,7 +178,7 @@ mod tests {
         for (number, answer) in answers.into_iter().enumerate() {
             verdict.add(host(&format!("s{number}")), answer);
         }
-        verdict.reach().map(|named| (named.host.name, named.epoch))
+        verdict.decide().map(|named| (named.host.name, named.epoch))
     }
 
     fn wrong(answers: Vec<Result<Answer, Failure>>) -> String {
@@ -202,7 +202,7 @@ mod tests {
         assert!(wrong(vec![named("a", 1), silent()]).contains("fewer than 2"));
         let mut cut_short = Verdict::new("jobs", 3);
         cut_short.add(host("s"), named("a", 1));
-        assert!(cut_short.reach().unwrap_err().detail().contains("others did not answer in time"));
+        assert!(cut_short.decide().unwrap_err().detail().contains("others did not answer in time"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Listens to one Sentinel: the first one that announces a new primary ends the old view.
 //!
-//! A message is a hint only. It has an address and no epoch, and may be late; so it makes the view
-//! doubtful, and nothing more.
+//! A message is a hint only. It has an address and no epoch, and may be late; so it ends the
+//! view, and nothing more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,37 +40,37 @@ const SWITCHED: &str = "+switch-master";
 async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
     let Some(sentinel) = shared.sentinels.get(number) else { return std::future::pending().await };
     let limit = shared.config.timeout;
-    let (mut ears, _) = PubSubConn::open(&sentinel.dialer, ChannelScope::Everywhere).await?;
+    let (mut conn, _) = PubSubConn::open(&sentinel.dialer, ChannelScope::Everywhere).await?;
     let failed = |reason: String| Failure::unavailable(format!("{}: {reason}", sentinel.host));
-    ears.subscribe(vec![SWITCHED.to_owned()]).await.map_err(|error| failed(error.to_string()))?;
-    match tokio::time::timeout(limit, ears.hear()).await {
+    conn.subscribe(vec![SWITCHED.to_owned()]).await.map_err(|error| failed(error.to_string()))?;
+    match tokio::time::timeout(limit, conn.recv()).await {
         Ok(Some(PubSubEvent::Subscribed(_))) => {}
         Ok(Some(PubSubEvent::Refused { reason, .. })) => return Err(failed(reason)),
         _ => return Err(failed("it did not let anybody listen".to_owned())),
     }
-    // Messages that it sent without a listener would go unheard.
+    // Messages that it sent before the subscription were missed.
     if let Ok(answer) = shared.ask_one(sentinel, limit).await
         && let Some(named) = answer.settled()
         && shared.named().as_ref().is_some_and(|newest| newest.epoch < named.epoch)
     {
-        shared.heard_of(&named.host);
+        shared.invalidate_unless(&named.host);
     }
     let mut ping = tokio::time::interval_at(timer::after(PING), PING);
     loop {
-        let overdue = ears.overdue_at();
+        let overdue = conn.overdue_at();
         tokio::select! {
-            heard = ears.hear() => match heard {
+            event = conn.recv() => match event {
                 Some(PubSubEvent::Message { payload, .. }) => {
                     if let Some(host) = switched_to(&payload, &shared.group.name) {
-                        shared.heard_of(&host);
+                        shared.invalidate_unless(&host);
                     }
                 }
-                Some(PubSubEvent::Subscribed(_) | PubSubEvent::Alive) => {}
+                Some(PubSubEvent::Subscribed(_) | PubSubEvent::Pong) => {}
                 Some(PubSubEvent::Ended { .. } | PubSubEvent::Refused { .. }) | None => return Ok(()),
             },
             () = timer::at(overdue) => return Ok(()),
             _ = ping.tick() => {
-                if ears.ping().await.is_err() {
+                if conn.ping().await.is_err() {
                     return Ok(());
                 }
             }
@@ -83,9 +83,9 @@ async fn listen(shared: &Shared, number: usize) -> Result<(), Failure> {
 fn switched_to(payload: &[u8], name: &str) -> Option<Host> {
     let text = std::str::from_utf8(payload).ok()?;
     // Names may hold spaces, addresses do not.
-    let mut words = text.rsplit(' ');
-    let (port, host) = (words.next()?.parse().ok()?, words.next()?);
-    let rest = words.rev().collect::<Vec<_>>();
+    let mut parts = text.rsplit(' ');
+    let (port, host) = (parts.next()?.parse().ok()?, parts.next()?);
+    let rest = parts.rev().collect::<Vec<_>>();
     let (_, own) = rest.split_last().and_then(|(_, rest)| rest.split_last())?;
     (own.join(" ") == name).then(|| Host { name: host.to_owned(), port })
 }

@@ -1,4 +1,4 @@
-//! Acquisition of a claim: seize what is free, else queue, and look again when it is worth it.
+//! Acquisition of a claim: seize what is free, else queue, and check again when something may have changed.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::cell::cells::{
 };
 use crate::cell::state::decoded::{self, BY_STORE, DecodedCell};
 use crate::cell::state::owned_cells::Alone;
-use crate::cell::wait::notifier::{News, Waiter, address};
+use crate::cell::wait::notifier::{Notification, Subscription, address};
 use crate::cell::wait::pollers;
 use crate::cell::wait::timing::{self, LAST_POLL, PLACE_TTL, REFRESH, TICK, Tries, ended, jittered};
 
@@ -24,9 +24,9 @@ impl<C: CellStore> CellBackend<C> {
         timing::check(self.cells.profile(), claim)?;
         if patience.is_ended() {
             self.pollers.forget(claim.id);
-            return Ok(match self.look(claim, patience, Wait::No, First::Seize).await? {
-                Seen::Granted(grant) => Step::Granted(grant),
-                Seen::Busy { ahead, .. } => Step::Busy(Hint { ask_again_in: None, ahead: Some(ahead) }),
+            return Ok(match self.contend_once(claim, patience, Wait::No, FirstRequest::Seize).await? {
+                Outcome::Granted(grant) => Step::Granted(grant),
+                Outcome::Busy { ahead, .. } => Step::Busy(Hint { ask_again_in: None, ahead: Some(ahead) }),
             });
         }
         match self.cells.profile().waiting {
@@ -35,18 +35,18 @@ impl<C: CellStore> CellBackend<C> {
         }
     }
 
-    /// Looks once and says when to look again.
+    /// Contends once, and returns when to ask again.
     async fn poll(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let round = self.pollers.count(claim.id);
-        let first = if round == 0 { First::Seize } else { First::Read };
-        match self.look(claim, patience, self.place(), first).await? {
-            Seen::Granted(grant) => {
+        let first = if round == 0 { FirstRequest::Seize } else { FirstRequest::Read };
+        match self.contend_once(claim, patience, self.place(), first).await? {
+            Outcome::Granted(grant) => {
                 self.pollers.forget(claim.id);
                 Ok(Step::Granted(grant))
             }
-            Seen::Busy { ahead, .. } if patience.is_ended() => self.leave(claim, Some(ahead)).await,
-            Seen::Busy { ahead, before, first_end } => {
-                let ask_again_in = Some(pollers::pause_in_line(claim, round, before, first_end));
+            Outcome::Busy { ahead, .. } if patience.is_ended() => self.leave(claim, Some(ahead)).await,
+            Outcome::Busy { ahead, before, first_end } => {
+                let ask_again_in = Some(pollers::pause_in_queue(claim, round, before, first_end));
                 Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }))
             }
         }
@@ -54,117 +54,118 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Waits in the queue until the claim is granted or patience ends.
     async fn wait(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        let bell = self.bells().hang(&claim.resource, Some(address(claim.id)));
-        let mut first = First::Seize;
+        let subscription = self.notifier().subscribe(&claim.resource, Some(address(claim.id)));
+        let mut first = FirstRequest::Seize;
         let mut last_ahead = None;
         for round in 0.. {
-            bell.look();
-            let (ahead, before, first_end) = match self.look(claim, patience, self.place(), first).await? {
-                Seen::Granted(grant) => return Ok(Step::Granted(grant)),
-                Seen::Busy { ahead, before, first_end } => (ahead, before, first_end),
-            };
-            first = First::Read;
+            subscription.forget_calls();
+            let (ahead, before, first_end) =
+                match self.contend_once(claim, patience, self.place(), first).await? {
+                    Outcome::Granted(grant) => return Ok(Step::Granted(grant)),
+                    Outcome::Busy { ahead, before, first_end } => (ahead, before, first_end),
+                };
+            first = FirstRequest::Read;
             last_ahead = Some(ahead);
             if patience.is_ended() {
                 break;
             }
             tokio::select! {
-                () = until_worth_a_look(claim, &bell, before, first_end, round) => {}
+                () = until_next_check(claim, &subscription, before, first_end, round) => {}
                 () = ended(patience) => break,
             }
         }
         self.leave(claim, last_ahead).await
     }
 
-    /// Asks the store once, and again as long as other writers come between.
-    async fn look(
+    /// Contends once, and again as long as other writers change the cell in between.
+    async fn contend_once(
         &self,
         claim: &Claim,
         patience: &Patience,
         wait: Wait,
-        mut first: First,
-    ) -> Result<Seen, Failure> {
+        mut first: FirstRequest,
+    ) -> Result<Outcome, Failure> {
         let _turn = match wait {
             Wait::No => match self.turns.take_now(&claim.resource) {
                 Some(turn) => turn,
                 None => {
-                    // Another task's request may be slow. A look without a write makes nobody lose, and
+                    // Another task's request may be slow. A read alone makes no other writer lose a race, and
                     // mostly says enough.
-                    if let Some(busy) = self.glance(claim).await? {
+                    if let Some(busy) = self.peek(claim).await? {
                         return Ok(busy);
                     }
                     self.turns.take_to_try(&claim.resource).await?
                 }
             },
-            Wait::InLine(_) | Wait::Barging => self.turns.take(&claim.resource).await,
+            Wait::Queued(_) | Wait::Barging => self.turns.take(&claim.resource).await,
         };
         let mut tries = Tries::many();
         loop {
-            let asking = Asking { claim, asked_at: patience.now(), asked_here: self.clock.now() };
+            let attempt = Attempt { claim, asked_at: patience.now(), asked_here: self.clock.now() };
             let cell = match first {
-                First::Read => self.read_one(claim).await?,
-                First::Seize => match self.try_insert(&asking).await? {
-                    Taking::Granted(grant) => return Ok(Seen::Granted(grant)),
-                    Taking::Held(Some(cell)) => Some(cell),
-                    Taking::Held(None) => self.read_one(claim).await?,
+                FirstRequest::Read => self.read_one(claim).await?,
+                FirstRequest::Seize => match self.try_insert(&attempt).await? {
+                    Insertion::Granted(grant) => return Ok(Outcome::Granted(grant)),
+                    Insertion::Held(Some(cell)) => Some(cell),
+                    Insertion::Held(None) => self.read_one(claim).await?,
                 },
             };
             let Some(cell) = cell else {
-                // It went away in between: what is not there can be seized.
-                first = First::Seize;
+                // It was removed in between: what does not exist can be seized.
+                first = FirstRequest::Seize;
                 let Some(lost) = tries.next() else { return Err(timing::too_busy()) };
                 timing::before_retry(lost).await;
                 continue;
             };
-            first = First::Read;
-            if let Some(seen) = self.decide(&asking, &cell, wait).await? {
-                return Ok(seen);
+            first = FirstRequest::Read;
+            if let Some(outcome) = self.decide(&attempt, &cell, wait).await? {
+                return Ok(outcome);
             }
             let Some(lost) = tries.next() else { return Err(timing::too_busy()) };
             timing::before_retry(lost).await;
         }
     }
 
-    /// Reads the cell, and writes nothing: what keeps out a claim that does not wait; `None` where it may
-    /// be granted, or is in the cell already and must not stay there.
-    async fn glance(&self, claim: &Claim) -> Result<Option<Seen>, Failure> {
+    /// Reads the cell, and writes nothing. Returns what keeps out a claim that does not wait; `None` where it
+    /// may be granted, or is in the cell already and must not stay there.
+    async fn peek(&self, claim: &Claim) -> Result<Option<Outcome>, Failure> {
         let Some(cell) = self.read_one(claim).await? else { return Ok(None) };
-        let page = self.open(&claim.resource, &cell)?;
-        if page.ledger.entries().iter().any(|entry| entry.id == claim.id) {
+        let decoded = self.open(&claim.resource, &cell)?;
+        if decoded.ledger.entries().iter().any(|entry| entry.id == claim.id) {
             return Ok(None);
         }
-        let (ledger, verdict) = self.contend_in(&page, claim, Wait::No);
+        let (ledger, verdict) = self.contend_in(&decoded, claim, Wait::No);
         Ok(match verdict {
-            Verdict::Busy { ahead, earliest } => Some(busy(&page, &ledger, claim, ahead, earliest)),
+            Verdict::Busy { ahead, earliest } => Some(busy(&decoded, &ledger, claim, ahead, earliest)),
             Verdict::Granted(_) | Verdict::Full => None,
         })
     }
 
     /// Puts the claim into a cell that has no claims.
-    async fn try_insert(&self, asking: &Asking<'_>) -> Result<Taking, Failure> {
-        let claim = asking.claim;
-        let kept_by = self.cells.timekeeping();
+    async fn try_insert(&self, attempt: &Attempt<'_>) -> Result<Insertion, Failure> {
+        let claim = attempt.claim;
+        let clock_source = self.cells.clock_source();
         let put = Put {
-            text: decoded::alone(claim, BY_STORE, BY_STORE, Duration::ZERO, kept_by),
+            text: decoded::alone(claim, BY_STORE, BY_STORE, Duration::ZERO, clock_source),
             version: timing::draw_version()?,
             fence: BY_STORE,
             keep: claim.ttl,
-            call: crate::cell::Call::Nobody,
+            call: crate::cell::Call::None,
         };
-        let seized = match self.left.take(&claim.resource) {
+        let inserted = match self.empty_cells.take(&claim.resource) {
             Some(seen) => self.retake(claim, seen, &put).await?,
             None => self.cells.try_insert(&claim.resource, &put).await?,
         };
-        Ok(match seized {
-            InsertOutcome::Held(cell) => Taking::Held(cell),
+        Ok(match inserted {
+            InsertOutcome::Held(cell) => Insertion::Held(cell),
             InsertOutcome::Taken { version, fence } => {
-                if kept_by == ClockSource::Observer {
+                if clock_source == ClockSource::Observer {
                     // The claim's own span begins now for this observer, too.
                     let cell = Cell { text: put.text, version, fence, floor: fence, age: None };
                     self.open(&claim.resource, &cell)?;
                 }
-                self.remember(asking, version, fence, fence);
-                Taking::Granted(asking.granted(fence))
+                self.remember(attempt, version, fence, fence);
+                Insertion::Granted(attempt.granted(fence))
             }
         })
     }
@@ -172,70 +173,77 @@ impl<C: CellStore> CellBackend<C> {
     /// Puts the claim into a cell that this client left empty, together with what others of its tasks want
     /// just now.
     async fn retake(&self, claim: &Claim, seen: u64, put: &Put) -> Result<InsertOutcome, Failure> {
-        let amend = CellUpdate { at: claim.resource.clone(), seen, way: AmendKind::Retake, put: put.clone() };
+        let amend =
+            CellUpdate { at: claim.resource.clone(), seen, kind: AmendKind::Retake, put: put.clone() };
         Ok(match self.commits.amend_one(amend).await? {
             Some(fence) => InsertOutcome::Taken { version: put.version, fence },
             None => InsertOutcome::Held(None),
         })
     }
 
-    /// Lets the ledger decide, and writes down what it decided. `None` where another writer came between.
-    async fn decide(&self, asking: &Asking<'_>, cell: &Cell, wait: Wait) -> Result<Option<Seen>, Failure> {
-        let claim = asking.claim;
-        let page = self.open(&claim.resource, cell)?;
-        let (ledger, verdict) = self.contend_in(&page, claim, wait);
-        let seen = match verdict {
-            Verdict::Full => return Err(line_is_full(claim, MAX_LINE)),
+    /// Lets the ledger decide, and writes its decision. Returns `None` where another writer was first.
+    async fn decide(
+        &self,
+        attempt: &Attempt<'_>,
+        cell: &Cell,
+        wait: Wait,
+    ) -> Result<Option<Outcome>, Failure> {
+        let claim = attempt.claim;
+        let decoded = self.open(&claim.resource, cell)?;
+        let (ledger, verdict) = self.contend_in(&decoded, claim, wait);
+        let outcome = match verdict {
+            Verdict::Full => return Err(queue_is_full(claim, MAX_LINE)),
             Verdict::Granted(_) => None,
-            Verdict::Busy { ahead, earliest } => Some(busy(&page, &ledger, claim, ahead, earliest)),
+            Verdict::Busy { ahead, earliest } => Some(busy(&decoded, &ledger, claim, ahead, earliest)),
         };
-        if seen.is_some() && !page.is_worth_writing(&ledger, claim, PLACE_TTL) {
-            return Ok(seen);
+        if outcome.is_some() && !decoded.is_worth_writing(&ledger, claim, PLACE_TTL) {
+            return Ok(outcome);
         }
-        let put = page.put(&claim.resource, &ledger)?;
+        let put = decoded.put(&claim.resource, &ledger)?;
         if put.text.len() > self.cells.max_text() {
-            return Err(line_is_full(claim, ledger.entries().len().saturating_sub(1)));
+            return Err(queue_is_full(claim, ledger.entries().len().saturating_sub(1)));
         }
         let (version, last) = (put.version, put.fence);
-        let written = self.own_sight(cell, &put);
-        if !self.write(&page, claim, put).await? {
+        let written = self.as_written(cell, &put);
+        if !self.write(&decoded, claim, put).await? {
             return Ok(None);
         }
         if let Some(written) = written {
             self.open(&claim.resource, &written)?;
         }
-        let Verdict::Granted(fence) = verdict else { return Ok(seen) };
+        let Verdict::Granted(fence) = verdict else { return Ok(outcome) };
         if matches!(ledger.entries(), [only] if only.id == claim.id) {
-            self.remember(asking, version, fence, last);
+            self.remember(attempt, version, fence, last);
         }
-        Ok(Some(Seen::Granted(asking.granted(fence))))
+        Ok(Some(Outcome::Granted(attempt.granted(fence))))
     }
 
     /// Returns the cell as it is after the write, where each observer counts by itself since when it has
-    /// seen what. Whom it calls has the grace of a call from then on, and not from the next look.
-    fn own_sight(&self, cell: &Cell, put: &Put) -> Option<Cell> {
-        let text = (self.cells.timekeeping() == ClockSource::Observer).then(|| put.text.clone())?;
+    /// seen what. A waiter that the write calls has the grace of a call from then on, and not from the next
+    /// read.
+    fn as_written(&self, cell: &Cell, put: &Put) -> Option<Cell> {
+        let text = (self.cells.clock_source() == ClockSource::Observer).then(|| put.text.clone())?;
         Some(Cell { text, version: put.version, fence: put.fence, ..cell.clone() })
     }
 
-    /// Contends in a page: where the order is free, a claim asks past the queue first, and is queued only as
-    /// one of those to be called.
-    fn contend_in(&self, page: &DecodedCell, claim: &Claim, wait: Wait) -> (Ledger, Verdict) {
-        let known = page.ledger.entries().iter().any(|entry| entry.id == claim.id);
+    /// Contends in the ledger of a cell: where the order is free, a claim asks past the queue first, and is
+    /// queued only as one of those to be called.
+    fn contend_in(&self, decoded: &DecodedCell, claim: &Claim, wait: Wait) -> (Ledger, Verdict) {
+        let known = decoded.ledger.entries().iter().any(|entry| entry.id == claim.id);
         if self.cells.profile().order == QueueOrder::Unordered && !known {
-            let (ledger, verdict) = page.contend(&decoded::ask_of(claim, Wait::Barging));
+            let (ledger, verdict) = decoded.contend(&decoded::ask_of(claim, Wait::Barging));
             if matches!(verdict, Verdict::Granted(_)) {
                 return (ledger, verdict);
             }
         }
-        page.contend(&decoded::ask_of(claim, wait))
+        decoded.contend(&decoded::ask_of(claim, wait))
     }
 
-    async fn write(&self, page: &DecodedCell, claim: &Claim, put: Put) -> Result<bool, Failure> {
+    async fn write(&self, decoded: &DecodedCell, claim: &Claim, put: Put) -> Result<bool, Failure> {
         let swap = Swap {
             at: claim.resource.clone(),
-            seen: page.version,
-            epoch: page.floor.epoch,
+            seen: decoded.version,
+            epoch: decoded.floor.epoch,
             basis: Origin::Kept,
             put,
         };
@@ -252,15 +260,15 @@ impl<C: CellStore> CellBackend<C> {
         }
     }
 
-    /// Keeps in mind that this claim is alone in its cell.
-    fn remember(&self, asking: &Asking<'_>, version: u64, fence: Fence, last: Fence) {
-        let until = asking.asked_here.after(asking.claim.ttl);
-        let alone = Alone { version, fence, last, since: asking.asked_here, until };
-        self.mine.remember(asking.claim.id, alone);
+    /// Remembers that this claim is alone in its cell.
+    fn remember(&self, attempt: &Attempt<'_>, version: u64, fence: Fence, last: Fence) {
+        let until = attempt.asked_here.after(attempt.claim.ttl);
+        let alone = Alone { version, fence, last, since: attempt.asked_here, until };
+        self.owned_cells.remember(attempt.claim.id, alone);
     }
 
     fn place(&self) -> Wait {
-        Wait::InLine(PLACE_TTL)
+        Wait::Queued(PLACE_TTL)
     }
 
     /// Leaves the queue. Nothing of the claim remains.
@@ -277,35 +285,41 @@ impl<C: CellStore> CellBackend<C> {
     }
 }
 
-/// Comes back when something may have changed for this claim.
-async fn until_worth_a_look(claim: &Claim, bell: &Waiter, before: u32, first_end: Duration, round: u32) {
+/// Waits until something may have changed for this claim.
+async fn until_next_check(
+    claim: &Claim,
+    subscription: &Subscription,
+    before: u32,
+    first_end: Duration,
+    round: u32,
+) {
     let stagger = stagger(before);
     let at_end = first_end.saturating_add(TICK + stagger).min(jittered(claim, REFRESH, round));
-    let mut look_at = Instant::now() + at_end;
+    let mut next_check = Instant::now() + at_end;
     loop {
-        if !bell.is_hearing() {
-            look_at = look_at.min(Instant::now() + jittered(claim, LAST_POLL, round));
+        if !subscription.is_connected() {
+            next_check = next_check.min(Instant::now() + jittered(claim, LAST_POLL, round));
         }
-        // Others go first. Should they be dead, the waiters call more of the queue.
-        let after_others = bell.look_at().map(|at| at + TICK + stagger);
+        // Others are first. If they are dead, the waiters call more of the queue.
+        let after_others = subscription.next_check().map(|at| at + TICK + stagger);
         tokio::select! {
-            news = bell.hear() => match news {
-                News::Called => return,
-                News::Others => {}
+            notification = subscription.receive() => match notification {
+                Notification::Called => return,
+                Notification::Others => {}
             },
-            () = tokio::time::sleep_until(after_others.map_or(look_at, |at| at.min(look_at))) => return,
+            () = tokio::time::sleep_until(after_others.map_or(next_check, |at| at.min(next_check))) => return,
         }
     }
 }
 
 /// Returns the answer to a claim that is not granted.
-fn busy(page: &DecodedCell, ledger: &Ledger, claim: &Claim, ahead: u32, earliest: Moment) -> Seen {
+fn busy(decoded: &DecodedCell, ledger: &Ledger, claim: &Claim, ahead: u32, earliest: Moment) -> Outcome {
     let before = waiting_before(ledger, claim);
-    Seen::Busy { ahead, before, first_end: page.now.until(earliest) }
+    Outcome::Busy { ahead, before, first_end: decoded.now.until(earliest) }
 }
 
 /// Returns the number of claims that wait before this one. Holders do not count: they keep no waiter from
-/// looking soon.
+/// checking soon.
 fn waiting_before(ledger: &Ledger, claim: &Claim) -> u32 {
     let before = ledger.entries().iter().take_while(|entry| entry.id != claim.id);
     u32::try_from(before.filter(|entry| entry.granted.is_none()).count()).unwrap_or(u32::MAX)
@@ -313,34 +327,35 @@ fn waiting_before(ledger: &Ledger, claim: &Claim) -> u32 {
 
 /// The kind of the first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum First {
+enum FirstRequest {
     /// A request to take the cell, in the hope that it has no claims.
     Seize,
-    /// A request to look, since the cell has claims.
+    /// A request to read the cell, since it has claims.
     Read,
 }
 
 /// One attempt, with the time before its first request.
-struct Asking<'a> {
+struct Attempt<'a> {
     claim: &'a Claim,
     asked_at: Moment,
     /// The same by the backend's own clock.
     asked_here: Moment,
 }
 
-impl Asking<'_> {
+impl Attempt<'_> {
     fn granted(&self, fence: Fence) -> Grant {
         Grant { asked_at: self.asked_at, fence: Some(fence), lost: None, proof: Proof::none() }
     }
 }
 
-enum Taking {
+/// The result of an attempt to put the claim into a cell without claims.
+enum Insertion {
     Granted(Grant),
     Held(Option<Cell>),
 }
 
-/// The result of one look.
-enum Seen {
+/// The result of contending once.
+enum Outcome {
     Granted(Grant),
     Busy {
         ahead: u32,
@@ -350,7 +365,7 @@ enum Seen {
     },
 }
 
-fn line_is_full(claim: &Claim, claims: usize) -> Failure {
+fn queue_is_full(claim: &Claim, claims: usize) -> Failure {
     Failure::unavailable(format!(
         "{claims} claims are queued for {:?} already, and its cell has no room for more: try again later",
         claim.resource

@@ -2,7 +2,7 @@
 //!
 //! Ground rules: the claims of one resource are decided on one ledger, in order. What lost a race is read
 //! again, with all others that did. A cell that need not change is not written. A cell that a transaction
-//! of another client keeps locked is waited for by nobody: its claims are answered for alone.
+//! of another client keeps locked delays no other claim: its own claims are answered for alone.
 
 use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
 
@@ -14,7 +14,7 @@ use crate::cell::wait::timing::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES, Tries}
 pub(crate) type Change = fn(&mut Ledger, &Claim, Moment) -> bool;
 
 impl<C: CellStore> CellBackend<C> {
-    /// Does the change to each claim and answers in order. `is_alone` says that no other claim's answer
+    /// Makes the change to each claim and answers in order. `is_alone` says that no other claim's answer
     /// waits for these: then a busy cell and a slow commit of another client get more tries.
     pub(crate) async fn change(
         &self,
@@ -100,19 +100,19 @@ impl<C: CellStore> CellBackend<C> {
         change: Change,
     ) -> Result<(Vec<bool>, Option<Swap>), Failure> {
         let Some(cell) = cell else { return Ok((vec![false; group.members.len()], None)) };
-        let page = self.open(group.resource, &cell)?;
-        let mut ledger = page.ledger.clone();
+        let decoded = self.open(group.resource, &cell)?;
+        let mut ledger = decoded.ledger.clone();
         let done: Vec<bool> =
-            group.members.iter().map(|at| change(&mut ledger, claims[*at], page.now)).collect();
+            group.members.iter().map(|at| change(&mut ledger, claims[*at], decoded.now)).collect();
         if !done.contains(&true) {
             return Ok((done, None));
         }
         let swap = Swap {
             at: group.resource.clone(),
-            seen: page.version,
-            epoch: page.floor.epoch,
+            seen: decoded.version,
+            epoch: decoded.floor.epoch,
             basis: Origin::Kept,
-            put: page.put(group.resource, &ledger)?,
+            put: decoded.put(group.resource, &ledger)?,
         };
         Ok((done, Some(swap)))
     }

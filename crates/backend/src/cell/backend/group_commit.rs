@@ -5,13 +5,13 @@
 //! task that finds a commit under way waits for its end, and goes with all others that did; databases write
 //! their own logs in the same way, and call it group commit.
 //!
-//! Ground rules: only a store that says so is written to in this way. A task that comes alone waits for
-//! nobody, and sends its change itself. A second commit goes beside the first as soon as it has as much to
-//! do, where the store has use for two: so it is never idle while this client reads answers. Nobody waits
+//! Ground rules: only a store that says so is written to in this way. A task that arrives alone waits for no
+//! other, and sends its change itself. A second commit runs alongside the first as soon as it has as much to
+//! do, where the store has use for two: so it is never idle while this client reads answers. No task waits
 //! longer than [`LINGER`] for what others sent: that is slow, and no longer counted. A cell is in a commit
 //! once, and cells are in the order of names, so that no two commits wait for one another in a circle. What
-//! the store refuses is sent again one by one, so that nobody is refused for another. A cell that was taken
-//! for a task that has left is released.
+//! the store refuses is sent again one by one, so that no change is refused because of another. A cell that
+//! was taken for a task that has left is released.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use crate::cell::cells::{AmendKind, CellStore, CellUpdate, Put};
 
 /// The outcome of a change: the fence of its claim, or `None` where its condition did not hold.
-pub(crate) type Amended = Result<Option<Fence>, Failure>;
+pub(crate) type UpdateResult = Result<Option<Fence>, Failure>;
 
 /// The commits of one client.
 #[derive(Debug)]
@@ -39,8 +39,8 @@ struct Shared<C> {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Commits at a time, as long as they are quick.
-    most: usize,
+    /// The most commits at a time, as long as they are quick.
+    max_commits: usize,
     waiting: VecDeque<Batch>,
     /// The cells that the waiting tasks want to change.
     cells_waiting: usize,
@@ -50,9 +50,9 @@ struct Queue {
     /// A number that rises when the commit under way is found to be slow.
     era: u64,
     /// Commits under way, slow or not.
-    all: usize,
-    /// The rounds that are about to look which tasks wait.
-    coming: usize,
+    all_commits: usize,
+    /// The rounds that are about to check which tasks wait.
+    rounds_starting: usize,
 }
 
 /// The changes that one task wants.
@@ -60,18 +60,18 @@ struct Queue {
 struct Batch {
     amends: Vec<CellUpdate>,
     /// The receiver of the outcome; none, where it only cleans up.
-    asker: Option<oneshot::Sender<Vec<Amended>>>,
+    reply_to: Option<oneshot::Sender<Vec<UpdateResult>>>,
 }
 
 impl<C: CellStore> GroupCommit<C> {
     pub(crate) fn new(cells: Arc<C>) -> Self {
-        let most = cells.commits_at_once().unwrap_or_default();
-        let queue = Mutex::new(Queue { most, ..Queue::default() });
+        let max_commits = cells.commits_at_once().unwrap_or_default();
+        let queue = Mutex::new(Queue { max_commits, ..Queue::default() });
         GroupCommit(Arc::new(Shared { cells, queue }))
     }
 
     /// Makes one change, as [`GroupCommit::amend`] does.
-    pub(crate) async fn amend_one(&self, amend: CellUpdate) -> Amended {
+    pub(crate) async fn amend_one(&self, amend: CellUpdate) -> UpdateResult {
         self.amend(vec![amend]).await.pop().unwrap_or_else(|| Err(unanswered()))
     }
 
@@ -80,15 +80,15 @@ impl<C: CellStore> GroupCommit<C> {
     /// # Cancel safety
     /// Dropped while it waits for others, nothing was sent. Dropped later, it may have been carried out; a
     /// cell that was taken together with others is released then.
-    pub(crate) async fn amend(&self, amends: Vec<CellUpdate>) -> Vec<Amended> {
+    pub(crate) async fn amend(&self, amends: Vec<CellUpdate>) -> Vec<UpdateResult> {
         let count = amends.len();
         if self.0.cells.commits_at_once().is_none() {
             return commit(&*self.0.cells, &[&amends]).await.pop().unwrap_or_default();
         }
         let mut answer = match self.enter(amends) {
-            Entered::Alone(amends, sent) => {
+            Entered::Alone(amends, in_flight) => {
                 let answers = commit(&*self.0.cells, &[&amends]).await.pop().unwrap_or_default();
-                drop(sent);
+                drop(in_flight);
                 return answers;
             }
             Entered::Waits(answer) => answer,
@@ -96,10 +96,10 @@ impl<C: CellStore> GroupCommit<C> {
         let mut linger = LINGER;
         loop {
             tokio::select! {
-                told = &mut answer => {
-                    return told.unwrap_or_else(|_| (0..count).map(|_| Err(unanswered())).collect());
+                reply = &mut answer => {
+                    return reply.unwrap_or_else(|_| (0..count).map(|_| Err(unanswered())).collect());
                 }
-                () = tokio::time::sleep(linger) => self.0.pass(),
+                () = tokio::time::sleep(linger) => self.0.mark_slow(),
             }
             linger *= 2;
         }
@@ -108,54 +108,55 @@ impl<C: CellStore> GroupCommit<C> {
     /// Begins a commit where none is under way, else joins the waiting tasks.
     fn enter(&self, amends: Vec<CellUpdate>) -> Entered<C> {
         let mut queue = self.0.queue();
-        if queue.commits == 0 && queue.coming == 0 && queue.waiting.is_empty() {
-            let sent = Sent::begin(&self.0, &mut queue, amends.len());
-            return Entered::Alone(amends, sent);
+        if queue.commits == 0 && queue.rounds_starting == 0 && queue.waiting.is_empty() {
+            let in_flight = InFlight::begin(&self.0, &mut queue, amends.len());
+            return Entered::Alone(amends, in_flight);
         }
-        let (asker, answer) = oneshot::channel();
-        queue.push(Batch { amends, asker: Some(asker) });
-        self.0.go_on(queue, &Handle::current());
+        let (reply_to, answer) = oneshot::channel();
+        queue.push(Batch { amends, reply_to: Some(reply_to) });
+        self.0.start_round(queue, &Handle::current());
         Entered::Waits(answer)
     }
 }
 
 enum Entered<C: CellStore> {
-    Alone(Vec<CellUpdate>, Sent<C>),
-    Waits(oneshot::Receiver<Vec<Amended>>),
+    Alone(Vec<CellUpdate>, InFlight<C>),
+    Waits(oneshot::Receiver<Vec<UpdateResult>>),
 }
 
 impl Queue {
-    fn push(&mut self, lot: Batch) {
-        self.cells_waiting += lot.amends.len();
-        self.waiting.push_back(lot);
+    fn push(&mut self, batch: Batch) {
+        self.cells_waiting += batch.amends.len();
+        self.waiting.push_back(batch);
     }
 
     /// Returns `true` if those that wait have no reason to wait any longer.
     fn is_ready(&self) -> bool {
-        let is_worth_it = self.commits < self.most && self.cells_waiting >= self.cells_under_way;
-        !self.waiting.is_empty() && self.all < MAX_COMMITS && (self.commits == 0 || is_worth_it)
+        let is_worth_it = self.commits < self.max_commits && self.cells_waiting >= self.cells_under_way;
+        !self.waiting.is_empty() && self.all_commits < MAX_COMMITS && (self.commits == 0 || is_worth_it)
     }
 
-    /// Takes some of those that wait, in the order in which they came: so many that as much is left for
-    /// each commit that may still go beside.
+    /// Takes some of those that wait, in the order of their arrival: so many that as much is left for each
+    /// commit that may still run alongside.
     fn take(&mut self) -> Vec<Batch> {
-        let most = self.cells_waiting.div_ceil(self.most.saturating_sub(self.commits).max(1)).min(MAX_CELLS);
+        let most =
+            self.cells_waiting.div_ceil(self.max_commits.saturating_sub(self.commits).max(1)).min(MAX_CELLS);
         let mut names: HashSet<Resource> = HashSet::new();
-        let mut lots = Vec::new();
-        while let Some(lot) = self.waiting.pop_front() {
-            let is_wanted = lot.asker.as_ref().is_none_or(|asker| !asker.is_closed());
-            let fits = lots.is_empty() || names.len() + lot.amends.len() <= most;
-            if is_wanted && (!fits || lot.amends.iter().any(|amend| names.contains(&amend.at))) {
-                self.waiting.push_front(lot);
+        let mut batches = Vec::new();
+        while let Some(batch) = self.waiting.pop_front() {
+            let is_wanted = batch.reply_to.as_ref().is_none_or(|reply_to| !reply_to.is_closed());
+            let fits = batches.is_empty() || names.len() + batch.amends.len() <= most;
+            if is_wanted && (!fits || batch.amends.iter().any(|amend| names.contains(&amend.at))) {
+                self.waiting.push_front(batch);
                 break;
             }
-            self.cells_waiting -= lot.amends.len();
+            self.cells_waiting -= batch.amends.len();
             if is_wanted {
-                names.extend(lot.amends.iter().map(|amend| amend.at.clone()));
-                lots.push(lot);
+                names.extend(batch.amends.iter().map(|amend| amend.at.clone()));
+                batches.push(batch);
             }
         }
-        lots
+        batches
     }
 }
 
@@ -165,73 +166,73 @@ impl<C: CellStore> Shared<C> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the waiting tasks, if it is time.
-    fn go_on(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, runtime: &Handle) {
-        if queue.coming == 0 && queue.is_ready() {
-            queue.coming += 1;
+    /// Starts a round of commits for the waiting tasks, if it is time.
+    fn start_round(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, runtime: &Handle) {
+        if queue.rounds_starting == 0 && queue.is_ready() {
+            queue.rounds_starting += 1;
             // A runtime that has ended drops what it is given, here and now.
             drop(queue);
-            drop(runtime.spawn(Unforked::new(Round { shared: self.clone(), is_coming: true }.run())));
+            drop(runtime.spawn(Unforked::new(Round { shared: self.clone(), is_starting: true }.run())));
         }
     }
 
-    /// Marks what is under way as slow: those that wait do so no longer.
-    fn pass(self: &Arc<Self>) {
+    /// Marks the commits under way as slow: waiting tasks no longer wait for them.
+    fn mark_slow(self: &Arc<Self>) {
         let mut queue = self.queue();
-        if !queue.waiting.is_empty() && queue.coming == 0 {
+        if !queue.waiting.is_empty() && queue.rounds_starting == 0 {
             queue.era += 1;
             (queue.commits, queue.cells_under_way) = (0, 0);
-            self.go_on(queue, &Handle::current());
+            self.start_round(queue, &Handle::current());
         }
     }
 }
 
-/// A commit that is under way. Its end lets the tasks that came meanwhile start theirs.
-struct Sent<C: CellStore> {
+/// A commit that is under way. Its end lets the tasks that arrived meanwhile start theirs.
+struct InFlight<C: CellStore> {
     shared: Arc<Shared<C>>,
     runtime: Handle,
     era: u64,
     cells: usize,
 }
 
-impl<C: CellStore> Sent<C> {
-    fn begin(shared: &Arc<Shared<C>>, queue: &mut Queue, cells: usize) -> Sent<C> {
-        queue.all += 1;
+impl<C: CellStore> InFlight<C> {
+    fn begin(shared: &Arc<Shared<C>>, queue: &mut Queue, cells: usize) -> InFlight<C> {
+        queue.all_commits += 1;
         queue.commits += 1;
         queue.cells_under_way += cells;
-        Sent { shared: shared.clone(), runtime: Handle::current(), era: queue.era, cells }
+        InFlight { shared: shared.clone(), runtime: Handle::current(), era: queue.era, cells }
     }
 }
 
-impl<C: CellStore> Drop for Sent<C> {
+impl<C: CellStore> Drop for InFlight<C> {
     fn drop(&mut self) {
         let mut queue = self.shared.queue();
-        queue.all -= 1;
+        queue.all_commits -= 1;
         if self.era == queue.era {
             queue.commits -= 1;
             queue.cells_under_way -= self.cells;
         }
-        self.shared.go_on(queue, &self.runtime);
+        self.shared.start_round(queue, &self.runtime);
     }
 }
 
 /// Commits one after the other, for as long as it is time for one.
 struct Round<C: CellStore> {
     shared: Arc<Shared<C>>,
-    is_coming: bool,
+    is_starting: bool,
 }
 
 impl<C: CellStore> Round<C> {
     async fn run(mut self) {
-        while let Some((lots, sent)) = self.next() {
-            let wanted: Vec<&Vec<CellUpdate>> = lots.iter().map(|lot| &lot.amends).collect();
+        while let Some((batches, in_flight)) = self.next() {
+            let wanted: Vec<&Vec<CellUpdate>> = batches.iter().map(|batch| &batch.amends).collect();
             let answers = commit(&*self.shared.cells, &wanted).await;
-            self.come_again();
-            drop(sent);
-            for (lot, answers) in lots.into_iter().zip(answers) {
-                let Some(asker) = lot.asker else { continue };
-                if let Err(answers) = asker.send(answers) {
-                    self.give_back(&lot.amends, &answers);
+            self.restart();
+            drop(in_flight);
+            for (batch, answers) in batches.into_iter().zip(answers) {
+                let Some(reply_to) = batch.reply_to else { continue };
+                if let Err(answers) = reply_to.send(answers) {
+                    self.release_unclaimed(&batch.amends, &answers);
                 }
             }
             // The tasks that were answered may now send their next requests.
@@ -239,40 +240,40 @@ impl<C: CellStore> Round<C> {
         }
     }
 
-    fn next(&mut self) -> Option<(Vec<Batch>, Sent<C>)> {
+    fn next(&mut self) -> Option<(Vec<Batch>, InFlight<C>)> {
         let mut queue = self.shared.queue();
-        queue.coming -= 1;
-        self.is_coming = false;
+        queue.rounds_starting -= 1;
+        self.is_starting = false;
         if !queue.is_ready() {
             return None;
         }
-        let lots = queue.take();
-        let cells: usize = lots.iter().map(|lot| lot.amends.len()).sum();
+        let batches = queue.take();
+        let cells: usize = batches.iter().map(|batch| batch.amends.len()).sum();
         if cells == 0 {
             return None;
         }
-        let sent = Sent::begin(&self.shared, &mut queue, cells);
-        self.shared.go_on(queue, &Handle::current());
-        Some((lots, sent))
+        let in_flight = InFlight::begin(&self.shared, &mut queue, cells);
+        self.shared.start_round(queue, &Handle::current());
+        Some((batches, in_flight))
     }
 
-    fn come_again(&mut self) {
-        self.shared.queue().coming += 1;
-        self.is_coming = true;
+    fn restart(&mut self) {
+        self.shared.queue().rounds_starting += 1;
+        self.is_starting = true;
     }
 
-    /// Releases what was taken for a task that has left, of which nobody else knows: the task's own release
-    /// may have come before it.
-    fn give_back(&self, amends: &[CellUpdate], answers: &[Amended]) {
-        let taken = amends.iter().zip(answers).filter(|(amend, _)| amend.way == AmendKind::Retake);
+    /// Releases what was taken for a task that has left, of which no other task knows: the task's own release
+    /// may have been sent before it.
+    fn release_unclaimed(&self, amends: &[CellUpdate], answers: &[UpdateResult]) {
+        let taken = amends.iter().zip(answers).filter(|(amend, _)| amend.kind == AmendKind::Retake);
         let back = taken.filter_map(|(amend, answer)| {
             let fence = answer.as_ref().ok().copied().flatten()?;
             let put = Put::nothing(fence).ok()?;
-            Some(CellUpdate { at: amend.at.clone(), seen: amend.put.version, way: AmendKind::Keep, put })
+            Some(CellUpdate { at: amend.at.clone(), seen: amend.put.version, kind: AmendKind::Keep, put })
         });
         let amends: Vec<CellUpdate> = back.collect();
         if !amends.is_empty() {
-            self.shared.queue().push(Batch { amends, asker: None });
+            self.shared.queue().push(Batch { amends, reply_to: None });
         }
     }
 }
@@ -280,41 +281,41 @@ impl<C: CellStore> Round<C> {
 impl<C: CellStore> Drop for Round<C> {
     fn drop(&mut self) {
         // The runtime has ended. Those that wait in another one end by themselves.
-        if self.is_coming {
-            self.shared.queue().coming -= 1;
+        if self.is_starting {
+            self.shared.queue().rounds_starting -= 1;
         }
     }
 }
 
 /// Makes all changes in one commit, and answers in the order in which they are given.
-async fn commit<C: CellStore>(cells: &C, wanted: &[&Vec<CellUpdate>]) -> Vec<Vec<Amended>> {
+async fn commit<C: CellStore>(cells: &C, wanted: &[&Vec<CellUpdate>]) -> Vec<Vec<UpdateResult>> {
     let mut amends: Vec<(&CellUpdate, usize, usize)> = Vec::new();
-    for (lot, some) in wanted.iter().enumerate() {
-        amends.extend(some.iter().enumerate().map(|(at, amend)| (amend, lot, at)));
+    for (batch, some) in wanted.iter().enumerate() {
+        amends.extend(some.iter().enumerate().map(|(at, amend)| (amend, batch, at)));
     }
     amends.sort_by(|(one, ..), (other, ..)| one.at.cmp(&other.at));
     let sent: Vec<&CellUpdate> = amends.iter().map(|(amend, ..)| *amend).collect();
-    let mut told = cells.amend(&sent).await;
-    if sent.len() > 1 && told.iter().all(is_refused) {
+    let mut results = cells.amend(&sent).await;
+    if sent.len() > 1 && results.iter().all(is_refused) {
         // One of them may be what the store does not take, such as a note that it cannot write: the others
         // have no part in it.
-        told.clear();
+        results.clear();
         for amend in &sent {
-            told.extend(cells.amend(&[amend]).await);
+            results.extend(cells.amend(&[amend]).await);
         }
     }
-    let mut answers: Vec<Vec<Amended>> =
+    let mut answers: Vec<Vec<UpdateResult>> =
         wanted.iter().map(|some| some.iter().map(|_| Err(unanswered())).collect()).collect();
-    for ((_, lot, at), told) in amends.into_iter().zip(told) {
-        answers[lot][at] = told;
+    for ((_, batch, at), result) in amends.into_iter().zip(results) {
+        answers[batch][at] = result;
     }
     answers
 }
 
 /// Returns `true` if the change was not made, and never can be.
-fn is_refused(told: &Amended) -> bool {
+fn is_refused(result: &UpdateResult) -> bool {
     let never = |failure: &Failure| failure.kind == FailureKind::Invalid && failure.effect == Effect::None;
-    told.as_ref().is_err_and(never)
+    result.as_ref().is_err_and(never)
 }
 
 fn unanswered() -> Failure {
@@ -323,7 +324,7 @@ fn unanswered() -> Failure {
 
 /// The most that are under way, however slow.
 const MAX_COMMITS: usize = 8;
-/// The time for which waiting changes may be kept from going beside what is under way.
+/// The time for which waiting changes may be kept from running alongside what is under way.
 const LINGER: Duration = Duration::from_millis(1);
 /// The most cells of one commit.
 const MAX_CELLS: usize = 100;

@@ -1,4 +1,4 @@
-//! Looking without touching: one resource, and the list of all.
+//! Inspection: one resource, and the list of all. Nothing is changed.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -15,22 +15,22 @@ use crate::cell::state::decoded::DecodedCell;
 use crate::cell::wait::timing::{BATCH_MAX, TICK, ended};
 
 impl<C: CellStore> CellBackend<C> {
-    /// Looks at one resource; with `seen`, again and again until it shows another version or patience ends.
+    /// Reads one resource; with `seen`, again and again until it has another version or patience ends.
     pub(crate) async fn observe(
         &self,
         resource: &Resource,
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let bell = seen.map(|_| self.bells().hang(resource, None));
+        let subscription = seen.map(|_| self.notifier().subscribe(resource, None));
         loop {
             let (snapshot, first_end) = self.snapshot(resource).await?;
             if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
                 return Ok(snapshot);
             }
             let called = async {
-                match &bell {
-                    Some(bell) => _ = bell.hear().await,
+                match &subscription {
+                    Some(subscription) => _ = subscription.receive().await,
                     None => std::future::pending().await,
                 }
             };
@@ -51,22 +51,22 @@ impl<C: CellStore> CellBackend<C> {
         let Some(cell) = cell else {
             let version = version(Fence::default(), &[]);
             let (holders, waiting) = (Vec::new(), Vec::new());
-            let nobody = Snapshot { resource: resource.clone(), version, holders, waiting, fence: None };
-            return Ok((nobody, Duration::MAX));
+            let unlocked = Snapshot { resource: resource.clone(), version, holders, waiting, fence: None };
+            return Ok((unlocked, Duration::MAX));
         };
-        let page = self.open(resource, &cell)?;
-        let ledger = alive(&page);
-        let standing = |entry: &Entry| ClaimInfo {
+        let decoded = self.open(resource, &cell)?;
+        let ledger = alive(&decoded);
+        let info = |entry: &Entry| ClaimInfo {
             id: entry.id,
             share: entry.share,
             fence: entry.granted,
-            since_unix_ms: page.unix_ms(entry),
-            remaining: (entry.until != Moment::NEVER).then(|| page.now.until(entry.until)),
+            since_unix_ms: decoded.unix_ms(entry),
+            remaining: (entry.until != Moment::NEVER).then(|| decoded.now.until(entry.until)),
             note: entry.note.clone(),
         };
         let entries = ledger.entries();
         let mut holders: Vec<ClaimInfo> =
-            entries.iter().filter(|entry| entry.granted.is_some()).map(standing).collect();
+            entries.iter().filter(|entry| entry.granted.is_some()).map(info).collect();
         // One that passed the queue is ahead of those that were granted before it.
         holders.sort_by_key(|holder| holder.fence);
         let last = ledger.last_fence();
@@ -74,13 +74,13 @@ impl<C: CellStore> CellBackend<C> {
             resource: resource.clone(),
             version: version(last, entries),
             holders,
-            waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
+            waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(info).collect(),
             fence: (last != Fence::default()).then_some(last),
         };
-        Ok((snapshot, page.first_end()))
+        Ok((snapshot, decoded.first_end()))
     }
 
-    /// Resources with holders or waiters, in the order of their names.
+    /// Returns the resources with holders or waiters, in the order of their names.
     pub(crate) async fn summarize(
         &self,
         prefix: &str,
@@ -102,8 +102,8 @@ impl<C: CellStore> CellBackend<C> {
             }
             for (resource, cell) in cells {
                 // What cannot be read is not ours, and no reason to hide the others.
-                let Ok(page) = self.open(&resource, &cell) else { continue };
-                let ledger = alive(&page);
+                let Ok(decoded) = self.open(&resource, &cell) else { continue };
+                let ledger = alive(&decoded);
                 let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
                 let waiting = ledger.entries().len() - holders;
                 if holders + waiting > 0 {
@@ -123,14 +123,13 @@ impl<C: CellStore> CellBackend<C> {
     }
 }
 
-fn alive(page: &DecodedCell) -> Ledger {
-    let mut ledger = page.ledger.clone();
-    ledger.expire(page.now);
+fn alive(decoded: &DecodedCell) -> Ledger {
+    let mut ledger = decoded.ledger.clone();
+    ledger.expire(decoded.now);
     ledger
 }
 
-/// Names the state by its content: renewals, and the store's own numbers, are not changes for those that
-/// look.
+/// Names the state by its content: renewals, and the store's own numbers, are not changes for an observer.
 fn version(last: Fence, entries: &[Entry]) -> SnapshotVersion {
     let mut state = DefaultHasher::new();
     for entry in entries {
@@ -139,7 +138,7 @@ fn version(last: Fence, entries: &[Entry]) -> SnapshotVersion {
     SnapshotVersion::new(format!("{last}-{:016x}", state.finish()))
 }
 
-/// The longest time between two looks of an onlooker that waits for a change.
+/// The longest time between two reads of an observer that waits for a change.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Pages of cells that one listing reads at most.

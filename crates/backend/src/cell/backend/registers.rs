@@ -18,15 +18,15 @@ use crate::cell::wait::timing::{TICK, draw_version, ended};
 
 /// Registers of a store that has cells.
 #[derive(Debug)]
-pub struct Shelf<C> {
+pub struct CellRegisters<C> {
     cells: C,
     promise: RegisterPromise,
 }
 
-impl<C: CellStore> Shelf<C> {
+impl<C: CellStore> CellRegisters<C> {
     /// Registers in these cells, in which nothing else may be kept. Their store keeps time.
     pub fn new(cells: C) -> Self {
-        debug_assert_eq!(cells.timekeeping(), ClockSource::Store, "nobody would know when a value ends");
+        debug_assert_eq!(cells.clock_source(), ClockSource::Store, "nobody would know when a value ends");
         let profile = cells.profile();
         let promise = RegisterPromise {
             // Three bytes are four characters.
@@ -35,7 +35,7 @@ impl<C: CellStore> Shelf<C> {
             durability: profile.durability,
             forgets: true,
         };
-        Shelf { cells, promise }
+        CellRegisters { cells, promise }
     }
 
     async fn cell(&self, at: &Resource) -> Result<Option<Cell>, Failure> {
@@ -67,7 +67,7 @@ impl<C: CellStore> Shelf<C> {
 }
 
 #[async_trait]
-impl<C: CellStore> Registers for Shelf<C> {
+impl<C: CellStore> Registers for CellRegisters<C> {
     fn promise(&self) -> &RegisterPromise {
         &self.promise
     }
@@ -85,7 +85,7 @@ impl<C: CellStore> Registers for Shelf<C> {
         let state = State::read(seen);
         // The fence of such a cell says nothing, but the epoch in it may not go back.
         let fence = Fence::new(state.map_or(0, |state| state.epoch), 0, 0);
-        let written = |text, keep| cells::Put { text, version, fence, keep, call: Call::Everyone };
+        let written = |text, keep| cells::Put { text, version, fence, keep, call: Call::All };
         match (&put.value, state) {
             (Some(value), None) if *seen == nothing().stamp => {
                 self.begin(at, written(text(value, put.keep), kept(put.keep))).await
@@ -108,18 +108,18 @@ impl<C: CellStore> Registers for Shelf<C> {
     }
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
-        let bells = self.cells.bells().filter(|_| self.promise.waiting != WaitMode::Polls);
-        let Some(bells) = bells else { return self.read(at).await };
-        let bell = bells.hang(at, None);
+        let notifier = self.cells.notifier().filter(|_| self.promise.waiting != WaitMode::Polls);
+        let Some(notifier) = notifier else { return self.read(at).await };
+        let subscription = notifier.subscribe(at, None);
         loop {
             let found = self.read(at).await?;
             if found.stamp != *seen || patience.is_ended() {
                 return Ok(found);
             }
-            let pause = if bell.is_hearing() { LOOK_AGAIN } else { DEAF };
+            let pause = if subscription.is_connected() { LOOK_AGAIN } else { POLL_PAUSE };
             let pause = found.left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
             tokio::select! {
-                _ = bell.hear() => {}
+                _ = subscription.receive() => {}
                 () = tokio::time::sleep(pause) => {}
                 () = ended(patience) => {}
             }
@@ -190,10 +190,10 @@ const FOR_EVER: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 const MAX_BYTES: usize = 512 * 1024;
 /// The longest head before the bytes in a text.
 const MAX_HEAD: usize = 32;
-/// The longest time between two looks of a waiter, in case a notification was lost.
+/// The longest time between two reads of a waiter, in case a notification was lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// The same while nothing can be heard.
-const DEAF: Duration = Duration::from_millis(300);
+/// The same while no notification can arrive.
+const POLL_PAUSE: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
 mod tests {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_of_us_wrote_is_foreign() {
+    fn register_not_written_by_leasehold_is_foreign() {
         let at = Resource::new("a").unwrap();
         for foreign in ["text", "x AAAA", "- ü", "-"] {
             let failure = registered(&at, &cell(foreign, Duration::ZERO)).unwrap_err();

@@ -1,4 +1,4 @@
-//! Release: a claim that is known to be alone in its cell empties the cell at once, all others look first.
+//! Release: a claim that is known to be alone in its cell empties the cell at once, all others read first.
 
 use std::collections::HashSet;
 
@@ -35,16 +35,17 @@ impl<C: CellStore> CellBackend<C> {
             .collect()
     }
 
-    /// Empties the cells of those that are known to be alone. What turns out otherwise keeps no answer.
+    /// Empties the cells of those that are known to be alone. Those that are not alone any more get no
+    /// answer here.
     async fn end_alone(&self, answers: &mut [Option<Release>], claims: &[&Claim]) {
         let now = self.clock.now();
-        let keeps_time = self.cells.timekeeping() == ClockSource::Store;
+        let keeps_time = self.cells.clock_source() == ClockSource::Store;
         let mut places = Vec::new();
         let mut cells = HashSet::new();
         let (mut amends, mut swaps) = (Vec::new(), Vec::new());
         for (at, claim) in claims.iter().enumerate() {
             self.pollers.forget(claim.id);
-            let Some(alone) = self.mine.forget(claim.id) else { continue };
+            let Some(alone) = self.owned_cells.forget(claim.id) else { continue };
             // Where the store keeps no time, only this observer can say that the claim still lives.
             if (!keeps_time && alone.until <= now) || !cells.insert(&claim.resource) {
                 continue;
@@ -53,7 +54,7 @@ impl<C: CellStore> CellBackend<C> {
             let (resource, seen, epoch) = (claim.resource.clone(), alone.version, alone.last.epoch);
             places.push((at, put.version));
             match keeps_time {
-                true => amends.push(CellUpdate { at: resource, seen, way: AmendKind::Keep, put }),
+                true => amends.push(CellUpdate { at: resource, seen, kind: AmendKind::Keep, put }),
                 false => swaps.push(Swap { at: resource, seen, epoch, basis: Origin::Kept, put }),
             }
         }
@@ -67,7 +68,7 @@ impl<C: CellStore> CellBackend<C> {
             match done {
                 Ok(true) => {
                     if keeps_time {
-                        self.left.remember(&claims[at].resource, version);
+                        self.empty_cells.remember(&claims[at].resource, version);
                     }
                     answers[at] = Some(Release::Freed);
                 }

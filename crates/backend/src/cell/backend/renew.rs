@@ -1,4 +1,4 @@
-//! Renewal: a claim that is known to be alone in its cell writes at once, all others look first. Either way
+//! Renewal: a claim that is known to be alone in its cell writes at once, all others read first. Either way
 //! a whole batch is one request, or two.
 
 use std::collections::HashSet;
@@ -34,15 +34,15 @@ impl<C: CellStore> CellBackend<C> {
                 Err(failure) => Renewal::Unknown(failure),
             });
             // Others are in the cell, or it is lost: the remembered state is outdated.
-            self.mine.forget(claim.id);
+            self.owned_cells.forget(claim.id);
         }
         let unanswered = || Renewal::Unknown(Failure::unanswered("the store did not answer a renewal"));
         answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
     }
 
-    /// Renews those that are known to be alone. What turns out otherwise keeps no answer.
+    /// Renews those that are known to be alone. Those that are not alone any more get no answer here.
     async fn extend_alone(&self, checked: &mut [(&mut Option<Renewal>, &Claim)]) {
-        if self.cells.timekeeping() == ClockSource::Observer {
+        if self.cells.clock_source() == ClockSource::Observer {
             // The number of a claim's renewals is in its cell.
             return;
         }
@@ -53,15 +53,16 @@ impl<C: CellStore> CellBackend<C> {
             let mut cells = HashSet::new();
             let mut places = Vec::new();
             for (at, (_, claim)) in some.iter().enumerate() {
-                let Some(alone) = self.mine.recall(claim.id) else { continue };
-                // A lease is never shortened, and nobody is alone in a cell twice.
+                let Some(alone) = self.owned_cells.recall(claim.id) else { continue };
+                // A lease is never shortened, and no claim is alone in a cell twice.
                 if alone.until > now.after(claim.ttl) || !cells.insert(&claim.resource) {
                     continue;
                 }
                 let Ok(version) = timing::draw_version() else { continue };
-                let kept_by = self.cells.timekeeping();
-                let text = decoded::alone(claim, alone.fence, alone.last, now.since(alone.since), kept_by);
-                let put = Put { text, version, fence: alone.last, keep: claim.ttl, call: Call::Nobody };
+                let clock_source = self.cells.clock_source();
+                let text =
+                    decoded::alone(claim, alone.fence, alone.last, now.since(alone.since), clock_source);
+                let put = Put { text, version, fence: alone.last, keep: claim.ttl, call: Call::None };
                 let (seen, epoch) = (alone.version, alone.last.epoch);
                 swaps.push(Swap { at: claim.resource.clone(), seen, epoch, basis: Origin::Renewed, put });
                 places.push((at, Alone { version, until: now.after(claim.ttl), ..alone }));
@@ -73,7 +74,7 @@ impl<C: CellStore> CellBackend<C> {
                 let (answer, claim) = &mut some[at];
                 match swapped {
                     Ok(true) => {
-                        self.mine.remember(claim.id, alone);
+                        self.owned_cells.remember(claim.id, alone);
                         **answer = Some(Renewal::Renewed);
                     }
                     Ok(false) => {}

@@ -30,7 +30,7 @@ impl<C: CellStore> CellBackend<C> {
     /// `unused_for`.
     ///
     /// Promises that nothing that is held or waited for is touched, and that the next fence of a resource
-    /// is greater than each before. Safe beside clients and other sweepers. Each batch is a few short
+    /// is greater than each before. Safe alongside clients and other sweepers. Each batch is a few short
     /// requests.
     ///
     /// # Cancel safety

@@ -47,7 +47,7 @@ pub trait ShedTable: Debug + Send + Sync + 'static {
     async fn free(&self, ends: &[End]) -> Vec<Result<bool, Failure>>;
 
     /// Returns the rows of these names that are held, in order.
-    async fn look(&self, names: &[String]) -> Vec<Result<Option<Row>, Failure>>;
+    async fn held_rows(&self, names: &[String]) -> Vec<Result<Option<Row>, Failure>>;
 
     /// Rows that are held, whose name begins with `prefix` and comes behind `after`, in the order of the
     /// names' bytes.

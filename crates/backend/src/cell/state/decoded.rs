@@ -1,4 +1,4 @@
-//! One cell, opened: the ledger with the time at which it is to be judged, and the way back into a text.
+//! One cell, decoded: the ledger with the time at which it is evaluated, and its encoding into a text.
 //!
 //! Ground rules: what a text says of the life of a claim is read and written by its [`Lifetime`] alone.
 
@@ -16,7 +16,7 @@ use crate::cell::state::observed_claims::ObservedClaims;
 use crate::cell::wait::notifier::address;
 use crate::cell::wait::timing::draw_version;
 
-/// One cell as it was read, at one instant.
+/// A cell as it was read, at one instant.
 pub(crate) struct DecodedCell {
     /// The queue at that instant, on the clock of `now`. Claims whose time has passed are still in it.
     pub(crate) ledger: Ledger,
@@ -33,19 +33,19 @@ impl DecodedCell {
     pub(crate) fn open(
         resource: &Resource,
         cell: &Cell,
-        kept_by: ClockSource,
-        sightings: &ObservedClaims,
+        clock_source: ClockSource,
+        observed: &ObservedClaims,
         now: Moment,
     ) -> Result<DecodedCell, Failure> {
-        let lifetime = kept_by.lifetime();
+        let lifetime = clock_source.lifetime();
         let (mut entries, last) = read_text(resource, cell, lifetime)?;
         let raw = entries.clone();
-        let now = lifetime.judge(resource, cell, &mut entries, sightings, now);
+        let now = lifetime.set_ends(resource, cell, &mut entries, observed, now);
         let ledger = Ledger::restore(entries, last);
         Ok(DecodedCell { ledger, now, version: cell.version, floor: cell.floor, lifetime, raw })
     }
 
-    /// Returns the queue and the verdict when this is asked.
+    /// Returns the queue and the verdict for this request.
     pub(crate) fn contend(&self, ask: &Ask) -> (Ledger, Verdict) {
         let mut ledger = self.ledger.clone();
         ledger.raise_fence(self.raised());
@@ -60,7 +60,7 @@ impl DecodedCell {
         (ledger, verdict)
     }
 
-    /// Returns `true` if a ledger that was made from this page has to be written back: not, where nothing
+    /// Returns `true` if a ledger that was made from this cell has to be written back: not where nothing
     /// but the end of this claim's place was moved, and that end is far.
     pub(crate) fn is_worth_writing(&self, ledger: &Ledger, claim: &Claim, place: Duration) -> bool {
         let old = self.ledger.entries();
@@ -78,7 +78,7 @@ impl DecodedCell {
         })
     }
 
-    /// Returns the value to be written for a ledger that was made from this page.
+    /// Returns the value to be written for a ledger that was made from this cell.
     pub(crate) fn put(&self, resource: &Resource, ledger: &Ledger) -> Result<Put, Failure> {
         let entries: Vec<Entry> = ledger.entries().iter().map(|entry| self.written(entry)).collect();
         let ends = ledger.entries().iter().map(|entry| entry.until).max();
@@ -93,7 +93,7 @@ impl DecodedCell {
         Ok(Put { text, version, fence, keep, call: self.newly_called(ledger) })
     }
 
-    /// Returns when the first of all claims ends unless it is heard of again.
+    /// Returns when the first of all claims ends unless it is renewed.
     pub(crate) fn first_end(&self) -> Duration {
         let ends = self.ledger.entries().iter().map(|entry| self.now.until(entry.until));
         ends.min().unwrap_or(Duration::MAX)
@@ -109,8 +109,8 @@ impl DecodedCell {
     /// Returns the fence above which the next grant must be.
     fn raised(&self) -> Fence {
         let last = self.ledger.last_fence();
-        let same_line = Fence { epoch: self.floor.epoch, seq: self.floor.seq.max(last.seq), sub: 0 };
-        last.max(same_line)
+        let at_floor = Fence { epoch: self.floor.epoch, seq: self.floor.seq.max(last.seq), sub: 0 };
+        last.max(at_floor)
     }
 
     fn written(&self, entry: &Entry) -> Entry {
@@ -133,16 +133,16 @@ impl DecodedCell {
         let mut called: Vec<u32> = called.map(|entry| address(entry.id)).take(MAX_CALLED + 1).collect();
         called.sort_unstable();
         match (self.answered(ledger), called.len()) {
-            (_, count) if count > MAX_CALLED => Call::Everyone,
+            (_, count) if count > MAX_CALLED => Call::All,
             (Some(answered), _) => Call::Answered(answered, called),
             (None, 0) if self.has_left(ledger) && ledger.is_mixed() => Call::Freed,
-            (None, 0) => Call::Nobody,
+            (None, 0) => Call::None,
             (None, _) => Call::These(called),
         }
     }
 
-    /// Returns the address of a waiter that was called and has repeated its request, or has left: nobody
-    /// needs to check it.
+    /// Returns the address of a waiter that was called and has repeated its request, or has left: no other
+    /// waiter needs to check it.
     fn answered(&self, ledger: &Ledger) -> Option<u32> {
         let by = self.now.after(CALL_GRACE);
         let waited = self.ledger.entries().iter().filter(|old| old.granted.is_none());
@@ -171,9 +171,9 @@ pub(crate) fn alone(
     fence: Fence,
     last: Fence,
     held_for: Duration,
-    kept_by: ClockSource,
+    clock_source: ClockSource,
 ) -> String {
-    let lifetime = kept_by.lifetime();
+    let lifetime = clock_source.lifetime();
     let (until, since) = lifetime.alone(claim.ttl, held_for);
     let entry = Entry {
         id: claim.id,
@@ -187,7 +187,7 @@ pub(crate) fn alone(
     lifetime.write_text(&Ledger::restore(vec![entry], last), claim.resource.as_str())
 }
 
-/// Returns the ask of the claim to a ledger.
+/// Returns the request of the claim to a ledger.
 pub(crate) fn ask_of(claim: &Claim, wait: Wait) -> Ask {
     Ask { id: claim.id, share: claim.share, lease: claim.ttl, wait, note: claim.note.clone() }
 }
@@ -218,7 +218,8 @@ fn read_text(
     Ok((entries, ledger.last_fence()))
 }
 
-/// Stands in the text of a claim that seizes a cell: its fence is the one that the store keeps beside it.
+/// The placeholder in the text of a claim that seizes a cell: its fence is the one that the store keeps next
+/// to the text.
 pub(crate) const BY_STORE: Fence = Fence { epoch: 0, seq: 0, sub: 0 };
 
 /// More than these are not called by name.
@@ -235,44 +236,44 @@ mod tests {
         Claim { id: ClaimId::from_bytes([id; 16]), resource, share: Share::MUTEX, ttl, note: Note::default() }
     }
 
-    fn seized(kept_by: ClockSource, ttl: Duration, age: Duration) -> Cell {
+    fn seized(clock_source: ClockSource, ttl: Duration, age: Duration) -> Cell {
         Cell {
-            text: alone(&claim(1, ttl), BY_STORE, BY_STORE, Duration::ZERO, kept_by),
+            text: alone(&claim(1, ttl), BY_STORE, BY_STORE, Duration::ZERO, clock_source),
             version: 7,
             fence: Fence::new(3, 9, 0),
             floor: Fence::new(4, 9, 0),
-            age: (kept_by == ClockSource::Store).then_some(age),
+            age: (clock_source == ClockSource::Store).then_some(age),
         }
     }
 
-    fn open(cell: &Cell, kept_by: ClockSource, sightings: &ObservedClaims, now: u64) -> DecodedCell {
+    fn open(cell: &Cell, clock_source: ClockSource, observed: &ObservedClaims, now: u64) -> DecodedCell {
         let resource = Resource::new("a b").unwrap();
-        DecodedCell::open(&resource, cell, kept_by, sightings, Moment::from_millis(now)).unwrap()
+        DecodedCell::open(&resource, cell, clock_source, observed, Moment::from_millis(now)).unwrap()
     }
 
     #[test]
     fn seized_cell_has_the_fence_of_the_store_and_the_next_is_above() {
         let cell = seized(ClockSource::Store, Duration::from_secs(1), Duration::from_millis(1001));
-        let page = open(&cell, ClockSource::Store, &ObservedClaims::default(), 0);
-        assert_eq!(page.ledger.entries()[0].granted, Some(Fence::new(3, 9, 0)));
+        let decoded = open(&cell, ClockSource::Store, &ObservedClaims::default(), 0);
+        assert_eq!(decoded.ledger.entries()[0].granted, Some(Fence::new(3, 9, 0)));
         let next = claim(2, Duration::from_secs(1));
-        let (ledger, verdict) = page.contend(&ask_of(&next, Wait::No));
+        let (ledger, verdict) = decoded.contend(&ask_of(&next, Wait::No));
         assert_eq!(verdict, Verdict::Granted(Fence::new(4, 10, 0)));
-        let put = page.put(&next.resource, &ledger).unwrap();
+        let put = decoded.put(&next.resource, &ledger).unwrap();
         assert_eq!(put.fence, Fence::new(4, 10, 0));
         assert_eq!(put.keep, Duration::from_millis(2001));
     }
 
     #[test]
-    fn a_called_waiter_that_leaves_needs_no_look() {
+    fn called_waiter_that_leaves_counts_as_answered() {
         let hour = Duration::from_secs(3_600);
         let now = Moment::from_millis(1_000);
         let mut ledger = Ledger::new(BY_STORE);
         for id in 1..=3 {
-            ledger.contend(&ask_of(&claim(id, hour), Wait::InLine(hour)), now);
+            ledger.contend(&ask_of(&claim(id, hour), Wait::Queued(hour)), now);
         }
         assert!(ledger.release(ClaimId::from_bytes([1; 16]), now));
-        let page = DecodedCell {
+        let decoded = DecodedCell {
             ledger: ledger.clone(),
             now,
             version: 1,
@@ -283,54 +284,55 @@ mod tests {
         // The second was called by that release. It leaves, and the third is called in its place.
         assert!(ledger.release(ClaimId::from_bytes([2; 16]), now));
         let (left, next) = (address(ClaimId::from_bytes([2; 16])), address(ClaimId::from_bytes([3; 16])));
-        assert_eq!(page.newly_called(&ledger), Call::Answered(left, vec![next]));
+        assert_eq!(decoded.newly_called(&ledger), Call::Answered(left, vec![next]));
     }
 
     #[test]
     fn observer_waits_a_whole_span_and_a_renewal_restarts_it() {
-        let sightings = ObservedClaims::default();
-        let kept_by = ClockSource::Observer;
-        let mut cell = seized(kept_by, Duration::from_millis(100), Duration::ZERO);
+        let observed = ObservedClaims::default();
+        let clock_source = ClockSource::Observer;
+        let mut cell = seized(clock_source, Duration::from_millis(100), Duration::ZERO);
         let other = claim(2, Duration::from_millis(100));
-        let busy =
-            |page: &DecodedCell| matches!(page.contend(&ask_of(&other, Wait::No)).1, Verdict::Busy { .. });
-        assert!(busy(&open(&cell, kept_by, &sightings, 1_000)));
-        let page = open(&cell, kept_by, &sightings, 1_090);
-        assert!(busy(&page));
-        let mut renewed = page.ledger.clone();
-        assert!(renewed.renew(ClaimId::from_bytes([1; 16]), Duration::from_millis(100), page.now));
-        cell.text = page.put(&other.resource, &renewed).unwrap().text;
-        assert!(busy(&open(&cell, kept_by, &sightings, 1_095)));
-        assert!(busy(&open(&cell, kept_by, &sightings, 1_190)));
-        assert!(!busy(&open(&cell, kept_by, &sightings, 1_196)));
+        let busy = |decoded: &DecodedCell| {
+            matches!(decoded.contend(&ask_of(&other, Wait::No)).1, Verdict::Busy { .. })
+        };
+        assert!(busy(&open(&cell, clock_source, &observed, 1_000)));
+        let decoded = open(&cell, clock_source, &observed, 1_090);
+        assert!(busy(&decoded));
+        let mut renewed = decoded.ledger.clone();
+        assert!(renewed.renew(ClaimId::from_bytes([1; 16]), Duration::from_millis(100), decoded.now));
+        cell.text = decoded.put(&other.resource, &renewed).unwrap().text;
+        assert!(busy(&open(&cell, clock_source, &observed, 1_095)));
+        assert!(busy(&open(&cell, clock_source, &observed, 1_190)));
+        assert!(!busy(&open(&cell, clock_source, &observed, 1_196)));
         assert!(
-            busy(&open(&cell, kept_by, &ObservedClaims::default(), 1_196)),
+            busy(&open(&cell, clock_source, &ObservedClaims::default(), 1_196)),
             "a newcomer knows nothing yet"
         );
     }
 
     #[test]
-    fn a_sign_of_life_of_one_who_saw_nothing_before_is_seen() {
-        let (kept_by, lease) = (ClockSource::Observer, Duration::from_millis(100));
+    fn renewal_by_a_client_that_saw_no_claim_before_counts() {
+        let (clock_source, lease) = (ClockSource::Observer, Duration::from_millis(100));
         let (holder, other) = (claim(1, lease), claim(2, lease));
-        let renews = |page: &DecodedCell| {
-            let mut ledger = page.ledger.clone();
-            assert!(ledger.renew(holder.id, lease, page.now));
+        let renews = |decoded: &DecodedCell| {
+            let mut ledger = decoded.ledger.clone();
+            assert!(ledger.renew(holder.id, lease, decoded.now));
             ledger
         };
-        let asks_again = |page: &DecodedCell| page.contend(&ask_of(&holder, Wait::No)).0;
+        let asks_again = |decoded: &DecodedCell| decoded.contend(&ask_of(&holder, Wait::No)).0;
         let signs: [&dyn Fn(&DecodedCell) -> Ledger; 2] = [&renews, &asks_again];
         for (sign, gives) in signs.into_iter().enumerate() {
             let observer = ObservedClaims::default();
-            let mut cell = seized(kept_by, lease, Duration::ZERO);
+            let mut cell = seized(clock_source, lease, Duration::ZERO);
             let busy = |cell: &Cell, now| {
-                let page = open(cell, kept_by, &observer, now);
-                matches!(page.contend(&ask_of(&other, Wait::No)).1, Verdict::Busy { .. })
+                let decoded = open(cell, clock_source, &observer, now);
+                matches!(decoded.contend(&ask_of(&other, Wait::No)).1, Verdict::Busy { .. })
             };
             assert!(busy(&cell, 1_000));
             for round in 1..=1_100 {
                 let now = 1_000 + round * 90;
-                let stranger = open(&cell, kept_by, &ObservedClaims::default(), now);
+                let stranger = open(&cell, clock_source, &ObservedClaims::default(), now);
                 cell.text = stranger.put(&holder.resource, &gives(&stranger)).unwrap().text;
                 assert!(busy(&cell, now + 15), "two hold after sign {sign}, round {round}");
             }
@@ -340,28 +342,28 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_came_again_is_not_what_it_was_before() {
-        let (kept_by, lease) = (ClockSource::Observer, Duration::from_millis(100));
+    fn claim_that_left_and_returned_starts_a_new_span() {
+        let (clock_source, lease) = (ClockSource::Observer, Duration::from_millis(100));
         let (observer, other) = (ObservedClaims::default(), claim(2, lease));
-        let first = seized(kept_by, lease, Duration::ZERO);
-        open(&first, kept_by, &observer, 1_000);
+        let first = seized(clock_source, lease, Duration::ZERO);
+        open(&first, clock_source, &observer, 1_000);
         // It left and came again, unseen: the same text, under another fence of the store.
         let again = Cell { version: 8, fence: Fence::new(3, 10, 0), ..first };
-        let page = open(&again, kept_by, &observer, 1_101);
-        let (_, verdict) = page.contend(&ask_of(&other, Wait::No));
+        let decoded = open(&again, clock_source, &observer, 1_101);
+        let (_, verdict) = decoded.contend(&ask_of(&other, Wait::No));
         assert!(matches!(verdict, Verdict::Busy { .. }), "{verdict:?}");
     }
 
     #[test]
-    fn what_others_wrote_is_not_seen_anew_when_one_joins_the_line() {
-        let (mine, kept_by) = (ObservedClaims::default(), ClockSource::Observer);
-        let mut cell = seized(kept_by, Duration::from_millis(100), Duration::ZERO);
-        let page = open(&cell, kept_by, &mine, 1_000);
+    fn joining_the_queue_restarts_no_span_of_another_claim() {
+        let (mine, clock_source) = (ObservedClaims::default(), ClockSource::Observer);
+        let mut cell = seized(clock_source, Duration::from_millis(100), Duration::ZERO);
+        let decoded = open(&cell, clock_source, &mine, 1_000);
         let joining = claim(2, Duration::from_millis(100));
-        let (ledger, _) = page.contend(&ask_of(&joining, Wait::InLine(Duration::from_secs(60))));
-        cell.text = page.put(&joining.resource, &ledger).unwrap().text;
-        let page = open(&cell, kept_by, &mine, 1_101);
-        let (_, verdict) = page.contend(&ask_of(&joining, Wait::InLine(Duration::from_secs(60))));
+        let (ledger, _) = decoded.contend(&ask_of(&joining, Wait::Queued(Duration::from_secs(60))));
+        cell.text = decoded.put(&joining.resource, &ledger).unwrap().text;
+        let decoded = open(&cell, clock_source, &mine, 1_101);
+        let (_, verdict) = decoded.contend(&ask_of(&joining, Wait::Queued(Duration::from_secs(60))));
         assert!(matches!(verdict, Verdict::Granted(_)), "{verdict:?}");
     }
 
@@ -369,8 +371,8 @@ mod tests {
     fn challenged_waiter_is_notified_and_unnamed_release_wakes_all() {
         let share = |id, share| Claim { share, ..claim(id, Duration::from_secs(60)) };
         let (writer, reader) = (share(2, Share::WRITER), share(3, Share::READER));
-        let wait = Wait::InLine(Duration::from_secs(60));
-        // Read at the age of nothing, a page is at the origin of its cell.
+        let wait = Wait::Queued(Duration::from_secs(60));
+        // Read at age zero, a cell is at its origin.
         let empty =
             Cell { text: String::new(), ..seized(ClockSource::Store, Duration::ZERO, Duration::ZERO) };
         let origin = open(&empty, ClockSource::Store, &ObservedClaims::default(), 0).now;
@@ -378,7 +380,7 @@ mod tests {
         for other in [share(1, Share::READER), share(4, Share::READER), writer.clone(), reader.clone()] {
             ledger.contend(&ask_of(&other, wait), origin);
         }
-        let page = |ledger: &Ledger, age: Duration| {
+        let decode = |ledger: &Ledger, age: Duration| {
             let resource = Resource::new("a b").unwrap();
             let fence = ledger.last_fence();
             let text = ledger.to_text(resource.as_str());
@@ -386,14 +388,15 @@ mod tests {
             DecodedCell::open(&resource, &cell, ClockSource::Store, &ObservedClaims::default(), Moment::START)
                 .unwrap()
         };
-        let call = |page: &DecodedCell, ledger: &Ledger| page.put(&reader.resource, ledger).unwrap().call;
-        let seen = page(&ledger, leasehold_core::CHALLENGE_AFTER);
+        let call =
+            |decoded: &DecodedCell, ledger: &Ledger| decoded.put(&reader.resource, ledger).unwrap().call;
+        let seen = decode(&ledger, leasehold_core::CHALLENGE_AFTER);
         let (challenged, _) = seen.contend(&ask_of(&reader, wait));
         assert_eq!(call(&seen, &challenged), Call::These(vec![address(writer.id)]));
         assert!(seen.is_worth_writing(&challenged, &reader, Duration::from_secs(60)));
-        let seen = page(&challenged, leasehold_core::CHALLENGE_AFTER);
-        assert_eq!(call(&seen, &seen.contend(&ask_of(&reader, wait)).0), Call::Nobody, "called already");
-        let seen = page(&ledger, Duration::ZERO);
+        let seen = decode(&challenged, leasehold_core::CHALLENGE_AFTER);
+        assert_eq!(call(&seen, &seen.contend(&ask_of(&reader, wait)).0), Call::None, "called already");
+        let seen = decode(&ledger, Duration::ZERO);
         let mut left = seen.ledger.clone();
         assert!(left.release(ClaimId::from_bytes([1; 16]), seen.now));
         assert_eq!(call(&seen, &left), Call::Freed);

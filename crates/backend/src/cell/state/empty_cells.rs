@@ -2,8 +2,8 @@
 //! cell, which a store does with less than a change of a cell that may exist, and together with others.
 //!
 //! Ground rules: this is a guess that the store proves or refutes. Forgetting costs nothing but the longer
-//! way. One that came true or not is forgotten, so that a cell which others use is guessed at once for each
-//! time that it was left.
+//! way. One that was tried is forgotten, so that a cell which others use is guessed at once for each time
+//! that it was left.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,7 +15,7 @@ use leasehold_core::Resource;
 pub(crate) struct EmptyCells(Mutex<HashMap<Resource, u64>>);
 
 impl EmptyCells {
-    /// Keeps in mind that nobody was in this cell when the client left it, in the state of this version.
+    /// Remembers that no claim was in this cell when the client left it, in the state of this version.
     pub(crate) fn remember(&self, resource: &Resource, version: u64) {
         let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if left.len() >= MAX_CELLS && !left.contains_key(resource) {
@@ -25,7 +25,7 @@ impl EmptyCells {
         left.insert(resource.clone(), version);
     }
 
-    /// Returns the version under which it was left empty. Asked a second time, that is forgotten.
+    /// Returns the version under which it was left empty, and forgets it.
     pub(crate) fn take(&self, resource: &Resource) -> Option<u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(resource)
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_told_once_and_the_memory_has_an_end() {
+    fn each_version_is_returned_once_and_memory_is_bounded() {
         let (left, first) = (EmptyCells::default(), Resource::new("first").unwrap());
         assert_eq!(left.take(&first), None);
         left.remember(&first, 7);

@@ -1,7 +1,7 @@
-//! The clock that ends claims, as two strategies that own how the life of a claim is read from a text and
-//! written into it.
+//! The clock that ends claims, as two strategies that read the life of a claim from a text and write it.
 //!
-//! Ground rules: neither knows the other, and nobody else calculates with what a text says of a claim's end.
+//! Ground rules: neither knows the other, and no other code calculates with what a text says of a claim's
+//! end.
 
 use std::fmt::Debug;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -27,23 +27,23 @@ pub(crate) trait Lifetime: Debug + Send + Sync {
 
     /// Sets the end of each of these claims of a text, and returns the present by the same clock. `now` is
     /// the local clock after the cell had arrived.
-    fn judge(
+    fn set_ends(
         &self,
         at: &Resource,
         cell: &Cell,
         entries: &mut [Entry],
-        seen: &ObservedClaims,
+        observed: &ObservedClaims,
         now: Moment,
     ) -> Moment;
 
-    /// Makes the claim as it is to be in the text. `old` is the same claim as it was judged, and as the
+    /// Makes the claim as it is to be in the text. `old` is the same claim with its end set, and as the
     /// text had it.
     fn written(&self, entry: &Entry, old: Option<(&Entry, &Entry)>, now: Moment) -> Entry;
 
     /// Calculates how long a text matters whose last claim ends at `ends`.
     fn keep(&self, ends: Moment, now: Moment) -> Duration;
 
-    /// Returns when a claim came, by the wall clock, for display only. `raw` is the claim as the text had
+    /// Returns when a claim arrived, by the wall clock, for display only. `raw` is the claim as the text had
     /// it.
     fn since(&self, entry: &Entry, raw: &Entry, now: Moment) -> Option<Duration>;
 

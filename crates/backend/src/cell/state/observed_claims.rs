@@ -10,10 +10,10 @@ use leasehold_core::{ClaimId, Entry, Fence, Moment, Resource};
 
 /// The memory of one client.
 #[derive(Debug, Default)]
-pub(crate) struct ObservedClaims(Mutex<HashMap<Resource, HashMap<ClaimId, Sighting>>>);
+pub(crate) struct ObservedClaims(Mutex<HashMap<Resource, HashMap<ClaimId, Observation>>>);
 
 #[derive(Clone, Copy, Debug)]
-struct Sighting {
+struct Observation {
     state: State,
     first: Moment,
 }
@@ -33,11 +33,11 @@ impl State {
 }
 
 impl ObservedClaims {
-    /// Notes these claims of a resource, as their text says, and answers since when each has been as it is.
+    /// Records these claims of a resource, as their text says, and answers since when each has been as it is.
     ///
     /// `now` must be taken after the text had arrived: a claim is not dead before it was seen for its whole
     /// span.
-    pub(crate) fn note(&self, resource: &Resource, entries: &[Entry], now: Moment) -> Vec<Moment> {
+    pub(crate) fn observe(&self, resource: &Resource, entries: &[Entry], now: Moment) -> Vec<Moment> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if entries.is_empty() {
             seen.remove(resource);
@@ -47,13 +47,13 @@ impl ObservedClaims {
             seen.clear();
         }
         let old = seen.entry(resource.clone()).or_default();
-        let present: HashMap<ClaimId, Sighting> = entries
+        let present: HashMap<ClaimId, Observation> = entries
             .iter()
             .map(|entry| {
                 let state = State::of(entry);
                 let known = old.get(&entry.id).filter(|known| known.state == state);
                 let first = known.map_or(now, |known| known.first);
-                (entry.id, Sighting { state, first })
+                (entry.id, Observation { state, first })
             })
             .collect();
         let since =

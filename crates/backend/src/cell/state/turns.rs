@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 #[derive(Debug, Default)]
 pub struct Turns(Mutex<HashMap<Resource, Arc<Semaphore>>>);
 
-/// Somebody's turn, until it is dropped.
+/// The turn of one task, until it is dropped.
 #[derive(Debug)]
 pub struct Turn<'a> {
     turns: &'a Turns,
@@ -25,7 +25,7 @@ pub struct Turn<'a> {
 }
 
 impl Turns {
-    /// Waits for a turn, in the order of coming.
+    /// Waits for a turn, in the order of arrival.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the place, and may leave a name behind until the next turn at it ends.
@@ -46,7 +46,7 @@ impl Turns {
         Some(Turn { turns: self, resource, permit: Some(permit) })
     }
 
-    /// Waits for a turn as one that only tries: behind others in the order of coming, for 15 s at most.
+    /// Waits for a turn as a task that only tries: behind others in the order of arrival, for 15 s at most.
     ///
     /// # Errors
     /// `Unavailable` after that, without effect: nothing was sent.
@@ -71,7 +71,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let mut turns = self.turns.turns();
         self.permit = None;
-        // Nobody has it but the map: nobody waits.
+        // Only the map has it: no task waits.
         if turns.get(self.resource).is_some_and(|turn| Arc::strong_count(turn) == 1) {
             turns.remove(self.resource);
         }

@@ -1,8 +1,8 @@
-//! Waiters that sleep until a notification comes, and the way in which the store's notifications reach
+//! Waiters that sleep until a notification arrives, and the way in which the store's notifications reach
 //! them.
 //!
 //! Ground rules: the map is behind a plain mutex that is never held across an await. A subscription keeps
-//! its notifications until its waiter reads them, so nothing is lost between look and wait. While no
+//! its notifications until its waiter reads them, so nothing is lost between check and wait. While no
 //! notification can arrive, every waiter knows that.
 
 use std::collections::HashMap;
@@ -27,84 +27,88 @@ pub struct Notifier(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    ears: Mutex<HashMap<Resource, HashMap<u64, Arc<Subscription>>>>,
+    subscribers: Mutex<HashMap<Resource, HashMap<u64, Arc<Subscriber>>>>,
     next: AtomicU64,
     begun: Instant,
-    hearing: watch::Sender<bool>,
-    wanted: watch::Sender<usize>,
+    /// `true` while the store's notifications arrive.
+    connected: watch::Sender<bool>,
+    /// The number of subscriptions.
+    count: watch::Sender<usize>,
 }
 
 impl Notifier {
     /// Creates a notifier without subscriptions.
     pub fn new() -> Self {
         Notifier(Arc::new(Inner {
-            ears: Mutex::default(),
+            subscribers: Mutex::default(),
             next: AtomicU64::new(0),
             begun: Instant::now(),
-            hearing: watch::Sender::new(false),
-            wanted: watch::Sender::new(0),
+            connected: watch::Sender::new(false),
+            count: watch::Sender::new(0),
         }))
     }
 
-    /// Waits until a listener exists, so that a store subscribes only then.
+    /// Waits until a subscription exists, so that the client listens to the store only then.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub async fn wanted(&self) {
+    pub async fn until_subscribed(&self) {
         // The sender lives as long as this value, so it never closes.
-        let _ = self.0.wanted.subscribe().wait_for(|count| *count > 0).await;
+        let _ = self.0.count.subscribe().wait_for(|count| *count > 0).await;
     }
 
     /// Waits until no subscription is left.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
-    pub async fn unwanted(&self) {
-        let _ = self.0.wanted.subscribe().wait_for(|count| *count == 0).await;
+    pub async fn until_unsubscribed(&self) {
+        let _ = self.0.count.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Notes that every change from now on will be notified. Waiters look once more, for what was missed.
-    pub fn begin_hearing(&self) {
-        self.0.hearing.send_replace(true);
-        let everybody: Vec<Arc<Subscription>> =
-            self.ears().values().flat_map(|ears| ears.values().map(Arc::clone)).collect();
-        everybody.iter().for_each(|ear| ear.called.notify_one());
+    /// Notes that every change from now on is notified. Waiters check once more, for what was missed.
+    pub fn mark_connected(&self) {
+        self.0.connected.send_replace(true);
+        self.wake_all();
     }
 
     /// Notes that notifications may be missed from now on. Waiters poll.
-    pub fn stop_hearing(&self) {
-        if self.0.hearing.send_replace(false) {
-            let everybody: Vec<Arc<Subscription>> =
-                self.ears().values().flat_map(|ears| ears.values().map(Arc::clone)).collect();
-            everybody.iter().for_each(|ear| ear.called.notify_one());
+    pub fn mark_disconnected(&self) {
+        if self.0.connected.send_replace(false) {
+            self.wake_all();
         }
     }
 
+    fn wake_all(&self) {
+        let all: Vec<Arc<Subscriber>> =
+            self.subscribers().values().flat_map(|here| here.values().map(Arc::clone)).collect();
+        all.iter().for_each(|subscriber| subscriber.called.notify_one());
+    }
+
     /// Passes a call to the waiters for this resource.
-    pub fn ring(&self, resource: &Resource, call: &Call) {
-        let ears = self.ears();
-        let Some(ears) = ears.get(resource) else { return };
+    pub fn notify(&self, resource: &Resource, call: &Call) {
+        let subscribers = self.subscribers();
+        let Some(subscribers) = subscribers.get(resource) else { return };
         let now = self.now();
-        for ear in ears.values() {
-            let (called, answered) = match (call, ear.address) {
-                (Call::Nobody, _) => continue,
+        for subscriber in subscribers.values() {
+            let (called, answered) = match (call, subscriber.address) {
+                (Call::None, _) => continue,
                 (Call::Freed, Some(_)) => {
-                    ear.calls().freed(now);
-                    ear.others.notify_one();
+                    subscriber.calls().freed(now);
+                    subscriber.others.notify_one();
                     continue;
                 }
-                (Call::Everyone | Call::Freed, _) | (_, None) => {
-                    ear.called.notify_one();
+                (Call::All | Call::Freed, _) | (_, None) => {
+                    subscriber.called.notify_one();
                     continue;
                 }
                 (Call::These(called), Some(_)) => (called, None),
                 (Call::Answered(answered, called), Some(_)) => (called, Some(*answered)),
             };
-            if ear.address.is_some_and(|address| called.contains(&address)) {
-                ear.called.notify_one();
+            if subscriber.address.is_some_and(|address| called.contains(&address)) {
+                subscriber.called.notify_one();
             } else {
-                ear.calls().hear(called, answered, now);
-                ear.others.notify_one();
+                subscriber.calls().hear(called, answered, now);
+                subscriber.others.notify_one();
             }
         }
     }
@@ -114,24 +118,24 @@ impl Notifier {
         Moment::START.after(self.0.begun.elapsed())
     }
 
-    /// Begins to listen: to the calls of one claim, or to all of a resource.
-    pub(crate) fn hang(&self, resource: &Resource, address: Option<u32>) -> Waiter {
+    /// Subscribes to the calls of one claim, or to all of a resource.
+    pub(crate) fn subscribe(&self, resource: &Resource, address: Option<u32>) -> Subscription {
         let (called, others, calls) = (Notify::new(), Notify::new(), Mutex::default());
-        let ear = Arc::new(Subscription { address, called, others, calls });
+        let subscriber = Arc::new(Subscriber { address, called, others, calls });
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        self.ears().entry(resource.clone()).or_default().insert(number, Arc::clone(&ear));
-        self.0.wanted.send_modify(|count| *count += 1);
-        Waiter { bells: self.clone(), resource: resource.clone(), number, ear }
+        self.subscribers().entry(resource.clone()).or_default().insert(number, Arc::clone(&subscriber));
+        self.0.count.send_modify(|count| *count += 1);
+        Subscription { notifier: self.clone(), resource: resource.clone(), number, subscriber }
     }
 
     /// Returns `true` if notifications arrive at present.
-    pub(crate) fn is_hearing(&self) -> bool {
-        *self.0.hearing.borrow()
+    pub(crate) fn is_connected(&self) -> bool {
+        *self.0.connected.borrow()
     }
 
-    fn ears(&self) -> MutexGuard<'_, HashMap<Resource, HashMap<u64, Arc<Subscription>>>> {
+    fn subscribers(&self) -> MutexGuard<'_, HashMap<Resource, HashMap<u64, Arc<Subscriber>>>> {
         // No invariant spans a panic: every change is one insertion or removal.
-        self.0.ears.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.subscribers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,77 +145,78 @@ impl Default for Notifier {
     }
 }
 
+/// The part of a subscription that the notifier writes to.
 #[derive(Debug)]
-struct Subscription {
+struct Subscriber {
     address: Option<u32>,
     called: Notify,
     others: Notify,
-    /// The calls of others since the last look.
+    /// The calls of others since the last check.
     calls: Mutex<CallWatch>,
 }
 
-impl Subscription {
+impl Subscriber {
     fn calls(&self) -> MutexGuard<'_, CallWatch> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A listener, until it is dropped.
+/// A subscription, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Waiter {
-    bells: Notifier,
+pub(crate) struct Subscription {
+    notifier: Notifier,
     resource: Resource,
     number: u64,
-    ear: Arc<Subscription>,
+    subscriber: Arc<Subscriber>,
 }
 
 /// A notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// The call concerns the listener.
+pub(crate) enum Notification {
+    /// The call concerns the subscriber.
     Called,
-    /// Others were called or have answered, or more became free and nobody was called for it.
+    /// Others were called or have answered, or more became free and no waiter was called for it.
     Others,
 }
 
-impl Waiter {
-    /// Waits for a notification. Returns at once if one came since the last call.
-    pub(crate) async fn hear(&self) -> News {
+impl Subscription {
+    /// Waits for a notification. Returns at once if one arrived since the last call.
+    pub(crate) async fn receive(&self) -> Notification {
         tokio::select! {
             biased;
-            () = self.ear.called.notified() => News::Called,
-            () = self.ear.others.notified() => News::Others,
+            () = self.subscriber.called.notified() => Notification::Called,
+            () = self.subscriber.others.notified() => Notification::Others,
         }
     }
 
-    /// Forgets the calls of others, for a waiter that looks now.
-    pub(crate) fn look(&self) {
-        self.ear.calls().look();
+    /// Forgets the calls of others, for a waiter that checks now.
+    pub(crate) fn forget_calls(&self) {
+        self.subscriber.calls().look();
     }
 
-    /// Returns when to look because of the calls of others.
-    pub(crate) fn look_at(&self) -> Option<Instant> {
-        let at = self.ear.calls().look_at()?;
-        Some(self.bells.0.begun + Moment::START.until(at))
+    /// Returns when to check because of the calls of others.
+    pub(crate) fn next_check(&self) -> Option<Instant> {
+        let at = self.subscriber.calls().look_at()?;
+        Some(self.notifier.0.begun + Moment::START.until(at))
     }
 
     /// Returns `true` if notifications arrive at present.
-    pub(crate) fn is_hearing(&self) -> bool {
-        self.bells.is_hearing()
+    pub(crate) fn is_connected(&self) -> bool {
+        self.notifier.is_connected()
     }
 }
 
-impl Drop for Waiter {
+impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut ears = self.bells.ears();
-        if let Some(here) = ears.get_mut(&self.resource) {
+        let mut subscribers = self.notifier.subscribers();
+        if let Some(here) = subscribers.get_mut(&self.resource) {
             here.remove(&self.number);
             if here.is_empty() {
-                ears.remove(&self.resource);
+                subscribers.remove(&self.resource);
             }
         }
-        drop(ears);
-        self.bells.0.wanted.send_modify(|count| *count = count.saturating_sub(1));
+        drop(subscribers);
+        self.notifier.0.count.send_modify(|count| *count = count.saturating_sub(1));
     }
 }
 
@@ -224,49 +229,49 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_reaches_whom_it_names_and_the_others_hear_of_it() {
-        let bells = Notifier::new();
+    async fn call_wakes_the_named_waiter_and_notifies_the_others() {
+        let notifier = Notifier::new();
         let (one, two, all) = (
-            bells.hang(&resource(), Some(1)),
-            bells.hang(&resource(), Some(2)),
-            bells.hang(&resource(), None),
+            notifier.subscribe(&resource(), Some(1)),
+            notifier.subscribe(&resource(), Some(2)),
+            notifier.subscribe(&resource(), None),
         );
-        bells.ring(&resource(), &Call::These(vec![2]));
-        assert_eq!(two.hear().await, News::Called);
-        assert_eq!(one.hear().await, News::Others);
-        assert!(one.look_at().is_some(), "the other may not answer");
-        assert_eq!(all.hear().await, News::Called);
-        bells.ring(&resource(), &Call::Answered(2, Vec::new()));
-        assert_eq!(one.hear().await, News::Others);
-        assert_eq!(one.look_at(), None);
-        assert_eq!(all.hear().await, News::Called);
-        bells.ring(&resource(), &Call::Freed);
-        assert_eq!(one.hear().await, News::Others);
-        assert!(one.look_at().is_some(), "one in front may keep it from what is free");
-        one.look();
-        assert_eq!(one.look_at(), None);
-        assert_eq!(all.hear().await, News::Called, "an onlooker looks at every change");
+        notifier.notify(&resource(), &Call::These(vec![2]));
+        assert_eq!(two.receive().await, Notification::Called);
+        assert_eq!(one.receive().await, Notification::Others);
+        assert!(one.next_check().is_some(), "the other may not answer");
+        assert_eq!(all.receive().await, Notification::Called);
+        notifier.notify(&resource(), &Call::Answered(2, Vec::new()));
+        assert_eq!(one.receive().await, Notification::Others);
+        assert_eq!(one.next_check(), None);
+        assert_eq!(all.receive().await, Notification::Called);
+        notifier.notify(&resource(), &Call::Freed);
+        assert_eq!(one.receive().await, Notification::Others);
+        assert!(one.next_check().is_some(), "one in front may keep it from what is free");
+        one.forget_calls();
+        assert_eq!(one.next_check(), None);
+        assert_eq!(all.receive().await, Notification::Called, "an onlooker looks at every change");
     }
 
     #[tokio::test]
-    async fn whoever_listens_is_told_when_word_was_missed() {
-        let bells = Notifier::new();
-        let bell = bells.hang(&resource(), Some(1));
-        assert!(!bell.is_hearing());
-        bells.begin_hearing();
-        assert!(bell.is_hearing());
-        assert_eq!(bell.hear().await, News::Called);
-        bells.stop_hearing();
-        assert_eq!(bell.hear().await, News::Called);
+    async fn subscribers_are_woken_when_the_connection_changes() {
+        let notifier = Notifier::new();
+        let subscription = notifier.subscribe(&resource(), Some(1));
+        assert!(!subscription.is_connected());
+        notifier.mark_connected();
+        assert!(subscription.is_connected());
+        assert_eq!(subscription.receive().await, Notification::Called);
+        notifier.mark_disconnected();
+        assert_eq!(subscription.receive().await, Notification::Called);
     }
 
     #[tokio::test]
-    async fn nobody_is_left_behind() {
-        let bells = Notifier::new();
-        let bell = bells.hang(&resource(), Some(1));
-        bells.wanted().await;
-        drop(bell);
-        bells.unwanted().await;
-        assert!(bells.ears().is_empty());
+    async fn dropped_subscription_is_removed() {
+        let notifier = Notifier::new();
+        let subscription = notifier.subscribe(&resource(), Some(1));
+        notifier.until_subscribed().await;
+        drop(subscription);
+        notifier.until_unsubscribed().await;
+        assert!(notifier.subscribers().is_empty());
     }
 }

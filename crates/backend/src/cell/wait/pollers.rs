@@ -42,7 +42,7 @@ pub fn pause(claim: &Claim, round: u32, first_end: Duration) -> Duration {
 
 /// Returns a pause as [`pause`] does, for a claim with so many waiting before it: the next in the queue asks
 /// again soon.
-pub(crate) fn pause_in_line(claim: &Claim, round: u32, before: u32, first_end: Duration) -> Duration {
+pub(crate) fn pause_in_queue(claim: &Claim, round: u32, before: u32, first_end: Duration) -> Duration {
     let longest = HEAD_POLL.saturating_mul(before.saturating_add(1));
     pause(claim, round, first_end.min(longest))
 }

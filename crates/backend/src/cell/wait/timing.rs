@@ -18,11 +18,11 @@ pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// another from free capacity.
 pub const PLACE_TTL: Duration = Duration::from_secs(60);
 
-/// Longest time between two looks of one that waits for word: a third of what its place is kept, so that
-/// two may fail.
+/// The longest time between two checks of a waiter that is notified: a third of the time for which its place
+/// is kept, so that two may fail.
 pub(crate) const REFRESH: Duration = Duration::from_secs(PLACE_TTL.as_secs() / 3);
 
-/// A look in the very instant of an end is one too early.
+/// A check in the very instant of an end is one too early.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
 
 /// The pauses of a claim that polls. Within the longest, a live claim answers a call.
@@ -46,7 +46,7 @@ const LONGEST_RETRY: Duration = Duration::from_millis(40);
 pub const BATCH_MAX: usize = 500;
 
 /// Returns three to four quarters of `pause`, another part for each claim and round, so that claims that
-/// came together do not continue to ask together.
+/// arrive together do not continue to ask together.
 pub(crate) fn jittered(claim: &Claim, pause: Duration, round: u32) -> Duration {
     // The id is random, so spreading it is all that there is to do.
     let mixed = (address(claim.id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
@@ -89,7 +89,7 @@ impl Tries {
     }
 }
 
-/// Comes back when patience has ended, by word or by the clock.
+/// Waits until patience has ended, by cancellation or by its deadline.
 ///
 /// # Cancel safety
 /// Dropping the future loses nothing.

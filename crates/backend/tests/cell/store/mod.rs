@@ -1,6 +1,6 @@
 //! Cells in the memory of this process, with the faults of a store: lost races, lost requests, lost answers.
 //!
-//! Two kinds, as the crate knows two ways of keeping time: one with a clock, which keeps a fence beside
+//! Two kinds, as the crate knows two ways of keeping time: one with a clock, which keeps a fence with
 //! each text and never forgets it, as a table does; and one without, which numbers its writes and forgets a
 //! text when it need not be kept any longer, as a cache does.
 
@@ -26,10 +26,10 @@ use tokio::sync::Semaphore;
 
 /// A database.
 pub(crate) const TABLE: Kind =
-    Kind { timekeeping: ClockSource::Store, waiting: WaitMode::Notifies, order: QueueOrder::Fifo };
+    Kind { clock_source: ClockSource::Store, waiting: WaitMode::Notifies, order: QueueOrder::Fifo };
 /// A cache.
 pub(crate) const CACHE: Kind =
-    Kind { timekeeping: ClockSource::Observer, waiting: WaitMode::Polls, order: QueueOrder::Fifo };
+    Kind { clock_source: ClockSource::Observer, waiting: WaitMode::Polls, order: QueueOrder::Fifo };
 
 /// Returns a wanted mutex.
 pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
@@ -63,13 +63,13 @@ pub(crate) const UNWRITABLE: &str = "€";
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     rows: Mutex<Rows>,
-    bells: Mutex<Vec<Notifier>>,
+    notifiers: Mutex<Vec<Notifier>>,
     requests: AtomicU64,
     retakes: AtomicU64,
     next_commits: Mutex<VecDeque<Fate>>,
     /// The cells that a transaction of another client keeps locked.
     locked: Mutex<BTreeSet<String>>,
-    /// The number of writes to each cell that come too late from now on: another client changes it before.
+    /// The number of writes to each cell that arrive too late from now on: another client changes it before.
     overtaken: Mutex<BTreeMap<String, u32>>,
 }
 
@@ -109,8 +109,8 @@ pub(crate) struct Faults {
 pub(crate) struct MemoryCells {
     store: Arc<Store>,
     profile: Profile,
-    timekeeping: ClockSource,
-    bells: Option<Notifier>,
+    clock_source: ClockSource,
+    notifier: Option<Notifier>,
     faults: Faults,
 }
 
@@ -137,7 +137,7 @@ impl Store {
         gate
     }
 
-    /// Returns how many of the commits whose fate was set have not come.
+    /// Returns how many of the commits whose fate was set have not arrived.
     pub(crate) fn commits_to_come(&self) -> usize {
         self.next_commits.lock().unwrap().len()
     }
@@ -183,11 +183,11 @@ impl Store {
 
     /// Opens one more client.
     pub(crate) fn open(self: &Arc<Self>, kind: Kind, faults: Faults) -> CellBackend<MemoryCells> {
-        let bells = (kind.waiting == WaitMode::Notifies).then(|| {
-            let bells = Notifier::new();
-            bells.begin_hearing();
-            self.bells.lock().unwrap().push(bells.clone());
-            bells
+        let notifier = (kind.waiting == WaitMode::Notifies).then(|| {
+            let notifier = Notifier::new();
+            notifier.mark_connected();
+            self.notifiers.lock().unwrap().push(notifier.clone());
+            notifier
         });
         let profile = Profile::new("cells", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
             .admission(LockSupport::Counted)
@@ -199,8 +199,13 @@ impl Store {
             .granularity(Duration::from_millis(2))
             .renew_batch_max(100)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        let cells =
-            MemoryCells { store: Arc::clone(self), profile, timekeeping: kind.timekeeping, bells, faults };
+        let cells = MemoryCells {
+            store: Arc::clone(self),
+            profile,
+            clock_source: kind.clock_source,
+            notifier,
+            faults,
+        };
         CellBackend::new(cells, Arc::new(SteadyClock::new()))
     }
 }
@@ -208,7 +213,7 @@ impl Store {
 /// The way in which a client uses the store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
-    pub(crate) timekeeping: ClockSource,
+    pub(crate) clock_source: ClockSource,
     pub(crate) waiting: WaitMode,
     pub(crate) order: QueueOrder,
 }
@@ -243,7 +248,7 @@ impl MemoryCells {
     }
 
     fn is_cache(&self) -> bool {
-        self.timekeeping == ClockSource::Observer
+        self.clock_source == ClockSource::Observer
     }
 
     fn cell(&self, row: &Row) -> Cell {
@@ -286,8 +291,8 @@ impl MemoryCells {
         if let Some(row) = row {
             rows.cells.insert(at.as_str().to_owned(), row);
         }
-        if put.call != Call::Nobody {
-            self.store.bells.lock().unwrap().iter().for_each(|bells| bells.ring(at, &put.call));
+        if put.call != Call::None {
+            self.store.notifiers.lock().unwrap().iter().for_each(|notifier| notifier.notify(at, &put.call));
         }
     }
 
@@ -329,7 +334,7 @@ impl MemoryCells {
         let mut rows = self.rows();
         let now = Instant::now();
         let row = rows.cells.get(amend.at.as_str()).filter(|row| row.version == amend.seen)?;
-        let fence = match amend.way {
+        let fence = match amend.kind {
             AmendKind::Retake => {
                 assert!(row.text.is_empty(), "it was not left empty: {row:?}");
                 Fence::new(row.fence.epoch, row.fence.seq + 1, 0)
@@ -349,8 +354,8 @@ impl CellStore for MemoryCells {
         &self.profile
     }
 
-    fn timekeeping(&self) -> ClockSource {
-        self.timekeeping
+    fn clock_source(&self) -> ClockSource {
+        self.clock_source
     }
 
     fn commits_at_once(&self) -> Option<usize> {
@@ -361,8 +366,8 @@ impl CellStore for MemoryCells {
         1 << 20
     }
 
-    fn bells(&self) -> Option<&Notifier> {
-        self.bells.as_ref()
+    fn notifier(&self) -> Option<&Notifier> {
+        self.notifier.as_ref()
     }
 
     async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
@@ -370,7 +375,7 @@ impl CellStore for MemoryCells {
             return Err(self.outlasted().await);
         }
         self.request().await?;
-        let seized = {
+        let outcome = {
             let mut rows = self.rows();
             let now = Instant::now();
             let row = rows.cells.get(at.as_str()).cloned();
@@ -386,12 +391,12 @@ impl CellStore for MemoryCells {
                 }
             }
         };
-        self.answer(seized)
+        self.answer(outcome)
     }
 
     async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
         assert!(amends.is_sorted_by(|one, other| one.at < other.at), "not in the order of names: {amends:?}");
-        let retakes = amends.iter().filter(|amend| amend.way == AmendKind::Retake).count();
+        let retakes = amends.iter().filter(|amend| amend.kind == AmendKind::Retake).count();
         self.store.retakes.fetch_add(u64::try_from(retakes).unwrap(), Ordering::SeqCst);
         let fate = self.store.next_commits.lock().unwrap().pop_front();
         match fate {

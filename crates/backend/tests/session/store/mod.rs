@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_backend::session::{Answer, Ask, Capacity, Session, SessionBackend, Sessions, Sharing};
+use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, SessionBackend, Sessions, Sharing};
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
@@ -35,7 +35,7 @@ struct State {
     rows: BTreeMap<(String, u64), (u64, ClaimInfo)>,
     open: HashSet<u64>,
     silent: bool,
-    /// The time that a wait takes to return after it was called back.
+    /// The time that a wait takes to return after it was cancelled.
     slowness: Duration,
     fence: u64,
     opened: u64,
@@ -50,7 +50,7 @@ impl Server {
     /// Returns a client of this server.
     pub(crate) fn client(
         self: &Arc<Self>,
-        room: Capacity,
+        capacity: Capacity,
         waiting: WaitMode,
     ) -> SessionBackend<MemorySessions> {
         let profile = Profile::new("memory", Liveness::Heartbeat { valid: SILENCE })
@@ -62,7 +62,7 @@ impl Server {
             .renew_batch_max(1_000)
             .note_max(leasehold_core::Note::MAX_BYTES);
         SessionBackend::new(
-            MemorySessions { server: self.clone(), profile, room },
+            MemorySessions { server: self.clone(), profile, capacity },
             Arc::new(SteadyClock::new()),
         )
     }
@@ -75,12 +75,12 @@ impl Server {
         });
     }
 
-    /// Answers nobody any more, and keeps what is held.
+    /// Answers no request any more, and keeps what is held.
     pub(crate) fn fall_silent(&self) {
         self.change(|state| state.silent = true);
     }
 
-    /// Takes so long from now on to end a wait that is called back.
+    /// Takes so long from now on to end a wait that is cancelled.
     pub(crate) fn slow_down(&self, slowness: Duration) {
         self.change(|state| state.slowness = slowness);
     }
@@ -120,7 +120,7 @@ impl State {
 pub(crate) struct MemorySessions {
     server: Arc<Server>,
     profile: Profile,
-    room: Capacity,
+    capacity: Capacity,
 }
 
 #[async_trait]
@@ -131,8 +131,8 @@ impl Sessions for MemorySessions {
         &self.profile
     }
 
-    fn room(&self) -> Capacity {
-        self.room
+    fn capacity(&self) -> Capacity {
+        self.capacity
     }
 
     fn answer_limit(&self) -> Duration {
@@ -157,11 +157,11 @@ impl Sessions for MemorySessions {
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         let state = self.server.state.lock().unwrap();
         let rows = state.rows.iter().filter(|((name, _), _)| name == resource.as_str());
-        Ok(rows.map(|(_, (_, standing))| standing.clone()).collect())
+        Ok(rows.map(|(_, (_, info))| info.clone()).collect())
     }
 
     async fn evict(&self, _: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
-        // Nobody else's session is known here.
+        // No other client's session is known here.
         Ok(None)
     }
 
@@ -204,11 +204,11 @@ impl MemorySession {
         if self.is_open() { Ok(()) } else { Err(Failure::unanswered("the session has ended")) }
     }
 
-    fn try_lock(&self, ask: &Ask<'_>, key: &str) -> Answer {
-        let (number, share) = (self.number, ask.claim.share);
+    fn try_lock(&self, request: &LockRequest<'_>, key: &str) -> Answer {
+        let (number, share) = (self.number, request.claim.share);
         self.server.change(|state| {
             let holders = state.locks.entry(key.to_owned()).or_default();
-            if ask.beside == Sharing::Nobody {
+            if request.sharing == Sharing::None {
                 let shared = !share.is_exclusive();
                 if holders.iter().any(|(other, theirs)| *other != number && !(shared && *theirs)) {
                     return Answer::Busy;
@@ -217,16 +217,16 @@ impl MemorySession {
             }
             state.fence += 1;
             let fence = Fence::new(1, state.fence, 0);
-            let standing = ClaimInfo {
-                id: ask.claim.id,
+            let info = ClaimInfo {
+                id: request.claim.id,
                 share,
                 fence: Some(fence),
                 since_unix_ms: None,
                 remaining: None,
-                note: ask.claim.note.clone(),
+                note: request.claim.note.clone(),
             };
-            let at = (ask.claim.resource.as_str().to_owned(), state.fence);
-            state.rows.insert(at, (number, standing));
+            let at = (request.claim.resource.as_str().to_owned(), state.fence);
+            state.rows.insert(at, (number, info));
             Answer::Taken(Some(fence))
         })
     }
@@ -234,14 +234,14 @@ impl MemorySession {
 
 #[async_trait]
 impl Session for MemorySession {
-    async fn lock(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
-        let key = ask.claim.resource.as_str().trim_start_matches("alias of ").to_owned();
-        let until = tokio::time::Instant::now() + ask.wait;
+    async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
+        let key = request.claim.resource.as_str().trim_start_matches("alias of ").to_owned();
+        let until = tokio::time::Instant::now() + request.wait;
         let (mut changes, mut calls) = (self.server.changes.subscribe(), self.calls.subscribe());
         loop {
             changes.borrow_and_update();
             self.check().await?;
-            let answer = self.try_lock(ask, &key);
+            let answer = self.try_lock(request, &key);
             if answer != Answer::Busy {
                 return Ok(answer);
             }
@@ -257,12 +257,12 @@ impl Session for MemorySession {
         }
     }
 
-    async fn unlock(&self, claim: &Claim, beside: Sharing) -> Result<bool, Failure> {
+    async fn unlock(&self, claim: &Claim, sharing: Sharing) -> Result<bool, Failure> {
         self.check().await?;
         let key = claim.resource.as_str().trim_start_matches("alias of ").to_owned();
         Ok(self.server.change(|state| {
             remove_row(state, claim.id);
-            if beside == Sharing::Readers {
+            if sharing == Sharing::Readers {
                 return true;
             }
             let Some(holders) = state.locks.get_mut(&key) else { return false };
@@ -304,5 +304,5 @@ impl Drop for MemorySession {
 }
 
 fn remove_row(state: &mut State, id: ClaimId) {
-    state.rows.retain(|_, (_, standing)| standing.id != id);
+    state.rows.retain(|_, (_, info)| info.id != id);
 }

@@ -17,26 +17,26 @@ use tempfile::TempDir;
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A place for one test: a directory, with a file store in it.
-pub(crate) struct Place {
+pub(crate) struct Sandbox {
     pub(crate) dir: TempDir,
     pub(crate) url: String,
     /// Variables for every process of this place.
     variables: Vec<(String, String)>,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl Sandbox {
+    pub(crate) fn new() -> Sandbox {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("file://{}", dir.path().join("store").display());
-        Place { dir, url, variables: Vec::new() }
+        Sandbox { dir, url, variables: Vec::new() }
     }
 
     /// The same with another store.
-    pub(crate) fn on(url: &str) -> Place {
-        Place { url: url.to_owned(), ..Place::new() }
+    pub(crate) fn on(url: &str) -> Sandbox {
+        Sandbox { url: url.to_owned(), ..Sandbox::new() }
     }
 
-    pub(crate) fn with(mut self, name: &str, value: &str) -> Place {
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Sandbox {
         self.variables.push((name.to_owned(), value.to_owned()));
         self
     }

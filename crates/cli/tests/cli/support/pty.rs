@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::{LIMIT, Place};
+use super::{LIMIT, Sandbox};
 
 /// A process that leads a session on a terminal of its own.
 pub(crate) struct Pty {
@@ -25,7 +25,7 @@ pub(crate) struct Pty {
 
 impl Pty {
     /// Starts a program on a terminal.
-    pub(crate) fn start(place: &Place, program: &str, args: &[&str]) -> Pty {
+    pub(crate) fn start(sandbox: &Sandbox, program: &str, args: &[&str]) -> Pty {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
@@ -37,7 +37,7 @@ impl Pty {
         // It makes a session and takes the terminal of its stdin; no code between fork and exec is
         // needed for that.
         let mut command = Command::new("setsid");
-        place.prepare(&mut command);
+        sandbox.prepare(&mut command);
         command.args(["--ctty", program]).args(args).env("TERM", "xterm").env("PS1", PROMPT);
         command.stdin(Stdio::from(slave())).stdout(Stdio::from(slave())).stderr(Stdio::from(slave()));
         let child = command.spawn().unwrap();
@@ -57,8 +57,8 @@ impl Pty {
     }
 
     /// Starts an interactive shell with job control, and waits for its prompt.
-    pub(crate) fn shell(place: &Place) -> Pty {
-        let mut shell = Pty::start(place, "bash", &["--norc", "--noprofile", "-i"]);
+    pub(crate) fn shell(sandbox: &Sandbox) -> Pty {
+        let mut shell = Pty::start(sandbox, "bash", &["--norc", "--noprofile", "-i"]);
         shell.see(PROMPT);
         shell
     }

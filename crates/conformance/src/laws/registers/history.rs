@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use leasehold_core::Resource;
 
-use super::words::{exchange, present, read, remove, store, swap, write};
+use super::steps::{exchange, present, read, remove, store, swap, write};
 use crate::client::Client;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
@@ -71,7 +71,7 @@ pub(crate) async fn no_addition_is_lost(trial: &Trial) -> Checked {
     Ok(())
 }
 
-pub(crate) async fn what_was_written_is_one_chain(trial: &Trial) -> Checked {
+pub(crate) async fn successful_writes_form_one_chain(trial: &Trial) -> Checked {
     store(trial.client(0))?;
     let at = trial.resource("chain")?;
     let mut writers = Vec::new();
@@ -136,7 +136,7 @@ pub(crate) async fn of_many_writes_on_one_state_one_succeeds(trial: &Trial) -> C
     Ok(())
 }
 
-pub(crate) async fn values_are_seen_whole(trial: &Trial) -> Checked {
+pub(crate) async fn values_are_never_read_by_half(trial: &Trial) -> Checked {
     let at = trial.resource("whole")?;
     let max = store(trial.client(0))?.promise().max_bytes;
     let over = Arc::new(AtomicBool::new(false));

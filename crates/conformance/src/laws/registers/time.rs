@@ -5,14 +5,14 @@ use std::time::Duration;
 use leasehold_core::{Effect, FailureKind, Moment, Patience, Registered, Resource, Stamp, WaitMode};
 use tokio::task::JoinHandle;
 
-use super::words::{present, put, read, remove, store, swap, write};
-use crate::chance::Chance;
+use super::steps::{present, put, read, remove, store, swap, write};
 use crate::client::{AT_ONCE, Client, within};
 use crate::clock::{briefly, patience_for};
+use crate::random::Random;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
-pub(crate) async fn a_change_wakes_who_waits(trial: &Trial) -> Checked {
+pub(crate) async fn register_change_wakes_its_waiters(trial: &Trial) -> Checked {
     let at = trial.resource("wakes")?;
     for round in 0..WAKES {
         let seen = read(trial.client(1), &at).await?;
@@ -22,7 +22,7 @@ pub(crate) async fn a_change_wakes_who_waits(trial: &Trial) -> Checked {
         // A removal is a change like any other.
         let value = if round % 2 == 0 { Some(&b"new"[..]) } else { None };
         let stamp = swap(trial.client(0), &at, &seen.stamp, value).await?;
-        let (found, at_last) = seen_within(waiting, trial).await?;
+        let (found, at_last) = reported_within(waiting, trial).await?;
         ensure!(Some(&found.stamp) == stamp.as_ref(), "{stamp:?} was written, and {found:?} is reported");
         ensure!(found.value.as_deref() == value, "{value:?} was written, and {:?} is reported", found.value);
         let delay = at_last.since(changed_at);
@@ -33,23 +33,23 @@ pub(crate) async fn a_change_wakes_who_waits(trial: &Trial) -> Checked {
     Ok(())
 }
 
-pub(crate) async fn no_change_is_lost_between_look_and_wait(trial: &Trial) -> Checked {
+pub(crate) async fn no_change_is_lost_between_check_and_wait(trial: &Trial) -> Checked {
     let at = trial.resource("between")?;
     let polls = store(trial.client(0))?.promise().waiting == WaitMode::Polls;
-    let (rounds, mut chance, mut slow) = (if polls { RACES / 10 } else { RACES }, Chance::new()?, 0);
+    let (rounds, mut random, mut slow) = (if polls { RACES / 10 } else { RACES }, Random::new()?, 0);
     for n in 0..rounds {
         let seen = read(trial.client(n), &at).await?.stamp;
         let waiting = wait(trial.client(n + 1), &at, &seen, Patience::unlimited(trial.clock.clone()))?;
-        briefly(Duration::from_micros(chance.below(2500))).await;
+        briefly(Duration::from_micros(random.below(2500))).await;
         let value = n.to_string();
         swap(trial.client(n), &at, &seen, Some(value.as_bytes())).await?;
         let changed_at = trial.clock.now();
-        let (found, at_last) = seen_within(waiting, trial).await?;
+        let (found, at_last) = reported_within(waiting, trial).await?;
         ensure!(
             found.value.as_deref() == Some(value.as_bytes()),
             "{value} was written, {found:?} is reported"
         );
-        // A backend may look again from time to time; this must not be what its waiters live on.
+        // A backend may check again from time to time; its waiters must not depend on that.
         slow += usize::from(at_last.since(changed_at) > WAKE / 2);
     }
     if slow > rounds / 20 {
@@ -60,7 +60,7 @@ pub(crate) async fn no_change_is_lost_between_look_and_wait(trial: &Trial) -> Ch
     Ok(())
 }
 
-pub(crate) async fn what_was_seen_long_ago_is_answered_at_once(trial: &Trial) -> Checked {
+pub(crate) async fn waiter_with_an_old_state_is_answered_at_once(trial: &Trial) -> Checked {
     let (at, client) = (trial.resource("past")?, trial.client(0));
     let mut past = vec![read(client, &at).await?.stamp];
     past.push(write(trial.client(1), &at, b"one").await?);
@@ -73,7 +73,7 @@ pub(crate) async fn what_was_seen_long_ago_is_answered_at_once(trial: &Trial) ->
     Ok(())
 }
 
-pub(crate) async fn one_who_waits_comes_back_when_patience_ends(trial: &Trial) -> Checked {
+pub(crate) async fn register_wait_returns_when_patience_ends(trial: &Trial) -> Checked {
     let at = trial.resource("patience")?;
     let stamp = write(trial.client(0), &at, b"stays").await?;
     for client in trial.clients() {
@@ -81,19 +81,19 @@ pub(crate) async fn one_who_waits_comes_back_when_patience_ends(trial: &Trial) -
         let found = within(AT_ONCE, "changed", store(client)?.changed(&at, &stamp, &none)).await??;
         ensure!(found.stamp == stamp, "nothing was written, and {found:?} is reported");
     }
-    // Once by the clock, and once by word.
-    for by_word in [false, true] {
+    // Once by the clock, and once by a call.
+    for by_call in [false, true] {
         let begun = trial.clock.now();
-        let patience = match by_word {
+        let patience = match by_call {
             false => patience_for(&trial.clock, PATIENT),
             true => Patience::unlimited(trial.clock.clone()),
         };
         let waiting = wait(trial.client(1), &at, &stamp, patience.clone())?;
-        if by_word {
+        if by_call {
             tokio::time::sleep(PATIENT).await;
             patience.end();
         }
-        let (found, at_last) = seen_within(waiting, trial).await?;
+        let (found, at_last) = reported_within(waiting, trial).await?;
         ensure!(found.stamp == stamp, "nothing was written, and {found:?} is reported");
         let waited = at_last.since(begun);
         ensure!(waited + SLACK >= PATIENT, "nothing changed, and it came back after {waited:?}");
@@ -122,7 +122,7 @@ pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) 
     let stamp = store(client)?.swap(&at, &lasting, &put(Some(b"short"), Some(keep))).await?;
     let written_at = trial.clock.now();
     let Some(stamp) = stamp else { return Err(Stop::broken("a write on the present state was refused")) };
-    let (mut last_there, limit) = (written_at, keep + lateness(trial));
+    let (mut last_present, limit) = (written_at, keep + lateness(trial));
     loop {
         let asking_at = trial.clock.now();
         let found = read(trial.client(1), &at).await?;
@@ -134,15 +134,15 @@ pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) 
         ensure!(found.stamp == stamp, "nobody wrote, and the stamp is {:?}, not {stamp:?}", found.stamp);
         let Some(left) = found.left else { return Err(Stop::broken("a value for a while has no end")) };
         ensure!(left <= limit, "a value for {keep:?} is to be there for {left:?} more");
-        last_there = asking_at;
-        if last_there.since(written_at) > limit {
-            let lived = last_there.since(written_at);
+        last_present = asking_at;
+        if last_present.since(written_at) > limit {
+            let lived = last_present.since(written_at);
             return Err(Stop::late(format!("a value for {keep:?} is there {lived:?} after it was written")));
         }
-        tokio::time::sleep(GLANCE).await;
+        tokio::time::sleep(POLL_PAUSE).await;
     }
     let late = swap(client, &at, &stamp, Some(b"late")).await?;
-    ensure!(late.is_none(), "what was forgotten at {last_there:?} was overwritten as if it were there");
+    ensure!(late.is_none(), "what was forgotten at {last_present:?} was overwritten as if it were there");
     // A value for ever, in the place of one for a while, stays.
     short(client, &at, keep).await?;
     write(client, &at, b"lasting").await?;
@@ -152,7 +152,7 @@ pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) 
     remove(client, &at).await.map(drop)
 }
 
-pub(crate) async fn the_end_of_a_value_wakes_who_waits(trial: &Trial) -> Checked {
+pub(crate) async fn end_of_a_value_wakes_its_waiters(trial: &Trial) -> Checked {
     let (at, keep) = (trial.resource("end")?, trial.ttl());
     if !store(trial.client(0))?.promise().forgets {
         return Err(Stop::OptedOut("it forgets nothing".to_owned()));
@@ -160,7 +160,7 @@ pub(crate) async fn the_end_of_a_value_wakes_who_waits(trial: &Trial) -> Checked
     let stamp = short(trial.client(0), &at, keep).await?;
     let written_at = trial.clock.now();
     let waiting = wait(trial.client(1), &at, &stamp, Patience::unlimited(trial.clock.clone()))?;
-    let (found, at_last) = seen_within(waiting, trial).await?;
+    let (found, at_last) = reported_within(waiting, trial).await?;
     ensure!(found.value.is_none(), "nobody wrote, and {found:?} is reported");
     let (waited, limit) = (at_last.since(written_at), keep + lateness(trial));
     if waited > limit {
@@ -193,19 +193,19 @@ fn wait(
                 return Ok((found, client.clock.now()));
             }
             ensure!(polls, "it came back with what was seen, and patience has not ended");
-            tokio::time::sleep(GLANCE).await;
+            tokio::time::sleep(POLL_PAUSE).await;
         }
     }))
 }
 
 /// Returns what was reported, and when; it must come in the end.
-async fn seen_within(
+async fn reported_within(
     waiting: JoinHandle<Checked<(Registered, Moment)>>,
     trial: &Trial,
 ) -> Checked<(Registered, Moment)> {
     let limit = WAKE * 3 + trial.ttl() + lateness(trial);
     match tokio::time::timeout(limit, waiting).await {
-        Ok(told) => told?,
+        Ok(reported) => reported?,
         Err(_) => Err(Stop::late(format!("nothing was reported within {limit:?}"))),
     }
 }
@@ -222,5 +222,5 @@ const ASLEEP: Duration = Duration::from_millis(60);
 const PATIENT: Duration = Duration::from_millis(300);
 /// Timers may be this much early.
 const SLACK: Duration = Duration::from_millis(5);
-const GLANCE: Duration = Duration::from_millis(10);
+const POLL_PAUSE: Duration = Duration::from_millis(10);
 const WAKE: Duration = Duration::from_secs(1);

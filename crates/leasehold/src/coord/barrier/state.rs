@@ -114,7 +114,7 @@ impl State {
     }
 
     /// Returns the result of that generation; `None` if it has not ended.
-    pub(super) fn how_ended(&self, generation: u64) -> Option<Ended> {
+    pub(super) fn outcome_of(&self, generation: u64) -> Option<Ended> {
         let ago = usize::try_from(self.generation.checked_sub(generation + 1)?).ok()?;
         Some(self.ended.get(ago).and_then(|byte| Ended::of(*byte)).unwrap_or(Ended::Forgotten))
     }
@@ -122,38 +122,38 @@ impl State {
     /// Adds a party; the last one opens the barrier.
     pub(super) fn arrive(&mut self, id: u64, parties: u32) -> Arrival {
         let before = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
-        let passage = BarrierWaitResult {
+        let result = BarrierWaitResult {
             generation: self.generation,
             index: parties.saturating_sub(before.saturating_add(1)),
         };
         self.parties = parties;
         self.arrived.push(id);
-        if !passage.is_leader() {
-            return Arrival::Waits(passage);
+        if !result.is_leader() {
+            return Arrival::Waits(result);
         }
         self.next(Ended::Passed);
-        Arrival::Passed(passage)
+        Arrival::Passed(result)
     }
 
     /// Returns the result of a party that has arrived in this generation, or in the one before.
-    pub(super) fn stood(&self, id: u64, parties: u32) -> Option<Arrival> {
+    pub(super) fn earlier_arrival(&self, id: u64, parties: u32) -> Option<Arrival> {
         let place = |ids: &[u64], generation| {
             let place = ids.iter().position(|other| *other == id)?;
             let before = u32::try_from(place + 1).unwrap_or(u32::MAX);
             Some(BarrierWaitResult { generation, index: parties.saturating_sub(before) })
         };
-        if let Some(passage) = place(&self.arrived, self.generation) {
-            return Some(Arrival::Waits(passage));
+        if let Some(result) = place(&self.arrived, self.generation) {
+            return Some(Arrival::Waits(result));
         }
         let generation = self.generation.checked_sub(1)?;
-        let passage = place(&self.before, generation)?;
-        match self.how_ended(generation)? {
+        let result = place(&self.before, generation)?;
+        match self.outcome_of(generation)? {
             Ended::Broken(cause) => Some(Arrival::Refused(cause)),
-            _ => Some(Arrival::Passed(passage)),
+            _ => Some(Arrival::Passed(result)),
         }
     }
 
-    pub(super) fn is_for(&self, register: &Register, parties: u32) -> Result<()> {
+    pub(super) fn check_parties(&self, register: &Register, parties: u32) -> Result<()> {
         if self.arrived.is_empty() || self.parties == parties {
             return Ok(());
         }

@@ -27,7 +27,7 @@ struct Kept {
     /// The remaining time above which it is fresh.
     fresh_above: Duration,
     /// The remaining time above which it may be returned.
-    good_above: Duration,
+    usable_above: Duration,
     /// The time that it took to load.
     took: Duration,
 }
@@ -51,7 +51,7 @@ impl Entry {
             let loading = parts.number()?;
             let kind = parts.byte()?;
             let mut time = || parts.number().map(Duration::from_millis);
-            let (fresh_above, good_above, took) = (time()?, time()?, time()?);
+            let (fresh_above, usable_above, took) = (time()?, time()?, time()?);
             let text = parts.text()?;
             let value = match kind {
                 LOADING => None,
@@ -59,7 +59,7 @@ impl Entry {
                 NOTHING => Some(None),
                 _ => return None,
             };
-            let value = value.map(|value| Kept { value, fresh_above, good_above, took });
+            let value = value.map(|value| Kept { value, fresh_above, usable_above, took });
             // An entry that does not expire is as fresh as on the first day.
             parts.is_read().then_some(Entry { loading, value, left: seen.left.unwrap_or(Duration::MAX) })
         };
@@ -72,24 +72,25 @@ impl Entry {
             Some(kept) if self.left > kept.fresh_above => {
                 Use::Fresh { left: self.left - kept.fresh_above, took: kept.took, value: kept.value }
             }
-            Some(kept) if self.left > kept.good_above => Use::Stale(kept.value),
+            Some(kept) if self.left > kept.usable_above => Use::Stale(kept.value),
             _ => Use::Nothing,
         }
     }
 
     /// Returns the same entry with a new loader, which has `limit` to load: the bytes to write, and how
     /// long to keep them.
-    pub(super) fn begun(self, loader: u64, limit: Duration) -> (Vec<u8>, Duration) {
+    pub(super) fn with_loader(self, loader: u64, limit: Duration) -> (Vec<u8>, Duration) {
         let left = self.left;
-        let good = self.value.filter(|kept| left > kept.good_above);
-        let Some(kept) = good else {
+        let usable = self.value.filter(|kept| left > kept.usable_above);
+        let Some(kept) = usable else {
             return (written(loader, LOADING, [Duration::ZERO; 3], &[]), limit);
         };
         // It is kept for longer than before, so that the loader is not forgotten; its value is not
         // valid for longer.
         let keep = left.max(limit);
         let more = keep - left;
-        let times = [kept.fresh_above.saturating_add(more), kept.good_above.saturating_add(more), kept.took];
+        let times =
+            [kept.fresh_above.saturating_add(more), kept.usable_above.saturating_add(more), kept.took];
         let kind = if kept.value.is_some() { VALUE } else { NOTHING };
         (written(loader, kind, times, kept.value.as_deref().unwrap_or_default()), keep)
     }

@@ -27,14 +27,14 @@ type Key = (Resource, usize);
 #[derive(Debug)]
 pub(super) struct Slot {
     turn: AsyncMutex<()>,
-    brought: watch::Sender<Option<Result<FlightOutcome>>>,
+    published: watch::Sender<Option<Result<FlightOutcome>>>,
     /// A task of this process has it loaded in the background.
-    pub(super) renewing: AtomicBool,
+    pub(super) refreshing: AtomicBool,
 }
 
 /// The part of one caller in a slot. The last one removes the slot.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct SlotRef {
     flights: Arc<Flights>,
     key: Key,
     pub(super) slot: Arc<Slot>,
@@ -45,35 +45,35 @@ pub(super) enum JoinedFlight<'a> {
     /// It is the turn of this caller to load.
     Turn(MutexGuard<'a, ()>),
     /// Another caller loaded it, or found that the store does not answer.
-    Brought(Result<FlightOutcome>),
+    Finished(Result<FlightOutcome>),
 }
 
 impl Flights {
-    pub(super) fn seat(self: &Arc<Self>, key: Key) -> Seat {
+    pub(super) fn join(self: &Arc<Self>, key: Key) -> SlotRef {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = || {
-            let brought = watch::Sender::new(None);
-            Arc::new(Slot { turn: AsyncMutex::default(), brought, renewing: AtomicBool::default() })
+            let published = watch::Sender::new(None);
+            Arc::new(Slot { turn: AsyncMutex::default(), published, refreshing: AtomicBool::default() })
         };
-        let (seats, slot) = slots.entry(key.clone()).or_insert_with(|| (0, fresh()));
-        *seats += 1;
+        let (callers, slot) = slots.entry(key.clone()).or_insert_with(|| (0, fresh()));
+        *callers += 1;
         let slot = slot.clone();
         drop(slots);
-        Seat { flights: self.clone(), key, slot }
+        SlotRef { flights: self.clone(), key, slot }
     }
 }
 
-impl Seat {
+impl SlotRef {
     /// Waits for the turn, or for the result of another caller.
-    pub(super) async fn board(&self) -> JoinedFlight<'_> {
-        let mut brought = self.slot.brought.subscribe();
-        let told = tokio::select! {
+    pub(super) async fn wait_turn_or_result(&self) -> JoinedFlight<'_> {
+        let mut published = self.slot.published.subscribe();
+        let finished = tokio::select! {
             biased;
-            Ok(()) = brought.changed() => brought.borrow_and_update().clone(),
+            Ok(()) = published.changed() => published.borrow_and_update().clone(),
             turn = self.slot.turn.lock() => return JoinedFlight::Turn(turn),
         };
-        match told {
-            Some(outcome) => JoinedFlight::Brought(outcome),
+        match finished {
+            Some(outcome) => JoinedFlight::Finished(outcome),
             // No caller ever returns without a result; a turn is the only other outcome.
             None => JoinedFlight::Turn(self.slot.turn.lock().await),
         }
@@ -81,28 +81,28 @@ impl Seat {
 
     /// Passes the loaded value to all callers of this process that wait for it. For them
     /// another caller loaded it.
-    pub(super) fn bring(&self, loaded: &FlightOutcome) {
+    pub(super) fn publish(&self, loaded: &FlightOutcome) {
         let origin = match loaded.origin {
             ValueSource::Loaded => ValueSource::Kept,
             origin => origin,
         };
-        self.slot.brought.send_replace(Some(Ok(FlightOutcome { value: loaded.value.clone(), origin })));
+        self.slot.published.send_replace(Some(Ok(FlightOutcome { value: loaded.value.clone(), origin })));
     }
 
     /// Reports a failure of the store to all callers of this process that wait.
     pub(super) fn fail(&self, error: &Error) {
-        self.slot.brought.send_replace(Some(Err(error.clone())));
+        self.slot.published.send_replace(Some(Err(error.clone())));
     }
 }
 
-impl Drop for Seat {
+impl Drop for SlotRef {
     fn drop(&mut self) {
         let mut slots = self.flights.slots.lock().unwrap_or_else(PoisonError::into_inner);
         // Counted here, and not read from the slot's own count: that falls only after the map is
         // unlocked, and two callers that leave together would each see the other.
-        if let Some((seats, _)) = slots.get_mut(&self.key) {
-            *seats -= 1;
-            if *seats == 0 {
+        if let Some((callers, _)) = slots.get_mut(&self.key) {
+            *callers -= 1;
+            if *callers == 0 {
                 slots.remove(&self.key);
             }
         }
@@ -118,14 +118,14 @@ mod tests {
         let flights = Arc::new(Flights::default());
         let key = (Resource::new("a").unwrap(), 0);
         for _ in 0..2_000 {
-            let seats = [flights.seat(key.clone()), flights.seat(key.clone())];
+            let callers = [flights.join(key.clone()), flights.join(key.clone())];
             let start = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
-                for seat in seats {
+                for slot_ref in callers {
                     let start = &start;
                     scope.spawn(move || {
                         start.wait();
-                        drop(seat);
+                        drop(slot_ref);
                     });
                 }
             });

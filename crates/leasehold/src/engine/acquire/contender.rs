@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::engine::Want;
 use crate::engine::calling::Attempt;
 use crate::engine::hold::Hold;
-use crate::engine::hold::charge::Charge;
+use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Event;
@@ -45,15 +45,15 @@ struct Contender {
 }
 
 impl Contender {
-    async fn contend(&self, patience: &Patience) -> Result<Option<Charge>> {
-        let drawn = |id| self.engine.record_contender(&self.want.resource, id);
-        pursue(&self.engine, &self.want, patience, drawn).await
+    async fn contend(&self, patience: &Patience) -> Result<Option<PendingGrant>> {
+        let on_claim = |id| self.engine.record_contender(&self.want.resource, id);
+        contend_until_granted(&self.engine, &self.want, patience, on_claim).await
     }
 
-    fn settle(mut self, outcome: Result<Option<Charge>>) {
+    fn settle(mut self, outcome: Result<Option<PendingGrant>>) {
         self.is_settled = true;
         match outcome {
-            Ok(Some(charge)) => Engine::grant_to_waiter(charge),
+            Ok(Some(pending)) => Engine::grant_to_waiter(pending),
             Ok(None) => self.engine.end_contender(&self.want, None),
             Err(error) => self.engine.end_contender(&self.want, Some(error)),
         }
@@ -84,34 +84,34 @@ impl Drop for Contender {
 }
 
 /// Requests a lock until a claim is granted, patience ends (`None`), or the server is away for too long.
-/// Without a grant nothing is left behind. `drawn` gets the id of each claim before its first request.
+/// Without a grant nothing is left behind. `on_claim` gets the id of each claim before its first request.
 ///
 /// A grant whose lease has run out when it arrives is useless, and blocks other clients. So it is
 /// released, and after a pause a new claim is requested, which a late release of the first cannot end. A
 /// server that answers so slowly for the whole outage tolerance, without one timely answer in between,
 /// counts as away.
-pub(crate) async fn pursue(
+pub(crate) async fn contend_until_granted(
     engine: &Arc<Engine>,
     want: &Want,
     patience: &Patience,
-    drawn: impl Fn(ClaimId),
-) -> Result<Option<Charge>> {
+    on_claim: impl Fn(ClaimId),
+) -> Result<Option<PendingGrant>> {
     let mut slow = RetryState::none();
     loop {
         let claim = engine.claim(want)?;
-        drawn(claim.id);
-        match pursue_one(engine, want, &claim, patience).await? {
-            Pursuit::Granted(charge) => return Ok(Some(charge)),
-            Pursuit::Left => return Ok(None),
-            Pursuit::Stale { .. } if mutant!("a stale grant is asked for at once") => continue,
+        on_claim(claim.id);
+        match contend_with_claim(engine, want, &claim, patience).await? {
+            ContendOutcome::Granted(pending) => return Ok(Some(pending)),
+            ContendOutcome::GaveUp => return Ok(None),
+            ContendOutcome::Stale { .. } if mutant!("a stale grant is asked for at once") => continue,
             // The store was reachable while this claim was queued.
-            Pursuit::Stale { asked_at } => slow.was_over(engine, asked_at),
+            ContendOutcome::Stale { asked_at } => slow.reset_if_over(engine, asked_at),
         }
         abandon(engine, &claim);
         if patience.is_ended() {
             return Ok(None);
         }
-        let Some(length) = slow.goes_on(engine, &Failure::unavailable(TOO_SLOW)) else {
+        let Some(length) = slow.next_pause(engine, &Failure::unavailable(TOO_SLOW)) else {
             return Err(too_slow("lock", &want.resource));
         };
         pause(length, patience).await;
@@ -119,10 +119,10 @@ pub(crate) async fn pursue(
 }
 
 /// The result of requesting one claim.
-enum Pursuit {
-    Granted(Charge),
+enum ContendOutcome {
+    Granted(PendingGrant),
     /// Patience ended; nothing is left behind.
-    Left,
+    GaveUp,
     /// The claim was granted, but its lease was over when the answer came. `asked_at` is the time of
     /// the request.
     Stale {
@@ -130,27 +130,34 @@ enum Pursuit {
     },
 }
 
-async fn pursue_one(
+async fn contend_with_claim(
     engine: &Arc<Engine>,
     want: &Want,
     claim: &Claim,
     patience: &Patience,
-) -> Result<Pursuit> {
+) -> Result<ContendOutcome> {
     let attempt = Attempt::of(engine, claim);
-    let outcome = pursue_on(engine, want, claim, patience).await;
+    let outcome = contend_loop(engine, want, claim, patience).await;
     attempt.over(outcome)
 }
 
-async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &Patience) -> Result<Pursuit> {
+async fn contend_loop(
+    engine: &Arc<Engine>,
+    want: &Want,
+    claim: &Claim,
+    patience: &Patience,
+) -> Result<ContendOutcome> {
     let mut outage = RetryState::none();
     loop {
         if engine.is_forked() {
             return Err(Error::closed("lock").on(&claim.resource));
         }
-        match ask(engine, claim, patience).await {
+        match send_request(engine, claim, patience).await {
             Ok(Step::Granted(grant)) => {
-                let stale = Pursuit::Stale { asked_at: grant.asked_at };
-                return Ok(Charge::take(engine, want, claim, grant)?.map_or(stale, Pursuit::Granted));
+                let stale = ContendOutcome::Stale { asked_at: grant.asked_at };
+                return Ok(
+                    PendingGrant::take(engine, want, claim, grant)?.map_or(stale, ContendOutcome::Granted)
+                );
             }
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 engine.record_answer(&claim.resource, true);
@@ -159,7 +166,7 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
                 if hint.ask_again_in.is_some() {
                     abandon(engine, claim);
                 }
-                return Ok(Pursuit::Left);
+                return Ok(ContendOutcome::GaveUp);
             }
             Ok(Step::Busy(hint)) => {
                 engine.record_answer(&claim.resource, true);
@@ -170,14 +177,14 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
             Err(failure) => {
                 logged!(debug, resource = %claim.resource, %failure, "contending failed");
                 engine.record_answer(&claim.resource, false);
-                let failure = outage.honest(failure);
-                let left = outage.goes_on(engine, &failure);
+                let failure = outage.with_overall_effect(failure);
+                let left = outage.next_pause(engine, &failure);
                 if patience.is_ended() || left.is_none() {
                     // Even where this attempt had no effect, an earlier one may have left a place in
                     // the queue.
                     abandon(engine, claim);
                     if patience.is_ended() {
-                        return Ok(Pursuit::Left);
+                        return Ok(ContendOutcome::GaveUp);
                     }
                     return Err(Error::failed("lock", failure).on(&claim.resource));
                 }
@@ -188,42 +195,44 @@ async fn pursue_on(engine: &Arc<Engine>, want: &Want, claim: &Claim, patience: &
         // go, too.
         if patience.is_ended() {
             abandon(engine, claim);
-            return Ok(Pursuit::Left);
+            return Ok(ContendOutcome::GaveUp);
         }
     }
 }
 
 /// Requests a lock without waiting, and leaves no place in a queue behind.
-pub(crate) async fn look_once(engine: Arc<Engine>, want: Want) -> Result<Option<Hold>> {
+pub(crate) async fn try_once(engine: Arc<Engine>, want: Want) -> Result<Option<Hold>> {
     let claim = engine.claim(&want)?;
     let attempt = Attempt::of(&engine, &claim);
-    let outcome = look_for(&engine, &want, &claim).await;
+    let outcome = try_claim(&engine, &want, &claim).await;
     attempt.over(outcome)
 }
 
-async fn look_for(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Option<Hold>> {
+async fn try_claim(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Option<Hold>> {
     let patience = Patience::none(engine.clock.clone());
     let mut outage = RetryState::none();
     let mut tries = 0;
     loop {
         tries += 1;
-        match ask(engine, claim, &patience).await {
+        match send_request(engine, claim, &patience).await {
             Ok(Step::Granted(grant)) => {
-                if let Some(charge) = Charge::take(engine, want, claim, grant)? {
-                    return Engine::grant_directly(charge).map(Some);
+                if let Some(pending) = PendingGrant::take(engine, want, claim, grant)? {
+                    return Engine::grant_directly(pending).map(Some);
                 }
-                if tries == LOOKS {
+                if tries == TRIES_MAX {
                     abandon(engine, claim);
                     return Ok(None);
                 }
             }
             Ok(Step::Busy(_)) => return Ok(None),
             // The request is repeated with the same id, since the lost answer may have been a grant.
-            Err(failure) if failure.effect == Effect::Unknown && failure.is_transient() && tries < LOOKS => {
+            Err(failure)
+                if failure.effect == Effect::Unknown && failure.is_transient() && tries < TRIES_MAX =>
+            {
                 outage.unanswered = true;
             }
             Err(failure) => {
-                let failure = outage.honest(failure);
+                let failure = outage.with_overall_effect(failure);
                 if failure.effect == Effect::Unknown {
                     abandon(engine, claim);
                 }
@@ -234,11 +243,15 @@ async fn look_for(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<Op
 }
 
 /// Sends one request for the claim to the server.
-pub(crate) async fn ask(engine: &Engine, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+pub(crate) async fn send_request(
+    engine: &Engine,
+    claim: &Claim,
+    patience: &Patience,
+) -> Result<Step, Failure> {
     let span = || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
     let step = answered(spanned(span, engine.backend.contend(claim, patience))).await.flatten();
     if let Ok(Step::Busy(hint)) = &step {
-        engine.telling.tell(|| Event::Queued { resource: &claim.resource, ahead: hint.ahead });
+        engine.events.emit(|| Event::Queued { resource: &claim.resource, ahead: hint.ahead });
     }
     step
 }
@@ -261,6 +274,6 @@ async fn pause(length: Duration, patience: &Patience) {
     }
 }
 
-pub(crate) const LOOKS: u32 = 3;
+pub(crate) const TRIES_MAX: u32 = 3;
 const TOO_SLOW: &str =
     "the store answers too slowly: the lease ended before the answer arrived; the grant is released";

@@ -4,7 +4,7 @@
 //! lock passes straight to the next waiting task, with the fence's `sub` advanced and without asking the
 //! server, within a limit of count and time that keeps other processes from starving.
 //!
-//! Ground rules: a queue is a pure state machine (`line.rs`) that returns the consequences of each
+//! Ground rules: a queue is a pure state machine (`local_queue.rs`) that returns the consequences of each
 //! change. This module carries them out, in one place, once the shard's lock is released. That lock is
 //! held for a few instructions only, and never while anything is sent, spawned or dropped that could call
 //! back into this module.
@@ -20,19 +20,19 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::engine::Want;
-use crate::engine::acquire::asker::Asker;
-use crate::engine::acquire::line::{Change, Line, Local, Outcome, Place};
+use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outcome, Place};
+use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::Hold;
-use crate::engine::hold::charge::Charge;
+use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::lease::{Lease, State};
-use crate::engine::release::inline::{Carried, InlineRelease};
+use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture};
 use crate::engine::release::job::Released;
 use crate::error::{Error, Result};
 use crate::panics::{in_this_span, logged};
 use crate::random::{HashMap, Hashing};
 
 /// The local queues of all resources, in shards so that unrelated resources do not contend.
-pub(crate) struct Lines {
+pub(crate) struct LocalQueues {
     shards: Vec<Mutex<HashMap<Resource, Entry>>>,
     hasher: Hashing,
     /// The next ticket number. Numbers are never reused, so that a late `Leave` cannot remove another
@@ -42,7 +42,7 @@ pub(crate) struct Lines {
 
 /// The queue of one resource, the patience of its contender, and the store's last answer.
 struct Entry {
-    line: Line<Reply, Weak<InlineRelease>>,
+    queue: LocalQueue<Reply, Weak<InlineRelease>>,
     patience: Option<Patience>,
     /// The time of the contender's last answer that the lock is not free; `None` if a later request was
     /// not answered.
@@ -53,11 +53,11 @@ struct Entry {
 type Reply = oneshot::Sender<Result<Hold>>;
 type Changed = Outcome<Reply, Weak<InlineRelease>>;
 
-impl Lines {
+impl LocalQueues {
     /// Returns the claim that is queued on the server for exactly this request; `None` where the waiter
     /// may be granted it past that claim, by another task of this process.
-    pub(crate) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
-        self.shard(&want.resource).get(&want.resource)?.line.stands_for(want)
+    pub(crate) fn queued_claim(&self, want: &Want) -> Option<ClaimId> {
+        self.shard(&want.resource).get(&want.resource)?.queue.queued_claim(want)
     }
 
     /// Returns the number of resources with a waiter or a holder.
@@ -66,13 +66,13 @@ impl Lines {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Returns the first waiter for a resource, see [`Line::head`].
+    /// Returns the first waiter for a resource, see [`LocalQueue::head`].
     #[cfg(leasehold_sim)]
     pub(crate) fn head(
         &self,
         resource: &Resource,
     ) -> Option<(u64, leasehold_core::Share, bool, Option<ClaimId>)> {
-        self.shard(resource).get(resource)?.line.head()
+        self.shard(resource).get(resource)?.queue.head()
     }
 
     fn shard(&self, resource: &Resource) -> MutexGuard<'_, HashMap<Resource, Entry>> {
@@ -84,12 +84,12 @@ impl Lines {
 impl Engine {
     /// Enters the local queue.
     pub(crate) fn enter_queue(self: &Arc<Self>, want: Want, priority: i32) -> Ticket {
-        let (reply, told) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         let resource = want.resource.clone();
-        let (task, mut place) = (Asker::here(), (Reverse(priority), 0));
+        let (task, mut place) = (Requester::here(), (Reverse(priority), 0));
         let changed = self.change_queue_with(&resource, true, || {
             // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
-            place.1 = self.lines.next_ticket.fetch_add(1, Ordering::Relaxed);
+            place.1 = self.queues.next_ticket.fetch_add(1, Ordering::Relaxed);
             Change::Enter { place, want, task, handle: reply }
         });
         if changed.waits_for_itself {
@@ -100,7 +100,7 @@ impl Engine {
                  lock, it waits for ever: use an Owner to re-enter"
             );
         }
-        Ticket { engine: self.clone(), resource, place, told }
+        Ticket { engine: self.clone(), resource, place, receiver }
     }
 
     /// Returns `true` if a task outside the queue may ask the server: the claims of this process leave
@@ -113,8 +113,8 @@ impl Engine {
     /// Records that a task outside the queue waits for what this process releases, for as long as the
     /// returned value lives. Until then no release is carried out inline: its caller might not be polled.
     pub(crate) fn depend_on_release(self: &Arc<Self>, resource: &Resource) -> Dependent {
-        let is_there = self.change_queue(resource, Change::Depend).is_some();
-        Dependent { engine: self.clone(), resource: is_there.then(|| resource.clone()) }
+        let exists = self.change_queue(resource, Change::AddDependent).is_some();
+        Dependent { engine: self.clone(), resource: exists.then(|| resource.clone()) }
     }
 
     /// Records the id of the claim that this process has queued on the server.
@@ -125,35 +125,35 @@ impl Engine {
     /// Records whether the store has just said that the resource is not free, or has not answered.
     pub(crate) fn record_answer(&self, resource: &Resource, is_busy: bool) {
         let busy_at = is_busy.then(|| self.clock.now());
-        if let Some(entry) = self.lines.shard(resource).get_mut(resource) {
+        if let Some(entry) = self.queues.shard(resource).get_mut(resource) {
             entry.busy_at = busy_at;
         }
     }
 
     /// Returns `true` if the store said a moment ago that the resource is not free, and has not failed to
     /// answer since.
-    pub(crate) fn heard_busy_lately(&self, resource: &Resource) -> bool {
+    pub(crate) fn was_busy_recently(&self, resource: &Resource) -> bool {
         let now = self.clock.now();
-        let shard = self.lines.shard(resource);
+        let shard = self.queues.shard(resource);
         let busy_at = shard.get(resource).and_then(|entry| entry.busy_at);
-        busy_at.is_some_and(|at| now.since(at) <= FRESH)
+        busy_at.is_some_and(|at| now.since(at) <= BUSY_ANSWER_MAX_AGE)
     }
 
     /// Records a claim that was granted to a task outside the queue, and begins its use.
     ///
     /// # Errors
     /// `Closed` where the client was closed meanwhile; the claim is then released.
-    pub(crate) fn grant_directly(charge: Charge) -> Result<Hold> {
-        let local = local(&charge, Asker::here());
-        charge.engine().change_queue_with(charge.resource(), true, || Change::HeldBeside(local));
-        charge.begin()
+    pub(crate) fn grant_directly(grant: PendingGrant) -> Result<Hold> {
+        let claim = held_claim(&grant, Requester::here());
+        grant.engine().change_queue_with(grant.resource(), true, || Change::GrantedDirectly(claim));
+        grant.begin()
     }
 
     /// Passes the contender's granted claim to the first task with exactly this request.
-    pub(crate) fn grant_to_waiter(charge: Charge) {
-        let local = local(&charge, None);
-        let changed = charge.engine().change_queue_with(charge.resource(), true, || Change::Granted(local));
-        let outcome = charge.begin();
+    pub(crate) fn grant_to_waiter(grant: PendingGrant) {
+        let claim = held_claim(&grant, None);
+        let changed = grant.engine().change_queue_with(grant.resource(), true, || Change::Granted(claim));
+        let outcome = grant.begin();
         // If no waiter wants it any more, or the waiter has left, the hold is dropped here, which
         // releases it.
         if let Some((reply, _)) = changed.taker {
@@ -163,7 +163,7 @@ impl Engine {
 
     /// Ends local hand-off of a claim.
     pub(crate) fn end_handoff(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
-        self.change_queue(resource, Change::Stays(id));
+        self.change_queue(resource, Change::HandoffOver(id));
     }
 
     /// Records that the contender ended without a grant. An error goes to every waiter with the same request.
@@ -177,25 +177,25 @@ impl Engine {
     }
 
     /// Passes a hold that ended in this state to the next waiter if that is possible, otherwise releases it.
-    pub(crate) fn pass_on_or_release(
+    pub(crate) fn hand_off_or_release(
         self: &Arc<Self>,
         held: Arc<Lease>,
         mut state: State,
-        passed: u32,
+        handoffs: u32,
         done: Option<oneshot::Sender<Released>>,
-    ) -> Option<Carried> {
+    ) -> Option<InlineReleaseFuture> {
         let Claim { id, resource, .. } = &held.claim;
         // Each round offers the claim to the next waiter, until one takes it or no further hand-off
         // is possible.
         loop {
-            let left = passes_left(self, &held, state, passed);
+            let left = handoffs_left(self, &held, state, handoffs);
             if left == 0 {
                 break;
             }
             let changed = self.change_queue(resource, Change::Returned { id: *id, left });
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
             self.renewer.limit_hold(&held, want.max_hold);
-            let next = Hold::new(self.clone(), held.clone(), passed + 1);
+            let next = Hold::new(self.clone(), held.clone(), handoffs + 1);
             let Err(undelivered) = reply.send(Ok(next)) else {
                 if let Some(done) = done {
                     drop(done.send(Released::Freed));
@@ -231,7 +231,7 @@ impl Engine {
         id: ClaimId,
         inline: &Arc<InlineRelease>,
     ) -> bool {
-        let changed = self.change_queue(resource, Change::Carry(id, Arc::downgrade(inline)));
+        let changed = self.change_queue(resource, Change::ReleaseInline(id, Arc::downgrade(inline)));
         changed.is_some_and(|changed| changed.is_allowed)
     }
 
@@ -253,7 +253,7 @@ impl Engine {
         if self.is_forked() {
             return;
         }
-        for shard in &self.lines.shards {
+        for shard in &self.queues.shards {
             let resources: Vec<_> = lock(shard).keys().cloned().collect();
             for resource in resources {
                 self.change_queue(&resource, Change::Close);
@@ -268,12 +268,12 @@ impl Engine {
         resource: &Resource,
         change: Change<Reply, Weak<InlineRelease>>,
     ) -> Option<Changed> {
-        let mut is_there = false;
+        let mut exists = false;
         let changed = self.change_queue_with(resource, false, || {
-            is_there = true;
+            exists = true;
             change
         });
-        is_there.then_some(changed)
+        exists.then_some(changed)
     }
 
     /// Applies a change to a queue, and carries out its consequences once the shard is free. All changes
@@ -288,16 +288,16 @@ impl Engine {
             // In a fork the shard may be locked for ever, by a thread that exists only in the parent.
             return Changed::default();
         }
-        let mut shard = self.lines.shard(resource);
+        let mut shard = self.queues.shard(resource);
         if opens && !shard.contains_key(resource) {
-            let stands_behind = self.profile().order >= QueueOrder::Fifo;
-            let line = Line::new(stands_behind, self.closed.is_cancelled());
-            shard.insert(resource.clone(), Entry { line, patience: None, busy_at: None });
+            let store_has_queue = self.profile().order >= QueueOrder::Fifo;
+            let queue = LocalQueue::new(store_has_queue, self.closed.is_cancelled());
+            shard.insert(resource.clone(), Entry { queue, patience: None, busy_at: None });
         }
         let Some(entry) = shard.get_mut(resource) else { return Changed::default() };
         // Under the lock only the state changes. What follows from it runs below, once the shard is free,
         // because it may come back here.
-        let mut changed = entry.line.apply(change());
+        let mut changed = entry.queue.apply(change());
         let stopped = if changed.stop { entry.patience.take() } else { None };
         let started = changed.start.take().map(|want| {
             let patience = Patience::unlimited(self.clock.clone());
@@ -311,14 +311,14 @@ impl Engine {
         if let Some(patience) = stopped {
             patience.end();
         }
-        if let Some(inline) = changed.send_off.take().and_then(|inline| inline.upgrade()) {
-            inline.send_off();
+        if let Some(inline) = changed.detach.take().and_then(|inline| inline.upgrade()) {
+            inline.detach();
         }
         if let Some(work) = started {
             // Its requests belong to the span of the waiter that started it, as far as that is known here.
             self.spawn(in_this_span(work));
         }
-        for id in std::mem::take(&mut changed.hopes) {
+        for id in std::mem::take(&mut changed.handoff_candidates) {
             self.end_handoff_in_time(resource, id);
         }
         changed
@@ -337,9 +337,9 @@ impl Engine {
     }
 }
 
-impl Default for Lines {
+impl Default for LocalQueues {
     fn default() -> Self {
-        Lines {
+        LocalQueues {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: Hashing::default(),
             next_ticket: AtomicU64::new(0),
@@ -347,21 +347,21 @@ impl Default for Lines {
     }
 }
 
-fn local(charge: &Charge, task: Option<Asker>) -> Local {
-    let held = charge.held();
-    let stays = passes_left(charge.engine(), held, State::Valid, 0) == 0;
-    Local { stays, ..Local::new(held.claim.id, charge.want().clone(), task) }
+fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
+    let held = grant.held();
+    let handoff_over = handoffs_left(grant.engine(), held, State::Valid, 0) == 0;
+    HeldClaim { handoff_over, ..HeldClaim::new(held.claim.id, grant.want().clone(), task) }
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
-fn passes_left(engine: &Engine, held: &Lease, state: State, passed: u32) -> u32 {
+fn handoffs_left(engine: &Engine, held: &Lease, state: State, handoffs: u32) -> u32 {
     let age = engine.clock.now().since(held.granted_at);
     let in_time = state == State::Valid && age < engine.tuning.local_handoff_time;
     // A revoked claim is for other clients, not for the next local waiter.
-    let may_pass = in_time && held.revoked().is_none() && held.can_pass(passed);
-    match engine.tuning.local_handoff_limit.saturating_sub(passed) {
-        _ if !may_pass => 0,
-        left if !held.can_pass(passed.saturating_add(1)) => left.min(1),
+    let may_hand_off = in_time && held.revoked().is_none() && held.can_hand_off(handoffs);
+    match engine.tuning.local_handoff_limit.saturating_sub(handoffs) {
+        _ if !may_hand_off => 0,
+        left if !held.can_hand_off(handoffs.saturating_add(1)) => left.min(1),
         left => left,
     }
 }
@@ -376,7 +376,7 @@ pub(crate) struct Dependent {
 impl Drop for Dependent {
     fn drop(&mut self) {
         if let Some(resource) = &self.resource {
-            self.engine.change_queue(resource, Change::Independ);
+            self.engine.change_queue(resource, Change::RemoveDependent);
         }
     }
 }
@@ -386,25 +386,25 @@ pub(crate) struct Ticket {
     engine: Arc<Engine>,
     resource: Resource,
     place: Place,
-    told: oneshot::Receiver<Result<Hold>>,
+    receiver: oneshot::Receiver<Result<Hold>>,
 }
 
 impl Ticket {
     /// Waits for the answer; `None` where the engine ended. Cancel safe.
     pub(crate) async fn reply(&mut self) -> Option<Result<Hold>> {
-        (&mut self.told).await.ok()
+        (&mut self.receiver).await.ok()
     }
 
     /// Leaves the queue. Returns a reply that was already sent.
     pub(crate) fn withdraw(&mut self) -> Option<Result<Hold>> {
-        self.told.close();
-        self.told.try_recv().ok()
+        self.receiver.close();
+        self.receiver.try_recv().ok()
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.told.close();
+        self.receiver.close();
         self.engine.change_queue(&self.resource, Change::Leave(self.place));
     }
 }
@@ -416,4 +416,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 const SHARDS: usize = 16;
 /// The maximum age of a store's answer that a lock is not free.
-const FRESH: Duration = Duration::from_secs(1);
+const BUSY_ANSWER_MAX_AGE: Duration = Duration::from_secs(1);

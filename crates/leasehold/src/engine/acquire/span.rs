@@ -30,7 +30,7 @@ pub(crate) struct AcquireSpan {
 impl AcquireSpan {
     /// Returns the acquisition to report; `None` where neither an event subscriber nor a `tracing`
     /// subscriber listens, which then costs no more than this check.
-    pub(crate) fn heard(engine: &Arc<Engine>, want: &Want) -> Option<AcquireSpan> {
+    pub(crate) fn observed(engine: &Arc<Engine>, want: &Want) -> Option<AcquireSpan> {
         let Want { resource, share, .. } = want;
         let span = || {
             tracing::debug_span!(
@@ -42,42 +42,42 @@ impl AcquireSpan {
             )
         };
         let span = contained(span).unwrap_or_else(Span::none);
-        if span.is_disabled() && !engine.telling.is_heard() {
+        if span.is_disabled() && !engine.events.has_subscriber() {
             return None;
         }
         Some(AcquireSpan { engine: engine.clone(), resource: resource.clone(), share: *share, span })
     }
 
     /// Runs the acquisition and reports it.
-    pub(crate) async fn told(self, acquiring: impl Future<Output = Outcome>) -> Outcome {
+    pub(crate) async fn run(self, acquiring: impl Future<Output = Outcome>) -> Outcome {
         let AcquireSpan { engine, resource, share, span } = self;
-        engine.telling.tell(|| Event::AcquireStarted { resource: &resource, share });
+        engine.events.emit(|| Event::AcquireStarted { resource: &resource, share });
         let began = engine.clock.now();
-        let mut asking = PendingAcquire {
+        let mut acquire = PendingAcquire {
             engine: &engine,
             resource: &resource,
             span: contained(|| span.clone()).unwrap_or_else(Span::none),
             began,
-            is_told: false,
+            is_reported: false,
         };
         let outcome = spanned(|| span, acquiring).await;
-        asking.tell(&outcome, share);
+        acquire.report(&outcome, share);
         outcome
     }
 }
 
 /// Runs an acquisition that bypasses the local queue, and reports it like any other.
-pub(crate) async fn asking(
+pub(crate) async fn run_reported(
     engine: &Arc<Engine>,
     want: &Want,
     acquiring: impl Future<Output = Result<Hold>>,
 ) -> Result<HoldHandle> {
     let acquiring = async { acquiring.await.map(|hold| HoldHandle::new(Arc::new(hold))) };
-    let asked = AcquireSpan::heard(engine, want).filter(|_| !mutant!("an upgrade is not reported"));
-    let Some(asked) = asked else { return acquiring.await };
-    let told = asked.told(async { acquiring.await.map(Some) }).await?;
+    let observed = AcquireSpan::observed(engine, want).filter(|_| !mutant!("an upgrade is not reported"));
+    let Some(observed) = observed else { return acquiring.await };
+    let acquired = observed.run(async { acquiring.await.map(Some) }).await?;
     // Invariant: the acquisition was wrapped in `Some`, so the result is `Some`.
-    told.ok_or_else(|| Error::closed("lock").on(&want.resource))
+    acquired.ok_or_else(|| Error::closed("lock").on(&want.resource))
 }
 
 /// An acquisition under way.
@@ -86,12 +86,12 @@ struct PendingAcquire<'a> {
     resource: &'a Resource,
     span: Span,
     began: Moment,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl PendingAcquire<'_> {
-    fn tell(&mut self, outcome: &Outcome, share: Share) {
-        self.is_told = true;
+    fn report(&mut self, outcome: &Outcome, share: Share) {
+        self.is_reported = true;
         let resource = self.resource;
         let waited = self.engine.clock.now().since(self.began);
         let missed = |failure| Event::AcquireFailed { resource, waited, failure };
@@ -111,7 +111,7 @@ impl PendingAcquire<'_> {
             Err(error) => missed(AcquireFailure::Error(error.kind())),
         };
         contained(|| _ = self.span.record("outcome", event.outcome()));
-        self.engine.telling.tell(|| event);
+        self.engine.events.emit(|| event);
         if let Ok(Some(hold)) = outcome {
             hold.mark_reported();
         }
@@ -120,12 +120,12 @@ impl PendingAcquire<'_> {
 
 impl Drop for PendingAcquire<'_> {
     fn drop(&mut self) {
-        if !self.is_told {
+        if !self.is_reported {
             let (resource, waited) = (self.resource, self.engine.clock.now().since(self.began));
             let event = Event::AcquireFailed { resource, waited, failure: AcquireFailure::Cancelled };
             // A panic may be dropping it, and a second panic would end the process.
             contained(|| _ = self.span.record("outcome", event.outcome()));
-            self.engine.telling.tell(|| event);
+            self.engine.events.emit(|| event);
         }
         if mutant!("a span ends as it likes") {
             return;

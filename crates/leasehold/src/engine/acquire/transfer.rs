@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::engine::Want;
-use crate::engine::acquire::contender::{LOOKS, abandon, ask, too_slow};
+use crate::engine::acquire::contender::{TRIES_MAX, abandon, send_request, too_slow};
 use crate::engine::acquire::span;
 use crate::engine::hold::Hold;
-use crate::engine::hold::charge::Charge;
 use crate::engine::hold::handle::HoldHandle;
+use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::lease::State;
 use crate::engine::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result};
@@ -44,7 +44,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Unsupported` where they cannot. Nothing is sent.
-    pub(crate) fn passes(&self, op: &'static str) -> Result<()> {
+    pub(crate) fn check_transfer_support(&self, op: &'static str) -> Result<()> {
         let name = self.profile().name;
         let why = if !self.backend.supports_transfer() {
             "a grant stays with the connection, or the process, to which it was made"
@@ -66,10 +66,10 @@ impl Engine {
         allowed: impl Future<Output = Result<()>> + Send + 'static,
     ) -> Result<HoldHandle> {
         let want = resumption.want.clone();
-        span::asking(self, &want, self.resume_now(resumption, allowed)).await
+        span::run_reported(self, &want, self.resume_inner(resumption, allowed)).await
     }
 
-    async fn resume_now(
+    async fn resume_inner(
         self: &Arc<Self>,
         resumption: TransferClaim,
         allowed: impl Future<Output = Result<()>> + Send + 'static,
@@ -79,11 +79,11 @@ impl Engine {
         if self.is_open("accept_transfer").is_err() {
             return Err(closed());
         }
-        let (reply, told) = oneshot::channel();
+        let (reply, receiver) = oneshot::channel();
         let engine = self.clone();
         self.spawn(async move {
             let outcome = match allowed.await {
-                Ok(()) => go_on(&engine, &resumption).await,
+                Ok(()) => take_over(&engine, &resumption).await,
                 Err(error) => Err(error),
             };
             // If it cannot be delivered, the hold is dropped here, which releases it.
@@ -93,7 +93,7 @@ impl Engine {
         // long.
         tokio::select! {
             biased;
-            outcome = told => outcome.unwrap_or_else(|_| Err(closed())),
+            outcome = receiver => outcome.unwrap_or_else(|_| Err(closed())),
             () = self.closed.cancelled() => Err(closed()),
         }
     }
@@ -104,9 +104,9 @@ impl Hold {
     ///
     /// # Errors
     /// The cause of an earlier loss. The claim is then released.
-    pub(crate) fn pass_on(self) -> Result<Transferred, LossCause> {
+    pub(crate) fn transfer_out(self) -> Result<Transferred, LossCause> {
         let (engine, fence) = (self.engine().clone(), self.fence().unwrap_or_default());
-        self.tell_end(self.held());
+        self.report_end(self.held());
         // `into_held` and not `finish`: the listeners of this hold are to see the loss that is marked below.
         let Some(held) = self.into_held() else { return Err(LossCause::Gone) };
         if !held.retire() {
@@ -132,7 +132,7 @@ impl Hold {
 }
 
 /// Requests the claim until the store has said whether it is still the one that was passed on.
-async fn go_on(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<Hold> {
+async fn take_over(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<Hold> {
     let TransferClaim { want, id, after } = resumption;
     let resource = &want.resource;
     let fence = next(*after, resource)?;
@@ -146,7 +146,7 @@ async fn go_on(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<Hold>
     let patience = Patience::none(engine.clock.clone());
     let (mut outage, mut stale) = (RetryState::none(), 0);
     loop {
-        match ask(engine, &claim, &patience).await {
+        match send_request(engine, &claim, &patience).await {
             Ok(Step::Granted(grant)) => {
                 if grant.fence.map(|fence| (fence.epoch, fence.seq)) != Some((after.epoch, after.seq)) {
                     // The lease had ended, and this is a new grant that was not asked for.
@@ -154,19 +154,19 @@ async fn go_on(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<Hold>
                     return Err(ended(resource));
                 }
                 let grant = Grant { fence: Some(fence), ..grant };
-                if let Some(charge) = Charge::take(engine, want, &claim, grant)? {
-                    return Engine::grant_directly(charge);
+                if let Some(pending) = PendingGrant::take(engine, want, &claim, grant)? {
+                    return Engine::grant_directly(pending);
                 }
                 stale += 1;
-                if stale == LOOKS {
+                if stale == TRIES_MAX {
                     abandon(engine, &claim);
                     return Err(too_slow("accept_transfer", resource));
                 }
             }
             Ok(Step::Busy(_)) => return Err(ended(resource)),
             Err(failure) => {
-                let failure = outage.honest(failure);
-                let Some(pause) = outage.goes_on(engine, &failure) else {
+                let failure = outage.with_overall_effect(failure);
+                let Some(pause) = outage.next_pause(engine, &failure) else {
                     // No other process has the right to continue with it.
                     abandon(engine, &claim);
                     return Err(Error::failed("accept_transfer", failure).on(resource));

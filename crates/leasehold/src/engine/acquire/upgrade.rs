@@ -15,7 +15,7 @@ use crate::engine::Deadline;
 use crate::engine::Engine;
 use crate::engine::Wait;
 use crate::engine::Want;
-use crate::engine::acquire::contender::pursue;
+use crate::engine::acquire::contender::contend_until_granted;
 use crate::engine::acquire::span;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
@@ -25,63 +25,63 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
 impl Engine {
-    /// Acquires `want` beside a claim of the share `has` on the same resource, which stays held.
+    /// Acquires `want` in addition to a claim of the share `has` on the same resource, which stays held.
     ///
     /// Cancel safe: a dropped future leaves nothing behind.
-    pub(crate) async fn acquire_beside(
+    pub(crate) async fn acquire_alongside(
         self: &Arc<Self>,
         want: Want,
         has: Share,
         wait: Wait,
     ) -> Result<HoldHandle> {
-        span::asking(self, &want.clone(), self.beside(want, has, wait)).await
+        span::run_reported(self, &want.clone(), self.alongside(want, has, wait)).await
     }
 
-    async fn beside(self: &Arc<Self>, want: Want, has: Share, wait: Wait) -> Result<Hold> {
+    async fn alongside(self: &Arc<Self>, want: Want, has: Share, wait: Wait) -> Result<Hold> {
         let resource = want.resource.clone();
         self.is_open("upgrade").map_err(|error| error.on(&resource))?;
         let deadline = Deadline::of(wait, self);
         let _dependent = self.depend_on_release(&resource);
-        let (drawn, asked_as) = watch::channel(None);
+        let (drawn, contender_id) = watch::channel(None);
         // A task of its own sends the requests. When this future returns or is dropped, `_leaving` ends the
         // patience of that task, which then gives up its place.
         let patience = Patience::unlimited(self.clock.clone());
         let _leaving = EndOnDrop(patience.clone());
         let again = deadline.is_limited().then(|| want.clone());
-        let (reply, mut told) = oneshot::channel();
+        let (reply, mut receiver) = oneshot::channel();
         let engine = self.clone();
         self.spawn(async move {
             let drawn = |id| {
                 drawn.send_replace(Some(id));
             };
-            let outcome = pursue(&engine, &want, &patience, drawn).await;
-            let outcome = outcome.and_then(|charge| charge.map(Engine::grant_directly).transpose());
+            let outcome = contend_until_granted(&engine, &want, &patience, drawn).await;
+            let outcome = outcome.and_then(|pending| pending.map(Engine::grant_directly).transpose());
             // If it cannot be delivered, the hold is dropped here, which releases it.
             drop(reply.send(outcome));
         });
         let ended = tokio::select! {
             biased;
-            outcome = &mut told => outcome.ok(),
+            outcome = &mut receiver => outcome.ok(),
             () = self.closed.cancelled() => None,
             () = deadline.passed() => {
-                let looked = tokio::select! {
+                let last_try = tokio::select! {
                     biased;
-                    outcome = &mut told => Err(outcome.ok()),
-                    looked = self.look_again(again, deadline.waited(), &resource) => Ok(looked),
+                    outcome = &mut receiver => Err(outcome.ok()),
+                    last_try = self.try_at_deadline(again, deadline.waited(), &resource) => Ok(last_try),
                 };
-                match looked {
+                match last_try {
                     Err(outcome) => outcome,
-                    Ok(looked) => {
+                    Ok(last_try) => {
                         // The grant may have arrived while the time ran out: then the caller gets it.
-                        told.close();
-                        match told.try_recv() {
-                            Ok(Ok(Some(hold))) if looked.is_err() => Some(Ok(Some(hold))),
-                            _ => Some(looked.map(Some)),
+                        receiver.close();
+                        match receiver.try_recv() {
+                            Ok(Ok(Some(hold))) if last_try.is_err() => Some(Ok(Some(hold))),
+                            _ => Some(last_try.map(Some)),
                         }
                     }
                 }
             }
-            ahead = self.waits_for_itself(&resource, asked_as, has) => Some(Err(ahead)),
+            ahead = self.waits_for_itself(&resource, contender_id, has) => Some(Err(ahead)),
         };
         match ended {
             Some(Ok(Some(hold))) => Ok(hold),
@@ -99,26 +99,26 @@ impl Engine {
     async fn waits_for_itself(
         self: &Arc<Self>,
         resource: &Resource,
-        asked_as: watch::Receiver<Option<ClaimId>>,
+        contender_id: watch::Receiver<Option<ClaimId>>,
         has: Share,
     ) -> Error {
         if self.profile().order < QueueOrder::Fifo {
             // Without a queue no claim is ahead: one that waits for the held part is overtaken.
             return std::future::pending().await;
         }
-        let mut pause = LOOK_FIRST;
+        let mut pause = CHECK_FIRST;
         loop {
             if !self.sleep(jittered(pause)).await {
                 return std::future::pending().await;
             }
-            pause = (pause * 2).min(LOOK_LAST.max(pause));
+            pause = (pause * 2).min(CHECK_LAST.max(pause));
             // A failed read says nothing; the next one may succeed.
-            let Ok(line) = self.look(resource, None, Duration::ZERO).await else { continue };
-            let Some(id) = *asked_as.borrow() else { continue };
-            match is_behind_a_conflict(&line, id, has) {
+            let Ok(queue) = self.inspect(resource, None, Duration::ZERO).await else { continue };
+            let Some(id) = *contender_id.borrow() else { continue };
+            match is_behind_a_conflict(&queue, id, has) {
                 None => {}
                 Some(false) if mutant!("an upgrade looks once") => return std::future::pending().await,
-                Some(false) => pause = LOOK_SELDOM,
+                Some(false) => pause = CHECK_SELDOM,
                 Some(true) => {
                     let text = "a waiter ahead in the queue waits for what is held here, so each would \
                                 wait for the other; nothing changed; release the lock, then acquire all \
@@ -130,17 +130,17 @@ impl Engine {
     }
 }
 
-/// Returns `true` if a claim ahead of this one cannot be admitted beside `has`; `None` where this claim
+/// Returns `true` if a claim ahead of this one cannot be admitted together with `has`; `None` where this claim
 /// is not in the queue.
-fn is_behind_a_conflict(line: &Snapshot, id: ClaimId, has: Share) -> Option<bool> {
-    let place = line.waiting.iter().position(|standing| standing.id == id)?;
+fn is_behind_a_conflict(queue: &Snapshot, id: ClaimId, has: Share) -> Option<bool> {
+    let place = queue.waiting.iter().position(|info| info.id == id)?;
     let conflicts = |share: Share| {
         u64::from(share.weight()) + u64::from(has.weight()) > u64::from(share.capacity().min(has.capacity()))
     };
-    Some(line.waiting[..place].iter().any(|standing| conflicts(standing.share)))
+    Some(queue.waiting[..place].iter().any(|info| conflicts(info.share)))
 }
 
-const LOOK_FIRST: Duration = Duration::from_millis(10);
-const LOOK_LAST: Duration = Duration::from_secs(1);
+const CHECK_FIRST: Duration = Duration::from_millis(10);
+const CHECK_LAST: Duration = Duration::from_secs(1);
 /// The pause between two reads for a claim with no conflict ahead of it.
-const LOOK_SELDOM: Duration = Duration::from_secs(5);
+const CHECK_SELDOM: Duration = Duration::from_secs(5);

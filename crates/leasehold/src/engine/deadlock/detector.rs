@@ -39,14 +39,14 @@ pub(crate) async fn watched(
         engine: engine.clone(),
         owner: owner.clone(),
         want: want.clone(),
-        coming: None,
-        standing: None,
-        going: None,
+        pending: None,
+        current: None,
+        withdrawal: None,
     };
     let outcome = tokio::select! {
         biased;
         outcome = acquiring => outcome,
-        error = detector.keeps_looking(after) => Err(error),
+        error = detector.run(after) => Err(error),
     };
     detector.end().await;
     // Withdrawing may have taken as long as a lease, so the lock may be lost by now.
@@ -59,27 +59,27 @@ pub(crate) async fn watched(
     }
 }
 
-/// The announcement of one wait. Each step is kept here while it is under way, so that none is forgotten
-/// when the wait ends in the middle of it.
+/// The announcement of one wait. Each step is kept here while it is under way, so that none is lost when the
+/// wait ends in the middle of it.
 struct DeadlockDetector {
     engine: Arc<Engine>,
     owner: Owner,
     want: Want,
-    coming: Option<(Announced, BoxFuture<'static, Result<Option<Hold>>>)>,
-    standing: Option<(Announced, Hold)>,
-    going: Option<BoxFuture<'static, Released>>,
+    pending: Option<(Announced, BoxFuture<'static, Result<Option<Hold>>>)>,
+    current: Option<(Announced, Hold)>,
+    withdrawal: Option<BoxFuture<'static, Released>>,
 }
 
 impl DeadlockDetector {
-    /// Looks for deadlocks until this wait has to give up for one, or until none can be looked for.
-    /// Returns that error.
-    async fn keeps_looking(&mut self, after: Duration) -> Error {
+    /// Checks for deadlocks until this wait has to give up because of one, or until no check is possible.
+    /// Returns the error with which the wait ends.
+    async fn run(&mut self, after: Duration) -> Error {
         sleep(&self.engine, after).await;
-        let mut pause = LOOK_FIRST;
+        let mut pause = CHECK_FIRST;
         loop {
-            match self.look().await {
+            match self.check().await {
                 Ok(None) => {}
-                Ok(Some(deadlock)) => return self.gives_up(&deadlock),
+                Ok(Some(deadlock)) => return self.deadlock_error(&deadlock),
                 // The wait itself reports an outage, or the end of the client.
                 Err(error) if is_passing(&error) => {
                     logged!(debug, resource = %self.want.resource, %error, "looking for a deadlock failed");
@@ -87,11 +87,11 @@ impl DeadlockDetector {
                 Err(error) => return error.with_op("lock"),
             }
             sleep(&self.engine, jittered(pause)).await;
-            pause = (pause * 2).min(LOOK_LAST);
+            pause = (pause * 2).min(CHECK_LAST);
         }
     }
 
-    fn gives_up(&self, deadlock: &Deadlock) -> Error {
+    fn deadlock_error(&self, deadlock: &Deadlock) -> Error {
         let text = format!(
             "this wait ends because the waiters would wait for each other for ever: {deadlock}; release what you hold, \
              and try again"
@@ -99,28 +99,28 @@ impl DeadlockDetector {
         Error::new(ErrorKind::Deadlock, "lock", text).on(&self.want.resource)
     }
 
-    /// Looks once. Returns a deadlock if this wait is the one that has to give up.
-    async fn look(&mut self) -> Result<Option<Deadlock>> {
+    /// Checks once. Returns a deadlock if this wait is the one that has to give up.
+    async fn check(&mut self) -> Result<Option<Deadlock>> {
         let holds = self.engine.owners.holds(&self.owner);
         // Where the store keeps no order, a claim further ahead in the queue does not block.
         let in_order = self.engine.profile().order == QueueOrder::Fifo;
-        let asks = self.engine.lines.stands_for(&self.want).filter(|_| in_order).map(Tag::of);
+        let asks = self.engine.queues.queued_claim(&self.want).filter(|_| in_order).map(Tag::of);
         let is_current = |(announced, hold): &(Announced, Hold)| {
             (&announced.holds, announced.asks) == (&holds, asks)
                 && !matches!(hold.held().state(), State::Lost(_))
         };
-        if !self.standing.as_ref().is_some_and(is_current) {
+        if !self.current.as_ref().is_some_and(is_current) {
             self.end().await;
         }
         if holds.is_empty() {
             return Ok(None);
         }
         let mut waits = self.engine.announced().await?;
-        if self.standing.is_none() {
+        if self.current.is_none() {
             self.announce(&waits, asks, holds).await?;
             waits = self.engine.announced().await?;
         }
-        let Some((own, _)) = &self.standing else {
+        let Some((own, _)) = &self.current else {
             logged!(
                 warn,
                 resource = %self.want.resource,
@@ -161,13 +161,13 @@ impl DeadlockDetector {
                 note: announced.to_note(),
             };
             let engine = self.engine.clone();
-            let asking = async move {
+            let request = async move {
                 let now = Deadline::of(Wait::No, &engine);
                 engine.acquire_unowned(want, now, 0).await
             };
-            self.coming = Some((announced, Box::pin(asking)));
-            self.arrive().await?;
-            if self.standing.is_some() {
+            self.pending = Some((announced, Box::pin(request)));
+            self.finish_pending().await?;
+            if self.current.is_some() {
                 break;
             }
         }
@@ -175,13 +175,13 @@ impl DeadlockDetector {
     }
 
     /// Waits until the announcement under way is granted or refused.
-    async fn arrive(&mut self) -> Result<()> {
-        let Some((_, asking)) = &mut self.coming else { return Ok(()) };
-        let made = asking.await;
-        let Some((announced, _)) = self.coming.take() else { return Ok(()) };
+    async fn finish_pending(&mut self) -> Result<()> {
+        let Some((_, request)) = &mut self.pending else { return Ok(()) };
+        let made = request.await;
+        let Some((announced, _)) = self.pending.take() else { return Ok(()) };
         if let Some(hold) = made? {
             let id = hold.held().claim.id;
-            self.standing = Some((Announced { id, ..announced }, hold.untold()));
+            self.current = Some((Announced { id, ..announced }, hold.unreported()));
         }
         Ok(())
     }
@@ -190,14 +190,14 @@ impl DeadlockDetector {
     async fn end(&mut self) {
         // A refused announcement needs no withdrawal; one that may have been granted is released by
         // the engine.
-        drop(self.arrive().await);
-        if let Some((_, hold)) = self.standing.take() {
-            self.going = Some(Box::pin(hold.give_back()));
+        drop(self.finish_pending().await);
+        if let Some((_, hold)) = self.current.take() {
+            self.withdrawal = Some(Box::pin(hold.release()));
         }
-        if let Some(going) = &mut self.going {
-            going.await;
+        if let Some(withdrawal) = &mut self.withdrawal {
+            withdrawal.await;
         }
-        self.going = None;
+        self.withdrawal = None;
     }
 }
 
@@ -208,26 +208,26 @@ async fn sleep(engine: &Arc<Engine>, length: Duration) {
     }
 }
 
-/// Returns a few places that have room as far as is known, in a random order so that two waits that look
+/// Returns a few places that are free as far as is known, in a random order so that two waits that check
 /// at the same time seldom choose the same.
 fn free(places: &Places, waits: &[Announced]) -> Vec<Resource> {
     if waits.len() >= places.most {
         return Vec::new();
     }
-    let has_room =
+    let is_free =
         |place: &&Resource| places.names.len() == 1 || waits.iter().all(|wait| wait.place != **place);
     let first = crate::random::u32().unwrap_or_default() as usize % places.names.len();
     let (before, behind) = places.names.split_at(first);
-    behind.iter().chain(before).filter(has_room).take(TRIES).cloned().collect()
+    behind.iter().chain(before).filter(is_free).take(TRIES).cloned().collect()
 }
 
 fn is_passing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown | ErrorKind::Closed)
 }
 
-const LOOK_FIRST: Duration = Duration::from_secs(1);
-const LOOK_LAST: Duration = Duration::from_secs(5);
-/// The number of places that one look tries.
+const CHECK_FIRST: Duration = Duration::from_secs(1);
+const CHECK_LAST: Duration = Duration::from_secs(5);
+/// The number of places that one check tries.
 const TRIES: usize = 4;
 /// The maximum lease of an announcement: for this long a server that does not answer can delay the end of
 /// a wait.

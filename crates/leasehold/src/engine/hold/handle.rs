@@ -59,27 +59,27 @@ impl HoldHandle {
                 },
             };
             // A loss after this end belongs to the next holder.
-            end.how.get().copied().unwrap_or(lost)
+            end.cause.get().copied().unwrap_or(lost)
         }
     }
 
     /// Returns a check of whether this handle has ended. The check does not keep the lock held.
     pub(crate) fn over(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let end = self.end.get_or_init(Arc::default).clone();
-        move || end.how.get().is_some()
+        move || end.cause.get().is_some()
     }
 
     /// Ends this handle once the minimum time of its hold is over, and releases the hold if this was its
     /// last handle. Returns the state in which it ended, and the outcome of the release.
     ///
     /// Cancel safe: a dropped future leaves the rest to be done in the background.
-    pub(crate) async fn give_back(mut self) -> (State, Option<Released>) {
+    pub(crate) async fn release(mut self) -> (State, Option<Released>) {
         // From here on the owner no longer uses the lock, even while the minimum time keeps it held.
         self.leave();
-        self.hold().lingered(self.keep_until).await;
+        self.hold().linger_until(self.keep_until).await;
         let state = self.held().state();
         match self.into_hold() {
-            Some(hold) => (state, Some(hold.give_back().await)),
+            Some(hold) => (state, Some(hold.release().await)),
             None => (state, None),
         }
     }
@@ -96,10 +96,10 @@ impl HoldHandle {
         let Some(end) = end else { return Arc::into_inner(hold) };
         let held = hold.held().clone();
         match Arc::into_inner(hold) {
-            Some(hold) => Some(hold.ending_as(end)),
+            Some(hold) => Some(hold.with_end(end)),
             None => {
                 if !mutant!("guards of one owner end together") {
-                    end.come(held.state());
+                    end.signal(held.state());
                 }
                 None
             }
@@ -141,7 +141,7 @@ impl Drop for HoldHandle {
             return;
         }
         if let Some(end) = end {
-            end.come(hold.held().state());
+            end.signal(hold.held().state());
         }
         hold.linger(self.keep_until);
     }

@@ -84,9 +84,9 @@ impl<'a> Parts<'a> {
 }
 
 /// Returns the error for a register whose value this primitive did not write.
-pub(crate) fn foreign(register: &Register, word: &str) -> Error {
+pub(crate) fn foreign(register: &Register, what: &str) -> Error {
     let text = format!(
-        "the value under this name is not a {word} that this version can read; use another name, or one \
+        "the value under this name is not a {what} that this version can read; use another name, or one \
          version everywhere"
     );
     register.error(ErrorKind::Invalid, text)

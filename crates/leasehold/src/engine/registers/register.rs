@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) struct Register {
     engine: Arc<Engine>,
     /// The store of the register, if it is not that of the client.
-    elsewhere: Option<Arc<dyn Registers>>,
+    other_store: Option<Arc<dyn Registers>>,
     at: Resource,
     /// The resource that errors name: the user's name for it, which need not be where the register is.
     about: Resource,
@@ -60,7 +60,7 @@ pub(crate) enum Change<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct Updated<T> {
     /// The return value of the attempt that took effect.
-    pub(crate) told: T,
+    pub(crate) result: T,
     /// The number of conflicts with other writers.
     pub(crate) conflicts: u32,
 }
@@ -89,17 +89,17 @@ impl Register {
     /// `Unsupported` where the store has none.
     pub(crate) fn open(engine: &Arc<Engine>, at: Resource, op: &'static str) -> Result<Register> {
         engine.registers(op)?;
-        Ok(Register { engine: engine.clone(), elsewhere: None, about: at.clone(), at, op })
+        Ok(Register { engine: engine.clone(), other_store: None, about: at.clone(), at, op })
     }
 
     /// Opens the register `at` of a store that is not the client's own.
-    pub(crate) fn elsewhere(
+    pub(crate) fn in_store(
         engine: &Arc<Engine>,
         store: Arc<dyn Registers>,
         at: Resource,
         op: &'static str,
     ) -> Register {
-        Register { engine: engine.clone(), elsewhere: Some(store), about: at.clone(), at, op }
+        Register { engine: engine.clone(), other_store: Some(store), about: at.clone(), at, op }
     }
 
     /// Returns this register with errors that name `resource`, to which it belongs.
@@ -120,7 +120,7 @@ impl Register {
     /// # Errors
     /// Those of the store, once an outage has lasted longer than the client tolerates.
     pub(crate) async fn read(&self) -> Result<Seen> {
-        self.told(self.find().await)
+        self.with_context(self.find().await)
     }
 
     /// Changes the register, retrying after up to `conflicts` conflicts with other writers.
@@ -152,16 +152,16 @@ impl Register {
     ) -> Result<Updated<T>> {
         let mut lost = 0;
         loop {
-            let seen = self.told(self.find().await)?;
-            let (value, keep, told) = match change(&seen)? {
-                Change::Leave(told) => return Ok(Updated { told, conflicts: lost }),
-                Change::Write(value, keep, told) => (Some(value), keep, told),
-                Change::Remove(told) => (None, None, told),
+            let seen = self.with_context(self.find().await)?;
+            let (value, keep, result) = match change(&seen)? {
+                Change::Leave(result) => return Ok(Updated { result, conflicts: lost }),
+                Change::Write(value, keep, result) => (Some(value), keep, result),
+                Change::Remove(result) => (None, None, result),
             };
             let mark = random(self.op).map_err(|error| error.on(&self.about))?;
             let put = Put { value: value.map(|value| framed(&value, mark, &seen.marks)), keep };
-            if self.told(self.write(&seen, mark, put).await)? {
-                return Ok(Updated { told, conflicts: lost });
+            if self.with_context(self.write(&seen, mark, put).await)? {
+                return Ok(Updated { result, conflicts: lost });
             }
             if lost >= conflicts {
                 let text =
@@ -192,7 +192,7 @@ impl Register {
         let mut doubts = 0;
         loop {
             match self.update_seen(CONFLICTS, &mut change).await {
-                Ok(updated) => return Ok(updated.told),
+                Ok(updated) => return Ok(updated.result),
                 Err(error) if error.kind() == ErrorKind::OutcomeUnknown && doubts < DOUBTS => doubts += 1,
                 Err(error) => return Err(error),
             }
@@ -200,7 +200,7 @@ impl Register {
     }
 
     /// Returns the maximum size of a value in bytes.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         let promised = self.store().map_or(0, |store| store.promise().max_bytes);
         promised.saturating_sub(1 + MAX_MARKS * size_of::<Mark>())
     }
@@ -228,23 +228,25 @@ impl Register {
         let mut asked = 0;
         loop {
             let (registers, stamp, waits) = (self.clone(), seen.clone(), patience.clone());
-            let looking = self.engine.call(async move { registers.wait(&stamp, &waits).await });
-            let mut looking = std::pin::pin!(looking);
-            let looked = tokio::select! {
+            let request = self.engine.call(async move { registers.wait(&stamp, &waits).await });
+            let mut request = std::pin::pin!(request);
+            let outcome = tokio::select! {
                 biased;
-                looked = &mut looking => looked,
+                outcome = &mut request => outcome,
                 () = self.engine.closed.cancelled() => return Err(Error::closed(self.op).on(&self.about)),
                 () = self.engine.sleep_on(patience.left()) => {
                     // The request is not dropped: the end of patience makes the backend answer at once.
                     leaving.0.end();
-                    looking.await
+                    request.await
                 }
             };
-            match looked {
+            match outcome {
                 Ok(found) if found.stamp != *seen || patience.is_ended() => {
-                    return self.told(unframed(found));
+                    return self.with_context(unframed(found));
                 }
-                Err(failure) if !failure.is_transient() => return self.told(Err(looked_only(failure))),
+                Err(failure) if !failure.is_transient() => {
+                    return self.with_context(Err(without_effect(failure)));
+                }
                 // The read applies the outage tolerance, which this wait has not.
                 Err(_) if patience.is_ended() => return self.read().await,
                 Ok(_) | Err(_) => {}
@@ -264,8 +266,8 @@ impl Register {
                 Ok(found) => return unframed(found),
                 Err(failure) => failure,
             };
-            let Some(length) = outage.goes_on(&self.engine, &failure) else {
-                return Err(looked_only(failure));
+            let Some(length) = outage.next_pause(&self.engine, &failure) else {
+                return Err(without_effect(failure));
             };
             if !self.engine.sleep(length).await {
                 return Err(closed());
@@ -293,8 +295,8 @@ impl Register {
                     }
                 },
                 Err(failure) => {
-                    let failure = outage.honest(failure);
-                    let Some(length) = outage.goes_on(&self.engine, &failure) else { return Err(failure) };
+                    let failure = outage.with_overall_effect(failure);
+                    let Some(length) = outage.next_pause(&self.engine, &failure) else { return Err(failure) };
                     if !self.engine.sleep(length).await {
                         let is_known = failure.effect == Effect::None;
                         return Err(if is_known { closed() } else { failure });
@@ -320,20 +322,20 @@ impl Register {
     }
 
     fn store(&self) -> Result<&dyn Registers, Failure> {
-        if let Some(store) = &self.elsewhere {
+        if let Some(store) = &self.other_store {
             return Ok(&**store);
         }
         let none = || Failure::new(FailureKind::Unsupported, Effect::None, "this store has no registers");
         self.engine.backend.registers().ok_or_else(none)
     }
 
-    fn told<T>(&self, outcome: Result<T, Failure>) -> Result<T> {
+    fn with_context<T>(&self, outcome: Result<T, Failure>) -> Result<T> {
         outcome.map_err(|failure| Error::failed(self.op, failure).on(&self.about))
     }
 }
 
 /// A read has no effect, so it does not matter whether the request arrived.
-fn looked_only(mut failure: Failure) -> Failure {
+fn without_effect(mut failure: Failure) -> Failure {
     failure.effect = Effect::None;
     failure
 }
@@ -426,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_a_write_took_place_is_told_only_where_it_is_known() {
+    fn unknown_write_outcome_is_reported_as_unknown() {
         let before = seen(&[3, 2, 1]);
         assert_eq!(took_place(&before, [9; 8], &seen(&[9, 3, 2, 1])), Some(true));
         assert_eq!(took_place(&before, [9; 8], &seen(&[5, 9, 3, 2])), Some(true));

@@ -13,7 +13,7 @@ use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
 use tokio::sync::{Notify, oneshot};
 
 use crate::engine::Engine;
-use crate::engine::release::inline::Ending;
+use crate::engine::release::inline::ReleaseFuture;
 use crate::engine::retry::jittered;
 use crate::mutant::mutant;
 use crate::panics::{answered, spanned};
@@ -37,7 +37,7 @@ impl Released {
 
 /// Counters of releases that are under way and of those that ended without an answer.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ReleaseCounters {
     under_way: AtomicUsize,
     unanswered: AtomicUsize,
     /// Notified each time the last release under way ends.
@@ -46,7 +46,7 @@ pub(crate) struct Tally {
     closed_at: OnceLock<Moment>,
 }
 
-impl Tally {
+impl ReleaseCounters {
     /// Records that the client is being closed: from `moment` on, a caller waits for the end of all that
     /// is under way.
     pub(crate) fn close(&self, moment: Moment) {
@@ -57,7 +57,7 @@ impl Tally {
     /// Returns `true` if a request that was sent at this time and not answered is to be sent once more,
     /// although the lease is over: a client that closes waits for the answers of a store that may have
     /// come back meanwhile.
-    fn asks_anew(&self, asked_at: Moment) -> bool {
+    fn retries_after_close(&self, asked_at: Moment) -> bool {
         let anew = |closed_at: &Moment| asked_at <= *closed_at;
         self.closed_at.get().is_some_and(anew)
     }
@@ -77,9 +77,9 @@ impl Tally {
 }
 
 /// A guard that counts one release as under way until it is dropped.
-struct Ended(Arc<Tally>);
+struct InFlightGuard(Arc<ReleaseCounters>);
 
-impl Drop for Ended {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         if self.0.under_way.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.idle.notify_waiters();
@@ -99,7 +99,7 @@ pub(crate) struct Job {
     tries: u32,
     engine: Option<Arc<Engine>>,
     done: Option<oneshot::Sender<Released>>,
-    tally: Arc<Tally>,
+    counters: Arc<ReleaseCounters>,
     has_ended: bool,
 }
 
@@ -112,10 +112,10 @@ impl Job {
         was_valid: bool,
         engine: Option<Arc<Engine>>,
         done: Option<oneshot::Sender<Released>>,
-        tally: Arc<Tally>,
+        counters: Arc<ReleaseCounters>,
     ) -> (Job, bool) {
-        let is_only = tally.under_way.fetch_add(1, Ordering::SeqCst) == 0;
-        (Job { claim, until, was_valid, tries: 0, engine, done, tally, has_ended: false }, is_only)
+        let is_only = counters.under_way.fetch_add(1, Ordering::SeqCst) == 0;
+        (Job { claim, until, was_valid, tries: 0, engine, done, counters, has_ended: false }, is_only)
     }
 
     /// Returns the pause before the next attempt.
@@ -137,9 +137,9 @@ impl Job {
             return;
         }
         // Dropped last, on every path.
-        let _ended = Ended(self.tally.clone());
+        let _in_flight = InFlightGuard(self.counters.clone());
         if matches!(released, Released::Unknown(_)) {
-            self.tally.unanswered.fetch_add(1, Ordering::SeqCst);
+            self.counters.unanswered.fetch_add(1, Ordering::SeqCst);
         }
         if let Some(done) = self.done.take() {
             drop(done.send(released));
@@ -150,7 +150,7 @@ impl Job {
     }
 
     /// Translates the server's answer into the outcome for the caller.
-    fn judge(&self, release: Release) -> Released {
+    fn outcome_of(&self, release: Release) -> Released {
         match release {
             Release::Freed if self.was_valid => Released::Freed,
             // The server still had the claim after its local validity was over. Its holder had lost it
@@ -177,7 +177,7 @@ impl Drop for Job {
 }
 
 /// Wraps work so that a panic in it only ends the work. Jobs that the panic drops settle themselves.
-pub(crate) fn contained(work: impl Future<Output = bool> + Send + 'static) -> Ending {
+pub(crate) fn contained(work: impl Future<Output = bool> + Send + 'static) -> ReleaseFuture {
     AssertUnwindSafe(work).catch_unwind().map(|done| done.unwrap_or(false)).boxed()
 }
 
@@ -201,13 +201,14 @@ pub(crate) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Cloc
     for (mut job, release) in batch.into_iter().zip(releases) {
         match release {
             Release::Unknown(ref failure)
-                if failure.is_transient() && (now < job.until || job.tally.asks_anew(asked_at)) =>
+                if failure.is_transient()
+                    && (now < job.until || job.counters.retries_after_close(asked_at)) =>
             {
                 job.tries += 1;
                 again.push(job);
             }
             release => {
-                let released = job.judge(release);
+                let released = job.outcome_of(release);
                 job.finish(released);
             }
         }

@@ -16,8 +16,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Engine;
 use crate::engine::lease::{Lease, State};
-use crate::engine::release::inline::{Carried, InlineRelease};
-use crate::engine::release::job::{Job, Tally, contained, end};
+use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture};
+use crate::engine::release::job::{Job, ReleaseCounters, contained, end};
 use crate::engine::release::worker::{Order, Worker};
 
 use crate::engine::release::job::Released;
@@ -28,7 +28,7 @@ pub(crate) struct Reaper {
     jobs: mpsc::UnboundedSender<Order>,
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
-    tally: Arc<Tally>,
+    counters: Arc<ReleaseCounters>,
     process: Process,
 }
 
@@ -42,7 +42,7 @@ impl Reaper {
         let (jobs, inbox) = mpsc::unbounded_channel();
         let worker = Worker::new(inbox, backend.clone(), clock.clone(), engine);
         drop(runtime.spawn(worker.run()));
-        Reaper { jobs, backend, clock, tally: Arc::default(), process: Process::this() }
+        Reaper { jobs, backend, clock, counters: Arc::default(), process: Process::this() }
     }
 
     /// Releases a claim that was held. The local queue continues when that is done.
@@ -55,7 +55,7 @@ impl Reaper {
         held: Arc<Lease>,
         state: State,
         done: Option<oneshot::Sender<Released>>,
-    ) -> Option<Carried> {
+    ) -> Option<InlineReleaseFuture> {
         let was_valid = !matches!(state, State::Lost(_));
         let waits = done.is_some();
         let (job, is_only) = self.job(held.claim.clone(), was_valid, Some(engine.clone()), done);
@@ -65,7 +65,7 @@ impl Reaper {
             return None;
         }
         if is_only && waits {
-            return self.carry(engine, job);
+            return self.release_inline(engine, job);
         }
         self.send(job);
         None
@@ -89,7 +89,7 @@ impl Reaper {
         done: Option<oneshot::Sender<Released>>,
     ) -> (Job, bool) {
         let until = self.clock.now().after(claim.ttl);
-        Job::new(claim, until, was_valid, engine, done, self.tally.clone())
+        Job::new(claim, until, was_valid, engine, done, self.counters.clone())
     }
 
     fn send(&self, job: Job) {
@@ -97,26 +97,26 @@ impl Reaper {
         drop(self.jobs.send(Order::Release(job)));
     }
 
-    fn carry(&self, engine: &Arc<Engine>, job: Job) -> Option<Carried> {
+    fn release_inline(&self, engine: &Arc<Engine>, job: Job) -> Option<InlineReleaseFuture> {
         let (resource, id) = (job.claim.resource.clone(), job.claim.id);
         let (backend, clock) = (self.backend.clone(), self.clock.clone());
         let (jobs, rest) = (self.jobs.clone(), self.jobs.clone());
-        let ending = async move {
+        let release = async move {
             // The worker makes the retries.
             for job in end(vec![job], &*backend, &*clock).await {
                 drop(rest.send(Order::Release(job)));
             }
             true
         };
-        let go_on = move |ending| drop(jobs.send(Order::GoOn(ending)));
-        // The queue keeps a weak reference to it, with which a later waiter sends it off. If something
+        let resume = move |release| drop(jobs.send(Order::Resume(release)));
+        // The queue keeps a weak reference to it, with which a later waiter detaches it. If something
         // depends on it already, the worker carries it out from the start.
-        let inline = InlineRelease::new(contained(ending), engine.runtime.clone(), go_on);
+        let inline = InlineRelease::new(contained(release), engine.runtime.clone(), resume);
         if !engine.may_release_inline(&resource, id, &inline) {
-            inline.send_off();
+            inline.detach();
             return None;
         }
-        Some(Carried(inline))
+        Some(InlineReleaseFuture(inline))
     }
 
     fn is_forked(&self) -> bool {
@@ -126,11 +126,11 @@ impl Reaper {
     /// Makes each release be tried at least once more from now on, so that a store that has come back
     /// can answer.
     pub(crate) fn close(&self) {
-        self.tally.close(self.clock.now());
+        self.counters.close(self.clock.now());
     }
 
     /// Waits until nothing is under way. Returns `true` if everything that ended meanwhile was answered.
     pub(crate) async fn flush(&self) -> bool {
-        self.tally.settled().await
+        self.counters.settled().await
     }
 }

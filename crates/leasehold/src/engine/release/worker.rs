@@ -16,7 +16,7 @@ use leasehold_machine::Process;
 use tokio::sync::mpsc;
 
 use crate::engine::Engine;
-use crate::engine::release::inline::Ending;
+use crate::engine::release::inline::ReleaseFuture;
 use crate::engine::release::job::{Job, end};
 use crate::mutant::mutant;
 use crate::panics::{contained, logged};
@@ -26,7 +26,7 @@ use crate::random::HashMap;
 pub(crate) enum Order {
     Release(Job),
     /// A release that its caller has left, or that others depend on.
-    GoOn(Ending),
+    Resume(ReleaseFuture),
 }
 
 /// The state of the worker task.
@@ -103,7 +103,7 @@ impl Worker {
         // The order is fixed: calls under way make progress however much arrives.
         tokio::select! {
             biased;
-            Some(answered) = self.calls.next() => self.take_in(answered),
+            Some(answered) = self.calls.next() => self.record_answer(answered),
             count = self.inbox.recv_many(orders, BATCH_MAX), if self.is_open => self.is_open = count > 0,
             () = tokio::time::sleep(nap.unwrap_or_default().min(STEP)), if nap.is_some() => {}
         }
@@ -112,22 +112,22 @@ impl Worker {
         }
         for order in orders.drain(..) {
             match order {
-                Order::Release(job) if job.was_tried() => self.try_later(job),
-                Order::Release(job) => self.line_up(job),
-                Order::GoOn(ending) => {
-                    self.calls.push(ending.map(|_| Answered { part: None, again: Vec::new() }).boxed());
+                Order::Release(job) if job.was_tried() => self.retry_later(job),
+                Order::Release(job) => self.enqueue(job),
+                Order::Resume(release) => {
+                    self.calls.push(release.map(|_| Answered { part: None, again: Vec::new() }).boxed());
                 }
             }
         }
         let now = self.clock.now();
         while let Some(entry) = self.later.first_entry().filter(|entry| entry.key().0 <= now) {
             let job = entry.remove();
-            self.line_up(job);
+            self.enqueue(job);
         }
         true
     }
 
-    fn take_in(&mut self, answered: Answered) {
+    fn record_answer(&mut self, answered: Answered) {
         if let Some(number) = answered.part
             && let Some(part) = self.parts.get_mut(&number)
         {
@@ -136,17 +136,17 @@ impl Worker {
                 self.parts.remove(&number);
             }
         }
-        answered.again.into_iter().for_each(|job| self.try_later(job));
+        answered.again.into_iter().for_each(|job| self.retry_later(job));
     }
 
-    fn line_up(&mut self, job: Job) {
+    fn enqueue(&mut self, job: Job) {
         // Claims whose part the backend cannot determine are batched together.
         let part = contained(|| self.backend.part(&job.claim)).unwrap_or_default();
         let part = if mutant!("all parts are released together") { 0 } else { part };
         self.parts.entry(part).or_default().waiting.push_back(job);
     }
 
-    fn try_later(&mut self, job: Job) {
+    fn retry_later(&mut self, job: Job) {
         // Moved back to a common beat, so that releases that failed together are retried together.
         let due = self.clock.now().after(job.pause()).as_nanos();
         let due = Moment::from_nanos(due.next_multiple_of(BEAT));

@@ -20,8 +20,8 @@ use crate::random::HashMap;
 /// The inbox and the signal that wakes the watchdog.
 #[derive(Debug, Default)]
 pub(crate) struct RenewalInbox {
-    papers: Mutex<RenewalMail>,
-    bell: Notify,
+    mail: Mutex<RenewalMail>,
+    wakeup: Notify,
 }
 
 /// The unread messages. Their number is bounded by the number of claims: each claim is fresh or forgotten
@@ -44,113 +44,113 @@ pub(crate) struct RenewalMail {
     /// Set once the watchdog has ended.
     is_abandoned: bool,
     /// Time of the watchdog's next turn; `None` while it sleeps until it is woken.
-    comes_at: Option<Moment>,
+    next_turn: Option<Moment>,
 }
 
 impl RenewalInbox {
     /// Adds a claim that has to be checked at `due`. Returns `false`, and does not keep the claim, where
     /// the inbox is closed.
     pub(crate) fn watch(&self, held: Arc<Lease>, due: Moment) -> bool {
-        let mut papers = self.papers();
-        if papers.is_closed && !mutant!("a closed client is granted") {
+        let mut mail = self.mail();
+        if mail.is_closed && !mutant!("a closed client is granted") {
             return false;
         }
-        let before = papers.fresh.insert(held.claim.id, held);
-        self.call_for(papers, due);
+        let before = mail.fresh.insert(held.claim.id, held);
+        self.wake_by(mail, due);
         drop(before);
         true
     }
 
     /// Reports that a watched claim now ends at `end`, which is sooner than before.
     pub(crate) fn hasten(&self, id: ClaimId, end: Moment) {
-        let mut papers = self.papers();
-        if papers.fresh.contains_key(&id) {
-            return self.call_for(papers, end);
+        let mut mail = self.mail();
+        if mail.fresh.contains_key(&id) {
+            return self.wake_by(mail, end);
         }
-        if !papers.is_abandoned {
-            papers.hastened.push(id);
+        if !mail.is_abandoned {
+            mail.hastened.push(id);
         }
-        drop(papers);
-        self.bell.notify_one();
+        drop(mail);
+        self.wakeup.notify_one();
     }
 
     /// Reports that a claim need not be watched any more.
     pub(crate) fn forget(&self, id: ClaimId) {
-        let mut papers = self.papers();
-        let unseen = papers.fresh.remove(&id);
-        if unseen.is_none() && !papers.is_abandoned {
-            papers.forgotten.push(id);
+        let mut mail = self.mail();
+        let unread = mail.fresh.remove(&id);
+        if unread.is_none() && !mail.is_abandoned {
+            mail.forgotten.push(id);
         }
-        drop(papers);
-        match unseen {
-            Some(unseen) => drop(unseen),
-            None => self.bell.notify_one(),
+        drop(mail);
+        match unread {
+            Some(unread) => drop(unread),
+            None => self.wakeup.notify_one(),
         }
     }
 
     /// Asks the watchdog to mark every claim as lost, and closes the inbox. The receiver completes when
     /// that is done, or fails when the watchdog has ended.
     pub(crate) fn lose_all(&self) -> oneshot::Receiver<()> {
-        let (done, told) = oneshot::channel();
-        let mut papers = self.papers();
-        papers.is_closed = true;
-        if !papers.is_abandoned {
-            papers.closing.push(done);
+        let (done, receiver) = oneshot::channel();
+        let mut mail = self.mail();
+        mail.is_closed = true;
+        if !mail.is_abandoned {
+            mail.closing.push(done);
         }
-        drop(papers);
-        self.bell.notify_one();
-        told
+        drop(mail);
+        self.wakeup.notify_one();
+        receiver
     }
 
     /// Closes the inbox because the watchdog has ended. Returns all unread messages, which nothing will
     /// process any more.
     pub(crate) fn abandon(&self) -> RenewalMail {
-        let mut papers = self.papers();
+        let mut mail = self.mail();
         let rest = RenewalMail { is_closed: true, is_abandoned: true, ..RenewalMail::default() };
-        std::mem::replace(&mut papers, rest)
+        std::mem::replace(&mut mail, rest)
     }
 
     /// Reports that no further message will come.
     pub(crate) fn end(&self) {
-        self.papers().is_over = true;
-        self.bell.notify_one();
+        self.mail().is_over = true;
+        self.wakeup.notify_one();
     }
 
     /// Waits until the watchdog is woken. Returns at once where that happened since the last call.
-    pub(crate) async fn rung(&self) {
-        self.bell.notified().await;
+    pub(crate) async fn woken(&self) {
+        self.wakeup.notified().await;
     }
 
     /// Returns all unread messages and leaves the inbox empty.
     pub(crate) fn clear(&self) -> RenewalMail {
-        let mut papers = self.papers();
-        let RenewalMail { comes_at, is_over, is_closed, .. } = *papers;
-        std::mem::replace(&mut papers, RenewalMail { comes_at, is_over, is_closed, ..RenewalMail::default() })
+        let mut mail = self.mail();
+        let RenewalMail { next_turn, is_over, is_closed, .. } = *mail;
+        std::mem::replace(&mut mail, RenewalMail { next_turn, is_over, is_closed, ..RenewalMail::default() })
     }
 
     /// Records the time of the watchdog's next turn. Returns `false`, and records nothing, where a
     /// message has arrived since the inbox was cleared.
-    pub(crate) fn leave_until(&self, comes_at: Option<Moment>) -> bool {
-        let mut papers = self.papers();
-        let is_clear = papers.is_clear();
+    pub(crate) fn set_next_turn(&self, next_turn: Option<Moment>) -> bool {
+        let mut mail = self.mail();
+        let is_clear = mail.is_clear();
         if is_clear {
-            papers.comes_at = comes_at;
+            mail.next_turn = next_turn;
         }
         is_clear
     }
 
     /// Wakes the watchdog where its next turn would be later than `due`.
-    fn call_for(&self, papers: MutexGuard<'_, RenewalMail>, due: Moment) {
-        let waits = papers.comes_at.is_some_and(|comes_at| comes_at <= due);
-        drop(papers);
+    fn wake_by(&self, mail: MutexGuard<'_, RenewalMail>, due: Moment) {
+        let waits = mail.next_turn.is_some_and(|next_turn| next_turn <= due);
+        drop(mail);
         if !waits {
-            self.bell.notify_one();
+            self.wakeup.notify_one();
         }
     }
 
-    fn papers(&self) -> MutexGuard<'_, RenewalMail> {
+    fn mail(&self) -> MutexGuard<'_, RenewalMail> {
         // Every change is whole before anything can panic.
-        self.papers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -36,7 +36,7 @@ use crate::random::HashMap;
 #[derive(Debug)]
 pub(crate) struct Renewer {
     inbox: Arc<RenewalInbox>,
-    telling: EventSink,
+    events: EventSink,
     renew_at: f64,
 }
 
@@ -46,7 +46,7 @@ impl Renewer {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         tuning: &Tuning,
-        telling: EventSink,
+        events: EventSink,
         engine: Weak<Engine>,
     ) -> Renewer {
         let inbox = Arc::<RenewalInbox>::default();
@@ -55,19 +55,19 @@ impl Renewer {
             backend,
             clock,
             renew_at: tuning.renew_at,
-            telling: telling.clone(),
+            events: events.clone(),
             engine,
             inbox: inbox.clone(),
             agenda: BTreeSet::new(),
-            kept: HashMap::default(),
-            pulse: None,
-            next_ask: 0,
+            timers: HashMap::default(),
+            wake_at: None,
+            next_request: 0,
             answers,
             answered,
             process: std::process::id(),
         };
         drop(runtime.spawn(watchdog.run()));
-        Renewer { inbox, telling, renew_at: tuning.renew_at }
+        Renewer { inbox, events, renew_at: tuning.renew_at }
     }
 
     /// Renews the claim from now on, and marks its loss. Returns `false` if the client is closed; the
@@ -78,7 +78,7 @@ impl Renewer {
             held.lose(LossCause::Closed);
             return false;
         }
-        self.telling.tell(|| Event::LeaseStarted { resource: &held.claim.resource });
+        self.events.emit(|| Event::LeaseStarted { resource: &held.claim.resource });
         if let Some(signal) = lost {
             let (weak, inbox) = (Arc::downgrade(held), self.inbox.clone());
             held.listen(signal.on_loss(move |cause| {
@@ -104,7 +104,7 @@ impl Renewer {
     /// Stops watching the claim.
     pub(crate) fn forget(&self, held: &Lease) {
         self.inbox.forget(held.claim.id);
-        self.telling.tell(|| Event::LeaseEnded { resource: &held.claim.resource });
+        self.events.emit(|| Event::LeaseEnded { resource: &held.claim.resource });
     }
 
     /// Marks every claim as lost, because the client closes. Returns when all of them have been queued
@@ -131,17 +131,17 @@ struct Watchdog {
     backend: Arc<dyn Backend>,
     clock: Arc<dyn Clock>,
     renew_at: f64,
-    telling: EventSink,
+    events: EventSink,
     /// The engine that releases lost claims; dropped with the last guard.
     engine: Weak<Engine>,
     inbox: Arc<RenewalInbox>,
-    /// The next check of each claim: one entry for each claim in `kept`.
+    /// The next check of each claim: one entry for each claim in `timers`.
     agenda: BTreeSet<(Moment, ClaimId)>,
-    kept: HashMap<ClaimId, LeaseTimer>,
+    timers: HashMap<ClaimId, LeaseTimer>,
     /// The latest time of the next turn, which reads the clock and the inbox. Set only while something
     /// is held.
-    pulse: Option<Moment>,
-    next_ask: u64,
+    wake_at: Option<Moment>,
+    next_request: u64,
     answers: mpsc::UnboundedSender<Answers>,
     answered: mpsc::UnboundedReceiver<Answers>,
     /// The process that holds these claims. A fork of it renews nothing.
@@ -153,15 +153,15 @@ struct Watchdog {
 struct LeaseTimer {
     held: Arc<Lease>,
     /// The time of its agenda entry.
-    look_at: Moment,
+    next_check: Moment,
     /// The time for which the next renewal was planned at the last confirmation.
     due: Moment,
-    asks: Asks,
+    requests: RenewalRequests,
 }
 
 /// The renewals of one claim since the last confirmed one.
 #[derive(Debug, Default)]
-struct Asks {
+struct RenewalRequests {
     /// The requests without an answer, in the order of sending. Requests before a confirmed one are removed.
     open: Vec<u64>,
     /// The number of the last confirmed request.
@@ -172,7 +172,7 @@ struct Asks {
     failures: u32,
 }
 
-impl Asks {
+impl RenewalRequests {
     /// Returns `true` if one more request may be sent.
     fn may_send(&self) -> bool {
         self.open.len() < OPEN_MAX
@@ -216,7 +216,7 @@ impl Asks {
     /// so that their limit is never reached before the lease is over.
     fn pause(&self, ttl: Duration) -> Duration {
         let ceiling = ttl / if self.failures < 2 { 20 } else { 10 };
-        let most = if self.open.len() < FREE { RETRY_MAX } else { Duration::MAX };
+        let most = if self.open.len() < UNCAPPED_FROM { RETRY_MAX } else { Duration::MAX };
         jittered(ceiling.clamp(RETRY_MIN, most))
     }
 }
@@ -252,14 +252,14 @@ impl Watchdog {
         // The order is fixed: each turn clears the inbox and checks what is due.
         tokio::select! {
             biased;
-            Some(answers) = self.answered.recv() => self.take_in(answers),
-            () = self.inbox.rung() => {}
-            () = asleep(nap) => {}
+            Some(answers) = self.answered.recv() => self.apply_answers(answers),
+            () = self.inbox.woken() => {}
+            () = sleep_for(nap) => {}
         }
         if std::process::id() != self.process {
             return false;
         }
-        self.look();
+        self.check_due();
         true
     }
 
@@ -272,61 +272,61 @@ impl Watchdog {
                 return None;
             }
             mail.forgotten.into_iter().for_each(|id| drop(self.forget(id)));
-            mail.fresh.into_values().for_each(|held| self.keep(held));
+            mail.fresh.into_values().for_each(|held| self.start_timer(held));
             mail.hastened.into_iter().for_each(|id| self.hasten(id));
             for done in mail.closing {
                 self.lose_all();
                 let _ = done.send(());
             }
-            // While something is held, the next turn is at most one pulse away, even if nothing is due: a
+            // While something is held, the next turn is at most one interval away, even if nothing is due: a
             // machine that was suspended then finds its losses, and fresh claims are taken in.
-            if self.pulse.is_none() && !self.kept.is_empty() {
-                self.pulse = Some(self.clock.now().after(PULSE));
+            if self.wake_at.is_none() && !self.timers.is_empty() {
+                self.wake_at = Some(self.clock.now().after(CLOCK_READ_INTERVAL));
             }
             // Return only if no message has arrived since the inbox was cleared; otherwise clear it again.
-            if self.inbox.leave_until(self.pulse) {
+            if self.inbox.set_next_turn(self.wake_at) {
                 let due = self.agenda.first().map(|(due, _)| *due);
-                return Some(self.pulse.into_iter().chain(due).min());
+                return Some(self.wake_at.into_iter().chain(due).min());
             }
         }
     }
 
-    fn keep(&mut self, held: Arc<Lease>) {
+    fn start_timer(&mut self, held: Arc<Lease>) {
         let id = held.claim.id;
         drop(self.forget(id));
         let due = first_due(&held, held.granted_at, self.renew_at);
         // A loss that only the backend saw counts at once, regardless of the clock.
-        let look_at = if let State::Lost(_) = held.state() { Moment::START } else { due };
-        self.agenda.insert((look_at, id));
-        self.kept.insert(id, LeaseTimer { held, look_at, due, asks: Asks::default() });
+        let next_check = if let State::Lost(_) = held.state() { Moment::START } else { due };
+        self.agenda.insert((next_check, id));
+        self.timers.insert(id, LeaseTimer { held, next_check, due, requests: RenewalRequests::default() });
     }
 
     fn hasten(&mut self, id: ClaimId) {
-        let Some(kept) = self.kept.get(&id) else { return };
-        let look_at = match kept.held.state() {
+        let Some(timer) = self.timers.get(&id) else { return };
+        let next_check = match timer.held.state() {
             State::Lost(_) => Moment::START,
             // Never later: a renewal that is due before stays due.
-            _ => kept.look_at.min(kept.held.valid_until()),
+            _ => timer.next_check.min(timer.held.valid_until()),
         };
-        self.plan(id, look_at);
+        self.plan(id, next_check);
     }
 
-    fn plan(&mut self, id: ClaimId, look_at: Moment) {
-        if let Some(kept) = self.kept.get_mut(&id) {
-            self.agenda.remove(&(kept.look_at, id));
-            self.agenda.insert((look_at, id));
-            kept.look_at = look_at;
+    fn plan(&mut self, id: ClaimId, next_check: Moment) {
+        if let Some(timer) = self.timers.get_mut(&id) {
+            self.agenda.remove(&(timer.next_check, id));
+            self.agenda.insert((next_check, id));
+            timer.next_check = next_check;
         }
     }
 
     fn forget(&mut self, id: ClaimId) -> Option<Arc<Lease>> {
-        let kept = self.kept.remove(&id)?;
-        self.agenda.remove(&(kept.look_at, id));
-        Some(kept.held)
+        let timer = self.timers.remove(&id)?;
+        self.agenda.remove(&(timer.next_check, id));
+        Some(timer.held)
     }
 
     fn lose_all(&mut self) {
-        let ids: Vec<_> = self.kept.keys().copied().collect();
+        let ids: Vec<_> = self.timers.keys().copied().collect();
         for id in ids {
             self.end(id, Some(LossCause::Closed));
         }
@@ -336,19 +336,19 @@ impl Watchdog {
     /// server may still have is useless, and other tasks of this process wait until it is gone.
     fn end(&mut self, id: ClaimId, cause: Option<LossCause>) {
         if let Some(held) = self.forget(id) {
-            end(self.engine.upgrade(), &self.telling, held, cause);
+            end(self.engine.upgrade(), &self.events, held, cause);
         }
     }
 
     /// Checks everything that is due now, and renews it in one batch for each part of the store.
-    fn look(&mut self) {
+    fn check_due(&mut self) {
         let now = self.clock.now();
-        self.pulse = self.pulse.filter(|pulse| *pulse > now);
+        self.wake_at = self.wake_at.filter(|wake_at| *wake_at > now);
         let mut parts = HashMap::<u64, Vec<Arc<Lease>>>::default();
-        self.next_ask += 1;
+        self.next_request += 1;
         for _ in 0..TICK_MAX {
             let Some((_, id)) = self.agenda.first().copied().filter(|(due, _)| *due <= now) else { break };
-            if let Some(held) = self.look_at(id, now) {
+            if let Some(held) = self.check_claim(id, now) {
                 // Claims whose part the backend cannot determine are batched together.
                 let part = contained(|| self.backend.part(&held.claim)).unwrap_or_default();
                 let part = if mutant!("all parts are renewed together") { 0 } else { part };
@@ -359,23 +359,23 @@ impl Watchdog {
     }
 
     /// Checks one claim that is due. Returns it if it is to be renewed now.
-    fn look_at(&mut self, id: ClaimId, now: Moment) -> Option<Arc<Lease>> {
-        let kept = self.kept.get_mut(&id)?;
-        if let State::Lost(_) = kept.held.state() {
+    fn check_claim(&mut self, id: ClaimId, now: Moment) -> Option<Arc<Lease>> {
+        let timer = self.timers.get_mut(&id)?;
+        if let State::Lost(_) = timer.held.state() {
             self.end(id, None);
             return None;
         }
-        if kept.asks.is_waiting {
+        if timer.requests.is_waiting {
             // The answer is overdue. The holder should see that before it is too late.
-            kept.held.suspect();
-            kept.asks.failures += 1;
+            timer.held.suspect();
+            timer.requests.failures += 1;
         }
         // A claim with too many open requests is checked again later without a further request.
-        let sends = kept.asks.may_send();
+        let sends = timer.requests.may_send();
         if sends {
-            kept.asks.send(self.next_ask);
+            timer.requests.send(self.next_request);
         }
-        let (held, pause) = (kept.held.clone(), kept.asks.pause(kept.held.pace()));
+        let (held, pause) = (timer.held.clone(), timer.requests.pause(timer.held.pace()));
         // The next check comes after the retry pause, but never after the end of the validity. A
         // confirmation that comes before it plans anew.
         self.plan(id, now.after(pause).min(held.valid_until()));
@@ -384,30 +384,30 @@ impl Watchdog {
 
     fn renew(&self, batch: Vec<Arc<Lease>>) {
         let (backend, answers, clock) = (self.backend.clone(), self.answers.clone(), self.clock.clone());
-        let number = self.next_ask;
+        let number = self.next_request;
         tokio::spawn(async move {
             let asked_at = clock.now();
-            let renewals = ask(&*backend, &batch).await;
+            let renewals = renew_batch(&*backend, &batch).await;
             let renewals = batch.iter().map(|held| held.claim.id).zip(renewals).collect();
             drop(answers.send(Answers { number, asked_at, renewals }));
         });
     }
 
-    fn take_in(&mut self, answers: Answers) {
+    fn apply_answers(&mut self, answers: Answers) {
         let now = self.clock.now();
         for (id, renewal) in answers.renewals {
-            let Some(kept) = self.kept.get_mut(&id) else { continue };
+            let Some(timer) = self.timers.get_mut(&id) else { continue };
             // A later confirmation makes an older success or failure irrelevant. A loss always counts.
-            if kept.asks.is_overtaken(answers.number) && !matches!(renewal, Renewal::Lost) {
+            if timer.requests.is_overtaken(answers.number) && !matches!(renewal, Renewal::Lost) {
                 continue;
             }
-            let look_at = match renewal {
-                Renewal::Renewed | Renewal::Alive if kept.held.renewed(answers.asked_at) => {
-                    kept.asks.confirm(answers.number);
-                    let next = first_due(&kept.held, answers.asked_at, self.renew_at);
-                    let due = std::mem::replace(&mut kept.due, next);
-                    self.telling.tell(|| Event::Renewed {
-                        resource: &kept.held.claim.resource,
+            let next_check = match renewal {
+                Renewal::Renewed | Renewal::Alive if timer.held.renewed(answers.asked_at) => {
+                    timer.requests.confirm(answers.number);
+                    let next = first_due(&timer.held, answers.asked_at, self.renew_at);
+                    let due = std::mem::replace(&mut timer.due, next);
+                    self.events.emit(|| Event::Renewed {
+                        resource: &timer.held.claim.resource,
                         lag: now.since(due),
                         took: now.since(answers.asked_at),
                     });
@@ -416,20 +416,20 @@ impl Watchdog {
                 // The validity ended before the answer came: checking the claim marks the loss.
                 Renewal::Renewed | Renewal::Alive => Moment::START,
                 Renewal::Lost => {
-                    kept.held.lose(LossCause::Gone);
+                    timer.held.lose(LossCause::Gone);
                     Moment::START
                 }
                 Renewal::Unknown(failure) => {
-                    self.telling.tell(|| Event::RenewalFailed { resource: &kept.held.claim.resource });
-                    logged!(debug, resource = %kept.held.claim.resource, %failure, "renewal failed");
-                    if !kept.asks.fail(answers.number) {
+                    self.events.emit(|| Event::RenewalFailed { resource: &timer.held.claim.resource });
+                    logged!(debug, resource = %timer.held.claim.resource, %failure, "renewal failed");
+                    if !timer.requests.fail(answers.number) {
                         continue;
                     }
-                    kept.held.suspect();
-                    now.after(kept.asks.pause(kept.held.pace())).min(kept.held.valid_until())
+                    timer.held.suspect();
+                    now.after(timer.requests.pause(timer.held.pace())).min(timer.held.valid_until())
                 }
             };
-            self.plan(id, look_at);
+            self.plan(id, next_check);
         }
     }
 }
@@ -449,22 +449,22 @@ impl Drop for Watchdog {
             true => LossCause::RenewalEnded,
             false => LossCause::Forked,
         };
-        let kept = std::mem::take(&mut self.kept).into_values().map(|kept| kept.held);
-        for held in mail.fresh.into_values().chain(kept) {
-            end(engine.clone(), &self.telling, held, Some(cause));
+        let watched = std::mem::take(&mut self.timers).into_values().map(|timer| timer.held);
+        for held in mail.fresh.into_values().chain(watched) {
+            end(engine.clone(), &self.events, held, Some(cause));
         }
     }
 }
 
 /// Marks a claim as lost, if it is not yet, and releases it.
-fn end(engine: Option<Arc<Engine>>, telling: &EventSink, held: Arc<Lease>, cause: Option<LossCause>) {
+fn end(engine: Option<Arc<Engine>>, events: &EventSink, held: Arc<Lease>, cause: Option<LossCause>) {
     if let Some(cause) = cause {
         held.lose(cause);
     }
     if !held.retire() {
         return;
     }
-    telling.tell(|| Event::LeaseEnded { resource: &held.claim.resource });
+    events.emit(|| Event::LeaseEnded { resource: &held.claim.resource });
     if let Some(engine) = engine {
         let state = held.state();
         drop(engine.reaper.release(&engine, held, state, None));
@@ -472,7 +472,7 @@ fn end(engine: Option<Arc<Engine>>, telling: &EventSink, held: Arc<Lease>, cause
 }
 
 /// Asks the server to renew a batch. Returns one answer for each claim, even if the backend misbehaves.
-async fn ask(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal> {
+async fn renew_batch(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal> {
     let renews: Vec<_> = batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
     let asked = answered(async {
         let span = || tracing::debug_span!("leasehold.renew", claims = renews.len());
@@ -499,9 +499,9 @@ fn first_due(held: &Lease, asked_at: Moment, renew_at: f64) -> Moment {
 }
 
 /// Sleeps for `nap`, but no longer than the clock may go unread; for ever where there is nothing to wait for.
-async fn asleep(nap: Option<Duration>) {
+async fn sleep_for(nap: Option<Duration>) {
     match nap {
-        Some(nap) => tokio::time::sleep(nap.min(PULSE)).await,
+        Some(nap) => tokio::time::sleep(nap.min(CLOCK_READ_INTERVAL)).await,
         None => std::future::pending().await,
     }
 }
@@ -509,7 +509,7 @@ async fn asleep(nap: Option<Duration>) {
 /// The maximum number of claims that one turn renews; the rest follows in the next.
 const TICK_MAX: usize = 10_000;
 /// The number of open renewals of one claim from which they are spaced by the ttl alone.
-const FREE: usize = 3;
+const UNCAPPED_FROM: usize = 3;
 /// The maximum number of open renewals of one claim. They are sent at intervals of a twentieth of the ttl
 /// or more, so this limit never holds back a renewal of a lease that can still be kept.
 const OPEN_MAX: usize = 24;
@@ -517,38 +517,38 @@ const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The interval at which the clock is read, so that a suspend of the machine is noticed; also the longest
 /// time that a message which is not urgent waits in the inbox. Applies only while something is held.
-const PULSE: Duration = Duration::from_secs(1);
+const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_a_later_answer_confirmed_is_not_overdue() {
-        let mut asks = Asks::default();
+    fn later_confirmation_clears_overdue_renewals() {
+        let mut requests = RenewalRequests::default();
         for number in [4, 7, 9] {
-            asks.send(number);
+            requests.send(number);
         }
-        asks.failures = 2;
-        asks.confirm(7);
-        assert_eq!((asks.open.as_slice(), asks.is_waiting, asks.failures), (&[9][..], false, 0));
-        assert!(!asks.fail(4) && !asks.fail(9), "a failure that was overtaken says nothing");
-        assert!(asks.is_overtaken(4) && !asks.is_overtaken(7) && !asks.is_overtaken(9));
-        asks.send(12);
-        asks.send(15);
-        assert!(asks.fail(12) && asks.is_waiting, "another one is open");
-        assert!(asks.fail(15) && !asks.is_waiting, "there is nothing to wait for");
-        assert_eq!((asks.open.len(), asks.failures), (0, 2));
+        requests.failures = 2;
+        requests.confirm(7);
+        assert_eq!((requests.open.as_slice(), requests.is_waiting, requests.failures), (&[9][..], false, 0));
+        assert!(!requests.fail(4) && !requests.fail(9), "a failure that was overtaken says nothing");
+        assert!(requests.is_overtaken(4) && !requests.is_overtaken(7) && !requests.is_overtaken(9));
+        requests.send(12);
+        requests.send(15);
+        assert!(requests.fail(12) && requests.is_waiting, "another one is open");
+        assert!(requests.fail(15) && !requests.is_waiting, "there is nothing to wait for");
+        assert_eq!((requests.open.len(), requests.failures), (0, 2));
     }
 
     #[test]
     fn the_limit_on_open_renewals_is_not_reached_within_a_lease() {
         for ttl in [100, 3_000, 30_000, 86_400_000].map(Duration::from_millis) {
-            let (mut asks, mut passed) = (Asks::default(), Duration::ZERO);
-            while asks.may_send() {
-                asks.send(0);
-                passed += asks.pause(ttl);
-                asks.failures += 1;
+            let (mut requests, mut passed) = (RenewalRequests::default(), Duration::ZERO);
+            while requests.may_send() {
+                requests.send(0);
+                passed += requests.pause(ttl);
+                requests.failures += 1;
             }
             assert!(passed >= ttl, "{ttl:?}: none is sent after {passed:?}");
         }

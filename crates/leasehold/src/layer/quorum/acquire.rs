@@ -1,4 +1,4 @@
-//! Acquiring a claim: try, then wait for news, or try again later.
+//! Acquiring a claim: try, then wait for a notification, or try again later.
 //!
 //! Waiters have no common queue. When a holder leaves, all waiters are notified, and each waits for a
 //! short random time, the longer the more waiters there are; the first to ask is granted the lock, and
@@ -19,27 +19,27 @@ use tokio::time::Instant;
 
 use super::Quorum;
 use super::attempt::Outcome;
-use super::seats::{at, some_of};
+use super::members::{at, some_of};
 use super::timer::after;
 
 /// The number of waiters of this client for each resource, and the time that a try takes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Crowd(Arc<Mutex<HashMap<Resource, u32>>>, Arc<AtomicU64>);
+pub(super) struct WaiterCounts(Arc<Mutex<HashMap<Resource, u32>>>, Arc<AtomicU64>);
 
 /// One of the waiters.
-struct Present {
-    crowd: Crowd,
+struct WaiterGuard {
+    waiters: WaiterCounts,
     resource: Resource,
 }
 
-impl Crowd {
-    fn enter(&self, resource: &Resource) -> Present {
+impl WaiterCounts {
+    fn register(&self, resource: &Resource) -> WaiterGuard {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(resource.clone()).or_default() += 1;
-        Present { crowd: self.clone(), resource: resource.clone() }
+        WaiterGuard { waiters: self.clone(), resource: resource.clone() }
     }
 
     /// Records how long a try has taken.
-    fn took(&self, time: Duration) {
+    fn record_duration(&self, time: Duration) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 8);
         let before = self.1.load(Ordering::Relaxed);
         // A lost update of two at once is made up by the next one.
@@ -53,16 +53,16 @@ impl Crowd {
     }
 }
 
-impl Present {
+impl WaiterGuard {
     fn count(&self) -> u32 {
-        let counts = self.crowd.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = self.waiters.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.get(&self.resource).copied().unwrap_or(1)
     }
 }
 
-impl Drop for Present {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        let mut counts = self.crowd.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.waiters.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.resource) {
             *count -= 1;
             if *count == 0 {
@@ -76,20 +76,20 @@ impl Quorum {
     /// Takes one step towards holding: waits until the claim is granted or patience ends.
     pub(super) async fn step(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let claim = Arc::new(claim.clone());
-        let present = self.crowd.enter(&claim.resource);
-        let mut ears: Option<Ears> = None;
+        let waiter = self.waiters.register(&claim.resource);
+        let mut subscriptions: Option<Subscriptions> = None;
         let mut splits = 0;
         loop {
             // The attempt may have missed a release that is reported while it runs.
             let began = patience.now();
             let outcome = self.attempt(&claim, patience).await;
-            self.crowd.took(patience.now().since(began));
-            let slot = self.crowd.slot();
+            self.waiters.record_duration(patience.now().since(began));
+            let slot = self.waiters.slot();
             let ended = patience.is_ended();
             match outcome {
                 Outcome::Granted(grant) => return Ok(Step::Granted(grant)),
                 Outcome::Failed(failure) => return Err(failure),
-                Outcome::Split if ended && splits >= LOOKS => return Ok(Step::Busy(Hint::default())),
+                Outcome::Split if ended && splits >= TRIES_MAX => return Ok(Step::Busy(Hint::default())),
                 Outcome::Split => {
                     let ceiling = (slot * 2).saturating_mul(1 << splits.min(6)).min(LAST_PAUSE);
                     splits += 1;
@@ -100,21 +100,21 @@ impl Quorum {
                 }
                 Outcome::Busy { free_in, listeners } => {
                     splits = 0;
-                    let crowd = listeners.max(1).saturating_mul(present.count());
-                    let Some(ears) = &mut ears else {
+                    let waiters = listeners.max(1).saturating_mul(waiter.count());
+                    let Some(subscriptions) = &mut subscriptions else {
                         // A release between the attempt and the listening would be missed: try again.
-                        ears = tokio::select! {
-                            listening = self.listen(&claim.resource) => Some(listening),
-                            () = over(patience) => None,
+                        subscriptions = tokio::select! {
+                            subscribing = self.subscribe(&claim.resource) => Some(subscribing),
+                            () = patience_ended(patience) => None,
                         };
-                        if ears.is_none() {
+                        if subscriptions.is_none() {
                             return Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(1) }));
                         }
                         continue;
                     };
                     tokio::select! {
-                        () = ears.until_worth_a_try(free_in, spread(crowd, slot)) => {}
-                        () = over(patience) => {
+                        () = subscriptions.wait_for_change(free_in, spread(waiters, slot)) => {}
+                        () = patience_ended(patience) => {
                             return Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(1) }));
                         }
                     }
@@ -123,66 +123,66 @@ impl Quorum {
         }
     }
 
-    /// Listens to all members, and returns when a majority is heard or the rest is late.
-    async fn listen(&self, resource: &Resource) -> Ears {
+    /// Subscribes at all members, and returns when a majority is connected or the rest is late.
+    async fn subscribe(&self, resource: &Resource) -> Subscriptions {
         let (sender, inbox) = mpsc::channel(BACKLOG);
-        let (ready, mut readies) = mpsc::channel(self.seats.count().max(1));
+        let (ready, mut ready_members) = mpsc::channel(self.members.count().max(1));
         let mut tasks = JoinSet::new();
-        for number in 0..self.seats.count() {
-            let Some(member) = self.seats.member(number) else { continue };
-            let listening = listen_to(number, member, resource.clone(), sender.clone(), ready.clone());
-            tasks.spawn(Unforked::new(listening));
+        for number in 0..self.members.count() {
+            let Some(member) = self.members.member(number) else { continue };
+            let subscribing = forward_news(number, member, resource.clone(), sender.clone(), ready.clone());
+            tasks.spawn(Unforked::new(subscribing));
         }
         drop(ready);
-        let mut hearing = HashSet::new();
+        let mut connected = HashSet::new();
         let end = after(LISTEN_LIMIT);
-        while hearing.len() < self.seats.majority() {
+        while connected.len() < self.members.majority() {
             tokio::select! {
-                number = readies.recv() => match number {
-                    Some(number) => _ = hearing.insert(number),
+                number = ready_members.recv() => match number {
+                    Some(number) => _ = connected.insert(number),
                     None => break,
                 },
                 () = at(Some(end)) => break,
             }
         }
-        // A minority that comes later is heard as well; news that it missed, the majority reported.
-        Ears { inbox, hearing, majority: self.seats.majority(), _tasks: tasks }
+        // A minority that connects later is received as well; what it missed, the majority reported.
+        Subscriptions { inbox, connected, majority: self.members.majority(), _tasks: tasks }
     }
 }
 
-/// Listens to all members about one resource. Dropping it ends the listening.
-struct Ears {
+/// The subscriptions to one resource at all members. Dropping it ends them.
+struct Subscriptions {
     inbox: mpsc::Receiver<(usize, News, bool)>,
-    /// The members that can be heard at present.
-    hearing: HashSet<usize>,
+    /// The members whose subscriptions are connected at present.
+    connected: HashSet<usize>,
     majority: usize,
     _tasks: JoinSet<()>,
 }
 
-impl Ears {
+impl Subscriptions {
     /// Returns when something may have changed for a waiter.
     ///
     /// # Cancel safety
-    /// Dropping the future may lose news: the caller is about to leave.
-    async fn until_worth_a_try(&mut self, free_in: Duration, spread: Duration) {
-        // Even a long lease ahead is looked at now and then: news may have been lost.
-        let mut look_at = after((free_in + TICK).min(REFRESH) + some_of(spread));
-        if self.hearing.len() < self.majority {
-            look_at = look_at.min(after(DEAF_PAUSE / 2 + some_of(DEAF_PAUSE)));
+    /// Dropping the future may lose a notification: the caller is about to leave.
+    async fn wait_for_change(&mut self, free_in: Duration, spread: Duration) {
+        // Even during a long lease it tries now and then: a notification may have been lost.
+        let mut next_try = after((free_in + TICK).min(REFRESH) + some_of(spread));
+        if self.connected.len() < self.majority {
+            next_try = next_try.min(after(NO_MAJORITY_PAUSE / 2 + some_of(NO_MAJORITY_PAUSE)));
         }
         let mut freed = HashSet::new();
         let mut soon: Option<Instant> = None;
         loop {
-            let next = soon.map_or(look_at, |soon| soon.min(look_at));
-            let told = tokio::select! {
-                told = self.inbox.recv() => told,
+            let next = soon.map_or(next_try, |soon| soon.min(next_try));
+            let message = tokio::select! {
+                message = self.inbox.recv() => message,
                 () = at(Some(next)) => return,
             };
-            let Some((number, news, hearing)) = told else { return at(Some(next)).await };
-            if hearing {
-                self.hearing.insert(number)
+            let Some((number, news, connected)) = message else { return at(Some(next)).await };
+            if connected {
+                self.connected.insert(number)
             } else {
-                self.hearing.remove(&number)
+                self.connected.remove(&number)
             };
             match news {
                 News::Freed => {
@@ -206,43 +206,43 @@ impl Ears {
     }
 }
 
-/// Passes the news of one member on, for as long as there is a receiver.
-async fn listen_to(
+/// Forwards the notifications of one member, for as long as there is a receiver.
+async fn forward_news(
     number: usize,
     member: Arc<dyn Member>,
     resource: Resource,
     sender: mpsc::Sender<(usize, News, bool)>,
     ready: mpsc::Sender<usize>,
 ) {
-    let mut ear = loop {
+    let mut subscription = loop {
         match member.listen(&resource).await {
-            Ok(ear) => break ear,
+            Ok(subscription) => break subscription,
             Err(failure) => {
                 tracing::debug!(%failure, "a server of the quorum cannot be listened to");
                 tokio::time::sleep(REFRESH).await;
             }
         }
     };
-    if ear.is_hearing() {
+    if subscription.is_hearing() {
         // The listener may have enough members already.
         let _ = ready.send(number).await;
     }
     drop(ready);
     loop {
-        let news = ear.hear().await;
-        if sender.send((number, news, ear.is_hearing())).await.is_err() {
+        let news = subscription.hear().await;
+        if sender.send((number, news, subscription.is_hearing())).await.is_err() {
             return;
         }
     }
 }
 
 /// Returns the time over which a number of waiters is spread.
-fn spread(crowd: u32, slot: Duration) -> Duration {
-    slot.saturating_mul(crowd.saturating_sub(1)).min(SPREAD_MAX)
+fn spread(waiters: u32, slot: Duration) -> Duration {
+    slot.saturating_mul(waiters.saturating_sub(1)).min(SPREAD_MAX)
 }
 
 /// Returns when patience has ended, by a signal or by the clock.
-pub(super) async fn over(patience: &Patience) {
+pub(super) async fn patience_ended(patience: &Patience) {
     let left = patience.left();
     if left == Duration::MAX {
         return patience.ended().await;
@@ -253,21 +253,21 @@ pub(super) async fn over(patience: &Patience) {
     }
 }
 
-/// The number of tries of a claim that may only look, if no claim has a majority.
-const LOOKS: u32 = 3;
+/// The number of tries of a claim that does not wait, if no claim has a majority.
+const TRIES_MAX: u32 = 3;
 /// The longest pause after an attempt of several at once.
 const LAST_PAUSE: Duration = Duration::from_millis(250);
 /// The least distance between the tries of two waiters.
 const SLOT: Duration = Duration::from_millis(2);
 const SPREAD_MAX: Duration = Duration::from_millis(400);
-/// The time after the first news of a release for which the majority is waited for.
+/// The time after the first notification of a release for which the majority is waited for.
 const SETTLE: Duration = Duration::from_millis(5);
 /// The server counts in milliseconds; a try in the very millisecond of an end is one too early.
 const TICK: Duration = Duration::from_millis(2);
 /// The longest time between two tries, and between two attempts to listen to a member.
 const REFRESH: Duration = Duration::from_secs(20);
-/// The approximate pause between tries of a waiter that cannot hear a majority.
-const DEAF_PAUSE: Duration = Duration::from_millis(500);
+/// The approximate pause between tries of a waiter whose subscriptions reach no majority.
+const NO_MAJORITY_PAUSE: Duration = Duration::from_millis(500);
 const LISTEN_LIMIT: Duration = Duration::from_millis(500);
-/// The number of unread news; senders wait beyond that.
+/// The number of unread notifications; senders wait beyond that.
 const BACKLOG: usize = 64;

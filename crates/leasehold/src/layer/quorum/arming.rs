@@ -24,12 +24,12 @@ use leasehold_core::quorum::{Member, MemberState};
 use leasehold_core::{Effect, Failure, FailureKind};
 use leasehold_machine::Unforked;
 
-use super::seats::{Outcomes, Seats, some_of};
+use super::members::{MemberSet, Outcomes, some_of};
 
 /// The task that arms members.
 #[derive(Debug)]
 pub(super) struct Arming {
-    seats: Seats,
+    members: MemberSet,
     quarantine: Duration,
     busy: AtomicBool,
 }
@@ -46,20 +46,20 @@ pub struct RearmReport {
 }
 
 impl Arming {
-    pub(super) fn new(seats: Seats, max_ttl: Duration) -> Arming {
+    pub(super) fn new(members: MemberSet, max_ttl: Duration) -> Arming {
         // The server's clock may run a little faster than that of a holder.
         let quarantine = max_ttl + max_ttl / 50;
-        Arming { seats, quarantine, busy: AtomicBool::new(false) }
+        Arming { members, quarantine, busy: AtomicBool::new(false) }
     }
 
     /// Reads all members for the first time.
-    pub(super) async fn greet(self: &Arc<Self>) -> Result<(), Failure> {
-        let majority = self.seats.majority();
-        let outcomes = self.recall_all().await;
-        if heard(&outcomes).count() < majority {
-            return Err(self.seats.failure(&outcomes));
+    pub(super) async fn read_members(self: &Arc<Self>) -> Result<(), Failure> {
+        let majority = self.members.majority();
+        let outcomes = self.read_all().await;
+        if answered(&outcomes).count() < majority {
+            return Err(self.members.failure(&outcomes));
         }
-        let mut runs: Vec<&str> = heard(&outcomes).map(|(_, memory)| memory.run.as_str()).collect();
+        let mut runs: Vec<&str> = answered(&outcomes).map(|(_, memory)| memory.run.as_str()).collect();
         runs.sort_unstable();
         if runs.windows(2).any(|pair| pair[0] == pair[1]) {
             let text =
@@ -69,20 +69,20 @@ impl Arming {
         for failure in outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().err()) {
             tracing::warn!(%failure, "a server of the quorum does not serve");
         }
-        if heard(&outcomes).any(|(_, memory)| memory.armed().is_none()) {
+        if answered(&outcomes).any(|(_, memory)| memory.armed().is_none()) {
             self.arm(&outcomes).await;
         }
         Ok(())
     }
 
     /// Handles an unarmed member. Arms it in the background, one at a time.
-    pub(super) fn notice(self: &Arc<Self>) {
+    pub(super) fn arm_in_background(self: &Arc<Self>) {
         if self.busy.swap(true, Ordering::SeqCst) {
             return;
         }
         let arming = self.clone();
         leasehold_machine::spawn(async move {
-            let outcomes = arming.recall_all().await;
+            let outcomes = arming.read_all().await;
             arming.arm(&outcomes).await;
             // All clients notice, and one of them is enough.
             tokio::time::sleep(PAUSE / 2 + some_of(PAUSE)).await;
@@ -92,15 +92,16 @@ impl Arming {
 
     /// Arms the members that may be armed.
     async fn arm(&self, outcomes: &Outcomes<MemberState>) {
-        let armed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_some()).collect();
-        let unarmed: Vec<_> = heard(outcomes).filter(|(_, memory)| memory.armed().is_none()).collect();
+        let armed: Vec<_> = answered(outcomes).filter(|(_, memory)| memory.armed().is_some()).collect();
+        let unarmed: Vec<_> = answered(outcomes).filter(|(_, memory)| memory.armed().is_none()).collect();
         let ready: Vec<_> =
             unarmed.iter().copied().filter(|(_, memory)| memory.unarmed_for() >= self.quarantine).collect();
-        if armed.len() >= self.seats.majority() && !ready.is_empty() {
+        if armed.len() >= self.members.majority() && !ready.is_empty() {
             let Some(epoch) = armed.iter().filter_map(|(_, memory)| memory.armed()).max() else { return };
             let raised = self.mark_all(&armed, epoch + 1).await;
             // Invariant: only a client that raised a majority to an epoch brings members back in it.
-            if raised.iter().filter(|(_, marked)| matches!(marked, Ok(true))).count() >= self.seats.majority()
+            if raised.iter().filter(|(_, marked)| matches!(marked, Ok(true))).count()
+                >= self.members.majority()
             {
                 self.mark_all(&ready, epoch + 1).await;
                 tracing::info!(
@@ -111,14 +112,14 @@ impl Arming {
             }
             return;
         }
-        let is_new = unarmed.len() == self.seats.count()
+        let is_new = unarmed.len() == self.members.count()
             && ready.len() == unarmed.len()
             && unarmed.iter().all(|(_, memory)| memory.mark.is_none());
         if is_new {
-            let again = self.recall_unchanged(outcomes).await;
-            let all: Vec<_> = heard(&again).collect();
+            let again = self.read_unchanged(outcomes).await;
+            let all: Vec<_> = answered(&again).collect();
             let Some(epoch) = all.iter().map(|(_, memory)| memory.unix_us).max() else { return };
-            if all.len() == self.seats.count() {
+            if all.len() == self.members.count() {
                 self.mark_all(&all, epoch).await;
             }
         }
@@ -126,19 +127,19 @@ impl Arming {
 
     /// Arms all members that can be reached.
     pub(super) async fn rearm(&self) -> Result<RearmReport, Failure> {
-        let first = self.recall_all().await;
-        let outcomes = self.recall_unchanged(&first).await;
-        let majority = self.seats.majority();
-        let all: Vec<_> = heard(&outcomes).collect();
+        let first = self.read_all().await;
+        let outcomes = self.read_unchanged(&first).await;
+        let majority = self.members.majority();
+        let all: Vec<_> = answered(&outcomes).collect();
         if all.len() < majority {
-            return Err(self.seats.failure(&outcomes));
+            return Err(self.members.failure(&outcomes));
         }
         let marked = all.iter().filter_map(|(_, memory)| memory.mark.as_ref()).map(|mark| mark.epoch + 1);
         let clocks = all.iter().map(|(_, memory)| memory.unix_us);
         // Members that do not answer may have been in a greater epoch than any that is left. Epochs
         // begin at the wall clock and rise by one, so it is ahead of all of them.
         let epoch = marked.chain(clocks).max().unwrap_or(1);
-        let names = self.seats.names();
+        let names = self.members.names();
         let outcomes = self.mark_all(&all, epoch).await;
         let mut rearmed = RearmReport { epoch, armed: Vec::new(), missed: Vec::new() };
         for (number, name) in names.iter().enumerate() {
@@ -162,16 +163,16 @@ impl Arming {
     }
 
     /// Returns the states of all members that answer before the rest is late.
-    pub(super) async fn recall_all(&self) -> Outcomes<MemberState> {
+    pub(super) async fn read_all(&self) -> Outcomes<MemberState> {
         let enough = |outcomes: &Outcomes<MemberState>| outcomes.iter().all(Option::is_some);
-        self.seats.gather(|member: Arc<dyn Member>| async move { member.recall().await }, enough).await
+        self.members.gather(|member: Arc<dyn Member>| async move { member.recall().await }, enough).await
     }
 
     /// Reads all members once more, and keeps those that are unchanged. A member that answered before
     /// the others may have served with them and forgotten it; so no member is marked that has lost its
     /// memory after another one answered.
-    async fn recall_unchanged(&self, first: &Outcomes<MemberState>) -> Outcomes<MemberState> {
-        let mut again = self.recall_all().await;
+    async fn read_unchanged(&self, first: &Outcomes<MemberState>) -> Outcomes<MemberState> {
+        let mut again = self.read_all().await;
         for (number, outcome) in again.iter_mut().enumerate() {
             let before = first.get(number).and_then(|outcome| outcome.as_ref()?.as_ref().ok());
             if let Some(Ok(now)) = outcome
@@ -186,18 +187,18 @@ impl Arming {
     /// Marks each of these members, from the state that it answered.
     async fn mark_all(
         &self,
-        whom: &[(usize, &MemberState)],
+        chosen: &[(usize, &MemberState)],
         epoch: u64,
     ) -> Vec<(usize, Result<bool, Failure>)> {
         let mut marking = tokio::task::JoinSet::new();
-        for (number, memory) in whom {
-            let (number, memory, seats) = (*number, (*memory).clone(), self.seats.clone());
+        for (number, memory) in chosen {
+            let (number, memory, members) = (*number, (*memory).clone(), self.members.clone());
             marking.spawn(Unforked::new(async move {
-                let Some(member) = seats.member(number) else { return (number, Ok(false)) };
+                let Some(member) = members.member(number) else { return (number, Ok(false)) };
                 (number, member.mark(&memory, epoch).await)
             }));
         }
-        let mut outcomes = Vec::with_capacity(whom.len());
+        let mut outcomes = Vec::with_capacity(chosen.len());
         while let Some(joined) = marking.join_next().await {
             outcomes.extend(joined.ok());
         }
@@ -206,7 +207,7 @@ impl Arming {
 }
 
 /// Returns the members that answered.
-fn heard(outcomes: &Outcomes<MemberState>) -> impl Iterator<Item = (usize, &MemberState)> {
+fn answered(outcomes: &Outcomes<MemberState>) -> impl Iterator<Item = (usize, &MemberState)> {
     outcomes
         .iter()
         .enumerate()

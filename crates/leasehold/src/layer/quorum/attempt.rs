@@ -8,7 +8,7 @@ use leasehold_core::quorum::{Counting, Member, Stamp, Verdict, VoteTally};
 use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Patience, Proof};
 use tokio::sync::mpsc;
 
-use super::seats::at;
+use super::members::at;
 use super::timer::after;
 use super::{LATE, Quorum};
 
@@ -32,7 +32,7 @@ pub(super) enum Outcome {
 
 /// The fence of a grant, kept with it: a renewal may write it to members that locked without receiving it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Granted(pub(super) Fence);
+pub(super) struct GrantedFence(pub(super) Fence);
 
 impl Quorum {
     /// Repeats the rounds until the outcome is clear. A second round that a member lost is not the end:
@@ -42,9 +42,13 @@ impl Quorum {
         let dropped = Arc::new(AtomicBool::new(false));
         for _ in 0..ROUNDS_MAX {
             let asked_at = patience.now();
-            let granted =
-                |fence| Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::of(Granted(fence)) };
-            let round = match self.ask(claim, &dropped).await {
+            let granted = |fence| Grant {
+                asked_at,
+                fence: Some(fence),
+                lost: None,
+                proof: Proof::of(GrantedFence(fence)),
+            };
+            let round = match self.first_round(claim, &dropped).await {
                 Ok(round) => round,
                 Err(failure) => return Outcome::Failed(failure),
             };
@@ -55,7 +59,7 @@ impl Quorum {
                         let stamp = *round.stamps.get(member)?;
                         Some((member, stamp, run))
                     });
-                    if self.write(claim, fence, to.collect()).await {
+                    if self.second_round(claim, fence, to.collect()).await {
                         return Outcome::Granted(granted(fence));
                     }
                 }
@@ -65,7 +69,7 @@ impl Quorum {
                 }
                 Verdict::Failed(mut failure) => {
                     // If it may hold from before, its locks stay: it asks again, or is released.
-                    if !round.met_a_grant && self.withdraw(claim, &dropped).await {
+                    if !round.saw_earlier_grant && self.withdraw(claim, &dropped).await {
                         failure.effect = Effect::None;
                     }
                     return Outcome::Failed(failure);
@@ -83,19 +87,19 @@ impl Quorum {
     /// Runs the first round: until the answers decide, or the rest comes too late.
     ///
     /// Once `dropped` is set, a lock that is granted late is released.
-    async fn ask(&self, claim: &Arc<Claim>, dropped: &Arc<AtomicBool>) -> Result<Round, Failure> {
-        let count = self.seats.count();
+    async fn first_round(&self, claim: &Arc<Claim>, dropped: &Arc<AtomicBool>) -> Result<Round, Failure> {
+        let count = self.members.count();
         let stamps = (0..count).map(|_| draw()).collect::<Result<Vec<Stamp>, Failure>>()?;
         let (sender, mut inbox) = mpsc::channel(count.max(1));
         for (number, stamp) in stamps.iter().copied().enumerate() {
             let (claim, sender, dropped) = (claim.clone(), sender.clone(), dropped.clone());
-            let (leave, seats) = (self.seats.leave(number), self.seats.clone());
-            self.seats.spawn(number, async move |member: Arc<dyn Member>| {
-                let outcome = match leave {
-                    Ok(_leave) => member.ask(&claim, stamp).await,
+            let (permit, members) = (self.members.permit(number), self.members.clone());
+            self.members.spawn(number, async move |member: Arc<dyn Member>| {
+                let outcome = match permit {
+                    Ok(_permit) => member.ask(&claim, stamp).await,
                     Err(failure) => Err(failure),
                 };
-                seats.note(number, &outcome);
+                members.record_answer(number, &outcome);
                 // A late answer changes no decision. The lock that it may have granted stays with a
                 // claim that holds.
                 if sender.send((number, outcome)).await.is_err() && dropped.load(Ordering::SeqCst) {
@@ -104,44 +108,44 @@ impl Quorum {
             });
         }
         drop(sender);
-        let mut ballot = VoteTally::new(self.seats.names());
+        let mut tally = VoteTally::new(self.members.names());
         let end = after(claim.ttl / 2);
         let mut late = None;
         let verdict = loop {
-            match ballot.verdict(Counting::Open) {
+            match tally.verdict(Counting::Open) {
                 Verdict::Undecided => {}
                 verdict => break verdict,
             }
-            if ballot.answered() >= ballot.majority() {
+            if tally.answered() >= tally.majority() {
                 late.get_or_insert_with(|| after(LATE));
-                if (0..count).all(|number| ballot.was_heard(number) || !self.seats.is_expected(number)) {
-                    break ballot.verdict(Counting::Closed);
+                if (0..count).all(|number| tally.has_replied(number) || !self.members.is_expected(number)) {
+                    break tally.verdict(Counting::Closed);
                 }
             }
             tokio::select! {
-                told = inbox.recv() => match told {
-                    Some((number, outcome)) => ballot.hear(number, outcome),
-                    None => break ballot.verdict(Counting::Closed),
+                message = inbox.recv() => match message {
+                    Some((number, outcome)) => tally.hear(number, outcome),
+                    None => break tally.verdict(Counting::Closed),
                 },
-                () = at(Some(late.unwrap_or(end).min(end))) => break ballot.verdict(Counting::Closed),
+                () = at(Some(late.unwrap_or(end).min(end))) => break tally.verdict(Counting::Closed),
             }
         };
-        if ballot.met_unarmed() {
-            self.arming.notice();
+        if tally.saw_unarmed_member() {
+            self.arming.arm_in_background();
         }
-        Ok(Round { verdict, stamps, met_a_grant: ballot.met_a_grant() })
+        Ok(Round { verdict, stamps, saw_earlier_grant: tally.saw_earlier_grant() })
     }
 
     /// Runs the second round. Returns `true` if a majority has the fence now.
-    async fn write(&self, claim: &Arc<Claim>, fence: Fence, to: Vec<(usize, Stamp, String)>) -> bool {
-        let majority = self.seats.majority();
+    async fn second_round(&self, claim: &Arc<Claim>, fence: Fence, to: Vec<(usize, Stamp, String)>) -> bool {
+        let majority = self.members.majority();
         let (sender, mut inbox) = mpsc::channel(to.len().max(1));
         let mut pending = to.len();
         for (number, stamp, run) in to {
-            let (claim, sender, leave) = (claim.clone(), sender.clone(), self.seats.leave(number));
-            self.seats.spawn(number, async move |member: Arc<dyn Member>| {
-                let taken = match leave {
-                    Ok(_leave) => member.write(&claim, stamp, &run, fence).await,
+            let (claim, sender, permit) = (claim.clone(), sender.clone(), self.members.permit(number));
+            self.members.spawn(number, async move |member: Arc<dyn Member>| {
+                let taken = match permit {
+                    Ok(_permit) => member.write(&claim, stamp, &run, fence).await,
                     Err(failure) => Err(failure),
                 };
                 // The receiver may have enough answers.
@@ -156,7 +160,7 @@ impl Quorum {
                 late.get_or_insert_with(|| after(LATE * 2));
             }
             tokio::select! {
-                told = inbox.recv() => match told {
+                message = inbox.recv() => match message {
                     Some(took) => (taken, pending) = (taken + usize::from(took), pending - 1),
                     None => break,
                 },
@@ -175,7 +179,7 @@ impl Quorum {
             let claim = claim.clone();
             async move { member.release(&[&claim]).await.pop().unwrap_or(Ok(false)) }
         };
-        let outcomes = self.seats.gather(release, enough).await;
+        let outcomes = self.members.gather(release, enough).await;
         outcomes.iter().all(|outcome| matches!(outcome, Some(Ok(_))))
     }
 }
@@ -186,7 +190,7 @@ struct Round {
     /// The stamp of the request to each member.
     stamps: Vec<Stamp>,
     /// `true` if the claim has a fence from before on some member.
-    met_a_grant: bool,
+    saw_earlier_grant: bool,
 }
 
 fn draw() -> Result<Stamp, Failure> {

@@ -8,14 +8,14 @@ use super::Quorum;
 impl Quorum {
     /// Returns one finding about all members.
     pub(super) async fn findings(&self) -> Vec<Finding> {
-        let outcomes = self.arming.recall_all().await;
-        let names = self.seats.names();
+        let outcomes = self.arming.read_all().await;
+        let names = self.members.names();
         let missing: Vec<String> = names
             .iter()
             .zip(&outcomes)
             .filter_map(|(name, outcome)| trouble(name, outcome.as_ref()))
             .collect();
-        let (count, majority) = (self.seats.count(), self.seats.majority());
+        let (count, majority) = (self.members.count(), self.members.majority());
         let armed = count - missing.len();
         let found = if missing.is_empty() {
             format!("all {count} servers are armed")

@@ -10,25 +10,25 @@ use leasehold_core::{
 };
 
 use super::Quorum;
-use super::seats::Outcomes;
+use super::members::Outcomes;
 
 impl Quorum {
-    pub(super) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
+    pub(super) async fn inspect_majority(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let call = |member: Arc<dyn Member>| {
             let resource = resource.clone();
             async move { member.look(&resource).await }
         };
         let all = |outcomes: &Outcomes<MemberView>| outcomes.iter().all(Option::is_some);
-        let outcomes = self.seats.gather(call, all).await;
-        let sights: Vec<&MemberView> =
+        let outcomes = self.members.gather(call, all).await;
+        let views: Vec<&MemberView> =
             outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok()).collect();
-        if sights.len() < self.seats.majority() {
-            return Err(self.seats.failure(&outcomes));
+        if views.len() < self.members.majority() {
+            return Err(self.members.failure(&outcomes));
         }
-        let last = sights.iter().map(|sight| sight.last).max().filter(|last| *last > NO_FENCE);
-        let holder = self.holder(&sights);
-        let who = holder.as_ref().map(|holder| (holder.id.tag(), holder.fence));
-        let version = SnapshotVersion::new(format!("{last:?} {who:?}"));
+        let last = views.iter().map(|view| view.last).max().filter(|last| *last > NO_FENCE);
+        let holder = self.holder(&views);
+        let holder_id = holder.as_ref().map(|holder| (holder.id.tag(), holder.fence));
+        let version = SnapshotVersion::new(format!("{last:?} {holder_id:?}"));
         Ok(Snapshot {
             resource: resource.clone(),
             version,
@@ -39,10 +39,10 @@ impl Quorum {
     }
 
     /// Returns the claim that has the locks of a majority, and was granted.
-    fn holder(&self, sights: &[&MemberView]) -> Option<ClaimInfo> {
-        let seen = || sights.iter().filter_map(|sight| sight.holder.as_ref());
+    fn holder(&self, views: &[&MemberView]) -> Option<ClaimInfo> {
+        let seen = || views.iter().filter_map(|view| view.holder.as_ref());
         let of = |id: ClaimId| seen().filter(move |seen| seen.id == id);
-        let id = seen().map(|seen| seen.id).find(|id| of(*id).count() >= self.seats.majority())?;
+        let id = seen().map(|seen| seen.id).find(|id| of(*id).count() >= self.members.majority())?;
         let fence = of(id).filter_map(|seen| seen.fence).max()?;
         let mut ends: Vec<Duration> = of(id).map(|seen| seen.ends_in).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
@@ -53,7 +53,7 @@ impl Quorum {
             fence: Some(fence),
             since_unix_ms: of(id).filter_map(|seen| seen.since_unix_ms).min(),
             // It holds for as long as the last lock that makes a majority.
-            remaining: ends.get(self.seats.majority() - 1).copied(),
+            remaining: ends.get(self.members.majority() - 1).copied(),
             note: first.note.clone(),
         })
     }
@@ -70,10 +70,10 @@ impl Quorum {
             async move { member.list(&prefix).await }
         };
         let all = |outcomes: &Outcomes<Vec<(Resource, ClaimId)>>| outcomes.iter().all(Option::is_some);
-        let outcomes = self.seats.gather(call, all).await;
+        let outcomes = self.members.gather(call, all).await;
         let lists: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok()).collect();
-        if lists.len() < self.seats.majority() {
-            return Err(self.seats.failure(&outcomes));
+        if lists.len() < self.members.majority() {
+            return Err(self.members.failure(&outcomes));
         }
         let mut locks: BTreeMap<(&Resource, ClaimId), usize> = BTreeMap::new();
         for (resource, id) in lists.into_iter().flatten() {
@@ -81,7 +81,7 @@ impl Quorum {
                 *locks.entry((resource, *id)).or_default() += 1;
             }
         }
-        let held = locks.into_iter().filter(|(_, count)| *count >= self.seats.majority());
+        let held = locks.into_iter().filter(|(_, count)| *count >= self.members.majority());
         let row = |((resource, _), _): ((&Resource, ClaimId), usize)| ResourceSummary {
             resource: resource.clone(),
             holders: 1,

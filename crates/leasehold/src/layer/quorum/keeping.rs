@@ -7,67 +7,72 @@ use leasehold_core::{Claim, Effect, Failure, Fence, Release, Renew, Renewal};
 use leasehold_machine::Unforked;
 
 use super::Quorum;
-use super::attempt::Granted;
-use super::seats::Outcomes;
+use super::attempt::GrantedFence;
+use super::members::Outcomes;
 
 /// A claim, and its fence if that is known.
-type Staying = (Arc<Claim>, Option<Fence>);
+type RenewedClaim = (Arc<Claim>, Option<Fence>);
 
 impl Quorum {
     /// Extends each claim on a majority, and locks it anew on a member that has forgotten it.
     pub(super) async fn renew_all(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
         let mut renewals = Vec::with_capacity(batch.len());
         for some in batch.chunks(RENEW_BATCH_MAX) {
-            let stays: Vec<Staying> = some
+            let claims: Vec<RenewedClaim> = some
                 .iter()
                 .map(|renew| {
-                    let fence = renew.proof.get::<Granted>().map(|granted| granted.0);
+                    let fence = renew.proof.get::<GrantedFence>().map(|granted| granted.0);
                     (Arc::new(renew.claim.clone()), fence)
                 })
                 .collect();
-            renewals.extend(self.renew_some(&Arc::new(stays)).await);
+            renewals.extend(self.renew_some(&Arc::new(claims)).await);
         }
         renewals
     }
 
-    async fn renew_some(&self, stays: &Arc<Vec<Staying>>) -> Vec<Renewal> {
+    async fn renew_some(&self, claims: &Arc<Vec<RenewedClaim>>) -> Vec<Renewal> {
         let call = |member: Arc<dyn Member>| {
-            let stays = stays.clone();
+            let claims = claims.clone();
             async move {
                 let batch: Vec<KeepAlive<'_>> =
-                    stays.iter().map(|(claim, fence)| KeepAlive { claim, fence: *fence }).collect();
+                    claims.iter().map(|(claim, fence)| KeepAlive { claim, fence: *fence }).collect();
                 member.renew(&batch).await
             }
         };
-        let (count, majority) = (stays.len(), self.seats.majority());
+        let (count, majority) = (claims.len(), self.members.majority());
         let decided = |outcomes: &Outcomes<Vec<Kept>>| {
             (0..count).all(|index| {
-                let tally = Tally::of(outcomes, index);
-                tally.extended >= majority || tally.gone > self.seats.count() - majority
+                let counts = AnswerCounts::of(outcomes, index);
+                counts.extended >= majority || counts.gone > self.members.count() - majority
             })
         };
-        let outcomes = self.seats.gather(call, decided).await;
+        let outcomes = self.members.gather(call, decided).await;
         let renewals = (0..count).map(|index| {
-            let tally = Tally::of(&outcomes, index);
-            if tally.extended >= majority {
+            let counts = AnswerCounts::of(&outcomes, index);
+            if counts.extended >= majority {
                 Renewal::Renewed
-            } else if tally.gone > self.seats.count() - majority {
+            } else if counts.gone > self.members.count() - majority {
                 Renewal::Lost
             } else {
-                Renewal::Unknown(self.seats.failure(&outcomes))
+                Renewal::Unknown(self.members.failure(&outcomes))
             }
         });
         let renewals: Vec<Renewal> = renewals.collect();
-        self.seed(stays, &outcomes, &renewals).await;
+        self.seed(claims, &outcomes, &renewals).await;
         renewals
     }
 
     /// Locks free members for claims that are known to hold by now, never before.
-    async fn seed(&self, stays: &Arc<Vec<Staying>>, outcomes: &Outcomes<Vec<Kept>>, renewals: &[Renewal]) {
+    async fn seed(
+        &self,
+        claims: &Arc<Vec<RenewedClaim>>,
+        outcomes: &Outcomes<Vec<Kept>>,
+        renewals: &[Renewal],
+    ) {
         let mut seeding = tokio::task::JoinSet::new();
         for (number, outcome) in outcomes.iter().enumerate() {
-            let (Some(Ok(kept)), Some(member)) = (outcome, self.seats.member(number)) else { continue };
-            let missing: Vec<(Arc<Claim>, Fence)> = stays
+            let (Some(Ok(kept)), Some(member)) = (outcome, self.members.member(number)) else { continue };
+            let missing: Vec<(Arc<Claim>, Fence)> = claims
                 .iter()
                 .zip(kept)
                 .zip(renewals)
@@ -100,25 +105,25 @@ impl Quorum {
             async move { Ok(member.release(&claims.iter().collect::<Vec<_>>()).await) }
         };
         let enough = |outcomes: &Outcomes<Vec<Result<bool, Failure>>>| outcomes.iter().all(Option::is_some);
-        let outcomes = self.seats.gather(call, enough).await;
-        let mut told: Vec<Outcomes<bool>> = Vec::with_capacity(batch.len());
+        let outcomes = self.members.gather(call, enough).await;
+        let mut outcomes_by_claim: Vec<Outcomes<bool>> = Vec::with_capacity(batch.len());
         for index in 0..batch.len() {
             let of_one = |outcome: &Option<Result<Vec<Result<bool, Failure>>, Failure>>| match outcome {
                 None => None,
                 Some(Ok(answers)) => answers.get(index).cloned(),
                 Some(Err(failure)) => Some(Err(failure.clone())),
             };
-            told.push(outcomes.iter().map(of_one).collect());
+            outcomes_by_claim.push(outcomes.iter().map(of_one).collect());
         }
-        told.iter().map(|outcomes| self.released(outcomes)).collect()
+        outcomes_by_claim.iter().map(|outcomes| self.released(outcomes)).collect()
     }
 
     /// Judges a release: a claim that a majority does not have any more does not hold, wherever else it
     /// may still be locked.
     fn released(&self, outcomes: &Outcomes<bool>) -> Release {
         let answers = || outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok());
-        if answers().count() < self.seats.majority() {
-            let mut failure = self.seats.failure(outcomes);
+        if answers().count() < self.members.majority() {
+            let mut failure = self.members.failure(outcomes);
             failure.effect = Effect::Unknown;
             return Release::Unknown(failure);
         }
@@ -126,23 +131,23 @@ impl Quorum {
         // does not hold any more. Those that did not answer may have been the others of its majority.
         let freed = answers().filter(|freed| **freed).count();
         let silent = outcomes.len() - answers().count();
-        if freed > 0 && freed + silent >= self.seats.majority() { Release::Freed } else { Release::Gone }
+        if freed > 0 && freed + silent >= self.members.majority() { Release::Freed } else { Release::Gone }
     }
 }
 
 /// The number of members for each answer about one claim.
-struct Tally {
+struct AnswerCounts {
     extended: usize,
     gone: usize,
 }
 
-impl Tally {
-    fn of(outcomes: &Outcomes<Vec<Kept>>, index: usize) -> Tally {
+impl AnswerCounts {
+    fn of(outcomes: &Outcomes<Vec<Kept>>, index: usize) -> AnswerCounts {
         let kept = || {
             outcomes.iter().filter_map(move |outcome| outcome.as_ref()?.as_ref().ok()?.get(index).copied())
         };
         let extended = kept().filter(|kept| *kept == Kept::Extended).count();
-        Tally { extended, gone: kept().count() - extended }
+        AnswerCounts { extended, gone: kept().count() - extended }
     }
 }
 

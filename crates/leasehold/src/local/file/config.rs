@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_say_where_and_for_whom() {
+    fn file_url_sets_path_mode_and_network() {
         let config = FileConfig::from_url("file:///var/lock/my%20app?mode=0660&network=force").unwrap();
         assert_eq!(config.path, Path::new("/var/lock/my app"));
         assert_eq!((config.mode, config.network), (0o660, Network::Force));
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_urls_are_refused_with_what_is_possible() {
+    fn invalid_file_url_is_refused_with_valid_options() {
         for (url, hint) in [
             ("file:///a?mode=rw", "mode=0660"),
             ("file:///a?mode=0644", "0660 for a group"),

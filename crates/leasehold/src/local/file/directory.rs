@@ -44,7 +44,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
             Err(cause) => return Err(cannot("look at", &next, errno(&cause))),
         };
         let is_last = left.is_empty();
-        judge(&at, &next, &found, is_last)?;
+        check_level(&at, &next, &found, is_last)?;
         if found.is_symlink() {
             links += 1;
             if links > MAX_LINKS {
@@ -66,7 +66,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Refuses a file that another user could have put into a world-writable directory.
-fn judge(parent: &Path, path: &Path, found: &fs::Metadata, is_last: bool) -> Result<(), Failure> {
+fn check_level(parent: &Path, path: &Path, found: &fs::Metadata, is_last: bool) -> Result<(), Failure> {
     let above = fs::metadata(parent).map_err(|cause| cannot("look at", parent, errno(&cause)))?;
     if above.mode() & 0o002 == 0 {
         return Ok(());

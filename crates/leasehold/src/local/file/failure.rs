@@ -10,23 +10,23 @@ use rustix::io::Errno;
 /// Returns the failure of `doing` something with `path`. Nothing took effect.
 pub(super) fn cannot(doing: &str, path: &Path, cause: Errno) -> Failure {
     let (kind, advice) = advice(cause);
-    let detail = format!("cannot {doing} {}: {}{advice}", shown(path), std::io::Error::from(cause));
+    let detail = format!("cannot {doing} {}: {}{advice}", redacted(path), std::io::Error::from(cause));
     Failure::new(kind, Effect::None, detail).because(std::io::Error::from(cause))
 }
 
 /// Returns the failure for a file that is not part of a store, or is damaged. It is left as it is.
 pub(super) fn foreign(path: &Path, what: &str) -> Failure {
-    Failure::new(FailureKind::Foreign, Effect::None, format!("{} {what}", shown(path)))
+    Failure::new(FailureKind::Foreign, Effect::None, format!("{} {what}", redacted(path)))
 }
 
 /// Returns the failure for a store that may not be used as it is set up.
 pub(super) fn denied(path: &Path, what: &str) -> Failure {
-    Failure::new(FailureKind::Denied, Effect::None, format!("{} {what}", shown(path)))
+    Failure::new(FailureKind::Denied, Effect::None, format!("{} {what}", redacted(path)))
 }
 
 /// Returns the failure for a set-up that the file store does not support.
 pub(super) fn unsupported(path: &Path, what: &str) -> Failure {
-    Failure::new(FailureKind::Unsupported, Effect::None, format!("{} {what}", shown(path)))
+    Failure::new(FailureKind::Unsupported, Effect::None, format!("{} {what}", redacted(path)))
 }
 
 /// Returns the same failure, of a call that may have left a place in the queue.
@@ -38,7 +38,7 @@ pub(super) fn with_effect(failure: Failure, effect: Effect) -> Failure {
 
 /// Formats a path without the ids of claims, which are the names of their files. Names of resources are
 /// left as they are.
-pub(super) fn shown(path: &Path) -> String {
+pub(super) fn redacted(path: &Path) -> String {
     let name = path.file_name().and_then(|name| name.to_str()).filter(|name| name.starts_with("claim-"));
     let Some(name) = name else { return path.display().to_string() };
     let is_id = |part: &&str| part.len() >= 32 && part.is_ascii();
@@ -88,18 +88,18 @@ mod tests {
     fn a_failure_shows_the_beginning_of_an_id_at_most() {
         let id = "6c7aa303a9c1dcae5527481f45117316";
         let path = format!("/x/{id}/claim-00000000000000000001-1-1-{id}");
-        for (path, shown) in [
+        for (path, redacted) in [
             (path.clone(), format!("/x/{id}/claim-00000000000000000001-1-1-6c7aa3…")),
             (format!("{path}-revoked"), format!("/x/{id}/claim-00000000000000000001-1-1-6c7aa3…-revoked")),
             (format!("/x/{id}"), format!("/x/{id}")),
         ] {
             let failure = cannot("open", Path::new(&path), Errno::ACCESS);
-            assert!(failure.detail().starts_with(&format!("cannot open {shown}: ")), "{failure}");
+            assert!(failure.detail().starts_with(&format!("cannot open {redacted}: ")), "{failure}");
         }
     }
 
     #[test]
-    fn a_failure_names_the_path_and_what_to_do() {
+    fn failure_names_the_path_and_the_remedy() {
         let failure = cannot("create", Path::new("/x/y"), Errno::ACCESS);
         assert_eq!(failure.kind, FailureKind::Denied);
         assert!(failure.detail().starts_with("cannot create /x/y: Permission denied"), "{failure}");

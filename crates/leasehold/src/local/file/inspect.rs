@@ -1,6 +1,6 @@
 //! Inspecting without changing: holders and waiters.
 //!
-//! Ground rules: nothing is locked, written or created, so that a look works with read permission only,
+//! Ground rules: nothing is locked, written or created, so that it works with read permission only,
 //! and while another process is stopped in the middle of a change. Claims whose process has ended are
 //! omitted, not removed.
 
@@ -23,10 +23,10 @@ use super::watch::Watch;
 /// Returns the queue as it is now, and the FIFOs whose hang-up changes it, as many as may be watched.
 pub(super) fn snapshot(root: &Root, resource: &Resource) -> Result<(Snapshot, Vec<Watch>), Failure> {
     let (fence, living) = match ResourceDir::find(root, resource)? {
-        Some(room) => look_into(root, &room)?,
+        Some(dir) => living_claims(root, &dir)?,
         None => (None, Vec::new()),
     };
-    let standing = |entry: &Entry| ClaimInfo {
+    let info = |entry: &Entry| ClaimInfo {
         id: entry.id,
         share: entry.share,
         // If the ledger is lost, only the holder knows its fence.
@@ -36,10 +36,7 @@ pub(super) fn snapshot(root: &Root, resource: &Resource) -> Result<(Snapshot, Ve
         note: entry.note.clone(),
     };
     let of = |held: bool| {
-        living
-            .iter()
-            .filter(move |(entry, _)| entry.granted.is_some() == held)
-            .map(|(entry, _)| standing(entry))
+        living.iter().filter(move |(entry, _)| entry.granted.is_some() == held).map(|(entry, _)| info(entry))
     };
     let snapshot = Snapshot {
         resource: resource.clone(),
@@ -82,8 +79,8 @@ pub(super) fn list(
         if found.len() >= limit {
             break;
         }
-        let Some(room) = ResourceDir::find(root, &resource)? else { continue };
-        let (_, living) = look_into(root, &room)?;
+        let Some(dir) = ResourceDir::find(root, &resource)? else { continue };
+        let (_, living) = living_claims(root, &dir)?;
         let holders = living.iter().filter(|(entry, _)| entry.granted.is_some()).count();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         if !living.is_empty() {
@@ -100,16 +97,16 @@ pub(super) fn list(
 /// Living claims, and the FIFOs of those that can be watched.
 type Living = Vec<(Entry, Option<Watch>)>;
 
-fn look_into(root: &Root, room: &ResourceDir) -> Result<(Option<Fence>, Living), Failure> {
-    let book = LedgerFile::peek(root, room)?;
+fn living_claims(root: &Root, dir: &ResourceDir) -> Result<(Option<Fence>, Living), Failure> {
+    let ledger = LedgerFile::peek(root, dir)?;
     let mut living = Living::new();
-    for entry in book.entries() {
-        if let Probe::Alive(file) = probe(room, &book.name_of(entry))? {
+    for entry in ledger.entries() {
+        if let Probe::Alive(file) = probe(dir, &ledger.name_of(entry))? {
             let watch = (living.len() < WATCH_MAX).then(|| Watch::new(file));
             living.push((entry.clone(), watch));
         }
     }
-    Ok((book.last_granted(), living))
+    Ok((ledger.last_granted(), living))
 }
 
 /// Returns the resource of a directory, unless the directory is something else under a name
@@ -118,8 +115,8 @@ fn resource_of(root: &Root, name: &str) -> Option<Resource> {
     let resource = match Resource::from_escaped(name) {
         Some(resource) => resource,
         None if Resource::is_hashed(name) => {
-            let room = ResourceDir::at_path(root, root.path().join(name)).ok()??;
-            Resource::new(&room.read_name().ok()??).ok()?
+            let dir = ResourceDir::at_path(root, root.path().join(name)).ok()??;
+            Resource::new(&dir.read_name().ok()??).ok()?
         }
         None => return None,
     };
@@ -145,20 +142,20 @@ mod tests {
 
     /// As it is between the two changes of the first grant, and after a process that was killed there.
     #[test]
-    fn a_line_in_which_nobody_stood_shows_no_fence() {
+    fn queue_that_was_never_used_shows_no_fence() {
         let base = tempfile::tempdir().unwrap();
         let root = Root::open(FileConfig::new(base.path().join("store"))).unwrap();
         let resource = Resource::new("a").unwrap();
         let (before, _) = snapshot(&root, &resource).unwrap();
         let limit = Limit::fixed(Duration::from_secs(60));
         for _ in ["a new ledger", "one that is built again"] {
-            let (room, latch) = ResourceDir::enter(&root, &resource, &limit).unwrap();
-            drop(LedgerFile::open(&root, &room).unwrap());
-            drop(latch);
+            let (dir, lock) = ResourceDir::lock_or_create(&root, &resource, &limit).unwrap();
+            drop(LedgerFile::open(&root, &dir).unwrap());
+            drop(lock);
             let (seen, _) = snapshot(&root, &resource).unwrap();
             assert_eq!(seen.fence, None, "nothing was granted");
             assert_eq!(seen.version, before.version, "nothing that shows has changed");
-            std::fs::remove_file(room.path_to("ledger")).unwrap();
+            std::fs::remove_file(dir.path_to("ledger")).unwrap();
         }
     }
 }

@@ -17,7 +17,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::failure::{cannot, foreign};
-use super::liveness_fifo::{self, Probe, PulseName, probe};
+use super::liveness_fifo::{self, FifoName, Probe, probe};
 use super::reserve;
 use super::resource_dir::{ResourceDir, Sync, pause, read_all_at, write_all_at};
 use super::store_dir::Root;
@@ -34,7 +34,7 @@ pub(super) struct LedgerFile {
     slots: Option<Slots>,
     is_changed: bool,
     /// `true` if the fences of the queue are made up, because the ledger does not have them.
-    is_built_again: bool,
+    is_rebuilt: bool,
 }
 
 /// The open file, and the half of it that may be written.
@@ -49,52 +49,52 @@ struct Slots {
 
 impl LedgerFile {
     /// Reads the ledger of a resource, or rebuilds it. Called under the short lock of its directory.
-    pub(super) fn open(root: &Root, room: &ResourceDir) -> Result<LedgerFile, Failure> {
-        let failed = |cause| cannot("read", &room.path_to(NAME), cause);
-        let (file, bytes) = match read(root, room, OFlags::RDWR) {
+    pub(super) fn open(root: &Root, dir: &ResourceDir) -> Result<LedgerFile, Failure> {
+        let failed = |cause| cannot("read", &dir.path_to(NAME), cause);
+        let (file, bytes) = match read(root, dir, OFlags::RDWR) {
             Ok(found) => found,
-            Err(Errno::NOENT) => return LedgerFile::rebuild(root, room, Missing::Ledger, None),
+            Err(Errno::NOENT) => return LedgerFile::rebuild(root, dir, Defect::Missing, None),
             Err(cause) => return Err(failed(cause)),
         };
         let size = bytes.len() / 2;
-        match halves(&bytes, root.boot()) {
+        match parse_slots(&bytes, root.boot()) {
             [Some(first), Some(second)] => {
                 let spare = usize::from(first.generation > second.generation);
-                let mut book = if spare == 1 { first } else { second };
+                let mut ledger = if spare == 1 { first } else { second };
                 let before = bytes[spare * size..(spare + 1) * size].to_vec();
-                book.slots = Some(Slots { file, size, spare, before });
-                Ok(book)
+                ledger.slots = Some(Slots { file, size, spare, before });
+                Ok(ledger)
             }
-            [first, second] => LedgerFile::rebuild(root, room, Missing::Soundness, first.or(second)),
+            [first, second] => LedgerFile::rebuild(root, dir, Defect::Invalid, first.or(second)),
         }
     }
 
     /// Reads the ledger for an observer, without the short lock and without changing anything.
-    pub(super) fn peek(root: &Root, room: &ResourceDir) -> Result<LedgerFile, Failure> {
+    pub(super) fn peek(root: &Root, dir: &ResourceDir) -> Result<LedgerFile, Failure> {
         let mut newest = None;
         for _ in 0..PEEKS {
-            match LedgerFile::peek_once(root, room)? {
-                Ok(book) => return Ok(book),
+            match LedgerFile::peek_once(root, dir)? {
+                Ok(ledger) => return Ok(ledger),
                 Err(half) => newest = half,
             }
             // Another process may be in the middle of a change, which takes microseconds. Or
             // the ledger is damaged.
             pause(PEEK_PAUSE);
         }
-        let built = LedgerFile::from_living(room, reserve::read(room)?.unwrap_or(0), newest, |_| Ok(()))?;
+        let built = LedgerFile::from_living(dir, reserve::read(dir)?.unwrap_or(0), newest, |_| Ok(()))?;
         // A claim is made after the ledger: a claim that was found without a ledger may have
         // come with it meanwhile.
-        Ok(LedgerFile::peek_once(root, room)?.unwrap_or(built))
+        Ok(LedgerFile::peek_once(root, dir)?.unwrap_or(built))
     }
 
     /// Returns the newer of two valid slots; otherwise the only valid one, if any.
-    fn peek_once(root: &Root, room: &ResourceDir) -> Result<Result<LedgerFile, Option<LedgerFile>>, Failure> {
-        let bytes = match read(root, room, OFlags::RDONLY) {
+    fn peek_once(root: &Root, dir: &ResourceDir) -> Result<Result<LedgerFile, Option<LedgerFile>>, Failure> {
+        let bytes = match read(root, dir, OFlags::RDONLY) {
             Ok((_, bytes)) => bytes,
             Err(Errno::NOENT) => Vec::new(),
-            Err(cause) => return Err(cannot("read", &room.path_to(NAME), cause)),
+            Err(cause) => return Err(cannot("read", &dir.path_to(NAME), cause)),
         };
-        Ok(match halves(&bytes, root.boot()) {
+        Ok(match parse_slots(&bytes, root.boot()) {
             [Some(first), Some(second)] if first.generation > second.generation => Ok(first),
             [Some(_), Some(second)] => Ok(second),
             [first, second] => Err(first.or(second)),
@@ -112,7 +112,7 @@ impl LedgerFile {
     /// Returns the last fence that was granted, as far as the ledger knows. A queue that was never used
     /// begins above a fence that was never granted.
     pub(super) fn last_granted(&self) -> Option<Fence> {
-        (!self.is_built_again && self.next_place > FIRST_PLACE).then(|| self.last_fence())
+        (!self.is_rebuilt && self.next_place > FIRST_PLACE).then(|| self.last_fence())
     }
 
     pub(super) fn position(&self, id: ClaimId) -> Option<usize> {
@@ -120,11 +120,11 @@ impl LedgerFile {
     }
 
     /// Returns the name under which the claim of an entry lives.
-    pub(super) fn name_of(&self, entry: &Entry) -> PulseName {
+    pub(super) fn name_of(&self, entry: &Entry) -> FifoName {
         // Invariant: every entry has a place; a head that lacks one is damaged. Place 0 is never assigned.
         let place = self.places.get(&entry.id).copied().unwrap_or(0);
         debug_assert!(place != 0, "an entry without a place: {entry:?}");
-        PulseName { place, share: entry.share, id: entry.id }
+        FifoName { place, share: entry.share, id: entry.id }
     }
 
     /// Asks for admission. A claim that is new in the queue gets a place.
@@ -154,45 +154,45 @@ impl LedgerFile {
         removed
     }
 
-    /// Ends a claim that no longer lives, or may not live on, and removes its remains.
-    pub(super) fn bury(&mut self, room: &ResourceDir, entry: &Entry) -> Result<(), Failure> {
-        liveness_fifo::bury(room, &self.name_of(entry))?;
+    /// Removes a claim that is dead or is broken, and its FIFO.
+    pub(super) fn remove_with_fifo(&mut self, dir: &ResourceDir, entry: &Entry) -> Result<(), Failure> {
+        liveness_fifo::remove_and_wake(dir, &self.name_of(entry))?;
         self.remove(entry.id);
         Ok(())
     }
 
     /// Makes the fences that were assigned so far durable, before any claim receives them.
-    pub(super) fn reserve(&mut self, root: &Root, room: &ResourceDir) -> Result<(), Failure> {
+    pub(super) fn reserve(&mut self, root: &Root, dir: &ResourceDir) -> Result<(), Failure> {
         let last = self.last_fence().seq;
         if last > self.ceiling {
-            self.ceiling = reserve::raise(root, room, last)?;
+            self.ceiling = reserve::raise(root, dir, last)?;
         }
         Ok(())
     }
 
     /// Writes the present state, if it has changed. Afterwards every process sees it.
-    pub(super) fn save(&mut self, root: &Root, room: &ResourceDir) -> Result<(), Failure> {
+    pub(super) fn save(&mut self, root: &Root, dir: &ResourceDir) -> Result<(), Failure> {
         if !self.is_changed {
             return Ok(());
         }
-        self.reserve(root, room)?;
+        self.reserve(root, dir)?;
         self.generation += 1;
         let slot = self.slot(root);
         // Taken: the next reader finds out which slot is spare after the change.
         match self.slots.take() {
             Some(slots) if slot.len() <= slots.size => {
                 let is_wasteful = slots.size > SLOT && slot.len() < slots.size / 16;
-                // Every look reads all of the file. But without space for a smaller file, this one is
+                // Every read is of the whole file. But without space for a smaller file, this one is
                 // kept.
-                if !is_wasteful || self.write_anew(root, room).is_err() {
-                    slots.write(&slot, room)?;
+                if !is_wasteful || self.write_anew(root, dir).is_err() {
+                    slots.write(&slot, dir)?;
                 }
             }
-            _ => self.write_anew(root, room)?,
+            _ => self.write_anew(root, dir)?,
         }
         self.is_changed = false;
         if self.generation.is_multiple_of(SWEEP_EVERY)
-            && let Err(failure) = self.sweep(room)
+            && let Err(failure) = self.sweep(dir)
         {
             // The change itself is made; there will be a next sweep.
             tracing::debug!(%failure, "the leftovers of dead claims could not be removed");
@@ -201,10 +201,10 @@ impl LedgerFile {
     }
 
     /// Removes the FIFOs of processes that were killed between making them and writing the ledger.
-    fn sweep(&self, room: &ResourceDir) -> Result<(), Failure> {
-        for name in liveness_fifo::all(room)? {
-            if !self.places.contains_key(&name.id) && matches!(probe(room, &name)?, Probe::Gone) {
-                liveness_fifo::bury(room, &name)?;
+    fn sweep(&self, dir: &ResourceDir) -> Result<(), Failure> {
+        for name in liveness_fifo::all(dir)? {
+            if !self.places.contains_key(&name.id) && matches!(probe(dir, &name)?, Probe::Gone) {
+                liveness_fifo::remove_and_wake(dir, &name)?;
             }
         }
         Ok(())
@@ -212,13 +212,13 @@ impl LedgerFile {
 
     /// Writes a new file whose two slots both hold the present state, with space to grow. Without space
     /// for the new file the old one stays.
-    fn write_anew(&mut self, root: &Root, room: &ResourceDir) -> Result<(), Failure> {
+    fn write_anew(&mut self, root: &Root, dir: &ResourceDir) -> Result<(), Failure> {
         let slot = self.slot(root);
         let size = (slot.len() * 2).next_multiple_of(SLOT);
         let mut bytes = vec![0; 2 * size];
         bytes[..slot.len()].copy_from_slice(&slot);
         bytes[size..size + slot.len()].copy_from_slice(&slot);
-        room.replace_file(root, NAME, &bytes, Sync::Cached)
+        dir.replace_file(root, NAME, &bytes, Sync::Cached)
     }
 
     fn slot(&self, root: &Root) -> Vec<u8> {
@@ -239,49 +239,50 @@ impl LedgerFile {
     /// Builds the queue from the claims that live, and removes the others.
     fn rebuild(
         root: &Root,
-        room: &ResourceDir,
-        missing: Missing,
-        sound: Option<LedgerFile>,
+        dir: &ResourceDir,
+        defect: Defect,
+        valid: Option<LedgerFile>,
     ) -> Result<LedgerFile, Failure> {
-        let ceiling = reserve::read(room)?;
+        let ceiling = reserve::read(dir)?;
         let floor = ceiling.unwrap_or_else(reserve::beginning);
-        let mut book = LedgerFile::from_living(room, floor, sound, |name| liveness_fifo::bury(room, name))?;
-        if ceiling.is_none() && (missing == Missing::Soundness || !book.entries().is_empty()) {
+        let mut ledger =
+            LedgerFile::from_living(dir, floor, valid, |name| liveness_fifo::remove_and_wake(dir, name))?;
+        if ceiling.is_none() && (defect == Defect::Invalid || !ledger.entries().is_empty()) {
             return Err(foreign(
-                room.path(),
+                dir.path(),
                 "has lost its ledger and its fence file, so the next fence is not known: \
                  remove the directory when no fence of this resource matters any more",
             ));
         }
-        book.ceiling = match ceiling {
+        ledger.ceiling = match ceiling {
             Some(ceiling) => {
-                let claims = book.entries().len();
-                tracing::info!(room = %room.path().display(), claims, "the ledger was lost and built again");
+                let claims = ledger.entries().len();
+                tracing::info!(room = %dir.path().display(), claims, "the ledger was lost and built again");
                 ceiling
             }
-            None => reserve::raise(root, room, floor)?,
+            None => reserve::raise(root, dir, floor)?,
         };
         // Written at once, a new and empty one as well: an observer can then rely on it that a claim
         // unknown to the ledger has not been granted.
-        book.is_changed = true;
-        book.save(root, room)?;
-        Ok(book)
+        ledger.is_changed = true;
+        ledger.save(root, dir)?;
+        Ok(ledger)
     }
 
     /// Builds the queue of living claims. Those whose turn has come get a fence above `floor`,
     /// since the fence that they hold is known to their own processes only, unless a valid half
     /// of the ledger still has it.
     fn from_living(
-        room: &ResourceDir,
+        dir: &ResourceDir,
         floor: u64,
-        sound: Option<LedgerFile>,
-        mut dead: impl FnMut(&PulseName) -> Result<(), Failure>,
+        valid: Option<LedgerFile>,
+        mut dead: impl FnMut(&FifoName) -> Result<(), Failure>,
     ) -> Result<LedgerFile, Failure> {
         let mut ledger = Ledger::new(Fence::new(0, floor, 0));
         let mut places = HashMap::new();
-        let known = |id| sound.as_ref().and_then(|book| book.position(id).map(|at| &book.entries()[at]));
-        for name in liveness_fifo::all(room)? {
-            if matches!(probe(room, &name)?, Probe::Gone) {
+        let known = |id| valid.as_ref().and_then(|old| old.position(id).map(|at| &old.entries()[at]));
+        for name in liveness_fifo::all(dir)? {
+            if matches!(probe(dir, &name)?, Probe::Gone) {
                 dead(&name)?;
                 continue;
             }
@@ -298,12 +299,12 @@ impl LedgerFile {
         Ok(LedgerFile {
             ledger: Ledger::restore(entries, ledger.last_fence()),
             places,
-            next_place: next_place.max(sound.as_ref().map_or(FIRST_PLACE, |book| book.next_place)),
+            next_place: next_place.max(valid.as_ref().map_or(FIRST_PLACE, |old| old.next_place)),
             ceiling: floor,
-            generation: sound.map_or(0, |book| book.generation + 1),
+            generation: valid.map_or(0, |old| old.generation + 1),
             slots: None,
             is_changed: false,
-            is_built_again: true,
+            is_rebuilt: true,
         })
     }
 
@@ -324,7 +325,7 @@ impl LedgerFile {
             places.insert(entry.id, place.parse().ok()?);
         }
         let is_whole = places.len() == ledger.entries().len();
-        let book = LedgerFile {
+        let parsed = LedgerFile {
             ledger,
             places,
             next_place,
@@ -332,19 +333,19 @@ impl LedgerFile {
             generation,
             slots: None,
             is_changed: false,
-            is_built_again: false,
+            is_rebuilt: false,
         };
-        is_whole.then_some(book)
+        is_whole.then_some(parsed)
     }
 }
 
 impl Slots {
-    fn write(&self, slot: &[u8], room: &ResourceDir) -> Result<(), Failure> {
+    fn write(&self, slot: &[u8], dir: &ResourceDir) -> Result<(), Failure> {
         let offset = (self.spare * self.size) as u64;
         if let Err(cause) = write_all_at(self.file.as_fd(), slot, offset) {
             // Half a change must not be found; if even this fails, the next process rebuilds the queue.
             let _ = write_all_at(self.file.as_fd(), &self.before, offset);
-            return Err(cannot("write", &room.path_to(NAME), cause));
+            return Err(cannot("write", &dir.path_to(NAME), cause));
         }
         Ok(())
     }
@@ -352,21 +353,21 @@ impl Slots {
 
 /// The defect of a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
+enum Defect {
     /// There is none.
-    Ledger,
+    Missing,
     /// There is one, of another boot or damaged.
-    Soundness,
+    Invalid,
 }
 
-/// The request of one claim that waits, or only looks.
-pub(super) fn ask(id: ClaimId, share: leasehold_core::Share, note: Note, stays: bool) -> Ask {
-    let wait = if stays { Wait::InLine(std::time::Duration::MAX) } else { Wait::No };
+/// The request of one claim that waits, or only tries.
+pub(super) fn ask(id: ClaimId, share: leasehold_core::Share, note: Note, waits: bool) -> Ask {
+    let wait = if waits { Wait::Queued(std::time::Duration::MAX) } else { Wait::No };
     Ask { id, share, lease: std::time::Duration::MAX, wait, note }
 }
 
-fn read(root: &Root, room: &ResourceDir, access: OFlags) -> Result<(OwnedFd, Vec<u8>), Errno> {
-    let file = room.open_file(root, NAME, access)?;
+fn read(root: &Root, dir: &ResourceDir, access: OFlags) -> Result<(OwnedFd, Vec<u8>), Errno> {
+    let file = dir.open_file(root, NAME, access)?;
     let length = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(usize::MAX);
     // A file of another length is damaged, and so is one longer than any queue.
     let length = if length.is_multiple_of(2 * SLOT) && length <= MAX_BYTES { length } else { 0 };
@@ -376,7 +377,7 @@ fn read(root: &Root, room: &ResourceDir, access: OFlags) -> Result<(OwnedFd, Vec
     Ok((file, bytes))
 }
 
-fn halves(bytes: &[u8], boot: &str) -> [Option<LedgerFile>; 2] {
+fn parse_slots(bytes: &[u8], boot: &str) -> [Option<LedgerFile>; 2] {
     let (first, second) = bytes.split_at(bytes.len() / 2);
     [LedgerFile::parse(first, boot), LedgerFile::parse(second, boot)]
 }

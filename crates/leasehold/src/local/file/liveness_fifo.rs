@@ -5,7 +5,8 @@
 //!
 //! Ground rules: a FIFO is locked before its claim is in the ledger, and removed before it leaves it,
 //! so that a claim of the ledger without a locked FIFO is dead, whenever its process was killed. A byte
-//! in a FIFO means only "look again", and is never read: a reader would take it away from the others.
+//! in a FIFO means only "read the queue again", and is never read: a reader would take it away from the
+//! others.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -19,13 +20,13 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::failure::{cannot, foreign, shown, unsupported};
+use super::failure::{cannot, foreign, redacted, unsupported};
 use super::resource_dir::{Identity, ResourceDir, pause};
 use super::store_dir::Root;
 
 /// The content of the name of a FIFO: enough to rebuild the queue without a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PulseName {
+pub(super) struct FifoName {
     /// The place: it rises with each claim of a resource, so that the order of names is the
     /// order of the queue.
     pub(super) place: u64,
@@ -33,9 +34,9 @@ pub(super) struct PulseName {
     pub(super) id: ClaimId,
 }
 
-impl PulseName {
+impl FifoName {
     fn text(&self) -> String {
-        let PulseName { place, share, id } = self;
+        let FifoName { place, share, id } = self;
         format!("{PREFIX}{place:020}-{}-{}-{}", share.weight(), share.capacity(), id.to_hex())
     }
 
@@ -44,13 +45,13 @@ impl PulseName {
         self.text() + REVOKED
     }
 
-    fn parse(text: &str) -> Option<PulseName> {
+    fn parse(text: &str) -> Option<FifoName> {
         let text = text.strip_suffix(REVOKED).unwrap_or(text);
         let mut parts = text.strip_prefix(PREFIX)?.split('-');
         let place = parts.next()?.parse().ok()?;
         let share = Share::permits(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?).ok()?;
         let id = ClaimId::from_hex(parts.next()?)?;
-        parts.next().is_none().then_some(PulseName { place, share, id })
+        parts.next().is_none().then_some(FifoName { place, share, id })
     }
 }
 
@@ -60,26 +61,26 @@ pub(super) struct LivenessFifo {
     path: PathBuf,
     identity: Identity,
     /// The resource directory in which it was made.
-    pub(super) room: Identity,
+    pub(super) dir: Identity,
 }
 
 impl fmt::Debug for LivenessFifo {
     /// Shows the path without the claim's id.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LivenessFifo").field(&shown(&self.path)).finish()
+        f.debug_tuple("LivenessFifo").field(&redacted(&self.path)).finish()
     }
 }
 
 impl LivenessFifo {
     /// Makes and locks it. Called under the short lock of the resource directory.
-    pub(super) fn make(root: &Root, room: &ResourceDir, name: &PulseName) -> Result<LivenessFifo, Failure> {
+    pub(super) fn make(root: &Root, dir: &ResourceDir, name: &FifoName) -> Result<LivenessFifo, Failure> {
         let text = name.text();
-        let path = room.path_to(&text);
-        make_fifo(root, room, &text)?;
-        match open_and_lock(root, room, &text) {
-            Ok((identity, file)) => Ok(LivenessFifo { file, path, identity, room: room.identity }),
+        let path = dir.path_to(&text);
+        make_fifo(root, dir, &text)?;
+        match open_and_lock(root, dir, &text) {
+            Ok((identity, file)) => Ok(LivenessFifo { file, path, identity, dir: dir.identity }),
             Err(cause) => {
-                let _ = unlinkat(room.at(), &*text, AtFlags::empty());
+                let _ = unlinkat(dir.at(), &*text, AtFlags::empty());
                 Err(cause)
             }
         }
@@ -109,12 +110,12 @@ impl LivenessFifo {
         // Both are explicit: a child between fork and exec has a copy of the descriptor, and closing
         // ours would neither free the lock nor hang up before that child reaches its exec.
         let _ = flock(&self.file, FlockOperation::Unlock);
-        self.nudge();
+        self.wake_watchers();
     }
 
-    /// Notifies its watchers to look again.
-    pub(super) fn nudge(&self) {
-        nudge(self.file.as_fd());
+    /// Wakes its watchers, so that they read the queue again.
+    pub(super) fn wake_watchers(&self) {
+        wake_watchers(self.file.as_fd());
     }
 }
 
@@ -141,20 +142,20 @@ pub(super) enum Probe {
 
 /// Checks whether a claim lives. The reading end is open before the lock is tried, so that a later end
 /// is noticed as a hang-up.
-pub(super) fn probe(room: &ResourceDir, name: &PulseName) -> Result<Probe, Failure> {
+pub(super) fn probe(dir: &ResourceDir, name: &FifoName) -> Result<Probe, Failure> {
     let (text, revoked) = (name.text(), name.revoked());
-    // A claim may be renamed between the two looks, but only in this direction.
+    // A claim may be renamed between the two attempts, but only in this direction.
     for text in [text, revoked] {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-        let file = match openat(room.at(), &*text, flags, Mode::empty()) {
+        let file = match openat(dir.at(), &*text, flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT) => continue,
-            Err(cause) => return Err(cannot("open", &room.path_to(&text), cause)),
+            Err(cause) => return Err(cannot("open", &dir.path_to(&text), cause)),
         };
         return match flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => Ok(Probe::Gone),
             Err(Errno::AGAIN) => Ok(Probe::Alive(file)),
-            Err(cause) => Err(cannot("try the lock of", &room.path_to(&text), cause)),
+            Err(cause) => Err(cannot("try the lock of", &dir.path_to(&text), cause)),
         };
     }
     Ok(Probe::Gone)
@@ -166,24 +167,24 @@ pub(super) fn has_ended(file: BorrowedFd<'_>) -> bool {
 }
 
 /// Notifies the process of a claim that it was broken: its FIFO loses its name, and the process is woken.
-pub(super) fn revoke(room: &ResourceDir, name: &PulseName) -> Result<(), Failure> {
+pub(super) fn revoke(dir: &ResourceDir, name: &FifoName) -> Result<(), Failure> {
     let (text, revoked) = (name.text(), name.revoked());
-    match renameat(room.at(), &*text, room.at(), &*revoked) {
+    match renameat(dir.at(), &*text, dir.at(), &*revoked) {
         // Another process has broken it before.
         Ok(()) | Err(Errno::NOENT) => {}
-        Err(cause) => return Err(cannot("break", &room.path_to(&text), cause)),
+        Err(cause) => return Err(cannot("break", &dir.path_to(&text), cause)),
     }
-    wake(room, &revoked);
+    wake(dir, &revoked);
     Ok(())
 }
 
-/// Removes the remains of a claim, and wakes its process, if there is one.
-pub(super) fn bury(room: &ResourceDir, name: &PulseName) -> Result<(), Failure> {
+/// Removes the FIFO of a claim, and wakes its process, if there is one.
+pub(super) fn remove_and_wake(dir: &ResourceDir, name: &FifoName) -> Result<(), Failure> {
     for text in [name.text(), name.revoked()] {
-        wake(room, &text);
-        match unlinkat(room.at(), &*text, AtFlags::empty()) {
+        wake(dir, &text);
+        match unlinkat(dir.at(), &*text, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(cause) => return Err(cannot("remove", &room.path_to(&text), cause)),
+            Err(cause) => return Err(cannot("remove", &dir.path_to(&text), cause)),
         }
     }
     Ok(())
@@ -191,33 +192,33 @@ pub(super) fn bury(room: &ResourceDir, name: &PulseName) -> Result<(), Failure> 
 
 /// Returns all signs of life in a resource directory, in the order of the queue, dead or alive; at most
 /// `MAX_FILES`.
-pub(super) fn all(room: &ResourceDir) -> Result<Vec<PulseName>, Failure> {
-    let failed = |cause| cannot("list", room.path(), cause);
+pub(super) fn all(dir: &ResourceDir) -> Result<Vec<FifoName>, Failure> {
+    let failed = |cause| cannot("list", dir.path(), cause);
     let mut found = Vec::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = openat(room.at(), ".", flags, Mode::empty()).map_err(failed)?;
+    let directory = openat(dir.at(), ".", flags, Mode::empty()).map_err(failed)?;
     for entry in Dir::new(directory).map_err(failed)?.take(MAX_FILES) {
         let entry = entry.map_err(failed)?;
-        found.extend(entry.file_name().to_str().ok().and_then(PulseName::parse));
+        found.extend(entry.file_name().to_str().ok().and_then(FifoName::parse));
     }
     found.sort_by_key(|name| name.place);
     found.dedup_by_key(|name| name.place);
     Ok(found)
 }
 
-fn make_fifo(root: &Root, room: &ResourceDir, text: &str) -> Result<(), Failure> {
-    let path = room.path_to(text);
+fn make_fifo(root: &Root, dir: &ResourceDir, text: &str) -> Result<(), Failure> {
+    let path = dir.path_to(text);
     for _ in 0..2 {
-        match mknodat(room.at(), text, FileType::Fifo, root.file_mode(), 0) {
+        match mknodat(dir.at(), text, FileType::Fifo, root.file_mode(), 0) {
             Ok(()) => return Ok(()),
             // Left by an earlier attempt of the same claim that could not clean up.
             Err(Errno::EXIST) => {
-                let removed = unlinkat(room.at(), text, AtFlags::empty());
+                let removed = unlinkat(dir.at(), text, AtFlags::empty());
                 removed.map_err(|cause| cannot("remove", &path, cause))?;
             }
             Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                 return Err(unsupported(
-                    room.path(),
+                    dir.path(),
                     "lies on a file system without FIFOs, which the file store needs to wake waiters: \
                      name a directory on an ordinary local file system",
                 ));
@@ -228,11 +229,11 @@ fn make_fifo(root: &Root, room: &ResourceDir, text: &str) -> Result<(), Failure>
     Err(foreign(&path, "appears again and again: another program creates it"))
 }
 
-fn open_and_lock(root: &Root, room: &ResourceDir, text: &str) -> Result<(Identity, OwnedFd), Failure> {
-    let path = room.path_to(text);
+fn open_and_lock(root: &Root, dir: &ResourceDir, text: &str) -> Result<(Identity, OwnedFd), Failure> {
+    let path = dir.path_to(text);
     let failed = |cause| cannot("open and lock", &path, cause);
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let file = openat(room.at(), text, flags, Mode::empty()).map_err(failed)?;
+    let file = openat(dir.at(), text, flags, Mode::empty()).map_err(failed)?;
     let found = fstat(&file).map_err(failed)?;
     // In a shared store another user may have put a link to some file in its place. Its mode is
     // not ours to set.
@@ -252,16 +253,16 @@ fn open_and_lock(root: &Root, room: &ResourceDir, text: &str) -> Result<(Identit
     Err(failed(Errno::AGAIN))
 }
 
-fn wake(room: &ResourceDir, text: &str) {
+fn wake(dir: &ResourceDir, text: &str) {
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
     // Without a reader no process needs to be woken: the process of the claim always has it open for
     // reading.
-    if let Ok(file) = openat(room.at(), text, flags, Mode::empty()) {
-        nudge(file.as_fd());
+    if let Ok(file) = openat(dir.at(), text, flags, Mode::empty()) {
+        wake_watchers(file.as_fd());
     }
 }
 
-fn nudge(file: BorrowedFd<'_>) {
+fn wake_watchers(file: BorrowedFd<'_>) {
     // A full FIFO has woken every watcher already.
     let _ = rustix::io::write(file, b"!");
 }
@@ -279,32 +280,32 @@ mod tests {
 
     /// Another user of a shared store can put a link to any file in the place of a FIFO.
     #[test]
-    fn the_mode_of_what_is_no_fifo_stays_as_it_is() {
+    fn mode_of_a_file_that_is_no_fifo_is_unchanged() {
         use std::os::unix::fs::PermissionsExt;
         let base = tempfile::tempdir().unwrap();
         let config = super::super::FileConfig::new(base.path().join("store")).mode(0o666).unwrap();
         let root = Root::open(config).unwrap();
         let limit = super::super::resource_dir::Limit::fixed(Duration::from_secs(60));
         let resource = leasehold_core::Resource::new("a").unwrap();
-        let (room, _latch) = ResourceDir::enter(&root, &resource, &limit).unwrap();
-        let (file, sign) = (base.path().join("secret"), room.path_to("claim-1"));
+        let (dir, _lock) = ResourceDir::lock_or_create(&root, &resource, &limit).unwrap();
+        let (file, sign) = (base.path().join("secret"), dir.path_to("claim-1"));
         std::fs::write(&file, "x").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::hard_link(&file, &sign).unwrap();
-        let refused = open_and_lock(&root, &room, "claim-1").unwrap_err();
+        let refused = open_and_lock(&root, &dir, "claim-1").unwrap_err();
         assert!(refused.detail().contains("not a FIFO"), "{refused}");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
-    fn a_name_reads_back_and_sorts_as_the_line() {
+    fn fifo_name_reads_back_and_sorts_in_queue_order() {
         let id = ClaimId::from_bytes([7; 16]);
-        let name = PulseName { place: 9, share: Share::permits(2, 5).unwrap(), id };
-        assert_eq!(PulseName::parse(&name.text()), Some(name));
-        assert_eq!(PulseName::parse(&name.revoked()), Some(name));
-        assert!(PulseName { place: 10, ..name }.text() > name.text());
+        let name = FifoName { place: 9, share: Share::permits(2, 5).unwrap(), id };
+        assert_eq!(FifoName::parse(&name.text()), Some(name));
+        assert_eq!(FifoName::parse(&name.revoked()), Some(name));
+        assert!(FifoName { place: 10, ..name }.text() > name.text());
         for bad in ["lock", "claim-", "claim-1-0-5-07", &(name.text() + "-x")] {
-            assert_eq!(PulseName::parse(bad), None, "{bad}");
+            assert_eq!(FifoName::parse(bad), None, "{bad}");
         }
     }
 }

@@ -30,14 +30,14 @@ use super::liveness_fifo::LivenessFifo;
 pub struct LivenessHandle(Weak<LivenessFifo>);
 
 impl LivenessHandle {
-    pub(super) fn of(pulse: &Arc<LivenessFifo>) -> LivenessHandle {
-        LivenessHandle(Arc::downgrade(pulse))
+    pub(super) fn of(fifo: &Arc<LivenessFifo>) -> LivenessHandle {
+        LivenessHandle(Arc::downgrade(fifo))
     }
 
     /// Returns a copy of the descriptor, which is closed by an `exec`; `None` if the claim has ended,
     /// or this process has no descriptor left.
     pub fn copy(&self) -> Option<OwnedFd> {
-        let pulse = self.0.upgrade()?;
-        pulse.as_fd().try_clone_to_owned().ok()
+        let fifo = self.0.upgrade()?;
+        fifo.as_fd().try_clone_to_owned().ok()
     }
 }

@@ -1,4 +1,4 @@
-//! The claims of this process: their signs of life, and their grants.
+//! The claims of this process: their liveness FIFOs, and their grants.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use super::liveness_fifo::LivenessFifo;
 
 /// All claims of one backend that hold or wait. Dropping it ends them all.
 #[derive(Debug, Default)]
-pub(super) struct OwnClaims(Mutex<HashMap<Key, LocalClaims>>);
+pub(super) struct LocalClaims(Mutex<HashMap<Key, LocalClaim>>);
 
 /// One claim of this process. Dropping it ends its sign of life.
 #[derive(Debug)]
-pub(super) struct LocalClaims {
-    pub(super) pulse: Arc<LivenessFifo>,
+pub(super) struct LocalClaim {
+    pub(super) fifo: Arc<LivenessFifo>,
     pub(super) held: Option<Held>,
     /// The task that notices when another process breaks it.
     watcher: Option<AbortHandle>,
@@ -36,9 +36,9 @@ fn key(claim: &Claim) -> Key {
     (claim.id, claim.resource.clone())
 }
 
-impl OwnClaims {
-    pub(super) fn pulse(&self, claim: &Claim) -> Option<Arc<LivenessFifo>> {
-        self.map().get(&key(claim)).map(|own| own.pulse.clone())
+impl LocalClaims {
+    pub(super) fn fifo(&self, claim: &Claim) -> Option<Arc<LivenessFifo>> {
+        self.map().get(&key(claim)).map(|own| own.fifo.clone())
     }
 
     pub(super) fn is_held(&self, claim: &Claim) -> bool {
@@ -54,18 +54,18 @@ impl OwnClaims {
     }
 
     /// Remembers a waiting claim.
-    pub(super) fn waits(&self, claim: &Claim, pulse: Arc<LivenessFifo>) {
+    pub(super) fn waits(&self, claim: &Claim, fifo: Arc<LivenessFifo>) {
         // Made only if there is none: dropping one that is not needed would end the sign of
         // life of the other.
-        self.map().entry(key(claim)).or_insert_with(|| LocalClaims { pulse, held: None, watcher: None });
+        self.map().entry(key(claim)).or_insert_with(|| LocalClaim { fifo, held: None, watcher: None });
     }
 
     /// Remembers a claim that was granted.
-    pub(super) fn holds(&self, claim: &Claim, pulse: Arc<LivenessFifo>, fence: Fence) {
+    pub(super) fn holds(&self, claim: &Claim, fifo: Arc<LivenessFifo>, fence: Fence) {
         let (trigger, signal) = LossTrigger::new();
         // Changed in place: dropping the previous entry would end the sign of life that both share.
         let mut map = self.map();
-        let own = map.entry(key(claim)).or_insert_with(|| LocalClaims { pulse, held: None, watcher: None });
+        let own = map.entry(key(claim)).or_insert_with(|| LocalClaim { fifo, held: None, watcher: None });
         own.held = Some(Held { fence, signal, trigger });
     }
 
@@ -82,18 +82,18 @@ impl OwnClaims {
     }
 
     /// Forgets a claim. Dropping the returned value ends its sign of life.
-    pub(super) fn forget(&self, claim: &Claim) -> Option<LocalClaims> {
+    pub(super) fn forget(&self, claim: &Claim) -> Option<LocalClaim> {
         self.map().remove(&key(claim))
     }
 
     /// Forgets a claim that another process ended, and notifies its holder.
     ///
-    /// `pulse` is the sign of life that was found without its name: by now the claim may have been
+    /// `fifo` is the sign of life that was found without its name: by now the claim may have been
     /// released, and taken again, by its own process.
-    pub(super) fn lose(&self, claim: &Claim, pulse: &Arc<LivenessFifo>) {
+    pub(super) fn lose(&self, claim: &Claim, fifo: &Arc<LivenessFifo>) {
         let lost = {
             let mut map = self.map();
-            let is_same = map.get(&key(claim)).is_some_and(|own| Arc::ptr_eq(&own.pulse, pulse));
+            let is_same = map.get(&key(claim)).is_some_and(|own| Arc::ptr_eq(&own.fifo, fifo));
             if is_same { map.remove(&key(claim)) } else { None }
         };
         // Notified before the sign of life ends: the holder learns of it before the next one can hold.
@@ -102,15 +102,15 @@ impl OwnClaims {
         }
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<Key, LocalClaims>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<Key, LocalClaim>> {
         // Every change of the map is a single call.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for LocalClaims {
+impl Drop for LocalClaim {
     fn drop(&mut self) {
-        self.pulse.end();
+        self.fifo.end();
         if let Some(watcher) = &self.watcher {
             watcher.abort();
         }

@@ -43,7 +43,7 @@ impl Registers for FileBackend {
 
     async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
         let at = at.clone();
-        self.run(move |inner| look(&inner.root, &at)).await
+        self.run(move |inner| read_register(&inner.root, &at)).await
     }
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
@@ -62,16 +62,16 @@ impl Registers for FileBackend {
     }
 }
 
-fn look(root: &Root, at: &Resource) -> Result<Registered, Failure> {
+fn read_register(root: &Root, at: &Resource) -> Result<Registered, Failure> {
     match ResourceDir::find(root, at)? {
         None => Ok(nothing()),
-        Some(room) => look_in(&room, at),
+        Some(dir) => read_value(&dir, at),
     }
 }
 
-fn look_in(room: &ResourceDir, at: &Resource) -> Result<Registered, Failure> {
-    let path = room.path_to(VALUE);
-    let file = match read_file(room.at(), VALUE, MAX_BYTES + MAX_HEAD) {
+fn read_value(dir: &ResourceDir, at: &Resource) -> Result<Registered, Failure> {
+    let path = dir.path_to(VALUE);
+    let file = match read_file(dir.at(), VALUE, MAX_BYTES + MAX_HEAD) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(nothing()),
         Err(cause) => return Err(cannot("read", &path, cause)),
@@ -89,33 +89,33 @@ fn swap(inner: &Inner, at: &Resource, seen: &Stamp, value: Option<&[u8]>) -> Res
     let root = &inner.root;
     if value.is_none() && *seen == nothing().stamp {
         // Writing nothing over nothing creates nothing, not even a directory.
-        return Ok((look(root, at)?.stamp == *seen).then(|| seen.clone()));
+        return Ok((read_register(root, at)?.stamp == *seen).then(|| seen.clone()));
     }
-    let (room, latch) = ResourceDir::enter(root, at, &Limit::fixed(WRITE_WAIT))?;
-    if look_in(&room, at)?.stamp != *seen {
+    let (dir, lock) = ResourceDir::lock_or_create(root, at, &Limit::fixed(WRITE_WAIT))?;
+    if read_value(&dir, at)?.stamp != *seen {
         return Ok(None);
     }
     let written = match value {
         Some(value) => {
             let stamp = draw()?;
-            let replaced = room.replace_file(root, VALUE, &text(&stamp, at, value), Sync::Durable);
+            let replaced = dir.replace_file(root, VALUE, &text(&stamp, at, value), Sync::Durable);
             // If no value existed, the directory itself may be new.
             let is_first = *seen == nothing().stamp;
             let settled =
                 replaced.and_then(|()| if is_first { directory::sync(root.path()) } else { Ok(()) });
             settled.map(|()| Stamp::new(stamp))
         }
-        None => remove(&room).map(|()| nothing().stamp),
+        None => remove(&dir).map(|()| nothing().stamp),
     };
-    drop(latch);
+    drop(lock);
     // The name may lead to the new file although it is not on the disk yet.
     written.map(Some).map_err(|failure| with_effect(failure, Effect::Unknown))
 }
 
-fn remove(room: &ResourceDir) -> Result<(), Failure> {
-    match unlinkat(room.at(), VALUE, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => directory::sync(room.path()),
-        Err(cause) => Err(cannot("remove", &room.path_to(VALUE), cause)),
+fn remove(dir: &ResourceDir) -> Result<(), Failure> {
+    match unlinkat(dir.at(), VALUE, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => directory::sync(dir.path()),
+        Err(cause) => Err(cannot("remove", &dir.path_to(VALUE), cause)),
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_somebody_else_put_there_is_refused_and_left() {
+    async fn foreign_register_file_is_refused_and_left_unchanged() {
         let base = tempfile::tempdir().unwrap();
         let store = FileBackend::open(FileConfig::new(base.path())).unwrap();
         let at = Resource::new("a").unwrap();

@@ -15,15 +15,15 @@ use super::resource_dir::{ResourceDir, Sync, read_file};
 use super::store_dir::Root;
 
 /// Returns the number up to which fences are reserved; `None` if none was ever assigned.
-pub(super) fn read(room: &ResourceDir) -> Result<Option<u64>, Failure> {
-    let bytes = match read_file(room.at(), NAME, MAX_BYTES) {
+pub(super) fn read(dir: &ResourceDir) -> Result<Option<u64>, Failure> {
+    let bytes = match read_file(dir.at(), NAME, MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(Errno::NOENT) => return Ok(None),
-        Err(cause) => return Err(cannot("read", &room.path_to(NAME), cause)),
+        Err(cause) => return Err(cannot("read", &dir.path_to(NAME), cause)),
     };
     let ceiling = parse(&bytes).ok_or_else(|| {
         foreign(
-            &room.path_to(NAME),
+            &dir.path_to(NAME),
             "is damaged, so the next fence is not known: write a number above every fence that was ever \
              granted into it, twice, in twenty digits each, as in `leasehold-fence 1 00000000000000001000 \
              00000000000000001000`",
@@ -43,9 +43,9 @@ pub(super) fn beginning() -> u64 {
 
 /// Reserves the fences up to at least `needed`, and returns the new limit. One sync serves so many
 /// fences that its cost is negligible.
-pub(super) fn raise(root: &Root, room: &ResourceDir, needed: u64) -> Result<u64, Failure> {
+pub(super) fn raise(root: &Root, dir: &ResourceDir, needed: u64) -> Result<u64, Failure> {
     let ceiling = needed.saturating_add(AT_ONCE);
-    room.replace_file(root, NAME, text(ceiling).as_bytes(), Sync::Durable)?;
+    dir.replace_file(root, NAME, text(ceiling).as_bytes(), Sync::Durable)?;
     // The resource directory itself may be as new as the file.
     directory::sync(root.path())?;
     Ok(ceiling)

@@ -70,22 +70,22 @@ impl ResourceDir {
     }
 
     /// Returns the directory of a resource and its short lock; creates them if they do not exist.
-    pub(super) fn enter(
+    pub(super) fn lock_or_create(
         root: &Root,
         resource: &Resource,
         limit: &Limit,
-    ) -> Result<(ResourceDir, Latch), Failure> {
+    ) -> Result<(ResourceDir, DirLock), Failure> {
         for _ in 0..MAX_REOPEN {
-            let room = match ResourceDir::find(root, resource)? {
-                Some(room) => room,
+            let dir = match ResourceDir::find(root, resource)? {
+                Some(dir) => dir,
                 None => {
                     ResourceDir::make(root, resource)?;
                     continue;
                 }
             };
-            if let Some(latch) = room.latch(root, limit, OFlags::CREATE)? {
-                room.compare_name(root, resource)?;
-                return Ok((room, latch));
+            if let Some(lock) = dir.lock(root, limit, OFlags::CREATE)? {
+                dir.compare_name(root, resource)?;
+                return Ok((dir, lock));
             }
         }
         Err(Failure::unavailable(format!(
@@ -95,15 +95,15 @@ impl ResourceDir {
     }
 
     /// Returns the directory of a resource and its short lock; `None` if the directory does not exist.
-    pub(super) fn reenter(
+    pub(super) fn lock_existing(
         root: &Root,
         resource: &Resource,
         limit: &Limit,
-    ) -> Result<Option<(ResourceDir, Latch)>, Failure> {
+    ) -> Result<Option<(ResourceDir, DirLock)>, Failure> {
         for _ in 0..MAX_REOPEN {
-            let Some(room) = ResourceDir::find(root, resource)? else { return Ok(None) };
-            if let Some(latch) = room.latch(root, limit, OFlags::empty())? {
-                return Ok(Some((room, latch)));
+            let Some(dir) = ResourceDir::find(root, resource)? else { return Ok(None) };
+            if let Some(lock) = dir.lock(root, limit, OFlags::empty())? {
+                return Ok(Some((dir, lock)));
             }
         }
         Ok(None)
@@ -180,7 +180,7 @@ impl ResourceDir {
     }
 
     /// Takes the short lock; `None` if the directory was removed meanwhile.
-    fn latch(&self, root: &Root, limit: &Limit, create: OFlags) -> Result<Option<Latch>, Failure> {
+    fn lock(&self, root: &Root, limit: &Limit, create: OFlags) -> Result<Option<DirLock>, Failure> {
         let path = self.path_to(LOCK);
         for _ in 0..MAX_REOPEN {
             let file = match self.open_file(root, LOCK, OFlags::RDWR | create) {
@@ -191,13 +191,13 @@ impl ResourceDir {
                 Err(cause) => return Err(cannot("open", &path, cause)),
             };
             lock_in_time(&file, &path, limit)?;
-            let latch = Latch(file);
-            let stat = fstat(&latch.0).map_err(|cause| cannot("look at", &path, cause))?;
+            let lock = DirLock(file);
+            let stat = fstat(&lock.0).map_err(|cause| cannot("look at", &path, cause))?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 return Err(foreign(&path, "is not an ordinary file: remove it"));
             }
             match statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(named) if Identity::of(&named) == Identity::of(&stat) => return Ok(Some(latch)),
+                Ok(named) if Identity::of(&named) == Identity::of(&stat) => return Ok(Some(lock)),
                 // The file, or the whole directory, was replaced during the wait: this lock is one that
                 // no other process uses.
                 Ok(_) if self.is_in_place() => {}
@@ -249,9 +249,9 @@ impl ResourceDir {
 
 /// The short lock of a resource directory. Held for one change only, never over a wait.
 #[derive(Debug)]
-pub(super) struct Latch(OwnedFd);
+pub(super) struct DirLock(OwnedFd);
 
-impl Drop for Latch {
+impl Drop for DirLock {
     fn drop(&mut self) {
         // Explicit: a child between fork and exec has a copy of the descriptor, and closing ours would
         // not free the lock before that child reaches its exec.

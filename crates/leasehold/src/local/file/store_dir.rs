@@ -43,12 +43,12 @@ impl Root {
         root.is_open_to_all = found.mode() & 0o002 != 0;
         let system =
             FileSystem::of(&root.path).map_err(|cause| cannot("look at", &root.path, errno(&cause)))?;
-        root.settle_on(system)?;
+        root.set_medium(system)?;
         Ok(root)
     }
 
     /// Refuses a network file system, or takes it into account.
-    fn settle_on(&mut self, system: FileSystem) -> Result<(), Failure> {
+    fn set_medium(&mut self, system: FileSystem) -> Result<(), Failure> {
         let system = match system {
             FileSystem::Local => return Ok(()),
             FileSystem::Fleeting => {
@@ -68,7 +68,7 @@ impl Root {
             ));
         }
         self.medium = Medium::Network;
-        self.claim_for_this_machine()
+        self.bind_to_this_machine()
     }
 
     /// Makes the directory again, if it was removed.
@@ -112,7 +112,7 @@ impl Root {
 
     /// Reserves a store on a network file system for the first machine that uses it. The kernel's locks on
     /// FIFOs do not reach other machines there: each machine would see the claims of the other as dead.
-    fn claim_for_this_machine(&self) -> Result<(), Failure> {
+    fn bind_to_this_machine(&self) -> Result<(), Failure> {
         let path = self.path.join("machine");
         let id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
         let node = rustix::system::uname();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_made_with_its_parents_for_this_user_alone() {
+    fn store_dir_is_created_with_parents_and_private_mode() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("a/b");
         open(&path).unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_anybody_could_have_put_there_is_refused() {
+    fn store_dir_another_user_could_have_made_is_refused() {
         let base = tempfile::tempdir().unwrap();
         let (own, link) = (base.path().join("own"), base.path().join("link"));
         open(&own).unwrap();
@@ -242,17 +242,17 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let mut root = open(base.path()).unwrap();
         assert_ne!(root.medium(), Medium::Network, "the temporary directory is local");
-        let refused = root.settle_on(NFS).unwrap_err();
+        let refused = root.set_medium(NFS).unwrap_err();
         assert_eq!(refused.kind, FailureKind::Unsupported);
         assert!(
             refused.detail().contains("(NFS)") && refused.detail().contains("network=force"),
             "{refused}"
         );
         let mut forced = Root::open(FileConfig::new(base.path()).network(Network::Force)).unwrap();
-        forced.settle_on(NFS).unwrap();
-        forced.settle_on(NFS).unwrap();
+        forced.set_medium(NFS).unwrap();
+        forced.set_medium(NFS).unwrap();
         assert_eq!(forced.medium(), Medium::Network);
         fs::write(base.path().join("machine"), "other\n").unwrap();
-        assert_eq!(forced.settle_on(NFS).unwrap_err().kind, FailureKind::Unsupported);
+        assert_eq!(forced.set_medium(NFS).unwrap_err().kind, FailureKind::Unsupported);
     }
 }

@@ -1,4 +1,4 @@
-//! The steps under the short lock of a resource directory: one look at the queue, one change of it.
+//! The steps under the short lock of a resource directory: one read of the queue, one change of it.
 //!
 //! Ground rules: nothing here waits for another claim. Every function opens the ledger, decides by its
 //! rule, and writes it at most once. Before a claim gets the answer to wait, the claims that it will
@@ -12,21 +12,21 @@ use leasehold_core::{Claim, Effect, Entry, Failure, FailureKind, MAX_LINE, Patie
 use super::Inner;
 use super::failure::with_effect;
 use super::ledger_file::{LedgerFile, ask};
-use super::liveness_fifo::{self, LivenessFifo, Probe, PulseName, probe};
-use super::resource_dir::{Latch, Limit, ResourceDir};
+use super::liveness_fifo::{self, FifoName, LivenessFifo, Probe, probe};
+use super::resource_dir::{DirLock, Limit, ResourceDir};
 use super::watch::Watch;
 
-/// The result of one look at the queue.
+/// The result of one attempt to get a claim granted.
 #[derive(Debug)]
-pub(super) enum Look {
-    /// The claim holds; [`OwnClaims`](super::local_claims::OwnClaims) knows more.
+pub(super) enum Attempt {
+    /// The claim holds; [`LocalClaims`](super::local_claims::LocalClaims) has its grant.
     Granted,
     /// The claim does not hold.
     Busy {
         ahead: u32,
         /// The claims whose end may change that.
         watches: Vec<Watch>,
-        /// `true` if there are more than can be watched, so that it has to look again after a while.
+        /// `true` if there are more than can be watched, so that it has to check again after a while.
         is_partial: bool,
     },
 }
@@ -39,7 +39,7 @@ pub(super) enum Break {
     /// It was removed.
     Done,
     /// Its process was notified; this is its FIFO.
-    Told(Watch),
+    Notified(Watch),
 }
 
 /// Contends once. With patience at its end, nothing but a grant is left behind. `last` says whether
@@ -49,19 +49,21 @@ pub(super) fn contend(
     claim: &Claim,
     patience: &Patience,
     last: bool,
-) -> Result<Look, Failure> {
-    let own = inner.own.pulse(claim);
+) -> Result<Attempt, Failure> {
+    let own = inner.claims.fifo(claim);
     let effect = if own.is_some() { Effect::Unknown } else { Effect::None };
-    let visit = Transaction::begin(inner, claim, &Limit::of(patience));
-    let looked = visit.and_then(|mut visit| visit.contend(own, last).map(|look| (look, visit.woken.take())));
-    match looked {
+    let transaction = Transaction::begin(inner, claim, &Limit::of(patience));
+    let outcome = transaction.and_then(|mut transaction| {
+        transaction.contend(own, last).map(|attempt| (attempt, transaction.woken.take()))
+    });
+    match outcome {
         // The short lock is free again: the woken claims need it.
-        Ok((look, woken)) => {
-            woken.inspect(|pulse| pulse.nudge());
-            Ok(look)
+        Ok((attempt, woken)) => {
+            woken.inspect(|fifo| fifo.wake_watchers());
+            Ok(attempt)
         }
-        // A place without its sign of life is worth nothing.
-        Err(failure) if last && !inner.own.is_held(claim) => {
+        // A place whose FIFO is missing counts as dead.
+        Err(failure) if last && !inner.claims.is_held(claim) => {
             abandon(inner, claim);
             Err(with_effect(failure, Effect::None))
         }
@@ -71,25 +73,25 @@ pub(super) fn contend(
 
 /// Ends a claim of this process. Returns `true` if it existed until now.
 pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
-    let Some(own) = inner.own.forget(claim) else { return Ok(false) };
-    let was_there = own.pulse.remove();
+    let Some(own) = inner.claims.forget(claim) else { return Ok(false) };
+    let was_there = own.fifo.remove();
     // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it dead.
-    if let Ok(Some((room, latch))) =
-        ResourceDir::reenter(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
+    if let Ok(Some((dir, lock))) =
+        ResourceDir::lock_existing(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
     {
-        let written = LedgerFile::open(&inner.root, &room).and_then(|mut book| {
-            match book.position(claim.id).map(|index| book.entries()[index].clone()) {
+        let written = LedgerFile::open(&inner.root, &dir).and_then(|mut ledger| {
+            match ledger.position(claim.id).map(|index| ledger.entries()[index].clone()) {
                 // Another process was about to break it, and renamed the FIFO that we did not find.
-                Some(entry) if !was_there => book.bury(&room, &entry)?,
-                _ => drop(book.remove(claim.id)),
+                Some(entry) if !was_there => ledger.remove_with_fifo(&dir, &entry)?,
+                _ => drop(ledger.remove(claim.id)),
             }
-            book.save(&inner.root, &room)
+            ledger.save(&inner.root, &dir)
         });
         if let Err(failure) = written {
             tracing::debug!(resource = %claim.resource, %failure, "a released claim stays in the ledger as a dead one");
         }
         // Claims that are woken by the end of the sign of life need the short lock.
-        drop(latch);
+        drop(lock);
     }
     drop(own);
     Ok(was_there)
@@ -98,26 +100,26 @@ pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
 /// Ends a claim that belongs to another process, or notifies that process to end it.
 pub(super) fn break_claim(inner: &Inner, claim: &Claim, by_force: Force) -> Result<Break, Failure> {
     let limit = Limit::fixed(RELEASE_WAIT);
-    let Some((room, latch)) = ResourceDir::reenter(&inner.root, &claim.resource, &limit)? else {
+    let Some((dir, lock)) = ResourceDir::lock_existing(&inner.root, &claim.resource, &limit)? else {
         return Ok(Break::Gone);
     };
-    let mut book = LedgerFile::open(&inner.root, &room)?;
-    let Some(index) = book.position(claim.id) else {
+    let mut ledger = LedgerFile::open(&inner.root, &dir)?;
+    let Some(index) = ledger.position(claim.id) else {
         return Ok(Break::Gone);
     };
-    let entry = book.entries()[index].clone();
-    let outcome = match probe(&room, &book.name_of(&entry))? {
+    let entry = ledger.entries()[index].clone();
+    let outcome = match probe(&dir, &ledger.name_of(&entry))? {
         Probe::Alive(file) if entry.granted.is_some() && by_force == Force::No => {
-            liveness_fifo::revoke(&room, &book.name_of(&entry))?;
-            return Ok(Break::Told(Watch::new(file)));
+            liveness_fifo::revoke(&dir, &ledger.name_of(&entry))?;
+            return Ok(Break::Notified(Watch::new(file)));
         }
         // A waiting claim holds nothing, so it can be removed at once.
         Probe::Alive(_) => Break::Done,
         Probe::Gone => Break::Gone,
     };
-    book.bury(&room, &entry)?;
-    book.save(&inner.root, &room)?;
-    drop(latch);
+    ledger.remove_with_fifo(&dir, &entry)?;
+    ledger.save(&inner.root, &dir)?;
+    drop(lock);
     Ok(outcome)
 }
 
@@ -130,63 +132,63 @@ pub(super) enum Force {
 
 /// Gives up a place without the ledger.
 fn abandon(inner: &Inner, claim: &Claim) {
-    if let Some(own) = inner.own.forget(claim) {
-        own.pulse.remove();
+    if let Some(own) = inner.claims.forget(claim) {
+        own.fifo.remove();
     }
 }
 
-/// One change or look in a resource directory, under its short lock.
+/// One change or read of a resource directory, under its short lock.
 struct Transaction<'a> {
     inner: &'a Inner,
     claim: &'a Claim,
-    room: ResourceDir,
-    book: LedgerFile,
-    /// The claim whose watchers are to look again.
+    dir: ResourceDir,
+    ledger: LedgerFile,
+    /// The FIFO of the claim whose watchers have to check the queue again.
     woken: Option<Arc<LivenessFifo>>,
     // The last field, so that it is released last.
-    _latch: Latch,
+    _lock: DirLock,
 }
 
 impl<'a> Transaction<'a> {
     fn begin(inner: &'a Inner, claim: &'a Claim, limit: &Limit) -> Result<Self, Failure> {
-        let (room, latch) = ResourceDir::enter(&inner.root, &claim.resource, limit)?;
-        let book = LedgerFile::open(&inner.root, &room)?;
-        Ok(Transaction { inner, claim, room, book, woken: None, _latch: latch })
+        let (dir, lock) = ResourceDir::lock_or_create(&inner.root, &claim.resource, limit)?;
+        let ledger = LedgerFile::open(&inner.root, &dir)?;
+        Ok(Transaction { inner, claim, dir, ledger, woken: None, _lock: lock })
     }
 
-    fn contend(&mut self, own: Option<Arc<LivenessFifo>>, last: bool) -> Result<Look, Failure> {
+    fn contend(&mut self, own: Option<Arc<LivenessFifo>>, last: bool) -> Result<Attempt, Failure> {
         let own = self.check_own(own)?;
         if own.is_none() {
-            self.refuse_twin()?;
+            self.refuse_duplicate()?;
         }
-        let (verdict, watches, is_partial) = if last { self.ask_once()? } else { self.ask_in_line()? };
+        let (verdict, watches, is_partial) = if last { self.try_once()? } else { self.join_queue()? };
         match verdict {
             Verdict::Granted(fence) => {
-                let pulse = self.settle(own)?;
+                let fifo = self.save_with_fifo(own)?;
                 if self.successor_shares() {
-                    self.woken = Some(pulse.clone());
+                    self.woken = Some(fifo.clone());
                 }
-                self.inner.own.holds(self.claim, pulse, fence);
-                Ok(Look::Granted)
+                self.inner.claims.holds(self.claim, fifo, fence);
+                Ok(Attempt::Granted)
             }
             Verdict::Busy { ahead, .. } if last => {
-                if let Some(pulse) = own {
-                    pulse.remove();
+                if let Some(fifo) = own {
+                    fifo.remove();
                 }
-                self.book.save(&self.inner.root, &self.room)?;
-                self.inner.own.forget(self.claim);
-                Ok(Look::Busy { ahead, watches: Vec::new(), is_partial })
+                self.ledger.save(&self.inner.root, &self.dir)?;
+                self.inner.claims.forget(self.claim);
+                Ok(Attempt::Busy { ahead, watches: Vec::new(), is_partial })
             }
             Verdict::Busy { ahead, .. } => {
-                let pulse = self.settle(own)?;
-                self.inner.own.waits(self.claim, pulse.clone());
+                let fifo = self.save_with_fifo(own)?;
+                self.inner.claims.waits(self.claim, fifo.clone());
                 let mut watches = watches;
-                watches.push(Watch::own(pulse));
-                Ok(Look::Busy { ahead, watches, is_partial })
+                watches.push(Watch::own(fifo));
+                Ok(Attempt::Busy { ahead, watches, is_partial })
             }
             Verdict::Full => {
                 // Claims found dead on the way are removed; the next one need not find them again.
-                self.book.save(&self.inner.root, &self.room)?;
+                self.ledger.save(&self.inner.root, &self.dir)?;
                 Err(Failure::unavailable(format!(
                     "{MAX_LINE} claims are queued for {} already: try again later",
                     self.claim.resource
@@ -197,13 +199,13 @@ impl<'a> Transaction<'a> {
 
     /// Checks an earlier place of this claim, and returns what still counts.
     fn check_own(&self, own: Option<Arc<LivenessFifo>>) -> Result<Option<Arc<LivenessFifo>>, Failure> {
-        let Some(pulse) = own else { return Ok(None) };
-        if pulse.is_in_place()? && self.book.position(self.claim.id).is_some() {
-            return Ok(Some(pulse));
+        let Some(fifo) = own else { return Ok(None) };
+        if fifo.is_in_place()? && self.ledger.position(self.claim.id).is_some() {
+            return Ok(Some(fifo));
         }
-        pulse.remove();
-        self.inner.own.lose(self.claim, &pulse);
-        if pulse.room != self.room.identity {
+        fifo.remove();
+        self.inner.claims.lose(self.claim, &fifo);
+        if fifo.dir != self.dir.identity {
             // The store was removed and made again. A holder has lost; a waiter is queued anew.
             return Ok(None);
         }
@@ -215,11 +217,11 @@ impl<'a> Transaction<'a> {
     }
 
     /// Refuses the same claim, alive in another process or another handle: it is not ours to take over.
-    fn refuse_twin(&mut self) -> Result<(), Failure> {
-        let Some(index) = self.book.position(self.claim.id) else { return Ok(()) };
-        let entry = self.book.entries()[index].clone();
-        match probe(&self.room, &self.book.name_of(&entry))? {
-            Probe::Gone => self.book.bury(&self.room, &entry),
+    fn refuse_duplicate(&mut self) -> Result<(), Failure> {
+        let Some(index) = self.ledger.position(self.claim.id) else { return Ok(()) };
+        let entry = self.ledger.entries()[index].clone();
+        match probe(&self.dir, &self.ledger.name_of(&entry))? {
+            Probe::Gone => self.ledger.remove_with_fifo(&self.dir, &entry),
             Probe::Alive(_) => Err(Failure::new(
                 FailureKind::Invalid,
                 Effect::None,
@@ -232,13 +234,13 @@ impl<'a> Transaction<'a> {
     }
 
     /// Enters the queue, and finds the claims to watch. Claims found dead on the way are removed.
-    fn ask_in_line(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
+    fn join_queue(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
         let Claim { id, share, note, .. } = self.claim;
         for _ in 0..=MAX_LINE {
-            let verdict = self.book.contend(&ask(*id, *share, note.clone(), true));
+            let verdict = self.ledger.contend(&ask(*id, *share, note.clone(), true));
             let Verdict::Busy { .. } = verdict else { return Ok((verdict, Vec::new(), false)) };
-            let index = self.book.position(*id).unwrap_or_default();
-            let (from, is_partial) = watched(self.book.entries(), index);
+            let index = self.ledger.position(*id).unwrap_or_default();
+            let (from, is_partial) = watched(self.ledger.entries(), index);
             let (watches, found_dead) = self.probe_each(from, index)?;
             if !found_dead {
                 return Ok((verdict, watches, is_partial));
@@ -247,26 +249,26 @@ impl<'a> Transaction<'a> {
         Err(Failure::unavailable(format!("the queue for {} changes all the time", self.claim.resource)))
     }
 
-    /// Asks once, and leaves no place. Checks all claims ahead, since no second look follows.
-    fn ask_once(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
+    /// Tries once, and leaves no place. Checks all claims ahead, since no second attempt follows.
+    fn try_once(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
         let Claim { id, share, note, .. } = self.claim;
-        let ahead = self.book.position(*id).unwrap_or(self.book.entries().len());
+        let ahead = self.ledger.position(*id).unwrap_or(self.ledger.entries().len());
         self.probe_each(0, ahead)?;
-        Ok((self.book.contend(&ask(*id, *share, note.clone(), false)), Vec::new(), false))
+        Ok((self.ledger.contend(&ask(*id, *share, note.clone(), false)), Vec::new(), false))
     }
 
     /// Opens the FIFOs of a part of the queue, and removes the dead claims.
     fn probe_each(&mut self, from: usize, to: usize) -> Result<(Vec<Watch>, bool), Failure> {
-        let part: Vec<Entry> = self.book.entries()[from..to].to_vec();
+        let part: Vec<Entry> = self.ledger.entries()[from..to].to_vec();
         let mut watches = Vec::new();
         let mut found_dead = false;
         for entry in part {
-            match probe(&self.room, &self.book.name_of(&entry))? {
+            match probe(&self.dir, &self.ledger.name_of(&entry))? {
                 // One descriptor at a time is enough for a claim that will not wait.
                 Probe::Alive(file) if to - from <= WATCH_MAX => watches.push(Watch::new(file)),
                 Probe::Alive(_) => {}
                 Probe::Gone => {
-                    self.book.bury(&self.room, &entry)?;
+                    self.ledger.remove_with_fifo(&self.dir, &entry)?;
                     found_dead = true;
                 }
             }
@@ -274,28 +276,28 @@ impl<'a> Transaction<'a> {
         Ok((watches, found_dead))
     }
 
-    /// Makes the sign of life if there is none, and writes the ledger.
-    fn settle(&mut self, own: Option<Arc<LivenessFifo>>) -> Result<Arc<LivenessFifo>, Failure> {
-        let Transaction { inner, room, book, .. } = self;
-        if let Some(pulse) = own {
-            book.save(&inner.root, room)?;
-            return Ok(pulse);
+    /// Makes the FIFO if there is none, and writes the ledger.
+    fn save_with_fifo(&mut self, own: Option<Arc<LivenessFifo>>) -> Result<Arc<LivenessFifo>, Failure> {
+        let Transaction { inner, dir, ledger, .. } = self;
+        if let Some(fifo) = own {
+            ledger.save(&inner.root, dir)?;
+            return Ok(fifo);
         }
-        let index = book.position(self.claim.id).unwrap_or_default();
-        let name: PulseName = book.name_of(&book.entries()[index]);
-        let pulse = LivenessFifo::make(&inner.root, room, &name)?;
-        if let Err(failure) = book.save(&inner.root, room) {
-            pulse.remove();
+        let index = ledger.position(self.claim.id).unwrap_or_default();
+        let name: FifoName = ledger.name_of(&ledger.entries()[index]);
+        let fifo = LivenessFifo::make(&inner.root, dir, &name)?;
+        if let Err(failure) = ledger.save(&inner.root, dir) {
+            fifo.remove();
             return Err(failure);
         }
-        Ok(Arc::new(pulse))
+        Ok(Arc::new(fifo))
     }
 
     /// Returns `true` if the next in the queue may hold at the same time, or has to watch others than
     /// this claim alone.
     fn successor_shares(&self) -> bool {
-        let entries = self.book.entries();
-        let next = self.book.position(self.claim.id).and_then(|index| entries.get(index + 1));
+        let entries = self.ledger.entries();
+        let next = self.ledger.position(self.claim.id).and_then(|index| entries.get(index + 1));
         next.is_some_and(|entry| entry.granted.is_none() && !entry.share.is_exclusive())
     }
 }
@@ -313,7 +315,7 @@ fn watched(entries: &[Entry], index: usize) -> (usize, bool) {
     (index.saturating_sub(WATCH_MAX), index > WATCH_MAX)
 }
 
-/// The most FIFOs that one waiter has open; beyond that it looks again after a while.
+/// The most FIFOs that one waiter has open; beyond that it reads the queue again after a while.
 pub(super) const WATCH_MAX: usize = 64;
 /// The time for which a release waits for the short lock before it leaves the ledger to others.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);

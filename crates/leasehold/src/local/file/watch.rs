@@ -1,7 +1,7 @@
 //! Waiting in the kernel for the end of other claims, and for the end of one's own.
 //!
 //! No thread is blocked and nothing is polled: the reading ends of FIFOs are registered with the
-//! reactor of the runtime. Every wake-up means only that the queue is worth another look.
+//! reactor of the runtime. Every wake-up means only that the queue has to be read again.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -18,7 +18,7 @@ use tokio::io::unix::AsyncFd;
 use super::Inner;
 use super::liveness_fifo::LivenessFifo;
 
-/// A watched FIFO, with the number of bytes in it at the look at the queue.
+/// A watched FIFO, with the number of bytes in it when the queue was read.
 #[derive(Debug)]
 pub(super) struct Watch {
     end: End,
@@ -29,7 +29,7 @@ pub(super) struct Watch {
 #[derive(Debug)]
 enum End {
     Other(OwnedFd),
-    LocalClaims(Arc<LivenessFifo>),
+    Own(Arc<LivenessFifo>),
 }
 
 impl Watch {
@@ -39,15 +39,15 @@ impl Watch {
     }
 
     /// Watches one's own FIFO, into which others write when they end the claim.
-    pub(super) fn own(pulse: Arc<LivenessFifo>) -> Watch {
-        Watch { seen: bytes_in(pulse.as_fd()), end: End::LocalClaims(pulse) }
+    pub(super) fn own(fifo: Arc<LivenessFifo>) -> Watch {
+        Watch { seen: bytes_in(fifo.as_fd()), end: End::Own(fifo) }
     }
 
-    /// Returns `true` if something happened since the look at the queue.
+    /// Returns `true` if something happened since the queue was read.
     fn has_changed(&self) -> bool {
         let mut ends = [PollFd::new(&self.end, PollFlags::IN)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // In doubt the queue is looked at.
+        // If the poll fails, the queue is read again.
         poll(&mut ends, Some(&now)).is_err()
             || ends[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
             || bytes_in(self.end.as_fd()) != self.seen
@@ -63,7 +63,7 @@ impl AsFd for End {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             End::Other(file) => file.as_fd(),
-            End::LocalClaims(pulse) => pulse.as_fd(),
+            End::Own(fifo) => fifo.as_fd(),
         }
     }
 }
@@ -119,8 +119,8 @@ pub(super) async fn end_of(watch: Watch, limit: Duration) -> Result<(), Failure>
 }
 
 /// Watches over a granted claim of this process, and ends it when another process breaks it.
-pub(super) async fn over(pulse: Arc<LivenessFifo>, inner: Weak<Inner>, claim: Claim) {
-    let Ok(watch) = register(Watch::own(pulse.clone())) else {
+pub(super) async fn over(fifo: Arc<LivenessFifo>, inner: Weak<Inner>, claim: Claim) {
+    let Ok(watch) = register(Watch::own(fifo.clone())) else {
         tracing::warn!(
             "a granted claim cannot be watched: if it is broken, only its next renewal will notice"
         );
@@ -132,8 +132,8 @@ pub(super) async fn over(pulse: Arc<LivenessFifo>, inner: Weak<Inner>, claim: Cl
             Err(_) => return,
         }
         let Some(inner) = inner.upgrade() else { return };
-        if let Ok(false) = pulse.is_in_place() {
-            return inner.own.lose(&claim, &pulse);
+        if let Ok(false) = fifo.is_in_place() {
+            return inner.claims.lose(&claim, &fifo);
         }
     }
 }

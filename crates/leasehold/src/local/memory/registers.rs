@@ -1,7 +1,7 @@
 //! Registers in the memory of the same store.
 //!
 //! Ground rules: every change is made under one mutex, which is never held across an await. A waiter
-//! listens before it looks.
+//! registers for changes before it reads.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,65 +18,65 @@ use super::MemoryBackend;
 
 /// All registers of one store.
 #[derive(Default)]
-pub(super) struct Slots {
-    slots: Mutex<Shelf>,
+pub(super) struct RegisterTable {
+    values: Mutex<Values>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct Shelf {
-    slots: HashMap<Resource, Slot>,
+struct Values {
+    entries: HashMap<Resource, StoredValue>,
     /// The stamp of the last write to any of them.
     last: u64,
     /// The number of registers after the last sweep.
     swept: usize,
 }
 
-struct Slot {
+struct StoredValue {
     value: Vec<u8>,
     stamp: u64,
     until: Moment,
 }
 
-impl Slots {
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+impl RegisterTable {
+    fn values(&self) -> MutexGuard<'_, Values> {
         // No invariant spans a panic: every change is one insertion or removal.
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shelf {
+impl Values {
     fn read(&mut self, at: &Resource, now: Moment) -> Registered {
-        if self.slots.get(at).is_some_and(|slot| slot.until <= now) {
-            self.slots.remove(at);
+        if self.entries.get(at).is_some_and(|stored| stored.until <= now) {
+            self.entries.remove(at);
         }
-        match self.slots.get(at) {
+        match self.entries.get(at) {
             None => Registered { value: None, stamp: stamp(0), left: None },
-            Some(slot) => Registered {
-                value: Some(slot.value.clone()),
-                stamp: stamp(slot.stamp),
-                left: (slot.until != Moment::NEVER).then(|| now.until(slot.until)),
+            Some(stored) => Registered {
+                value: Some(stored.value.clone()),
+                stamp: stamp(stored.stamp),
+                left: (stored.until != Moment::NEVER).then(|| now.until(stored.until)),
             },
         }
     }
 
     fn write(&mut self, at: &Resource, put: &Put, now: Moment) -> Stamp {
         let Some(value) = put.value.clone() else {
-            self.slots.remove(at);
+            self.entries.remove(at);
             return stamp(0);
         };
         self.last += 1;
         let until = put.keep.map_or(Moment::NEVER, |keep| now.after(keep));
-        self.slots.insert(at.clone(), Slot { value, stamp: self.last, until });
+        self.entries.insert(at.clone(), StoredValue { value, stamp: self.last, until });
         self.sweep(now);
         stamp(self.last)
     }
 
     /// Removes expired values, each time the number has doubled: constant work per write.
     fn sweep(&mut self, now: Moment) {
-        if self.slots.len() >= super::store::MIN_SWEEP.max(self.swept * 2) {
-            self.slots.retain(|_, slot| slot.until > now);
-            self.swept = self.slots.len();
+        if self.entries.len() >= super::store::MIN_SWEEP.max(self.swept * 2) {
+            self.entries.retain(|_, stored| stored.until > now);
+            self.swept = self.entries.len();
         }
     }
 }
@@ -88,15 +88,15 @@ impl Registers for MemoryBackend {
     }
 
     async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
-        Ok(self.registers.shelf().read(at, self.clock.now()))
+        Ok(self.registers.values().read(at, self.clock.now()))
     }
 
     async fn swap(&self, at: &Resource, seen: &Stamp, put: &Put) -> Result<Option<Stamp>, Failure> {
         self.promise().check(put)?;
         let written = {
-            let mut shelf = self.registers.shelf();
+            let mut values = self.registers.values();
             let now = self.clock.now();
-            (shelf.read(at, now).stamp == *seen).then(|| shelf.write(at, put, now))
+            (values.read(at, now).stamp == *seen).then(|| values.write(at, put, now))
         };
         if written.is_some() {
             self.registers.changed.notify_waiters();
@@ -106,8 +106,8 @@ impl Registers for MemoryBackend {
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
         loop {
-            let mut rung = std::pin::pin!(self.registers.changed.notified());
-            rung.as_mut().enable();
+            let mut woken = std::pin::pin!(self.registers.changed.notified());
+            woken.as_mut().enable();
             let patient = !patience.is_ended() && !self.polls();
             let found = self.read(at).await?;
             if !patient || found.stamp != *seen {
@@ -115,7 +115,7 @@ impl Registers for MemoryBackend {
             }
             let until = found.left.unwrap_or(Duration::MAX).min(patience.left());
             tokio::select! {
-                () = rung => {}
+                () = woken => {}
                 () = patience.ended() => {}
                 () = tokio::time::sleep(until.clamp(super::MIN_PAUSE, super::MAX_PAUSE)) => {}
             }

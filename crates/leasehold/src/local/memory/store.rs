@@ -1,7 +1,7 @@
-//! The ledgers of all resources, and the bells of sleeping calls.
+//! The ledgers of all resources, and the wake-ups of sleeping calls.
 //!
 //! Ground rules: no time of its own, and no waiting. Every change of a ledger ends in
-//! [`Store::settle`], so that no change forgets the bells, and no queue without claims is kept.
+//! [`Store::finish_change`], so that no change forgets the wake-ups, and no queue without claims is kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -12,95 +12,95 @@ use tokio::sync::Notify;
 
 use super::MemoryBackend;
 
-/// The key of a bell: a claim, or a resource for all that inspect it.
-pub(super) type At = (Resource, Option<ClaimId>);
+/// The key of a wake-up: a claim, or a resource for all calls that inspect it.
+pub(super) type WakeupKey = (Resource, Option<ClaimId>);
 
 /// The state behind the mutex.
 #[derive(Default)]
 pub(super) struct Store {
-    /// The resources that have claims, or had when they were last looked at.
-    pub(super) lines: BTreeMap<Resource, Ledger>,
+    /// The resources that have claims, or had when they were last used.
+    pub(super) ledgers: BTreeMap<Resource, Ledger>,
     /// The last fences of resources without claims.
     pub(super) idle: HashMap<Resource, Fence>,
     /// A fence above the last fence of every resource that is in neither map.
     floor: Fence,
     /// The sleeping calls: on a claim, or on any change of a resource.
-    pub(super) bells: HashMap<At, Arc<Notify>>,
+    pub(super) wakeups: HashMap<WakeupKey, Arc<Notify>>,
     /// The number of queues after the last sweep.
     swept: usize,
 }
 
 impl Store {
-    pub(super) fn line(&mut self, resource: &Resource, now: Moment) -> &mut Ledger {
-        if !self.lines.contains_key(resource) {
+    pub(super) fn ledger(&mut self, resource: &Resource, now: Moment) -> &mut Ledger {
+        if !self.ledgers.contains_key(resource) {
             self.sweep(now);
             let last = self.idle.remove(resource).unwrap_or(self.floor);
-            self.lines.insert(resource.clone(), Ledger::new(last));
+            self.ledgers.insert(resource.clone(), Ledger::new(last));
         }
-        self.lines.entry(resource.clone()).or_default()
+        self.ledgers.entry(resource.clone()).or_default()
     }
 
     /// Removes claims that were not released, each time the number of queues has doubled:
     /// constant work per new queue.
     fn sweep(&mut self, now: Moment) {
-        if self.lines.len() < MIN_SWEEP.max(self.swept * 2) {
+        if self.ledgers.len() < MIN_SWEEP.max(self.swept * 2) {
             return;
         }
-        let all: Vec<Resource> = self.lines.keys().cloned().collect();
+        let all: Vec<Resource> = self.ledgers.keys().cloned().collect();
         all.iter().for_each(|resource| self.expire(resource, now));
-        self.swept = self.lines.len();
+        self.swept = self.ledgers.len();
     }
 
     pub(super) fn entries(&self, resource: &Resource) -> &[Entry] {
-        self.lines.get(resource).map(Ledger::entries).unwrap_or_default()
+        self.ledgers.get(resource).map(Ledger::entries).unwrap_or_default()
     }
 
-    pub(super) fn bell(&mut self, at: &At) -> Arc<Notify> {
-        Arc::clone(self.bells.entry(at.clone()).or_default())
+    pub(super) fn wakeup(&mut self, at: &WakeupKey) -> Arc<Notify> {
+        Arc::clone(self.wakeups.entry(at.clone()).or_default())
     }
 
-    /// Removes a bell that no call sleeps at any more. Returns `false` if one does.
-    pub(super) fn take_down(&mut self, at: &At) -> bool {
-        let is_unused = self.bells.get(at).is_none_or(|bell| Arc::strong_count(bell) == 1);
+    /// Removes a wake-up on which no call sleeps any more. Returns `false` if one does.
+    pub(super) fn remove_wakeup(&mut self, at: &WakeupKey) -> bool {
+        let is_unused = self.wakeups.get(at).is_none_or(|wakeup| Arc::strong_count(wakeup) == 1);
         if is_unused {
-            self.bells.remove(at);
+            self.wakeups.remove(at);
         }
         is_unused
     }
 
     #[cfg(test)]
-    pub(super) fn has_bell(&self, at: &At) -> bool {
-        self.bells.contains_key(at)
+    pub(super) fn has_wakeup(&self, at: &WakeupKey) -> bool {
+        self.wakeups.contains_key(at)
     }
 
     pub(super) fn last_fence(&self, resource: &Resource) -> Option<Fence> {
         let known =
-            self.lines.get(resource).map(Ledger::last_fence).or_else(|| self.idle.get(resource).copied());
+            self.ledgers.get(resource).map(Ledger::last_fence).or_else(|| self.idle.get(resource).copied());
         known.filter(|fence| *fence != Fence::default())
     }
 
     pub(super) fn renew(&mut self, claim: &Claim, now: Moment) -> bool {
-        let Some(ledger) = self.lines.get_mut(&claim.resource) else { return false };
+        let Some(ledger) = self.ledgers.get_mut(&claim.resource) else { return false };
         let renewed = ledger.renew(claim.id, claim.ttl, now);
-        self.settle(&claim.resource);
+        self.finish_change(&claim.resource);
         renewed
     }
 
     pub(super) fn release(&mut self, resource: &Resource, id: ClaimId, now: Moment) -> bool {
-        let Some(ledger) = self.lines.get_mut(resource) else { return false };
+        let Some(ledger) = self.ledgers.get_mut(resource) else { return false };
         let freed = ledger.release(id, now);
-        self.ring(resource, Some(id));
-        self.settle(resource);
-        self.ring_front(resource);
+        self.wake(resource, Some(id));
+        self.finish_change(resource);
+        self.wake_first_waiter(resource);
         freed
     }
 
     pub(super) fn expire(&mut self, resource: &Resource, now: Moment) {
-        let Some(ledger) = self.lines.get_mut(resource) else { return };
+        let Some(ledger) = self.ledgers.get_mut(resource) else { return };
         let before = ledger.entries().len();
         ledger.expire(now);
         if ledger.entries().len() != before || before == 0 {
-            self.settle(resource);
+            self.finish_change(resource);
         }
     }
 
@@ -119,7 +119,7 @@ impl Store {
             (Err(_), Some(after)) => Bound::Excluded(after.clone()),
             (Err(_), None) => Bound::Unbounded,
         };
-        let here = self.lines.range((first, Bound::Unbounded)).map(|(resource, _)| resource.clone());
+        let here = self.ledgers.range((first, Bound::Unbounded)).map(|(resource, _)| resource.clone());
         let here: Vec<Resource> = here.take_while(|resource| resource.as_str().starts_with(prefix)).collect();
         let mut found = Vec::new();
         for resource in here {
@@ -127,7 +127,7 @@ impl Store {
                 break;
             }
             self.expire(&resource, now);
-            let Some(ledger) = self.lines.get(&resource) else { continue };
+            let Some(ledger) = self.ledgers.get(&resource) else { continue };
             let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
             let waiting = ledger.entries().len() - holders;
             let (holders, waiting) = (u32::try_from(holders), u32::try_from(waiting));
@@ -137,30 +137,30 @@ impl Store {
         found
     }
 
-    pub(super) fn ring(&self, resource: &Resource, whom: Option<ClaimId>) {
-        if let Some(bell) = self.bells.get(&(resource.clone(), whom)) {
-            bell.notify_waiters();
+    pub(super) fn wake(&self, resource: &Resource, id: Option<ClaimId>) {
+        if let Some(wakeup) = self.wakeups.get(&(resource.clone(), id)) {
+            wakeup.notify_waiters();
         }
     }
 
-    /// Wakes the first waiter, to look again when those ahead of it end. As long as one of them only
+    /// Wakes the first waiter, so that it learns when those ahead of it end. As long as one of them only
     /// waited, it had no end up to which the waiter could sleep.
-    pub(super) fn ring_front(&self, resource: &Resource) {
+    pub(super) fn wake_first_waiter(&self, resource: &Resource) {
         if let Some(front) = self.entries(resource).iter().find(|entry| entry.granted.is_none()) {
-            self.ring(resource, Some(front.id));
+            self.wake(resource, Some(front.id));
         }
     }
 
     /// Wakes every call that a change concerns, and removes the queue when it is empty.
-    pub(super) fn settle(&mut self, resource: &Resource) {
-        let Some(ledger) = self.lines.get(resource) else { return };
-        ledger.called().for_each(|entry| self.ring(resource, Some(entry.id)));
-        self.ring(resource, None);
+    pub(super) fn finish_change(&mut self, resource: &Resource) {
+        let Some(ledger) = self.ledgers.get(resource) else { return };
+        ledger.called().for_each(|entry| self.wake(resource, Some(entry.id)));
+        self.wake(resource, None);
         if !ledger.entries().is_empty() {
             return;
         }
         let last = ledger.last_fence();
-        self.lines.remove(resource);
+        self.ledgers.remove(resource);
         if last > self.floor {
             if self.idle.len() >= MemoryBackend::MAX_IDLE {
                 self.floor = self.idle.drain().map(|(_, fence)| fence).fold(self.floor, Fence::max);
@@ -170,5 +170,5 @@ impl Store {
     }
 }
 
-/// Fewer lines than this are not worth a sweep.
+/// Fewer queues than this are not worth a sweep.
 pub(super) const MIN_SWEEP: usize = 64;

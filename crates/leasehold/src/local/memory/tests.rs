@@ -72,7 +72,7 @@ async fn a_dropped_wait_gives_up_its_place() {
         assert_eq!(backend.list("", None, 9).await.unwrap()[0].waiting, 1);
     }
     assert_eq!(backend.list("", None, 9).await.unwrap()[0].waiting, 0);
-    assert!(backend.store().bells.is_empty());
+    assert!(backend.store().wakeups.is_empty());
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn only_the_called_claim_is_woken() {
 }
 
 #[tokio::test]
-async fn who_waits_behind_one_who_waited_sees_his_lease_end() {
+async fn waiter_is_granted_when_the_lease_of_its_predecessor_ends() {
     let backend = Arc::new(MemoryBackend::new());
     let short = |n| Claim { ttl: Duration::from_millis(150), ..claim(n, "a", Share::MUTEX) };
     let claims: Vec<Claim> = (0..4).map(short).collect();
@@ -117,7 +117,7 @@ async fn who_waits_behind_one_who_waited_sees_his_lease_end() {
 }
 
 #[tokio::test]
-async fn newcomers_pass_the_line_only_where_the_order_is_free() {
+async fn newcomer_passes_the_queue_only_on_an_unordered_store() {
     for (backend, passes) in [(MemoryBackend::new(), false), (MemoryBackend::new().unordered(), true)] {
         let two = |n| claim(n, "a", Share::permits(2, 3).unwrap());
         fence_of(&backend, &two(1)).await.unwrap();
@@ -145,22 +145,22 @@ async fn unclaimed_names_cost_little_and_their_fences_never_decrease() {
     }
     {
         let store = backend.store();
-        assert!(store.lines.is_empty() && store.idle.len() <= MemoryBackend::MAX_IDLE);
+        assert!(store.ledgers.is_empty() && store.idle.len() <= MemoryBackend::MAX_IDLE);
         assert!(!store.idle.contains_key(&first.resource), "the test means to have it forgotten");
     }
     assert!(fence_of(&backend, &first).await.unwrap() > last);
 }
 
 #[tokio::test]
-async fn claims_that_nobody_released_are_swept_out() {
+async fn unreleased_claims_are_swept_after_their_ttl() {
     let clock = Arc::new(ManualClock::new());
     let backend = MemoryBackend::with_clock(clock.clone());
     for n in 0..10_000 {
         fence_of(&backend, &claim(n, &format!("r/{n}"), Share::MUTEX)).await.unwrap();
         clock.advance(Duration::from_secs(1));
     }
-    let lines = backend.store().lines.len();
-    assert!(lines <= 4 * 30 + MIN_SWEEP, "{lines} lines for 30 living claims");
+    let ledgers = backend.store().ledgers.len();
+    assert!(ledgers <= 4 * 30 + MIN_SWEEP, "{ledgers} lines for 30 living claims");
 }
 
 #[derive(Default)]
@@ -178,23 +178,23 @@ impl std::task::Wake for CountingWaker {
     }
 }
 
-/// Two threads that end their calls at the same moment must not each leave the bell to the other.
+/// Two threads that end their calls at the same moment must not each leave the wake-up to the other.
 #[test]
-fn calls_that_end_together_leave_no_bell() {
+fn calls_that_end_together_leave_no_wakeup() {
     let backend = MemoryBackend::new();
     let at = (Resource::new("a").unwrap(), None);
     for _ in 0..2_000 {
-        let bells = [Bell::hang(&backend, at.clone()), Bell::hang(&backend, at.clone())];
+        let wakeups = [Wakeup::register(&backend, at.clone()), Wakeup::register(&backend, at.clone())];
         let start = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
-            for bell in bells {
+            for wakeup in wakeups {
                 let start = &start;
                 scope.spawn(move || {
                     start.wait();
-                    drop(bell);
+                    drop(wakeup);
                 });
             }
         });
-        assert!(!backend.store().has_bell(&at));
+        assert!(!backend.store().has_wakeup(&at));
     }
 }

@@ -11,7 +11,7 @@ use leasehold_core::{
     Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
 };
 
-use super::owner::{Owner, written};
+use super::owner::{Owner, owner_text};
 use super::{End, Hold, Row, ShedTable, Taken, row_name};
 use crate::cell::wait::pollers::{Pollers, pause};
 use crate::cell::wait::timing::{BATCH_MAX, check};
@@ -36,7 +36,11 @@ impl<T: ShedTable> ShedBackend<T> {
 
     fn hold(&self, claim: &Claim) -> Hold {
         let widths = self.table.widths();
-        Hold { name: row_name(&claim.resource, widths), by: written(claim, widths.locked_by), ttl: claim.ttl }
+        Hold {
+            name: row_name(&claim.resource, widths),
+            by: owner_text(claim, widths.locked_by),
+            ttl: claim.ttl,
+        }
     }
 
     async fn release_some(&self, claims: &[&Claim]) -> Vec<Release> {
@@ -83,7 +87,7 @@ impl<T: ShedTable> ShedBackend<T> {
         let names: Vec<String> =
             missed.iter().map(|at| row_name(&claims[*at].resource, self.table.widths())).collect();
         let mut there = Vec::new();
-        for (at, row) in missed.into_iter().zip(self.table.look(&names).await) {
+        for (at, row) in missed.into_iter().zip(self.table.held_rows(&names).await) {
             match row {
                 Ok(Some(Row { name, by, since, .. })) if Owner::read(&by).id == claims[at].id => {
                     there.push((at, End { name, by, since: Some(since) }));
@@ -96,7 +100,7 @@ impl<T: ShedTable> ShedBackend<T> {
     }
 
     async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
-        let row = self.table.look(&[row_name(resource, self.table.widths())]).await.pop();
+        let row = self.table.held_rows(&[row_name(resource, self.table.widths())]).await.pop();
         let row = row.ok_or_else(|| Failure::unavailable("the table did not answer"))??;
         let mut snapshot = Snapshot {
             resource: resource.clone(),

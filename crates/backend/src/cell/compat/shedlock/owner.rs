@@ -14,12 +14,12 @@ pub(crate) struct Owner {
 }
 
 /// Returns the text that a claim writes: its id, and as much of its note as the column carries.
-pub(crate) fn written(claim: &Claim, width: usize) -> String {
+pub(crate) fn owner_text(claim: &Claim, width: usize) -> String {
     let head = format!("{MAGIC}{} ", claim.id.to_hex());
     // A database may refuse control characters, and nobody wants to read them.
     let note = claim.note.as_str().chars().map(|c| if c.is_control() { ' ' } else { c });
-    let room = width.saturating_sub(head.len());
-    head + &note.take(room).collect::<String>()
+    let width_left = width.saturating_sub(head.len());
+    head + &note.take(width_left).collect::<String>()
 }
 
 impl Owner {
@@ -64,13 +64,13 @@ mod tests {
         #[test]
         fn ours_reads_back(id: [u8; 16], note in "\\PC{0,60}") {
             let claim = claim(id, &note);
-            let owner = Owner::read(&written(&claim, 255));
+            let owner = Owner::read(&owner_text(&claim, 255));
             prop_assert_eq!((owner.id, owner.note), (claim.id, claim.note));
         }
 
         #[test]
         fn it_never_passes_the_column(note in ".{0,300}", width in 64usize..300) {
-            prop_assert!(written(&claim([7; 16], &note), width).chars().count() <= width);
+            prop_assert!(owner_text(&claim([7; 16], &note), width).chars().count() <= width);
         }
 
         #[test]
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_apart_and_shown() {
+    fn foreign_owners_have_distinct_ids_and_are_shown() {
         let (one, two) = (Owner::read("host-1"), Owner::read("host-2"));
         assert!(one.id != two.id && one.note.as_str() == "host-1");
         assert_eq!(Owner::read("leasehold of mine").note.as_str(), "leasehold of mine");

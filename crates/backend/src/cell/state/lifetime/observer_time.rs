@@ -1,9 +1,9 @@
-//! Each observer's clock ends claims: a text has spans, and how many signs of life there were.
+//! Each observer's clock ends claims: a text has spans, and the count of signs of life.
 //!
 //! Ground rules: *a claim lives iff it was seen in another state within its span, as this observer measures
-//! it.* A state is made of what was granted, the count of signs of life, and the span. A client that gives
-//! a sign of life counts it, no matter what it knew of the claim before: so each renewal, each repeated
-//! grant and each adoption begins the span anew for everybody, also where the writer sees the claim for the
+//! it.* A state is made of what was granted, the count of signs of life, and the span. A client that gives a
+//! sign of life counts it, no matter what it knew of the claim before: so each renewal, each repeated grant
+//! and each adoption begins the span anew for all observers, also where the writer sees the claim for the
 //! first time. Dates are for display only.
 
 use std::time::Duration;
@@ -27,15 +27,15 @@ impl Lifetime for ObserverTime {
         ledger.to_span_text(head)
     }
 
-    fn judge(
+    fn set_ends(
         &self,
         at: &Resource,
         _: &Cell,
         entries: &mut [Entry],
-        seen: &ObservedClaims,
+        observed: &ObservedClaims,
         now: Moment,
     ) -> Moment {
-        let first_seen = seen.note(at, entries, now);
+        let first_seen = observed.observe(at, entries, now);
         for (entry, first) in entries.iter_mut().zip(first_seen) {
             entry.until = first.after(span_of(entry.until));
         }

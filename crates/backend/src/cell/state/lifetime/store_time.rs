@@ -22,7 +22,7 @@ impl Lifetime for StoreTime {
         ledger.to_text(head)
     }
 
-    fn judge(&self, _: &Resource, cell: &Cell, _: &mut [Entry], _: &ObservedClaims, _: Moment) -> Moment {
+    fn set_ends(&self, _: &Resource, cell: &Cell, _: &mut [Entry], _: &ObservedClaims, _: Moment) -> Moment {
         ORIGIN.after(cell.age.unwrap_or_default())
     }
 

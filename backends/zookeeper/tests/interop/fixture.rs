@@ -40,19 +40,19 @@ pub(crate) const KAZOO: Library =
     Library { dialect: "kazoo", start: || peers::python(&["kazoo>=2.10,<3"]), file: "peer.py" };
 
 /// A server, a client of ours in the library's dialect, and a way to start the library's program.
-pub(crate) struct Scene {
+pub(crate) struct Fixture {
     pub(crate) servers: ZooKeeperEnsemble,
     pub(crate) ours: Arc<ZooKeeperBackend>,
     pub(crate) library: &'static Library,
 }
 
-impl Scene {
-    pub(crate) async fn open(library: &'static Library) -> Option<Scene> {
+impl Fixture {
+    pub(crate) async fn open(library: &'static Library) -> Option<Fixture> {
         // Asked for first, so that nothing is started for a test that is skipped.
         require::or_skip(library.dialect, (library.start)())?;
         let servers = ZooKeeperEnsemble::start_or_skip(1).await?;
         let ours = client(&servers, library).await;
-        Some(Scene { servers, ours, library })
+        Some(Fixture { servers, ours, library })
     }
 
     pub(crate) async fn peer(&self) -> Shared {
@@ -73,7 +73,7 @@ impl Scene {
         (shares(&seen.holders), shares(&seen.waiting))
     }
 
-    pub(crate) async fn stand(&self, name: &str, holders: usize, waiting: usize) {
+    pub(crate) async fn wait_for_claims(&self, name: &str, holders: usize, waiting: usize) {
         eventually(async || {
             let (holds, waits) = self.seen(name).await;
             (holds.len(), waits.len()) == (holders, waiting)

@@ -1,6 +1,6 @@
 //! The local wait queue of one resource, as a pure state machine: no I/O, no clock, no task.
 //!
-//! Ground rules: [`Line::apply`] is the only way to change a queue, and it ends by deriving all
+//! Ground rules: [`LocalQueue::apply`] is the only way to change a queue, and it ends by deriving all
 //! consequences from the resulting state. So no change can forget to start a contender, to stop one that
 //! is not needed, to detach a release that something depends on, or to remove an idle queue.
 //!
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use leasehold_core::{ClaimId, Share};
 
 use crate::engine::Want;
-use crate::engine::acquire::asker::Asker;
+use crate::engine::acquire::requester::Requester;
 use crate::mutant::mutant;
 
 /// A place in the queue: the greater priority first, then the order of arrival.
@@ -24,15 +24,15 @@ pub(crate) type Place = (Reverse<i32>, u64);
 /// The wait queue of one resource; `W` is the handle of a waiter, `E` that of a release that its caller
 /// carries out inline.
 #[derive(Debug)]
-pub(crate) struct Line<W, E> {
+pub(crate) struct LocalQueue<W, E> {
     waiters: BTreeMap<Place, Waiter<W>>,
     contending: Option<Contending>,
-    held: Vec<Local>,
-    carried: Option<(ClaimId, E)>,
+    held: Vec<HeldClaim>,
+    inline_release: Option<(ClaimId, E)>,
     /// The number of tasks outside the queue that wait for what this process releases.
     dependents: u32,
     /// `true` if the store has a queue of its own, in which a claim may wait behind what this process holds.
-    stands_behind: bool,
+    store_has_queue: bool,
     is_closed: bool,
     #[cfg(test)]
     pub(crate) mutant: Option<tests::Mutant>,
@@ -42,7 +42,7 @@ pub(crate) struct Line<W, E> {
 #[derive(Debug)]
 struct Waiter<W> {
     want: Want,
-    task: Option<Asker>,
+    task: Option<Requester>,
     handle: W,
 }
 
@@ -58,21 +58,21 @@ struct Contending {
 
 /// A claim that this process holds, until its release is confirmed.
 #[derive(Debug)]
-pub(crate) struct Local {
+pub(crate) struct HeldClaim {
     pub(crate) id: ClaimId,
     /// The request for which it was granted.
     pub(crate) want: Want,
-    pub(crate) task: Option<Asker>,
+    pub(crate) task: Option<Requester>,
     /// `true` once local hand-off is over for it.
-    pub(crate) stays: bool,
-    /// `true` once it was reported in [`Outcome::hopes`], because a waiter hopes for its hand-off.
-    pub(crate) is_hoped_for: bool,
+    pub(crate) handoff_over: bool,
+    /// `true` once it was reported in [`Outcome::handoff_candidates`].
+    pub(crate) is_reported: bool,
 }
 
 /// One change of a queue.
 pub(crate) enum Change<W, E> {
     /// A task enters the queue.
-    Enter { place: Place, want: Want, task: Option<Asker>, handle: W },
+    Enter { place: Place, want: Want, task: Option<Requester>, handle: W },
     /// A task leaves the queue, if it is still in it.
     Leave(Place),
     /// A task that does not wait requests this share now.
@@ -80,22 +80,22 @@ pub(crate) enum Change<W, E> {
     /// The contender has drawn the id of its claim.
     Drawn(ClaimId),
     /// The contender's claim was granted. It is held from here on, even if no waiter takes it.
-    Granted(Local),
+    Granted(HeldClaim),
     /// The contender ended without a grant; `failed` where every waiter with the same request gets its error.
     Ended { failed: bool },
     /// A claim was granted to a task outside the queue.
-    HeldBeside(Local),
+    GrantedDirectly(HeldClaim),
     /// A task has released a claim that may be handed off `left` more times. The first waiter gets it if
     /// its request matches exactly; without a taker the claim stays held until `Departed`.
     Returned { id: ClaimId, left: u32 },
     /// A claim is no longer handed off locally.
-    Stays(ClaimId),
+    HandoffOver(ClaimId),
     /// The caller of a release wants to carry it out inline.
-    Carry(ClaimId, E),
+    ReleaseInline(ClaimId, E),
     /// A task outside the queue begins to wait for what this process releases.
-    Depend,
+    AddDependent,
     /// Such a task waits no longer.
-    Independ,
+    RemoveDependent,
     /// The server no longer has the claim, or everything was done that can be.
     Departed(ClaimId),
     /// The client closes.
@@ -113,11 +113,11 @@ pub(crate) struct Outcome<W, E> {
     pub(crate) start: Option<Want>,
     /// `true` if the contender has to be stopped.
     pub(crate) stop: bool,
-    /// The claims for whose hand-off the first waiter hopes, without a place on the server: the caller
+    /// The claims that the first waiter may get by hand-off, while it has no place on the server: the caller
     /// has to report when hand-off is over for them.
-    pub(crate) hopes: Vec<ClaimId>,
+    pub(crate) handoff_candidates: Vec<ClaimId>,
     /// The release that has to be detached from its caller.
-    pub(crate) send_off: Option<E>,
+    pub(crate) detach: Option<E>,
     /// `true` if the request is allowed: to try, or to carry out a release inline.
     pub(crate) is_allowed: bool,
     /// `true` if the task itself holds, exclusively, what it now waits for.
@@ -133,8 +133,8 @@ impl<W, E> Default for Outcome<W, E> {
             failed: Vec::new(),
             start: None,
             stop: false,
-            hopes: Vec::new(),
-            send_off: None,
+            handoff_candidates: Vec::new(),
+            detach: None,
             is_allowed: false,
             waits_for_itself: false,
             is_idle: true,
@@ -142,16 +142,16 @@ impl<W, E> Default for Outcome<W, E> {
     }
 }
 
-impl<W, E> Line<W, E> {
+impl<W, E> LocalQueue<W, E> {
     /// Creates an empty queue.
-    pub(crate) fn new(stands_behind: bool, is_closed: bool) -> Self {
-        Line {
+    pub(crate) fn new(store_has_queue: bool, is_closed: bool) -> Self {
+        LocalQueue {
             waiters: BTreeMap::new(),
             contending: None,
             held: Vec::new(),
-            carried: None,
+            inline_release: None,
             dependents: 0,
-            stands_behind,
+            store_has_queue,
             is_closed,
             #[cfg(test)]
             mutant: None,
@@ -164,11 +164,11 @@ impl<W, E> Line<W, E> {
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
         let mut outcome = Outcome::default();
         let is_try = matches!(change, Change::Try(_));
-        let wakes_nobody = self.wakes_nobody(&change);
+        let skips_follow_up = self.skips_follow_up(&change);
         match change {
             Change::Enter { place, want, task, handle } => {
                 outcome.waits_for_itself = task.is_some()
-                    && self.held.iter().any(|local| local.task == task && local.want.share.is_exclusive());
+                    && self.held.iter().any(|claim| claim.task == task && claim.want.share.is_exclusive());
                 self.waiters.insert(place, Waiter { want, task, handle });
             }
             Change::Leave(place) => drop(self.waiters.remove(&place)),
@@ -178,11 +178,11 @@ impl<W, E> Line<W, E> {
                     contending.id = Some(id);
                 }
             }
-            Change::Granted(local) => {
+            Change::Granted(claim) => {
                 let want = self.contending.take().map(|contending| contending.want);
                 let taker = want.and_then(|want| self.take(|waiter| waiter.want == want));
                 let task = taker.as_ref().and_then(|waiter| waiter.task);
-                self.held.push(Local { task, ..local });
+                self.held.push(HeldClaim { task, ..claim });
                 outcome.taker = taker.map(|waiter| (waiter.handle, waiter.want));
             }
             Change::Ended { failed } => {
@@ -193,35 +193,35 @@ impl<W, E> Line<W, E> {
                     }
                 }
             }
-            Change::HeldBeside(local) => self.held.push(local),
+            Change::GrantedDirectly(claim) => self.held.push(claim),
             Change::Returned { id, left } => {
-                let local = self.held.iter_mut().find(|local| local.id == id && left > 0);
+                let claim = self.held.iter_mut().find(|claim| claim.id == id && left > 0);
                 // Only the first waiter is considered, so that none is overtaken.
                 let first = self.waiters.first_entry();
-                if let (Some(local), Some(first)) = (local, first)
-                    && first.get().want.is_met_by(&local.want)
+                if let (Some(claim), Some(first)) = (claim, first)
+                    && first.get().want.is_met_by(&claim.want)
                 {
                     let waiter = first.remove();
-                    local.task = waiter.task;
-                    local.stays |= left == 1;
+                    claim.task = waiter.task;
+                    claim.handoff_over |= left == 1;
                     outcome.taker = Some((waiter.handle, waiter.want));
                 }
             }
-            Change::Stays(id) => {
-                self.held.iter_mut().filter(|local| local.id == id).for_each(|local| local.stays = true);
+            Change::HandoffOver(id) => {
+                self.held.iter_mut().filter(|held| held.id == id).for_each(|held| held.handoff_over = true);
             }
-            Change::Carry(id, inline) => {
-                // Closing detaches the release that is carried, so none may be carried afterwards.
-                outcome.is_allowed = !self.is_closed && !self.is_waited_for() && self.carried.is_none();
+            Change::ReleaseInline(id, inline) => {
+                // Closing detaches the inline release, so none may start afterwards.
+                outcome.is_allowed = !self.is_closed && !self.is_awaited() && self.inline_release.is_none();
                 if outcome.is_allowed {
-                    self.carried = Some((id, inline));
+                    self.inline_release = Some((id, inline));
                 }
             }
-            Change::Depend => self.dependents += 1,
-            Change::Independ => self.dependents -= 1,
+            Change::AddDependent => self.dependents += 1,
+            Change::RemoveDependent => self.dependents -= 1,
             Change::Departed(id) => {
-                self.held.retain(|local| local.id != id);
-                self.carried.take_if(|(carried, _)| *carried == id);
+                self.held.retain(|claim| claim.id != id);
+                self.inline_release.take_if(|(released, _)| *released == id);
             }
             Change::Close => self.is_closed = true,
         }
@@ -230,8 +230,8 @@ impl<W, E> Line<W, E> {
             outcome.is_idle = false;
             return outcome;
         }
-        if wakes_nobody {
-            outcome.is_idle = self.held.is_empty() && !self.is_waited_for();
+        if skips_follow_up {
+            outcome.is_idle = self.held.is_empty() && !self.is_awaited();
             return outcome;
         }
         let is_refused = is_try && !outcome.is_allowed;
@@ -240,7 +240,7 @@ impl<W, E> Line<W, E> {
     }
 
     /// Returns `true` if an injected defect forgets the consequences of a change.
-    fn wakes_nobody(&self, change: &Change<W, E>) -> bool {
+    fn skips_follow_up(&self, change: &Change<W, E>) -> bool {
         match change {
             Change::Leave(_) if mutant!("who leaves wakes nobody") => true,
             // A task that was handed a claim leaves once more, without being in the queue.
@@ -259,11 +259,11 @@ impl<W, E> Line<W, E> {
         match &self.contending {
             None => {
                 outcome.start = self.next_to_contend();
-                outcome.hopes = self.take_hopes(outcome.start.is_none());
+                outcome.handoff_candidates = self.take_handoff_candidates(outcome.start.is_none());
             }
             Some(contending) => {
-                let is_of_use = || !self.is_closed && self.is_of_use(&contending.want);
-                outcome.stop = !contending.is_stopped && !is_of_use();
+                let is_useful = || !self.is_closed && self.is_useful(&contending.want);
+                outcome.stop = !contending.is_stopped && !is_useful();
             }
         }
         if let Some(contending) = &mut self.contending {
@@ -274,10 +274,10 @@ impl<W, E> Line<W, E> {
         }
         // A release that something waits for must not depend on how often its caller is polled. A waiter
         // counts however it came, so this check is here and not at each change.
-        if is_refused || self.is_closed || self.is_waited_for() {
-            outcome.send_off = self.carried.take().map(|(_, inline)| inline);
+        if is_refused || self.is_closed || self.is_awaited() {
+            outcome.detach = self.inline_release.take().map(|(_, inline)| inline);
         }
-        outcome.is_idle = self.held.is_empty() && !self.is_waited_for();
+        outcome.is_idle = self.held.is_empty() && !self.is_awaited();
     }
 
     /// Returns the request of the first waiter, if the server is to be asked for it.
@@ -285,27 +285,28 @@ impl<W, E> Line<W, E> {
         let want = &self.waiters.values().next().filter(|_| !self.is_closed)?.want;
         // A waiter whose request matches a held claim may get it by hand-off. Any other gains nothing by
         // waiting here, and on a store with a queue of its own other processes would overtake it.
-        let may_be_handed = || self.held.iter().any(|local| local.may_serve(want));
-        let stands_behind = self.stands_behind && !mutant!("a writer waits for its own process first");
-        (self.fits(want.share) || (stands_behind && !may_be_handed())).then(|| want.clone())
+        let may_be_handed = || self.held.iter().any(|claim| claim.may_serve(want));
+        let store_has_queue = self.store_has_queue && !mutant!("a writer waits for its own process first");
+        (self.fits(want.share) || (store_has_queue && !may_be_handed())).then(|| want.clone())
     }
 
-    /// Returns the claims for whose hand-off the first waiter hopes, except those that were reported before.
-    fn take_hopes(&mut self, waits: bool) -> Vec<ClaimId> {
-        let first = self.waiters.values().next().filter(|_| waits && self.stands_behind && !self.is_closed);
+    /// Returns the claims that the first waiter may get by hand-off, except those that were reported before.
+    fn take_handoff_candidates(&mut self, waits: bool) -> Vec<ClaimId> {
+        let first = self.waiters.values().next().filter(|_| waits && self.store_has_queue && !self.is_closed);
         let Some(Waiter { want, .. }) = first else { return Vec::new() };
-        let hopes = self.held.iter_mut().filter(|local| !local.is_hoped_for && local.may_serve(want));
-        hopes
-            .map(|local| {
-                local.is_hoped_for = true;
-                local.id
+        let handoff_candidates =
+            self.held.iter_mut().filter(|claim| !claim.is_reported && claim.may_serve(want));
+        handoff_candidates
+            .map(|claim| {
+                claim.is_reported = true;
+                claim.id
             })
             .collect()
     }
 
     /// Returns `true` if a contender for `want` is useful: some waiter wants it, and the first waiter
     /// could not be granted its own request any sooner without it.
-    fn is_of_use(&self, want: &Want) -> bool {
+    fn is_useful(&self, want: &Want) -> bool {
         let Some(((_, first_came), first)) = self.waiters.first_key_value() else { return false };
         // The waiter that would get the contender's claim.
         let meant = self.waiters.iter().find(|(_, waiter)| waiter.want == *want);
@@ -327,7 +328,7 @@ impl<W, E> Line<W, E> {
     }
 
     /// Returns the contender's claim, if it is for exactly this request and this process holds nothing.
-    pub(crate) fn stands_for(&self, want: &Want) -> Option<ClaimId> {
+    pub(crate) fn queued_claim(&self, want: &Want) -> Option<ClaimId> {
         let contending = self.contending.as_ref().filter(|_| self.held.is_empty())?;
         contending.id.filter(|_| contending.want == *want)
     }
@@ -343,13 +344,13 @@ impl<W, E> Line<W, E> {
     }
 
     fn fits(&self, share: Share) -> bool {
-        let held = || self.held.iter().map(|local| local.want.share);
+        let held = || self.held.iter().map(|claim| claim.want.share);
         let load: u64 = held().map(|held| u64::from(held.weight())).sum();
         let capacity = held().map(Share::capacity).fold(share.capacity(), u32::min);
         load + u64::from(share.weight()) <= u64::from(capacity)
     }
 
-    fn is_waited_for(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         !self.waiters.is_empty() || self.contending.is_some() || self.dependents > 0
     }
 
@@ -360,14 +361,14 @@ impl<W, E> Line<W, E> {
     }
 }
 
-impl Local {
-    pub(crate) fn new(id: ClaimId, want: Want, task: Option<Asker>) -> Local {
-        Local { id, want, task, stays: false, is_hoped_for: false }
+impl HeldClaim {
+    pub(crate) fn new(id: ClaimId, want: Want, task: Option<Requester>) -> HeldClaim {
+        HeldClaim { id, want, task, handoff_over: false, is_reported: false }
     }
 
     /// Returns `true` if it may be handed to a waiter with this request.
     fn may_serve(&self, want: &Want) -> bool {
-        !self.stays && want.is_met_by(&self.want)
+        !self.handoff_over && want.is_met_by(&self.want)
     }
 }
 

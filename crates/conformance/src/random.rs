@@ -12,17 +12,17 @@ pub(crate) fn bytes<const N: usize>() -> Checked<[u8; N]> {
     Ok(bytes)
 }
 
-/// Returns an identity that nobody else has.
+/// Returns an identity that no other claim has.
 pub(crate) fn id() -> Checked<ClaimId> {
     Ok(ClaimId::from_bytes(bytes()?))
 }
 
 /// A small generator for delays and choices, not for identities.
-pub(crate) struct Chance(u64);
+pub(crate) struct Random(u64);
 
-impl Chance {
-    pub(crate) fn new() -> Checked<Chance> {
-        Ok(Chance(u64::from_le_bytes(bytes()?) | 1))
+impl Random {
+    pub(crate) fn new() -> Checked<Random> {
+        Ok(Random(u64::from_le_bytes(bytes()?) | 1))
     }
 
     /// Returns a number from zero to `below`, without it; zero where `below` is zero.

@@ -1,4 +1,4 @@
-//! The basis of every suite: a store with its clients, time limits, and checks of what is left.
+//! The fixture of every suite: a store with its clients, time limits, and checks of what is left.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 /// A primitive: its rules, and the parts that processes play in it.
 pub(crate) struct Primitive {
     pub(crate) name: &'static str,
-    pub(crate) rules: for<'a> fn(&'a Ground) -> BoxFuture<'a, ()>,
+    pub(crate) rules: for<'a> fn(&'a Fixture) -> BoxFuture<'a, ()>,
     pub(crate) parts: &'static [Part],
 }
 
@@ -32,20 +32,20 @@ pub(crate) struct Part {
     /// Plays the part, under a name.
     pub(crate) play: for<'a> fn(&'a Stage, &'a Client, &'a str) -> BoxFuture<'a, leasehold::Result<()>>,
     /// Kills a process in this part, and checks that the others come through.
-    pub(crate) around: for<'a> fn(&'a Ground, Victim) -> BoxFuture<'a, ()>,
+    pub(crate) around: for<'a> fn(&'a Fixture, Victim) -> BoxFuture<'a, ()>,
 }
 
 /// A store, and two clients of it as two processes would have them.
-pub(crate) struct Ground {
+pub(crate) struct Fixture {
     pub(crate) one: Client,
     pub(crate) two: Client,
     url: String,
     is_shared: bool,
 }
 
-impl Ground {
-    pub(crate) async fn over(store: &Store) -> Ground {
-        Ground {
+impl Fixture {
+    pub(crate) async fn over(store: &Store) -> Fixture {
+        Fixture {
             one: Client::open(&store.url).await.unwrap(),
             two: Client::open(&store.url).await.unwrap(),
             url: store.mortal.clone(),
@@ -101,7 +101,7 @@ impl Ground {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        soon(name, looking).await;
+        within_limit(name, looking).await;
     }
 
     /// Waits until the store has no holders and no waiters.
@@ -118,7 +118,7 @@ impl Ground {
 }
 
 /// Fails with `what` if it takes too long.
-pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+pub(crate) async fn within_limit<T>(what: &str, work: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, work).await.unwrap_or_else(|_| panic!("it takes too long: {what}"))
 }
 

@@ -1,8 +1,7 @@
-//! The knowledge of this client of its own claims: which node belongs to which, and in which session it
-//! was made.
+//! The claims of this client: the node of each, and the session in which it was made.
 //!
-//! A claim is here from before its first request until it is known to be gone, so that an attempt whose
-//! answer did not come is never taken for one that was not made. What is here is a hint where to look,
+//! A claim is in the table from before its first request until it is known to be gone, so that an attempt whose
+//! answer did not come is never taken for one that was not made. The table is a hint where to look,
 //! never a proof of holding.
 
 use std::collections::HashMap;
@@ -16,18 +15,18 @@ use crate::protocol::shown::Shown;
 
 /// The claims of one client.
 #[derive(Default)]
-pub(crate) struct Places(Mutex<Table>);
+pub(crate) struct ClaimTable(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
-    claims: HashMap<ClaimId, Known>,
+    claims: HashMap<ClaimId, TrackedClaim>,
     /// The total length of the paths of the nodes of each session, those that may be made included.
     loads: HashMap<i64, usize>,
 }
 
 /// One claim.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct TrackedClaim {
     pub(crate) resource: Resource,
     /// The session in which it waits or holds, or was sent.
     pub(crate) session: i64,
@@ -42,25 +41,25 @@ pub(crate) enum Stage {
     /// A node was asked for, in the queue or as a lease; whether it was made is not known.
     Sent,
     /// It is in the queue.
-    Stands(Own),
+    Queued(OwnNode),
     /// It holds.
-    Holds(Own),
+    Holding(OwnNode),
     /// It is being ended, in the background where need be. Nothing may be made under its id any more.
-    Ends,
+    Ending,
 }
 
 /// The node of a claim.
 #[derive(Clone)]
-pub(crate) struct Own {
-    pub(crate) post: NodeRole,
+pub(crate) struct OwnNode {
+    pub(crate) role: NodeRole,
     /// The child's name.
     pub(crate) name: String,
     /// The transaction that made it.
     pub(crate) czxid: i64,
 }
 
-impl Places {
-    pub(crate) fn get(&self, id: ClaimId) -> Option<Known> {
+impl ClaimTable {
+    pub(crate) fn get(&self, id: ClaimId) -> Option<TrackedClaim> {
         self.lock().claims.get(&id).cloned()
     }
 
@@ -69,22 +68,22 @@ impl Places {
         self.lock().claims.get(&id).map(|known| known.session)
     }
 
-    /// Returns `true` if a session has room for a node with a path of so many bytes.
-    pub(crate) fn has_room(&self, session: i64, bytes: usize) -> bool {
-        self.lock().has_room(session, bytes)
+    /// Returns `true` if a session has capacity for a node with a path of so many bytes.
+    pub(crate) fn has_capacity(&self, session: i64, bytes: usize) -> bool {
+        self.lock().has_capacity(session, bytes)
     }
 
-    /// Notes that a node with a path of so many bytes is about to be asked for. Returns `false` where
-    /// the session has no room for it: then it must not be.
-    pub(crate) fn enter(&self, claim: &Claim, session: i64, bytes: usize) -> bool {
+    /// Reserves capacity for a node with a path of so many bytes that is about to be asked for. Returns `false`
+    /// where the session has no capacity for it: then it must not be asked for.
+    pub(crate) fn reserve(&self, claim: &Claim, session: i64, bytes: usize) -> bool {
         let mut table = self.lock();
-        // A former try of the same claim makes room for this one.
+        // The capacity of a former attempt of the same claim is freed for this one.
         table.remove(claim.id);
-        let enters = table.has_room(session, bytes);
-        if enters {
+        let has_capacity = table.has_capacity(session, bytes);
+        if has_capacity {
             table.insert(claim, session, Stage::Sent, bytes);
         }
-        enters
+        has_capacity
     }
 
     pub(crate) fn set(&self, claim: &Claim, session: i64, stage: Stage) {
@@ -102,27 +101,27 @@ impl Places {
     }
 }
 
-impl fmt::Debug for Places {
+impl fmt::Debug for ClaimTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = self.lock();
-        write!(f, "Places({} claims in {} sessions)", table.claims.len(), table.loads.len())
+        write!(f, "ClaimTable({} claims in {} sessions)", table.claims.len(), table.loads.len())
     }
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for OwnNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Own({:?}, {:?}, {:#x})", self.post, Shown(&self.name), self.czxid)
+        write!(f, "OwnNode({:?}, {:?}, {:#x})", self.role, Shown(&self.name), self.czxid)
     }
 }
 
 impl Table {
-    fn has_room(&self, session: i64, bytes: usize) -> bool {
-        self.loads.get(&session).copied().unwrap_or_default() + bytes <= ROOM
+    fn has_capacity(&self, session: i64, bytes: usize) -> bool {
+        self.loads.get(&session).copied().unwrap_or_default() + bytes <= SESSION_BYTES_MAX
     }
 
     fn insert(&mut self, claim: &Claim, session: i64, stage: Stage, bytes: usize) {
         *self.loads.entry(session).or_default() += bytes;
-        let known = Known { resource: claim.resource.clone(), session, stage, bytes };
+        let known = TrackedClaim { resource: claim.resource.clone(), session, stage, bytes };
         self.claims.insert(claim.id, known);
     }
 
@@ -139,27 +138,27 @@ impl Table {
     }
 }
 
-impl Known {
+impl TrackedClaim {
     /// Returns the node, where the claim waits or holds in this session.
-    pub(crate) fn own(&self, session: i64) -> Option<&Own> {
+    pub(crate) fn own(&self, session: i64) -> Option<&OwnNode> {
         match &self.stage {
-            Stage::Stands(own) | Stage::Holds(own) if self.session == session => Some(own),
+            Stage::Queued(own) | Stage::Holding(own) if self.session == session => Some(own),
             _ => None,
         }
     }
 
     /// Returns the node, where the claim holds in this session.
-    pub(crate) fn held(&self, session: i64) -> Option<&Own> {
+    pub(crate) fn held(&self, session: i64) -> Option<&OwnNode> {
         match &self.stage {
-            Stage::Holds(own) if self.session == session => Some(own),
+            Stage::Holding(own) if self.session == session => Some(own),
             _ => None,
         }
     }
 }
 
-/// The most bytes of the paths of the nodes of one session together. Servers write them down in one go
-/// when it ends, beside little else, and read no more than 1 MiB by default.
-pub(crate) const ROOM: usize = 900_000;
+/// The most bytes of the paths of the nodes of one session together. Servers write them down in one
+/// transaction when it ends, with little else, and read no more than 1 MiB by default.
+pub(crate) const SESSION_BYTES_MAX: usize = 900_000;
 
 #[cfg(test)]
 mod tests {
@@ -177,24 +176,24 @@ mod tests {
         }
     }
 
-    fn own() -> Own {
-        Own { name: "n".to_owned(), czxid: 1, post: NodeRole::Line }
+    fn own() -> OwnNode {
+        OwnNode { name: "n".to_owned(), czxid: 1, role: NodeRole::Queue }
     }
 
     #[test]
     fn a_session_takes_no_more_than_its_servers_can_write_down() {
-        let places = Places::default();
-        let half = ROOM / 2;
-        assert!(places.enter(&claim(1), 7, half) && places.enter(&claim(2), 7, half));
-        assert!(!places.has_room(7, 1) && !places.enter(&claim(3), 7, 1));
-        assert!(places.get(claim(3).id).is_none(), "what was refused is not there");
-        assert!(places.enter(&claim(3), 8, 1), "another session has room");
-        assert!(places.enter(&claim(1), 7, half), "a second try takes its own room");
-        places.set(&claim(1), 7, Stage::Holds(own()));
-        assert!(!places.has_room(7, 1), "it takes as much when it holds");
-        places.set(&claim(2), 8, Stage::Stands(own()));
-        assert!(places.has_room(7, half), "its node is in another session now");
-        places.forget(claim(1).id);
-        assert!(places.has_room(7, ROOM));
+        let claims = ClaimTable::default();
+        let half = SESSION_BYTES_MAX / 2;
+        assert!(claims.reserve(&claim(1), 7, half) && claims.reserve(&claim(2), 7, half));
+        assert!(!claims.has_capacity(7, 1) && !claims.reserve(&claim(3), 7, 1));
+        assert!(claims.get(claim(3).id).is_none(), "what was refused is not there");
+        assert!(claims.reserve(&claim(3), 8, 1), "another session has room");
+        assert!(claims.reserve(&claim(1), 7, half), "a second try takes its own room");
+        claims.set(&claim(1), 7, Stage::Holding(own()));
+        assert!(!claims.has_capacity(7, 1), "it takes as much when it holds");
+        claims.set(&claim(2), 8, Stage::Queued(own()));
+        assert!(claims.has_capacity(7, half), "its node is in another session now");
+        claims.forget(claim(1).id);
+        assert!(claims.has_capacity(7, SESSION_BYTES_MAX));
     }
 }

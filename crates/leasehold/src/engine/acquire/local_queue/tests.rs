@@ -23,9 +23,9 @@ pub(crate) enum Mutant {
     Granted,
     Ended,
     Returned,
-    Stays,
+    HandoffOver,
     Departed,
-    Depend,
+    AddDependent,
 }
 
 impl Mutant {
@@ -36,9 +36,9 @@ impl Mutant {
             Change::Granted(..) => self == Mutant::Granted,
             Change::Ended { .. } => self == Mutant::Ended,
             Change::Returned { .. } => self == Mutant::Returned,
-            Change::Stays(_) => self == Mutant::Stays,
+            Change::HandoffOver(_) => self == Mutant::HandoffOver,
             Change::Departed(_) => self == Mutant::Departed,
-            Change::Depend => self == Mutant::Depend,
+            Change::AddDependent => self == Mutant::AddDependent,
             _ => false,
         }
     }
@@ -52,12 +52,12 @@ enum Step {
     Try(Share),
     Grant,
     End { failed: bool },
-    HeldBeside(Kind),
+    GrantedDirectly(Kind),
     Return { which: usize, left: u32 },
-    Stay(usize),
-    Carry(usize),
-    Depend,
-    Independ,
+    EndHandoff(usize),
+    ReleaseInline(usize),
+    AddDependent,
+    RemoveDependent,
     Depart(usize),
 }
 
@@ -67,17 +67,17 @@ type Kind = (Share, bool);
 /// The queue, and what is known of it from outside: its waiters, what was started, what is held. Written
 /// to be simple.
 struct Model {
-    line: Line<u64, ClaimId>,
-    stands_behind: bool,
+    queue: LocalQueue<u64, ClaimId>,
+    store_has_queue: bool,
     next: u64,
     waiters: Vec<(Place, Want)>,
     contender: Option<(Want, bool)>,
     /// The claims that are held, and whether their release is under way.
     held: Vec<(ClaimId, Want, bool)>,
-    /// The claims for which hand-over is over, and those for which a hope was reported.
-    staying: BTreeSet<ClaimId>,
-    hoped_for: BTreeSet<ClaimId>,
-    carried: Option<ClaimId>,
+    /// The claims for which hand-off is over, and those that were reported as candidates.
+    handoff_over: BTreeSet<ClaimId>,
+    reported: BTreeSet<ClaimId>,
+    inline_release: Option<ClaimId>,
     /// The tasks outside the queue that wait for a release.
     dependents: usize,
     is_idle: bool,
@@ -101,19 +101,19 @@ fn fits(held: impl Iterator<Item = Share>, share: Share) -> bool {
 }
 
 impl Model {
-    fn new(stands_behind: bool, mutant: Option<Mutant>) -> Model {
-        let mut line = Line::new(stands_behind, false);
-        line.mutant = mutant;
+    fn new(store_has_queue: bool, mutant: Option<Mutant>) -> Model {
+        let mut queue = LocalQueue::new(store_has_queue, false);
+        queue.mutant = mutant;
         Model {
-            line,
-            stands_behind,
+            queue,
+            store_has_queue,
             next: 0,
             waiters: Vec::new(),
             contender: None,
             held: Vec::new(),
-            staying: BTreeSet::new(),
-            hoped_for: BTreeSet::new(),
-            carried: None,
+            handoff_over: BTreeSet::new(),
+            reported: BTreeSet::new(),
+            inline_release: None,
             dependents: 0,
             is_idle: true,
         }
@@ -153,66 +153,70 @@ impl Model {
             Step::Try(share) => {
                 let first_fits = self.in_order().first().is_none_or(|(_, first)| self.fits(first.share));
                 let allowed = self.fits(share) && first_fits;
-                let is_in_the_way = !allowed && self.carried.is_some();
+                let is_in_the_way = !allowed && self.inline_release.is_some();
                 let outcome = self.apply(Change::Try(share))?;
                 prop_assert_eq!(outcome.is_allowed, allowed);
                 prop_assert!(
-                    !is_in_the_way || self.carried.is_none(),
+                    !is_in_the_way || self.inline_release.is_none(),
                     "a release that is in the way is sent off"
                 );
             }
             Step::Grant => self.grant()?,
             Step::End { failed } if self.contender.is_some() => {
                 let (ended, _) = self.contender.take().unwrap();
-                let told: Vec<_> =
+                let expected: Vec<_> =
                     self.in_order().into_iter().filter(|(_, want)| failed && *want == ended).collect();
-                self.waiters.retain(|waiter| !told.contains(waiter));
+                self.waiters.retain(|waiter| !expected.contains(waiter));
                 let outcome = self.apply(Change::Ended { failed })?;
-                let told: Vec<_> = told.into_iter().map(|(place, _)| place.1).collect();
-                prop_assert_eq!(outcome.failed, told);
+                let expected: Vec<_> = expected.into_iter().map(|(place, _)| place.1).collect();
+                prop_assert_eq!(outcome.failed, expected);
             }
-            Step::HeldBeside(kind) => {
+            Step::GrantedDirectly(kind) => {
                 let id = self.id();
                 self.held.push((id, want(kind), false));
-                self.apply(Change::HeldBeside(Local::new(id, want(kind), None)))?;
+                self.apply(Change::GrantedDirectly(HeldClaim::new(id, want(kind), None)))?;
             }
             Step::Return { which, left } => {
                 let in_use: Vec<_> = self.held.iter().filter(|held| !held.2).cloned().collect();
                 if !in_use.is_empty() {
-                    self.give_back(&in_use[which % in_use.len()], left)?;
+                    self.return_claim(&in_use[which % in_use.len()], left)?;
                 }
             }
-            Step::Stay(which) if !self.held.is_empty() => {
+            Step::EndHandoff(which) if !self.held.is_empty() => {
                 let (id, _, _) = self.held[which % self.held.len()];
-                self.staying.insert(id);
-                self.apply(Change::Stays(id))?;
+                self.handoff_over.insert(id);
+                self.apply(Change::HandoffOver(id))?;
             }
-            Step::Carry(which) => {
+            Step::ReleaseInline(which) => {
                 let releasing: Vec<_> = self.held.iter().filter(|held| held.2).map(|held| held.0).collect();
                 if !releasing.is_empty() {
                     let id = releasing[which % releasing.len()];
-                    let alone = !self.is_waited_for() && self.carried.is_none();
-                    let outcome = self.apply(Change::Carry(id, id))?;
+                    let alone = !self.is_awaited() && self.inline_release.is_none();
+                    let outcome = self.apply(Change::ReleaseInline(id, id))?;
                     prop_assert_eq!(outcome.is_allowed, alone);
                     if alone {
-                        self.carried = Some(id);
+                        self.inline_release = Some(id);
                     }
                 }
             }
-            Step::Depend => {
+            Step::AddDependent => {
                 self.dependents += 1;
-                self.apply(Change::Depend)?;
+                self.apply(Change::AddDependent)?;
             }
-            Step::Independ if self.dependents > 0 => {
+            Step::RemoveDependent if self.dependents > 0 => {
                 self.dependents -= 1;
-                self.apply(Change::Independ)?;
+                self.apply(Change::RemoveDependent)?;
             }
             Step::Depart(which) if !self.held.is_empty() => {
                 let (id, _, _) = self.held.remove(which % self.held.len());
-                self.carried.take_if(|carried| *carried == id);
+                self.inline_release.take_if(|inline_release| *inline_release == id);
                 self.apply(Change::Departed(id))?;
             }
-            Step::Leave(_) | Step::End { .. } | Step::Stay(_) | Step::Independ | Step::Depart(_) => {}
+            Step::Leave(_)
+            | Step::End { .. }
+            | Step::EndHandoff(_)
+            | Step::RemoveDependent
+            | Step::Depart(_) => {}
         }
         self.check()
     }
@@ -224,7 +228,7 @@ impl Model {
         let taker = self.in_order().into_iter().find(|(_, want)| *want == granted);
         self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
         self.held.push((id, granted.clone(), taker.is_none()));
-        let outcome = self.apply(Change::Granted(Local::new(id, granted, None)))?;
+        let outcome = self.apply(Change::Granted(HeldClaim::new(id, granted, None)))?;
         prop_assert_eq!(
             outcome.taker,
             taker.map(|(place, want)| (place.1, want)),
@@ -234,14 +238,14 @@ impl Model {
     }
 
     /// Makes a user release a claim: to the next waiter, or to the server.
-    fn give_back(&mut self, held: &(ClaimId, Want, bool), left: u32) -> Result<bool, TestCaseError> {
+    fn return_claim(&mut self, held: &(ClaimId, Want, bool), left: u32) -> Result<bool, TestCaseError> {
         let (id, held_as, _) = held;
         let taker = self.in_order().into_iter().next().filter(|(_, first)| left > 0 && first == held_as);
         self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
         let is_handed = taker.is_some();
         self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed);
         if is_handed && left == 1 {
-            self.staying.insert(*id);
+            self.handoff_over.insert(*id);
         }
         let outcome = self.apply(Change::Returned { id: *id, left })?;
         prop_assert_eq!(
@@ -254,7 +258,7 @@ impl Model {
 
     /// Applies the change, and carries out its consequences.
     fn apply(&mut self, change: Change<u64, ClaimId>) -> Result<Outcome<u64, ClaimId>, TestCaseError> {
-        let mut outcome = self.line.apply(change);
+        let mut outcome = self.queue.apply(change);
         if let Some(want) = outcome.start.take() {
             prop_assert!(self.contender.is_none(), "one contender at a time");
             self.contender = Some((want, false));
@@ -264,17 +268,17 @@ impl Model {
             prop_assert!(!*is_stopped, "stopped once");
             *is_stopped = true;
         }
-        for id in &outcome.hopes {
-            prop_assert!(self.hoped_for.insert(*id), "said once");
+        for id in &outcome.handoff_candidates {
+            prop_assert!(self.reported.insert(*id), "said once");
         }
-        if let Some(sent) = &outcome.send_off {
-            prop_assert_eq!(self.carried.take(), Some(*sent), "the release that is carried");
+        if let Some(sent) = &outcome.detach {
+            prop_assert_eq!(self.inline_release.take(), Some(*sent), "the release that is carried");
         }
         self.is_idle = outcome.is_idle;
         Ok(outcome)
     }
 
-    fn is_waited_for(&self) -> bool {
+    fn is_awaited(&self) -> bool {
         !self.waiters.is_empty() || self.contender.is_some() || self.dependents > 0
     }
 
@@ -303,29 +307,27 @@ impl Model {
             None => {
                 if let Some((_, first)) = waiters.first() {
                     prop_assert!(!self.fits(first.share), "the first waiter fits, and has no contender");
-                    let may_be_handed =
-                        self.held.iter().filter(|(id, held, _)| held == first && !self.staying.contains(id));
-                    let hopes: BTreeSet<_> = may_be_handed.map(|held| held.0).collect();
+                    let may_be_handed = self
+                        .held
+                        .iter()
+                        .filter(|(id, held, _)| held == first && !self.handoff_over.contains(id));
+                    let handoff_candidates: BTreeSet<_> = may_be_handed.map(|held| held.0).collect();
                     prop_assert!(
-                        !self.stands_behind || !hopes.is_empty(),
+                        !self.store_has_queue || !handoff_candidates.is_empty(),
                         "the first waiter has no place on the server"
                     );
                     prop_assert!(
-                        !self.stands_behind || hopes.is_subset(&self.hoped_for),
+                        !self.store_has_queue || handoff_candidates.is_subset(&self.reported),
                         "the end of the first waiter's hope is not known"
                     );
                 }
             }
         }
         prop_assert!(
-            !self.is_waited_for() || self.carried.is_none(),
+            !self.is_awaited() || self.inline_release.is_none(),
             "a waiter depends on a release that its caller may leave"
         );
-        prop_assert_eq!(
-            self.is_idle,
-            !self.is_waited_for() && self.held.is_empty(),
-            "an idle line is removed"
-        );
+        prop_assert_eq!(self.is_idle, !self.is_awaited() && self.held.is_empty(), "an idle line is removed");
         Ok(())
     }
 
@@ -341,10 +343,10 @@ impl Model {
                 (Some((want, false)), _, _) if self.fits(want.share) => self.step(Step::Grant)?,
                 (_, _, Some(which)) => self.step(Step::Depart(which))?,
                 (_, Some(held), _) => {
-                    self.give_back(&held, u32::MAX)?;
+                    self.return_claim(&held, u32::MAX)?;
                     self.check()?;
                 }
-                (_, None, None) if self.dependents > 0 => self.step(Step::Independ)?,
+                (_, None, None) if self.dependents > 0 => self.step(Step::RemoveDependent)?,
                 (_, None, None) => {
                     prop_assert!(
                         self.waiters.is_empty(),
@@ -383,12 +385,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => shares().prop_map(Step::Try),
         3 => Just(Step::Grant),
         2 => any::<bool>().prop_map(|failed| Step::End { failed }),
-        1 => kinds().prop_map(Step::HeldBeside),
+        1 => kinds().prop_map(Step::GrantedDirectly),
         4 => (which.clone(), 0..=2u32).prop_map(|(which, left)| Step::Return { which, left }),
-        1 => which.clone().prop_map(Step::Stay),
-        1 => which.clone().prop_map(Step::Carry),
-        2 => Just(Step::Depend),
-        1 => Just(Step::Independ),
+        1 => which.clone().prop_map(Step::EndHandoff),
+        1 => which.clone().prop_map(Step::ReleaseInline),
+        2 => Just(Step::AddDependent),
+        1 => Just(Step::RemoveDependent),
         3 => which.prop_map(Step::Depart),
     ];
     proptest::collection::vec(step, 0..60)
@@ -403,8 +405,8 @@ fn run(mutant: Option<Mutant>) -> Result<(), TestError<(bool, Vec<Step>)>> {
         ..Config::default()
     };
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    TestRunner::new_with_rng(config, rng).run(&(any::<bool>(), steps()), |(stands_behind, steps)| {
-        let mut model = Model::new(stands_behind, mutant);
+    TestRunner::new_with_rng(config, rng).run(&(any::<bool>(), steps()), |(store_has_queue, steps)| {
+        let mut model = Model::new(store_has_queue, mutant);
         for step in steps {
             model.step(step)?;
         }
@@ -413,77 +415,77 @@ fn run(mutant: Option<Mutant>) -> Result<(), TestError<(bool, Vec<Step>)>> {
 }
 
 #[test]
-fn nobody_sleeps_while_the_request_would_be_granted() {
+fn local_queue_never_sleeps_while_a_request_would_be_granted() {
     run(None).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// Checks that the test above finds defects: a queue that forgets the consequences of a change does not
 /// pass it.
 #[test]
-fn a_line_that_forgets_what_follows_is_found_out() {
-    use Mutant::{Departed, Depend, Ended, Enter, Granted, Leave, Returned, Stays};
-    for mutant in [Enter, Leave, Granted, Ended, Returned, Stays, Departed, Depend] {
+fn model_detects_a_queue_that_forgets_consequences() {
+    use Mutant::{AddDependent, Departed, Ended, Enter, Granted, HandoffOver, Leave, Returned};
+    for mutant in [Enter, Leave, Granted, Ended, Returned, HandoffOver, Departed, AddDependent] {
         assert!(matches!(run(Some(mutant)), Err(TestError::Fail(..))), "{mutant:?} passed");
     }
 }
 
 /// Repeats the two lost wake-ups that once existed, without randomness.
 #[test]
-fn who_leaves_and_who_is_handed_more_than_one_wake_the_next() {
+fn leaving_or_multi_permit_handoff_wakes_the_next_waiter() {
     let three = |weight| (Share::permits(weight, 3).unwrap(), false);
     let enter = |kind| Step::Enter { kind, priority: 0 };
-    for stands_behind in [false, true] {
-        let mut line = Model::new(stands_behind, None);
-        for step in [Step::HeldBeside((Share::READER, false)), enter((Share::WRITER, false))] {
-            line.step(step).unwrap();
+    for store_has_queue in [false, true] {
+        let mut queue = Model::new(store_has_queue, None);
+        for step in [Step::GrantedDirectly((Share::READER, false)), enter((Share::WRITER, false))] {
+            queue.step(step).unwrap();
         }
-        line.step(enter((Share::READER, false))).unwrap();
-        line.step(Step::Leave(0)).unwrap();
-        if stands_behind {
-            line.step(Step::End { failed: false }).unwrap();
+        queue.step(enter((Share::READER, false))).unwrap();
+        queue.step(Step::Leave(0)).unwrap();
+        if store_has_queue {
+            queue.step(Step::End { failed: false }).unwrap();
         }
-        assert_eq!(line.contender, Some((want((Share::READER, false)), false)));
+        assert_eq!(queue.contender, Some((want((Share::READER, false)), false)));
 
-        let mut line = Model::new(stands_behind, None);
-        for step in [Step::HeldBeside(three(2)), enter(three(2)), enter(three(1))] {
-            line.step(step).unwrap();
+        let mut queue = Model::new(store_has_queue, None);
+        for step in [Step::GrantedDirectly(three(2)), enter(three(2)), enter(three(1))] {
+            queue.step(step).unwrap();
         }
-        assert_eq!(line.contender, None, "what is held may be handed to the first");
-        line.step(Step::Return { which: 0, left: 2 }).unwrap();
-        assert_eq!(line.contender, Some((want(three(1)), false)));
+        assert_eq!(queue.contender, None, "what is held may be handed to the first");
+        queue.step(Step::Return { which: 0, left: 2 }).unwrap();
+        assert_eq!(queue.contender, Some((want(three(1)), false)));
     }
 }
 
 /// Runs steps that lead to a contender for a waiter that is not the first.
 fn with_a_contender_for_another(steps: impl IntoIterator<Item = Step>) -> Model {
-    let mut line = Model::new(true, None);
+    let mut queue = Model::new(true, None);
     for step in steps {
-        line.step(step).unwrap();
+        queue.step(step).unwrap();
     }
-    assert!(line.contender.as_ref().is_some_and(|(_, is_stopped)| *is_stopped), "{:?}", line.contender);
-    line.step(Step::End { failed: false }).unwrap();
-    line
+    assert!(queue.contender.as_ref().is_some_and(|(_, is_stopped)| *is_stopped), "{:?}", queue.contender);
+    queue.step(Step::End { failed: false }).unwrap();
+    queue
 }
 
 #[test]
-fn a_contender_for_another_keeps_the_first_from_no_share() {
+fn contender_for_another_waiter_does_not_block_the_first() {
     let enter = |share, priority| Step::Enter { kind: (share, false), priority };
     let (one, two) = (Share::permits(1, 3).unwrap(), Share::permits(2, 3).unwrap());
-    let beside = |share| Step::HeldBeside((share, false));
+    let granted = |share| Step::GrantedDirectly((share, false));
     // The request of the first waiter, and programs in which another one contends when it becomes the first.
     let programs = [
         (
             Share::READER,
             vec![
-                beside(Share::READER),
+                granted(Share::READER),
                 enter(Share::WRITER, 0),
                 enter(Share::READER, 0),
                 enter(Share::WRITER, 0),
                 Step::Leave(0),
             ],
         ),
-        (one, vec![beside(one), beside(one), enter(two, 0), enter(one, 0), enter(two, 0), Step::Leave(0)]),
-        (Share::READER, vec![beside(Share::READER), enter(Share::WRITER, 0), enter(Share::READER, 1)]),
+        (one, vec![granted(one), granted(one), enter(two, 0), enter(one, 0), enter(two, 0), Step::Leave(0)]),
+        (Share::READER, vec![granted(Share::READER), enter(Share::WRITER, 0), enter(Share::READER, 1)]),
         // Nothing is held here, and the server may have room for the first waiter only.
         (
             Share::READER,
@@ -491,48 +493,48 @@ fn a_contender_for_another_keeps_the_first_from_no_share() {
         ),
     ];
     for (first, program) in programs {
-        let line = with_a_contender_for_another(program);
-        assert_eq!(line.contender, Some((want((first, false)), false)));
+        let queue = with_a_contender_for_another(program);
+        assert_eq!(queue.contender, Some((want((first, false)), false)));
     }
 }
 
 #[test]
-fn who_no_hand_over_can_serve_stands_on_the_server() {
+fn waiter_without_possible_handoff_is_queued_on_the_server() {
     let (plain, noted) = ((Share::MUTEX, false), (Share::MUTEX, true));
     let enter = |kind| Step::Enter { kind, priority: 0 };
     let ends = [
-        vec![Step::HeldBeside(plain), enter(noted)],
-        vec![Step::HeldBeside(noted), enter(noted), Step::Stay(0)],
+        vec![Step::GrantedDirectly(plain), enter(noted)],
+        vec![Step::GrantedDirectly(noted), enter(noted), Step::EndHandoff(0)],
         // The last hand-over.
-        vec![Step::HeldBeside(noted), enter(noted), enter(noted), Step::Return { which: 0, left: 1 }],
+        vec![Step::GrantedDirectly(noted), enter(noted), enter(noted), Step::Return { which: 0, left: 1 }],
     ];
     for steps in ends {
-        let mut line = Model::new(true, None);
+        let mut queue = Model::new(true, None);
         for step in steps {
-            assert_eq!(line.contender, None);
-            line.step(step).unwrap();
+            assert_eq!(queue.contender, None);
+            queue.step(step).unwrap();
         }
-        assert_eq!(line.contender, Some((want(noted), false)));
+        assert_eq!(queue.contender, Some((want(noted), false)));
     }
 }
 
 #[test]
-fn a_closed_line_starts_nobody_and_stops_who_contends() {
-    let mut line = Line::<u64, ClaimId>::new(true, false);
+fn closed_local_queue_stops_its_contender_and_starts_none() {
+    let mut queue = LocalQueue::<u64, ClaimId>::new(true, false);
     let enter = |number| Change::Enter {
         place: (Reverse(0), number),
         want: want((Share::MUTEX, false)),
         task: None,
         handle: number,
     };
-    assert!(line.apply(enter(1)).start.is_some());
-    assert!(line.apply(Change::Close).stop);
-    assert!(!line.apply(Change::Close).stop);
-    assert!(line.apply(Change::Ended { failed: false }).start.is_none());
-    assert!(line.apply(enter(2)).start.is_none());
+    assert!(queue.apply(enter(1)).start.is_some());
+    assert!(queue.apply(Change::Close).stop);
+    assert!(!queue.apply(Change::Close).stop);
+    assert!(queue.apply(Change::Ended { failed: false }).start.is_none());
+    assert!(queue.apply(enter(2)).start.is_none());
     let id = ClaimId::from_bytes([1; 16]);
-    assert!(!line.apply(Change::Carry(id, id)).is_allowed);
-    assert!(!line.apply(Change::Leave((Reverse(0), 1))).is_idle);
-    assert!(line.apply(Change::Leave((Reverse(0), 2))).is_idle);
-    assert!(Line::<u64, ClaimId>::new(true, true).apply(enter(1)).start.is_none());
+    assert!(!queue.apply(Change::ReleaseInline(id, id)).is_allowed);
+    assert!(!queue.apply(Change::Leave((Reverse(0), 1))).is_idle);
+    assert!(queue.apply(Change::Leave((Reverse(0), 2))).is_idle);
+    assert!(LocalQueue::<u64, ClaimId>::new(true, true).apply(enter(1)).start.is_none());
 }

@@ -3,7 +3,7 @@
 //!
 //! Ground rules: the announcement lives and dies with the process that made it, as every claim does. Claims
 //! are named by the beginning of their public tags, since the ids are secrets. Text that is not an
-//! announcement is nobody's wait.
+//! announcement is not a wait.
 
 use std::fmt;
 
@@ -102,30 +102,30 @@ impl Announced {
         let (weight, capacity, holds) = (share.weight(), share.capacity(), holds.join(","));
         let length = resource.as_str().len();
         Note::clipped(&format!(
-            "{WORD} {number} {weight}/{capacity} {asks} {holds} {length} {resource} {who}"
+            "{MAGIC} {number} {weight}/{capacity} {asks} {holds} {length} {resource} {who}"
         ))
     }
 
     /// Reads a claim that holds `place`; `None` where it announces nothing.
-    pub fn read(place: &Resource, standing: &ClaimInfo) -> Option<Announced> {
-        let text = standing.note.as_str().strip_prefix(WORD)?.strip_prefix(' ')?;
-        let mut words = text.splitn(6, ' ');
-        let number = words.next()?.parse().ok()?;
-        let (weight, capacity) = words.next()?.split_once('/')?;
+    pub fn read(place: &Resource, info: &ClaimInfo) -> Option<Announced> {
+        let text = info.note.as_str().strip_prefix(MAGIC)?.strip_prefix(' ')?;
+        let mut fields = text.splitn(6, ' ');
+        let number = fields.next()?.parse().ok()?;
+        let (weight, capacity) = fields.next()?.split_once('/')?;
         let share = Share::permits(weight.parse().ok()?, capacity.parse().ok()?).ok()?;
-        let asks = match words.next()? {
+        let asks = match fields.next()? {
             NONE => None,
             asks => Some(Tag::read(asks)?),
         };
-        let holds: Option<Vec<Tag>> = match words.next()? {
+        let holds: Option<Vec<Tag>> = match fields.next()? {
             NONE => Some(Vec::new()),
             holds => holds.split(',').map(Tag::read).collect(),
         };
-        let length: usize = words.next()?.parse().ok()?;
-        let (resource, who) = words.next()?.split_at_checked(length)?;
+        let length: usize = fields.next()?.parse().ok()?;
+        let (resource, who) = fields.next()?.split_at_checked(length)?;
         Some(Announced {
             place: place.clone(),
-            id: standing.id,
+            id: info.id,
             number,
             resource: Resource::new(resource).ok()?,
             share,
@@ -136,17 +136,17 @@ impl Announced {
     }
 }
 
-/// The resource where waits are announced; where nobody shares a lock, below it.
+/// The resource where waits are announced; on a store without shared locks, the prefix of such resources.
 const NAME: &str = "leasehold!waits";
-/// The most waits that one look can bring, with their notes.
+/// The most waits that one inspection can return, with their notes.
 const SHARED_MOST: usize = 256;
-/// Each of these is looked at by itself.
+/// The most places of one wait each, as each of these is inspected by itself.
 const EXCLUSIVE_MOST: usize = 32;
 /// The most held claims that an announcement names: as many as fit beside the longest name of a resource.
 pub const HOLDS_MAX: usize = 16;
 /// The beginning of an announcement, with the version of what follows.
-const WORD: &str = "waits1";
-/// The word where nothing is named.
+const MAGIC: &str = "waits1";
+/// The field where nothing is named.
 const NONE: &str = "-";
 const DIGITS: usize = 16;
 
@@ -158,20 +158,20 @@ mod tests {
 
     use super::*;
 
-    fn standing(id: ClaimId, note: Note) -> ClaimInfo {
+    fn info(id: ClaimId, note: Note) -> ClaimInfo {
         let remaining = Some(Duration::from_secs(1));
         ClaimInfo { id, share: Share::MUTEX, fence: None, since_unix_ms: None, remaining, note }
     }
 
     #[test]
-    fn the_longest_announcement_leaves_room_to_say_who() {
+    fn longest_announcement_still_names_the_waiter() {
         let resource = Resource::new(&"x".repeat(Resource::MAX_BYTES)).unwrap();
         let id = ClaimId::from_bytes([1; 16]);
         let holds = (0..30).map(|n| Tag::of(ClaimId::from_bytes([n; 16]))).collect();
         let (place, share) = (Resource::new(NAME).unwrap(), Share::WRITER);
         let (who, asks) = ("h".repeat(1024), Some(Tag::of(id)));
         let wait = Announced { place, id, number: u64::MAX, resource, share, asks, holds, who };
-        let read = Announced::read(&wait.place, &standing(id, wait.to_note())).unwrap();
+        let read = Announced::read(&wait.place, &info(id, wait.to_note())).unwrap();
         assert_eq!((&read.resource, read.share, read.number), (&wait.resource, wait.share, wait.number));
         assert_eq!(read.holds, wait.holds[..HOLDS_MAX]);
         assert!(read.who.len() > 100, "{}", read.who.len());
@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_announced_reads_back(
+        fn announcement_reads_back(
             name in "\\PC{1,60}", who in ".{0,40}", number: u64, weight in 1u32..9, held in 0u8..16, asks: bool,
         ) {
             let id = ClaimId::from_bytes([7; 16]);
@@ -188,13 +188,13 @@ mod tests {
             let share = Share::permits(weight, 8 + weight).unwrap();
             let asks = asks.then(|| Tag::of(id));
             let wait = Announced { place: Resource::new(NAME).unwrap(), id, number, resource, share, asks, holds, who };
-            prop_assert_eq!(Announced::read(&wait.place, &standing(id, wait.to_note())), Some(wait));
+            prop_assert_eq!(Announced::read(&wait.place, &info(id, wait.to_note())), Some(wait));
         }
 
         #[test]
         fn no_text_panics(text in "(waits1 )?([0-9/a-f,é-]{1,16} ){0,6}.{0,9}") {
             let id = ClaimId::from_bytes([7; 16]);
-            if let Some(read) = Announced::read(&Resource::new(NAME).unwrap(), &standing(id, Note::clipped(&text))) {
+            if let Some(read) = Announced::read(&Resource::new(NAME).unwrap(), &info(id, Note::clipped(&text))) {
                 prop_assert!(!read.resource.as_str().is_empty());
             }
         }

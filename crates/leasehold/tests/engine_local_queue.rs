@@ -160,7 +160,7 @@ async fn permits_are_counted_over_clients_and_tasks() {
 }
 
 #[tokio::test]
-async fn a_wait_that_times_out_leaves_the_line_and_the_others_in_it() {
+async fn timed_out_wait_leaves_the_queue_and_keeps_the_others() {
     let store = Store::new();
     let (locks, _) = store.client();
     let (other, _) = store.client();
@@ -193,7 +193,7 @@ async fn the_futures_of_a_lock_are_small_enough_to_be_moved_about() {
 }
 
 /// Starts a wait: polled once, it is queued.
-async fn standing<T: Send + 'static>(
+async fn spawn_queued<T: Send + 'static>(
     wait: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
     let mut wait = Box::pin(wait);
@@ -206,14 +206,14 @@ async fn granted(wait: tokio::task::JoinHandle<Result<Guard>>) -> Guard {
 }
 
 #[tokio::test]
-async fn who_gives_up_in_the_line_wakes_those_behind() {
+async fn waiter_that_gives_up_wakes_the_waiters_behind_it() {
     let (locks, _) = Store::new().client();
     let prices = locks.rwlock("prices");
     let held = prices.read().await.unwrap();
     for is_dropped in [false, true] {
         let (writer, reader) = (prices.clone(), prices.clone());
-        let writes = standing(async move { writer.try_write_for(ms(50)).await }).await;
-        let reads = standing(async move { reader.read().await }).await;
+        let writes = spawn_queued(async move { writer.try_write_for(ms(50)).await }).await;
+        let reads = spawn_queued(async move { reader.read().await }).await;
         if is_dropped {
             writes.abort();
         } else {
@@ -226,8 +226,8 @@ async fn who_gives_up_in_the_line_wakes_those_behind() {
     let encoders = locks.semaphore("encode", 3);
     let held = encoders.acquire_many(2).await.unwrap();
     let (many, one) = (encoders.clone(), encoders.clone());
-    let asks_for_two = standing(async move { many.try_acquire_many_for(2, ms(50)).await }).await;
-    let asks_for_one = standing(async move { one.acquire().await }).await;
+    let asks_for_two = spawn_queued(async move { many.try_acquire_many_for(2, ms(50)).await }).await;
+    let asks_for_one = spawn_queued(async move { one.acquire().await }).await;
     assert!(asks_for_two.await.unwrap().unwrap().is_none());
     drop((granted(asks_for_one).await, held));
     settles(&locks, "prices").await;
@@ -235,27 +235,27 @@ async fn who_gives_up_in_the_line_wakes_those_behind() {
 }
 
 #[tokio::test]
-async fn a_contender_for_another_keeps_nobody_asleep() {
+async fn contender_for_another_waiter_delays_no_waiter() {
     let (locks, _) = Store::new().client();
     let prices = locks.rwlock("prices");
     let held = prices.read().await.unwrap();
     let [gives_up, reader, writer, urgent] = [(); 4].map(|()| prices.clone());
-    let gives_up = standing(async move { gives_up.try_write_for(ms(50)).await }).await;
-    let reads = standing(async move { reader.read().await }).await;
-    let writes = standing(async move { writer.write().await }).await;
+    let gives_up = spawn_queued(async move { gives_up.try_write_for(ms(50)).await }).await;
+    let reads = spawn_queued(async move { reader.read().await }).await;
+    let writes = spawn_queued(async move { writer.write().await }).await;
     assert!(gives_up.await.unwrap().unwrap().is_none());
     drop(granted(reads).await);
     waiting(&locks, "prices", 1).await;
-    let reads = standing(async move { urgent.priority(1).read().await }).await;
+    let reads = spawn_queued(async move { urgent.priority(1).read().await }).await;
     drop((granted(reads).await, held));
     granted(writes).await.release().await.unwrap();
 
     let encoders = locks.semaphore("encode", 3);
     let held = [encoders.acquire().await.unwrap(), encoders.acquire().await.unwrap()];
     let [gives_up, one, two] = [(); 3].map(|()| encoders.clone());
-    let gives_up = standing(async move { gives_up.try_acquire_many_for(2, ms(50)).await }).await;
-    let asks_for_one = standing(async move { one.acquire().await }).await;
-    let asks_for_two = standing(async move { two.acquire_many(2).await }).await;
+    let gives_up = spawn_queued(async move { gives_up.try_acquire_many_for(2, ms(50)).await }).await;
+    let asks_for_one = spawn_queued(async move { one.acquire().await }).await;
+    let asks_for_two = spawn_queued(async move { two.acquire_many(2).await }).await;
     assert!(gives_up.await.unwrap().unwrap().is_none());
     drop((granted(asks_for_one).await, held));
     drop(granted(asks_for_two).await);
@@ -264,7 +264,7 @@ async fn a_contender_for_another_keeps_nobody_asleep() {
 }
 
 #[tokio::test]
-async fn who_no_hand_over_can_serve_has_a_place_on_the_server() {
+async fn waiter_that_no_handoff_serves_has_a_place_on_the_server() {
     let store = Store::new();
     let (locks, _) = store.client();
     let (other, _) = store.client();
@@ -274,10 +274,10 @@ async fn who_no_hand_over_can_serve_has_a_place_on_the_server() {
         [mutex.clone().note(Note::new("mine").unwrap()), mutex.clone().ttl(ms(20_000)), mutex.clone()]
     {
         let held = mutex.lock().await.unwrap();
-        let waits = standing(async move { other_want.lock().await }).await;
+        let waits = spawn_queued(async move { other_want.lock().await }).await;
         waiting(&other, "job", 1).await;
         let later = other.mutex("job");
-        let later = standing(async move { later.lock().await }).await;
+        let later = spawn_queued(async move { later.lock().await }).await;
         waiting(&other, "job", 2).await;
         held.release().await.unwrap();
         let first = granted(waits).await;
@@ -289,13 +289,13 @@ async fn who_no_hand_over_can_serve_has_a_place_on_the_server() {
 }
 
 #[tokio::test]
-async fn a_hand_over_of_several_permits_wakes_those_behind() {
+async fn handoff_of_several_permits_wakes_the_waiters_behind() {
     let (locks, _) = Store::new().tuned(patient());
     let encoders = locks.semaphore("encode", 3);
     let held = encoders.acquire_many(2).await.unwrap();
     let (many, one) = (encoders.clone(), encoders.clone());
-    let asks_for_two = standing(async move { many.acquire_many(2).await }).await;
-    let asks_for_one = standing(async move { one.acquire().await }).await;
+    let asks_for_two = spawn_queued(async move { many.acquire_many(2).await }).await;
+    let asks_for_one = spawn_queued(async move { one.acquire().await }).await;
     drop(held);
     let two = granted(asks_for_two).await;
     assert_eq!(two.fence().unwrap().sub, 1, "it was handed over");
@@ -312,7 +312,7 @@ async fn a_writer_behind_its_own_reader_keeps_readers_of_others_out() {
         let (here, there) = (one.rwlock("prices"), two.rwlock("prices"));
         let reader = here.read().await.unwrap();
         let writer = here.clone();
-        let writes = standing(async move { writer.write().await }).await;
+        let writes = spawn_queued(async move { writer.write().await }).await;
         waiting(&two, "prices", 1).await;
         assert!(there.try_read().await.unwrap().is_none(), "it waits behind the writer that came before");
         assert!(here.try_read().await.unwrap().is_none(), "so it does in the process of the writer");
@@ -324,12 +324,12 @@ async fn a_writer_behind_its_own_reader_keeps_readers_of_others_out() {
 }
 
 #[tokio::test]
-async fn who_only_tries_does_not_pass_who_waits_for_this_process() {
+async fn try_does_not_overtake_a_waiter_of_its_own_process() {
     let (locks, wire) = Store::new().client();
     let encoders = locks.semaphore("encode", 3);
     let held = encoders.acquire_many(2).await.unwrap();
     let many = encoders.clone();
-    let asks_for_two = standing(async move { many.acquire_many(2).await }).await;
+    let asks_for_two = spawn_queued(async move { many.acquire_many(2).await }).await;
     let calls = wire.calls(Verb::Contend);
     assert!(encoders.try_acquire().await.unwrap().is_none());
     assert_eq!(wire.calls(Verb::Contend), calls, "that is known without the server");

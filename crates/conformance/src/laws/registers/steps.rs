@@ -33,8 +33,8 @@ pub(super) async fn swap(
     Ok(within(HANG, "swap", store(client)?.swap(at, seen, &put)).await??)
 }
 
-/// Returns the stamp of a register that nobody has written yet.
-pub(super) async fn at_rest(client: &Client, at: &Resource) -> Checked<Stamp> {
+/// Returns the stamp of a register that was never written.
+pub(super) async fn unwritten_stamp(client: &Client, at: &Resource) -> Checked<Stamp> {
     let found = read(client, at).await?;
     ensure!(found.value.is_none(), "{at:?} was never written, and holds {:?}", found.value);
     Ok(found.stamp)
@@ -56,7 +56,7 @@ pub(super) async fn remove(client: &Client, at: &Resource) -> Checked<Stamp> {
     exchange(client, at, |_| None).await
 }
 
-/// Writes what `new` makes of the present value, as often as others are first.
+/// Writes what `new` makes of the present value, and repeats it as long as others are first.
 pub(super) async fn exchange(
     client: &Client,
     at: &Resource,
@@ -69,7 +69,7 @@ pub(super) async fn exchange(
             return Ok(stamp);
         }
         // Of the writers that lose together, each returns at another time.
-        tokio::time::sleep(PAUSE * (crate::chance::Chance::new()?.below(u64::from(tries.min(8) + 1)) as u32))
+        tokio::time::sleep(PAUSE * (crate::random::Random::new()?.below(u64::from(tries.min(8) + 1)) as u32))
             .await;
     }
     Err(Stop::broken(format!("{MAX_TRIES} writes in a row were refused: others write less often than that")))

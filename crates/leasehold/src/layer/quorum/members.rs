@@ -17,16 +17,16 @@ use super::timer::after;
 
 /// The members.
 #[derive(Clone, Debug)]
-pub(super) struct Seats {
-    seats: Arc<[Seat]>,
+pub(super) struct MemberSet {
+    slots: Arc<[MemberSlot]>,
     names: Arc<[String]>,
 }
 
 /// One member, with its limit of open requests.
 #[derive(Debug)]
-struct Seat {
+struct MemberSlot {
     member: Arc<dyn Member>,
-    room: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// `true` if the last request to it had no answer: requests are still sent to it, but not waited
     /// for.
     silent: AtomicBool,
@@ -35,16 +35,16 @@ struct Seat {
 /// The answer of each member; `None` if it did not come in time.
 pub(super) type Outcomes<T> = Vec<Option<Result<T, Failure>>>;
 
-impl Seats {
-    pub(super) fn new(members: Vec<Arc<dyn Member>>) -> Seats {
+impl MemberSet {
+    pub(super) fn new(members: Vec<Arc<dyn Member>>) -> MemberSet {
         let names = members.iter().map(|member| member.address()).collect();
-        let room = || Arc::new(Semaphore::new(UNANSWERED_MAX));
-        let seat = |member| Seat { member, room: room(), silent: AtomicBool::new(false) };
-        Seats { seats: members.into_iter().map(seat).collect(), names }
+        let permits = || Arc::new(Semaphore::new(UNANSWERED_MAX));
+        let slot = |member| MemberSlot { member, permits: permits(), silent: AtomicBool::new(false) };
+        MemberSet { slots: members.into_iter().map(slot).collect(), names }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.seats.len()
+        self.slots.len()
     }
 
     pub(super) fn majority(&self) -> usize {
@@ -53,7 +53,7 @@ impl Seats {
 
     /// Returns one member, to be called alone.
     pub(super) fn member(&self, number: usize) -> Option<Arc<dyn Member>> {
-        self.seats.get(number).map(|seat| seat.member.clone())
+        self.slots.get(number).map(|slot| slot.member.clone())
     }
 
     /// Returns the addresses of the members, for people.
@@ -62,15 +62,15 @@ impl Seats {
     }
 
     /// Notes whether a member answered.
-    pub(super) fn note<T>(&self, number: usize, outcome: &Result<T, Failure>) {
-        if let Some(seat) = self.seats.get(number) {
-            seat.silent.store(outcome.is_err(), Ordering::Relaxed);
+    pub(super) fn record_answer<T>(&self, number: usize, outcome: &Result<T, Failure>) {
+        if let Some(slot) = self.slots.get(number) {
+            slot.silent.store(outcome.is_err(), Ordering::Relaxed);
         }
     }
 
     /// Returns `true` if a member that has not answered yet is worth a short wait.
     pub(super) fn is_expected(&self, number: usize) -> bool {
-        self.seats.get(number).is_some_and(|seat| !seat.silent.load(Ordering::Relaxed))
+        self.slots.get(number).is_some_and(|slot| !slot.silent.load(Ordering::Relaxed))
     }
 
     /// Runs one call to a member in a task of its own.
@@ -84,11 +84,11 @@ impl Seats {
     }
 
     /// Returns a permit to send a request to a member; a failure if too many are unanswered.
-    pub(super) fn leave(&self, number: usize) -> Result<tokio::sync::OwnedSemaphorePermit, Failure> {
-        let seat =
-            self.seats.get(number).ok_or_else(|| Failure::unavailable("the quorum has no such member"))?;
-        seat.room.clone().try_acquire_owned().map_err(|_| {
-            let name = seat.member.address();
+    pub(super) fn permit(&self, number: usize) -> Result<tokio::sync::OwnedSemaphorePermit, Failure> {
+        let slot =
+            self.slots.get(number).ok_or_else(|| Failure::unavailable("the quorum has no such member"))?;
+        slot.permits.clone().try_acquire_owned().map_err(|_| {
+            let name = slot.member.address();
             Failure::unavailable(format!(
                 "{name} has {UNANSWERED_MAX} unanswered requests: no more are sent to it for now"
             ))
@@ -108,15 +108,15 @@ impl Seats {
     {
         let (sender, mut inbox) = mpsc::channel(self.count().max(1));
         for number in 0..self.count() {
-            let (sender, leave, seats) = (sender.clone(), self.leave(number), self.clone());
-            let asking = self.seats.get(number).map(|seat| call(seat.member.clone()));
+            let (sender, permit, members) = (sender.clone(), self.permit(number), self.clone());
+            let request = self.slots.get(number).map(|slot| call(slot.member.clone()));
             leasehold_machine::spawn(async move {
-                let outcome = match (leave, asking) {
-                    (Ok(_leave), Some(asking)) => asking.await,
+                let outcome = match (permit, request) {
+                    (Ok(_permit), Some(request)) => request.await,
                     (Err(failure), _) => Err(failure),
                     (Ok(_), None) => return,
                 };
-                seats.note(number, &outcome);
+                members.record_answer(number, &outcome);
                 // The receiver may have enough answers.
                 let _ = sender.send((number, outcome)).await;
             });
@@ -133,7 +133,7 @@ impl Seats {
                 }
             }
             tokio::select! {
-                told = inbox.recv() => match told {
+                message = inbox.recv() => match message {
                     Some((number, outcome)) => outcomes[number] = Some(outcome),
                     None => break,
                 },

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::panics::logged;
 
 /// A granted claim that has no user yet.
-pub(crate) struct Charge {
+pub(crate) struct PendingGrant {
     engine: Arc<Engine>,
     want: Want,
     held: Arc<Lease>,
@@ -24,7 +24,7 @@ pub(crate) struct Charge {
     has_begun: bool,
 }
 
-impl Charge {
+impl PendingGrant {
     /// Wraps a grant of the server. Returns `None` if its lease ran out before it arrived.
     ///
     /// # Errors
@@ -34,10 +34,10 @@ impl Charge {
         want: &Want,
         claim: &Claim,
         grant: Grant,
-    ) -> Result<Option<Charge>> {
+    ) -> Result<Option<PendingGrant>> {
         let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).with_lock_delay(want.lock_delay);
         let held =
-            Arc::new(Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.telling.clone()));
+            Arc::new(Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.events.clone()));
         if held.state() != State::Valid {
             logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
             return Ok(None);
@@ -47,7 +47,7 @@ impl Charge {
             return Err(Error::closed("lock").on(&claim.resource));
         }
         let (engine, want) = (engine.clone(), want.clone());
-        Ok(Some(Charge { engine, want, held, lost: grant.lost, has_begun: false }))
+        Ok(Some(PendingGrant { engine, want, held, lost: grant.lost, has_begun: false }))
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -80,7 +80,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for PendingGrant {
     fn drop(&mut self) {
         if !self.has_begun && self.held.retire() {
             let held = self.held.clone();

@@ -8,7 +8,7 @@ use leasehold::{Client, Durability, FenceGrade, Owner, QueueOrder};
 
 use crate::things::{LIMIT, Seen, until};
 
-pub(crate) async fn comes(seen: &mut Seen, one: &Client, two: &Client) {
+pub(crate) async fn provoke(seen: &mut Seen, one: &Client, two: &Client) {
     broken(seen, one, two).await;
     unanswered(seen, one, two).await;
     refused(seen, one).await;
@@ -24,17 +24,17 @@ async fn broken(seen: &mut Seen, one: &Client, two: &Client) {
     for holder in &snapshot.holders {
         let broken = two.break_claim(name, holder).await;
         is_broken |= broken.is_ok();
-        seen.texts.came("a break", &broken);
-        seen.texts.came("a second break", &two.break_claim(name, holder).await);
+        seen.texts.record_outcome("a break", &broken);
+        seen.texts.record_outcome("a second break", &two.break_claim(name, holder).await);
     }
     if is_broken {
         seen.texts.shown("a cause", &tokio::time::timeout(LIMIT, guard.lost()).await.unwrap());
         seen.texts.shown("a guard that was lost", &guard);
-        seen.texts.came("a check", &guard.check());
-        seen.texts.came("a run", &guard.run(async {}).await);
+        seen.texts.record_outcome("a check", &guard.check());
+        seen.texts.record_outcome("a run", &guard.run(async {}).await);
     }
     seen.clients("after a loss", one, two);
-    seen.texts.came("a release of what was lost", &guard.release().await);
+    seen.texts.record_outcome("a release of what was lost", &guard.release().await);
 }
 
 /// The store answers nothing for a while, so a lease ends.
@@ -52,9 +52,9 @@ async fn unanswered(seen: &mut Seen, one: &Client, two: &Client) {
     for mode in [Mode::Refuse, Mode::LoseReply] {
         fault.set_all(mode);
         seen.texts.shown("a layer with a fault", &fault);
-        seen.texts.came("a look", &locks.inspect("secrets/expires").await);
-        seen.texts.came("a list", &locks.list("", None, 10).await);
-        seen.texts.came("a try", &locks.mutex("secrets/other").try_lock().await);
+        seen.texts.record_outcome("a look", &locks.inspect("secrets/expires").await);
+        seen.texts.record_outcome("a list", &locks.list("", None, 10).await);
+        seen.texts.record_outcome("a try", &locks.mutex("secrets/other").try_lock().await);
     }
     fault.set_all(Mode::Refuse);
     if !matches!(locks.profile().liveness, Liveness::Session) {
@@ -62,35 +62,35 @@ async fn unanswered(seen: &mut Seen, one: &Client, two: &Client) {
     }
     seen.texts.shown("a guard that expired", &guard);
     seen.texts.shown("a client without its store", &locks);
-    seen.texts.came("a check of it", &guard.check());
+    seen.texts.record_outcome("a check of it", &guard.check());
     fault.set_all(Mode::Pass);
-    seen.texts.came("a release of it", &guard.release().await);
-    seen.texts.came("a client that ends", &Ok(locks.close(LIMIT).await));
+    seen.texts.record_outcome("a release of it", &guard.release().await);
+    seen.texts.record_outcome("a client that ends", &Ok(locks.close(LIMIT).await));
 }
 
 /// Records the errors of requests that are invalid, or that a store may not support.
 async fn refused(seen: &mut Seen, one: &Client) {
     let mutex = || one.mutex("secrets/refused");
-    seen.texts.came("an empty name", &one.mutex("").try_lock().await);
-    seen.texts.came("a long name", &one.mutex("n".repeat(600)).try_lock().await);
-    seen.texts.came("a short ttl", &mutex().ttl(Duration::from_nanos(1)).try_lock().await);
-    seen.texts.came("no permits", &one.semaphore("secrets/none", 0).try_acquire().await);
-    seen.texts.came("too many permits", &one.semaphore("secrets/few", 2).try_acquire_many(3).await);
-    seen.texts.came("a grade", &mutex().require_fencing(FenceGrade::Strict));
-    seen.texts.came("an order", &mutex().require_order(QueueOrder::Fifo));
-    seen.texts.came("a durability", &mutex().require_durability(Durability::Strict));
-    seen.texts.came("revocable", &mutex().revocable());
-    seen.texts.came("transferable", &mutex().transferable());
+    seen.texts.record_outcome("an empty name", &one.mutex("").try_lock().await);
+    seen.texts.record_outcome("a long name", &one.mutex("n".repeat(600)).try_lock().await);
+    seen.texts.record_outcome("a short ttl", &mutex().ttl(Duration::from_nanos(1)).try_lock().await);
+    seen.texts.record_outcome("no permits", &one.semaphore("secrets/none", 0).try_acquire().await);
+    seen.texts.record_outcome("too many permits", &one.semaphore("secrets/few", 2).try_acquire_many(3).await);
+    seen.texts.record_outcome("a grade", &mutex().require_fencing(FenceGrade::Strict));
+    seen.texts.record_outcome("an order", &mutex().require_order(QueueOrder::Fifo));
+    seen.texts.record_outcome("a durability", &mutex().require_durability(Durability::Strict));
+    seen.texts.record_outcome("revocable", &mutex().revocable());
+    seen.texts.record_outcome("transferable", &mutex().transferable());
     let owner = Owner::new();
     let held = one.rwlock("secrets/deadlock").owner(&owner);
     if let Ok(Some(reader)) = held.try_read_for(LIMIT).await {
-        seen.texts.came("a deadlock", &held.try_write_for(Duration::from_secs(1)).await);
+        seen.texts.record_outcome("a deadlock", &held.try_write_for(Duration::from_secs(1)).await);
         drop(reader);
     }
 }
 
 /// Records the errors of a client that was closed.
 pub(crate) async fn after_the_end(seen: &mut Seen, one: &Client) {
-    seen.texts.came("a lock of a client that ended", &one.mutex("secrets/late").lock().await);
-    seen.texts.came("a look of a client that ended", &one.inspect("secrets/late").await);
+    seen.texts.record_outcome("a lock of a client that ended", &one.mutex("secrets/late").lock().await);
+    seen.texts.record_outcome("a look of a client that ended", &one.inspect("secrets/late").await);
 }
