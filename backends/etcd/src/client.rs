@@ -28,7 +28,7 @@ use crate::protocol::proto::{
 use crate::protocol::queue::Entry;
 use crate::protocol::txn::{Erase, created_at, into_range, op};
 use crate::protocol::version::Watches;
-use crate::state::lease::{Lease, Purpose, length_for};
+use crate::state::lease::{Purpose, ServerLease, length_for};
 use crate::state::lease_table::{Access, LeaseChoice, LeaseTable};
 
 /// The state of one client.
@@ -105,11 +105,11 @@ impl Shared {
     }
 
     /// Returns a lease for a claim of this ttl.
-    pub(crate) async fn lease_for(&self, ttl: Duration) -> Result<Lease, Refusal> {
+    pub(crate) async fn lease_for(&self, ttl: Duration) -> Result<ServerLease, Refusal> {
         self.lease_of(Purpose::Hold(length_for(ttl))).await
     }
 
-    pub(crate) async fn lease_of(&self, purpose: Purpose) -> Result<Lease, Refusal> {
+    pub(crate) async fn lease_of(&self, purpose: Purpose) -> Result<ServerLease, Refusal> {
         loop {
             let opened = self.opened.notified();
             let choice = self.lease_table().choose_lease(purpose, self.now());
@@ -125,7 +125,7 @@ impl Shared {
         }
     }
 
-    async fn open_lease(&self, purpose: Purpose) -> Result<Lease, Refusal> {
+    async fn open_lease(&self, purpose: Purpose) -> Result<ServerLease, Refusal> {
         // Released on every way out, after the lease is known to others.
         let _reservation = Reservation { shared: self, purpose };
         let seconds = purpose.seconds();
@@ -160,7 +160,7 @@ impl Shared {
     pub(crate) async fn step(
         &self,
         claim: &Claim,
-        lease: &Lease,
+        lease: &ServerLease,
         request: TxnRequest,
     ) -> Result<(Answer<TxnResponse>, Moment), Refusal> {
         let asked_at = self.now();
@@ -403,7 +403,7 @@ impl<'a> WaitScope<'a> {
     }
 
     /// Returns the lease of the claim; another one where it ended.
-    pub(crate) async fn lease(&self, claim: &Claim) -> Result<Lease, Refusal> {
+    pub(crate) async fn lease(&self, claim: &Claim) -> Result<ServerLease, Refusal> {
         if let Some(lease) = self.shared.lease_table().lease_of(claim.id) {
             return Ok(lease);
         }

@@ -55,7 +55,7 @@ pub use cells::{
     AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin, Put, Swap,
 };
 pub use compat::shedlock::{
-    End, Hold, Row, ShedBackend, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,
+    End, Row, RowRequest, ShedBackend, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,
 };
 pub use diagnose::server_clock_finding;
 pub use state::turns::{Turn, Turns};

@@ -14,15 +14,15 @@ use rustix::process::Signal;
 use crate::exit::{Exit, Problem};
 use crate::request::args::{ElectArgs, OnLost, OnRevoke, RunArgs};
 use crate::request::program::Program;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// One `leasehold run`.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) store: Store,
+    pub(crate) store: StoreUrl,
     pub(crate) name: Resource,
     pub(crate) kind: Kind,
-    pub(crate) patience: Patience,
+    pub(crate) patience: WaitLimit,
     pub(crate) terms: Terms,
     pub(crate) note: Note,
     pub(crate) on_lost: Loss,
@@ -55,7 +55,7 @@ pub(crate) enum Kind {
 
 /// The time for which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     None,
     Limit(Duration),
     Forever,
@@ -79,12 +79,12 @@ pub(crate) enum Loss {
 
 impl Request {
     /// # Errors
-    /// As [`Store::named`]; usage, for an empty command.
+    /// As [`StoreUrl::named`]; usage, for an empty command.
     pub(crate) fn new(args: RunArgs) -> Result<Request, Problem> {
         let program = Program::new(args.command)
             .ok_or_else(|| Problem::new(Exit::Usage, "the command is missing: write it after --"))?;
         Ok(Request {
-            store: Store::named(args.store.url.as_deref())?.for_ttl(args.ttl),
+            store: StoreUrl::named(args.store.url.as_deref())?.for_ttl(args.ttl),
             name: args.name,
             kind: match (args.shared, args.permits) {
                 (true, _) => Kind::Shared,
@@ -92,10 +92,10 @@ impl Request {
                 (false, None) => Kind::Exclusive,
             },
             patience: match (args.no_wait, args.wait) {
-                (true, _) => Patience::None,
-                (false, Some(limit)) if limit.is_zero() => Patience::None,
-                (false, Some(limit)) => Patience::Limit(limit),
-                (false, None) => Patience::Forever,
+                (true, _) => WaitLimit::None,
+                (false, Some(limit)) if limit.is_zero() => WaitLimit::None,
+                (false, Some(limit)) => WaitLimit::Limit(limit),
+                (false, None) => WaitLimit::Forever,
             },
             terms: Terms { ttl: args.ttl, max_hold: args.max_hold },
             note: args.note.unwrap_or_else(|| own_note(&program)),
@@ -132,10 +132,10 @@ impl Request {
         let program =
             program.ok_or_else(|| Problem::new(Exit::Usage, "the command is missing: write it after --"))?;
         Ok(Request {
-            store: Store::named(args.store.url.as_deref())?.for_ttl(args.ttl),
+            store: StoreUrl::named(args.store.url.as_deref())?.for_ttl(args.ttl),
             name: args.name,
             kind: Kind::Exclusive,
-            patience: Patience::Forever,
+            patience: WaitLimit::Forever,
             terms: Terms { ttl: args.ttl, max_hold: None },
             note: args.value.unwrap_or_else(|| own_note(&program)),
             on_lost: Loss::Term(args.grace),
@@ -154,25 +154,25 @@ impl Request {
     pub(crate) async fn take(&self, locks: &Client) -> Result<Option<Guard>> {
         let name = self.name.as_str();
         match (self.kind, self.patience) {
-            (Kind::Exclusive, Patience::None) => self.with_terms(locks.mutex(name))?.try_lock().await,
-            (Kind::Exclusive, Patience::Limit(limit)) => {
+            (Kind::Exclusive, WaitLimit::None) => self.with_terms(locks.mutex(name))?.try_lock().await,
+            (Kind::Exclusive, WaitLimit::Limit(limit)) => {
                 self.with_terms(locks.mutex(name))?.try_lock_for(limit).await
             }
-            (Kind::Exclusive, Patience::Forever) => {
+            (Kind::Exclusive, WaitLimit::Forever) => {
                 self.with_terms(locks.mutex(name))?.lock().await.map(Some)
             }
-            (Kind::Shared, Patience::None) => self.with_terms(locks.rwlock(name))?.try_read().await,
-            (Kind::Shared, Patience::Limit(limit)) => {
+            (Kind::Shared, WaitLimit::None) => self.with_terms(locks.rwlock(name))?.try_read().await,
+            (Kind::Shared, WaitLimit::Limit(limit)) => {
                 self.with_terms(locks.rwlock(name))?.try_read_for(limit).await
             }
-            (Kind::Shared, Patience::Forever) => self.with_terms(locks.rwlock(name))?.read().await.map(Some),
-            (Kind::Permits(permits), Patience::None) => {
+            (Kind::Shared, WaitLimit::Forever) => self.with_terms(locks.rwlock(name))?.read().await.map(Some),
+            (Kind::Permits(permits), WaitLimit::None) => {
                 self.with_terms(locks.semaphore(name, permits))?.try_acquire().await
             }
-            (Kind::Permits(permits), Patience::Limit(limit)) => {
+            (Kind::Permits(permits), WaitLimit::Limit(limit)) => {
                 self.with_terms(locks.semaphore(name, permits))?.try_acquire_for(limit).await
             }
-            (Kind::Permits(permits), Patience::Forever) => {
+            (Kind::Permits(permits), WaitLimit::Forever) => {
                 self.with_terms(locks.semaphore(name, permits))?.acquire().await.map(Some)
             }
         }

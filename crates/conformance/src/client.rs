@@ -17,7 +17,7 @@ use crate::stop::{Checked, Stop, ensure};
 
 /// One connection.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub(crate) struct TestClient {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -34,13 +34,13 @@ pub(crate) struct Taken {
 
 /// A claim that waits in a task of its own.
 pub(crate) struct Waiting {
-    pub(crate) client: Client,
+    pub(crate) client: TestClient,
     pub(crate) claim: Claim,
     pub(crate) patience: Patience,
     task: JoinHandle<Checked<Option<Taken>>>,
 }
 
-impl Client {
+impl TestClient {
     /// Contends once, without waiting.
     pub(crate) async fn try_take(&self, claim: &Claim) -> Checked<Option<Grant>> {
         match self.contend(claim, &Patience::none(self.clock.clone())).await? {
@@ -141,7 +141,7 @@ impl Client {
         self.wait_ending_with(claim, patience, LastCall::Always)
     }
 
-    /// Waits as [`Client::wait`] does, but relies on a call whose patience ended meanwhile: the place is
+    /// Waits as [`TestClient::wait`] does, but relies on a call whose patience ended meanwhile: the place is
     /// given up. Only a polling backend is called once more, since it cannot know of the end.
     pub(crate) fn wait_only(&self, claim: Claim) -> Waiting {
         let polls = self.backend.profile().waiting == leasehold_core::WaitMode::Polls;

@@ -44,7 +44,7 @@ use std::time::Duration;
 use leasehold_core::{Backend, Clock, Failure, Patience, Proof, Release, Renewal, Resource};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::client::Client;
+use crate::client::TestClient;
 use crate::clock::{SteadyClock, patience_for};
 use crate::stop::{Checked, Stop};
 pub(crate) use driver::Taker;
@@ -87,7 +87,7 @@ fn run(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>, store: &st
     runtime.block_on(async {
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new());
         let backend = open(store).await.map_err(std::io::Error::other)?;
-        let mut executor = Executor { client: Client { backend, clock }, proofs: HashMap::new() };
+        let mut executor = Executor { client: TestClient { backend, clock }, proofs: HashMap::new() };
         // The test harness leaves an unfinished line behind.
         print_answer("\n", "ready")?;
         let mut orders = BufReader::new(tokio::io::stdin()).lines();
@@ -104,7 +104,7 @@ fn run(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>, store: &st
 
 /// Executes orders, and keeps the proofs of the grants in between.
 struct Executor {
-    client: Client,
+    client: TestClient,
     proofs: HashMap<leasehold_core::ClaimId, Proof>,
 }
 

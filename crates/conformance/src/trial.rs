@@ -7,7 +7,7 @@ use leasehold_core::{
     Claim, Clock, Liveness, LockSupport, Moment, Note, Patience, Profile, QueueOrder, Resource, Share,
 };
 
-use crate::client::{Client, HANG, Taken, Waiting};
+use crate::client::{HANG, Taken, TestClient, Waiting};
 use crate::clock::{SteadyClock, briefly};
 use crate::random::{self, Random};
 use crate::stop::{Checked, Stop};
@@ -16,7 +16,7 @@ use crate::subject::{Subject, TakerCommand};
 /// The tools with which a law works. Its resources have names that no other law uses.
 pub(crate) struct Trial {
     pub(crate) clock: Arc<dyn Clock>,
-    clients: Vec<Client>,
+    clients: Vec<TestClient>,
     profile: Profile,
     prefix: String,
     ttl: Duration,
@@ -30,7 +30,7 @@ impl Trial {
         let mut clients = Vec::new();
         for _ in 0..CONNECTIONS {
             let backend = subject.open().await.ok_or(Stop::Absent)?;
-            clients.push(Client { backend, clock: clock.clone() });
+            clients.push(TestClient { backend, clock: clock.clone() });
         }
         let profile = clients.first().map(|client| client.backend.profile().clone()).ok_or(Stop::Absent)?;
         let prefix = format!("law-{}/", random::id()?.to_hex().split_at(12).0);
@@ -38,11 +38,11 @@ impl Trial {
     }
 
     /// Returns one of the connections; numbers beyond the last begin again.
-    pub(crate) fn client(&self, number: usize) -> &Client {
+    pub(crate) fn client(&self, number: usize) -> &TestClient {
         &self.clients[number % self.clients.len()]
     }
 
-    pub(crate) fn clients(&self) -> &[Client] {
+    pub(crate) fn clients(&self) -> &[TestClient] {
         &self.clients
     }
 

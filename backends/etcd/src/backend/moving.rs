@@ -18,7 +18,7 @@ use crate::protocol::key_slots::Slot;
 use crate::protocol::proto::{Compare, PutRequest, Request, RequestOp, TxnRequest};
 use crate::protocol::queue::Entry;
 use crate::protocol::txn::{changed_at, op};
-use crate::state::lease::{Lease, Purpose, is_worth_parking};
+use crate::state::lease::{Purpose, ServerLease, is_worth_parking};
 
 /// Puts a key on a lease; what is kept under it and its place in the queue stay.
 pub(crate) fn put_on(key: &[u8], lease: i64) -> RequestOp {
@@ -85,7 +85,7 @@ pub(crate) async fn park(shared: &Shared, claim: &Claim, entry: &Entry) -> i64 {
 }
 
 async fn try_to_park(shared: &Shared, claim: &Claim, entry: &Entry) -> Result<Option<i64>, Refusal> {
-    let lease: Lease = shared.lease_of(Purpose::Wait).await?;
+    let lease: ServerLease = shared.lease_of(Purpose::Wait).await?;
     // Counted before it is sent: the lease is kept alive whether or not there is an answer.
     shared.lease_table().park(claim.id, lease.id);
     if entry.lease == lease.id {

@@ -31,7 +31,7 @@ impl Purpose {
     }
 
     /// Returns `true` if a lease is long enough to put a claim on it.
-    pub(crate) fn suits(self, lease: &Lease, now: Moment) -> bool {
+    pub(crate) fn suits(self, lease: &ServerLease, now: Moment) -> bool {
         let slack = match self {
             Purpose::Hold(_) => Duration::ZERO,
             // A key that is moved there has to outlast the time until the lease is kept alive the next time.
@@ -43,7 +43,7 @@ impl Purpose {
 
 /// One lease of the server.
 #[derive(Clone, Debug)]
-pub(crate) struct Lease {
+pub(crate) struct ServerLease {
     pub(crate) id: i64,
     pub(crate) purpose: Purpose,
     /// The ttl that the server gave, at least as long.
@@ -56,7 +56,7 @@ pub(crate) struct Lease {
     pub(crate) keep_again_at: Moment,
 }
 
-impl Lease {
+impl ServerLease {
     /// Returns the moment up to which it surely runs.
     pub(crate) fn covers(&self) -> Moment {
         self.kept_at.after(self.ttl)

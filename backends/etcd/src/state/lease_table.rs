@@ -21,12 +21,12 @@ use leasehold_core::{Claim, ClaimId, LossCause, LossSignal, LossTrigger, Moment,
 use crate::net::watcher::Wakeup;
 use crate::protocol::key_slots::{KeyRef, ReusedBy, Slot, Slots};
 use crate::protocol::txn::{Erase, is_about_a_lease, lease_is};
-use crate::state::lease::{Lease, Purpose};
+use crate::state::lease::{Purpose, ServerLease};
 
 /// All claims and leases.
 #[derive(Debug, Default)]
 pub(crate) struct LeaseTable {
-    leases: HashMap<i64, Lease>,
+    leases: HashMap<i64, ServerLease>,
     claims: HashMap<ClaimId, ClaimState>,
     /// The ends of claims without a caller, the earliest first.
     ends: BTreeSet<(Moment, ClaimId)>,
@@ -84,7 +84,7 @@ pub(crate) struct View {
 #[derive(Clone, Debug)]
 pub(crate) enum LeaseChoice {
     /// This lease.
-    On(Lease),
+    On(ServerLease),
     /// A lease that has to be opened first.
     Open,
     /// Others are opening the first lease of this length.
@@ -143,8 +143,14 @@ impl LeaseTable {
         }
     }
 
-    pub(crate) fn opened(&mut self, id: i64, purpose: Purpose, ttl: Duration, asked_at: Moment) -> Lease {
-        let lease = Lease {
+    pub(crate) fn opened(
+        &mut self,
+        id: i64,
+        purpose: Purpose,
+        ttl: Duration,
+        asked_at: Moment,
+    ) -> ServerLease {
+        let lease = ServerLease {
             id,
             purpose,
             ttl,
@@ -164,12 +170,12 @@ impl LeaseTable {
         }
     }
 
-    pub(crate) fn lease(&self, id: i64) -> Option<&Lease> {
+    pub(crate) fn lease(&self, id: i64) -> Option<&ServerLease> {
         self.leases.get(&id)
     }
 
     /// Returns the lease of a claim, while it is known to the server.
-    pub(crate) fn lease_of(&self, claim: ClaimId) -> Option<Lease> {
+    pub(crate) fn lease_of(&self, claim: ClaimId) -> Option<ServerLease> {
         let state = self.claims.get(&claim)?;
         self.leases.get(&state.lease).cloned()
     }
@@ -261,7 +267,7 @@ impl LeaseTable {
     /// Returns the moment by which the lease of a claim has to be kept alive for those that wait on it.
     pub(crate) fn keepalive_due(&self, claim: ClaimId) -> Option<Moment> {
         let state = self.claims.get(&claim)?;
-        self.leases.get(&state.lease).map(Lease::due)
+        self.leases.get(&state.lease).map(ServerLease::due)
     }
 
     /// Moves a claim with callers whose lease ended to another one.

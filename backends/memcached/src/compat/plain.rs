@@ -19,7 +19,7 @@ use leasehold_core::{
 use crate::backend::diagnose;
 use crate::backend::dump::Found;
 use crate::backend::native::{fence, profile};
-use crate::compat::token::{Owner, Token};
+use crate::compat::token::{PlainHolder, Token};
 use crate::net::link::Link;
 use crate::net::servers::{Answer, Servers};
 use crate::protocol::command::{Command, Life};
@@ -87,7 +87,7 @@ impl PlainBackend {
         }
         // An attempt before this one took it. The lease begins anew, or the grant would promise more than
         // there is.
-        let renewed = Owner { fence: Some(granted), ..owner }.to_value();
+        let renewed = PlainHolder { fence: Some(granted), ..owner }.to_value();
         let replace =
             Command::Replace { key: &key, life: longer(life, *left), value: &renewed, number: *number };
         match node.ask(&link, &[replace]).await?.pop() {
@@ -365,8 +365,8 @@ impl Backend for PlainBackend {
     }
 }
 
-fn owner(claim: &Claim, fence: Option<Fence>) -> Owner {
-    Owner { id: claim.id, fence, resource: claim.resource.clone(), note: claim.note.clone() }
+fn owner(claim: &Claim, fence: Option<Fence>) -> PlainHolder {
+    PlainHolder { id: claim.id, fence, resource: claim.resource.clone(), note: claim.note.clone() }
 }
 
 /// Returns what is left of an item's life, by which it is gone.

@@ -11,14 +11,14 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Token {
     /// An item of ours.
-    Ours(Owner),
+    Ours(PlainHolder),
     /// An item of another library, with an id that is made of it.
     Foreign(ClaimId),
 }
 
 /// The holder of a plain lock of ours.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Owner {
+pub(crate) struct PlainHolder {
     pub(crate) id: ClaimId,
     /// The fence, where it was written down: a value that was never changed has it as the number of its item.
     pub(crate) fence: Option<Fence>,
@@ -26,7 +26,7 @@ pub(crate) struct Owner {
     pub(crate) note: Note,
 }
 
-impl Owner {
+impl PlainHolder {
     /// Returns the value to be stored.
     pub(crate) fn to_value(&self) -> Vec<u8> {
         let fence = self.fence.map_or_else(|| "-".to_owned(), |fence| fence.to_string());
@@ -50,7 +50,7 @@ impl Token {
     }
 }
 
-fn read_owner(value: &[u8]) -> Option<Owner> {
+fn read_owner(value: &[u8]) -> Option<PlainHolder> {
     let text = std::str::from_utf8(value).ok()?.strip_prefix(MAGIC)?.strip_prefix(' ')?;
     let mut parts = text.split(' ');
     let id = ClaimId::from_hex(parts.next()?)?;
@@ -60,7 +60,7 @@ fn read_owner(value: &[u8]) -> Option<Owner> {
     };
     let mut text = || percent_decode_str(parts.next()?).decode_utf8().ok();
     let (resource, note) = (Resource::new(&text()?).ok()?, Note::new(&text()?).ok()?);
-    parts.next().is_none().then_some(Owner { id, fence, resource, note })
+    parts.next().is_none().then_some(PlainHolder { id, fence, resource, note })
 }
 
 /// Returns an id that cannot be guessed from the id alone, and that is the same for all readers of the
@@ -85,7 +85,7 @@ mod tests {
         fn ours_reads_back(id: [u8; 16], name in "\\PC{1,60}", note in "\\PC{0,60}", fence: Option<(u64, u64)>) {
             let fence = fence.map(|(epoch, seq)| Fence::new(epoch, seq, 0));
             let (resource, note) = (Resource::new(&name).unwrap(), Note::new(&note).unwrap());
-            let owner = Owner { id: ClaimId::from_bytes(id), fence, resource, note };
+            let owner = PlainHolder { id: ClaimId::from_bytes(id), fence, resource, note };
             prop_assert_eq!(Token::read(&owner.to_value()), Token::Ours(owner));
         }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    End, Hold, Row, ShedTable, Taken, Widths, before_retry, shed_profile, writer_clocks_finding,
+    End, Row, RowRequest, ShedTable, Taken, Widths, before_retry, shed_profile, writer_clocks_finding,
 };
 use leasehold_core::{Clock, Failure, Finding, Profile};
 
@@ -125,7 +125,7 @@ impl ShedTable for ShedLock {
 
     /// Writes a free row, and reads which owner has it then: a claim that finds itself there has it, by any
     /// of its requests.
-    async fn take(&self, hold: &Hold) -> Result<Taken, Failure> {
+    async fn take(&self, hold: &RowRequest) -> Result<Taken, Failure> {
         let (table, now) = (&self.table, self.columns.now());
         let (name, by) = (text(&hold.name), self.columns.holder(&hold.by));
         let until = self.columns.after(hold.ttl);
@@ -144,8 +144,8 @@ impl ShedTable for ShedLock {
         if read::<bool>(found, 4)? { Ok(Taken::Yes) } else { Ok(Taken::No(Some(row(found, 0)?))) }
     }
 
-    async fn extend(&self, holds: &[Hold]) -> Vec<Result<bool, Failure>> {
-        let change = |hold: &'_ Hold| format!("GREATEST(lock_until, {})", self.columns.after(hold.ttl));
+    async fn extend(&self, holds: &[RowRequest]) -> Vec<Result<bool, Failure>> {
+        let change = |hold: &'_ RowRequest| format!("GREATEST(lock_until, {})", self.columns.after(hold.ttl));
         let changes = holds.iter().map(|hold| Change {
             name: &hold.name,
             by: &hold.by,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    End, Hold, Row, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,
+    End, Row, RowRequest, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,
 };
 use leasehold_core::{Effect, Failure, FailureKind, Finding, Profile};
 use tokio_postgres::types::{ToSql, Type};
@@ -97,7 +97,7 @@ impl ShedTable for ShedLock {
         self.columns.widths
     }
 
-    async fn take(&self, hold: &Hold) -> Result<Taken, Failure> {
+    async fn take(&self, hold: &RowRequest) -> Result<Taken, Failure> {
         let params: [&(dyn ToSql + Sync); 3] = [&hold.name, &hold.by, &micros(hold.ttl)];
         let rows = self.query(&self.statements.take, &params).await?;
         // Where another transaction has just put its row, this one saw neither way.
@@ -105,7 +105,7 @@ impl ShedTable for ShedLock {
         if read::<bool>(found, 0)? { Ok(Taken::Yes) } else { Ok(Taken::No(Some(row(found, 1)?))) }
     }
 
-    async fn extend(&self, holds: &[Hold]) -> Vec<Result<bool, Failure>> {
+    async fn extend(&self, holds: &[RowRequest]) -> Vec<Result<bool, Failure>> {
         let names: Vec<&str> = holds.iter().map(|hold| hold.name.as_str()).collect();
         let owners: Vec<&str> = holds.iter().map(|hold| hold.by.as_str()).collect();
         let spans: Vec<i64> = holds.iter().map(|hold| micros(hold.ttl)).collect();

@@ -16,13 +16,13 @@ use leasehold_core::{
 use zookeeper_client::{Error, Stat};
 
 use crate::client::Ensemble;
-use crate::net::session::Session;
+use crate::net::session::EnsembleSession;
 use crate::net::watching::Watching;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::layout;
 use crate::protocol::names::NodeRole;
 use crate::protocol::proof::ZooKeeperProof;
-use crate::protocol::queue::{Blockers, Queue};
+use crate::protocol::queue::{Blockers, NodeQueue};
 use crate::state::claim_table::{OwnNode, Stage};
 use crate::state::uncontended::{FastPath, Watched};
 
@@ -30,7 +30,7 @@ use crate::state::uncontended::{FastPath, Watched};
 pub(crate) enum Look {
     Admitted(Grant),
     /// It is in the queue here, and has to wait.
-    Blocked(Queue, usize, OwnNode),
+    Blocked(NodeQueue, usize, OwnNode),
     /// It is the first of those that want a lease, and so many others have all leases.
     Full(usize, OwnNode),
     /// It has no place, and would not be admitted behind so many.
@@ -42,7 +42,7 @@ pub(crate) enum Look {
 }
 
 /// The queue, and its container's state.
-pub(crate) type ListedQueue = (Queue, Stat);
+pub(crate) type ListedQueue = (NodeQueue, Stat);
 
 impl Ensemble {
     /// Takes one step towards holding the claim, for as long as patience lasts.
@@ -92,7 +92,7 @@ impl Ensemble {
     }
 
     /// Returns the session of the claim, or one that has capacity for it.
-    async fn session_for(&self, claim: &Claim) -> Result<Arc<Session>, Failure> {
+    async fn session_for(&self, claim: &Claim) -> Result<Arc<EnsembleSession>, Failure> {
         let known = self.claims.get(claim.id);
         // The node that was asked for may exist.
         let effect = match known.as_ref().map(|known| &known.stage) {
@@ -120,7 +120,12 @@ impl Ensemble {
         longest.unwrap_or_default() + stem.len() + SEQUENCE
     }
 
-    async fn look(&self, session: &Session, claim: &Claim, patience: &Patience) -> Result<Look, Failure> {
+    async fn look(
+        &self,
+        session: &EnsembleSession,
+        claim: &Claim,
+        patience: &Patience,
+    ) -> Result<Look, Failure> {
         let known = self.claims.get(claim.id);
         let own = match &known {
             Some(known) if matches!(known.stage, Stage::Ending) => {
@@ -164,10 +169,10 @@ impl Ensemble {
     /// Decides what the queue means for the claim whose node is `own`.
     fn judge(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         own: OwnNode,
-        seen: Option<Queue>,
+        seen: Option<NodeQueue>,
         asked_at: Moment,
     ) -> Look {
         let Some((queue, index)) =
@@ -183,7 +188,13 @@ impl Ensemble {
     }
 
     /// Builds the grant: the claim holds by its node `own`, as the ensemble agreed after `asked_at`.
-    pub(crate) fn grant(&self, session: &Session, claim: &Claim, own: OwnNode, asked_at: Moment) -> Grant {
+    pub(crate) fn grant(
+        &self,
+        session: &EnsembleSession,
+        claim: &Claim,
+        own: OwnNode,
+        asked_at: Moment,
+    ) -> Grant {
         let path = self.path(claim, &own);
         let fence = Fence::new(0, own.czxid.cast_unsigned(), 0);
         let proof = Proof::of(ZooKeeperProof { path, czxid: own.czxid });
@@ -195,10 +206,10 @@ impl Ensemble {
     /// `None` where the session has no capacity for one more node.
     pub(crate) async fn enqueue(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         now: Moment,
-    ) -> Result<Option<(OwnNode, Queue)>, Failure> {
+    ) -> Result<Option<(OwnNode, NodeQueue)>, Failure> {
         let role = self.names.queue_role(claim.share);
         let container = self.names.node(&claim.resource, role);
         let stem = self.names.dialect().stem(claim.id, claim.share);
@@ -278,12 +289,12 @@ impl Ensemble {
     /// that.
     async fn queue_of_newcomer(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         own: &OwnNode,
         fast_path: FastPath,
         listed: Option<Result<(Vec<String>, Stat), Error>>,
-    ) -> Result<Queue, Failure> {
+    ) -> Result<NodeQueue, Failure> {
         let number = self.names.number(&own.name);
         let mut watched = None;
         let follows = match fast_path {
@@ -319,7 +330,7 @@ impl Ensemble {
 
     /// Finds the node of an attempt whose answer did not come, and ends those that an earlier session
     /// left behind.
-    async fn recover(&self, session: &Session, claim: &Claim) -> Result<Option<OwnNode>, Failure> {
+    async fn recover(&self, session: &EnsembleSession, claim: &Claim) -> Result<Option<OwnNode>, Failure> {
         let view = self.current_view(session, &claim.resource).await?;
         let mut found: Option<OwnNode> = None;
         for (role, name) in view.nodes_of(claim.id) {
@@ -345,7 +356,7 @@ impl Ensemble {
     /// asked.
     async fn proven_queue(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<Option<ListedQueue>, Failure> {
         let proof = session.prove(self.names.root()).map_err(look_failure)?;
@@ -356,7 +367,7 @@ impl Ensemble {
     /// answer of this server is not old.
     pub(crate) async fn current_queue(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         resource: &Resource,
         role: NodeRole,
     ) -> Result<Option<ListedQueue>, Failure> {
@@ -368,7 +379,7 @@ impl Ensemble {
     /// in order.
     async fn queue_after(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         resource: &Resource,
         role: NodeRole,
         first: impl Future<Output = Result<(), Error>>,
@@ -391,10 +402,10 @@ impl Ensemble {
     /// Returns the watches of which one ends when the claim may be admitted; none where it may be already.
     async fn blockers(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         own: &OwnNode,
-        queue: &Queue,
+        queue: &NodeQueue,
         index: usize,
     ) -> Result<Vec<Watching>, Failure> {
         let container = self.names.node(&claim.resource, own.role);
@@ -426,14 +437,19 @@ impl Ensemble {
     }
 
     /// Gives up the place.
-    pub(crate) async fn leave(&self, session: &Session, claim: &Claim, own: &OwnNode) -> Result<(), Failure> {
+    pub(crate) async fn leave(
+        &self,
+        session: &EnsembleSession,
+        claim: &Claim,
+        own: &OwnNode,
+    ) -> Result<(), Failure> {
         self.delete(session, &self.path(claim, own)).await?;
         self.claims.forget(claim.id);
         Ok(())
     }
 
     /// Removes a node. Returns `true` if it existed.
-    pub(crate) async fn delete(&self, session: &Session, path: &str) -> Result<bool, Failure> {
+    pub(crate) async fn delete(&self, session: &EnsembleSession, path: &str) -> Result<bool, Failure> {
         match session.ask(self.config.timeout, session.client.delete(path, None)).await {
             Ok(()) => Ok(true),
             Err(Error::NoNode) => Ok(false),

@@ -5,14 +5,14 @@ use zookeeper_client::{CreateOptions, Error};
 
 use crate::backend::acquire::look_failure;
 use crate::client::Ensemble;
-use crate::net::session::Session;
+use crate::net::session::EnsembleSession;
 use crate::protocol::layout;
 
 impl Ensemble {
     /// Makes a node, and what is above it.
     pub(crate) async fn create_with_parents(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         path: &str,
         data: &[u8],
         options: &CreateOptions<'_>,
@@ -32,7 +32,7 @@ impl Ensemble {
     /// Makes one node, unless it exists; returns `false` where the one above is missing.
     pub(crate) async fn create_node(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         path: &str,
         data: &[u8],
         options: &CreateOptions<'_>,
@@ -48,7 +48,7 @@ impl Ensemble {
         }
     }
 
-    pub(crate) async fn exists(&self, session: &Session, path: &str) -> Result<bool, Failure> {
+    pub(crate) async fn exists(&self, session: &EnsembleSession, path: &str) -> Result<bool, Failure> {
         let stat = session.ask(self.config.timeout, session.client.check_stat(path)).await;
         Ok(stat.map_err(look_failure)?.is_some())
     }

@@ -8,7 +8,7 @@ use zookeeper_client::{Error, MultiReadResult, Stat};
 
 use crate::backend::acquire::look_failure;
 use crate::client::Ensemble;
-use crate::net::session::Session;
+use crate::net::session::EnsembleSession;
 use crate::net::watching::Watching;
 use crate::protocol::dialect::Dialect;
 use crate::protocol::layout;
@@ -67,7 +67,7 @@ impl Ensemble {
     /// so that the answer of this server is not old. A session's requests are answered in order.
     pub(crate) async fn current_view(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<ResourceView, Failure> {
         let synced = session.client.sync(self.names.root());
@@ -80,7 +80,7 @@ impl Ensemble {
     /// Returns all claims at a resource that this server knows.
     pub(crate) async fn read_view(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<ResourceView, Failure> {
         let roles = self.names.roles();
@@ -103,7 +103,7 @@ impl Ensemble {
     /// Returns the present version, and watches of which one fires at the next.
     async fn version_and_watches(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<(SnapshotVersion, Vec<Watching>), Failure> {
         let (mut nodes, mut watchers) = (Vec::new(), Vec::new());
@@ -121,7 +121,7 @@ impl Ensemble {
     /// Returns the children of a node, and a watch on their next change, or on the making of the node.
     async fn children_and_watch(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         node: &str,
     ) -> Result<(Children, Watching), Failure> {
         let limit = self.config.timeout;
@@ -143,7 +143,7 @@ impl Ensemble {
     /// Reads the info of each claim; returns `None` where one left meanwhile.
     pub(crate) async fn claim_infos(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         resource: &Resource,
         view: &ResourceView,
     ) -> Result<Option<ClaimInfos>, Failure> {
@@ -183,7 +183,7 @@ impl Ensemble {
     /// Reads the data of some nodes; `None` where one is gone.
     async fn read_all(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         asked: &[(ClaimId, Share, String)],
     ) -> Result<Option<Vec<ReadNode>>, Failure> {
         let mut reader = session.client.new_multi_reader();
@@ -208,7 +208,7 @@ impl Ensemble {
     }
 
     /// Returns how many permits the semaphore has, as its node says.
-    async fn capacity(&self, session: &Session, resource: &Resource) -> Result<Option<u32>, Failure> {
+    async fn capacity(&self, session: &EnsembleSession, resource: &Resource) -> Result<Option<u32>, Failure> {
         if self.names.dialect() != Dialect::Kazoo {
             return Ok(None);
         }

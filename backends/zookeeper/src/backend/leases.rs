@@ -17,7 +17,7 @@ use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult};
 
 use crate::backend::acquire::{Look, enqueue_failure, look_failure};
 use crate::client::Ensemble;
-use crate::net::session::Session;
+use crate::net::session::EnsembleSession;
 use crate::protocol::dialect::{Dialect, looks_like_a_claim};
 use crate::protocol::layout;
 use crate::protocol::names::NodeRole;
@@ -46,7 +46,7 @@ impl Ensemble {
     /// Looks once for a lease for a claim, whose node is `own` where it has one.
     pub(crate) async fn look_for_lease(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         patience: &Patience,
         own: Option<OwnNode>,
@@ -101,7 +101,7 @@ impl Ensemble {
     /// Checks whether the lease that this client has still exists, confirmed by the ensemble.
     async fn confirm_lease(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         own: OwnNode,
         patience: &Patience,
@@ -125,7 +125,11 @@ impl Ensemble {
     }
 
     /// Returns the number of claims ahead of a claim that has no place, if it does not fit behind them.
-    async fn ahead_of_newcomer(&self, session: &Session, claim: &Claim) -> Result<Option<usize>, Failure> {
+    async fn ahead_of_newcomer(
+        &self,
+        session: &EnsembleSession,
+        claim: &Claim,
+    ) -> Result<Option<usize>, Failure> {
         let view = self.current_view(session, &claim.resource).await?;
         let ahead = self.occupied(&view) + view.locks.entries().len();
         Ok((ahead >= max_leases(claim)).then_some(ahead))
@@ -142,7 +146,11 @@ impl Ensemble {
     }
 
     /// Returns the semaphore now; `None` where its node was missing and was made, or changed meanwhile.
-    async fn semaphore(&self, session: &Session, claim: &Claim) -> Result<Option<Semaphore>, Failure> {
+    async fn semaphore(
+        &self,
+        session: &EnsembleSession,
+        claim: &Claim,
+    ) -> Result<Option<Semaphore>, Failure> {
         let node = self.names.node(&claim.resource, NodeRole::Leases);
         let capacity_version = match self.declared_capacity(session, claim).await? {
             None => None,
@@ -190,7 +198,7 @@ impl Ensemble {
     /// `Invalid` where it is another number than the claim's.
     async fn declared_capacity(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
     ) -> Result<Option<DeclaredCapacity>, Failure> {
         if self.names.dialect() != Dialect::Kazoo {
@@ -221,7 +229,7 @@ impl Ensemble {
     /// Removes the place and makes the lease, in one transaction.
     async fn take_lease(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         own: OwnNode,
         semaphore: &Semaphore,
@@ -267,7 +275,7 @@ impl Ensemble {
     /// Returns the lease that was made: its name, and the transaction that made it.
     async fn moved(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         results: Vec<MultiWriteResult>,
         asked_at: Moment,
@@ -300,7 +308,7 @@ impl Ensemble {
     /// Sleeps until a lease may be free; `true` where patience ended first.
     pub(crate) async fn wait_for_lease(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         patience: &Patience,
     ) -> Result<bool, Failure> {
@@ -323,7 +331,7 @@ impl Ensemble {
     /// granted theirs.
     pub(crate) async fn lease_fits_behind(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         claim: &Claim,
         index: usize,
     ) -> Result<bool, Failure> {

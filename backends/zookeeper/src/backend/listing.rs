@@ -6,7 +6,7 @@ use zookeeper_client::Error;
 
 use crate::backend::acquire::look_failure;
 use crate::client::Ensemble;
-use crate::net::session::Session;
+use crate::net::session::EnsembleSession;
 use crate::protocol::dialect::{Dialect, looks_like_a_claim};
 
 impl Ensemble {
@@ -48,14 +48,14 @@ impl Ensemble {
     }
 
     /// Lists resources where all are the children of one node.
-    async fn containers(&self, session: &Session) -> Result<Vec<Resource>, Failure> {
+    async fn containers(&self, session: &EnsembleSession) -> Result<Vec<Resource>, Failure> {
         let root = self.names.root();
         let children = self.children(session, root).await?;
         Ok(children.iter().filter_map(|child| self.names.resource(&format!("{root}/{child}"))).collect())
     }
 
     /// Lists resources where names are paths: every node below that has children like claims.
-    async fn walk(&self, session: &Session, prefix: &str) -> Result<Vec<Resource>, Failure> {
+    async fn walk(&self, session: &EnsembleSession, prefix: &str) -> Result<Vec<Resource>, Failure> {
         let mut found = Vec::new();
         let start = self.start(prefix);
         let first = self.names.resource(&start);
@@ -108,7 +108,7 @@ impl Ensemble {
     }
 
     /// Returns the children of a node; none where it does not exist, or is not for this user.
-    async fn children(&self, session: &Session, path: &str) -> Result<Vec<String>, Failure> {
+    async fn children(&self, session: &EnsembleSession, path: &str) -> Result<Vec<String>, Failure> {
         match session.ask(self.config.timeout, session.client.list_children(path)).await {
             Ok(children) => Ok(children),
             Err(Error::NoNode) => Ok(Vec::new()),
@@ -121,7 +121,7 @@ impl Ensemble {
 
     async fn summary(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         resource: &Resource,
     ) -> Result<Option<ResourceSummary>, Failure> {
         let view = match self.read_view(session, resource).await {

@@ -15,7 +15,7 @@ use zookeeper_client::{Error, Stat};
 
 use crate::backend::ZooKeeperBackend;
 use crate::client::Ensemble;
-use crate::net::session::Session;
+use crate::net::session::EnsembleSession;
 use crate::net::watching::Watching;
 use crate::protocol::layout;
 
@@ -105,7 +105,7 @@ impl Ensemble {
     /// first.
     async fn create_register(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         path: &str,
         data: &[u8],
     ) -> Result<Option<Stamp>, Failure> {
@@ -131,7 +131,7 @@ impl Ensemble {
     /// Returns the present value, and a watch on the next state.
     async fn watch_register(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         at: &Resource,
     ) -> Result<(Registered, Watching), Failure> {
         let (path, limit) = (self.names.register(at), self.config.timeout);

@@ -12,7 +12,7 @@ use leasehold_core::{Claim, Failure, Renew, Renewal};
 use zookeeper_client::{Client, Error, MultiReadResult};
 
 use crate::client::Ensemble;
-use crate::net::session::Session;
+use crate::net::session::EnsembleSession;
 use crate::protocol::layout;
 
 impl Ensemble {
@@ -67,7 +67,7 @@ impl Ensemble {
 
     async fn look_at_all(
         &self,
-        session: &Session,
+        session: &EnsembleSession,
         paths: &[&str],
         limit: Duration,
     ) -> Result<Vec<Renewal>, Failure> {

@@ -23,7 +23,7 @@ use crate::net::watching::{WatchCapacity, Watching};
 use crate::protocol::layout;
 
 /// One session with the ensemble.
-pub(crate) struct Session {
+pub(crate) struct EnsembleSession {
     pub(crate) client: Client,
     pub(crate) id: i64,
     /// The time for which the servers keep it without hearing of it, as they said.
@@ -42,7 +42,7 @@ pub(crate) struct Sessions {
 
 #[derive(Clone)]
 enum Present {
-    Open(Arc<Session>),
+    Open(Arc<EnsembleSession>),
     /// There is none now; why the last attempt failed.
     Down(Failure),
 }
@@ -63,15 +63,15 @@ async fn reachable(hosts: &[Host]) -> String {
     }
 }
 
-impl Session {
-    async fn open(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<Session, Failure> {
+impl EnsembleSession {
+    async fn open(config: &ZooKeeperConfig, tunnel: Option<&Tunnel>) -> Result<EnsembleSession, Failure> {
         let last_error = || async {
             match tunnel {
                 Some(tunnel) => tunnel.last_error(),
                 None => reachable(&config.hosts).await,
             }
         };
-        let opened = tokio::time::timeout(config.timeout, Session::connect(config, tunnel)).await;
+        let opened = tokio::time::timeout(config.timeout, EnsembleSession::connect(config, tunnel)).await;
         let client = match opened {
             Ok(Ok(client)) => client,
             // A session that was opened without our knowledge holds nothing and ends by itself.
@@ -88,7 +88,7 @@ impl Session {
         };
         let (trigger, signal) = LossTrigger::new();
         let (id, timeout) = (client.session_id().0, client.session_timeout());
-        Ok(Session { client, id, timeout, watches: WatchCapacity::new(), trigger, signal })
+        Ok(EnsembleSession { client, id, timeout, watches: WatchCapacity::new(), trigger, signal })
     }
 
     /// Tries each server in turn. If one was silent, all of them are tried again, until the caller's
@@ -188,7 +188,7 @@ impl Session {
     }
 }
 
-impl Session {
+impl EnsembleSession {
     /// Returns the children of a node, and a watch on their next change.
     pub(crate) async fn watch_children(
         &self,
@@ -231,7 +231,7 @@ impl Session {
     }
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for EnsembleSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Any client with the password of a session can take it over, so the client itself is not
         // shown.
@@ -241,17 +241,19 @@ impl fmt::Debug for Session {
 
 impl Sessions {
     /// Opens the first session, and starts the task that opens all others.
-    pub(crate) async fn start(mut config: ZooKeeperConfig) -> Result<(Sessions, Arc<Session>), Failure> {
+    pub(crate) async fn start(
+        mut config: ZooKeeperConfig,
+    ) -> Result<(Sessions, Arc<EnsembleSession>), Failure> {
         let tunnel = match &config.tls {
             Some(files) => Some(Arc::new(Tunnel::open(&config.hosts, files, config.timeout).await?)),
             None => None,
         };
-        let mut first = Session::open(&config, tunnel.as_deref()).await?;
+        let mut first = EnsembleSession::open(&config, tunnel.as_deref()).await?;
         if first.timeout != config.session {
             // The pace at which a client pings is derived from the timeout that it asks for, so it
             // asks for what it will get.
             config.session = first.timeout;
-            first = Session::open(&config, tunnel.as_deref()).await?;
+            first = EnsembleSession::open(&config, tunnel.as_deref()).await?;
         }
         let first = Arc::new(first);
         let (sender, present) = watch::channel(Present::Open(first.clone()));
@@ -268,12 +270,12 @@ impl Sessions {
     }
 
     /// Returns the present session, if one is open.
-    pub(crate) fn open(&self) -> Option<Arc<Session>> {
+    pub(crate) fn open(&self) -> Option<Arc<EnsembleSession>> {
         self.present.borrow().usable().cloned()
     }
 
     /// Returns the present session, connected; waits for that, but not beyond `limit`.
-    pub(crate) async fn present(&self, limit: Duration) -> Result<Arc<Session>, Failure> {
+    pub(crate) async fn present(&self, limit: Duration) -> Result<Arc<EnsembleSession>, Failure> {
         // Nearly always there is nothing to wait for.
         if let Some(session) = self.open().filter(|session| session.is_connected()) {
             return Ok(session);
@@ -287,7 +289,7 @@ impl Sessions {
         }
     }
 
-    async fn connected(&self) -> Result<Arc<Session>, Failure> {
+    async fn connected(&self) -> Result<Arc<EnsembleSession>, Failure> {
         let mut present = self.present.clone();
         loop {
             let open = present.wait_for(|present| present.usable().is_some()).await;
@@ -305,7 +307,7 @@ impl Sessions {
 impl Present {
     /// Returns the session on which requests may be sent: not from the very moment at which the client
     /// has seen its end.
-    fn usable(&self) -> Option<&Arc<Session>> {
+    fn usable(&self) -> Option<&Arc<EnsembleSession>> {
         match self {
             Present::Open(session) if !session.client.state().is_terminated() => Some(session),
             _ => None,
@@ -327,7 +329,7 @@ impl fmt::Debug for Sessions {
 async fn keep(
     config: ZooKeeperConfig,
     tunnel: Option<Arc<Tunnel>>,
-    mut session: Arc<Session>,
+    mut session: Arc<EnsembleSession>,
     sender: watch::Sender<Present>,
 ) {
     loop {
@@ -341,7 +343,7 @@ async fn keep(
         let mut pause = RETRY_FIRST;
         session = loop {
             let opened = tokio::select! {
-                opened = Session::open(&config, tunnel.as_deref()) => opened,
+                opened = EnsembleSession::open(&config, tunnel.as_deref()) => opened,
                 () = sender.closed() => return,
             };
             let failure = match opened {

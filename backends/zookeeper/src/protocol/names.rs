@@ -9,7 +9,7 @@ use percent_encoding::percent_decode_str;
 use zookeeper_client::{Acls, CreateMode, CreateOptions};
 
 use crate::protocol::dialect::{Dialect, Mutexes, looks_like_a_claim};
-use crate::protocol::queue::{Queue, Unreadable};
+use crate::protocol::queue::{NodeQueue, Unreadable};
 
 /// The node of a resource that a claim is a child of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,9 +150,9 @@ impl Names {
     /// Reads the queue that these children of a container form.
     ///
     /// # Errors
-    /// As [`Queue::of`].
-    pub(crate) fn queue(&self, children: Vec<String>) -> Result<Queue, Unreadable> {
-        Queue::of(self.dialect, children)
+    /// As [`NodeQueue::of`].
+    pub(crate) fn queue(&self, children: Vec<String>) -> Result<NodeQueue, Unreadable> {
+        NodeQueue::of(self.dialect, children)
     }
 
     /// Returns the number that ZooKeeper gave a claim's node.

@@ -14,7 +14,7 @@ use crate::protocol::shown::Shown;
 
 /// The claims on one resource, in the order of their arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Queue {
+pub(crate) struct NodeQueue {
     entries: Vec<Entry>,
 }
 
@@ -81,12 +81,12 @@ impl fmt::Debug for Unreadable {
     }
 }
 
-impl Queue {
+impl NodeQueue {
     /// Reads the queue that these children form.
     ///
     /// # Errors
     /// A name may be a claim of another library, or two names do not show which was first.
-    pub(crate) fn of(dialect: Dialect, names: Vec<String>) -> Result<Queue, Unreadable> {
+    pub(crate) fn of(dialect: Dialect, names: Vec<String>) -> Result<NodeQueue, Unreadable> {
         let mut entries = Vec::with_capacity(names.len());
         for name in names {
             match dialect.read(&name) {
@@ -99,7 +99,7 @@ impl Queue {
             }
         }
         entries.sort_unstable_by_key(|entry| (entry.sequence.cast_unsigned(), !entry.share.is_exclusive()));
-        let first = Queue::first(&entries);
+        let first = NodeQueue::first(&entries);
         entries.rotate_left(first);
         for index in 1..entries.len() {
             let (before, entry) = (&entries[index - 1], &entries[index]);
@@ -116,7 +116,7 @@ impl Queue {
             }
             entries[index].is_writers_read = true;
         }
-        Ok(Queue { entries })
+        Ok(NodeQueue { entries })
     }
 
     /// Finds where the queue begins in the circle of sequences: behind the widest gap. All that live at
@@ -135,7 +135,7 @@ impl Queue {
     }
 
     /// Returns the queue without some of its claims.
-    pub(crate) fn without(mut self, gone: impl Fn(ClaimId) -> bool) -> Queue {
+    pub(crate) fn without(mut self, gone: impl Fn(ClaimId) -> bool) -> NodeQueue {
         self.entries.retain(|entry| !gone(entry.id));
         self
     }
@@ -221,8 +221,8 @@ mod tests {
         format!("{}{sequence:010}", Dialect::Native.stem(id(n), share))
     }
 
-    fn queue_of(names: Vec<String>) -> Queue {
-        Queue::of(Dialect::Native, names).unwrap()
+    fn queue_of(names: Vec<String>) -> NodeQueue {
+        NodeQueue::of(Dialect::Native, names).unwrap()
     }
 
     fn order(names: Vec<String>) -> Vec<u8> {
@@ -248,11 +248,12 @@ mod tests {
             let alike = |n, share| name(n, share, sequence);
             for shares in [[Share::MUTEX; 2], [Share::WRITER, Share::READER], [Share::READER; 2]] {
                 let names = vec![name(3, Share::MUTEX, 5), alike(1, shares[0]), alike(2, shares[1])];
-                let queue = Queue::of(Dialect::Native, names);
+                let queue = NodeQueue::of(Dialect::Native, names);
                 assert!(matches!(queue, Err(Unreadable::SameNumber(..))), "{queue:?}");
             }
             assert!(
-                Queue::of(Dialect::Native, vec![name(3, Share::MUTEX, 5), alike(1, Share::MUTEX)]).is_ok()
+                NodeQueue::of(Dialect::Native, vec![name(3, Share::MUTEX, 5), alike(1, Share::MUTEX)])
+                    .is_ok()
             );
         }
         // A writer of Curator's that reads as well has one number twice, but so have any two at the
@@ -260,9 +261,9 @@ mod tests {
         let curator = |n, share, sequence| format!("{}{sequence:010}", Dialect::Curator.stem(id(n), share));
         for (sequence, readable) in [(7, true), (i32::MAX, false)] {
             let both = vec![curator(1, Share::WRITER, sequence), curator(2, Share::READER, sequence)];
-            assert_eq!(Queue::of(Dialect::Curator, both).is_ok(), readable, "{sequence}");
+            assert_eq!(NodeQueue::of(Dialect::Curator, both).is_ok(), readable, "{sequence}");
             let mutexes = vec![curator(1, Share::MUTEX, sequence), curator(2, Share::MUTEX, sequence)];
-            assert!(Queue::of(Dialect::Curator, mutexes).is_err());
+            assert!(NodeQueue::of(Dialect::Curator, mutexes).is_err());
         }
     }
 
@@ -279,7 +280,10 @@ mod tests {
             format!("{id}-1-1-9999999999"),
             format!("_c_{id}-lock-0000000001"),
         ] {
-            assert_eq!(Queue::of(Dialect::Native, vec![foreign.clone()]), Err(Unreadable::Foreign(foreign)));
+            assert_eq!(
+                NodeQueue::of(Dialect::Native, vec![foreign.clone()]),
+                Err(Unreadable::Foreign(foreign))
+            );
         }
     }
 
@@ -312,16 +316,16 @@ mod tests {
             // The writer reads as well, under its own sequence, as in newer versions of Curator.
             curator(2, "__READ__", 5),
         ];
-        let queue = Queue::of(Dialect::Curator, names).unwrap();
+        let queue = NodeQueue::of(Dialect::Curator, names).unwrap();
         let admitted: Vec<_> = (0..4).map(|n| (queue.entries[n].id.as_bytes()[0], queue.admits(n))).collect();
         assert_eq!(admitted, [(1, true), (2, true), (3, false), (4, false)]);
         assert_eq!(queue.holders(), 2);
         // Once the writer is gone, its read continues, and others read at the same time.
         let rest = [curator(2, "__READ__", 5), curator(3, "__READ__", 7), curator(4, "lock-", 8)];
-        let queue = Queue::of(Dialect::Curator, rest.to_vec()).unwrap();
+        let queue = NodeQueue::of(Dialect::Curator, rest.to_vec()).unwrap();
         assert_eq!(queue.holders(), 2);
         let lease = format!("{}-lease-0000000001", uuid(1));
-        assert_eq!(Queue::of(Dialect::Curator, vec![lease.clone()]), Err(Unreadable::Foreign(lease)));
+        assert_eq!(NodeQueue::of(Dialect::Curator, vec![lease.clone()]), Err(Unreadable::Foreign(lease)));
     }
 
     fn shares() -> impl Strategy<Value = Share> {

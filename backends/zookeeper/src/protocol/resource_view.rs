@@ -12,23 +12,23 @@ use zookeeper_client::Stat;
 
 use crate::protocol::dialect::Dialect;
 use crate::protocol::names::NodeRole;
-use crate::protocol::queue::{Queue, Unreadable};
+use crate::protocol::queue::{NodeQueue, Unreadable};
 use crate::protocol::shown::Shown;
 
 /// The claims that exist.
 #[derive(Debug, Default)]
 pub(crate) struct ResourceView {
-    pub(crate) queue: Queue,
+    pub(crate) queue: NodeQueue,
     /// The claims that want a lease.
-    pub(crate) locks: Queue,
+    pub(crate) locks: NodeQueue,
     /// The claims that have a lease, or have made one and wait for it, in no order.
-    pub(crate) leases: Vec<Lease>,
+    pub(crate) leases: Vec<SemaphoreLease>,
     states: Vec<Option<i64>>,
 }
 
 /// One lease of a semaphore.
 #[derive(Clone, PartialEq)]
-pub(crate) struct Lease {
+pub(crate) struct SemaphoreLease {
     /// The child's name.
     pub(crate) name: String,
     pub(crate) id: ClaimId,
@@ -41,7 +41,7 @@ impl ResourceView {
     /// Reads the children of each of the nodes.
     ///
     /// # Errors
-    /// As [`Queue::of`]; also where a lease may be another client's.
+    /// As [`NodeQueue::of`]; also where a lease may be another client's.
     pub(crate) fn of(dialect: Dialect, nodes: Vec<(NodeRole, Children)>) -> Result<ResourceView, Unreadable> {
         let mut view = ResourceView::default();
         for (role, children) in nodes {
@@ -49,11 +49,11 @@ impl ResourceView {
             let names = children.map(|(names, _)| names).unwrap_or_default();
             let claims = match role {
                 NodeRole::Queue => {
-                    view.queue = Queue::of(dialect, names)?;
+                    view.queue = NodeQueue::of(dialect, names)?;
                     view.queue.entries().len()
                 }
                 NodeRole::Locks => {
-                    view.locks = Queue::of(dialect, names)?;
+                    view.locks = NodeQueue::of(dialect, names)?;
                     view.locks.entries().len()
                 }
                 NodeRole::Leases => {
@@ -61,7 +61,7 @@ impl ResourceView {
                     view.leases = leases;
                     // Kazoo keeps the queue of the resource at the same node.
                     if dialect == Dialect::Kazoo {
-                        view.queue = Queue::of(dialect, others)?;
+                        view.queue = NodeQueue::of(dialect, others)?;
                         view.queue.entries().len() + view.leases.len()
                     } else {
                         view.leases.len()
@@ -94,7 +94,7 @@ impl ResourceView {
 
     /// Returns the nodes of a claim: their roles, and their names.
     pub(crate) fn nodes_of(&self, id: ClaimId) -> Vec<(NodeRole, String)> {
-        let entries = |role: NodeRole, queue: &Queue| {
+        let entries = |role: NodeRole, queue: &NodeQueue| {
             let own = queue.entries().iter().filter(|entry| entry.id == id);
             own.map(|entry| (role, entry.name.clone())).collect::<Vec<_>>()
         };
@@ -106,7 +106,7 @@ impl ResourceView {
     }
 }
 
-impl fmt::Debug for Lease {
+impl fmt::Debug for SemaphoreLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lease({:?})", Shown(&self.name))
     }
@@ -116,11 +116,14 @@ impl fmt::Debug for Lease {
 ///
 /// # Errors
 /// A child among Curator's leases that is not one: Curator would count it all the same.
-pub(crate) fn leases(dialect: Dialect, names: Vec<String>) -> Result<(Vec<Lease>, Vec<String>), Unreadable> {
+pub(crate) fn leases(
+    dialect: Dialect,
+    names: Vec<String>,
+) -> Result<(Vec<SemaphoreLease>, Vec<String>), Unreadable> {
     let (mut leases, mut others) = (Vec::new(), Vec::new());
     for name in names {
         match dialect.read_lease(&name) {
-            Some(id) => leases.push(Lease { name, id }),
+            Some(id) => leases.push(SemaphoreLease { name, id }),
             None if dialect == Dialect::Curator => return Err(Unreadable::Foreign(name)),
             None => others.push(name),
         }

@@ -17,7 +17,7 @@ use leasehold_core::Failure;
 use tokio::sync::Mutex as Turn;
 
 use crate::config::ZooKeeperConfig;
-use crate::net::session::{Session, Sessions};
+use crate::net::session::{EnsembleSession, Sessions};
 use crate::state::claim_table::{ClaimTable, SESSION_BYTES_MAX};
 
 /// All sessions of one client.
@@ -36,7 +36,7 @@ impl SessionPool {
     }
 
     /// Returns the session of that number, while it lives.
-    pub(crate) fn session(&self, id: i64) -> Option<Arc<Session>> {
+    pub(crate) fn session(&self, id: i64) -> Option<Arc<EnsembleSession>> {
         self.sessions().iter().filter_map(Sessions::open).find(|session| session.id == id)
     }
 
@@ -45,7 +45,7 @@ impl SessionPool {
         &self,
         claims: &ClaimTable,
         bytes: usize,
-    ) -> Result<Arc<Session>, Failure> {
+    ) -> Result<Arc<EnsembleSession>, Failure> {
         for _ in 0..=SESSIONS_MAX {
             let sessions = self.sessions();
             let open: Vec<_> = sessions.iter().map(Sessions::open).collect();
@@ -113,7 +113,7 @@ enum Availability {
 }
 
 impl Availability {
-    fn of(session: Option<&Session>, claims: &ClaimTable, bytes: usize) -> Availability {
+    fn of(session: Option<&EnsembleSession>, claims: &ClaimTable, bytes: usize) -> Availability {
         match session {
             None => Availability::Down,
             Some(session) if !claims.has_capacity(session.id, bytes) => Availability::Full,

@@ -22,14 +22,14 @@ pub(crate) struct ClaimTable<S>(Mutex<Entries<S>>);
 
 #[derive(Debug)]
 struct Entries<S> {
-    held: HashMap<ClaimId, Held<S>>,
+    held: HashMap<ClaimId, HeldLock<S>>,
     /// The locks of the sessions that hold many, requests under way included.
     keys: HashMap<String, Taken>,
     waiting: HashMap<ClaimId, CancellationToken>,
 }
 
 #[derive(Debug)]
-struct Held<S> {
+struct HeldLock<S> {
     open: Arc<OpenSession<S>>,
     resource: Resource,
     fence: Option<Fence>,
@@ -142,7 +142,7 @@ impl<S: Session> ClaimTable<S> {
         }
         let (lost, signal) = LossTrigger::new();
         let (open, resource) = (open.clone(), claim.resource.clone());
-        entries.held.insert(claim.id, Held { open, resource, fence, lost, signal: signal.clone() });
+        entries.held.insert(claim.id, HeldLock { open, resource, fence, lost, signal: signal.clone() });
         Entered::Held(Grant { asked_at, fence, lost: Some(signal), proof: Proof::none() })
     }
 
@@ -160,7 +160,7 @@ impl<S: Session> ClaimTable<S> {
         let mut entries = self.entries();
         entries.keys.retain(|_, taken| taken.session != session);
         let lost = entries.held.extract_if(|_, held| held.open.number == session);
-        let lost: Vec<Held<S>> = lost.map(|(_, held)| held).collect();
+        let lost: Vec<HeldLock<S>> = lost.map(|(_, held)| held).collect();
         // Listeners are foreign code, and the last handle of a session may be among what is dropped:
         // the tasks that want the table must not wait for either.
         drop(entries);

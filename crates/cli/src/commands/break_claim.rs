@@ -17,7 +17,7 @@ use crate::output::paint::Paint;
 use crate::output::stderr::complain;
 use crate::output::text::visible;
 use crate::request::args::BreakArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// Usage, if a confirmation is needed and there is no terminal; the store failed; stdout cannot be written.
@@ -27,7 +27,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         let text = "cannot ask for confirmation: stdin or stderr is not a terminal; use --yes";
         return Err(Problem::new(Exit::Usage, text));
     }
-    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
+    let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let to_break = to_break(&snapshot, args.waiting);
     let name = visible(args.name.as_str());

@@ -10,12 +10,12 @@ use crate::output::paint::Paint;
 use crate::output::table::Table;
 use crate::output::text::visible;
 use crate::request::args::ListArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// The store failed; refused where it does not show whole notes; stdout cannot be written.
 pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
+    let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let found = locks.deadlocks().await?;
     let mut out = io::stdout().lock();
     match args.json {

@@ -9,12 +9,12 @@ use crate::output::json::{self, FindingShape};
 use crate::output::paint::Paint;
 use crate::output::text::visible;
 use crate::request::args::DoctorArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// The store could not be opened; stdout cannot be written.
 pub(crate) async fn doctor(args: DoctorArgs) -> Result<Exit, Problem> {
-    let store = Store::named(args.store.url.as_deref())?.for_ttl(Some(args.ttl));
+    let store = StoreUrl::named(args.store.url.as_deref())?.for_ttl(Some(args.ttl));
     let locks = store.open(Note::default()).await?;
     let findings = locks.diagnose(args.ttl).await;
     let mut out = io::stdout().lock();

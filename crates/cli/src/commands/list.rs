@@ -9,12 +9,12 @@ use crate::output::json::{self, SummaryShape};
 use crate::output::table::Table;
 use crate::output::text::visible;
 use crate::request::args::ListArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// The store failed; stdout cannot be written.
 pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
+    let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut pages = Pages { locks: &locks, prefix: &args.prefix, after: None, is_last: false };
     while let Some(page) = pages.next().await? {

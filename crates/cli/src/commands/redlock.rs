@@ -12,7 +12,7 @@ use leasehold::layer::Quorum;
 use crate::exit::{Exit, Problem};
 use crate::output::stderr::complain;
 use crate::request::args::RearmArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// Usage, if a confirmation is needed and there is no terminal, and for a store of another kind; a failure
@@ -23,7 +23,7 @@ pub(crate) async fn rearm(args: RearmArgs) -> Result<Exit, Problem> {
         let text = "cannot ask for confirmation: stdin or stderr is not a terminal; use --yes";
         return Err(Problem::new(Exit::Usage, text));
     }
-    let store = Store::named(args.store.url.as_deref())?;
+    let store = StoreUrl::named(args.store.url.as_deref())?;
     let locks = store.open(Note::default()).await?;
     let backend: &dyn Any = &**locks.backend();
     let Some(quorum) = backend.downcast_ref::<Quorum>() else {

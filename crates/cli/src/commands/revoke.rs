@@ -10,12 +10,12 @@ use crate::output::json::{self, RevokedShape};
 use crate::output::stderr::complain;
 use crate::output::text::visible;
 use crate::request::args::RevokeArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// The store failed; usage, for a reason that is too long; stdout cannot be written.
 pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
+    let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let asked = locks.revoke(args.name.as_str(), &args.reason).await?;
     let name = visible(args.name.as_str());
     let mut out = io::stdout().lock();

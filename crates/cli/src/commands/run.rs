@@ -21,7 +21,7 @@ use crate::process::hook;
 use crate::process::job::{Job, Outcome};
 use crate::request::args::RunArgs;
 use crate::request::reentry::{Outer, Tags};
-use crate::request::{After, Loss, Patience, Request};
+use crate::request::{After, Loss, Request, WaitLimit};
 use crate::system::signals::Signals;
 use crate::system::warden::Warden;
 
@@ -71,7 +71,7 @@ pub(crate) async fn hold_and_run(
     };
     let locks = opened?;
     tracing::debug!(store = request.store.shown(), "the store is open");
-    let ended = match Hold::take(request, &locks, signals, stderr).await {
+    let ended = match LockHold::take(request, &locks, signals, stderr).await {
         Ok(Taken::Held(hold)) => {
             let exit = run_command(request, file, hold, signals, stderr).await;
             exit.map(|exit| Ended { exit, was_held: true })
@@ -101,7 +101,7 @@ pub(crate) async fn hold_and_run(
 async fn run_command(
     request: &Request,
     file: std::path::PathBuf,
-    hold: Hold,
+    hold: LockHold,
     signals: &mut Signals,
     stderr: &Stderr,
 ) -> Result<Exit, Problem> {
@@ -124,7 +124,7 @@ async fn run_command(
 async fn start(
     request: &Request,
     file: std::path::PathBuf,
-    hold: &Hold,
+    hold: &LockHold,
     signals: &mut Signals,
     stderr: &Stderr,
 ) -> Result<Outcome, Problem> {
@@ -148,7 +148,7 @@ async fn start(
 /// Holds the lock until `--min-hold` is over. The signal that ended it before, where one did.
 async fn wait_min_hold(
     request: &Request,
-    hold: &Hold,
+    hold: &LockHold,
     end: leasehold::Moment,
     signals: &mut Signals,
     outcome: &Outcome,
@@ -168,7 +168,7 @@ async fn wait_min_hold(
 }
 
 /// Holds the lock until it is lost, or a signal comes, which is returned.
-async fn stay(hold: &Hold, signals: &mut Signals) -> Option<Signal> {
+async fn stay(hold: &LockHold, signals: &mut Signals) -> Option<Signal> {
     let lost = async {
         match hold.guard() {
             Some(guard) => drop(guard.lost().await),
@@ -185,7 +185,7 @@ async fn stay(hold: &Hold, signals: &mut Signals) -> Option<Signal> {
 
 /// The right to run the command.
 #[derive(Debug)]
-enum Hold {
+enum LockHold {
     /// Our own.
     Own(Box<Guard>, Tags),
     /// An outer `run`'s, under which this one runs.
@@ -193,7 +193,7 @@ enum Hold {
 }
 
 enum Taken {
-    Held(Hold),
+    Held(LockHold),
     Interrupted(Signal),
 }
 
@@ -204,7 +204,7 @@ enum Returned {
     Lost,
 }
 
-impl Hold {
+impl LockHold {
     async fn take(
         request: &Request,
         locks: &Client,
@@ -218,9 +218,9 @@ impl Hold {
             outer = tags.find(locks, &request.name, request.share()?) => outer?,
         };
         if let Some(outer) = outer {
-            return Ok(Taken::Held(Hold::Outer(outer, tags)));
+            return Ok(Taken::Held(LockHold::Outer(outer, tags)));
         }
-        let progress = (request.patience != Patience::None)
+        let progress = (request.patience != WaitLimit::None)
             .then(|| Progress::start(stderr, locks, &request.name, &request.note));
         let taken = tokio::select! {
             biased;
@@ -234,11 +234,11 @@ impl Hold {
             Ok(Some(guard)) => {
                 let fence = guard.fence().map(|fence| fence.to_string()).unwrap_or_default();
                 tracing::info!(name = visible(request.name.as_str()), fence, "granted");
-                Ok(Taken::Held(Hold::Own(Box::new(guard), tags)))
+                Ok(Taken::Held(LockHold::Own(Box::new(guard), tags)))
             }
             Ok(None) => {
                 let waited = match request.patience {
-                    Patience::Limit(limit) => format!("was not free within {}", duration(limit)),
+                    WaitLimit::Limit(limit) => format!("was not free within {}", duration(limit)),
                     _ => "is busy".to_owned(),
                 };
                 Err(busy(request, locks, &waited).await)
@@ -249,23 +249,23 @@ impl Hold {
 
     fn guard(&self) -> Option<&Guard> {
         match self {
-            Hold::Own(guard, _) => Some(guard),
-            Hold::Outer(..) => None,
+            LockHold::Own(guard, _) => Some(guard),
+            LockHold::Outer(..) => None,
         }
     }
 
     /// Returns what the command's environment is to hold, or not to hold.
     fn variables(&self, request: &Request) -> Variables {
         let (fence, owner) = match self {
-            Hold::Own(guard, tags) => (guard.fence(), tags.with(Some(guard.tag()))),
-            Hold::Outer(outer, tags) => (outer.fence, tags.with(None)),
+            LockHold::Own(guard, tags) => (guard.fence(), tags.with(Some(guard.tag()))),
+            LockHold::Outer(outer, tags) => (outer.fence, tags.with(None)),
         };
         variables(request, fence, owner)
     }
 
     /// Gives it back and waits for the answer, up to a limit.
     async fn release_lock(self, request: &Request, was_lost: bool, stderr: &Stderr) -> Returned {
-        let Hold::Own(guard, _) = self else { return Returned::Freed };
+        let LockHold::Own(guard, _) = self else { return Returned::Freed };
         let name = visible(request.name.as_str());
         match tokio::time::timeout(RELEASE_LIMIT, guard.release()).await {
             Ok(Ok(())) => {

@@ -4,12 +4,12 @@ use std::io::Write;
 
 use crate::exit::{Exit, Problem};
 use crate::request::args::SchemaArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// The URL names no database; stdout cannot be written.
 pub(crate) fn schema(args: &SchemaArgs) -> Result<Exit, Problem> {
-    let statements = Store::named(args.store.url.as_deref())?.schema()?;
+    let statements = StoreUrl::named(args.store.url.as_deref())?.schema()?;
     std::io::stdout().lock().write_all(statements.as_bytes())?;
     Ok(Exit::Done)
 }

@@ -11,12 +11,12 @@ use crate::output::paint::Paint;
 use crate::output::table::Table;
 use crate::output::text::{duration, visible};
 use crate::request::args::LookArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// The store failed; stdout cannot be written.
 pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
+    let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
     let mut out = io::stdout().lock();
     match args.json {

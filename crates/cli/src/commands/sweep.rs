@@ -5,12 +5,12 @@ use std::io::Write;
 use crate::exit::{Exit, Problem};
 use crate::output::json::{self, SweptShape};
 use crate::request::args::SweepArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// # Errors
 /// The store failed, or has no rows; stdout cannot be written.
 pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
-    let swept = Store::named(args.store.url.as_deref())?.sweep(args.unused_for).await?;
+    let swept = StoreUrl::named(args.store.url.as_deref())?.sweep(args.unused_for).await?;
     let mut out = std::io::stdout().lock();
     match args.json {
         true => json::line(&mut out, &SweptShape::of(swept))?,

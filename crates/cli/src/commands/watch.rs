@@ -10,14 +10,14 @@ use crate::exit::{Exit, Problem};
 use crate::output::json::{self, LockShape};
 use crate::output::text::now;
 use crate::request::args::LookArgs;
-use crate::request::store::Store;
+use crate::request::store::StoreUrl;
 
 /// Signals keep their defaults: they end the command at once, even without a reader of its output.
 ///
 /// # Errors
 /// The store failed for longer than is tolerated; stdout cannot be written.
 pub(crate) async fn watch(args: LookArgs) -> Result<Exit, Problem> {
-    let locks = Store::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
+    let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let mut snapshot = locks.inspect(args.name.as_str()).await?;
     loop {
         print(&snapshot, args.json)?;

@@ -1,7 +1,7 @@
 //! The choice of the store, and its URL without the password.
 //!
 //! Ground rules: the URL with its password leaves this file in one direction only, into the library.
-//! Everything that is shown or passed on comes from [`Store::shown`] and [`Store::for_child`]; every
+//! Everything that is shown or passed on comes from [`StoreUrl::shown`] and [`StoreUrl::for_child`]; every
 //! text of unknown origin that is shown goes through [`redacted`] first.
 
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use crate::request::reentry::OWNER_VARIABLE;
 
 /// The store that was named, not yet opened.
 #[derive(Clone)]
-pub(crate) struct Store {
+pub(crate) struct StoreUrl {
     url: String,
     origin: Origin,
     /// `true` if a database file that is missing is created.
@@ -34,19 +34,19 @@ enum Origin {
     Default,
 }
 
-impl Store {
+impl StoreUrl {
     /// Returns `--store`, else `LEASEHOLD_URL`, else the files of this user.
     ///
     /// # Errors
     /// Usage, for an environment that is not text; refused, for a store that could not exclude any
     /// process.
-    pub(crate) fn named(on: Option<&str>) -> Result<Store, Problem> {
+    pub(crate) fn named(on: Option<&str>) -> Result<StoreUrl, Problem> {
         let inherited = std::env::var_os(URL_VARIABLE).filter(|url| !url.is_empty());
-        let store = Store::choose(on, inherited.as_deref())?;
-        Ok(Store { url: from_the_root(store.url, std::env::current_dir().ok().as_deref()), ..store })
+        let store = StoreUrl::choose(on, inherited.as_deref())?;
+        Ok(StoreUrl { url: from_the_root(store.url, std::env::current_dir().ok().as_deref()), ..store })
     }
 
-    fn choose(on: Option<&str>, inherited: Option<&OsStr>) -> Result<Store, Problem> {
+    fn choose(on: Option<&str>, inherited: Option<&OsStr>) -> Result<StoreUrl, Problem> {
         let (url, origin) = match (on, inherited) {
             (Some(url), _) if url.trim().is_empty() => {
                 let text =
@@ -66,19 +66,19 @@ impl Store {
                         file:, which excludes the processes of this user on this machine";
             return Err(Problem::new(Exit::Refused, text));
         }
-        Ok(Store { url, origin, creates: true, ttl: None })
+        Ok(StoreUrl { url, origin, creates: true, ttl: None })
     }
 
     /// Returns the same store for a command that only looks: a database file that is missing stays
     /// missing, and is an error.
-    pub(crate) fn read_only(self) -> Store {
-        Store { creates: false, ..self }
+    pub(crate) fn read_only(self) -> StoreUrl {
+        StoreUrl { creates: false, ..self }
     }
 
     /// Returns the same store for locks with this ttl, which a store needs to know before it is opened if
     /// its locks live as long as a session.
-    pub(crate) fn for_ttl(self, ttl: Option<Duration>) -> Store {
-        Store { ttl, ..self }
+    pub(crate) fn for_ttl(self, ttl: Option<Duration>) -> StoreUrl {
+        StoreUrl { ttl, ..self }
     }
 
     /// Returns the URL for people: a password is masked.
@@ -175,7 +175,7 @@ fn with_default(url: String, option: &str, value: &str) -> String {
     }
 }
 
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Store({}, {:?})", self.shown(), self.origin)
     }
@@ -282,13 +282,13 @@ mod tests {
     #[test]
     fn flag_overrides_environment_and_environment_overrides_default() {
         let choose = |on, inherited: Option<&str>| {
-            let store = Store::choose(on, inherited.map(OsStr::new)).unwrap();
+            let store = StoreUrl::choose(on, inherited.map(OsStr::new)).unwrap();
             (store.url, store.origin)
         };
         assert_eq!(choose(Some("file:/a"), Some("file:/b")), ("file:/a".into(), Origin::Flag));
         assert_eq!(choose(None, Some("file:/b")), ("file:/b".into(), Origin::Environment));
         assert_eq!(choose(None, None), ("file:".into(), Origin::Default));
-        assert_eq!(Store::choose(Some("mem:"), None).unwrap_err().exit, Exit::Refused);
+        assert_eq!(StoreUrl::choose(Some("mem:"), None).unwrap_err().exit, Exit::Refused);
     }
 
     #[test]
@@ -304,7 +304,8 @@ mod tests {
     #[test]
     fn a_password_that_is_named_is_not_missing() {
         let lacks = |url: &str| {
-            Store { url: url.to_owned(), origin: Origin::Flag, creates: true, ttl: None }.may_lack_password()
+            StoreUrl { url: url.to_owned(), origin: Origin::Flag, creates: true, ttl: None }
+                .may_lack_password()
         };
         for url in ["redis://h", "postgres://me@h/db"] {
             assert!(lacks(url), "{url}");

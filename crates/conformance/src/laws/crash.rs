@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_core::{CALL_GRACE, Claim, Clock, Fence, Moment, Resource, Share};
 
-use crate::client::{AT_ONCE, Client, HANG};
+use crate::client::{AT_ONCE, HANG, TestClient};
 use crate::clock::patience_for;
 use crate::random::{self, Random};
 use crate::referee::Referee;
@@ -88,7 +88,7 @@ async fn rounds_elsewhere(
     Ok(())
 }
 
-async fn rounds_here(client: Client, mutex: Claim, referee: Arc<Referee>, end: Moment) -> Checked {
+async fn rounds_here(client: TestClient, mutex: Claim, referee: Arc<Referee>, end: Moment) -> Checked {
     let mut random = Random::new()?;
     while client.clock.now() < end {
         let claim = Claim { id: random::id()?, ..mutex.clone() };

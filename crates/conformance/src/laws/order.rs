@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::{Fence, FenceGrade, Grant, Resource, Share};
 use tokio::sync::Mutex;
 
-use crate::client::{AT_ONCE, Client};
+use crate::client::{AT_ONCE, TestClient};
 use crate::law::STALLED;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
@@ -124,7 +124,7 @@ struct Watch {
 
 impl Watch {
     /// Looks at the resource again and again.
-    fn start(client: &Client, resource: &Resource) -> Watch {
+    fn start(client: &TestClient, resource: &Resource) -> Watch {
         let (client, resource) = (client.clone(), resource.clone());
         let slowest_ms = Arc::new(AtomicU64::new(0));
         let seen = slowest_ms.clone();

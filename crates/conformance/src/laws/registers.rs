@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_core::{Effect, FailureKind, Resource, Share, Stamp};
 
-use crate::client::Client;
+use crate::client::TestClient;
 use crate::laws::view;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_core::{Patience, Resource, Share};
 
-use crate::client::Client;
+use crate::client::TestClient;
 use crate::clock::patience_for;
 use crate::random::Random;
 use crate::referee::Referee;
@@ -153,7 +153,7 @@ async fn wave(trial: &Trial, resource: &Resource, shares: &[Share], referee: &Ar
 
 /// Lets one taker take, stay inside for a random time and leave.
 async fn round(
-    client: &Client,
+    client: &TestClient,
     claim: &leasehold_core::Claim,
     patience: &Patience,
     referee: &Referee,

@@ -7,7 +7,7 @@ use leasehold_core::{
 };
 use tokio::task::JoinHandle;
 
-use crate::client::{AT_ONCE, Client, within};
+use crate::client::{AT_ONCE, TestClient, within};
 use crate::clock::patience_for;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
@@ -262,7 +262,7 @@ pub(crate) fn names(prefix: &str) -> Vec<String> {
 }
 
 async fn watch(
-    client: &Client,
+    client: &TestClient,
     resource: &Resource,
     seen: &SnapshotVersion,
     wait: Duration,

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, Claim, Effect, Failure, FailureKind, Finding, Grant, Hint, Liveness, Patience, Profile, Proof,
-    Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, BreakOutcome, Claim, Effect, Failure, FailureKind, Finding, Grant, Hint, Liveness, Patience,
+    Profile, Proof, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
+    SnapshotVersion, Step,
 };
 
 use crate::clock::SystemClock;
@@ -105,6 +106,22 @@ impl Backend for Dual {
         &self.profile
     }
 
+    fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
+        self.new.unsupported_reason(share).or_else(|| self.old.unsupported_reason(share))
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        // A value in two stores cannot be changed in one step.
+        None
+    }
+
+    fn supports_transfer(&self) -> bool {
+        // The client that adopts a claim would have to adopt both at once.
+        false
+    }
+
+    fn detach(&self, _claim: &Claim) {}
+
     fn part(&self, claim: &Claim) -> u64 {
         // Two that differ on either side must differ here; a collision costs isolation only.
         let (new, old) = (self.new.part(claim), self.old.part(claim));
@@ -164,6 +181,13 @@ impl Backend for Dual {
         new.into_iter().zip(old).map(|(new, old)| both_released(new, old)).collect()
     }
 
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
+        // In the order of a release. After the first, something has been ended, whatever becomes of the second.
+        let old = self.old.break_claim(claim).await?;
+        let new = self.new.break_claim(claim).await.map_err(uncertain)?;
+        Ok(both_broken(old, new))
+    }
+
     async fn inspect(
         &self,
         resource: &Resource,
@@ -199,6 +223,17 @@ impl Backend for Dual {
         let mut findings = self.new.diagnose(ttl).await;
         findings.extend(self.old.diagnose(ttl).await);
         findings
+    }
+}
+
+/// Returns the outcome of breaking a claim that may be in either store, or in both.
+fn both_broken(old: BreakOutcome, new: BreakOutcome) -> BreakOutcome {
+    match (old, new) {
+        (BreakOutcome::Gone, other) | (other, BreakOutcome::Gone) => other,
+        (BreakOutcome::Ended { mut also_released }, BreakOutcome::Ended { also_released: others }) => {
+            also_released.extend(others);
+            BreakOutcome::Ended { also_released }
+        }
     }
 }
 
@@ -283,4 +318,20 @@ fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
         info.fence = None;
     }
     Snapshot { resource: new.resource, version, holders, waiting, fence: new.fence }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claim_broken_in_either_store_is_broken() {
+        let ended = |names: &[&str]| BreakOutcome::Ended {
+            also_released: names.iter().map(|name| Resource::new(name).unwrap()).collect(),
+        };
+        assert_eq!(both_broken(BreakOutcome::Gone, BreakOutcome::Gone), BreakOutcome::Gone);
+        assert_eq!(both_broken(ended(&["a"]), BreakOutcome::Gone), ended(&["a"]));
+        assert_eq!(both_broken(BreakOutcome::Gone, ended(&["b"])), ended(&["b"]));
+        assert_eq!(both_broken(ended(&["a"]), ended(&["b"])), ended(&["a", "b"]));
+    }
 }

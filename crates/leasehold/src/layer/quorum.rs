@@ -145,8 +145,6 @@ impl Quorum {
     }
 }
 
-// A wrapper that keeps a default method hides what the wrapped backend does.
-#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl Backend for Quorum {
     fn profile(&self) -> &Profile {

@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use crate::SystemClock;
 use registers::RegisterTable;
-use store::{Store, WakeupKey};
+use store::{MemoryState, WakeupKey};
 
 /// Locks between the tasks of one process, kept in its memory: `mem:`.
 ///
@@ -67,7 +67,7 @@ use store::{Store, WakeupKey};
 pub struct MemoryBackend {
     profile: Profile,
     clock: Arc<dyn Clock>,
-    store: Mutex<Store>,
+    store: Mutex<MemoryState>,
     registers: RegisterTable,
 }
 
@@ -95,7 +95,7 @@ impl MemoryBackend {
         MemoryBackend {
             profile,
             clock,
-            store: Mutex::new(Store::default()),
+            store: Mutex::new(MemoryState::default()),
             registers: RegisterTable::default(),
         }
     }
@@ -121,7 +121,7 @@ impl MemoryBackend {
         self.profile.waiting == WaitMode::Polls
     }
 
-    fn store(&self) -> MutexGuard<'_, Store> {
+    fn store(&self) -> MutexGuard<'_, MemoryState> {
         // No invariant spans a panic: every change is a single call of the ledger.
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }

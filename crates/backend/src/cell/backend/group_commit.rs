@@ -34,11 +34,11 @@ pub(crate) struct GroupCommit<C>(Arc<Shared<C>>);
 #[derive(Debug)]
 struct Shared<C> {
     cells: Arc<C>,
-    queue: Mutex<Queue>,
+    queue: Mutex<PendingCalls>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct PendingCalls {
     /// The most commits at a time, as long as they are quick.
     max_commits: usize,
     waiting: VecDeque<Batch>,
@@ -66,7 +66,7 @@ struct Batch {
 impl<C: CellStore> GroupCommit<C> {
     pub(crate) fn new(cells: Arc<C>) -> Self {
         let max_commits = cells.commits_at_once().unwrap_or_default();
-        let queue = Mutex::new(Queue { max_commits, ..Queue::default() });
+        let queue = Mutex::new(PendingCalls { max_commits, ..PendingCalls::default() });
         GroupCommit(Arc::new(Shared { cells, queue }))
     }
 
@@ -124,7 +124,7 @@ enum Entered<C: CellStore> {
     Waits(oneshot::Receiver<Vec<UpdateResult>>),
 }
 
-impl Queue {
+impl PendingCalls {
     fn push(&mut self, batch: Batch) {
         self.cells_waiting += batch.amends.len();
         self.waiting.push_back(batch);
@@ -161,13 +161,13 @@ impl Queue {
 }
 
 impl<C: CellStore> Shared<C> {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, PendingCalls> {
         // The counts are corrected by the tasks that count, on their way out of a panic, too.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts a round of commits for the waiting tasks, if it is time.
-    fn start_round(self: &Arc<Self>, mut queue: MutexGuard<'_, Queue>, runtime: &Handle) {
+    fn start_round(self: &Arc<Self>, mut queue: MutexGuard<'_, PendingCalls>, runtime: &Handle) {
         if queue.rounds_starting == 0 && queue.is_ready() {
             queue.rounds_starting += 1;
             // A runtime that has ended drops what it is given, here and now.
@@ -196,7 +196,7 @@ struct InFlight<C: CellStore> {
 }
 
 impl<C: CellStore> InFlight<C> {
-    fn begin(shared: &Arc<Shared<C>>, queue: &mut Queue, cells: usize) -> InFlight<C> {
+    fn begin(shared: &Arc<Shared<C>>, queue: &mut PendingCalls, cells: usize) -> InFlight<C> {
         queue.all_commits += 1;
         queue.commits += 1;
         queue.cells_under_way += cells;

@@ -36,11 +36,11 @@ pub trait ShedTable: Debug + Send + Sync + 'static {
 
     /// Takes a row that is not there, whose `lock_until` is not later than now, or that is this holder's
     /// own already: a repeated request takes what an earlier one took, and does not shorten it.
-    async fn take(&self, hold: &Hold) -> Result<Taken, Failure>;
+    async fn take(&self, hold: &RowRequest) -> Result<Taken, Failure>;
 
     /// Moves `lock_until` to now and the ttl, never back, where `locked_by` is the holder's and the row is
     /// still held. Answers in order whether it was.
-    async fn extend(&self, holds: &[Hold]) -> Vec<Result<bool, Failure>>;
+    async fn extend(&self, holds: &[RowRequest]) -> Vec<Result<bool, Failure>>;
 
     /// Sets `lock_until` to now where `locked_by` is this and the row is still held. Answers in order
     /// whether it was.
@@ -76,7 +76,7 @@ impl Widths {
 
 /// A request for a row: its owner, and for how long.
 #[derive(Clone, Debug)]
-pub struct Hold {
+pub struct RowRequest {
     /// The row.
     pub name: String,
     /// The content of `locked_by`.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use leasehold_core::Resource;
 
 use super::steps::{exchange, present, read, remove, store, swap, write};
-use crate::client::Client;
+use crate::client::TestClient;
 use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
@@ -169,7 +169,7 @@ pub(crate) async fn values_are_never_read_by_half(trial: &Trial) -> Checked {
     Ok(())
 }
 
-async fn write_large(client: Client, at: Resource, writer: usize, max: usize) -> Checked {
+async fn write_large(client: TestClient, at: Resource, writer: usize, max: usize) -> Checked {
     for round in 0..LARGE_ROUNDS {
         let kind = u8::try_from(writer * LARGE_ROUNDS + round).unwrap_or(u8::MAX);
         write(&client, &at, &vec![kind; length_of(kind, max)]).await?;

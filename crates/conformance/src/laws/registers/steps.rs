@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use leasehold_core::{Put, Registered, Registers, Resource, Stamp};
 
-use super::{Client, MAX_TRIES, PAUSE};
+use super::{MAX_TRIES, PAUSE, TestClient};
 use crate::client::{HANG, within};
 use crate::stop::{Checked, Stop, ensure};
 
 /// Returns the registers of this connection; a law about them is opted out of where there are none.
-pub(super) fn store(client: &Client) -> Checked<&dyn Registers> {
+pub(super) fn store(client: &TestClient) -> Checked<&dyn Registers> {
     let none = || Stop::OptedOut(format!("the {} backend has no registers", client.backend.profile().name));
     client.backend.registers().ok_or_else(none)
 }
@@ -18,13 +18,13 @@ pub(super) fn put(value: Option<&[u8]>, keep: Option<Duration>) -> Put {
     Put { value: value.map(<[u8]>::to_vec), keep }
 }
 
-pub(super) async fn read(client: &Client, at: &Resource) -> Checked<Registered> {
+pub(super) async fn read(client: &TestClient, at: &Resource) -> Checked<Registered> {
     Ok(within(HANG, "read", store(client)?.read(at)).await??)
 }
 
 /// Writes once, on what was seen.
 pub(super) async fn swap(
-    client: &Client,
+    client: &TestClient,
     at: &Resource,
     seen: &Stamp,
     value: Option<&[u8]>,
@@ -34,31 +34,31 @@ pub(super) async fn swap(
 }
 
 /// Returns the stamp of a register that was never written.
-pub(super) async fn unwritten_stamp(client: &Client, at: &Resource) -> Checked<Stamp> {
+pub(super) async fn unwritten_stamp(client: &TestClient, at: &Resource) -> Checked<Stamp> {
     let found = read(client, at).await?;
     ensure!(found.value.is_none(), "{at:?} was never written, and holds {:?}", found.value);
     Ok(found.stamp)
 }
 
 /// Returns the value, which must exist.
-pub(super) async fn present(client: &Client, at: &Resource) -> Checked<(Vec<u8>, Stamp)> {
+pub(super) async fn present(client: &TestClient, at: &Resource) -> Checked<(Vec<u8>, Stamp)> {
     let found = read(client, at).await?;
     let nothing = || Stop::broken(format!("{at:?} was written, and there is nothing"));
     Ok((found.value.ok_or_else(nothing)?, found.stamp))
 }
 
 /// Writes over any present value.
-pub(super) async fn write(client: &Client, at: &Resource, value: &[u8]) -> Checked<Stamp> {
+pub(super) async fn write(client: &TestClient, at: &Resource, value: &[u8]) -> Checked<Stamp> {
     exchange(client, at, |_| Some(value.to_vec())).await
 }
 
-pub(super) async fn remove(client: &Client, at: &Resource) -> Checked<Stamp> {
+pub(super) async fn remove(client: &TestClient, at: &Resource) -> Checked<Stamp> {
     exchange(client, at, |_| None).await
 }
 
 /// Writes what `new` makes of the present value, and repeats it as long as others are first.
 pub(super) async fn exchange(
-    client: &Client,
+    client: &TestClient,
     at: &Resource,
     mut new: impl FnMut(Option<Vec<u8>>) -> Option<Vec<u8>>,
 ) -> Checked<Stamp> {

@@ -6,7 +6,7 @@ use leasehold_core::{Effect, FailureKind, Moment, Patience, Registered, Resource
 use tokio::task::JoinHandle;
 
 use super::steps::{present, put, read, remove, store, swap, write};
-use crate::client::{AT_ONCE, Client, within};
+use crate::client::{AT_ONCE, TestClient, within};
 use crate::clock::{briefly, patience_for};
 use crate::random::Random;
 use crate::stop::{Checked, Stop, ensure};
@@ -170,7 +170,7 @@ pub(crate) async fn end_of_a_value_wakes_its_waiters(trial: &Trial) -> Checked {
 }
 
 /// Writes a value for a while, over any present one.
-async fn short(client: &Client, at: &Resource, keep: Duration) -> Checked<Stamp> {
+async fn short(client: &TestClient, at: &Resource, keep: Duration) -> Checked<Stamp> {
     let seen = read(client, at).await?.stamp;
     let written = store(client)?.swap(at, &seen, &put(Some(b"short"), Some(keep))).await?;
     written.ok_or_else(|| Stop::broken("a write on the present state was refused"))
@@ -178,7 +178,7 @@ async fn short(client: &Client, at: &Resource, keep: Duration) -> Checked<Stamp>
 
 /// Waits in a task of its own, as the engine does: a poller asks again.
 fn wait(
-    client: &Client,
+    client: &TestClient,
     at: &Resource,
     seen: &Stamp,
     patience: Patience,

@@ -16,14 +16,14 @@ pub(super) struct LocalClaims(Mutex<HashMap<Key, LocalClaim>>);
 #[derive(Debug)]
 pub(super) struct LocalClaim {
     pub(super) fifo: Arc<LivenessFifo>,
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<GrantData>,
     /// The task that notices when another process breaks it.
     watcher: Option<AbortHandle>,
 }
 
 /// The data of a grant.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct GrantData {
     pub(super) fence: Fence,
     pub(super) signal: LossSignal,
     trigger: LossTrigger,
@@ -66,7 +66,7 @@ impl LocalClaims {
         // Changed in place: dropping the previous entry would end the sign of life that both share.
         let mut map = self.map();
         let own = map.entry(key(claim)).or_insert_with(|| LocalClaim { fifo, held: None, watcher: None });
-        own.held = Some(Held { fence, signal, trigger });
+        own.held = Some(GrantData { fence, signal, trigger });
     }
 
     /// Ends the task with the claim that it watches over, which may have ended meanwhile.

@@ -1,7 +1,7 @@
 //! The ledgers of all resources, and the wake-ups of sleeping calls.
 //!
 //! Ground rules: no time of its own, and no waiting. Every change of a ledger ends in
-//! [`Store::finish_change`], so that no change forgets the wake-ups, and no queue without claims is kept.
+//! [`MemoryState::finish_change`], so that no change forgets the wake-ups, and no queue without claims is kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -17,7 +17,7 @@ pub(super) type WakeupKey = (Resource, Option<ClaimId>);
 
 /// The state behind the mutex.
 #[derive(Default)]
-pub(super) struct Store {
+pub(super) struct MemoryState {
     /// The resources that have claims, or had when they were last used.
     pub(super) ledgers: BTreeMap<Resource, Ledger>,
     /// The last fences of resources without claims.
@@ -30,7 +30,7 @@ pub(super) struct Store {
     swept: usize,
 }
 
-impl Store {
+impl MemoryState {
     pub(super) fn ledger(&mut self, resource: &Resource, now: Moment) -> &mut Ledger {
         if !self.ledgers.contains_key(resource) {
             self.sweep(now);

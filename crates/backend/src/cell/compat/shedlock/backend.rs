@@ -11,8 +11,8 @@ use leasehold_core::{
     Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
 };
 
-use super::owner::{Owner, owner_text};
-use super::{End, Hold, Row, ShedTable, Taken, row_name};
+use super::owner::{LockedBy, owner_text};
+use super::{End, Row, RowRequest, ShedTable, Taken, row_name};
 use crate::cell::wait::pollers::{Pollers, pause};
 use crate::cell::wait::timing::{BATCH_MAX, check};
 
@@ -34,9 +34,9 @@ impl<T: ShedTable> ShedBackend<T> {
         ShedBackend { table, pollers: Pollers::default() }
     }
 
-    fn hold(&self, claim: &Claim) -> Hold {
+    fn hold(&self, claim: &Claim) -> RowRequest {
         let widths = self.table.widths();
-        Hold {
+        RowRequest {
             name: row_name(&claim.resource, widths),
             by: owner_text(claim, widths.locked_by),
             ttl: claim.ttl,
@@ -48,7 +48,7 @@ impl<T: ShedTable> ShedBackend<T> {
         let mut ends: Vec<(usize, End)> = claims
             .iter()
             .map(|claim| self.hold(claim))
-            .map(|Hold { name, by, .. }| End { name, by, since: None })
+            .map(|RowRequest { name, by, .. }| End { name, by, since: None })
             .enumerate()
             .collect();
         let mut releases = vec![Release::Gone; claims.len()];
@@ -89,7 +89,7 @@ impl<T: ShedTable> ShedBackend<T> {
         let mut there = Vec::new();
         for (at, row) in missed.into_iter().zip(self.table.held_rows(&names).await) {
             match row {
-                Ok(Some(Row { name, by, since, .. })) if Owner::read(&by).id == claims[at].id => {
+                Ok(Some(Row { name, by, since, .. })) if LockedBy::read(&by).id == claims[at].id => {
                     there.push((at, End { name, by, since: Some(since) }));
                 }
                 Ok(_) => {}
@@ -110,7 +110,7 @@ impl<T: ShedTable> ShedBackend<T> {
             fence: None,
         };
         let Some(row) = row else { return Ok(snapshot) };
-        let Owner { id, note } = Owner::read(&row.by);
+        let LockedBy { id, note } = LockedBy::read(&row.by);
         // Of an id only its public name may be shown.
         snapshot.version = SnapshotVersion::new(format!("{}-{}", id.tag(), row.since));
         snapshot.holders.push(ClaimInfo {
@@ -166,7 +166,7 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
             }
         }
         for some in holds.chunks(BATCH_MAX) {
-            let asked: Vec<Hold> = some.iter().map(|(_, hold)| hold.clone()).collect();
+            let asked: Vec<RowRequest> = some.iter().map(|(_, hold)| hold.clone()).collect();
             for ((at, _), extended) in some.iter().zip(self.table.extend(&asked).await) {
                 match extended {
                     Ok(true) => renewals[*at] = Renewal::Renewed,

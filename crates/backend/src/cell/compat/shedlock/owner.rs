@@ -7,7 +7,7 @@ use leasehold_core::{Claim, ClaimId, Note};
 
 /// A `locked_by` that was read.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Owner {
+pub(crate) struct LockedBy {
     /// The claim's, or one that is made of what another program wrote.
     pub(crate) id: ClaimId,
     pub(crate) note: Note,
@@ -22,14 +22,14 @@ pub(crate) fn owner_text(claim: &Claim, width: usize) -> String {
     head + &note.take(width_left).collect::<String>()
 }
 
-impl Owner {
+impl LockedBy {
     /// Reads a text that any program may have written.
-    pub(crate) fn read(text: &str) -> Owner {
+    pub(crate) fn read(text: &str) -> LockedBy {
         let ours = text.strip_prefix(MAGIC).and_then(|text| text.split_once(' '));
         let ours = ours.and_then(|(id, note)| Some((ClaimId::from_hex(id)?, note)));
         match ours {
-            Some((id, note)) => Owner { id, note: Note::clipped(note) },
-            None => Owner { id: foreign_id(text), note: Note::clipped(text) },
+            Some((id, note)) => LockedBy { id, note: Note::clipped(note) },
+            None => LockedBy { id: foreign_id(text), note: Note::clipped(text) },
         }
     }
 }
@@ -64,7 +64,7 @@ mod tests {
         #[test]
         fn ours_reads_back(id: [u8; 16], note in "\\PC{0,60}") {
             let claim = claim(id, &note);
-            let owner = Owner::read(&owner_text(&claim, 255));
+            let owner = LockedBy::read(&owner_text(&claim, 255));
             prop_assert_eq!((owner.id, owner.note), (claim.id, claim.note));
         }
 
@@ -75,14 +75,14 @@ mod tests {
 
         #[test]
         fn nothing_that_was_written_panics(text in ".{0,60}") {
-            prop_assert_eq!(Owner::read(&text), Owner::read(&text));
+            prop_assert_eq!(LockedBy::read(&text), LockedBy::read(&text));
         }
     }
 
     #[test]
     fn foreign_owners_have_distinct_ids_and_are_shown() {
-        let (one, two) = (Owner::read("host-1"), Owner::read("host-2"));
+        let (one, two) = (LockedBy::read("host-1"), LockedBy::read("host-2"));
         assert!(one.id != two.id && one.note.as_str() == "host-1");
-        assert_eq!(Owner::read("leasehold of mine").note.as_str(), "leasehold of mine");
+        assert_eq!(LockedBy::read("leasehold of mine").note.as_str(), "leasehold of mine");
     }
 }
