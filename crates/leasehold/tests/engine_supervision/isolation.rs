@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::backend::LossCause;
-use leasehold::{Guard, State};
+use leasehold::{Client, Guard, State};
 
 use crate::common::ms;
 use crate::odd::{Call, World, fail, hang, late, pass};
@@ -162,4 +162,28 @@ async fn a_suspend_is_noticed_soon_after_the_first_lock_was_taken() {
     tokio::time::sleep(ms(1_100)).await;
     assert_eq!(world.event_log.count("lost", "job"), 1, "no call had to ask for it");
     assert_eq!(guard.state(), State::Lost(LossCause::Expired));
+}
+
+/// A request whose answer was lost may still be on its way, and be granted after the holder has left.
+#[tokio::test(start_paused = true)]
+async fn try_withdraws_a_request_that_was_not_answered() {
+    let world = World::new(|call, number, _| match (call, number) {
+        (Call::Contend, 2) => fail(ms(0)),
+        _ => pass(),
+    });
+    let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
+    let other = Client::builder().clock(world.clock.clone()).over(world.store.clone()).unwrap();
+    assert!(other.mutex("job").try_lock().await.unwrap().is_none());
+    assert_eq!(
+        world.store.calls(Call::Contend),
+        3,
+        "it was sent once more, and the answer was that it is held"
+    );
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!(world.store.calls(Call::Release), 1, "the claim is withdrawn");
+    assert_eq!(guard.state(), State::Valid);
+    // One that was answered leaves nothing to withdraw.
+    assert!(other.mutex("job").try_lock().await.unwrap().is_none());
+    tokio::time::sleep(ms(100)).await;
+    assert_eq!(world.store.calls(Call::Release), 1);
 }

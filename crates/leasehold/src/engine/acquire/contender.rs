@@ -224,7 +224,13 @@ async fn try_claim(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<O
                     return Ok(None);
                 }
             }
-            Ok(Step::Busy(_)) => return Ok(None),
+            Ok(Step::Busy(_)) => {
+                if outage.unanswered {
+                    // The request without an answer may still arrive, and be granted when the resource is free.
+                    abandon(engine, claim);
+                }
+                return Ok(None);
+            }
             // The request is repeated with the same id, since the lost answer may have been a grant.
             Err(failure)
                 if failure.effect == Effect::Unknown && failure.is_transient() && tries < TRIES_MAX =>

@@ -163,7 +163,13 @@ async fn take_over(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<H
                     return Err(too_slow("accept_transfer", resource));
                 }
             }
-            Ok(Step::Busy(_)) => return Err(ended(resource)),
+            Ok(Step::Busy(_)) => {
+                if outage.unanswered {
+                    // The request without an answer may still arrive, and be granted when the resource is free.
+                    abandon(engine, &claim);
+                }
+                return Err(ended(resource));
+            }
             Err(failure) => {
                 let failure = outage.with_overall_effect(failure);
                 let Some(pause) = outage.next_pause(engine, &failure) else {
