@@ -257,7 +257,8 @@ impl PlainBackend {
 
     fn remember(&self, id: ClaimId, link: &Link, number: u64) {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        if numbers.len() < MAX_NUMBERS {
+        // A number that is known is always replaced: a renewal has changed it.
+        if numbers.len() < MAX_NUMBERS || numbers.contains_key(&id) {
             numbers.insert(id, Numbered { epoch: link.facts.started, number });
         }
     }
