@@ -257,8 +257,7 @@ impl PlainBackend {
 
     fn remember(&self, id: ClaimId, link: &Link, number: u64) {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
-        // A number that is known is always replaced: a renewal has changed it.
-        if numbers.len() < MAX_NUMBERS || numbers.contains_key(&id) {
+        if numbers.len() < MAX_NUMBERS {
             numbers.insert(id, Numbered { epoch: link.facts.started, number });
         }
     }

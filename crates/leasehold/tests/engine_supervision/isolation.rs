@@ -187,3 +187,21 @@ async fn try_withdraws_a_request_that_was_not_answered() {
     tokio::time::sleep(ms(100)).await;
     assert_eq!(world.store.calls(Call::Release), 1);
 }
+
+/// The same for a wait: its first request is lost, and the next one finds the lock held until patience ends.
+#[tokio::test(start_paused = true)]
+async fn bounded_wait_withdraws_a_request_that_was_not_answered() {
+    for is_lost in [true, false] {
+        let world = World::new(move |call, number, _| match (call, number) {
+            (Call::Contend, 2) if is_lost => fail(ms(0)),
+            _ => pass(),
+        });
+        let guard = world.locks.mutex("job").ttl(TTL).lock().await.unwrap();
+        let other = Client::builder().clock(world.clock.clone()).over(world.store.clone()).unwrap();
+        assert!(other.mutex("job").try_lock_for(ms(2_000)).await.unwrap().is_none());
+        tokio::time::sleep(ms(100)).await;
+        // The memory store gives up the place itself, so without a loss nothing is left to withdraw.
+        assert_eq!(world.store.calls(Call::Release), u64::from(is_lost), "lost: {is_lost}");
+        assert_eq!(guard.state(), State::Valid);
+    }
+}

@@ -148,6 +148,8 @@ async fn contend_loop(
     patience: &Patience,
 ) -> Result<ContendOutcome> {
     let mut outage = RetryState::none();
+    // A request without an answer may still arrive, and be granted or queued after a later answer.
+    let mut may_arrive = false;
     loop {
         if engine.is_forked() {
             return Err(Error::closed("lock").on(&claim.resource));
@@ -163,7 +165,7 @@ async fn contend_loop(
                 engine.record_answer(&claim.resource, true);
                 // A hint to ask again means that the store answered before patience ended, and kept
                 // the place.
-                if hint.ask_again_in.is_some() {
+                if may_arrive || hint.ask_again_in.is_some() {
                     abandon(engine, claim);
                 }
                 return Ok(ContendOutcome::GaveUp);
@@ -177,6 +179,7 @@ async fn contend_loop(
             Err(failure) => {
                 logged!(debug, resource = %claim.resource, %failure, "contending failed");
                 engine.record_answer(&claim.resource, false);
+                may_arrive |= failure.effect == Effect::Unknown;
                 let failure = outage.with_overall_effect(failure);
                 let left = outage.next_pause(engine, &failure);
                 if patience.is_ended() || left.is_none() {
@@ -223,6 +226,8 @@ async fn try_claim(engine: &Arc<Engine>, want: &Want, claim: &Claim) -> Result<O
                     abandon(engine, claim);
                     return Ok(None);
                 }
+                // The store may still keep the claim that was granted too late.
+                outage.unanswered = true;
             }
             Ok(Step::Busy(_)) => {
                 if outage.unanswered {
