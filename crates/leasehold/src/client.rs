@@ -237,8 +237,10 @@ impl Client {
     }
 
     /// Returns the states of a resource as a stream: the present one, and then each that differs from the one
-    /// before. Of states that follow each other quickly, some may be skipped. Nothing is requested while the
-    /// stream is not polled.
+    /// before. Of states that follow each other quickly, some may be skipped.
+    ///
+    /// A request begins when the stream is polled, and waits for a change for at most 30 s. Its answer is the next
+    /// item, also if the stream is polled much later: the item is then as old as that.
     ///
     /// An item is an error as [`Client::inspect`] says. The stream ends after `Invalid` or `Closed`; after any
     /// other error it asks again, a second later.

@@ -31,7 +31,7 @@ fn handles_and_guards_can_be_moved_out_of_pins() {
 }
 
 #[test]
-fn errors_and_tokens_pass_a_panic() {
+fn transfer_tokens_pass_a_panic() {
     unwind_safe::<TransferToken>();
 }
 

@@ -175,7 +175,9 @@ impl Guard {
     ///
     /// A task of the [client's runtime](crate::Client#runtime) cancels it, so it comes as late as that runtime
     /// is behind; when the runtime ends, the token is cancelled. [`Guard::run`] and [`Guard::check`] do not
-    /// depend on that task.
+    /// depend on that task. With [`min_hold`](crate::Lock::min_hold), dropping the guard cancels the token at
+    /// once, and [`Guard::release`] when the time is over. In a process that was forked, no task cancels a
+    /// token that was made before.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -191,6 +193,11 @@ impl Guard {
     /// ```
     pub fn cancellation_token(&self) -> CancellationToken {
         let token = CancellationToken::new();
+        if let State::Lost(_) = self.state() {
+            // In a forked process, whose guards are all lost, no task could cancel it.
+            token.cancel();
+            return token;
+        }
         let (ending, cancel) = (self.ending(), token.clone().drop_guard());
         self.hold().engine().spawn_detached(async move {
             ending.await;
