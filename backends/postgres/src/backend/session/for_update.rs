@@ -271,7 +271,11 @@ impl Session for RowSession {
                 RequestState::InServer if !self.link.is_direct => _ = self.advance(RequestState::Cancelled),
                 // A cancellation that arrives before the statement has begun has no effect, so it is
                 // repeated.
-                RequestState::InServer => self.link.cancel(&self.base.config).await,
+                // One that hangs must not delay the next, or the end of a statement that was answered.
+                RequestState::InServer => {
+                    let cancelled = self.link.cancel(&self.base.config);
+                    drop(tokio::time::timeout(CANCEL_LIMIT, cancelled).await);
+                }
             }
             drop(cancelling);
             let over = request.wait_for(|state| *state == RequestState::Idle);
@@ -359,6 +363,8 @@ const MAX_TRIES: u32 = 3;
 const SLICE: Duration = Duration::from_millis(200);
 /// Milliseconds for which the creation of a row waits for another transaction that has created it.
 const MAKING: u32 = 100;
+/// The time limit of one attempt to cancel a waiting statement.
+const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 /// The pause between two attempts to cancel a waiting statement; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(40);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
