@@ -6,10 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use leasehold::layer::{Dual, Fault, Mode, Verb};
+use leasehold::local::MemoryBackend;
 use leasehold::{Client, LossCause};
 use leasehold_conformance::{Subject, TakerCommand};
-use leasehold_core::{Backend, Failure};
+use leasehold_core::{
+    Backend, BreakOutcome, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource,
+    ResourceSummary, Snapshot, SnapshotVersion, Step,
+};
 use leasehold_redis::RedisConfig;
 use leasehold_testkit::RedisServer;
 use tokio::sync::OnceCell;
@@ -178,4 +183,73 @@ async fn dual_refuses_stores_it_cannot_hold_together() {
     let lease = leasehold::local::MemoryBackend::new();
     let failure = Dual::of(Arc::new(lease), Arc::new(session)).unwrap_err();
     assert!(failure.detail().contains("session"), "{failure}");
+}
+
+/// A connection of a memory store. Like a connection that keeps its locks, it releases only what it took
+/// itself, and takes away what another one has only when it is told to break it.
+#[derive(Debug)]
+struct Connection {
+    store: Arc<MemoryBackend>,
+    took_it: bool,
+}
+
+#[async_trait]
+impl Backend for Connection {
+    fn profile(&self) -> &Profile {
+        self.store.profile()
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        self.store.contend(claim, patience).await
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        self.store.renew(batch).await
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        if self.took_it { self.store.release(batch).await } else { vec![Release::Gone; batch.len()] }
+    }
+
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
+        self.store.break_claim(claim).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.store.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        self.store.list(prefix, after, limit).await
+    }
+}
+
+#[tokio::test]
+async fn break_through_both_stores_ends_the_claim_in_each() {
+    let (old, new) = (Arc::new(MemoryBackend::new()), Arc::new(MemoryBackend::new()));
+    let client = |took_it| {
+        let connect = |store: &Arc<MemoryBackend>| Arc::new(Connection { store: store.clone(), took_it });
+        let dual = Dual::of(connect(&old), connect(&new)).unwrap();
+        Client::builder().over(Arc::new(dual)).unwrap()
+    };
+    let (holder, operator) = (client(true), client(false));
+    let guard = holder.mutex("job").lock().await.unwrap();
+    let seen = operator.inspect("job").await.unwrap().holders.remove(0);
+    let outcome = operator.break_claim("job", &seen).await.unwrap();
+    assert_eq!(outcome, BreakOutcome::Ended { also_released: Vec::new() });
+    for store in [old, new] {
+        let left = Client::builder().over(store).unwrap().inspect("job").await.unwrap();
+        assert!(left.holders.is_empty(), "{left:?}");
+    }
+    drop(guard);
 }
