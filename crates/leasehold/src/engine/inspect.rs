@@ -96,6 +96,8 @@ pub(crate) fn snapshots(
 /// Waits for another state than `seen`.
 async fn look(engine: &Arc<Engine>, resource: &Resource, seen: Option<&SnapshotVersion>) -> Result<Snapshot> {
     loop {
+        // A client that is closed does not wait for a change, so the loop would not pause.
+        engine.is_open("watch").map_err(|error| error.on(resource))?;
         let snapshot = engine.inspect(resource, seen, LOOK).await?;
         if seen != Some(&snapshot.version) {
             return Ok(snapshot);
