@@ -132,7 +132,10 @@ async fn waiters_see_an_error_if_the_server_stays_away() {
     let locks = Client::builder().tuning(tuning).open(&server.url()).await.unwrap();
     server.kill().unwrap();
     let error = locks.mutex("job").lock().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // A client that has not yet seen the end of its connection sends the first request on it. Nobody can say
+    // then whether the server received it.
+    let kinds = [ErrorKind::Unavailable, ErrorKind::OutcomeUnknown];
+    assert!(kinds.contains(&error.kind()), "{error}");
     assert!(error.to_string().contains(&server.port().to_string()), "it says which server: {error}");
     let error = Client::open(&server.url()).await.unwrap_err();
     assert_eq!((error.kind(), error.op()), (ErrorKind::Unavailable, "open"), "{error}");
