@@ -11,7 +11,8 @@ pub(super) struct RetryState {
     began: Option<Moment>,
     last: Option<Moment>,
     failures: u32,
-    /// `true` once one of them was not answered, so that the claim may exist on the server.
+    /// `true` once a request was not answered, so that the claim may exist on the server. A later answer does
+    /// not change that: the request may still arrive.
     pub(super) unanswered: bool,
 }
 
@@ -28,6 +29,11 @@ impl RetryState {
             failure.effect = Effect::Unknown;
         }
         failure
+    }
+
+    /// Ends the series of failures, because a request was answered.
+    pub(super) fn end(&mut self) {
+        *self = RetryState { unanswered: self.unanswered, ..RetryState::none() };
     }
 
     /// Records that a request was sent at `sent` and that nothing has failed since the previous failure.

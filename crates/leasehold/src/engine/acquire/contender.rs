@@ -148,8 +148,6 @@ async fn contend_loop(
     patience: &Patience,
 ) -> Result<ContendOutcome> {
     let mut outage = RetryState::none();
-    // A request without an answer may still arrive, and be granted or queued after a later answer.
-    let mut may_arrive = false;
     loop {
         if engine.is_forked() {
             return Err(Error::closed("lock").on(&claim.resource));
@@ -164,8 +162,8 @@ async fn contend_loop(
             Ok(Step::Busy(hint)) if patience.is_ended() => {
                 engine.record_answer(&claim.resource, true);
                 // A hint to ask again means that the store answered before patience ended, and kept
-                // the place.
-                if may_arrive || hint.ask_again_in.is_some() {
+                // the place. A request without an answer may still arrive, and be granted or queued.
+                if outage.unanswered || hint.ask_again_in.is_some() {
                     abandon(engine, claim);
                 }
                 return Ok(ContendOutcome::GaveUp);
@@ -173,13 +171,12 @@ async fn contend_loop(
             Ok(Step::Busy(hint)) => {
                 engine.record_answer(&claim.resource, true);
                 // Any answer ends an outage.
-                outage = RetryState::none();
+                outage.end();
                 pause(hint.ask_again_in.unwrap_or_default(), patience).await;
             }
             Err(failure) => {
                 logged!(debug, resource = %claim.resource, %failure, "contending failed");
                 engine.record_answer(&claim.resource, false);
-                may_arrive |= failure.effect == Effect::Unknown;
                 let failure = outage.with_overall_effect(failure);
                 let left = outage.next_pause(engine, &failure);
                 if patience.is_ended() || left.is_none() {
