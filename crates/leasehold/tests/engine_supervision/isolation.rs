@@ -1,12 +1,13 @@
 //! A part of the store that hangs delays nothing in other parts; in virtual time.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold::backend::LossCause;
-use leasehold::{Client, Guard, State};
+use leasehold::{Client, ErrorKind, Guard, State};
 
 use crate::common::ms;
-use crate::odd::{Call, World, fail, hang, late, pass};
+use crate::odd::{Call, World, fail, hang, late, pass, refuse};
 
 const TTL: Duration = Duration::from_secs(5);
 
@@ -203,5 +204,25 @@ async fn bounded_wait_withdraws_a_request_that_was_not_answered() {
         // The memory store gives up the place itself, so without a loss nothing is left to withdraw.
         assert_eq!(world.store.calls(Call::Release), u64::from(is_lost), "lost: {is_lost}");
         assert_eq!(guard.state(), State::Valid);
+    }
+}
+
+/// A request is lost, the next one finds the lock held, and all later ones are refused before they are sent.
+#[tokio::test(start_paused = true)]
+async fn refusal_after_a_lost_request_and_an_answer_is_unknown() {
+    for is_lost in [true, false] {
+        let busy_attempt = if is_lost { 2 } else { 1 };
+        let world = World::new(move |call, number, _| match call {
+            Call::Contend if number < busy_attempt => fail(ms(0)),
+            Call::Contend if number > busy_attempt => refuse(),
+            _ => pass(),
+        });
+        world.store.busy_attempt.store(busy_attempt, Ordering::SeqCst);
+        let error = world.locks.mutex("job").ttl(TTL).lock().await.unwrap_err();
+        let expected = if is_lost { ErrorKind::OutcomeUnknown } else { ErrorKind::Unavailable };
+        assert_eq!(error.kind(), expected, "lost: {is_lost}: {error}");
+        tokio::time::sleep(ms(100)).await;
+        // Without a loss, too: the answer was that the claim has a place in the queue.
+        assert!(world.store.calls(Call::Release) > 0, "the claim is withdrawn");
     }
 }

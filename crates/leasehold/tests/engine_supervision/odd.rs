@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use leasehold::backend::{
-    Backend, BreakOutcome, Claim, Clock, Failure, Moment, Patience, Profile, Registers, Release, Renew,
+    Backend, BreakOutcome, Claim, Clock, Failure, Hint, Moment, Patience, Profile, Registers, Release, Renew,
     Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
@@ -35,6 +35,8 @@ pub(crate) struct Odd {
     calls: [AtomicU64; 7],
     /// Answers of batches are left out.
     pub(crate) is_silent: AtomicBool,
+    /// The number of the attempt that is answered at once with "held, ask again soon".
+    pub(crate) busy_attempt: AtomicU64,
     /// The profile panics when it is requested.
     pub(crate) has_no_profile: AtomicBool,
 }
@@ -49,6 +51,7 @@ impl Odd {
             hook: Box::new(hook),
             calls: Default::default(),
             is_silent: AtomicBool::new(false),
+            busy_attempt: AtomicU64::new(0),
             has_no_profile: AtomicBool::new(false),
         })
     }
@@ -87,6 +90,11 @@ pub(crate) fn hang() -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(std::future::pending())
 }
 
+/// A hook that fails before anything is sent.
+pub(crate) fn refuse() -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(std::future::ready(Err(Failure::unavailable("no connection (odd)"))))
+}
+
 /// A hook that fails after a while.
 pub(crate) fn fail(after: Duration) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
@@ -112,6 +120,9 @@ impl Backend for Odd {
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         self.ask(Call::Contend, claim.resource.as_str()).await?;
+        if self.calls(Call::Contend) == self.busy_attempt.load(Ordering::SeqCst) {
+            return Ok(Step::Busy(Hint { ask_again_in: Some(Duration::from_millis(10)), ..Hint::default() }));
+        }
         self.inner.contend(claim, patience).await
     }
 
