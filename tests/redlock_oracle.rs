@@ -61,11 +61,11 @@ impl ServerAndModel {
     }
 
     /// A client requests the lock; an earlier holder's lease has run out before.
-    async fn ask(&mut self) {
+    async fn prepare(&mut self) {
         let claim_index = below(CLAIMS);
         self.server.command(&["DEL", "{lh:twin}:vote"]).await.unwrap();
         let stamp = Stamp::from_bytes(bytes());
-        let answer = self.member.ask(&self.claims[claim_index], stamp).await.unwrap();
+        let answer = self.member.prepare(&self.claims[claim_index], stamp).await.unwrap();
         // The model knows values apart by a small number; long before it is used again, its question is
         // forgotten.
         self.asks += 1;
@@ -92,13 +92,13 @@ impl ServerAndModel {
         let took = self.node.write(asked.value, asked.model.run, token, &Rules::SOUND);
         let fence = fence_of(token);
         let claim = &self.claims[asked.claim_index];
-        let answer = self.member.write(claim, asked.stamp, &asked.run, fence).await.unwrap();
+        let answer = self.member.accept(claim, asked.stamp, &asked.run, fence).await.unwrap();
         assert_eq!(answer, took, "{token:?} after {:?} into {:?}", asked.model, self.node);
         took
     }
 
-    async fn recall(&mut self) {
-        let memory = self.member.recall().await.unwrap();
+    async fn state(&mut self) {
+        let memory = self.member.state().await.unwrap();
         assert_eq!(memory.armed().unwrap_or(0), u64::from(self.node.epoch));
         let Node { run, epoch, losses, .. } = self.node;
         self.seen.push((Seen { run, epoch, losses: memory.unarmed_since.map(|_| losses) }, memory));
@@ -112,7 +112,7 @@ impl ServerAndModel {
         let Some((seen, memory)) = self.seen.get(below(self.seen.len().max(1))) else { return false };
         let epoch = seen.epoch + 1 + below(2) as u8;
         let took = self.node.mark(*seen, epoch, &Rules::SOUND);
-        let answer = self.member.mark(memory, u64::from(epoch)).await.unwrap();
+        let answer = self.member.set_epoch(memory, u64::from(epoch)).await.unwrap();
         assert_eq!(answer, took, "{epoch} over {seen:?} into {:?}", self.node);
         took
     }
@@ -126,7 +126,7 @@ impl ServerAndModel {
         self.server.restart(Data::Lose).await.unwrap();
         self.node.crash(leasehold_sim::quorum::NO_OWNER);
         // The first requests may meet the end of the old connection.
-        while self.member.recall().await.is_err() {
+        while self.member.state().await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -151,12 +151,12 @@ async fn the_scripts_do_what_the_model_does() {
         }
         let took = match below(10) {
             0..4 => {
-                pair.ask().await;
+                pair.prepare().await;
                 continue;
             }
             4..8 => pair.write().await.then(|| taken += 1),
             8 => {
-                pair.recall().await;
+                pair.state().await;
                 continue;
             }
             _ => pair.mark().await.then(|| marked += 1),

@@ -77,7 +77,7 @@ async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
     // Its successor has read and not written: a resource that checks only writes lets this one in.
     let (line, mut player) = tokio::task::spawn_blocking(move || {
         player.resume().unwrap();
-        player.tell("write").unwrap();
+        player.send_line("write").unwrap();
         (answer(&player), player)
     })
     .await
@@ -86,7 +86,7 @@ async fn refuses_a_stopped_holder(url: &str, mortal: &str, place: &Place) {
     resource.write(6).await.unwrap();
     assert_eq!(resource.read().await.unwrap(), 6, "{place}");
     let line = tokio::task::spawn_blocking(move || {
-        player.tell("write").unwrap();
+        player.send_line("write").unwrap();
         answer(&player)
     });
     assert_eq!(line.await.unwrap(), "refused", "{place}");

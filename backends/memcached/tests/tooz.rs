@@ -42,7 +42,7 @@ async fn tooz_and_we_exclude_each_other() {
     assert_ne!(peer.ask("wait 1").unwrap(), "held");
     assert_eq!(peer.ask("release").unwrap(), "refused");
     assert!(matches!(renew(&*backend, &ours).await, Renewal::Renewed), "nobody touched it");
-    peer.tell("wait 30").unwrap();
+    peer.send_line("wait 30").unwrap();
     assert!(freed(&*backend, &ours).await);
     assert_eq!(peer.answer().unwrap(), "held", "one that waits gets what we release");
 

@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_conformance::shed::{self, HOST, Scheduler};
+use leasehold_conformance::shedlock::{self, HOST, Scheduler};
 use leasehold_core::{Claim, FailureKind, Note, Patience, Release, Severity};
 use leasehold_mysql::{MySqlConfig, grants, schema};
 use leasehold_testkit::{Data, MariaDbServer};
@@ -92,7 +92,7 @@ async fn scheduler_and_backend_exclude_each_other() {
         server.sql(&format!("SET GLOBAL time_zone = '{zone}'")).await.unwrap();
         server.sql(&format!("DROP TABLE IF EXISTS shedlock; {table}")).await.unwrap();
         let backend = open(&url(&server)).await;
-        shed::scheduler_and_backend_exclude_each_other(&*backend, &Java(&server)).await;
+        shedlock::scheduler_and_backend_exclude_each_other(&*backend, &Java(&server)).await;
         let by = server.sql("SELECT locked_by FROM shedlock WHERE name = 'report'").await.unwrap();
         assert_eq!(by.trim(), HOST, "{table}");
     }
@@ -102,7 +102,7 @@ async fn scheduler_and_backend_exclude_each_other() {
 async fn expired_lock_of_one_program_is_taken_by_the_other() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let (backend, java) = (open(&url(&server)).await, Java(&server));
-    shed::abandoned_lock_is_taken_over(&*backend, &java).await;
+    shedlock::abandoned_lock_is_taken_over(&*backend, &java).await;
 }
 
 #[tokio::test]
@@ -110,13 +110,13 @@ async fn the_documented_table_has_room_for_every_name_and_note() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     server.sql(DOCUMENTED).await.unwrap();
     let backend = open(&format!("{}&create=no", url(&server))).await;
-    shed::longest_names_and_notes_fit(&*backend).await;
+    shedlock::longest_names_and_notes_fit(&*backend).await;
     // What the column holds for equal is one lock, and said to be.
     hold(&*backend, &claim("Job", LONG)).await;
     assert!(look_once(&*backend, &claim("job", LONG)).await.unwrap().is_none());
     let seen = backend.inspect(&resource("JOB"), None, &Patience::none(clock())).await.unwrap();
     assert_eq!(seen.holders.len(), 1);
-    assert_eq!(shed::finding(&*backend, "names").await.severity, Severity::Notice);
+    assert_eq!(shedlock::finding(&*backend, "names").await.severity, Severity::Notice);
 }
 
 #[tokio::test]
@@ -133,10 +133,11 @@ async fn unsupported_requests_are_refused_or_reported() {
     assert!(failure.to_string().contains("make both timestamp"), "{failure}");
 
     let backend = open(&url).await;
-    shed::unsupported_shares_and_fences_are_refused(&*backend).await;
+    shedlock::unsupported_shares_and_fences_are_refused(&*backend).await;
     let ahead = "INSERT INTO shedlock VALUES('east', UTC_TIMESTAMP() + INTERVAL 3 HOUR, \
                  UTC_TIMESTAMP() + INTERVAL 2 HOUR, 'app-2')";
-    shed::rows_from_the_future_are_found(&*backend, async || drop(server.sql(ahead).await.unwrap())).await;
+    shedlock::rows_from_the_future_are_found(&*backend, async || drop(server.sql(ahead).await.unwrap()))
+        .await;
 }
 
 /// A table of a narrow character set shows what it can of a note, and refuses names that it cannot have.
@@ -156,7 +157,7 @@ async fn narrow_table_excludes_holders_and_refuses_unwritable_names() {
     let failure = look_once(&*backend, &claim("作业", LONG)).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported, "{failure}");
     assert!(failure.to_string().contains("utf8mb4"), "{failure}");
-    assert_eq!(shed::finding(&*backend, "zone").await.severity, Severity::Risk);
+    assert_eq!(shedlock::finding(&*backend, "zone").await.severity, Severity::Risk);
 }
 
 #[tokio::test]
@@ -170,13 +171,13 @@ async fn user_without_create_rights_uses_the_printed_schema() {
     }
     assert_eq!(connect(&url).await.unwrap_err().kind, FailureKind::Denied);
     server.sql(&grants(&config)).await.unwrap();
-    shed::each_claim_of_a_batch_is_answered(&*open(&url).await, &Java(&server)).await;
+    shedlock::each_claim_of_a_batch_is_answered(&*open(&url).await, &Java(&server)).await;
 }
 
 #[tokio::test]
 async fn restart_keeps_the_lock_and_table_loss_loses_it() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
-    shed::restart_keeps_the_lock_and_table_loss_loses_it(
+    shedlock::restart_keeps_the_lock_and_table_loss_loses_it(
         &*open(&url(&server)).await,
         async || server.restart(Data::Keep).await.unwrap(),
         async || server.restart(Data::Lose).await.unwrap(),

@@ -8,7 +8,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_conformance::shed::{self, HOST, Scheduler};
+use leasehold_conformance::shedlock::{self, HOST, Scheduler};
 use leasehold_core::FailureKind;
 use leasehold_testkit::{Data, PostgresServer};
 
@@ -82,7 +82,7 @@ async fn scheduler_and_backend_exclude_each_other() {
         // statements.
         server.sql("ALTER ROLE postgres SET timezone = 'UTC'").await.unwrap();
         let backend = open(&url(&server)).await;
-        shed::scheduler_and_backend_exclude_each_other(&*backend, &Java(&server)).await;
+        shedlock::scheduler_and_backend_exclude_each_other(&*backend, &Java(&server)).await;
     }
 }
 
@@ -90,14 +90,14 @@ async fn scheduler_and_backend_exclude_each_other() {
 async fn expired_lock_of_one_program_is_taken_by_the_other() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let (backend, java) = (open(&url(&server)).await, Java(&server));
-    shed::abandoned_lock_is_taken_over(&*backend, &java).await;
+    shedlock::abandoned_lock_is_taken_over(&*backend, &java).await;
 }
 
 #[tokio::test]
 async fn the_documented_table_has_room_for_every_name_and_note() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     server.sql(DOCUMENTED).await.unwrap();
-    shed::longest_names_and_notes_fit(&*open(&format!("{}&create=no", url(&server))).await).await;
+    shedlock::longest_names_and_notes_fit(&*open(&format!("{}&create=no", url(&server))).await).await;
 }
 
 #[tokio::test]
@@ -114,16 +114,17 @@ async fn unsupported_requests_are_refused_or_reported() {
     assert!(failure.to_string().contains("make both timestamp"), "{failure}");
 
     let backend = open(&url).await;
-    shed::unsupported_shares_and_fences_are_refused(&*backend).await;
+    shedlock::unsupported_shares_and_fences_are_refused(&*backend).await;
     let ahead = "INSERT INTO shedlock VALUES('east', timezone('utc', now()) + interval '3 hours', \
                  timezone('utc', now()) + interval '2 hours', 'app-2')";
-    shed::rows_from_the_future_are_found(&*backend, async || drop(server.sql(ahead).await.unwrap())).await;
+    shedlock::rows_from_the_future_are_found(&*backend, async || drop(server.sql(ahead).await.unwrap()))
+        .await;
 }
 
 #[tokio::test]
 async fn restart_keeps_the_lock_and_table_loss_loses_it() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
-    shed::restart_keeps_the_lock_and_table_loss_loses_it(
+    shedlock::restart_keeps_the_lock_and_table_loss_loses_it(
         &*open(&url(&server)).await,
         async || server.restart(Data::Keep).await.unwrap(),
         async || server.restart(Data::Lose).await.unwrap(),

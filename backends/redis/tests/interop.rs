@@ -79,7 +79,7 @@ impl Fixture {
         let claim = mutex("job");
         assert!(got(backend, &claim).await);
         assert_eq!(ask(&mut peer, "acquire job 30000 0"), "busy");
-        peer.tell("acquire job 30000 20000").unwrap();
+        peer.send_line("acquire job 30000 20000").unwrap();
         let early = blocking(|| peer.answer_within(Duration::from_millis(400))).unwrap();
         assert_eq!(early, None, "two hold one lock");
         assert!(freed(backend, &claim).await);
@@ -233,7 +233,7 @@ async fn readers_and_writers(fixture: &Fixture) {
     assert_eq!(ask(&mut other, "acquire rw 30000 0 write"), "busy");
     assert_eq!(ask(&mut peer, "release"), "released");
     assert!(!got(backend, &writer).await, "one still reads");
-    other.tell("acquire rw 30000 20000 write").unwrap();
+    other.send_line("acquire rw 30000 20000 write").unwrap();
     assert_eq!(blocking(|| other.answer_within(Duration::from_millis(300))).unwrap(), None);
     assert!(freed(backend, &reader).await);
     let answer = blocking(|| other.answer_within(Duration::from_secs(5))).unwrap();

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use leasehold_conformance::hand::{LONG, claim, clock, hold, release};
+use leasehold_conformance::calls::{LONG, claim, clock, hold, release};
 use leasehold_core::{Backend, Claim, Proof, Release, Renew, Renewal};
 use leasehold_sqlite::SqliteConfig;
 use rusqlite::Connection;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{backend, claim, endless, eventually, hold, locks, no_patience, release, requests, take};
 use leasehold::backend::{
-    Backend, Claim, Effect, FailureKind, MAX_LINE, Proof, Release, Renew, Renewal, Resource, Share, Step,
+    Backend, Claim, Effect, FailureKind, MAX_QUEUE, Proof, Release, Renew, Renewal, Resource, Share, Step,
 };
 use leasehold_testkit::{ZooKeeperEnsemble, peers, require};
 use leasehold_zookeeper::{ZooKeeperBackend, ZooKeeperConfig, ZooKeeperProof};
@@ -421,7 +421,7 @@ async fn claim_behind_ten_thousand_is_refused() {
         zookeeper_client::CreateMode::EphemeralSequential.with_acls(zookeeper_client::Acls::anyone_all());
     // One more than there may wait behind the holder, so that there is one to take away.
     let mut others = Vec::new();
-    while others.len() < MAX_LINE {
+    while others.len() < MAX_QUEUE {
         let mut multi = user.new_multi_writer();
         for _ in 0..500 {
             let stem = format!("/leasehold/full/{}-1-1-", claim("x", Share::MUTEX).id.to_hex());
@@ -434,7 +434,7 @@ async fn claim_behind_ten_thousand_is_refused() {
     assert!(failure.is_transient() && failure.effect == Effect::None, "{failure}");
     assert!(failure.detail().contains("claims are queued for it"), "{failure}");
     let children = async || user.list_children("/leasehold/full").await.unwrap();
-    assert_eq!(children().await.len(), MAX_LINE + 1, "it left nothing behind");
+    assert_eq!(children().await.len(), MAX_QUEUE + 1, "it left nothing behind");
     // Where one leaves there is room for one.
     for _ in 0..2 {
         let name = children().await.into_iter().find(|name| !name.starts_with(&first.id.to_hex())).unwrap();
@@ -444,7 +444,7 @@ async fn claim_behind_ten_thousand_is_refused() {
         let (client, late) = (client.clone(), late.clone());
         async move { client.contend(&late, &endless()).await }
     });
-    eventually(async || children().await.len() == MAX_LINE).await;
+    eventually(async || children().await.len() == MAX_QUEUE).await;
     assert!(!waiting.is_finished());
     waiting.abort();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use leasehold_core::{Backend, BreakOutcome, Claim, LossCause, Release, Renewal};
 
-use crate::hand::{LONG, claim, hold, must, release, renew, take};
+use crate::calls::{LONG, claim, hold, must, release, renew, take};
 use crate::random;
 
 /// Checks that a holder loses what is broken, by another client, and what its connection holds beside it; a

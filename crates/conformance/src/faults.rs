@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use leasehold_core::{Backend, Claim, FailureKind, Grant, Patience, Release, Renewal, Step};
 use tokio::task::JoinHandle;
 
-use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take};
+use crate::calls::{LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take};
 
 /// Checks that holders and waiters outlive the server, which is killed and started again with its data.
 ///

@@ -4,7 +4,7 @@
 
 use leasehold_core::{Backend, Claim, Effect, FailureKind, Grant, Note, Release, Renewal};
 
-use crate::hand::{LONG, claim, hold, look_once, release, renew};
+use crate::calls::{LONG, claim, hold, look_once, release, renew};
 
 /// Checks that newcomers are refused, sooner or later, and with the reason; a lock that has a page
 /// continues in it. `fill` leaves no room. Answers the claim on `held` that still holds, with its grant.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use leasehold_core::{Backend, Claim, Effect, Failure, Proof, Release, Renew, Renewal};
 use tokio::task::JoinSet;
 
-use crate::hand::{LONG, claim, hold, look_once, release, renew_until_known};
+use crate::calls::{LONG, claim, hold, look_once, release, renew_until_known};
 
 /// Name of the row that the stranger keeps.
 pub const LOCKED: &str = "job 333";

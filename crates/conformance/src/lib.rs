@@ -81,19 +81,19 @@
 #![forbid(unsafe_code)]
 
 pub mod breaking;
+pub mod calls;
+pub mod capacity;
 mod client;
 mod clock;
 pub mod faults;
 pub mod full_disk;
-pub mod hand;
 pub mod isolation;
 mod law;
 mod laws;
 mod list;
 mod random;
 mod referee;
-pub mod room;
-pub mod shed;
+pub mod shedlock;
 mod stop;
 mod subject;
 pub mod sweep;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_core::{Backend, Patience, Release, Renewal};
 
-use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, resource};
+use crate::calls::{LONG, claim, clock, hold, look_once, release, renew, resource};
 
 /// Checks that a sweep empties the row whose claim is over, and no other. `sweep` spares nothing that is
 /// over, and answers how many rows it saw, emptied and removed.

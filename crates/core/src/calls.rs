@@ -25,7 +25,7 @@ pub struct CallWatch {
 
 impl CallWatch {
     /// Forgets all calls, for a waiter that checks now and sees which claims are called.
-    pub fn look(&mut self) {
+    pub fn checked(&mut self) {
         *self = CallWatch { last_unused: self.last_unused, ..CallWatch::default() };
     }
 
@@ -40,7 +40,7 @@ impl CallWatch {
     }
 
     /// Records the claims that were called at `now`, and the one that has answered.
-    pub fn hear(&mut self, called: &[u32], answered: Option<u32>, now: Moment) {
+    pub fn record(&mut self, called: &[u32], answered: Option<u32>, now: Moment) {
         if let Some(answered) = answered {
             self.unanswered.remove(&answered);
         }
@@ -60,7 +60,7 @@ impl CallWatch {
 
     /// Returns when to check: because of what became free, when a check calls more of the queue, or when the
     /// first that was called is passed over. `None` where nothing became free and all have answered.
-    pub fn look_at(&self) -> Option<Moment> {
+    pub fn check_at(&self) -> Option<Moment> {
         [self.unused, self.unanswered_at()].into_iter().flatten().min()
     }
 
@@ -103,43 +103,43 @@ mod tests {
     #[test]
     fn answered_call_needs_no_further_check() {
         let mut watch = CallWatch::default();
-        watch.hear(&[7], None, at(0));
-        assert_eq!(watch.look_at(), Some(at(250)));
-        watch.hear(&[], Some(9), at(1));
-        assert_eq!(watch.look_at(), Some(at(250)), "another has answered");
-        watch.hear(&[], Some(7), at(2));
-        assert_eq!(watch.look_at(), None);
-        watch.hear(&[8], Some(7), at(3));
-        assert_eq!(watch.look_at(), Some(at(253)));
+        watch.record(&[7], None, at(0));
+        assert_eq!(watch.check_at(), Some(at(250)));
+        watch.record(&[], Some(9), at(1));
+        assert_eq!(watch.check_at(), Some(at(250)), "another has answered");
+        watch.record(&[], Some(7), at(2));
+        assert_eq!(watch.check_at(), None);
+        watch.record(&[8], Some(7), at(3));
+        assert_eq!(watch.check_at(), Some(at(253)));
     }
 
     #[test]
     fn next_check_is_due_only_if_more_waiters_are_called() {
         let mut watch = CallWatch::default();
         let others: Vec<u32> = (1..32).collect();
-        watch.hear(&[0], None, at(0));
-        watch.hear(&others, None, at(250));
-        assert_eq!(watch.look_at(), Some(at(650)), "all of them are silent");
+        watch.record(&[0], None, at(0));
+        watch.record(&others, None, at(250));
+        assert_eq!(watch.check_at(), Some(at(650)), "all of them are silent");
         for other in &others {
-            watch.hear(&[], Some(*other), at(251));
+            watch.record(&[], Some(*other), at(251));
         }
-        assert_eq!(watch.look_at(), Some(at(1_000)), "the first alone is dead");
-        watch.hear(&[40], None, at(1_001));
-        assert_eq!(watch.look_at(), Some(at(1_000)));
+        assert_eq!(watch.check_at(), Some(at(1_000)), "the first alone is dead");
+        watch.record(&[40], None, at(1_001));
+        assert_eq!(watch.check_at(), Some(at(1_000)));
     }
 
     #[test]
     fn unused_capacity_is_checked_at_once_but_not_often() {
         let mut watch = CallWatch::default();
         watch.freed(at(0));
-        assert_eq!(watch.look_at(), Some(at(0)));
-        watch.look();
-        assert_eq!(watch.look_at(), None);
+        assert_eq!(watch.check_at(), Some(at(0)));
+        watch.checked();
+        assert_eq!(watch.check_at(), None);
         watch.freed(at(10));
         watch.freed(at(20));
-        assert_eq!(watch.look_at(), Some(at(4_000)));
-        watch.hear(&[3], None, at(30));
-        assert_eq!(watch.look_at(), Some(at(280)), "another has looked, and challenged somebody");
+        assert_eq!(watch.check_at(), Some(at(4_000)));
+        watch.record(&[3], None, at(30));
+        assert_eq!(watch.check_at(), Some(at(280)), "another has looked, and challenged somebody");
     }
 
     #[test]

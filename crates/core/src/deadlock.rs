@@ -28,7 +28,7 @@ pub struct DeadlockedWait {
     /// not printed.
     pub id: ClaimId,
     /// The waiter, as its note describes it.
-    pub who: String,
+    pub note: String,
     /// The resource that it waits for.
     pub resource: Resource,
     /// The share that it asks for.
@@ -158,13 +158,13 @@ impl<'a> Graph<'a> {
     }
 
     fn blocked(&self, wait: usize, cycle: &HashSet<usize>) -> DeadlockedWait {
-        let Announced { id, who, resource, share, holds, .. } = &self.waits[wait];
+        let Announced { id, note, resource, share, holds, .. } = &self.waits[wait];
         let wanted: HashSet<&Resource> = cycle.iter().map(|other| &self.waits[*other].resource).collect();
         let held = |line: &&Snapshot| line.holders.iter().any(|holder| holds.contains(&Tag::of(holder.id)));
         let lines = wanted.into_iter().filter_map(|resource| self.lines.get(resource).copied());
         let mut holds: Vec<Resource> = lines.filter(held).map(|line| line.resource.clone()).collect();
         holds.sort();
-        DeadlockedWait { id: *id, who: who.clone(), resource: resource.clone(), share: *share, holds }
+        DeadlockedWait { id: *id, note: note.clone(), resource: resource.clone(), share: *share, holds }
     }
 }
 
@@ -196,8 +196,8 @@ impl fmt::Display for Deadlock {
         for (index, wait) in self.waits.iter().enumerate() {
             let holds: Vec<&str> = wait.holds.iter().map(Resource::as_str).collect();
             let comma = if index == 0 { "" } else { "; " };
-            let DeadlockedWait { who, resource, share, .. } = wait;
-            write!(f, "{comma}\"{who}\" holds {} and waits for {resource} ({share})", holds.join(", "))?;
+            let DeadlockedWait { note, resource, share, .. } = wait;
+            write!(f, "{comma}\"{note}\" holds {} and waits for {resource} ({share})", holds.join(", "))?;
         }
         Ok(())
     }

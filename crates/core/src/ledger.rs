@@ -52,7 +52,7 @@ pub const PROBED_PER_SILENT: usize = 32;
 pub const CHALLENGE_AFTER: Duration = Duration::from_secs(4);
 
 /// The most claims that one queue may have.
-pub const MAX_LINE: usize = 10_000;
+pub const MAX_QUEUE: usize = 10_000;
 
 /// The queue of claims on one resource, holders first.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -130,7 +130,7 @@ pub enum Verdict {
         /// another ask is useful: to challenge one of them, or to call more of the queue.
         earliest: Moment,
     },
-    /// The queue has [`MAX_LINE`] claims already.
+    /// The queue has [`MAX_QUEUE`] claims already.
     Full,
 }
 
@@ -188,7 +188,7 @@ impl Ledger {
         match ask.wait {
             Wait::Queued(place) => {
                 if known.is_none() {
-                    if self.entries.len() >= MAX_LINE {
+                    if self.entries.len() >= MAX_QUEUE {
                         return Verdict::Full;
                     }
                     self.entries.push(Entry {
@@ -335,7 +335,7 @@ impl Ledger {
             ends && entry.until > grace_ends && entry.until < called_since.after(place)
         };
         let waiting = self.entries.iter_mut().filter(|entry| entry.granted.is_none());
-        let reach = if silent < PROBED_PER_SILENT { silent * PROBED_PER_SILENT } else { MAX_LINE };
+        let reach = if silent < PROBED_PER_SILENT { silent * PROBED_PER_SILENT } else { MAX_QUEUE };
         for entry in waiting.take(reach) {
             if is_silent_since(entry) {
                 entry.until = grace_ends;

@@ -39,8 +39,8 @@ pub use fence::{Fence, FenceGrade, ParseFenceError};
 pub use finding::{Finding, Severity};
 pub use grant::{Grant, LossCause, LossSignal, LossSubscription, LossTrigger, Proof};
 pub use ledger::{
-    Ask, CALL_GRACE, CHALLENGE_AFTER, DamagedLedger, Entry, Ledger, MAX_LINE, PROBE_AFTER, PROBED_PER_SILENT,
-    SILENT_AFTER, Verdict, Wait,
+    Ask, CALL_GRACE, CHALLENGE_AFTER, DamagedLedger, Entry, Ledger, MAX_QUEUE, PROBE_AFTER,
+    PROBED_PER_SILENT, SILENT_AFTER, Verdict, Wait,
 };
 pub use note::{Note, NoteTooLong};
 pub use patience::Patience;

@@ -29,42 +29,42 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// It cannot be reached, or may not be used.
-    async fn recall(&self) -> Result<MemberState, Failure>;
+    async fn state(&self) -> Result<MemberState, Failure>;
 
     /// Writes a mark of `epoch` under the run in `seen`, if both that run and the mark are still as in
     /// `seen`, and the epoch is greater than the mark's. Returns whether it did.
     ///
     /// # Errors
-    /// As [`Member::recall`]; one of unknown effect may have written it.
-    async fn mark(&self, seen: &MemberState, epoch: u64) -> Result<bool, Failure>;
+    /// As [`Member::state`]; one of unknown effect may have written it.
+    async fn set_epoch(&self, seen: &MemberState, epoch: u64) -> Result<bool, Failure>;
 
     /// Locks the resource in the first round, if it is free or the claim's own already, for at least
     /// the claim's ttl, and gives the lock the value `stamp`.
     ///
     /// # Errors
-    /// As [`Member::recall`]; one of unknown effect may have locked it.
-    async fn ask(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure>;
+    /// As [`Member::state`]; one of unknown effect may have locked it.
+    async fn prepare(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure>;
 
     /// Writes in the second round: takes the fence if the lock still has the value `stamp`, the run is
     /// still `run`, the mark is of that run and of no greater epoch, and the record holds no greater fence.
     /// Also raises a mark of a lower epoch. Returns whether the fence is taken now.
     ///
     /// # Errors
-    /// As [`Member::recall`]; one of unknown effect may have taken it.
-    async fn write(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure>;
+    /// As [`Member::state`]; one of unknown effect may have taken it.
+    async fn accept(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure>;
 
     /// Extends locks; never shortens. Returns the outcomes in order.
     ///
     /// # Errors
-    /// As [`Member::recall`].
-    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<Kept>, Failure>;
+    /// As [`Member::state`].
+    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure>;
 
     /// Locks a free resource for a claim that is known to hold. The lock gets a value that no second round
     /// names.
     ///
     /// # Errors
-    /// As [`Member::recall`].
-    async fn seed(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure>;
+    /// As [`Member::state`].
+    async fn repair(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure>;
 
     /// Ends locks. Returns whether each existed, in order.
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>>;
@@ -72,13 +72,13 @@ pub trait Member: Debug + Send + Sync {
     /// Reads what the member knows of a resource.
     ///
     /// # Errors
-    /// As [`Member::recall`].
-    async fn look(&self, resource: &Resource) -> Result<MemberView, Failure>;
+    /// As [`Member::state`].
+    async fn read(&self, resource: &Resource) -> Result<MemberView, Failure>;
 
     /// Returns the resources that are locked and whose names begin with `prefix`, with their holders.
     ///
     /// # Errors
-    /// As [`Member::recall`].
+    /// As [`Member::state`].
     async fn list(&self, prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure>;
 
     /// Subscribes to the events of a resource. Returns when no more events can be missed, or when it is known
@@ -86,22 +86,22 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// The server does not permit it.
-    async fn listen(&self, resource: &Resource) -> Result<Box<dyn Ear>, Failure>;
+    async fn subscribe(&self, resource: &Resource) -> Result<Box<dyn Subscription>, Failure>;
 }
 
 /// A subscription to the events of one resource on one member.
 #[async_trait]
-pub trait Ear: Send {
+pub trait Subscription: Send {
     /// Returns the next event.
-    async fn hear(&mut self) -> News;
+    async fn next(&mut self) -> Notification;
 
     /// Returns `true` if events can be received at present.
-    fn is_hearing(&self) -> bool;
+    fn is_connected(&self) -> bool;
 }
 
 /// An event of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum Notification {
     /// A granted claim was released here.
     Freed,
     /// A claim was granted here.
@@ -225,7 +225,7 @@ pub struct KeepAlive<'a> {
 
 /// The outcome of extending a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum KeepOutcome {
     /// The lock runs for another ttl.
     Extended,
     /// The lock does not exist.

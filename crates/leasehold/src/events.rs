@@ -201,7 +201,7 @@ impl Event<'_> {
     pub(crate) fn outcome(&self) -> &'static str {
         match self {
             Event::Acquired { source: AcquireSource::Server, .. } => "granted",
-            Event::Acquired { source: AcquireSource::LocalQueue, .. } => "handed_over",
+            Event::Acquired { source: AcquireSource::LocalQueue, .. } => "local_queue",
             Event::Acquired { source: AcquireSource::Reentrant, .. } => "reentered",
             Event::AcquireFailed { failure: AcquireFailure::Busy, .. } => "busy",
             Event::AcquireFailed { failure: AcquireFailure::Cancelled, .. } => "left",

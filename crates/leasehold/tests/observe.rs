@@ -102,7 +102,7 @@ async fn times_and_losses_reach_the_recorder() {
         .map(|name| before.values(name).len())
         .collect();
     assert_eq!(acquired, [1, 1]);
-    let waited = recorded.values("leasehold_acquire_seconds{outcome=handed_over}");
+    let waited = recorded.values("leasehold_acquire_seconds{outcome=local_queue}");
     assert!(waited.len() == 1 && (0.05..1.0).contains(&waited[0]), "{waited:?}");
     let held = recorded.values("leasehold_hold_seconds{end=released}");
     assert!(held[0] >= 0.06 && held.len() == 2, "{held:?}");

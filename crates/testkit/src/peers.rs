@@ -53,7 +53,7 @@ impl Peer {
     ///
     /// # Errors
     /// If it no longer reads.
-    pub fn tell(&mut self, line: &str) -> Result<(), Error> {
+    pub fn send_line(&mut self, line: &str) -> Result<(), Error> {
         let stdin = self.stdin.as_mut().ok_or_else(|| Error::failed("the peer's stdin is closed"))?;
         stdin.write_all(format!("{line}\n").as_bytes()).map_err(cannot("send to a peer", line))
     }
@@ -82,9 +82,9 @@ impl Peer {
     /// Sends it a line, and waits for the answer.
     ///
     /// # Errors
-    /// As [`Peer::tell`] and [`Peer::answer`].
+    /// As [`Peer::send_line`] and [`Peer::answer`].
     pub fn ask(&mut self, line: &str) -> Result<String, Error> {
-        self.tell(line)?;
+        self.send_line(line)?;
         self.answer()
     }
 
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(peer.ask("yes").unwrap(), "you said yes");
         assert_eq!(peer.answer_within(Duration::from_millis(10)), Ok(None));
         peer.stop().unwrap();
-        peer.tell("late").unwrap();
+        peer.send_line("late").unwrap();
         assert_eq!(peer.answer_within(Duration::from_millis(50)), Ok(None));
         peer.resume().unwrap();
         assert_eq!(peer.answer().unwrap(), "you said late");

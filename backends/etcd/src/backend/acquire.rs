@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, Effect, Failure, FailureKind, Fence, Grant, Hint, MAX_LINE, Moment, Patience, Proof, Step,
+    Claim, Effect, Failure, FailureKind, Fence, Grant, Hint, MAX_QUEUE, Moment, Patience, Proof, Step,
 };
 
 use crate::backend::moving::{hold, park, put_on};
@@ -210,8 +210,8 @@ impl Call<'_> {
                 return Ok(seen);
             }
             if seen.full {
-                self.leave(MAX_LINE).await?;
-                let detail = format!("{MAX_LINE} claims are queued for it already: try again later");
+                self.leave(MAX_QUEUE).await?;
+                let detail = format!("{MAX_QUEUE} claims are queued for it already: try again later");
                 return Err(Failure::unavailable(detail));
             }
         }

@@ -115,7 +115,7 @@ impl Layout {
         RangeRequest {
             key: queue.start.clone(),
             range_end: queue.end.clone(),
-            limit: leasehold_core::MAX_LINE as i64 + 1,
+            limit: leasehold_core::MAX_QUEUE as i64 + 1,
             sort_order: order::ASCENDING,
             sort_target: order::BY_CREATION,
             keys_only: self.dialect != Dialect::Etcd3,
@@ -499,7 +499,7 @@ mod tests {
             let looks = layout.queue_requests(&queue, share);
             looks.iter().map(|look| (look.keys_only, look.limit)).collect::<Vec<_>>()
         };
-        let all = leasehold_core::MAX_LINE as i64 + 1;
+        let all = leasehold_core::MAX_QUEUE as i64 + 1;
         assert_eq!(limits(Share::MUTEX), [(true, all), (false, 1)]);
         assert_eq!(limits(Share::WRITER), [(true, all), (false, 1)]);
         assert_eq!(limits(Share::permits(2, 9).unwrap()), [(true, all), (false, 8)]);

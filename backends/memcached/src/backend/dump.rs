@@ -67,7 +67,7 @@ async fn dump(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
         let mut line = Vec::new();
         loop {
             line.clear();
-            (&mut stream).take(MAX_LINE).read_until(b'\n', &mut line).await.map_err(broken)?;
+            (&mut stream).take(MAX_QUEUE).read_until(b'\n', &mut line).await.map_err(broken)?;
             if line.last() != Some(&b'\n') {
                 return Err(broken(std::io::ErrorKind::UnexpectedEof.into()));
             }
@@ -122,7 +122,7 @@ async fn names(
 /// The time that one server may take to list all its keys.
 const DUMP_LIMIT: Duration = Duration::from_secs(60);
 /// The longest line of the list, in bytes: every byte of a key may take three.
-const MAX_LINE: u64 = 2048;
+const MAX_QUEUE: u64 = 2048;
 /// The most resources of one server that are kept for one listing.
 const MAX_KEYS: usize = 1_000_000;
 const MAX_BUSY: usize = 50;

@@ -67,14 +67,14 @@ pub(crate) fn read(input: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError
 
 /// Returns `true` if more than this can be kept without an answer in it.
 pub(crate) fn is_overlong(buffered: usize) -> bool {
-    buffered > MAX_VALUE + MAX_LINE + 4
+    buffered > MAX_VALUE + MAX_QUEUE + 4
 }
 
 /// Returns the first line without its end, and the number of bytes with it.
 fn read_line(input: &[u8]) -> Result<Option<(&str, usize)>, ProtocolError> {
-    let window = &input[..input.len().min(MAX_LINE)];
+    let window = &input[..input.len().min(MAX_QUEUE)];
     let Some(end) = window.windows(2).position(|pair| pair == b"\r\n") else {
-        return if input.len() >= MAX_LINE { Err(ProtocolError("a line without an end")) } else { Ok(None) };
+        return if input.len() >= MAX_QUEUE { Err(ProtocolError("a line without an end")) } else { Ok(None) };
     };
     let line = std::str::from_utf8(&input[..end]).map_err(|_| ProtocolError("a line that is not text"))?;
     Ok(Some((line, end + 2)))
@@ -150,7 +150,7 @@ fn number(part: Option<&str>) -> Result<u64, ProtocolError> {
 }
 
 /// The longest line of an answer, in bytes.
-const MAX_LINE: usize = 2048;
+const MAX_QUEUE: usize = 2048;
 /// The most lines of one list of statistics.
 const MAX_STATS: usize = 2000;
 
@@ -216,7 +216,7 @@ mod tests {
         ] {
             assert!(read(text.as_bytes()).is_err(), "{text:?}");
         }
-        assert!(read(&[b'A'; MAX_LINE]).is_err());
+        assert!(read(&[b'A'; MAX_QUEUE]).is_err());
         let endless = "STAT a b\r\n".repeat(MAX_STATS + 1);
         assert!(read(endless.as_bytes()).is_err());
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-pub use leasehold_conformance::hand::{
+pub use leasehold_conformance::calls::{
     LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take,
 };
 use leasehold_core::{Backend, Failure};

@@ -102,7 +102,7 @@ impl Attempt<'_> {
         let mut last_ahead = None;
         let mut calls = CallWatch::default();
         for round in 0.. {
-            calls.look();
+            calls.checked();
             let queue = match self.look(patience, Place::Kept).await? {
                 Outcome::Granted(grant) => return Ok(Step::Granted(grant)),
                 Outcome::Busy(queue) => queue,
@@ -157,7 +157,7 @@ impl Attempt<'_> {
         loop {
             let disconnected = (!events.is_active()).then(|| timer::after(self.jittered(LAST_POLL, round)));
             let unanswered =
-                calls.look_at().map(|at| timer::after(patience.now().until(at) + TICK + stagger));
+                calls.check_at().map(|at| timer::after(patience.now().until(at) + TICK + stagger));
             let next_check = [disconnected, check_at, unanswered].into_iter().flatten().min();
             let timer = async {
                 match next_check {
@@ -176,7 +176,7 @@ impl Attempt<'_> {
                 Notification::Called { called, .. } if called.contains(&self.address()) => return,
                 // Others are first. If they are dead, the waiters call more of the queue.
                 Notification::Called { called, answered } => {
-                    calls.hear(&called, answered, patience.now());
+                    calls.record(&called, answered, patience.now());
                 }
                 Notification::Freed if queue.waiters_ahead > 0 => calls.freed(patience.now()),
                 Notification::Freed => {}
@@ -224,7 +224,7 @@ impl Attempt<'_> {
             }
             ContendReply::Full => Err(Failure::unavailable(format!(
                 "{} claims are queued for {} already: try again later",
-                leasehold_core::MAX_LINE,
+                leasehold_core::MAX_QUEUE,
                 self.claim.resource
             ))),
         }

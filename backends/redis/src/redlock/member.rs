@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_core::quorum::{Answer, Ear, KeepAlive, Kept, Member, MemberState, MemberView, News, Stamp};
+use leasehold_core::quorum::{
+    Answer, KeepAlive, KeepOutcome, Member, MemberState, MemberView, Notification, Stamp, Subscription,
+};
 use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource};
 
 use crate::config::RedisConfig;
@@ -113,7 +115,7 @@ impl Member for RedisNode {
         self.conn.address()
     }
 
-    async fn recall(&self) -> Result<MemberState, Failure> {
+    async fn state(&self) -> Result<MemberState, Failure> {
         let request = Request {
             script: &scripts::RECALL,
             keys: vec![self.mark_key(), self.unarmed_key()],
@@ -125,7 +127,7 @@ impl Member for RedisNode {
         Ok(state)
     }
 
-    async fn mark(&self, seen: &MemberState, epoch: u64) -> Result<bool, Failure> {
+    async fn set_epoch(&self, seen: &MemberState, epoch: u64) -> Result<bool, Failure> {
         let mark = seen.mark.as_ref().map(|mark| format!("{} {}", mark.epoch, mark.run));
         let since = seen.unarmed_since.map(|since| since.to_string());
         let request = Request {
@@ -142,7 +144,7 @@ impl Member for RedisNode {
         reply::existed(self.conn.run(&request, self.config.timeout).await?)
     }
 
-    async fn ask(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure> {
+    async fn prepare(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure> {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::ASK,
@@ -162,7 +164,7 @@ impl Member for RedisNode {
         Ok(answer)
     }
 
-    async fn write(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure> {
+    async fn accept(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure> {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::WRITE,
@@ -180,7 +182,7 @@ impl Member for RedisNode {
         reply::existed(self.conn.run(&request, self.limit_for(claim.ttl)).await?)
     }
 
-    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<Kept>, Failure> {
+    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure> {
         let mut keys = Vec::with_capacity(batch.len());
         let mut args = Vec::with_capacity(3 * batch.len());
         let mut shortest = self.config.timeout;
@@ -193,14 +195,14 @@ impl Member for RedisNode {
         let request = Request { script: &scripts::RENEW, keys, args, confirm: None };
         let answer = self.conn.run(&request, self.limit_for(shortest)).await?;
         let read = |number| match number {
-            1 => Kept::Extended,
-            0 => Kept::Free,
-            _ => Kept::Refused,
+            1 => KeepOutcome::Extended,
+            0 => KeepOutcome::Free,
+            _ => KeepOutcome::Refused,
         };
         Ok(reply::numbers(answer, batch.len())?.into_iter().map(read).collect())
     }
 
-    async fn seed(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure> {
+    async fn repair(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure> {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::SEED,
@@ -226,7 +228,7 @@ impl Member for RedisNode {
         answers.into_iter().map(|answer| answer.and_then(reply::existed)).collect()
     }
 
-    async fn look(&self, resource: &Resource) -> Result<MemberView, Failure> {
+    async fn read(&self, resource: &Resource) -> Result<MemberView, Failure> {
         let keys = self.keys(resource);
         let request = Request {
             script: &scripts::LOOK,
@@ -241,7 +243,7 @@ impl Member for RedisNode {
         names::list(&self.conn, &self.config, prefix).await
     }
 
-    async fn listen(&self, resource: &Resource) -> Result<Box<dyn Ear>, Failure> {
+    async fn subscribe(&self, resource: &Resource) -> Result<Box<dyn Subscription>, Failure> {
         let subscription = self.subscriber.subscribe(&self.keys(resource).key(NEWS)).await?;
         Ok(Box::new(NodeSubscription(subscription)))
     }
@@ -251,17 +253,17 @@ impl Member for RedisNode {
 struct NodeSubscription(subscriber::Subscription);
 
 #[async_trait]
-impl Ear for NodeSubscription {
-    async fn hear(&mut self) -> News {
+impl Subscription for NodeSubscription {
+    async fn next(&mut self) -> Notification {
         match self.0.recv().await {
-            subscriber::Notification::Freed => News::Freed,
+            subscriber::Notification::Freed => Notification::Freed,
             // Here, a claim that is called was granted.
-            subscriber::Notification::Called { .. } => News::Taken,
-            subscriber::Notification::Changed => News::Unknown,
+            subscriber::Notification::Called { .. } => Notification::Taken,
+            subscriber::Notification::Changed => Notification::Unknown,
         }
     }
 
-    fn is_hearing(&self) -> bool {
+    fn is_connected(&self) -> bool {
         self.0.is_active()
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join, join_all, join4, select_all};
 use leasehold_core::{
-    Claim, Effect, Failure, Fence, Grant, Hint, MAX_LINE, Moment, Patience, Proof, Resource, Step,
+    Claim, Effect, Failure, Fence, Grant, Hint, MAX_QUEUE, Moment, Patience, Proof, Resource, Step,
 };
 use zookeeper_client::{Error, Stat};
 
@@ -55,9 +55,9 @@ impl Ensemble {
                 Look::Admitted(grant) => return Ok(Step::Granted(grant)),
                 Look::Refused(ahead) => return Ok(busy(ahead)),
                 Look::Gone | Look::Again => {}
-                Look::Blocked(_, MAX_LINE.., own) if !patience.is_ended() => {
+                Look::Blocked(_, MAX_QUEUE.., own) if !patience.is_ended() => {
                     self.leave(&session, claim, &own).await?;
-                    let detail = format!("{MAX_LINE} claims are queued for it already: try again later");
+                    let detail = format!("{MAX_QUEUE} claims are queued for it already: try again later");
                     return Err(Failure::unavailable(detail));
                 }
                 Look::Blocked(queue, index, own) => {

@@ -105,9 +105,9 @@ impl Shared {
         self.with(move |peer| peer.ask(&line).unwrap()).await
     }
 
-    pub(crate) async fn tell(&self, line: &str) {
+    pub(crate) async fn send_line(&self, line: &str) {
         let line = line.to_owned();
-        self.with(move |peer| peer.tell(&line).unwrap()).await;
+        self.with(move |peer| peer.send_line(&line).unwrap()).await;
     }
 
     pub(crate) async fn answer(&self) -> String {

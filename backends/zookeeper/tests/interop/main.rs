@@ -25,7 +25,7 @@ async fn mutexes_exclude_each_other(library: &'static Library) {
         let grant = hold(&fixture.ours, &first).await;
         assert_eq!(peer.ask(&format!("mutex {path} 200")).await, "busy");
         fixture.wait_for_claims(name, 1, 0).await;
-        peer.tell(&format!("mutex {path} 30000")).await;
+        peer.send_line(&format!("mutex {path} 30000")).await;
         fixture.wait_for_claims(name, 1, 1).await;
         let waiting = waits(&other, &second);
         fixture.wait_for_claims(name, 1, 2).await;
@@ -58,7 +58,7 @@ async fn mutexes_exclude_each_other(library: &'static Library) {
     let doomed = client(&fixture.servers, library).await;
     hold(&doomed, &claim("job", Share::MUTEX)).await;
     let peer = fixture.peer().await;
-    peer.tell("mutex /job 30000").await;
+    peer.send_line("mutex /job 30000").await;
     fixture.wait_for_claims("job", 1, 1).await;
     drop(doomed);
     assert_eq!(peer.answer().await, "held");
@@ -75,7 +75,7 @@ async fn readers_and_writers_mix(library: &'static Library) {
     assert!(fixture.seen("book").await.0.iter().all(|share| *share == Share::READER));
     assert_eq!(peer.ask("free read /book").await, "free");
     assert_eq!(peer.ask("write /book 200").await, "busy", "a writer beside our reader");
-    peer.tell("write /book 30000").await;
+    peer.send_line("write /book 30000").await;
     fixture.wait_for_claims("book", 1, 1).await;
     // It came later than a writer that waits, so it waits as well.
     let second = claim("book", Share::READER);

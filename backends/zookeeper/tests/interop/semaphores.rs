@@ -43,7 +43,7 @@ async fn leases_are_counted_together(fixture: &Fixture, peer: &Shared) {
     // One each, and both wait: first we, then the peer.
     let waiting = waits(&fixture.ours, &second);
     fixture.wait_for_claims(name, 2, 1).await;
-    peer.tell("permit/2 /pools/encode 30000").await;
+    peer.send_line("permit/2 /pools/encode 30000").await;
     fixture.wait_for_claims(name, 2, 2).await;
     assert!(matches!(release(&fixture.ours, &first).await, Release::Freed));
     let next = within(SOON, waiting).await;
@@ -77,7 +77,7 @@ async fn the_dead_leave_their_leases(library: &'static Library) {
     let (doomed, holder, waiter) = tokio::join!(fixture.peer(), fixture.peer(), fixture.peer());
     assert_eq!(doomed.ask("permit/2 /job 1000").await, "held");
     assert_eq!(holder.ask("permit/2 /job 1000").await, "held");
-    waiter.tell("permit/2 /job 60000").await;
+    waiter.send_line("permit/2 /job 60000").await;
     fixture.wait_for_claims(name, 2, 1).await;
     let first = claim(name, one_of(2));
     let waiting = waits(&fixture.ours, &first);
@@ -96,7 +96,7 @@ async fn the_dead_leave_their_leases(library: &'static Library) {
     let ours = Shared::over(Peer::start(command).unwrap());
     while !ours.answer().await.ends_with("held") {}
     fixture.wait_for_claims(name, 2, 0).await;
-    holder.tell("permit/2 /job 30000").await;
+    holder.send_line("permit/2 /job 30000").await;
     fixture.wait_for_claims(name, 2, 1).await;
     assert!(holder.is_silent().await, "the peer has a lease too many");
     ours.kill().await;
@@ -112,7 +112,7 @@ async fn a_crowd_never_has_one_too_many(library: &'static Library) {
     let inside = folder.path().display().to_string();
     let peers: [Shared; 2] = tokio::join!(fixture.peer(), fixture.peer()).into();
     for peer in &peers {
-        peer.tell(&format!("crowd permit/2 /crowd {ROUNDS} {inside}")).await;
+        peer.send_line(&format!("crowd permit/2 /crowd {ROUNDS} {inside}")).await;
     }
     let mut crowd = Vec::new();
     for _ in 0..OURS {

@@ -79,7 +79,7 @@ pub(crate) async fn run(peer: &Peer, system: &System, waiters: usize, length: Du
     let before = system.messages().await?;
     let until = now_nanos() + u64::try_from(length.as_nanos())?;
     let holds = tokio::task::spawn_blocking(move || {
-        program.tell(&format!("{} {}", length.as_millis(), HOLD.as_micros()))?;
+        program.send_line(&format!("{} {}", length.as_millis(), HOLD.as_micros()))?;
         let mut text = String::new();
         loop {
             match program.answer()?.as_str() {

@@ -32,7 +32,7 @@ fn print(out: &mut impl Write, deadlock: &Deadlock, paint: Paint) -> io::Result<
     for wait in &deadlock.waits {
         let holds: Vec<String> = wait.holds.iter().map(Resource::as_str).map(visible).collect();
         table.row([
-            format!("  {}", visible(&wait.who)),
+            format!("  {}", visible(&wait.note)),
             format!("holds {}", holds.join(", ")),
             format!("waits for {} ({})", visible(wait.resource.as_str()), wait.share),
         ]);

@@ -74,7 +74,7 @@ impl<'a> DeadlockShape<'a> {
             weight: wait.share.weight(),
             capacity: wait.share.capacity(),
             holds: wait.holds.iter().map(Resource::as_str).collect(),
-            note: &wait.who,
+            note: &wait.note,
         };
         DeadlockShape { waits: deadlock.waits.iter().map(blocked).collect() }
     }
@@ -86,7 +86,7 @@ pub(crate) struct BrokenShape<'a> {
     name: &'a str,
     broken: Vec<ClaimShape<'a>>,
     /// Other locks that ended with the connection of the holder.
-    beside: Vec<&'a str>,
+    also_released: Vec<&'a str>,
 }
 
 /// The outcome of `sweep`.
@@ -173,9 +173,10 @@ impl<'a> SummaryShape<'a> {
 }
 
 impl<'a> BrokenShape<'a> {
-    pub(crate) fn of(name: &'a Resource, broken: &'a [ClaimInfo], beside: &'a [Resource]) -> Self {
-        let (broken, beside) = (broken.iter().map(ClaimShape::of), beside.iter().map(Resource::as_str));
-        BrokenShape { name: name.as_str(), broken: broken.collect(), beside: beside.collect() }
+    pub(crate) fn of(name: &'a Resource, broken: &'a [ClaimInfo], also_released: &'a [Resource]) -> Self {
+        let (broken, also_released) =
+            (broken.iter().map(ClaimShape::of), also_released.iter().map(Resource::as_str));
+        BrokenShape { name: name.as_str(), broken: broken.collect(), also_released: also_released.collect() }
     }
 }
 
@@ -236,14 +237,14 @@ mod tests {
         );
         let mut out = Vec::new();
         line(&mut out, &LockShape::of(&snapshot)).unwrap();
-        let beside = [snapshot.resource.clone()];
-        line(&mut out, &BrokenShape::of(&snapshot.resource, &snapshot.holders, &beside)).unwrap();
+        let also_released = [snapshot.resource.clone()];
+        line(&mut out, &BrokenShape::of(&snapshot.resource, &snapshot.holders, &also_released)).unwrap();
         line(&mut out, &RevokedShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
         let summary = ResourceSummary { resource: snapshot.resource.clone(), holders: 1, waiting: 2 };
         line(&mut out, &SummaryShape::of(&summary)).unwrap();
         let blocked = DeadlockedWait {
             id: holder.id,
-            who: "ann".to_owned(),
+            note: "ann".to_owned(),
             resource: snapshot.resource.clone(),
             share: Share::MUTEX,
             holds: vec![Resource::new("m").unwrap()],
@@ -256,7 +257,7 @@ mod tests {
             format_args!(
                 r#"{{"name":"n","state":"held","fence":"00000000000000000042","holders":[{held}],"waiting":[{waits}]}}"#
             ),
-            format_args!(r#"{{"name":"n","broken":[{held}],"beside":["n"]}}"#),
+            format_args!(r#"{{"name":"n","broken":[{held}],"also_released":["n"]}}"#),
             format_args!(r#"{{"name":"n","asked":[{held}]}}"#),
             r#"{"name":"n","holders":1,"waiting":2}"#,
             r#"{"waits":[{"waits_for":"n","share":"mutex","weight":1,"capacity":1,"holds":["m"],"note":"ann"}]}"#,

@@ -28,7 +28,7 @@ fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
         let guards = [locks.mutex("job").lock().await.unwrap(), locks.mutex("other").lock().await.unwrap()];
         let broken = sandbox.end(&["break", "--yes", "--json", "job"]).expect(0);
         let broken: Value = serde_json::from_str(&broken.out).unwrap();
-        assert_eq!(broken["beside"], Value::from(vec!["other"]));
+        assert_eq!(broken["also_released"], Value::from(vec!["other"]));
         assert_eq!(broken["broken"].as_array().unwrap().len(), 1);
         for guard in &guards {
             tokio::time::timeout(Duration::from_secs(20), guard.lost()).await.unwrap();

@@ -16,7 +16,7 @@ async fn holds(locks: &Client, name: &str) -> (Guard, Tag) {
 }
 
 /// Announces a wait that never checks for deadlocks and never gives up.
-async fn waits(locks: &Client, number: u32, name: &str, share: Share, holds: Tag, who: &str) -> Guard {
+async fn waits(locks: &Client, number: u32, name: &str, share: Share, holds: Tag, note: &str) -> Guard {
     let place = Places::of(locks.profile()).unwrap().names.remove(0);
     let announced = Announced {
         place: place.clone(),
@@ -26,7 +26,7 @@ async fn waits(locks: &Client, number: u32, name: &str, share: Share, holds: Tag
         share,
         asks: None,
         holds: vec![holds],
-        who: who.to_owned(),
+        note: note.to_owned(),
     };
     locks.rwlock(place.as_str()).note(announced.to_note()).read().await.unwrap()
 }

@@ -27,7 +27,7 @@ fn streams_are_passed_on_and_nothing_is_printed() {
     let mut command = sandbox.leasehold(&["run", "job", "--", "sh", "-c", "cat; echo err >&2"]);
     command.stdin(Stdio::piped());
     let mut running = Started::new(command);
-    running.tell("in\n");
+    running.type_in("in\n");
     let ended = running.end().expect(0);
     assert_eq!((ended.out.as_str(), ended.err.as_str()), ("in\n", "err\n"));
 }

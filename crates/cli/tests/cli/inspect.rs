@@ -173,6 +173,6 @@ fn break_reports_to_programs_and_rejects_waiters_on_request() {
         holder.end().expect(76);
         drop(waiter);
         let nothing = sandbox.end(&["break", "--yes", "--json", "other"]).expect(1);
-        assert_eq!(nothing.out, "{\"name\":\"other\",\"broken\":[],\"beside\":[]}\n");
+        assert_eq!(nothing.out, "{\"name\":\"other\",\"broken\":[],\"also_released\":[]}\n");
     }
 }

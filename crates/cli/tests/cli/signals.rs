@@ -83,7 +83,7 @@ fn command_that_ignores_a_signal_continues_under_the_lock() {
     running.signal(Signal::USR1);
     running.line_with("heard");
     sandbox.run(&["--no-wait", "job"], "true").expect(75);
-    running.tell("\n");
+    running.type_in("\n");
     running.end().expect(7);
 }
 

@@ -27,7 +27,7 @@ pub struct Announced {
     /// The claims that the waiter holds meanwhile, [`HOLDS_MAX`] at most.
     pub holds: Vec<Tag>,
     /// The waiter.
-    pub who: String,
+    pub note: String,
 }
 
 /// The beginning of a claim's public tag: enough to distinguish the claims of one store.
@@ -93,7 +93,7 @@ impl Places {
 impl Announced {
     /// Returns the note of the claim that announces this wait.
     pub fn to_note(&self) -> Note {
-        let Announced { number, resource, share, who, .. } = self;
+        let Announced { number, resource, share, note, .. } = self;
         let asks = self.asks.map_or_else(|| NONE.to_owned(), |asks| asks.to_string());
         let mut holds: Vec<String> = self.holds.iter().take(HOLDS_MAX).map(Tag::to_string).collect();
         if holds.is_empty() {
@@ -102,7 +102,7 @@ impl Announced {
         let (weight, capacity, holds) = (share.weight(), share.capacity(), holds.join(","));
         let length = resource.as_str().len();
         Note::clipped(&format!(
-            "{MAGIC} {number} {weight}/{capacity} {asks} {holds} {length} {resource} {who}"
+            "{MAGIC} {number} {weight}/{capacity} {asks} {holds} {length} {resource} {note}"
         ))
     }
 
@@ -122,7 +122,7 @@ impl Announced {
             holds => holds.split(',').map(Tag::read).collect(),
         };
         let length: usize = fields.next()?.parse().ok()?;
-        let (resource, who) = fields.next()?.split_at_checked(length)?;
+        let (resource, note) = fields.next()?.split_at_checked(length)?;
         Some(Announced {
             place: place.clone(),
             id: info.id,
@@ -131,7 +131,7 @@ impl Announced {
             share,
             asks,
             holds: holds?,
-            who: who.strip_prefix(' ')?.to_owned(),
+            note: note.strip_prefix(' ')?.to_owned(),
         })
     }
 }
@@ -169,25 +169,25 @@ mod tests {
         let id = ClaimId::from_bytes([1; 16]);
         let holds = (0..30).map(|n| Tag::of(ClaimId::from_bytes([n; 16]))).collect();
         let (place, share) = (Resource::new(NAME).unwrap(), Share::WRITER);
-        let (who, asks) = ("h".repeat(1024), Some(Tag::of(id)));
-        let wait = Announced { place, id, number: u64::MAX, resource, share, asks, holds, who };
+        let (note, asks) = ("h".repeat(1024), Some(Tag::of(id)));
+        let wait = Announced { place, id, number: u64::MAX, resource, share, asks, holds, note };
         let read = Announced::read(&wait.place, &info(id, wait.to_note())).unwrap();
         assert_eq!((&read.resource, read.share, read.number), (&wait.resource, wait.share, wait.number));
         assert_eq!(read.holds, wait.holds[..HOLDS_MAX]);
-        assert!(read.who.len() > 100, "{}", read.who.len());
+        assert!(read.note.len() > 100, "{}", read.note.len());
     }
 
     proptest! {
         #[test]
         fn announcement_reads_back(
-            name in "\\PC{1,60}", who in ".{0,40}", number: u64, weight in 1u32..9, held in 0u8..16, asks: bool,
+            name in "\\PC{1,60}", note in ".{0,40}", number: u64, weight in 1u32..9, held in 0u8..16, asks: bool,
         ) {
             let id = ClaimId::from_bytes([7; 16]);
             let holds = (0..held).map(|n| Tag::of(ClaimId::from_bytes([n; 16]))).collect();
             let resource = Resource::new(&name).unwrap();
             let share = Share::permits(weight, 8 + weight).unwrap();
             let asks = asks.then(|| Tag::of(id));
-            let wait = Announced { place: Resource::new(NAME).unwrap(), id, number, resource, share, asks, holds, who };
+            let wait = Announced { place: Resource::new(NAME).unwrap(), id, number, resource, share, asks, holds, note };
             prop_assert_eq!(Announced::read(&wait.place, &info(id, wait.to_note())), Some(wait));
         }
 

@@ -36,12 +36,12 @@ fn wait(number: u8, resource: &str, share: Share, holds: &[u8]) -> Announced {
         share,
         asks: None,
         holds: holds.iter().map(|claim| Tag::of(id(*claim))).collect(),
-        who: number.to_string(),
+        note: number.to_string(),
     }
 }
 
-fn who(found: &[Deadlock]) -> Vec<Vec<&str>> {
-    found.iter().map(|deadlock| deadlock.waits.iter().map(|wait| wait.who.as_str()).collect()).collect()
+fn notes(found: &[Deadlock]) -> Vec<Vec<&str>> {
+    found.iter().map(|deadlock| deadlock.waits.iter().map(|wait| wait.note.as_str()).collect()).collect()
 }
 
 const MUTEX: Share = Share::MUTEX;
@@ -53,7 +53,7 @@ fn cycle_is_reported_from_the_waiter_that_closed_it() {
     let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
     let waits = [wait(7, "b", MUTEX, &[1]), wait(9, "c", MUTEX, &[2]), wait(8, "a", MUTEX, &[3])];
     let found = find(&waits, &lines);
-    assert_eq!(who(&found), [["9", "8", "7"]]);
+    assert_eq!(notes(&found), [["9", "8", "7"]]);
     assert_eq!(found[0].waits[0].holds, [name("b")]);
     let text = "\"9\" holds b and waits for c (mutex); \"8\" holds c and waits for a (mutex); \
                 \"7\" holds a and waits for b (mutex)";
@@ -77,7 +77,7 @@ fn waiter_behind_a_cycle_is_not_part_of_it() {
     let lines = [line("a", &[(1, MUTEX)]), line("b", &[(2, MUTEX)]), line("c", &[(3, MUTEX)])];
     let circle = [wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[2])];
     let behind = wait(3, "a", MUTEX, &[3]);
-    assert_eq!(who(&find(&[&circle[..], &[behind]].concat(), &lines)), [["2", "1"]]);
+    assert_eq!(notes(&find(&[&circle[..], &[behind]].concat(), &lines)), [["2", "1"]]);
 }
 
 #[test]
@@ -85,11 +85,11 @@ fn readers_are_in_the_way_of_a_writer_and_not_of_readers() {
     let lines = [line("a", &[(1, READER), (2, READER)]), line("b", &[(3, MUTEX)])];
     assert_eq!(find(&[wait(1, "b", MUTEX, &[1]), wait(2, "a", READER, &[3])], &lines), []);
     assert_eq!(
-        who(&find(&[wait(1, "b", MUTEX, &[1]), wait(2, "a", WRITER, &[3])], &lines)),
+        notes(&find(&[wait(1, "b", MUTEX, &[1]), wait(2, "a", WRITER, &[3])], &lines)),
         [["2", "1"]],
         "the release of another reader does not help"
     );
-    assert_eq!(who(&find(&[wait(1, "a", WRITER, &[1]), wait(2, "a", WRITER, &[2])], &lines)), [["2", "1"]]);
+    assert_eq!(notes(&find(&[wait(1, "a", WRITER, &[1]), wait(2, "a", WRITER, &[2])], &lines)), [["2", "1"]]);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn reader_behind_a_writer_waits_for_the_same_holders() {
     let lines = [read, line("b", &[(2, MUTEX)])];
     let queued = Announced { asks: Some(Tag::of(id(9))), ..wait(2, "a", READER, &[2]) };
     let waits = [wait(1, "b", MUTEX, &[1]), queued.clone()];
-    assert_eq!(who(&find(&waits, &lines)), [["2", "1"]]);
+    assert_eq!(notes(&find(&waits, &lines)), [["2", "1"]]);
     let passes = Announced { asks: None, ..queued.clone() };
     assert_eq!(
         find(&[waits[0].clone(), passes], &lines),
@@ -120,7 +120,7 @@ fn permits_deadlock_only_if_no_other_permit_can_be_freed() {
     let both = [waits[0].clone(), waits[1].clone(), wait(3, "a", MUTEX, &[2])];
     assert_eq!(find(&both, &lines).first().map(|found| found.waits.len()), Some(3));
     let whole = [wait(1, "s", two(2), &[3]), wait(2, "a", MUTEX, &[1])];
-    assert_eq!(who(&find(&whole, &lines)), [["2", "1"]], "both permits are asked for");
+    assert_eq!(notes(&find(&whole, &lines)), [["2", "1"]], "both permits are asked for");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn owner_with_two_waits_is_deadlocked_only_if_both_are() {
     let one = [wait(1, "b", MUTEX, &[1]), wait(2, "a", MUTEX, &[2]), wait(3, "c", MUTEX, &[1])];
     assert_eq!(find(&one, &lines), [], "c comes free, and then perhaps a");
     let both = [one[0].clone(), one[1].clone(), wait(3, "b", MUTEX, &[1])];
-    assert_eq!(who(&find(&both, &lines)), [["3", "2", "1"]]);
+    assert_eq!(notes(&find(&both, &lines)), [["3", "2", "1"]]);
 }
 
 #[test]
@@ -148,5 +148,5 @@ fn separate_deadlocks_are_reported_separately() {
         wait(4, "c", MUTEX, &[4]),
         wait(5, "e", MUTEX, &[5]),
     ];
-    assert_eq!(who(&find(&waits, &lines)), [vec!["2", "1"], vec!["4", "3"], vec!["5"]]);
+    assert_eq!(notes(&find(&waits, &lines)), [vec!["2", "1"], vec!["4", "3"], vec!["5"]]);
 }

@@ -295,7 +295,7 @@ fn numbered(n: usize) -> ClaimId {
 /// If each step looked at the whole line for each of those admitted, this would take minutes.
 #[test]
 fn all_readers_of_a_full_queue_are_called_at_once() {
-    let (now, readers) = (Moment::from_millis(1), MAX_LINE - 1);
+    let (now, readers) = (Moment::from_millis(1), MAX_QUEUE - 1);
     let held = Ledger::new(Fence::default()).contend(&ask(1, Share::WRITER, Wait::No), now);
     let entry = |n: usize, share, granted, until| Entry {
         id: numbered(n),
@@ -328,7 +328,7 @@ fn all_readers_of_a_full_queue_are_called_at_once() {
 fn full_queue_is_reported() {
     let mut ledger = Ledger::new(Fence::default());
     let now = Moment::from_millis(1);
-    for n in 0..MAX_LINE {
+    for n in 0..MAX_QUEUE {
         let ask = Ask { id: numbered(n), ..ask(0, Share::MUTEX, Wait::Queued(PLACE)) };
         assert!(ledger.contend(&ask, now) != Verdict::Full);
     }

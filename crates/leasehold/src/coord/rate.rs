@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Liveness, MAX_LINE};
+use leasehold_core::{Liveness, MAX_QUEUE};
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -167,4 +167,4 @@ impl RateLimit {
 
 /// The largest limit: each grant of the last period is in the queue of claims, and places for a
 /// thousand waiters are left.
-const MAX_LIMIT: usize = MAX_LINE - 1_000;
+const MAX_LIMIT: usize = MAX_QUEUE - 1_000;

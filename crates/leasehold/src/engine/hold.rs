@@ -141,7 +141,7 @@ impl Hold {
     }
 
     /// Returns `true` if another task of this process held it before.
-    pub(super) fn was_handed_over(&self) -> bool {
+    pub(super) fn came_from_local_queue(&self) -> bool {
         self.handoffs > 0
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use leasehold_core::{
     Ask, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, Fence,
-    FenceGrade, Grant, Hint, Liveness, LockSupport, MAX_LINE, Moment, Patience, Profile, Proof, QueueOrder,
+    FenceGrade, Grant, Hint, Liveness, LockSupport, MAX_QUEUE, Moment, Patience, Profile, Proof, QueueOrder,
     Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict,
     Wait, WaitMode,
 };
@@ -225,7 +225,7 @@ impl Backend for MemoryBackend {
                 }
                 Verdict::Busy { ahead, earliest } => (ahead, earliest),
                 Verdict::Full => {
-                    let detail = format!("{MAX_LINE} claims are queued for it already: try again later");
+                    let detail = format!("{MAX_QUEUE} claims are queued for it already: try again later");
                     return Err(Failure::unavailable(detail));
                 }
             };

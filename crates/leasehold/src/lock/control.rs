@@ -1,8 +1,8 @@
-//! The control register of a resource: pending hand-overs and revocation requests.
+//! The control register of a resource: pending transfers and revocation requests.
 //!
 //! Ground rules: one register for each resource, beside its lock, which exists only after its first use.
 //! Each notice is about one claim, by its public tag, so that a later holder is not affected. Notices about
-//! claims that have ended are removed with the next change. A claim that is handed on is not asked for: a
+//! claims that have ended are removed with the next change. A transferred claim is not revoked: a
 //! request to its last holder is removed in the same step in which the claim is offered.
 
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) struct Request {
 
 type Mark = [u8; 8];
 
-/// A number drawn at random for each hand-over.
+/// A number drawn at random for each transfer.
 pub(super) type Number = [u8; 16];
 
 /// The secret and the state that the next holder of a claim has to know.

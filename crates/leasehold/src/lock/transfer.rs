@@ -99,7 +99,7 @@ impl Guard {
         let number = random(OFF).map_err(|error| error.on(&resource))?;
         let sub = hold.fence().map_or(0, |fence| fence.sub);
         notices.offer(&claim.id.tag(), Offer { number, sub }, claim.ttl).await?;
-        // Nothing waits from here on, so the hand-over is not left half done.
+        // Nothing waits from here on, so the transfer is not left half done.
         let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
         let transferred = hold.transfer_out().map_err(|cause| Error::lost(OFF, cause, &resource))?;
         Ok(TransferToken {

@@ -158,8 +158,8 @@ async fn looks(locks: Client, truth: Truth, seen: &AtomicU64) {
         let Ok(found) = locks.deadlocks().await else { continue };
         let after = truth.stuck();
         for wait in found.iter().flat_map(|deadlock| &deadlock.waits) {
-            let is_stuck = before.contains(&wait.who) || after.contains(&wait.who);
-            assert!(is_stuck, "{} could continue: {found:?}; stuck are {before:?} and {after:?}", wait.who);
+            let is_stuck = before.contains(&wait.note) || after.contains(&wait.note);
+            assert!(is_stuck, "{} could continue: {found:?}; stuck are {before:?} and {after:?}", wait.note);
         }
         seen.fetch_add(found.len() as u64, Ordering::SeqCst);
     }

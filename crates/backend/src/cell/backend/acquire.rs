@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_LINE, Moment, Patience, Proof, QueueOrder,
+    Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_QUEUE, Moment, Patience, Proof, QueueOrder,
     Release, Step, Verdict, Wait, WaitMode, stagger,
 };
 use tokio::time::Instant;
@@ -192,7 +192,7 @@ impl<C: CellStore> CellBackend<C> {
         let decoded = self.open(&claim.resource, cell)?;
         let (ledger, verdict) = self.contend_in(&decoded, claim, wait);
         let outcome = match verdict {
-            Verdict::Full => return Err(queue_is_full(claim, MAX_LINE)),
+            Verdict::Full => return Err(queue_is_full(claim, MAX_QUEUE)),
             Verdict::Granted(_) => None,
             Verdict::Busy { ahead, earliest } => Some(busy(&decoded, &ledger, claim, ahead, earliest)),
         };

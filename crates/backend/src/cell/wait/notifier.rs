@@ -107,7 +107,7 @@ impl Notifier {
             if subscriber.address.is_some_and(|address| called.contains(&address)) {
                 subscriber.called.notify_one();
             } else {
-                subscriber.calls().hear(called, answered, now);
+                subscriber.calls().record(called, answered, now);
                 subscriber.others.notify_one();
             }
         }
@@ -191,12 +191,12 @@ impl Subscription {
 
     /// Forgets the calls of others, for a waiter that checks now.
     pub(crate) fn forget_calls(&self) {
-        self.subscriber.calls().look();
+        self.subscriber.calls().checked();
     }
 
     /// Returns when to check because of the calls of others.
     pub(crate) fn next_check(&self) -> Option<Instant> {
-        let at = self.subscriber.calls().look_at()?;
+        let at = self.subscriber.calls().check_at()?;
         Some(self.notifier.0.begun + Moment::START.until(at))
     }
 

@@ -155,7 +155,7 @@ impl Started {
     }
 
     /// Writes to its stdin.
-    pub(crate) fn tell(&mut self, text: &str) {
+    pub(crate) fn type_in(&mut self, text: &str) {
         self.child.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
     }
 

@@ -150,7 +150,7 @@ impl DeadlockDetector {
                 share: self.want.share,
                 asks,
                 holds: holds.clone(),
-                who: self.want.note.as_str().to_owned(),
+                note: self.want.note.as_str().to_owned(),
             };
             let want = Want {
                 resource: place,

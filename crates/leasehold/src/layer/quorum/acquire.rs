@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::quorum::{Member, News};
+use leasehold_core::quorum::{Member, Notification};
 use leasehold_core::{Claim, Failure, Hint, Patience, Resource, Step};
 use leasehold_machine::Unforked;
 use tokio::sync::mpsc;
@@ -152,7 +152,7 @@ impl Quorum {
 
 /// The subscriptions to one resource at all members. Dropping it ends them.
 struct Subscriptions {
-    inbox: mpsc::Receiver<(usize, News, bool)>,
+    inbox: mpsc::Receiver<(usize, Notification, bool)>,
     /// The members whose subscriptions are connected at present.
     connected: HashSet<usize>,
     majority: usize,
@@ -185,7 +185,7 @@ impl Subscriptions {
                 self.connected.remove(&number)
             };
             match news {
-                News::Freed => {
+                Notification::Freed => {
                     freed.insert(number);
                     // A try before a majority is released would find it held.
                     let settled = freed.len() >= self.majority;
@@ -193,11 +193,11 @@ impl Subscriptions {
                     soon = Some(soon.map_or(then, |soon| if settled { soon.min(then) } else { soon }));
                 }
                 // Another waiter was faster. Its end will be reported as well.
-                News::Taken => {
+                Notification::Taken => {
                     freed.clear();
                     soon = None;
                 }
-                News::Unknown => {
+                Notification::Unknown => {
                     let then = after(some_of(spread.max(SETTLE)));
                     soon = Some(soon.map_or(then, |soon| soon.min(then)));
                 }
@@ -211,11 +211,11 @@ async fn forward_news(
     number: usize,
     member: Arc<dyn Member>,
     resource: Resource,
-    sender: mpsc::Sender<(usize, News, bool)>,
+    sender: mpsc::Sender<(usize, Notification, bool)>,
     ready: mpsc::Sender<usize>,
 ) {
     let mut subscription = loop {
-        match member.listen(&resource).await {
+        match member.subscribe(&resource).await {
             Ok(subscription) => break subscription,
             Err(failure) => {
                 tracing::debug!(%failure, "a server of the quorum cannot be listened to");
@@ -223,14 +223,14 @@ async fn forward_news(
             }
         }
     };
-    if subscription.is_hearing() {
+    if subscription.is_connected() {
         // The listener may have enough members already.
         let _ = ready.send(number).await;
     }
     drop(ready);
     loop {
-        let news = subscription.hear().await;
-        if sender.send((number, news, subscription.is_hearing())).await.is_err() {
+        let news = subscription.next().await;
+        if sender.send((number, news, subscription.is_connected())).await.is_err() {
             return;
         }
     }

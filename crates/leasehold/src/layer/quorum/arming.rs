@@ -165,7 +165,7 @@ impl Arming {
     /// Returns the states of all members that answer before the rest is late.
     pub(super) async fn read_all(&self) -> Outcomes<MemberState> {
         let enough = |outcomes: &Outcomes<MemberState>| outcomes.iter().all(Option::is_some);
-        self.members.gather(|member: Arc<dyn Member>| async move { member.recall().await }, enough).await
+        self.members.gather(|member: Arc<dyn Member>| async move { member.state().await }, enough).await
     }
 
     /// Reads all members once more, and keeps those that are unchanged. A member that answered before
@@ -195,7 +195,7 @@ impl Arming {
             let (number, memory, members) = (*number, (*memory).clone(), self.members.clone());
             marking.spawn(Unforked::new(async move {
                 let Some(member) = members.member(number) else { return (number, Ok(false)) };
-                (number, member.mark(&memory, epoch).await)
+                (number, member.set_epoch(&memory, epoch).await)
             }));
         }
         let mut outcomes = Vec::with_capacity(chosen.len());

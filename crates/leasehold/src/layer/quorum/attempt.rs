@@ -96,7 +96,7 @@ impl Quorum {
             let (permit, members) = (self.members.permit(number), self.members.clone());
             self.members.spawn(number, async move |member: Arc<dyn Member>| {
                 let outcome = match permit {
-                    Ok(_permit) => member.ask(&claim, stamp).await,
+                    Ok(_permit) => member.prepare(&claim, stamp).await,
                     Err(failure) => Err(failure),
                 };
                 members.record_answer(number, &outcome);
@@ -145,7 +145,7 @@ impl Quorum {
             let (claim, sender, permit) = (claim.clone(), sender.clone(), self.members.permit(number));
             self.members.spawn(number, async move |member: Arc<dyn Member>| {
                 let taken = match permit {
-                    Ok(_permit) => member.write(&claim, stamp, &run, fence).await,
+                    Ok(_permit) => member.accept(&claim, stamp, &run, fence).await,
                     Err(failure) => Err(failure),
                 };
                 // The receiver may have enough answers.

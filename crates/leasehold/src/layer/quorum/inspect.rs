@@ -16,7 +16,7 @@ impl Quorum {
     pub(super) async fn inspect_majority(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let call = |member: Arc<dyn Member>| {
             let resource = resource.clone();
-            async move { member.look(&resource).await }
+            async move { member.read(&resource).await }
         };
         let all = |outcomes: &Outcomes<MemberView>| outcomes.iter().all(Option::is_some);
         let outcomes = self.members.gather(call, all).await;

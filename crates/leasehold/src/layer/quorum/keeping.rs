@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::quorum::{KeepAlive, Kept, Member};
+use leasehold_core::quorum::{KeepAlive, KeepOutcome, Member};
 use leasehold_core::{Claim, Effect, Failure, Fence, Release, Renew, Renewal};
 use leasehold_machine::Unforked;
 
@@ -40,7 +40,7 @@ impl Quorum {
             }
         };
         let (count, majority) = (claims.len(), self.members.majority());
-        let decided = |outcomes: &Outcomes<Vec<Kept>>| {
+        let decided = |outcomes: &Outcomes<Vec<KeepOutcome>>| {
             (0..count).all(|index| {
                 let counts = AnswerCounts::of(outcomes, index);
                 counts.extended >= majority || counts.gone > self.members.count() - majority
@@ -66,7 +66,7 @@ impl Quorum {
     async fn seed(
         &self,
         claims: &Arc<Vec<RenewedClaim>>,
-        outcomes: &Outcomes<Vec<Kept>>,
+        outcomes: &Outcomes<Vec<KeepOutcome>>,
         renewals: &[Renewal],
     ) {
         let mut seeding = tokio::task::JoinSet::new();
@@ -76,7 +76,9 @@ impl Quorum {
                 .iter()
                 .zip(kept)
                 .zip(renewals)
-                .filter(|((_, kept), renewal)| **kept == Kept::Free && matches!(renewal, Renewal::Renewed))
+                .filter(|((_, kept), renewal)| {
+                    **kept == KeepOutcome::Free && matches!(renewal, Renewal::Renewed)
+                })
                 .filter_map(|(((claim, fence), _), _)| Some((claim.clone(), (*fence)?)))
                 .collect();
             if missing.is_empty() {
@@ -84,7 +86,7 @@ impl Quorum {
             }
             seeding.spawn(Unforked::new(async move {
                 for (claim, fence) in missing {
-                    if let Err(failure) = member.seed(&claim, fence).await {
+                    if let Err(failure) = member.repair(&claim, fence).await {
                         // The next renewal tries again.
                         tracing::debug!(%failure, "could not write a lock to a server of the quorum; the next renewal tries again");
                         return;
@@ -142,11 +144,11 @@ struct AnswerCounts {
 }
 
 impl AnswerCounts {
-    fn of(outcomes: &Outcomes<Vec<Kept>>, index: usize) -> AnswerCounts {
+    fn of(outcomes: &Outcomes<Vec<KeepOutcome>>, index: usize) -> AnswerCounts {
         let kept = || {
             outcomes.iter().filter_map(move |outcome| outcome.as_ref()?.as_ref().ok()?.get(index).copied())
         };
-        let extended = kept().filter(|kept| *kept == Kept::Extended).count();
+        let extended = kept().filter(|kept| *kept == KeepOutcome::Extended).count();
         AnswerCounts { extended, gone: kept().count() - extended }
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, Effect, Entry, Failure, FailureKind, MAX_LINE, Patience, Verdict};
+use leasehold_core::{Claim, Effect, Entry, Failure, FailureKind, MAX_QUEUE, Patience, Verdict};
 
 use super::Inner;
 use super::failure::with_effect;
@@ -190,7 +190,7 @@ impl<'a> Transaction<'a> {
                 // Claims found dead on the way are removed; the next one need not find them again.
                 self.ledger.save(&self.inner.root, &self.dir)?;
                 Err(Failure::unavailable(format!(
-                    "{MAX_LINE} claims are queued for {} already: try again later",
+                    "{MAX_QUEUE} claims are queued for {} already: try again later",
                     self.claim.resource
                 )))
             }
@@ -236,7 +236,7 @@ impl<'a> Transaction<'a> {
     /// Enters the queue, and finds the claims to watch. Claims found dead on the way are removed.
     fn join_queue(&mut self) -> Result<(Verdict, Vec<Watch>, bool), Failure> {
         let Claim { id, share, note, .. } = self.claim;
-        for _ in 0..=MAX_LINE {
+        for _ in 0..=MAX_QUEUE {
             let verdict = self.ledger.contend(&ask(*id, *share, note.clone(), true));
             let Verdict::Busy { .. } = verdict else { return Ok((verdict, Vec::new(), false)) };
             let index = self.ledger.position(*id).unwrap_or_default();

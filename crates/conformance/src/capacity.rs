@@ -4,7 +4,7 @@
 
 use leasehold_core::{Backend, Release, Severity};
 
-use crate::hand::{LONG, claim, hold, look_once, release};
+use crate::calls::{LONG, claim, hold, look_once, release};
 
 /// Checks that, where two connections may hold a lock, an examination says so, and a third lock is refused
 /// with advice, until one of them is free.

@@ -11,7 +11,7 @@ use leasehold_core::{
     Backend, Claim, FailureKind, FenceGrade, Finding, Note, Patience, Release, Renewal, Severity, Share, Step,
 };
 
-use crate::hand::{LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take};
+use crate::calls::{LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take};
 
 /// A provider with `usingDbTime()`, whose `locked_by` is [`HOST`]. The count of changed rows is its answer.
 #[async_trait]
