@@ -72,14 +72,31 @@ impl VoteTally {
         majority(self.members.len())
     }
 
-    /// Records the reply of one member.
-    pub fn hear(&mut self, member: usize, outcome: Result<Answer, Failure>) {
-        if let Some(reply) = self.members.get_mut(member) {
-            *reply = match outcome {
-                Ok(answer) => Reply::Answer(answer),
-                Err(failure) => Reply::Failed(failure),
-            };
+    /// Records the reply of one member. Of two names that lead to one server, only the first that answers
+    /// votes.
+    pub fn record(&mut self, member: usize, outcome: Result<Answer, Failure>) {
+        let same_server = |answer: &Answer| {
+            let twin =
+                self.answers().find(|(other, twin)| *other != member && twin.memory.run == answer.memory.run);
+            twin.map(|(other, _)| other)
+        };
+        let reply = match outcome {
+            Ok(answer) => match same_server(&answer) {
+                None => Reply::Answer(answer),
+                Some(other) => Reply::Failed(self.second_vote(member, other)),
+            },
+            Err(failure) => Reply::Failed(failure),
+        };
+        if let Some(present) = self.members.get_mut(member) {
+            *present = reply;
         }
+    }
+
+    fn second_vote(&self, member: usize, other: usize) -> Failure {
+        let name = |member: usize| self.names.get(member).map_or("?", String::as_str);
+        let text = format!("{} is the same server as {}: name each server once", name(member), name(other));
+        // Its answer may have given it the lock.
+        Failure::new(FailureKind::Invalid, Effect::Unknown, text)
     }
 
     /// Returns the number of answers, failures not counted.
@@ -292,6 +309,16 @@ mod tests {
         answer
     }
 
+    /// Makes it the answer of a server of its own.
+    fn of_server(number: usize, mut answer: Answer) -> Answer {
+        let run = format!("run {number}");
+        if let Some(mark) = answer.memory.mark.as_mut().filter(|mark| mark.run == answer.memory.run) {
+            mark.run.clone_from(&run);
+        }
+        answer.memory.run = run;
+        answer
+    }
+
     fn silent() -> Failure {
         Failure::unanswered("x did not answer")
     }
@@ -301,7 +328,7 @@ mod tests {
         let mut ballot = VoteTally::new(names.into());
         for (member, answer) in answers.into_iter().enumerate() {
             if let Some(answer) = answer {
-                ballot.hear(member, answer);
+                ballot.record(member, answer.map(|answer| of_server(member, answer)));
             }
         }
         ballot
@@ -380,6 +407,27 @@ mod tests {
         assert!(matches!(split, Verdict::Split));
         let some = verdict(vec![Some(Ok(yours(1))), Some(Ok(theirs(false, 9))), None]);
         assert!(matches!(some, Verdict::Undecided));
+    }
+
+    #[test]
+    fn a_server_with_two_names_has_one_vote() {
+        let tally = |answers: [(usize, Answer); 3]| {
+            let mut tally = VoteTally::new(["m0", "m1", "m2"].map(str::to_owned).to_vec().into());
+            for (member, (server, answer)) in answers.into_iter().enumerate() {
+                tally.record(member, Ok(of_server(server, answer)));
+            }
+            tally.verdict(Counting::Open)
+        };
+        let Verdict::Write { to, .. } = tally([(0, yours(1)), (0, yours(1)), (2, yours(1))]) else {
+            panic!()
+        };
+        assert_eq!(to.iter().map(|(member, _)| *member).collect::<Vec<_>>(), [0, 2]);
+        // The fence that one server took is not one of a majority.
+        let lost = tally([(0, held(5)), (0, held(5)), (2, theirs(true, 30))]);
+        assert!(!matches!(lost, Verdict::Held(_) | Verdict::Write { .. }), "{lost:?}");
+        let all_one = tally([(0, yours(1)), (0, yours(1)), (0, yours(1))]);
+        let Verdict::Failed(failure) = all_one else { panic!("{all_one:?}") };
+        assert!(failure.detail().contains("m2 is the same server as m0"), "{failure}");
     }
 
     #[test]

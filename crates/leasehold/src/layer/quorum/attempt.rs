@@ -124,7 +124,7 @@ impl Quorum {
             }
             tokio::select! {
                 message = inbox.recv() => match message {
-                    Some((number, outcome)) => tally.hear(number, outcome),
+                    Some((number, outcome)) => tally.record(number, outcome),
                     None => break tally.verdict(Counting::Closed),
                 },
                 () = at(Some(late.unwrap_or(end).min(end))) => break tally.verdict(Counting::Closed),
