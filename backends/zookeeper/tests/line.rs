@@ -38,8 +38,9 @@ async fn requests_per_hand_over(
     holders: usize,
     waiters: usize,
 ) -> f64 {
-    // Long sessions, so that pings are few.
-    let url = format!("{}?session=60s", servers.url());
+    // Long sessions, so that pings are few. A thousand waiters keep a busy machine for longer than the default
+    // timeout.
+    let url = format!("{}?session=60s&timeout=60s", servers.url());
     let clients = [backend(&url).await, backend(&url).await, backend(&url).await];
     let name = format!("line/{share}/{waiters}");
     let mut held = VecDeque::new();

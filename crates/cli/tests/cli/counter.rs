@@ -33,7 +33,8 @@ fn on_files() {
 #[test]
 fn on_sqlite() {
     let store = tempfile::tempdir().unwrap();
-    count(&Sandbox::on(&format!("sqlite:{}", store.path().join("locks.db").display())));
+    // A busy machine may keep the database locked for longer than the default timeout.
+    count(&Sandbox::on(&format!("sqlite:{}?timeout=120s", store.path().join("locks.db").display())));
 }
 
 #[test]
