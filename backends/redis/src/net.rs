@@ -1,10 +1,10 @@
 //! Connections to one server: opening, commands, subscriptions, and pauses after failures.
 
-pub(crate) mod backoff;
 pub(crate) mod command_conn;
 pub(crate) mod connection;
 pub(crate) mod endpoint;
 pub(crate) mod login;
+pub(crate) mod outage;
 pub(crate) mod pubsub_conn;
 pub(crate) mod replicas;
 pub(crate) mod subscriber;

@@ -1,6 +1,7 @@
 //! The shared parts of the backends of leasehold.
 //!
 //! - [`url`]: the URLs of lock servers: hosts, credentials, options and the files of TLS.
+//! - [`random`]: random numbers of the operating system.
 //! - `cell` (feature `cell`): a whole backend over any store that can compare and set one value for each
 //!   resource.
 //! - `session` (feature `session`): a whole backend over any server whose connections hold locks.
@@ -12,6 +13,7 @@
 
 #[cfg(feature = "cell")]
 pub mod cell;
+pub mod random;
 #[cfg(feature = "session")]
 pub mod session;
 pub mod url;

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod backoff;
 mod calls;
 mod claim;
 mod clock;
@@ -31,6 +32,7 @@ mod share;
 mod snapshot;
 
 pub use backend::{Backend, BreakOutcome, Hint, Release, Renew, Renewal, Step};
+pub use backoff::{Backoff, jittered, part_of, spread};
 pub use calls::{CallWatch, stagger};
 pub use claim::{Claim, ClaimId};
 pub use clock::{Clock, ManualClock, Moment};

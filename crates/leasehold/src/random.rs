@@ -59,6 +59,11 @@ pub(crate) fn u32() -> Result<u32, getrandom::Error> {
     Ok(u32::from_ne_bytes(bytes))
 }
 
+/// Draws the chance of a pause; see [`leasehold_core::jittered`].
+pub(crate) fn chance() -> u32 {
+    u32().unwrap_or(u32::MAX)
+}
+
 /// Draws 64 random bits.
 pub(crate) fn u64() -> Result<u64, getrandom::Error> {
     let mut bytes = [0; 8];

@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use leasehold_backend::random;
 use leasehold_core::{
     Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
     Resource, Stamp, WaitMode,
@@ -173,7 +174,7 @@ async fn write(
         None => 0,
         Some(keep) => lease_for(shared, keep).await?,
     };
-    let mark = random_number()?.to_be_bytes();
+    let mark = random::number()?.to_be_bytes();
     let put = PutRequest { key: place.key.clone(), value: framed(mark, value), lease, ignore_value: false };
     let Answer { value: answer, doubt } = ask(shared, place, seen, vec![op(Request::Put(put))]).await?;
     let revision = answer.header.map_or(0, |header| header.revision);
@@ -230,7 +231,7 @@ async fn ask(
 /// Opens a new lease that is longer than a value is to be kept.
 async fn lease_for(shared: &Shared, keep: Duration) -> Result<i64, Failure> {
     let ttl = i64::try_from(length_for(keep.min(MAX_KEEP))).unwrap_or(i64::MAX);
-    let id = (random_number()? >> 1).max(1).cast_signed();
+    let id = (random::number()? >> 1).max(1).cast_signed();
     let asked = shared.cluster.ask(|conn| async move { conn.grant(LeaseGrantRequest { ttl, id }).await });
     match asked.await {
         // No other writer draws this number: the value exists by this request, sent before.
@@ -276,12 +277,6 @@ fn unframed(kv: &KeyValue) -> Result<(&[u8], &[u8]), Failure> {
 
 fn in_doubt() -> Failure {
     Failure::unanswered("a server did not answer, and another one says that the value has changed since")
-}
-
-fn random_number() -> Result<u64, Failure> {
-    getrandom::u64().map_err(|error| {
-        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
-    })
 }
 
 type Mark = [u8; 8];

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure};
+use leasehold_backend::random;
+use leasehold_core::{Backoff, Effect, Failure};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -52,10 +53,6 @@ enum Role {
     Wait(u64),
 }
 
-/// Pauses that double, each jittered to between a half and the whole.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Backoff(u32);
-
 impl Outage {
     /// Returns how many requests were answered so far, for [`Outage::failed`].
     pub(crate) fn answers(&self) -> u64 {
@@ -88,9 +85,9 @@ impl Outage {
             }
             Some(present) => (present.backoff, present.turn, present.is_taken, present.keepalive_asked_at),
             // A request that failed has just asked.
-            None => (Backoff::default(), 0, false, Some(Instant::now())),
+            None => (Backoff::new(FIRST_PAUSE, MAX_PAUSE), 0, false, Some(Instant::now())),
         };
-        let pause = backoff.next(FIRST_PAUSE);
+        let pause = backoff.failed(random::chance());
         *down = Some(Down { backoff, pause, turn, is_taken, keepalive_asked_at, failure });
     }
 
@@ -199,25 +196,9 @@ impl Drop for Probe<'_> {
     }
 }
 
-impl Backoff {
-    /// Returns the next pause, the first one at most `first` long.
-    pub(crate) fn next(&mut self, first: Duration) -> Duration {
-        let whole = first.saturating_mul(1 << self.0.min(16)).min(MAX_PAUSE);
-        self.0 += 1;
-        // Without random numbers the pauses still grow.
-        let chance = getrandom::u32().unwrap_or_default();
-        whole / 2 + (whole / 2).mul_f64(f64::from(chance) / f64::from(u32::MAX))
-    }
-
-    /// Begins with short pauses again.
-    pub(crate) fn reset(&mut self) {
-        self.0 = 0;
-    }
-}
-
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause. An election takes about a second.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The time for which one request that asks keeps the others waiting: its own time limit may be minutes.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -321,16 +302,5 @@ mod tests {
         outage.answered();
         outage.failed(since, &Failure::unanswered("late"), None);
         assert!(outage.failure().is_none());
-    }
-
-    #[test]
-    fn pauses_are_spread_and_bounded() {
-        let mut backoff = Backoff::default();
-        let pauses: Vec<Duration> = (0..40).map(|_| backoff.next(Duration::from_millis(20))).collect();
-        assert!(pauses[0] <= Duration::from_millis(20) && pauses[0] >= Duration::from_millis(10));
-        assert!(pauses[8..].iter().all(|pause| (MAX_PAUSE / 2..=MAX_PAUSE).contains(pause)), "{pauses:?}");
-        assert!(pauses[8..].iter().any(|pause| *pause != pauses[8]));
-        backoff.reset();
-        assert!(backoff.next(Duration::from_millis(20)) <= Duration::from_millis(20));
     }
 }

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, FailureKind};
+use leasehold_backend::random;
+use leasehold_core::{Backoff, Effect, Failure, FailureKind};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use tonic::Streaming;
@@ -24,7 +25,7 @@ use tonic::Streaming;
 use crate::net::cluster::{Chosen, Cluster};
 use crate::net::error::{Advice, judge};
 use crate::net::member::Connection;
-use crate::net::outage::Backoff;
+use crate::net::outage::MAX_PAUSE;
 use crate::protocol::proto::{
     WatchCancelRequest, WatchCreateRequest, WatchOrder, WatchRequest, WatchResponse,
 };
@@ -80,7 +81,7 @@ impl Watcher {
     /// Starts the task, which needs a runtime. It ends with the last sender of the channel.
     pub(crate) fn start(cluster: Arc<Cluster>) -> Watcher {
         let (commands, inbox) = mpsc::unbounded_channel();
-        let backoff = Backoff::default();
+        let backoff = Backoff::new(REOPEN, MAX_PAUSE);
         let task = WatchTask { cluster, inbox, watches: HashMap::new(), backoff };
         drop(leasehold_machine::spawn(task.run()));
         Watcher { commands, last: AtomicI64::new(0) }
@@ -177,7 +178,7 @@ impl WatchTask {
             if let WatchOutcome::Closed = self.watch().await {
                 return;
             }
-            tokio::time::sleep(self.backoff.next(REOPEN)).await;
+            tokio::time::sleep(self.backoff.failed(random::chance())).await;
             // While no request is answered, a stream would bring nothing either.
             drop(self.cluster.outage().turn().await);
         }

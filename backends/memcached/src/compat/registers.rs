@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_backend::random;
 use leasehold_core::{
     Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
     Resource, Stamp, WaitMode,
@@ -87,7 +88,7 @@ impl Items {
     ) -> Result<Option<Stamp>, Failure> {
         let node = self.servers.node(at);
         let link = node.link().await?;
-        let value = framed(at, key, draw()?, value);
+        let value = framed(at, key, random::number()?, value);
         let write = match seen {
             // Another process of the server gives the same number to another item.
             Some(state) if !state.is_of(&link) => return Ok(None),
@@ -192,12 +193,6 @@ fn unframed<'a>(at: &Resource, frame: &'a [u8]) -> Result<(&'a str, &'a [u8]), F
         Ok(other) if other != *at => Err(collision(at, &other)),
         _ => Ok((name, value)),
     }
-}
-
-fn draw() -> Result<u64, Failure> {
-    getrandom::u64().map_err(|error| {
-        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
-    })
 }
 
 const MARK: &str = "register ";

@@ -12,6 +12,7 @@ mod key;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_backend::random;
 use leasehold_core::{Effect, Failure, FailureKind};
 
 use crate::config::{Create, PostgresConfig};
@@ -94,10 +95,7 @@ impl Base {
 
 /// Returns a name that no other session, past or present, has.
 fn draw_session_name() -> Result<String, Failure> {
-    let drawn = getrandom::u64().map(|name| format!("leasehold {name:016x}"));
-    drawn.map_err(|error| {
-        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
-    })
+    random::number().map(|number| format!("leasehold {number:016x}"))
 }
 
 /// Returns the process of the server behind a connection.

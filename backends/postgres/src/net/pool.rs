@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::Failure;
+use leasehold_backend::random;
+use leasehold_core::{Failure, part_of};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -106,10 +107,7 @@ impl Pool {
 
 /// Sleeps before a statement is sent again, longer each time.
 async fn pause(tries: u32) {
-    // Without randomness the pause is the whole one: late, but never wrong.
-    let part = getrandom::u32().unwrap_or(u32::MAX);
-    let longest = Duration::from_millis(10) * tries;
-    tokio::time::sleep(longest.mul_f64(f64::from(part) / f64::from(u32::MAX))).await;
+    tokio::time::sleep(part_of(Duration::from_millis(10) * tries, random::chance())).await;
 }
 
 /// Times that a statement is sent which loses its races.

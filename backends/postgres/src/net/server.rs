@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold_backend::cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
+use leasehold_backend::random;
 use leasehold_core::{
     Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Profile, QueueOrder,
     WaitMode,
@@ -162,7 +163,7 @@ async fn probe(pool: &Pool) -> Result<Sessions, Failure> {
         return Ok(Sessions::Direct);
     }
     let (two, mut messages) = Link::dial_listening(&pool.config).await?;
-    let token = format!("{:016x}", getrandom::u64().unwrap_or_default());
+    let token = format!("{:016x}", random::number().unwrap_or_default());
     set(&two, &token).await?;
     let shows = seen(&one).await? == token || seen(&two).await? != token;
     let is_kept = !shows && is_notified(&two, &mut messages, &one, &token, pool.config.sql.timeout).await?;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_backend::cell::Notifier;
-use leasehold_core::Failure;
+use leasehold_backend::random;
+use leasehold_core::{Backoff, Failure};
 use tokio::task::JoinHandle;
 use tokio_postgres::AsyncMessage;
 
@@ -44,25 +45,21 @@ impl Drop for Listener {
 
 /// Connects whenever a waiter listens, again and again.
 async fn listen(config: Arc<PostgresConfig>, channel: String, notifier: Notifier) {
-    let mut failures = 0u32;
+    let mut outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
         notifier.until_subscribed().await;
         match subscribe(&config, &channel).await {
             Ok((link, messages)) => {
-                failures = 0;
+                outage.reset();
                 notifier.mark_connected();
                 forward(&link, messages, &notifier).await;
                 notifier.mark_disconnected();
             }
             Err(failure) => {
                 tracing::debug!(%failure, "notifications cannot be heard");
-                failures = failures.saturating_add(1);
             }
         }
-        let longest = FIRST_PAUSE.saturating_mul(1 << failures.min(6)).min(LAST_PAUSE);
-        // Without randomness the pause is the whole one.
-        let part = getrandom::u32().unwrap_or(u32::MAX);
-        tokio::time::sleep(longest.mul_f64(0.5 + f64::from(part) / f64::from(u32::MAX) / 2.0)).await;
+        tokio::time::sleep(outage.failed(random::chance())).await;
     }
 }
 

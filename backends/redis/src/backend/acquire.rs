@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Proof, QueueOrder, Step, stagger,
+    CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Proof, QueueOrder, Step, spread,
+    stagger,
 };
 
 use crate::backend::RedisBackend;
@@ -149,13 +150,13 @@ impl Attempt<'_> {
             keys: self.keys.queue_keys(),
             member: reply::member(self.claim),
             place: if is_fifo { PLACE_TTL } else { Duration::ZERO },
-            at_least_every: self.jittered(REFRESH, round),
+            at_least_every: self.spread(REFRESH, round),
             stagger,
         };
         let watch = self.backend.keepalive.watch(watched, queue.first_end);
         let check_at = queue.check_in.map(|check_in| timer::after(check_in + TICK + stagger));
         loop {
-            let disconnected = (!events.is_active()).then(|| timer::after(self.jittered(LAST_POLL, round)));
+            let disconnected = (!events.is_active()).then(|| timer::after(self.spread(LAST_POLL, round)));
             let unanswered =
                 calls.check_at().map(|at| timer::after(patience.now().until(at) + TICK + stagger));
             let next_check = [disconnected, check_at, unanswered].into_iter().flatten().min();
@@ -268,8 +269,8 @@ impl Attempt<'_> {
         polling::address(self.claim.id)
     }
 
-    fn jittered(&self, pause: Duration, round: u32) -> Duration {
-        polling::jittered(self.claim.id, pause, round)
+    fn spread(&self, pause: Duration, round: u32) -> Duration {
+        spread(self.claim.id, pause, round)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine as _};
+use leasehold_backend::random;
 use leasehold_core::{
     Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Resource, Stamp, WaitMode,
 };
@@ -116,9 +117,7 @@ fn registered(answer: Value) -> Result<Registered, Failure> {
 }
 
 fn random_stamp() -> Result<String, Failure> {
-    getrandom::u64().map(|number| format!("{number:016x}")).map_err(|error| {
-        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
-    })
+    random::number().map(|number| format!("{number:016x}"))
 }
 
 const MAX_BYTES: usize = 512 * 1024;

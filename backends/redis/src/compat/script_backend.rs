@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_core::{
     Backend, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Profile, Proof, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode, spread,
 };
 
 use super::ScriptDialect;
@@ -21,7 +21,7 @@ use crate::backend::inspect::{each_key, glob_escaped};
 use crate::net::command_conn::Request;
 use crate::protocol::reply;
 use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX};
-use crate::wait::polling::{self, LAST_POLL, TICK};
+use crate::wait::polling::{LAST_POLL, TICK};
 
 /// Locks in the form of another library.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
                 continue;
             }
             let longest = if events.is_active() { SAFETY_POLL } else { LAST_POLL };
-            let longest = polling::jittered(claim.id, longest, round);
+            let longest = spread(claim.id, longest, round);
             tokio::select! {
                 _ = events.recv() => {}
                 () = tokio::time::sleep(seen.end_for(claim).min(longest)) => {}
@@ -273,7 +273,7 @@ impl Ahead {
     /// Returns when this claim looks whether the lease ahead has ended: a different moment for each
     /// claim, because no order is kept.
     fn end_for(&self, claim: &Claim) -> Duration {
-        let spread = polling::jittered(claim.id, SPREAD, 0);
+        let spread = spread(claim.id, SPREAD, 0);
         self.left.map_or(Duration::MAX, |left| left.saturating_add(TICK + spread))
     }
 }

@@ -15,8 +15,8 @@ use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use leasehold_core::{Effect, Failure};
 use redis::{Cmd, Pipeline, RedisError, Value, cmd};
 
-use crate::net::backoff::{Backoff, Pause};
 use crate::net::connection::{Dialer, Link};
+use crate::net::outage::{Outage, Pause};
 use crate::net::replicas::{Confirm, Unconfirmed};
 use crate::net::timer::{self, Limit};
 use crate::protocol::error::{self, Redirect};
@@ -43,7 +43,7 @@ pub(crate) struct Request {
 impl CommandConn {
     /// Creates a connection that is not open yet.
     pub(crate) fn new(dialer: Arc<Dialer>) -> CommandConn {
-        let outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+        let outage = Outage::new(FIRST_PAUSE, LAST_PAUSE);
         let state = DialState { dialing: None, outage, pause: None, last: None };
         CommandConn { dialer, state: Mutex::new(state) }
     }
@@ -376,7 +376,7 @@ type Dialing = Shared<BoxFuture<'static, Result<Arc<Link>, Failure>>>;
 #[derive(Debug)]
 struct DialState {
     dialing: Option<Dialing>,
-    outage: Backoff,
+    outage: Outage,
     /// The pause before the attempt.
     pause: Option<Pause>,
     /// The failure of the last attempt, for requests that cannot wait for the next.

@@ -14,9 +14,9 @@ use tokio::sync::{Notify, broadcast, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::net::backoff::Backoff;
 use crate::net::connection::Dialer;
 use crate::net::endpoint::Target;
+use crate::net::outage::Outage;
 use crate::net::pubsub_conn::{End, PubSubConn, PubSubEvent};
 use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;
@@ -318,7 +318,7 @@ impl Shared {
 
 /// Keeps a connection for as long as it has listeners.
 async fn run(shared: Arc<Shared>) {
-    let mut outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+    let mut outage = Outage::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
         if shared.is_idle() {
             shared.work.notified().await;

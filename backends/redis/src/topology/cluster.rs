@@ -21,10 +21,10 @@ use redis::cmd;
 use tokio::sync::watch;
 
 use crate::config::{Endpoint, RedisConfig};
-use crate::net::backoff::Backoff;
 use crate::net::command_conn::CommandConn;
 use crate::net::connection::Dialer;
 use crate::net::endpoint::{Fixed, Source, Target};
+use crate::net::outage::Outage;
 use crate::net::subscriber::Subscriber;
 use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;
@@ -67,7 +67,7 @@ impl Cluster {
             refresh_state: Mutex::new(RefreshState {
                 pending: None,
                 first: None,
-                pace: Backoff::new(FIRST_PAUSE, LAST_PAUSE),
+                pace: Outage::new(FIRST_PAUSE, LAST_PAUSE),
             }),
             turn: AtomicUsize::new(0),
         };
@@ -192,7 +192,7 @@ struct RefreshState {
     pending: Option<PendingRefresh>,
     /// The server to ask first: the last redirection named it.
     first: Option<Endpoint>,
-    pace: Backoff,
+    pace: Outage,
 }
 
 /// The effect of an answer on the view.

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_core::{Failure, FailureKind};
+use leasehold_backend::random;
+use leasehold_core::{Failure, FailureKind, jittered};
 use redis::Value;
 use tokio::time::Instant;
 
-use crate::net::backoff::jittered;
 use crate::net::command_conn::{CommandConn, Request, RequestRole, SendError};
 use crate::net::subscriber::{Subscriber, Subscription};
 use crate::net::timer::{self, Limit};
@@ -332,7 +332,7 @@ impl Cluster {
         }
         if result.wait || round >= EAGER_ROUNDS {
             let pause = FIRST_PAUSE.saturating_mul(1 << round.min(8)).min(LAST_PAUSE);
-            tokio::time::sleep_until(timer::after(jittered(pause)).min(deadline)).await;
+            tokio::time::sleep_until(timer::after(jittered(pause, random::chance())).min(deadline)).await;
         }
     }
 }

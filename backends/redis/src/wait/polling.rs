@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{ClaimId, SILENT_AFTER};
+use leasehold_core::{ClaimId, SILENT_AFTER, spread};
 
 /// The number of requests of each claim of this client that polls.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl Pollers {
     pub(crate) fn pause(&self, id: ClaimId, first_end: Duration) -> Duration {
         let round = self.count(id);
         let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
-        jittered(id, pause, round).min(first_end.saturating_add(TICK))
+        spread(id, pause, round).min(first_end.saturating_add(TICK))
     }
 
     /// Forgets a claim that holds, or has ended.
@@ -38,13 +38,6 @@ impl Pollers {
         *count = count.saturating_add(1);
         *count - 1
     }
-}
-
-/// Returns three to four quarters of `pause`, a different part for each claim and round.
-pub(crate) fn jittered(id: ClaimId, pause: Duration, round: u32) -> Duration {
-    // The id is random, so spreading it is all that there is to do.
-    let mixed = (address(id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
-    pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
 }
 
 /// Returns the short name of a claim, by which it is called.

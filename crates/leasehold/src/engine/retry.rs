@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, Moment};
+use leasehold_core::{Backoff, Effect, Failure, Moment};
 
 use super::Engine;
+use crate::random;
 
 /// A series of failures without an answer in between.
 pub(super) struct RetryState {
     began: Option<Moment>,
     last: Option<Moment>,
-    failures: u32,
+    backoff: Backoff,
     /// `true` once a request was not answered, so that the claim may exist on the server. A later answer does
     /// not change that: the request may still arrive.
     pub(super) unanswered: bool,
@@ -18,7 +19,12 @@ pub(super) struct RetryState {
 
 impl RetryState {
     pub(super) fn none() -> Self {
-        RetryState { began: None, last: None, failures: 0, unanswered: false }
+        RetryState {
+            began: None,
+            last: None,
+            backoff: Backoff::new(RETRY_FIRST, RETRY_LAST),
+            unanswered: false,
+        }
     }
 
     /// Returns the failure as it is to be reported: that the last attempt had no effect says nothing
@@ -49,21 +55,19 @@ impl RetryState {
         let now = engine.clock.now();
         let began = *self.began.get_or_insert(now);
         self.last = Some(now);
-        self.failures += 1;
+        // Half of each pause is random, so that the clients of a store do not retry in step.
+        let pause = self.backoff.failed(random::chance());
         if !failure.is_transient() || now.since(began) >= engine.tuning.outage {
             return None;
         }
-        // Grows from 20 ms to 1 s. Half of it is random, so that a fleet does not retry in step.
-        let ceiling = RETRY_FIRST.saturating_mul(1 << self.failures.min(6)).min(RETRY_LAST);
-        Some(jittered(ceiling))
+        Some(pause)
     }
 }
 
 /// Returns a random duration between half of `ceiling` and all of it.
 pub(super) fn jittered(ceiling: Duration) -> Duration {
-    let chance = crate::random::u32().unwrap_or(u32::MAX / 2);
-    ceiling.mul_f64(0.5 + 0.5 * f64::from(chance) / f64::from(u32::MAX))
+    leasehold_core::jittered(ceiling, random::chance())
 }
 
-const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_FIRST: Duration = Duration::from_millis(40);
 const RETRY_LAST: Duration = Duration::from_secs(1);

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_backend::random;
 use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, Sessions, Sharing};
 use leasehold_core::{
     Claim, ClaimInfo, Clock, Failure, Fence, Finding, Profile, Resource, ResourceSummary, WaitMode,
@@ -346,10 +347,7 @@ fn check_named_lock(taken: Option<u8>) -> Result<(), Failure> {
 
 /// Returns a name that no other session, past or present, has.
 fn draw_session_name() -> Result<String, Failure> {
-    let drawn = getrandom::u64().map(|number| format!("leasehold-{number:016x}"));
-    drawn.map_err(|error| {
-        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
-    })
+    random::number().map(|number| format!("leasehold-{number:016x}"))
 }
 
 /// The condition that the transaction of a row of the table of holders is still open.

@@ -10,14 +10,14 @@ use leasehold_backend::url::Host;
 use leasehold_core::Failure;
 
 use super::Shared;
-use crate::net::backoff::Backoff;
+use crate::net::outage::Outage;
 use crate::net::pubsub_conn::{PubSubConn, PubSubEvent};
 use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;
 
 /// Listens to the Sentinel of this number for as long as the backend lives.
 pub(super) async fn run(shared: Arc<Shared>, number: usize) {
-    let mut outage = Backoff::new(FIRST_PAUSE, LAST_PAUSE);
+    let mut outage = Outage::new(FIRST_PAUSE, LAST_PAUSE);
     loop {
         if listen(&shared, number).await.is_ok() {
             outage.worked();

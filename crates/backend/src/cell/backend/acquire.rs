@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_QUEUE, Moment, Patience, Proof, QueueOrder,
-    Release, Step, Verdict, Wait, WaitMode, stagger,
+    Release, Step, Verdict, Wait, WaitMode, spread, stagger,
 };
 use tokio::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::cell::state::decoded::{self, BY_STORE, DecodedCell};
 use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::notifier::{Notification, Subscription, address};
 use crate::cell::wait::pollers;
-use crate::cell::wait::timing::{self, LAST_POLL, PLACE_TTL, REFRESH, TICK, Tries, ended, jittered};
+use crate::cell::wait::timing::{self, LAST_POLL, PLACE_TTL, REFRESH, TICK, Tries, ended};
 
 impl<C: CellStore> CellBackend<C> {
     /// Takes one step towards holding the claim.
@@ -294,11 +294,11 @@ async fn until_next_check(
     round: u32,
 ) {
     let stagger = stagger(before);
-    let at_end = first_end.saturating_add(TICK + stagger).min(jittered(claim, REFRESH, round));
+    let at_end = first_end.saturating_add(TICK + stagger).min(spread(claim.id, REFRESH, round));
     let mut next_check = Instant::now() + at_end;
     loop {
         if !subscription.is_connected() {
-            next_check = next_check.min(Instant::now() + jittered(claim, LAST_POLL, round));
+            next_check = next_check.min(Instant::now() + spread(claim.id, LAST_POLL, round));
         }
         // Others are first. If they are dead, the waiters call more of the queue.
         let after_others = subscription.next_check().map(|at| at + TICK + stagger);

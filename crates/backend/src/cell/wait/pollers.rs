@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId};
+use leasehold_core::{Claim, ClaimId, spread};
 
-use crate::cell::wait::timing::{FIRST_POLL, HEAD_POLL, LAST_POLL, TICK, jittered};
+use crate::cell::wait::timing::{FIRST_POLL, HEAD_POLL, LAST_POLL, TICK};
 
 /// The number of requests of each claim of this client that polls.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Pollers {
 /// have ended.
 pub fn pause(claim: &Claim, round: u32, first_end: Duration) -> Duration {
     let pause = FIRST_POLL.saturating_mul(1 << round.min(8)).min(LAST_POLL);
-    jittered(claim, pause, round).min(first_end.saturating_add(TICK)).max(TICK)
+    spread(claim.id, pause, round).min(first_end.saturating_add(TICK)).max(TICK)
 }
 
 /// Returns a pause as [`pause`] does, for a claim with so many waiting before it: the next in the queue asks

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Effect, Failure, FailureKind, Patience, Profile, Resource, SILENT_AFTER, Share};
+use crate::random;
+use leasehold_core::{
+    Claim, Effect, Failure, FailureKind, Patience, Profile, Resource, SILENT_AFTER, Share, part_of,
+};
 use tokio::time::Instant;
-
-use crate::cell::wait::notifier::address;
 
 /// The shortest lease of a store that counts in fractions of a second.
 pub const MIN_TTL: Duration = Duration::from_millis(200);
@@ -45,20 +46,10 @@ const LONGEST_RETRY: Duration = Duration::from_millis(40);
 /// The most resources in one read or swap.
 pub const BATCH_MAX: usize = 500;
 
-/// Returns three to four quarters of `pause`, another part for each claim and round, so that claims that
-/// arrive together do not continue to ask together.
-pub(crate) fn jittered(claim: &Claim, pause: Duration, round: u32) -> Duration {
-    // The id is random, so spreading it is all that there is to do.
-    let mixed = (address(claim.id) ^ round.wrapping_mul(0x85eb_ca6b)).wrapping_mul(0x9e37_79b1);
-    pause * 3 / 4 + pause.mul_f64(f64::from(mixed) / f64::from(u32::MAX) / 4.0)
-}
-
 /// Sleeps for a random pause before another try against other writers, longer each time.
 pub async fn before_retry(tries: u32) {
     let longest = Duration::from_millis(1 << tries.min(6)).min(LONGEST_RETRY);
-    // Without randomness the pause is the whole one: late, but never wrong.
-    let part = getrandom::u32().unwrap_or(u32::MAX);
-    tokio::time::sleep(longest.mul_f64(f64::from(part) / f64::from(u32::MAX))).await;
+    tokio::time::sleep(part_of(longest, random::chance())).await;
 }
 
 /// The tries of one change against other writers.
@@ -107,9 +98,7 @@ pub async fn ended(patience: &Patience) {
 /// Names one state of a cell, among all states of all cells.
 pub(crate) fn draw_version() -> Result<u64, Failure> {
     // Stores count in signed numbers.
-    getrandom::u64().map(|number| (number >> 1).max(1)).map_err(|error| {
-        Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
-    })
+    random::number().map(|number| (number >> 1).max(1))
 }
 
 /// Checks that the claim can be kept at all by a store of this profile.

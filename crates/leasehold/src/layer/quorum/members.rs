@@ -179,8 +179,7 @@ pub(super) async fn at(then: Option<Instant>) {
 
 /// Returns a random part of `ceiling`.
 pub(super) fn some_of(ceiling: Duration) -> Duration {
-    let chance = getrandom::u32().unwrap_or(u32::MAX / 2);
-    ceiling.mul_f64(f64::from(chance) / f64::from(u32::MAX))
+    leasehold_core::part_of(ceiling, crate::random::chance())
 }
 
 /// The most requests to one member that wait for an answer.

@@ -139,7 +139,7 @@ fn read_text(file: &[u8]) -> Option<(&str, &str, &[u8])> {
 }
 
 fn draw() -> Result<String, Failure> {
-    getrandom::u64().map(|number| format!("{number:016x}")).map_err(|error| {
+    crate::random::u64().map(|number| format!("{number:016x}")).map_err(|error| {
         Failure::unavailable(format!("the operating system gives no random numbers: {error}"))
     })
 }
