@@ -44,7 +44,7 @@ async fn somebody_dies(fixture: &Fixture, victim: Victim) {
         0 => {
             victim.dies().await;
             // The process never arrived, so no client can know that it is dead.
-            let alone = one.wait_timeout(Duration::from_millis(500)).await.unwrap_err();
+            let alone = one.wait_for(Duration::from_millis(500)).await.unwrap_err();
             assert_eq!(alone.kind(), ErrorKind::Timeout);
         }
         1 => {
@@ -56,12 +56,11 @@ async fn somebody_dies(fixture: &Fixture, victim: Victim) {
             };
             within_limit("the process arrives", arrived).await;
             dying.killed().await;
-            let error = one.wait_timeout(LIMIT).await.unwrap_err();
+            let error = one.wait_for(LIMIT).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Broken, "{error}");
         }
         _ => {
-            let (first, second, ()) =
-                tokio::join!(one.wait_timeout(LIMIT), two.wait_timeout(LIMIT), victim.dies());
+            let (first, second, ()) = tokio::join!(one.wait_for(LIMIT), two.wait_for(LIMIT), victim.dies());
             assert_eq!(first.unwrap().generation, second.unwrap().generation);
             return;
         }

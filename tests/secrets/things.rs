@@ -155,11 +155,11 @@ async fn holders_and_waiters(seen: &mut Seen, one: &Client, two: &Client) {
 }
 
 async fn built_on_locks(seen: &mut Seen, one: &Client, two: &Client) {
-    let leadership = one.election("secrets/election").campaign_timeout("me", LIMIT).await;
+    let leadership = one.election("secrets/election").try_campaign_for("me", LIMIT).await;
     seen.texts.record_outcome("a leadership", &leadership);
     let election = two.election("secrets/election");
     seen.texts
-        .record_outcome("a candidate", &election.campaign_timeout("you", Duration::from_millis(50)).await);
+        .record_outcome("a candidate", &election.try_campaign_for("you", Duration::from_millis(50)).await);
     seen.texts.record_outcome("a leader", &two.election("secrets/election").leader().await);
     seen.texts.shown("an observer", &two.election("secrets/election").observe());
     let multi = one.lock_all(["secrets/a", "secrets/b"]).try_lock_for(LIMIT).await;
@@ -178,12 +178,11 @@ async fn built_on_locks(seen: &mut Seen, one: &Client, two: &Client) {
     seen.texts.record_outcome("an update", &value.update(|_| Some(b"public".to_vec())).await);
     seen.texts.record_outcome("a value", &value.read().await);
     seen.texts.record_outcome("a latch", &one.latch("secrets/latch", 2).count_down_as("me").await);
-    let barrier = one.barrier("secrets/barrier", 2).wait_timeout(Duration::from_millis(200)).await;
+    let barrier = one.barrier("secrets/barrier", 2).wait_for(Duration::from_millis(200)).await;
     seen.texts.record_outcome("a barrier", &barrier);
     let guard = one.mutex("secrets/condition").try_lock_for(LIMIT).await.unwrap().unwrap();
     let condition = one.condition("secrets/waiters");
-    seen.texts
-        .record_outcome("a condition", &guard.wait_timeout(&condition, Duration::from_millis(200)).await);
+    seen.texts.record_outcome("a condition", &guard.wait_for(&condition, Duration::from_millis(200)).await);
     let flight = one.single_flight("secrets/flight");
     let loaded = flight
         .get_or_load(Duration::from_secs(5), || async { Ok::<_, std::io::Error>(Some(b"public".to_vec())) })
@@ -217,7 +216,7 @@ async fn threads(seen: &mut Seen, url: &str, other: &Client) {
         texts.record_outcome("a leadership of threads", &leadership);
         texts.record_outcome(
             "a candidate of threads",
-            &election.campaign_timeout("you", Duration::from_millis(20)),
+            &election.try_campaign_for("you", Duration::from_millis(20)),
         );
         drop(leadership);
         let several = locks.lock_all(["secrets/ta", "secrets/tb"]).try_lock_for(LIMIT).unwrap().unwrap();

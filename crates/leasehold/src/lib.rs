@@ -22,6 +22,24 @@
 //! protected resource can refuse a holder that has not noticed the loss yet. Exclusion is a promise about
 //! timing; fencing is the promise about safety. [`fenced`] has resources that check fences.
 //!
+//! # Waiting with a limit
+//! A wait has at most three forms, under the same rule for all types:
+//!
+//! - `lock`, `campaign`, `acquire`, `upgrade`: waits without a limit.
+//! - `try_lock`, `try_campaign`, …: does not wait. `try_lock_for`, `try_campaign_for`, …: waits up to a
+//!   limit. `Ok(None)` or `Ok(false)` means that the store has answered, and that the caller holds
+//!   nothing; if the store does not answer, it is an error.
+//! - [`Barrier::wait_for`] and [`Guard::wait_for`] wait up to a limit whose end has an effect of its
+//!   own: the barrier breaks, and the lock is acquired again.
+//!
+//! A wait that takes nothing, such as [`Latch::wait`], [`Guard::lost`] or [`Guard::revoked`], has no form
+//! with a limit: drop its future, as `tokio::time::timeout` does. A thread cannot drop a future, so in
+//! [`blocking`] these are `wait_within`, `lost_within` and `revoked_within`.
+//!
+//! `tokio::time::timeout` is also safe around every other wait, since to drop its future leaves nothing
+//! behind. It cannot tell a lock that is held from a store that does not answer.
+//!
+//! # Stores
 //! A URL names the store that a client uses, see [`Client::open`]. The promises of that store are
 //! its [`Profile`]; requirements of the caller are compared with it before anything is sent.
 

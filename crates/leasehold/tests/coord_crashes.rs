@@ -64,7 +64,7 @@ async fn play(locks: &Client, part: &str, name: &str) {
         "pass" => {
             // With or without another party, and also if the wait ends: this process only has to be
             // killed.
-            let _ = locks.barrier(name, 2).ttl(TTL).wait_timeout(Duration::from_secs(20)).await;
+            let _ = locks.barrier(name, 2).ttl(TTL).wait_for(Duration::from_secs(20)).await;
         }
         "use_up" => {
             locks.rate_limit(name, 2, PERIOD).acquire_many(2).await.unwrap();
@@ -357,7 +357,7 @@ async fn latch_survives_a_counter_that_dies_at_any_step() {
 async fn a_party_dies_at_each_step() {
     at_each_step("pass", 20, 8, |locks, name, mut player| async move {
         let barrier = locks.barrier(&name, 2).ttl(TTL);
-        match soon("the barrier", barrier.wait_timeout(Duration::from_secs(8))).await {
+        match soon("the barrier", barrier.wait_for(Duration::from_secs(8))).await {
             Ok(_) => {}
             Err(error) => {
                 assert!(matches!(error.kind(), ErrorKind::Broken | ErrorKind::Timeout), "{error}");

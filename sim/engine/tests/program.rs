@@ -354,11 +354,11 @@ async fn upgrade(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) 
     let upgrading = world.judge.waits(client, &thing.resource, Share::WRITER);
     let leaving = Leaving { world, number: Some(upgrading) };
     let upgraded = match dice.percent(30) {
-        true => Polled::late(guard.upgrade_timeout(dice.ms(1, 2_000)), dice).await,
-        false => Polled::late(guard.upgrade(), dice).await,
+        true => Polled::late(guard.try_upgrade_for(dice.ms(1, 2_000)), dice).await,
+        false => Polled::late(guard.upgrade(), dice).await.map(|upgraded| upgraded.map(|()| true)),
     };
-    leaving.ended(format_args!("an upgrade: {}", matches!(upgraded, Some(Ok(())))));
-    if let Some(Ok(())) = upgraded {
+    leaving.ended(format_args!("an upgrade: {}", matches!(upgraded, Some(Ok(true)))));
+    if let Some(Ok(true)) = upgraded {
         world.judge.returned(client, &thing.resource);
     }
     world.judge.count("upgraded");

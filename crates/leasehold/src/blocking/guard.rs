@@ -108,13 +108,13 @@ impl Guard {
         wait("wait", async move { guard.wait(&condition).await })?.map(Guard::new)
     }
 
-    /// Waits likewise for up to `limit`, as [`Guard::wait_timeout`](crate::Guard::wait_timeout).
+    /// Waits likewise for up to `limit`, as [`Guard::wait_for`](crate::Guard::wait_for).
     ///
     /// # Errors
     /// As there.
-    pub fn wait_timeout(self, condition: &Condition, limit: Duration) -> Result<(Guard, WaitOutcome)> {
+    pub fn wait_for(self, condition: &Condition, limit: Duration) -> Result<(Guard, WaitOutcome)> {
         let (guard, condition) = (self.alone("wait")?, condition.clone());
-        let waiting = async move { guard.wait_timeout(&condition, limit).await };
+        let waiting = async move { guard.wait_for(&condition, limit).await };
         wait("wait", waiting)?.map(|(guard, outcome)| (Guard::new(guard), outcome))
     }
 

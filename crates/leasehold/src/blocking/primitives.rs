@@ -130,13 +130,12 @@ blocking_calls! { Latch:
     count_down() -> ();
     remaining() -> u32;
     wait() -> ();
-    wait_timeout(limit: Duration) -> ();
     reset() -> ();
 }
 
 blocking_calls! { Barrier:
     wait() -> BarrierWaitResult;
-    wait_timeout(limit: Duration) -> BarrierWaitResult;
+    wait_for(limit: Duration) -> BarrierWaitResult;
     arrived() -> u32;
     is_broken() -> bool;
     reset() -> ();
@@ -145,10 +144,10 @@ blocking_calls! { Barrier:
 blocking_calls! { RateLimit:
     acquire() -> ();
     try_acquire() -> bool;
-    acquire_timeout(limit: Duration) -> ();
+    try_acquire_for(limit: Duration) -> bool;
     acquire_many(weight: u32) -> ();
     try_acquire_many(weight: u32) -> bool;
-    acquire_many_timeout(weight: u32, limit: Duration) -> ();
+    try_acquire_many_for(weight: u32, limit: Duration) -> bool;
 }
 
 blocking_calls! { Versioned:
@@ -165,6 +164,17 @@ blocking_calls! { Election:
 }
 
 impl Blocking<crate::Latch> {
+    /// Blocks for up to `limit` until it is open, as [`wait`](crate::Latch::wait); `false` if it is still
+    /// closed then.
+    ///
+    /// # Errors
+    /// As there, and `Interrupted`.
+    pub fn wait_within(&self, limit: Duration) -> Result<bool> {
+        self.call("wait", move |latch| async move {
+            tokio::time::timeout(limit, latch.wait()).await.map_or(Ok(false), |opened| opened.map(|()| true))
+        })
+    }
+
     /// Blocks for the result of [`count_down_as`](crate::Latch::count_down_as).
     ///
     /// # Errors
@@ -229,15 +239,15 @@ impl Blocking<crate::Election> {
         Ok(campaigning?.map(Leadership::new))
     }
 
-    /// Blocks for up to `limit` until it leads, as [`campaign_timeout`](crate::Election::campaign_timeout).
+    /// Blocks for up to `limit` until it leads, as [`try_campaign_for`](crate::Election::try_campaign_for).
     ///
     /// # Errors
     /// As there, and `Interrupted`.
-    pub fn campaign_timeout(&self, value: &str, limit: Duration) -> Result<Leadership> {
+    pub fn try_campaign_for(&self, value: &str, limit: Duration) -> Result<Option<Leadership>> {
         let value = value.to_owned();
         let campaigning = self
-            .call("campaign", move |election| async move { election.campaign_timeout(&value, limit).await });
-        campaigning.map(Leadership::new)
+            .call("campaign", move |election| async move { election.try_campaign_for(&value, limit).await });
+        Ok(campaigning?.map(Leadership::new))
     }
 }
 

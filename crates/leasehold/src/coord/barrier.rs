@@ -103,12 +103,16 @@ impl Barrier {
 
     /// Waits up to `limit` until all parties have arrived; at its end the barrier is broken for all.
     ///
+    /// A future of [`Barrier::wait`] that is dropped after `limit` breaks the barrier as well. It does so in
+    /// the background, and its caller does not learn whether the others had arrived by then. This call
+    /// returns when that is certain.
+    ///
     /// # Cancel safety
     /// As [`Barrier::wait`].
     ///
     /// # Errors
     /// As [`Barrier::wait`], and `Timeout` for the party whose time was over.
-    pub async fn wait_timeout(&self, limit: Duration) -> Result<BarrierWaitResult> {
+    pub async fn wait_for(&self, limit: Duration) -> Result<BarrierWaitResult> {
         self.wait_until(Some(limit)).await
     }
 

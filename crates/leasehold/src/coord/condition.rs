@@ -155,12 +155,14 @@ impl Guard {
 
     /// Waits likewise for up to `limit`. The lock is acquired again in either case, and that may take longer.
     ///
+    /// A future of [`Guard::wait`] that is dropped after `limit` holds nothing; this call returns the lock.
+    ///
     /// # Cancel safety
     /// As [`Guard::wait`].
     ///
     /// # Errors
     /// As [`Guard::wait`].
-    pub async fn wait_timeout(self, condition: &Condition, limit: Duration) -> Result<(Guard, WaitOutcome)> {
+    pub async fn wait_for(self, condition: &Condition, limit: Duration) -> Result<(Guard, WaitOutcome)> {
         self.wait_until(condition, Some(limit)).await
     }
 

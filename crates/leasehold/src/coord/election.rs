@@ -94,12 +94,16 @@ impl Election {
         self.candidate(value)?.try_lock().await?.map(|leader_lock| self.lead(leader_lock)).transpose()
     }
 
-    /// Waits up to `limit` until this candidate leads.
+    /// Waits up to `limit` until this candidate leads; `None` if another candidate leads then.
+    ///
+    /// # Cancel safety
+    /// As [`Election::campaign`].
     ///
     /// # Errors
-    /// As [`Election::campaign`], and `Timeout`.
-    pub async fn campaign_timeout(&self, value: &str, limit: Duration) -> Result<Leadership> {
-        self.lead(self.candidate(value)?.lock_within(limit).await?)
+    /// As [`Election::campaign`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_campaign_for(&self, value: &str, limit: Duration) -> Result<Option<Leadership>> {
+        let granted = self.candidate(value)?.try_lock_for(limit).await?;
+        granted.map(|leader_lock| self.lead(leader_lock)).transpose()
     }
 
     /// Returns the present leader.

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Moment, Resource};
+use leasehold_core::Resource;
 
 use crate::engine::registers::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register};
@@ -36,7 +36,7 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// # Does not promise
 /// The latch may never open: a latch does not know its future counters, so the death of one cannot be
-/// noticed. If that matters, wait with a limit, or use a [`Barrier`](crate::Barrier).
+/// noticed. If that matters, give the wait a limit, or use a [`Barrier`](crate::Barrier).
 ///
 /// # Room
 /// Each count takes eight bytes of one value: about four hundred fit where registers are smallest, tens
@@ -109,30 +109,31 @@ impl Latch {
 
     /// Waits until it is open.
     ///
+    /// A waiter takes nothing, so there is no form with a limit: drop the future when it has taken long
+    /// enough.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> leasehold::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let locks = leasehold::Client::open("mem:").await?;
+    /// let loaded = locks.latch("shards loaded", 1);
+    /// let limit = Duration::from_millis(20);
+    /// assert!(tokio::time::timeout(limit, loaded.wait()).await.is_err()); // not open yet
+    /// loaded.count_down().await?;
+    /// assert!(tokio::time::timeout(limit, loaded.wait()).await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     ///
     /// # Errors
     /// As [`Latch::count_down`]; `Broken` if the latch was [removed](Latch::reset) meanwhile.
     pub async fn wait(&self) -> Result<()> {
-        self.wait_until(None).await
-    }
-
-    /// Waits up to `limit` until it is open.
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses nothing.
-    ///
-    /// # Errors
-    /// As [`Latch::wait`], and `Timeout`.
-    pub async fn wait_timeout(&self, limit: Duration) -> Result<()> {
-        self.wait_until(Some(limit)).await
-    }
-
-    async fn wait_until(&self, limit: Option<Duration>) -> Result<()> {
         let register = self.register("wait")?;
-        let clock = self.engine.clock().clone();
-        let deadline = limit.map_or(Moment::NEVER, |limit| clock.now().after(limit));
         // Written if the latch does not exist yet, so that an instance that is removed and made anew can
         // be distinguished from this one.
         let fresh = draw()?;
@@ -155,12 +156,7 @@ impl Latch {
             if record.is_open() {
                 return Ok(());
             }
-            let left = clock.now().until(deadline);
-            if left.is_zero() {
-                let text = format!("{} counts were missing at the end of the wait", record.remaining());
-                return Err(register.error(ErrorKind::Timeout, text));
-            }
-            seen = register.changed(&seen.stamp, left.min(CHANGE_WAIT_MAX)).await?;
+            seen = register.changed(&seen.stamp, CHANGE_WAIT_MAX).await?;
         }
     }
 

@@ -91,15 +91,15 @@ impl RateLimit {
         self.try_acquire_many(1).await
     }
 
-    /// Waits in the queue for up to `limit` until one permit is granted.
+    /// Waits in the queue for up to `limit` for one permit; `false` if none is granted by then.
     ///
     /// # Cancel safety
     /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
-    /// As [`RateLimit::acquire`], and `Timeout`.
-    pub async fn acquire_timeout(&self, limit: Duration) -> Result<()> {
-        self.acquire_many_timeout(1, limit).await
+    /// As [`RateLimit::acquire`] and [`Semaphore::try_acquire_for`](crate::Semaphore::try_acquire_for).
+    pub async fn try_acquire_for(&self, limit: Duration) -> Result<bool> {
+        self.try_acquire_many_for(1, limit).await
     }
 
     /// Waits in the queue until `weight` permits are granted together, for actions that cost more.
@@ -130,19 +130,24 @@ impl RateLimit {
         Ok(granted.is_some_and(Guard::leave_to_lease))
     }
 
-    /// Waits in the queue for up to `limit` until `weight` permits are granted together.
+    /// Waits in the queue for up to `limit` for `weight` permits; `false` if they are not granted by then.
     ///
     /// # Cancel safety
     /// If the future is dropped, no permit is used up.
     ///
     /// # Errors
-    /// As [`RateLimit::acquire_many`], and `Timeout`.
-    pub async fn acquire_many_timeout(&self, weight: u32, limit: Duration) -> Result<()> {
+    /// As [`RateLimit::acquire_many`] and
+    /// [`Semaphore::try_acquire_many_for`](crate::Semaphore::try_acquire_many_for).
+    pub async fn try_acquire_many_for(&self, weight: u32, limit: Duration) -> Result<bool> {
         self.check()?;
         let clock = self.engine.clock();
         let end = clock.now().after(limit);
-        while !self.permits.acquire_many_within(weight, clock.now().until(end)).await?.leave_to_lease() {}
-        Ok(())
+        while let Some(granted) = self.permits.try_acquire_many_for(weight, clock.now().until(end)).await? {
+            if granted.leave_to_lease() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Checks everything that can be refused without a request.

@@ -81,15 +81,6 @@ impl Lock<Counted> {
         self.try_hold_for(self.share(permits)?, limit).await
     }
 
-    /// Waits as [`Semaphore::try_acquire_many_for`], for a caller to which permits that are not free are
-    /// an error.
-    ///
-    /// # Errors
-    /// As there, and `Timeout` if they are not free.
-    pub(crate) async fn acquire_many_within(&self, permits: u32, limit: Duration) -> Result<Guard> {
-        self.hold(self.share(permits)?, Wait::For(limit)).await
-    }
-
     /// Continues with the permits that another process [handed off](Guard::transfer).
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use super::kind::{Exclusive, Shared};
 use super::reacquire::LockOptions;
 use super::{Guard, Lock, while_held};
 use crate::engine::Wait;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 
 /// A reader that may become a writer, from [`RwLock::upgradable_read`](crate::RwLock::upgradable_read).
 ///
@@ -84,12 +84,27 @@ impl Upgradable {
         self.become_writer(Wait::Forever).await
     }
 
-    /// Becomes a writer, waiting up to `limit`.
+    /// Becomes a writer if there are no other readers now; `false` if there are. A writer stays one.
+    ///
+    /// # Cancel safety
+    /// As [`Upgradable::upgrade`].
     ///
     /// # Errors
-    /// As [`Upgradable::upgrade`], and `Timeout`.
-    pub async fn upgrade_timeout(&mut self, limit: Duration) -> Result<()> {
-        self.become_writer(Wait::For(limit)).await
+    /// As [`Upgradable::try_upgrade_for`].
+    pub async fn try_upgrade(&mut self) -> Result<bool> {
+        self.try_upgrade_for(Duration::ZERO).await
+    }
+
+    /// Becomes a writer, and waits up to `limit` until all other readers are gone; `false` if they are
+    /// not gone by then. A writer stays one.
+    ///
+    /// # Cancel safety
+    /// As [`Upgradable::upgrade`].
+    ///
+    /// # Errors
+    /// As [`Upgradable::upgrade`] and [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
+    pub async fn try_upgrade_for(&mut self, limit: Duration) -> Result<bool> {
+        Ok(none_if_timed_out(self.become_writer(Wait::For(limit)).await)?.is_some())
     }
 
     /// Becomes a reader again, and waits until that is confirmed. A reader stays one.

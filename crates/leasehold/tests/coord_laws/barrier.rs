@@ -112,7 +112,7 @@ fn a_party_that_is_gone_breaks_it_for_all() {
                 let barrier = barrier(&locks, parties);
                 goes_in(&history);
                 match way {
-                    0 => drop(barrier.wait_timeout(after).await),
+                    0 => drop(barrier.wait_for(after).await),
                     _ => drop(tokio::time::timeout(after, barrier.wait()).await),
                 }
                 if way == 2 {
@@ -159,7 +159,7 @@ async fn broken_barrier_reports_its_cause_until_reset() {
         let barrier = barrier.clone();
         async move { barrier.wait().await }
     });
-    let error = barrier.wait_timeout(Duration::from_millis(50)).await.unwrap_err();
+    let error = barrier.wait_for(Duration::from_millis(50)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     for error in [waiting.await.unwrap().unwrap_err(), barrier.wait().await.unwrap_err()] {
         assert_eq!(error.kind(), ErrorKind::Broken, "{error}");

@@ -172,13 +172,13 @@ async fn a_timed_wait_ends_with_the_lock_and_says_why() {
     let (mutex, condition) = queue(&locks);
     let guard = mutex.lock().await.unwrap();
     let first = guard.fence();
-    let (guard, outcome) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
+    let (guard, outcome) = guard.wait_for(&condition, Duration::from_millis(50)).await.unwrap();
     assert_eq!(outcome, WaitOutcome::TimedOut);
     assert!(guard.fence() > first);
     assert!(mutex.try_lock().await.unwrap().is_none());
     // A waiter that has left is not notified: no waiter is.
     guard.notify_one(&condition).await.unwrap();
-    let (guard, outcome) = guard.wait_timeout(&condition, Duration::from_millis(50)).await.unwrap();
+    let (guard, outcome) = guard.wait_for(&condition, Duration::from_millis(50)).await.unwrap();
     assert_eq!(outcome, WaitOutcome::TimedOut);
     guard.release().await.unwrap();
 }

@@ -49,7 +49,7 @@ async fn candidate(client: Peer, throne: Arc<Throne>, mut chance: Chance, dies: 
         let value = chance.below(1 << 20).to_string();
         let leadership = match chance.below(3) {
             0 => election.try_campaign(&value).await.ok().flatten(),
-            1 => election.campaign_timeout(&value, chance.ms(400)).await.ok(),
+            1 => election.try_campaign_for(&value, chance.ms(400)).await.ok().flatten(),
             _ => election.campaign(&value).await.ok(),
         };
         let Some(leadership) = leadership else { continue };
