@@ -21,7 +21,7 @@ async fn servers(count: usize) -> Option<RedisQuorum> {
 
 /// A client that tolerates an outage only briefly.
 async fn impatient(servers: &RedisQuorum, options: &str) -> Client {
-    let tuning = Tuning { outage: Duration::from_millis(200), ..Tuning::default() };
+    let tuning = Tuning::default().outage(Duration::from_millis(200));
     let url = format!("redlock://{}{options}", servers.hosts());
     Client::builder().tuning(tuning).open(&url).await.unwrap()
 }

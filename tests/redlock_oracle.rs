@@ -48,12 +48,13 @@ impl ServerAndModel {
     async fn start() -> Option<ServerAndModel> {
         let server = RedisServer::start_or_skip().await?;
         let member = RedisNode::new(RedisConfig::parse(&server.url()).unwrap());
-        let claim = || Claim {
-            id: ClaimId::from_bytes(bytes()),
-            resource: Resource::new("twin").unwrap(),
-            share: Share::MUTEX,
-            ttl: Duration::from_secs(600),
-            note: Note::default(),
+        let claim = || {
+            Claim::new(
+                ClaimId::from_bytes(bytes()),
+                Resource::new("twin").unwrap(),
+                Share::MUTEX,
+                Duration::from_secs(600),
+            )
         };
         let claims = (0..CLAIMS).map(|_| claim()).collect();
         let node = Node::fresh(0);

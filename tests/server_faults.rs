@@ -128,7 +128,7 @@ async fn answers_that_are_lost_leave_one_holder_and_no_residue() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_see_an_error_if_the_server_stays_away() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
-    let tuning = leasehold::Tuning { outage: Duration::from_millis(500), ..Default::default() };
+    let tuning = leasehold::Tuning::default().outage(Duration::from_millis(500));
     let locks = Client::builder().tuning(tuning).open(&server.url()).await.unwrap();
     server.kill().unwrap();
     let error = locks.mutex("job").lock().await.unwrap_err();

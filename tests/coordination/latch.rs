@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold::ErrorKind;
 
-use crate::fixture::{Fixture, LIMIT, Part, Primitive, assert_unsupported, within_limit};
+use crate::fixture::{Fixture, Part, Primitive, assert_unsupported, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {

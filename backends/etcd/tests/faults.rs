@@ -183,7 +183,7 @@ async fn a_claim_in_a_slot_can_be_broken_and_its_successor_is_spared() {
     let (holder, operator) = (connect(&server.url()).await, connect(&server.url()).await);
     let (claim, grant, key) = in_a_slot(&server, &holder, "job").await;
     let seen = operator.inspect(&claim.resource, None, &Patience::none(clock())).await.unwrap();
-    let shown = Claim { id: seen.holders[0].id, ..mutex("job") };
+    let shown = mutex("job").id(seen.holders[0].id);
     freed(&operator, &shown).await;
     assert!(matches!(renew(&holder, &claim, &grant).await, Renewal::Lost));
     // A lost claim was not released: its key is not used again.

@@ -136,7 +136,7 @@ async fn what_etcdctl_holds_can_be_broken_and_its_leader_is_seen() {
     let [leader] = &seen.holders[..] else { panic!("{seen:?}") };
     assert_eq!((leader.note.as_str(), leader.share), ("host-7 of 9", Share::MUTEX));
     assert!(leader.remaining.is_some());
-    let broken = leasehold_core::Claim { id: leader.id, ..mine.clone() };
+    let broken = mine.clone().id(leader.id);
     freed(&backend, &broken).await;
     try_take(&backend, &mine).await.unwrap();
     freed(&backend, &mine).await;
@@ -314,7 +314,7 @@ async fn pythons_locks_exclude_us_and_we_them_and_a_crash_ends_them() {
     assert_eq!(ask("take"), "True");
     // What it holds can be broken, and only that.
     let seen = backend.inspect(&ours.resource, None, &Patience::none(clock())).await.unwrap();
-    let broken = leasehold_core::Claim { id: seen.holders[0].id, ..ours.clone() };
+    let broken = ours.clone().id(seen.holders[0].id);
     freed(&backend, &broken).await;
     let next = mutex("job");
     try_take(&backend, &next).await.unwrap();

@@ -132,11 +132,7 @@ async fn a_paused_holders_own_transaction_is_refused() {
 async fn a_condition_of_one_task_does_not_hold_for_the_next() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let endpoint = server.addr(0).to_string();
-    let tuning = leasehold::Tuning {
-        local_handoff_limit: 1_000,
-        local_handoff_time: 100 * LONG,
-        ..leasehold::Tuning::default()
-    };
+    let tuning = leasehold::Tuning::default().local_handoff_limit(1_000).local_handoff_time(100 * LONG);
     let locks = Client::builder().tuning(tuning).over(connect(&server.url()).await).unwrap();
     let mutex = locks.mutex("ledger");
     let first = mutex.lock().await.unwrap();

@@ -242,7 +242,7 @@ async fn a_hung_server_keeps_no_lease_of_the_others_from_renewal() {
         let backend = connect(&format!("memcached://{}?dialect={dialect}&timeout=5m", hosts.join(","))).await;
         let mut parts: BTreeMap<u64, Vec<Claim>> = BTreeMap::new();
         for n in 0..1_000 {
-            let claim = Claim { ttl: Duration::from_secs(600), ..mutex(&format!("job {n}")) };
+            let claim = mutex(&format!("job {n}")).ttl(Duration::from_secs(600));
             hold(&*backend, &claim).await;
             parts.entry(backend.part(&claim)).or_default().push(claim);
         }

@@ -77,7 +77,7 @@ impl Client {
 }
 
 fn job() -> Claim {
-    Claim { ttl: LEASE, ..mutex("job") }
+    mutex("job").ttl(LEASE)
 }
 
 /// Makes a holder that was granted in its turn, so that it never saw its own claim, and an observer that
@@ -178,7 +178,7 @@ async fn a_repeated_grant_whose_first_answer_was_lost_is_seen() {
 async fn refreshed_queue_place_is_seen_by_the_next_waiter() {
     let Some(world) = World::new().await else { return };
     let (holder, first, second) = (world.client().await, world.client().await, world.client().await);
-    let (held, ahead, behind) = (Claim { ttl: LEASE * 20, ..mutex("job") }, job(), job());
+    let (held, ahead, behind) = (mutex("job").ttl(LEASE * 20), job(), job());
     assert!(holder.tries(&held).await.is_some());
     assert!(first.waits(&ahead).await.is_none() && second.waits(&behind).await.is_none());
     // It looks again in time, for an hour.

@@ -98,7 +98,7 @@ async fn break_without_rights_ends_nothing_and_names_the_right() {
         let found = operator.diagnose(LONG).await.into_iter().find(|one| one.topic == "break").unwrap().found;
         assert!(found.contains("the connections of others"), "{found}");
         let seen = operator.inspect(&resource("theirs"), None, &Patience::none(clock())).await.unwrap();
-        let theirs = Claim { id: seen.holders[0].id, ..claim("theirs", LONG) };
+        let theirs = claim("theirs", LONG).id(seen.holders[0].id);
         assert_eq!(
             operator.break_claim(&theirs).await.unwrap(),
             BreakOutcome::Ended { also_released: Vec::new() }

@@ -148,7 +148,7 @@ async fn narrow_table_excludes_holders_and_refuses_unwritable_names() {
     server.sql("SET GLOBAL time_zone = 'Europe/Paris'").await.unwrap_err();
     server.sql("SET GLOBAL time_zone = '+01:00'").await.unwrap();
     let backend = open(&url(&server)).await;
-    let held = Claim { note: Note::new("作业 é").unwrap(), ..claim("jób", LONG) };
+    let held = claim("jób", LONG).note(Note::new("作业 é").unwrap());
     hold(&*backend, &held).await;
     let seen = backend.inspect(&resource("jób"), None, &Patience::none(clock())).await.unwrap();
     assert_eq!(seen.holders[0].note.as_str(), "?? ?");

@@ -197,7 +197,7 @@ async fn view_shows_holders_and_waiters() {
     };
     assert_eq!(shown().await, "");
     let note = Note::new("50% of host α").unwrap();
-    let held = Claim { note, ..claim("job", LONG) };
+    let held = claim("job", LONG).note(note);
     let fence = hold(&*backend, &held).await.fence.unwrap();
     assert_eq!(shown().await.trim(), format!("job|holds|50% of host α|{fence}|1|1|t|60"));
 

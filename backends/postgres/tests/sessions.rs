@@ -130,7 +130,7 @@ async fn break_without_rights_ends_nothing_and_names_the_right() {
         server.sql("GRANT pg_signal_backend TO bob").await.unwrap();
         assert!(rights().await.found.contains("the connections of others"));
         let seen = operator.inspect(&resource("theirs"), None, &Patience::none(clock())).await.unwrap();
-        let theirs = Claim { id: seen.holders[0].id, ..claim("theirs", LONG) };
+        let theirs = claim("theirs", LONG).id(seen.holders[0].id);
         assert_eq!(
             operator.break_claim(&theirs).await.unwrap(),
             BreakOutcome::Ended { also_released: Vec::new() }
@@ -147,7 +147,7 @@ async fn what_another_program_holds_is_not_broken() {
     let stranger = connect_plainly(&server).await;
     stranger.batch_execute("SELECT pg_advisory_lock(255)").await.unwrap();
     let seen = backend.inspect(&resource("00000000000000ff"), None, &Patience::none(clock())).await.unwrap();
-    let theirs = Claim { id: seen.holders[0].id, ..claim("00000000000000ff", LONG) };
+    let theirs = claim("00000000000000ff", LONG).id(seen.holders[0].id);
     let refused = backend.break_claim(&theirs).await.unwrap_err();
     assert_eq!(refused.kind, FailureKind::Unsupported, "{refused}");
     assert!(refused.detail().contains("process"), "{refused}");
@@ -501,7 +501,7 @@ async fn a_note_with_a_zero_is_shown_as_it_is() {
     for method in ["method=row", "method=advisory", "method=for-update"] {
         let backend = open(&format!("{}?{method}", server.url())).await;
         let note = leasehold_core::Note::new("50% of\0%00 a\nhost").unwrap();
-        let held = Claim { note: note.clone(), ..claim(method, LONG) };
+        let held = claim(method, LONG).note(note.clone());
         hold(&*backend, &held).await;
         let seen = backend.inspect(&held.resource, None, &Patience::none(clock())).await.unwrap();
         assert_eq!(seen.holders[0].note, note, "{method}");
@@ -531,7 +531,7 @@ async fn names_exclude_clients_that_use_dotnet_keys() {
         assert!(notes.len() == 1 && notes[0].contains("not by leasehold"), "{notes:?}");
         assert!(asked("pg_advisory_unlock").await);
         // Readers go together, also with theirs.
-        let reader = Claim { share: Share::READER, ..claim(name, LONG) };
+        let reader = claim(name, LONG).share(Share::READER);
         assert!(asked("pg_try_advisory_lock_shared").await);
         hold(&*backend, &reader).await;
         assert!(asked("pg_advisory_unlock_shared").await);

@@ -39,14 +39,14 @@ async fn refused(backend: &dyn Backend, claim: &Claim) -> Failure {
 #[tokio::test]
 async fn a_plain_lock_is_a_string_under_its_own_name() {
     let Some((server, backend)) = open_dialect("plain").await else { return };
-    let claim = Claim { note: Note::new("host 7").unwrap(), ..mutex("orders 42/é") };
+    let claim = mutex("orders 42/é").note(Note::new("host 7").unwrap());
     assert!(got(&*backend, &claim).await);
     let written = format!("{}:host 7", claim.id.to_hex());
     assert_eq!(server.command(&["GET", "orders 42/é"]).await.unwrap(), Reply::Bytes(written.into()));
     let left: u64 = text(&server, &["PTTL", "orders 42/é"]).await.parse().unwrap();
     assert!(left <= 10_000 && left > 9_000, "{left}");
     assert!(freed(&*backend, &claim).await);
-    let silent = Claim { note: Note::default(), ..mutex("b") };
+    let silent = mutex("b").note(Note::default());
     assert!(got(&*backend, &silent).await);
     assert_eq!(text(&server, &["GET", "b"]).await, silent.id.to_hex());
     assert!(freed(&*backend, &silent).await);
@@ -74,7 +74,7 @@ async fn a_value_of_others_is_busy_seen_and_left_alone() {
             assert_eq!((seen.holders.len(), seen.holders[0].remaining), (1, None), "{value}");
             assert_eq!(server.command(&["GET", &key]).await.unwrap(), Reply::Bytes(value.into()));
             // Only by the id that an onlooker was shown can it be broken.
-            assert!(freed(&*backend, &Claim { id: seen.holders[0].id, ..claim.clone() }).await, "{value}");
+            assert!(freed(&*backend, &claim.clone().id(seen.holders[0].id)).await, "{value}");
             assert!(got(&*backend, &claim).await);
         }
         assert_eq!(backend.list("job", None, 10).await.unwrap().len(), values.len());

@@ -234,7 +234,7 @@ async fn a_full_memory_refuses_new_claims_and_keeps_what_is_held() {
     let rest = server.command(&["KEYS", "*other*"]).await.unwrap();
     assert_eq!(rest, Reply::Many(Vec::new()), "a refused claim has changed nothing");
     assert!(renewed(&backend, &holder).await);
-    let long = leasehold_core::Claim { ttl: TTL * 3, ..holder.clone() };
+    let long = holder.clone().ttl(TTL * 3);
     assert!(renewed(&backend, &long).await);
     let seen = backend.inspect(&holder.resource, None, &no_patience()).await.unwrap();
     assert!(seen.holders[0].remaining.unwrap() > TTL * 2, "the renewal took effect");

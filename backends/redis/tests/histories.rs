@@ -97,7 +97,7 @@ impl Run<'_> {
 
     fn claim(&self, n: u8, share: Share) -> Claim {
         let note = Note::new(&format!("claim {n}")).unwrap();
-        Claim { id: self.id(n), resource: self.resource.clone(), share, ttl: self.lease, note }
+        Claim::new(self.id(n), self.resource.clone(), share, self.lease).note(note)
     }
 
     /// Both sides answered the same, or time came in between.

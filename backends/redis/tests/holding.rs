@@ -61,7 +61,7 @@ async fn a_share_is_fixed_when_it_is_first_asked_for() {
     let waiter = claim_of("job", Share::permits(1, 5).unwrap(), TTL);
     assert!(try_take(&backend, &holder).await.is_some());
     backend.contend(&waiter, &endless()).await.unwrap();
-    let changed = leasehold_core::Claim { share: Share::MUTEX, ..waiter.clone() };
+    let changed = waiter.clone().share(Share::MUTEX);
     backend.contend(&changed, &endless()).await.unwrap();
     let seen = backend.inspect(&holder.resource, None, &no_patience()).await.unwrap();
     assert_eq!(seen.waiting.iter().map(|info| info.share).collect::<Vec<_>>(), [waiter.share]);
@@ -77,8 +77,8 @@ async fn a_lease_is_extended_and_never_shortened() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     let claim = mutex("job");
-    let short = leasehold_core::Claim { ttl: Duration::from_millis(200), ..claim.clone() };
-    let long = leasehold_core::Claim { ttl: TTL * 3, ..claim.clone() };
+    let short = claim.clone().ttl(Duration::from_millis(200));
+    let long = claim.clone().ttl(TTL * 3);
     let left = async || {
         let seen = backend.inspect(&claim.resource, None, &no_patience()).await.unwrap();
         seen.holders[0].remaining.unwrap()

@@ -46,13 +46,7 @@ async fn open(file: &Path, options: &str) -> Result<Arc<dyn Backend>, Failure> {
 fn claim(name: &str) -> Claim {
     let mut id = [0; 16];
     getrandom::fill(&mut id).unwrap();
-    Claim {
-        id: ClaimId::from_bytes(id),
-        resource: Resource::new(name).unwrap(),
-        share: Share::MUTEX,
-        ttl: Duration::from_secs(30),
-        note: Note::default(),
-    }
+    Claim::new(ClaimId::from_bytes(id), Resource::new(name).unwrap(), Share::MUTEX, Duration::from_secs(30))
 }
 
 async fn try_take(backend: &Arc<dyn Backend>, claim: &Claim) -> Result<Option<Fence>, Failure> {
@@ -282,7 +276,7 @@ async fn cancelled_waits_leave_no_claim() {
     let waits = std::env::var("LEASEHOLD_CANCELLED").map_or(300, |waits| waits.parse().unwrap());
     let backend = dir.open("").await.unwrap();
     // Longer than the longest campaign.
-    let held = Claim { ttl: Duration::from_secs(3_600), ..claim("job") };
+    let held = claim("job").ttl(Duration::from_secs(3_600));
     try_take(&backend, &held).await.unwrap().unwrap();
     let mut left: usize = waits;
     while left > 0 {
@@ -350,7 +344,7 @@ async fn full_disk_changes_nothing_and_loses_no_lock() {
     // What the log still has room for is done; sooner or later nothing is.
     let mut refused = None;
     for n in 0..3_000 {
-        let new = Claim { note: Note::clipped(&"x".repeat(1_000)), ..claim(&format!("new/{n}")) };
+        let new = claim(&format!("new/{n}")).note(Note::clipped(&"x".repeat(1_000)));
         refused = try_take(&other, &new).await.err();
         if refused.is_some() {
             break;

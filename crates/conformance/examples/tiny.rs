@@ -51,9 +51,7 @@ impl Backend for Tiny {
         let ask = Ask { id: claim.id, share, lease: claim.ttl, wait, note };
         let now = self.0.clock.now();
         match self.queues().entry(claim.resource.clone()).or_default().contend(&ask, now) {
-            Verdict::Granted(fence) => {
-                Ok(Step::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
-            }
+            Verdict::Granted(fence) => Ok(Step::Granted(Grant::new(asked_at).fence(Some(fence)))),
             Verdict::Busy { ahead, .. } => {
                 Ok(Step::Busy(Hint { ask_again_in: patient.then_some(POLL), ahead: Some(ahead) }))
             }
@@ -107,7 +105,7 @@ impl Backend for Tiny {
             |name: &Resource| name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after);
         let summary = |resource: Resource| {
             let Snapshot { holders, waiting, .. } = self.look(&resource);
-            ResourceSummary { resource, holders: holders.len() as u32, waiting: waiting.len() as u32 }
+            ResourceSummary::new(resource, holders.len() as u32, waiting.len() as u32)
         };
         let found = names.into_iter().filter(asked).map(summary);
         Ok(found.filter(|summary| summary.holders + summary.waiting > 0).take(limit).collect())
@@ -125,19 +123,17 @@ impl Tiny {
         let queue = queues.get_mut(resource).unwrap_or(&mut none);
         queue.expire(now);
         let state: Vec<_> = queue.entries().iter().map(|entry| (entry.id, entry.granted)).collect();
-        let info = |entry: &Entry| ClaimInfo {
-            id: entry.id,
-            share: entry.share,
-            fence: entry.granted,
-            since_unix_ms: None,
-            remaining: (entry.until != Moment::NEVER).then(|| now.until(entry.until)),
-            note: entry.note.clone(),
+        let info = |entry: &Entry| {
+            ClaimInfo::new(entry.id, entry.share)
+                .fence(entry.granted)
+                .remaining((entry.until != Moment::NEVER).then(|| now.until(entry.until)))
+                .note(entry.note.clone())
         };
         let (holders, waiting): (Vec<_>, Vec<_>) =
             queue.entries().iter().map(info).partition(|one| one.fence.is_some());
         let (fence, version) =
             (queue.last_fence(), SnapshotVersion::new(format!("{:?} {state:?}", queue.last_fence())));
-        Snapshot { resource: resource.clone(), version, holders, waiting, fence: Some(fence) }
+        Snapshot::new(resource.clone(), version).holders(holders).waiting(waiting).fence(Some(fence))
     }
 }
 

@@ -26,8 +26,8 @@ pub async fn break_ends_only_what_its_connection_holds(
     let (job, other) = (claim("job", LONG), claim("other", LONG));
     let mut signal = must(hold(&*holder, &job).await.lost.ok_or("no signal of its loss exists"));
     let mut other_signal = must(hold(&*holder, &other).await.lost.ok_or("no signal of its loss exists"));
-    let wrong_id = Claim { id: must(random::id()), ..job.clone() };
-    let wrong_name = Claim { resource: other.resource.clone(), ..job.clone() };
+    let wrong_id = job.clone().id(must(random::id()));
+    let wrong_name = job.clone().resource(other.resource.clone());
     for wrong in [&wrong_id, &wrong_name] {
         assert_eq!(must(operator.break_claim(wrong).await), BreakOutcome::Gone, "{wrong:?}");
     }

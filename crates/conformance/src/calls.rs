@@ -37,7 +37,7 @@ pub fn claim(name: &str, ttl: Duration) -> Claim {
     let mut id = [0; 16];
     must(getrandom::fill(&mut id));
     let id = ClaimId::from_bytes(id);
-    Claim { id, resource: resource(name), share: Share::MUTEX, ttl, note: Note::default() }
+    Claim::new(id, resource(name), Share::MUTEX, ttl)
 }
 
 /// Contends once, without waiting.

@@ -30,7 +30,7 @@ pub async fn full_disk_refuses_new_locks_only(backend: &dyn Backend, fill: impl 
 async fn refused(backend: &dyn Backend) -> leasehold_core::Failure {
     let note = Note::clipped(&"x".repeat(1000));
     for n in 0..NEWCOMERS {
-        let new = Claim { note: note.clone(), ..claim(&format!("new/{n}"), LONG) };
+        let new = claim(&format!("new/{n}"), LONG).note(note.clone());
         if let Err(failure) = look_once(backend, &new).await {
             return failure;
         }

@@ -69,7 +69,7 @@ async fn each_task_has_its_own_turn(backend: &Arc<dyn Backend>, claims: &[Claim]
         let (backend, held) = (backend.clone(), held.clone());
         tasks.spawn(async move {
             assert!(matches!(release(&*backend, &held).await, Release::Freed));
-            let next = Claim { id: claim("next", LONG).id, ..held };
+            let next = held.id(claim("next", LONG).id);
             assert!(look_once(&*backend, &next).await.is_ok_and(|grant| grant.is_some()), "{next:?}");
         });
     }

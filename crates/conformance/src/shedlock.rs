@@ -110,7 +110,7 @@ async fn what_was_seen_can_be_broken(backend: &dyn Backend, java: &impl Schedule
     assert!(java.lock("a", LONG).await);
     let seen = backend.inspect(&resource("a"), None, &Patience::none(clock())).await;
     let id = seen.unwrap_or_else(|failure| panic!("{failure}")).holders[0].id;
-    let claim = Claim { id, ..claim("a", LONG) };
+    let claim = claim("a", LONG).id(id);
     assert!(matches!(release(backend, &claim).await, Release::Freed));
     assert!(!java.extend("a", LONG).await, "it was ended");
     assert!(java.lock("a", LONG).await);
@@ -123,7 +123,7 @@ async fn what_was_seen_can_be_broken(backend: &dyn Backend, java: &impl Schedule
 pub async fn longest_names_and_notes_fit(backend: &dyn Backend) {
     let (one, two) = ("x".repeat(511) + "1", "x".repeat(511) + "2");
     let note = Note::clipped(&"é".repeat(512));
-    let one = Claim { note, ..claim(&one, LONG) };
+    let one = claim(&one, LONG).note(note);
     hold(backend, &one).await;
     hold(backend, &claim(&two, LONG)).await;
     assert!(is_busy(backend, &claim(one.resource.as_str(), LONG)).await);
@@ -161,7 +161,7 @@ pub async fn each_claim_of_a_batch_is_answered(backend: &dyn Backend, java: &imp
 /// If that is not so.
 pub async fn unsupported_shares_and_fences_are_refused(backend: &dyn Backend) {
     assert_eq!(backend.profile().fencing, FenceGrade::None);
-    let shared = Claim { share: Share::READER, ..claim("a", LONG) };
+    let shared = claim("a", LONG).share(Share::READER);
     let refused = backend.contend(&shared, &Patience::none(clock())).await;
     assert!(matches!(&refused, Err(failure) if failure.kind == FailureKind::Unsupported), "{refused:?}");
 }

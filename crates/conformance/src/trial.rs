@@ -76,7 +76,7 @@ impl Trial {
             _ => ttl,
         };
         let note = Note::new(&format!("a claim of {}", self.prefix))?;
-        Ok(Claim { id: random::id()?, resource: resource.clone(), share, ttl, note })
+        Ok(Claim::new(random::id()?, resource.clone(), share, ttl).note(note))
     }
 
     /// Returns how long a claim of [`Trial::short`] lives.

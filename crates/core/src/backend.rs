@@ -162,7 +162,7 @@ pub enum Step {
     Busy(Hint),
 }
 
-/// A hint about a claim that is not yet granted.
+/// A hint about a claim that is not yet granted. No field will be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hint {
     /// The time after which to call `contend` again; at once if it is `None`.
@@ -171,7 +171,7 @@ pub struct Hint {
     pub ahead: Option<u32>,
 }
 
-/// A claim to renew, with the proof of its grant.
+/// A claim to renew, with the proof of its grant. No field will be added.
 #[derive(Clone, Copy, Debug)]
 pub struct Renew<'a> {
     /// The claim.
@@ -204,7 +204,7 @@ pub enum Release {
     Unknown(Failure),
 }
 
-/// The outcome of taking a claim away.
+/// The outcome of taking a claim away. No variant and no field will be added, so a match is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakOutcome {
     /// The claim existed and is ended.

@@ -10,6 +10,7 @@ use crate::{Note, Resource, Share};
 /// The id is drawn before the first attempt, so that every call of the seam can be repeated after any
 /// failure: the backend recognises the claim and gives the same answer again.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Claim {
     /// The identity of the claim; the secret that renews and releases it.
     pub id: ClaimId,
@@ -22,6 +23,43 @@ pub struct Claim {
     pub ttl: Duration,
     /// The note that others see.
     pub note: Note,
+}
+
+impl Claim {
+    /// Creates a claim without a note.
+    pub fn new(id: ClaimId, resource: Resource, share: Share, ttl: Duration) -> Claim {
+        Claim { id, resource, share, ttl, note: Note::default() }
+    }
+
+    /// Sets the id: the same request, as another claim.
+    #[must_use]
+    pub fn id(self, id: ClaimId) -> Claim {
+        Claim { id, ..self }
+    }
+
+    /// Sets the requested resource.
+    #[must_use]
+    pub fn resource(self, resource: Resource) -> Claim {
+        Claim { resource, ..self }
+    }
+
+    /// Sets the requested share.
+    #[must_use]
+    pub fn share(self, share: Share) -> Claim {
+        Claim { share, ..self }
+    }
+
+    /// Sets the time for which the server keeps the claim without a sign of life.
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Claim {
+        Claim { ttl, ..self }
+    }
+
+    /// Sets the note that others see.
+    #[must_use]
+    pub fn note(self, note: Note) -> Claim {
+        Claim { note, ..self }
+    }
 }
 
 /// 128 random bits that name one claim.

@@ -15,6 +15,7 @@ use crate::{ClaimId, Resource, Share, Snapshot};
 
 /// A cycle of waits, each of which can end only after another of them: without help none ever does.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Deadlock {
     /// The waits: first the one that is to give up, then each behind one that waits for it, as far as that
     /// goes.
@@ -23,6 +24,7 @@ pub struct Deadlock {
 
 /// One wait of a [`Deadlock`].
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct DeadlockedWait {
     /// The claim by which the wait is announced. A client that has it can end that announcement, so it is
     /// not printed.

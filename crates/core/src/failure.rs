@@ -36,7 +36,7 @@ pub enum FailureKind {
     Foreign,
 }
 
-/// The effect that a failed call may have had.
+/// The effect that a failed call may have had. No variant will be added, so a match is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// The call did not take effect.

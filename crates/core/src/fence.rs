@@ -10,6 +10,8 @@ use std::str::FromStr;
 /// a held lock is handed from one task of a process to the next, and when it is transferred to another
 /// process.
 ///
+/// No field will be added: resources outside of leasehold keep fences as text, or as bytes.
+///
 /// Its text and its bytes sort as the fence itself does. The text of the common case, no epoch and no
 /// `sub`, is the counter as twenty decimal digits, so `int()`, `sort -n` and SQL read it as a number:
 ///

@@ -12,6 +12,7 @@ use crate::{Fence, Moment};
 
 /// The grant of a claim by the server.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Grant {
     /// Local time *before* the request that was granted left this process. Validity is counted from here,
     /// never from the arrival of the reply, which may have waited in a socket while the lease ran out.
@@ -22,6 +23,31 @@ pub struct Grant {
     pub lost: Option<LossSignal>,
     /// The proof that the backend keeps with the grant.
     pub proof: Proof,
+}
+
+impl Grant {
+    /// Creates the grant of a claim that was requested at `asked_at`: without a fence, a signal or a proof.
+    pub fn new(asked_at: Moment) -> Grant {
+        Grant { asked_at, fence: None, lost: None, proof: Proof::none() }
+    }
+
+    /// Sets the fencing token.
+    #[must_use]
+    pub fn fence(self, fence: Option<Fence>) -> Grant {
+        Grant { fence, ..self }
+    }
+
+    /// Sets the signal for an end that only the backend can see.
+    #[must_use]
+    pub fn lost(self, lost: Option<LossSignal>) -> Grant {
+        Grant { lost, ..self }
+    }
+
+    /// Sets the proof.
+    #[must_use]
+    pub fn proof(self, proof: Proof) -> Grant {
+        Grant { proof, ..self }
+    }
 }
 
 /// The reason why a held claim ended before it was released.

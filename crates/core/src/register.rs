@@ -59,6 +59,7 @@ pub trait Registers: Debug + Send + Sync {
 
 /// The promises of a store for its registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RegisterPromise {
     /// The longest value, in bytes: 4,096 at least.
     pub max_bytes: usize,
@@ -71,6 +72,18 @@ pub struct RegisterPromise {
 }
 
 impl RegisterPromise {
+    /// Creates the promise of a store that never forgets a value.
+    pub const fn new(max_bytes: usize, waiting: WaitMode, durability: Durability) -> RegisterPromise {
+        RegisterPromise { max_bytes, waiting, durability, forgets: false }
+    }
+
+    /// Promises that values can be written that the store itself forgets after a while.
+    #[must_use]
+    pub const fn forgets(mut self) -> RegisterPromise {
+        self.forgets = true;
+        self
+    }
+
     /// Checks that such a write can be made at all.
     ///
     /// # Errors
@@ -89,7 +102,7 @@ impl RegisterPromise {
     }
 }
 
-/// The state of a register when it was read.
+/// The state of a register when it was read. No field will be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     /// The value; `None` if the register is empty.
@@ -120,7 +133,7 @@ impl Stamp {
     }
 }
 
-/// The value to write.
+/// The value to write. No field will be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
     /// The value; `None` removes the present one.

@@ -81,7 +81,7 @@ pub struct Client {
 /// # async fn main() -> leasehold::Result<()> {
 /// use leasehold::{Client, Note, Tuning};
 ///
-/// let tuning = Tuning { local_handoff_limit: 1, ..Tuning::default() }; // other processes after each task
+/// let tuning = Tuning::default().local_handoff_limit(1); // other processes after each task
 /// let locks = Client::builder().tuning(tuning).note(Note::new("billing, blue")?).open("mem:").await?;
 /// let _guard = locks.mutex("orders/42").lock().await?;
 /// assert_eq!(locks.inspect("orders/42").await?.holders[0].note.as_str(), "billing, blue");
@@ -329,13 +329,7 @@ impl Client {
     /// Otherwise the failure of the server; the error says if the claim may have ended.
     pub async fn break_claim(&self, name: &str, claim: &ClaimInfo) -> Result<BreakOutcome> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("break"))?;
-        let claim = Claim {
-            id: claim.id,
-            resource: resource.clone(),
-            share: claim.share,
-            ttl: Duration::ZERO,
-            note: Note::default(),
-        };
+        let claim = Claim::new(claim.id, resource.clone(), claim.share, Duration::ZERO);
         let backend = self.backend().clone();
         let broken = self.engine.call(async move { backend.break_claim(&claim).await }).await;
         broken.map_err(|failure| Error::failed("break", failure).on(&resource))

@@ -132,6 +132,7 @@ fn schema_of(url: &str) -> Result<String> {
 
 /// The report of a [`sweep`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SweepReport {
     /// The number of rows, or keys of fences, that were read.
     pub seen: u64,
@@ -239,7 +240,7 @@ async fn open_redis(url: &str) -> Result<Arc<dyn Backend>> {
 async fn open_redlock(url: &str) -> Result<Arc<dyn Backend>> {
     let failed = |failure| Error::failed("open", failure);
     let config = leasehold_redis::RedlockConfig::parse(url).map_err(failed)?;
-    let terms = QuorumConfig { min_ttl: config.min_ttl(), max_ttl: config.max_ttl() };
+    let terms = QuorumConfig::new(config.min_ttl(), config.max_ttl());
     Ok(Arc::new(Quorum::over("redlock", config.members(), terms).await.map_err(failed)?))
 }
 

@@ -98,7 +98,7 @@ async fn an_update_whose_answer_is_lost_is_made_once() {
 #[tokio::test]
 async fn unanswered_update_is_reported_as_outcome_unknown() {
     let store = Store::new();
-    let (locks, fault) = store.tuned(Tuning { outage: Duration::from_millis(100), ..Tuning::default() });
+    let (locks, fault) = store.tuned(Tuning::default().outage(Duration::from_millis(100)));
     fault.set(Verb::Swap, Mode::LoseRequest);
     let error = add_one(&locks.versioned("stock")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
@@ -180,7 +180,7 @@ async fn no_random_schedule_of_faults_loses_or_doubles_an_update() {
 async fn schedule(seed: u64) -> u64 {
     let store = Store::new();
     let mut chance = Chance(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let tuning = Tuning { outage: Duration::from_millis(20), ..Tuning::default() };
+    let tuning = Tuning::default().outage(Duration::from_millis(20));
     let mut writers = Vec::new();
     let mut faults = Vec::new();
     for _ in 0..WRITERS {

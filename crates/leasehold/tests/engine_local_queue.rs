@@ -21,7 +21,7 @@ use leasehold::{Client, ErrorKind, Fence, Guard, Note, Result, Tuning};
 const SOON: Duration = Duration::from_secs(60);
 
 fn patient() -> Tuning {
-    Tuning { local_handoff_limit: 1000, local_handoff_time: ms(60_000), ..Tuning::default() }
+    Tuning::default().local_handoff_limit(1000).local_handoff_time(ms(60_000))
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_lock_goes_from_task_to_task_in_order_with_rising_fences() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_budget_lets_other_processes_in() {
     let store = Store::new();
-    let (greedy, _) = store.tuned(Tuning { local_handoff_limit: 10, ..patient() });
+    let (greedy, _) = store.tuned(patient().local_handoff_limit(10));
     let (other, _) = store.client();
     let stop = Arc::new(AtomicU64::new(0));
     let tasks: Vec<_> = (0..8)

@@ -22,7 +22,7 @@ const SOON: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn late_grants_are_not_requested_for_ever() {
     let store = Store::new();
-    let (locks, wire) = store.tuned(Tuning { outage: ms(300), ..Tuning::default() });
+    let (locks, wire) = store.tuned(Tuning::default().outage(ms(300)));
     let (other, _) = store.client();
     wire.set(Verb::Contend, Mode::LateReply(ms(150)));
     let mutex = locks.mutex("job").ttl(ms(100));
@@ -113,7 +113,7 @@ async fn a_ttl_of_which_nothing_is_left_is_refused_at_once() {
     let memory = MemoryBackend::new();
     let profile = memory.profile().clone().granularity(Duration::from_secs(1));
     let wire = Arc::new(Fault::over(Arc::new(Coarse(memory, profile))));
-    let tuning = Tuning { drift: 0.5, ..Tuning::default() };
+    let tuning = Tuning::default().drift(0.5);
     let locks = Client::builder().tuning(tuning).over(wire.clone()).unwrap();
     // Half of it goes for the drift, and a second for the coarseness.
     for ttl in [ms(2_000), ms(2_400)] {

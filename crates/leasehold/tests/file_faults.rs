@@ -50,7 +50,7 @@ async fn full_disk_loses_no_held_lock() {
     let long = Note::new(&"n".repeat(1024)).unwrap();
     let mut waiters = Vec::new();
     let failure = loop {
-        let claim = Claim { note: long.clone(), ..claim("a", Share::MUTEX) };
+        let claim = claim("a", Share::MUTEX).note(long.clone());
         let ended = Arc::new(patience());
         let asked = {
             let (backend, claim, ended) = (backend.clone(), claim.clone(), ended.clone());

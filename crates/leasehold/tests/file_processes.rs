@@ -302,6 +302,6 @@ const FORCE: Duration = Duration::from_secs(2);
 
 async fn break_holder(backend: &FileBackend, name: &str) -> Release {
     let seen = snapshot_of(backend, name).await;
-    let copy = Claim { id: seen.holders[0].id, ..claim(name, seen.holders[0].share) };
+    let copy = claim(name, seen.holders[0].share).id(seen.holders[0].id);
     backend.release(&[&copy]).await.remove(0)
 }

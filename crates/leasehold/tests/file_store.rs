@@ -198,7 +198,7 @@ async fn broken_holder_is_notified_and_ends_its_claim_itself() {
     let waiter = spawn_wait(&two, &next);
     until_waiting(&two, "break", 1).await;
     let seen = snapshot_of(&two, "break").await;
-    let copy = Claim { id: seen.holders[0].id, ..held.clone() };
+    let copy = held.clone().id(seen.holders[0].id);
     let begun = Instant::now();
     assert!(matches!(two.release(&[&copy]).await[..], [Release::Freed]));
     // After this it is taken by force.
@@ -451,7 +451,7 @@ async fn long_queue_grows_the_ledger_and_its_end_shrinks_it() {
     let note = Note::new(&"n".repeat(1024)).unwrap();
     let mut claims = Vec::new();
     for _ in 0..40 {
-        let claim = Claim { note: note.clone(), ..claim("grow", Share::READER) };
+        let claim = claim("grow", Share::READER).note(note.clone());
         granted(&backend, &claim).await;
         claims.push(claim);
     }

@@ -83,19 +83,19 @@ impl Store {
         }
         let mut signals = self.signals.lock().unwrap();
         let (_, signal) = signals.entry(id).or_insert_with(LossTrigger::new);
-        Grant { lost: Some(signal.clone()), ..grant }
+        grant.lost(Some(signal.clone()))
     }
 
     /// Takes a claim away, as an operator does.
     pub(crate) fn take_away(&self, snapshot: &Snapshot, number: usize) -> Option<ClaimId> {
         let standing = snapshot.holders.get(number)?;
-        let claim = simulated::backend::Claim {
-            id: standing.id,
-            resource: snapshot.resource.clone(),
-            share: standing.share,
-            ttl: Duration::ZERO,
-            note: standing.note.clone(),
-        };
+        let claim = simulated::backend::Claim::new(
+            standing.id,
+            snapshot.resource.clone(),
+            standing.share,
+            Duration::ZERO,
+        )
+        .note(standing.note.clone());
         let _ = self.memory.release(&[&claim]).now_or_never();
         let signal = self.signals.lock().unwrap().remove(&standing.id);
         if let Some((trigger, _)) = signal {

@@ -274,8 +274,8 @@ impl World {
 impl Peer {
     fn open(number: usize, wire: Arc<Wire>, judge: Arc<Judge>, dice: &Dice) -> Peer {
         let tuning = match dice.below(3) {
-            0 => Tuning { local_handoff_limit: 1, ..Tuning::default() },
-            1 => Tuning { local_handoff_time: Duration::from_secs(1), ..Tuning::default() },
+            0 => Tuning::default().local_handoff_limit(1),
+            1 => Tuning::default().local_handoff_time(Duration::from_secs(1)),
             _ => Tuning::default(),
         };
         let clock = Arc::new(Watched { tokio: TokioClock::new(), judge: judge.clone() });

@@ -471,7 +471,7 @@ impl Call<'_> {
         })?;
         let proof = EtcdProof { key: entry.key.clone(), create_revision: entry.place };
         let fence = Some(Fence { epoch: 0, seq, sub: 0 });
-        Ok(Step::Granted(Grant { asked_at, fence, lost, proof: Proof::of(proof) }))
+        Ok(Step::Granted(Grant::new(asked_at).fence(fence).lost(lost).proof(Proof::of(proof))))
     }
 
     /// Gives the place up.

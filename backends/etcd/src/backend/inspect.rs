@@ -70,24 +70,17 @@ async fn snapshot(
             (Some(ttl), Some(left)) => Some(ttl.min(left)),
             (ttl, left) => ttl.or(left),
         };
-        ClaimInfo {
-            id: entry.id,
-            share: entry.share,
-            fence: (at < held).then(|| fence(entry)),
-            since_unix_ms: None,
-            remaining: Some(remaining.unwrap_or_default()),
-            note,
-        }
+        ClaimInfo::new(entry.id, entry.share)
+            .fence((at < held).then(|| fence(entry)))
+            .remaining(Some(remaining.unwrap_or_default()))
+            .note(note)
     };
     let mut all: Vec<ClaimInfo> = entries.iter().enumerate().map(info).collect();
     let waiting = all.split_off(held);
-    Snapshot {
-        resource: resource.clone(),
-        version,
-        fence: all.iter().filter_map(|holder| holder.fence).max(),
-        holders: all,
-        waiting,
-    }
+    Snapshot::new(resource.clone(), version)
+        .fence(all.iter().filter_map(|holder| holder.fence).max())
+        .holders(all)
+        .waiting(waiting)
 }
 
 fn fence(entry: &Entry) -> Fence {
@@ -154,7 +147,7 @@ pub(crate) async fn list(
         queue.sort_by_key(|entry| entry.place);
         let held = holders(&queue);
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        ResourceSummary { resource, holders: count(held), waiting: count(queue.len() - held) }
+        ResourceSummary::new(resource, count(held), count(queue.len() - held))
     };
     Ok(found.into_iter().take(limit).map(summary).collect())
 }

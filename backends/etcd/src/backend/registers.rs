@@ -31,7 +31,7 @@ use crate::state::lease::length_for;
 
 /// Returns what a cluster of this safety promises of its registers.
 pub(crate) fn promise(durability: Durability) -> RegisterPromise {
-    RegisterPromise { max_bytes: MAX_BYTES, waiting: WaitMode::Notifies, durability, forgets: true }
+    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, durability).forgets()
 }
 
 #[async_trait::async_trait]

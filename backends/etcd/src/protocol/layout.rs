@@ -444,13 +444,13 @@ mod tests {
     }
 
     fn claim(name: &str, share: Share) -> Claim {
-        Claim {
-            id: ClaimId::from_bytes([0xab; 16]),
-            resource: Resource::new(name).unwrap(),
+        Claim::new(
+            ClaimId::from_bytes([0xab; 16]),
+            Resource::new(name).unwrap(),
             share,
-            ttl: Duration::from_secs(30),
-            note: Note::new("host=a pid=1").unwrap(),
-        }
+            Duration::from_secs(30),
+        )
+        .note(Note::new("host=a pid=1").unwrap())
     }
 
     #[test]
@@ -552,9 +552,9 @@ mod tests {
             layout.read_queue(&ours.resource, &[own, theirs.clone(), nested.clone(), other.clone()]).unwrap();
         let places: Vec<i64> = queue.iter().map(|entry| entry.place).collect();
         assert_eq!(places, [1, 3, 9], "a longer name is another lock, anything else is ahead");
-        let broken = Claim { id: queue[1].id, ..ours.clone() };
+        let broken = ours.clone().id(queue[1].id);
         assert_eq!(layout.key(&broken, Slot::Own), theirs.key);
-        assert_ne!(layout.key(&Claim { id: queue[0].id, ..ours.clone() }, Slot::Own), other.key);
+        assert_ne!(layout.key(&ours.clone().id(queue[0].id), Slot::Own), other.key);
         assert_eq!(queue[2].id, ours.id);
         // Their value is what they wrote, ours has a ttl before the note.
         assert_eq!(layout.read_value(queue[1].id, b"5 apples").0, None);
@@ -588,7 +588,7 @@ mod tests {
         );
         for foreign in [&b"8dd5b27c-f9f8-11f0-b0a5-0242ac110002"[..], &[0xab; 16], &[0xff; 40], b""] {
             let theirs = read(kv(foreign.to_vec()));
-            let broken = Claim { id: theirs.id, ..ours.clone() };
+            let broken = ours.clone().id(theirs.id);
             assert_eq!(
                 layout.erase(&broken, Slot::Own).only_if,
                 [created_at(&key, 9)],

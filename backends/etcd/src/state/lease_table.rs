@@ -583,7 +583,7 @@ mod tests {
 
     fn claim(n: u8, ttl: Duration) -> Claim {
         let resource = Resource::new("job").unwrap();
-        Claim { id: id(n), resource, share: Share::MUTEX, ttl, note: Note::default() }
+        Claim::new(id(n), resource, Share::MUTEX, ttl)
     }
 
     const TEN: Duration = Duration::from_secs(10);

@@ -40,7 +40,7 @@ pub fn claim_of(name: &str, share: Share, ttl: Duration) -> Claim {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).unwrap();
     let resource = Resource::new(name).unwrap();
-    Claim { id: ClaimId::from_bytes(bytes), resource, share, ttl, note: Note::new("a test").unwrap() }
+    Claim::new(ClaimId::from_bytes(bytes), resource, share, ttl).note(Note::new("a test").unwrap())
 }
 
 pub fn mutex(name: &str) -> Claim {

@@ -12,13 +12,7 @@ use crate::protocol::reply::Reply;
 impl PlainBackend {
     /// Returns the lock as it is, held by any client.
     pub(crate) async fn look(&self, resource: &Resource) -> Result<Snapshot, Failure> {
-        let unlocked = Snapshot {
-            resource: resource.clone(),
-            version: SnapshotVersion::new("-"),
-            holders: Vec::new(),
-            waiting: Vec::new(),
-            fence: None,
-        };
+        let unlocked = Snapshot::new(resource.clone(), SnapshotVersion::new("-"));
         let (link, value, number, left) = match self.servers.look(&[resource]).await.pop() {
             Some(Ok((link, Reply::Item { value, number, left, .. }))) => (link, value, number, left),
             Some(Ok((_, Reply::Missing { .. }))) => return Ok(unlocked),
@@ -26,13 +20,8 @@ impl PlainBackend {
             Some(Err(failure)) => return Err(failure),
             None => return Err(Failure::unavailable("no server answered")),
         };
-        let info = |id, fence, note| ClaimInfo {
-            id,
-            share: Share::MUTEX,
-            fence,
-            since_unix_ms: None,
-            remaining: left.map(Duration::from_secs),
-            note,
+        let info = |id, fence, note| {
+            ClaimInfo::new(id, Share::MUTEX).fence(fence).remaining(left.map(Duration::from_secs)).note(note)
         };
         let holder = match Token::read(&value) {
             Token::Ours(owner) if owner.resource != *resource => {
@@ -46,6 +35,6 @@ impl PlainBackend {
         };
         let version =
             SnapshotVersion::new(format!("{}-{}", holder.id.tag(), holder.fence.unwrap_or_default()));
-        Ok(Snapshot { version, fence: holder.fence, holders: vec![holder], ..unlocked })
+        Ok(Snapshot::new(unlocked.resource, version).fence(holder.fence).holders(vec![holder]))
     }
 }

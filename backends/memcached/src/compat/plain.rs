@@ -304,7 +304,7 @@ impl Backend for PlainBackend {
                 Taken::Yes(fence) => {
                     self.pollers.forget(claim.id);
                     let (fence, proof) = (Some(fence), Proof::none());
-                    return Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof }));
+                    return Ok(Step::Granted(Grant::new(asked_at).fence(fence).proof(proof)));
                 }
                 Taken::Busy(_) if patience.is_ended() => {
                     self.pollers.forget(claim.id);
@@ -357,7 +357,7 @@ impl Backend for PlainBackend {
         };
         let mut found = Found::in_all(&self.servers, prefix, after, name_in).await?.resources;
         found.truncate(limit);
-        Ok(found.into_iter().map(|resource| ResourceSummary { resource, holders: 1, waiting: 0 }).collect())
+        Ok(found.into_iter().map(|resource| ResourceSummary::new(resource, 1, 0)).collect())
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {

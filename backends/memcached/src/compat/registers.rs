@@ -20,12 +20,8 @@ use crate::protocol::command::{Command, Key, Life};
 use crate::protocol::reply::Reply;
 
 /// The promises of a server that may forget everything.
-const PROMISE: RegisterPromise = RegisterPromise {
-    max_bytes: MAX_BYTES,
-    waiting: WaitMode::Polls,
-    durability: Durability::Evictable,
-    forgets: true,
-};
+const PROMISE: RegisterPromise =
+    RegisterPromise::new(MAX_BYTES, WaitMode::Polls, Durability::Evictable).forgets();
 
 #[async_trait]
 impl Registers for Items {

@@ -34,13 +34,8 @@ pub fn endless() -> Patience {
 pub fn claim(name: &str, share: Share) -> Claim {
     let mut id = [0; 16];
     getrandom::fill(&mut id).unwrap();
-    Claim {
-        id: ClaimId::from_bytes(id),
-        resource: Resource::new(name).unwrap(),
-        share,
-        ttl: Duration::from_secs(60),
-        note: Note::new("a test").unwrap(),
-    }
+    Claim::new(ClaimId::from_bytes(id), Resource::new(name).unwrap(), share, Duration::from_secs(60))
+        .note(Note::new("a test").unwrap())
 }
 
 pub fn mutex(name: &str) -> Claim {

@@ -107,7 +107,7 @@ impl Base {
         for row in &self.query(&query).await? {
             // What has no name of ours is not ours.
             let Ok(resource) = Resource::new(&read::<String>(row, 0)?) else { continue };
-            summaries.push(ResourceSummary { resource, holders: 1, waiting: 0 });
+            summaries.push(ResourceSummary::new(resource, 1, 0));
         }
         Ok(summaries)
     }
@@ -166,14 +166,10 @@ pub(crate) fn claim_info(row: &Row, resource: &Resource, has_fences: bool) -> Re
         Failure::new(FailureKind::Foreign, Effect::None, text)
     };
     let seq: u64 = read(row, 4)?;
-    Ok(ClaimInfo {
-        id: ClaimId::from_hex(&read::<String>(row, 2)?).ok_or_else(unreadable)?,
-        share: Share::MUTEX,
-        fence: has_fences.then_some(Fence::new(0, seq, 0)),
-        since_unix_ms: Some(read::<u64>(row, 5)? / 1_000),
-        remaining: None,
-        note: Note::clipped(&read::<String>(row, 3)?),
-    })
+    Ok(ClaimInfo::new(ClaimId::from_hex(&read::<String>(row, 2)?).ok_or_else(unreadable)?, Share::MUTEX)
+        .fence(has_fences.then_some(Fence::new(0, seq, 0)))
+        .since_unix_ms(Some(read::<u64>(row, 5)? / 1_000))
+        .note(Note::clipped(&read::<String>(row, 3)?)))
 }
 
 /// Reads of a connection that is to end, and the pause between two.

@@ -217,9 +217,7 @@ impl Attempt<'_> {
             answer => answer?,
         };
         match reply::contend_reply(answer)? {
-            ContendReply::Granted(fence) => {
-                Ok(Outcome::Granted(Grant { asked_at, fence: Some(fence), lost: None, proof: Proof::none() }))
-            }
+            ContendReply::Granted(fence) => Ok(Outcome::Granted(Grant::new(asked_at).fence(Some(fence)))),
             ContendReply::Busy { ahead, first_end, check_in, waiters_ahead } => {
                 Ok(Outcome::Busy(QueueState { ahead, first_end, check_in, waiters_ahead }))
             }

@@ -111,11 +111,9 @@ impl RedisBackend {
             for (position, counts) in group.iter().zip(numbers.chunks(2)) {
                 let [holders, waiting] = *counts else { continue };
                 let resource = resources[*position].clone();
-                summaries.extend((holders + waiting > 0).then_some(ResourceSummary {
-                    resource,
-                    holders,
-                    waiting,
-                }));
+                summaries.extend(
+                    (holders + waiting > 0).then_some(ResourceSummary::new(resource, holders, waiting)),
+                );
             }
         }
         summaries.sort_by(|one, other| one.resource.cmp(&other.resource));

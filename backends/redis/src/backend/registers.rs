@@ -25,12 +25,7 @@ use crate::wait::polling::TICK;
 
 /// Returns what a server of this profile promises of its registers.
 pub(crate) fn promise(profile: &Profile) -> RegisterPromise {
-    RegisterPromise {
-        max_bytes: MAX_BYTES,
-        waiting: profile.waiting,
-        durability: profile.durability,
-        forgets: true,
-    }
+    RegisterPromise::new(MAX_BYTES, profile.waiting, profile.durability).forgets()
 }
 
 impl RedisBackend {

@@ -41,30 +41,21 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
     holders.sort_by_key(|holder| (holder.fence, holder.id));
     // Of an id only its public name may be shown.
     let tags: Vec<String> = holders.iter().map(|holder| holder.id.tag()).collect();
-    Ok(Snapshot {
-        resource: resource.clone(),
-        version: SnapshotVersion::new(format!("{last}/{}", tags.join("/"))),
-        holders,
-        waiting: Vec::new(),
-        fence: fence(last),
-    })
+    let version = SnapshotVersion::new(format!("{last}/{}", tags.join("/")));
+    Ok(Snapshot::new(resource.clone(), version).holders(holders).fence(fence(last)))
 }
 
 fn claim_info(row: Value) -> Result<ClaimInfo, Failure> {
     let (id, kind, left, seq, note): (String, String, i64, i64, Vec<u8>) = reply::read(row)?;
-    Ok(ClaimInfo {
-        id: ClaimId::from_hex(&id).ok_or_else(reply::not_understood)?,
-        share: match kind.as_str() {
-            "r" => Share::READER,
-            "w" => Share::WRITER,
-            _ => Share::MUTEX,
-        },
-        fence: fence(seq),
-        since_unix_ms: None,
-        remaining: millis(left),
-        // A note is text of its writer; other clients may write text that is not UTF-8.
-        note: Note::clipped(&String::from_utf8_lossy(&note)),
-    })
+    let id = ClaimId::from_hex(&id).ok_or_else(reply::not_understood)?;
+    let share = match kind.as_str() {
+        "r" => Share::READER,
+        "w" => Share::WRITER,
+        _ => Share::MUTEX,
+    };
+    // A note is text of its writer; other clients may write text that is not UTF-8.
+    let note = Note::clipped(&String::from_utf8_lossy(&note));
+    Ok(ClaimInfo::new(id, share).fence(fence(seq)).remaining(millis(left)).note(note))
 }
 
 /// Converts a number to a fence; zero means none.

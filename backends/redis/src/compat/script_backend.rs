@@ -58,7 +58,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
         match answer.and_then(reading::contend_reply).map_err(|failure| self.explained(failure))? {
             ContendReply::Granted(fence) => {
                 self.native.pollers.forget(claim.id);
-                Ok(Ok(Grant { asked_at, fence, lost: None, proof: Proof::none() }))
+                Ok(Ok(Grant::new(asked_at).fence(fence)))
             }
             ContendReply::Busy { ahead, left } => Ok(Err(Ahead { ahead, left })),
         }
@@ -245,11 +245,11 @@ impl<T: ScriptDialect> Backend for ScriptBackend<T> {
             }
             for seen in join_all(chunk.iter().map(|name| self.snapshot(name))).await {
                 match seen {
-                    Ok(seen) if !seen.holders.is_empty() => summaries.push(ResourceSummary {
-                        holders: u32::try_from(seen.holders.len()).unwrap_or(u32::MAX),
-                        resource: seen.resource,
-                        waiting: 0,
-                    }),
+                    Ok(seen) if !seen.holders.is_empty() => summaries.push(ResourceSummary::new(
+                        seen.resource,
+                        u32::try_from(seen.holders.len()).unwrap_or(u32::MAX),
+                        0,
+                    )),
                     // Ended meanwhile, or not a lock.
                     Ok(_) => {}
                     Err(failure) if failure.kind == FailureKind::Foreign => {}

@@ -199,13 +199,12 @@ mod tests {
         async fn fence(&mut self, epoch: u64) -> Result<Fence, Failure> {
             self.source.1.store(epoch, Ordering::Relaxed);
             self.next_id += 1;
-            let claim = Claim {
-                id: ClaimId::from_bytes([self.next_id; 16]),
-                resource: Resource::new("job").unwrap(),
-                share: Share::MUTEX,
-                ttl: Duration::from_secs(60),
-                note: Note::default(),
-            };
+            let claim = Claim::new(
+                ClaimId::from_bytes([self.next_id; 16]),
+                Resource::new("job").unwrap(),
+                Share::MUTEX,
+                Duration::from_secs(60),
+            );
             let none = Patience::none(Arc::new(FrozenClock));
             // The end of a connection may be seen only when it is used.
             let first = match self.backend.contend(&claim, &none).await {

@@ -88,13 +88,10 @@ pub(crate) fn snapshot(resource: &Resource, answer: Value) -> Result<Snapshot, F
     let (now, epoch, seq): (u64, u64, u64) = (read(now)?, read(epoch)?, read(seq)?);
     let mut holders = claim_infos(holders, now)?;
     holders.sort_by_key(|claim_info| claim_info.fence);
-    Ok(Snapshot {
-        resource: resource.clone(),
-        version: SnapshotVersion::new(read::<String>(version)?),
-        holders,
-        waiting: claim_infos(waiting, now)?,
-        fence: (seq > 0).then(|| Fence::new(epoch, seq, 0)),
-    })
+    Ok(Snapshot::new(resource.clone(), SnapshotVersion::new(read::<String>(version)?))
+        .holders(holders)
+        .waiting(claim_infos(waiting, now)?)
+        .fence((seq > 0).then(|| Fence::new(epoch, seq, 0))))
 }
 
 /// Reads the answer of a script or a command as `T`.
@@ -122,14 +119,11 @@ fn claim_info(member: &str, end: u64, written: &str, now: u64) -> Result<ClaimIn
     let fence = parts.next().and_then(parse_fence).filter(|fence| fence.seq > 0);
     let since = parts.next().and_then(|since| since.parse().ok());
     let note = parts.nth(2).unwrap_or_default();
-    Ok(ClaimInfo {
-        id,
-        share,
-        fence,
-        since_unix_ms: since,
-        remaining: Some(Duration::from_millis(end.saturating_sub(now))),
-        note: Note::clipped(note),
-    })
+    Ok(ClaimInfo::new(id, share)
+        .fence(fence)
+        .since_unix_ms(since)
+        .remaining(Some(Duration::from_millis(end.saturating_sub(now))))
+        .note(Note::clipped(note)))
 }
 
 /// Reads `seq` or `epoch.seq`.
@@ -203,7 +197,7 @@ mod tests {
         let id = ClaimId::from_bytes([9; 16]);
         let share = Share::permits(2, 7).unwrap();
         let resource = Resource::new("r").unwrap();
-        let claim = Claim { id, resource, share, ttl: Duration::from_secs(1), note: Note::default() };
+        let claim = Claim::new(id, resource, share, Duration::from_secs(1));
         assert_eq!(parse_member(&member(&claim)), Some((id, share)));
         let claim_info = claim_info(&member(&claim), 1500, "12:900:2:7:host: a:b", 1000).unwrap();
         assert_eq!(claim_info.fence, Some(Fence::new(0, 12, 0)));

@@ -61,7 +61,7 @@ pub fn resource(name: &str) -> Resource {
 }
 
 pub fn claim_of(name: &str, share: Share, ttl: Duration) -> Claim {
-    Claim { id: random_id(), resource: resource(name), share, ttl, note: Note::new("a test").unwrap() }
+    Claim::new(random_id(), resource(name), share, ttl).note(Note::new("a test").unwrap())
 }
 
 pub fn mutex(name: &str) -> Claim {

@@ -199,7 +199,7 @@ impl Ensemble {
         let fence = Fence::new(0, own.czxid.cast_unsigned(), 0);
         let proof = Proof::of(ZooKeeperProof { path, czxid: own.czxid });
         self.claims.set(claim, session.id, Stage::Holding(own));
-        Grant { asked_at, fence: Some(fence), lost: Some(session.lost()), proof }
+        Grant::new(asked_at).fence(Some(fence)).lost(Some(session.lost())).proof(proof)
     }
 
     /// Joins the queue, and reads it. A session's requests are answered in order, so all are sent together.

@@ -57,7 +57,10 @@ impl Ensemble {
             {
                 let fence = holders.iter().filter_map(|info| info.fence).max();
                 let version = view.version();
-                return Ok(Snapshot { resource: resource.clone(), version, holders, waiting, fence });
+                return Ok(Snapshot::new(resource.clone(), version)
+                    .holders(holders)
+                    .waiting(waiting)
+                    .fence(fence));
             }
         }
         Err(Failure::unavailable("the line changes faster than it can be read; look again"))
@@ -166,7 +169,7 @@ impl Ensemble {
         let locks = seen.split_off(view.queue.entries().len());
         let mut found = ClaimInfos::default();
         for (index, seen) in seen.into_iter().enumerate() {
-            let info = ClaimInfo { note: layout::read_note(&seen.data), ..info_of(&seen) };
+            let info = info_of(&seen).note(layout::read_note(&seen.data));
             if index < view.queue.holders() {
                 found.holders.push(with_fence(info, &seen.stat));
             } else {
@@ -236,10 +239,10 @@ impl Ensemble {
             Dialect::Curator => layout::read_permit(&seen.data),
             _ => (None, layout::read_note(&seen.data)),
         };
-        let info = |seen: &ReadNode, (share, note): (Option<Share>, Note)| ClaimInfo {
-            share: share.unwrap_or(default_share),
-            note,
-            ..info_of(seen)
+        let info = |seen: &ReadNode, (share, note): (Option<Share>, Note)| {
+            let mut info = info_of(seen).note(note);
+            info.share = share.unwrap_or(default_share);
+            info
         };
         let newest = leases.len().checked_sub(1);
         for (index, lease) in leases.iter().enumerate() {
@@ -264,18 +267,11 @@ fn is_in_hand(lease: &ReadNode, first: &ReadNode) -> bool {
 }
 
 fn info_of(seen: &ReadNode) -> ClaimInfo {
-    ClaimInfo {
-        id: seen.id,
-        share: seen.share,
-        fence: None,
-        since_unix_ms: u64::try_from(seen.stat.ctime).ok(),
-        remaining: None,
-        note: Note::default(),
-    }
+    ClaimInfo::new(seen.id, seen.share).since_unix_ms(u64::try_from(seen.stat.ctime).ok())
 }
 
 fn with_fence(info: ClaimInfo, stat: &Stat) -> ClaimInfo {
-    ClaimInfo { fence: Some(Fence::new(0, stat.czxid.cast_unsigned(), 0)), ..info }
+    info.fence(Some(Fence::new(0, stat.czxid.cast_unsigned(), 0)))
 }
 
 /// One permit of an unknown number.

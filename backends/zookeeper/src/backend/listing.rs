@@ -147,11 +147,7 @@ impl Ensemble {
             (holders, waiting) = (claim_infos.holders.len(), claim_infos.waiting.len());
         }
         let count = |claims: usize| u32::try_from(claims).unwrap_or(u32::MAX);
-        Ok(Some(ResourceSummary {
-            resource: resource.clone(),
-            holders: count(holders),
-            waiting: count(waiting),
-        }))
+        Ok(Some(ResourceSummary::new(resource.clone(), count(holders), count(waiting))))
     }
 }
 

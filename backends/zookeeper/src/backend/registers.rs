@@ -20,13 +20,9 @@ use crate::net::watching::Watching;
 use crate::protocol::layout;
 
 /// The promise of every ensemble.
-pub(crate) const PROMISE: RegisterPromise = RegisterPromise {
-    max_bytes: MAX_BYTES,
-    waiting: WaitMode::Notifies,
-    durability: Durability::Strict,
-    // Nodes that end by themselves are an extension that servers do not have unless it is enabled.
-    forgets: false,
-};
+// Nodes that end by themselves are an extension that servers do not have unless it is enabled.
+pub(crate) const PROMISE: RegisterPromise =
+    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, Durability::Strict);
 
 #[async_trait]
 impl Registers for ZooKeeperBackend {

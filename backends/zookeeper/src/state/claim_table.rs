@@ -167,13 +167,12 @@ mod tests {
     use super::*;
 
     fn claim(n: u8) -> Claim {
-        Claim {
-            id: ClaimId::from_bytes([n; 16]),
-            resource: Resource::new("job").unwrap(),
-            share: Share::MUTEX,
-            ttl: std::time::Duration::from_secs(9),
-            note: Note::default(),
-        }
+        Claim::new(
+            ClaimId::from_bytes([n; 16]),
+            Resource::new("job").unwrap(),
+            Share::MUTEX,
+            std::time::Duration::from_secs(9),
+        )
     }
 
     fn own() -> OwnNode {

@@ -51,13 +51,8 @@ pub fn endless() -> Patience {
 pub fn claim(name: &str, share: Share) -> Claim {
     let mut id = [0; 16];
     getrandom::fill(&mut id).unwrap();
-    Claim {
-        id: ClaimId::from_bytes(id),
-        resource: Resource::new(name).unwrap(),
-        share,
-        ttl: Duration::from_secs(1),
-        note: Note::new("a test").unwrap(),
-    }
+    Claim::new(ClaimId::from_bytes(id), Resource::new(name).unwrap(), share, Duration::from_secs(1))
+        .note(Note::new("a test").unwrap())
 }
 
 /// Looks once, and must be granted.

@@ -106,7 +106,7 @@ async fn a_peers_lock_can_be_broken(library: &'static Library) {
     let mine = claim("chair", Share::MUTEX);
     assert!(matches!(release(&fixture.ours, &mine).await, Release::Gone));
     let seen = fixture.ours.inspect(&mine.resource, None, &no_patience()).await.unwrap();
-    let broken = Claim { id: seen.holders[0].id, ..mine.clone() };
+    let broken = mine.clone().id(seen.holders[0].id);
     assert!(seen.holders[0].fence.is_some() && broken.id != ClaimId::from_bytes([0; 16]));
     assert!(matches!(release(&fixture.ours, &broken).await, Release::Freed));
     hold(&fixture.ours, &mine).await;

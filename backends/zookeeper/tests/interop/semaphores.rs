@@ -164,7 +164,7 @@ async fn a_peers_lease_can_be_broken(fixture: &Fixture, peer: &Shared) {
     let told = fixture.library.dialect == KAZOO.dialect;
     assert_eq!(holders[1].share, if told { one_of(2) } else { one_of(u32::MAX - 1) });
     // As the command does, without the share.
-    let broken = Claim { id: holders[1].id, share: Share::MUTEX, ..mine.clone() };
+    let broken = mine.clone().id(holders[1].id).share(Share::MUTEX);
     assert!(broken.id != ClaimId::from_bytes([0; 16]) && broken.id != mine.id);
     assert!(matches!(release(&fixture.ours, &broken).await, Release::Freed));
     hold(&fixture.ours, &next).await;

@@ -87,7 +87,7 @@ impl<S: Session> ClaimTable<S> {
         let entries = self.entries();
         let held = entries.held.get(&claim.id).filter(|held| held.resource == claim.resource)?;
         let lost = Some(held.signal.clone());
-        Some(Grant { asked_at, fence: held.fence, lost, proof: Proof::none() })
+        Some(Grant::new(asked_at).fence(held.fence).lost(lost))
     }
 
     /// Reserves a lock against the claims of this client, before the server is asked.
@@ -143,7 +143,7 @@ impl<S: Session> ClaimTable<S> {
         let (lost, signal) = LossTrigger::new();
         let (open, resource) = (open.clone(), claim.resource.clone());
         entries.held.insert(claim.id, HeldLock { open, resource, fence, lost, signal: signal.clone() });
-        Entered::Held(Grant { asked_at, fence, lost: Some(signal), proof: Proof::none() })
+        Entered::Held(Grant::new(asked_at).fence(fence).lost(Some(signal)))
     }
 
     /// Removes a claim, to be released. Its key stays taken until [`ClaimTable::give_up`].

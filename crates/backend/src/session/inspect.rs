@@ -18,6 +18,6 @@ impl<C: Sessions> SessionBackend<C> {
         let version = SnapshotVersion::new(format!("{:016x}", state.finish()));
         // Only the server knows which sessions wait, and it does not say for which claim.
         let (fence, waiting) = (holders.iter().filter_map(|holder| holder.fence).max(), Vec::new());
-        Ok(Snapshot { resource: resource.clone(), version, holders, waiting, fence })
+        Ok(Snapshot::new(resource.clone(), version).holders(holders).waiting(waiting).fence(fence))
     }
 }

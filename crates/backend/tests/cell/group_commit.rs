@@ -155,10 +155,7 @@ async fn refused_change_fails_no_other_change_of_its_commit() {
     let first = start(&client, 0);
     tokio::task::yield_now().await;
     let refused = {
-        let claim = Claim {
-            note: Note::new(crate::store::UNWRITABLE).unwrap(),
-            ..claim(&name(1), crate::store::LONG)
-        };
+        let claim = claim(&name(1), crate::store::LONG).note(Note::new(crate::store::UNWRITABLE).unwrap());
         let client = client.clone();
         tokio::spawn(async move { client.contend(&claim, &Patience::none(clock())).await })
     };

@@ -21,7 +21,7 @@ fn claim_of(name: &str, share: Share) -> Claim {
     let mut id = [0; 16];
     getrandom::fill(&mut id).unwrap();
     let (id, resource) = (ClaimId::from_bytes(id), Resource::new(name).unwrap());
-    Claim { id, resource, share, ttl: Duration::from_secs(60), note: Note::default() }
+    Claim::new(id, resource, share, Duration::from_secs(60))
 }
 
 fn claim(name: &str) -> Claim {

@@ -206,28 +206,16 @@ mod tests {
 
     #[test]
     fn the_shapes_are_an_interface() {
-        let holder = ClaimInfo {
-            id: ClaimId::from_bytes([7; 16]),
-            share: Share::permits(2, 3).unwrap(),
-            fence: Some(Fence::new(0, 42, 0)),
-            since_unix_ms: Some(1_000),
-            remaining: Some(Duration::from_millis(27_500)),
-            note: Note::new("a \"note\"\u{1b}").unwrap(),
-        };
-        let waiter = ClaimInfo {
-            share: Share::READER,
-            fence: None,
-            since_unix_ms: None,
-            remaining: None,
-            ..holder.clone()
-        };
-        let snapshot = Snapshot {
-            resource: Resource::new("n").unwrap(),
-            version: SnapshotVersion::new("1"),
-            holders: vec![holder.clone()],
-            waiting: vec![waiter],
-            fence: Some(Fence::new(0, 42, 0)),
-        };
+        let holder = ClaimInfo::new(ClaimId::from_bytes([7; 16]), Share::permits(2, 3).unwrap())
+            .fence(Some(Fence::new(0, 42, 0)))
+            .since_unix_ms(Some(1_000))
+            .remaining(Some(Duration::from_millis(27_500)))
+            .note(Note::new("a \"note\"\u{1b}").unwrap());
+        let waiter = holder.clone().share(Share::READER).fence(None).since_unix_ms(None).remaining(None);
+        let snapshot = Snapshot::new(Resource::new("n").unwrap(), SnapshotVersion::new("1"))
+            .holders(vec![holder.clone()])
+            .waiting(vec![waiter])
+            .fence(Some(Fence::new(0, 42, 0)));
         let tag = holder.id.tag();
         let held = format!(
             r#"{{"tag":"{tag}","share":"2/3","weight":2,"capacity":3,"fence":"00000000000000000042","since":"1970-01-01T00:00:01Z","since_unix_ms":1000,"remaining_ms":27500,"note":"a \"note\"\u001b"}}"#
@@ -240,7 +228,7 @@ mod tests {
         let also_released = [snapshot.resource.clone()];
         line(&mut out, &BrokenShape::of(&snapshot.resource, &snapshot.holders, &also_released)).unwrap();
         line(&mut out, &RevokedShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
-        let summary = ResourceSummary { resource: snapshot.resource.clone(), holders: 1, waiting: 2 };
+        let summary = ResourceSummary::new(snapshot.resource.clone(), 1, 2);
         line(&mut out, &SummaryShape::of(&summary)).unwrap();
         let blocked = DeadlockedWait {
             id: holder.id,

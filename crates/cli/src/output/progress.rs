@@ -134,25 +134,14 @@ mod tests {
     use leasehold::{ClaimInfo, Share, SnapshotVersion};
 
     fn info(note: &str) -> ClaimInfo {
-        ClaimInfo {
-            id: ClaimId::from_bytes([1; 16]),
-            share: Share::MUTEX,
-            fence: None,
-            since_unix_ms: None,
-            remaining: None,
-            note: Note::new(note).unwrap(),
-        }
+        ClaimInfo::new(ClaimId::from_bytes([1; 16]), Share::MUTEX).note(Note::new(note).unwrap())
     }
 
     fn shown(holders: &[&str], waiting: &[&str]) -> String {
         let name = Resource::new("job").unwrap();
-        let snapshot = Snapshot {
-            resource: name.clone(),
-            version: SnapshotVersion::new(""),
-            holders: holders.iter().map(|note| info(note)).collect(),
-            waiting: waiting.iter().map(|note| info(note)).collect(),
-            fence: None,
-        };
+        let snapshot = Snapshot::new(name.clone(), SnapshotVersion::new(""))
+            .holders(holders.iter().map(|note| info(note)).collect())
+            .waiting(waiting.iter().map(|note| info(note)).collect());
         line(&name, &Note::new("me").unwrap(), Some(&snapshot))
     }
 

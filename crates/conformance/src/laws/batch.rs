@@ -118,7 +118,7 @@ pub(crate) async fn claims_of_one_resource_share_a_batch(trial: &Trial) -> Check
             let grant = trial.client(0).hold(&claim).await?;
             held.push((claim, grant.proof));
         }
-        let unknown = Claim { id: random::id()?, ..held[0].0.clone() };
+        let unknown = held[0].0.clone().id(random::id()?);
         let none = Proof::none();
         let mut renews: Vec<Renew<'_>> = held.iter().map(|(claim, proof)| Renew { claim, proof }).collect();
         renews.insert(1, Renew { claim: &unknown, proof: &none });

@@ -76,7 +76,7 @@ async fn rounds_elsewhere(
     let mut taker = Taker::start(&command).await?;
     let mut random = Random::new()?;
     while clock.now() < end {
-        let claim = Claim { id: random::id()?, ..mutex.clone() };
+        let claim = mutex.clone().id(random::id()?);
         let floor = referee.floor();
         let Some(fence) = taker.take(&claim, clock.now().until(end)).await? else { continue };
         referee.enter(claim.share, fence, floor)?;
@@ -91,7 +91,7 @@ async fn rounds_elsewhere(
 async fn rounds_here(client: TestClient, mutex: Claim, referee: Arc<Referee>, end: Moment) -> Checked {
     let mut random = Random::new()?;
     while client.clock.now() < end {
-        let claim = Claim { id: random::id()?, ..mutex.clone() };
+        let claim = mutex.clone().id(random::id()?);
         let floor = referee.floor();
         let patience = patience_for(&client.clock, client.clock.now().until(end));
         let Some(taken) = client.take(&claim, &patience).await? else { continue };

@@ -86,7 +86,7 @@ pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked
     let client = trial.client(0);
     let long = trial.claim_for(&resource, Share::MUTEX, trial.ttl() * 4)?;
     let grant = client.hold(&long).await?;
-    let short = Claim { ttl: trial.ttl(), ..long.clone() };
+    let short = long.clone().ttl(trial.ttl());
     let answer = client.renew(&short, &grant.proof).await?;
     ensure!(matches!(answer, Renewal::Renewed), "the renewal of a held claim answered {answer:?}");
     let remaining = client.look(&resource).await?.holders.first().and_then(|holder| holder.remaining);

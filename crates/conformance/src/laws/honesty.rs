@@ -116,7 +116,7 @@ pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checke
         return Err(Stop::OptedOut("it takes any ttl".to_owned()));
     };
     let resource = trial.resource("ttl")?;
-    let claim = Claim { ttl, ..trial.claim(&resource, Share::MUTEX)? };
+    let claim = trial.claim(&resource, Share::MUTEX)?.ttl(ttl);
     let patience = Patience::none(trial.clock.clone());
     let answer = within(AT_ONCE, "contend", trial.client(0).backend.contend(&claim, &patience)).await?;
     match answer {

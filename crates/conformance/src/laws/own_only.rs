@@ -13,7 +13,7 @@ pub(crate) async fn unknown_id_ends_and_renews_nothing(trial: &Trial) -> Checked
         let claim = trial.claim(&resource, share)?;
         let grant = trial.client(0).hold(&claim).await?;
         for client in trial.clients() {
-            let unknown = Claim { id: random::id()?, ..claim.clone() };
+            let unknown = claim.clone().id(random::id()?);
             client.gone(&unknown, "a stranger's claim").await?;
             client.lost(&unknown, &Proof::none(), "a stranger's claim").await?;
         }
@@ -27,7 +27,7 @@ pub(crate) async fn a_claim_is_nothing_on_another_resource(trial: &Trial) -> Che
     let (here, there) = (trial.resource("here")?, trial.resource("there")?);
     let (mine, yours) = (trial.claim(&here, Share::MUTEX)?, trial.claim(&there, Share::MUTEX)?);
     let (my_grant, your_grant) = (trial.client(0).hold(&mine).await?, trial.client(0).hold(&yours).await?);
-    let astray = Claim { resource: there.clone(), ..mine.clone() };
+    let astray = mine.clone().resource(there.clone());
     trial.client(0).lost(&astray, &Proof::none(), "a claim of another resource").await?;
     trial.client(0).gone(&astray, "a claim of another resource").await?;
     untouched(trial, &mine, &my_grant).await?;
@@ -121,7 +121,7 @@ async fn untouched(trial: &Trial, claim: &Claim, grant: &Grant) -> Checked {
         again.fence
     );
     if trial.interact(claim.share, Share::MUTEX) {
-        let other = Claim { id: random::id()?, share: Share::MUTEX, ..claim.clone() };
+        let other = claim.clone().id(random::id()?).share(Share::MUTEX);
         trial.client(2).refused(&other).await?;
     }
     Ok(())

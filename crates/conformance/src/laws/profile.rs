@@ -76,7 +76,7 @@ pub(crate) async fn note_is_shown_up_to_its_promised_length(trial: &Trial) -> Ch
         for bytes in [promised, Note::MAX_BYTES] {
             let odd = "x".repeat(bytes % letter.len());
             let note = Note::new(&format!("{odd}{}", letter.repeat(bytes / letter.len())))?;
-            let claim = Claim { note, ..trial.claim(&resource, Share::MUTEX)? };
+            let claim = trial.claim(&resource, Share::MUTEX)?.note(note);
             trial.client(0).hold(&claim).await?;
             let seen = trial.client(1).look(&resource).await?;
             let shown = seen.holders.iter().find(|info| info.id == claim.id);
@@ -180,7 +180,7 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
     );
     loop {
         let asked_at = trial.clock.now();
-        let other = Claim { id: crate::random::id()?, ..claim.clone() };
+        let other = claim.clone().id(crate::random::id()?);
         let granted = trial.client(1).try_take(&other).await?.is_some();
         let now = trial.clock.now();
         if granted {

@@ -119,7 +119,7 @@ async fn cancel_waits(trial: &Trial, resource: &leasehold_core::Resource, waits:
         tasks.push(tokio::spawn(async move {
             let mut random = Random::new()?;
             for _ in 0..waits / TOGETHER {
-                let claim = leasehold_core::Claim { id: crate::random::id()?, ..template.clone() };
+                let claim = template.clone().id(crate::random::id()?);
                 let patience = patience_for(&client.clock, Duration::from_micros(random.below(20_000)));
                 let taken = client.take(&claim, &patience).await?;
                 ensure!(taken.is_none(), "granted although it is held: {taken:?}");

@@ -139,7 +139,7 @@ async fn wave(trial: &Trial, resource: &Resource, shares: &[Share], referee: &Ar
         tasks.push(tokio::spawn(async move {
             let mut random = Random::new()?;
             while !patience.is_ended() {
-                let claim = leasehold_core::Claim { id: crate::random::id()?, ..template.clone() };
+                let claim = template.clone().id(crate::random::id()?);
                 round(&client, &claim, &patience, &referee, &mut random).await?;
             }
             Ok::<(), Stop>(())

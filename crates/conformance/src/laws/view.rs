@@ -24,12 +24,12 @@ pub(crate) async fn holders_and_queue_are_shown_as_they_are(trial: &Trial) -> Ch
     };
     for n in 0..holders {
         let note = Note::new(&format!("holder {n} — на хосте «α»"))?;
-        let claim = Claim { note, ..trial.claim(&resource, share)? };
+        let claim = trial.claim(&resource, share)?.note(note);
         let grant = trial.client(n).hold(&claim).await?;
         held.push((claim, grant.fence));
     }
     let note = Note::new(&"é".repeat(512))?;
-    let waiting = trial.client(2).wait(Claim { note, ..trial.claim(&resource, waits)? });
+    let waiting = trial.client(2).wait(trial.claim(&resource, waits)?.note(note));
     trial.client(2).wait_until_queued(&resource, 1).await?;
     let seen = trial.client(3).look(&resource).await?;
     ensure!(seen.holders.len() == held.len(), "{} hold, shown are {:?}", held.len(), seen.holders);
@@ -46,11 +46,7 @@ pub(crate) async fn holders_and_queue_are_shown_as_they_are(trial: &Trial) -> Ch
         ensure!(shown.fence.is_none(), "one that waits is shown with {:?}", shown.fence);
     }
     let listed = trial.client(3).backend.list(resource.as_str(), None, 10).await?;
-    let right = ResourceSummary {
-        resource: resource.clone(),
-        holders: held.len() as u32,
-        waiting: seen.waiting.len() as u32,
-    };
+    let right = ResourceSummary::new(resource.clone(), held.len() as u32, seen.waiting.len() as u32);
     ensure!(listed == [right.clone()], "listed {listed:?}, not {right:?}");
     waiting.give_up(AT_ONCE, "a wait that was looked at").await?;
     for (n, (claim, _)) in held.iter().enumerate() {
@@ -226,7 +222,7 @@ pub(crate) async fn names_never_collide(trial: &Trial) -> Checked {
     let mut held = Vec::new();
     for (n, name) in names(trial.prefix()).into_iter().enumerate() {
         let note = Note::new(&format!("note {n}"))?;
-        let claim = Claim { note, ..trial.claim(&Resource::new(&name)?, Share::MUTEX)? };
+        let claim = trial.claim(&Resource::new(&name)?, Share::MUTEX)?.note(note);
         trial.client(n).hold(&claim).await?;
         held.push(claim);
     }

@@ -71,7 +71,7 @@ fn claim<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Claim, String
     let share = fields.next().and_then(|share| share.split_once('/')).ok_or("a share is weight/capacity")?;
     let share = Share::permits(number(share.0)?, number(share.1)?).map_err(|error| error.to_string())?;
     let ttl = millis(fields)?;
-    Ok(Claim { id, resource, share, ttl, note: Note::clipped("a taker in a process of its own") })
+    Ok(Claim::new(id, resource, share, ttl).note(Note::clipped("a taker in a process of its own")))
 }
 
 fn resource<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Result<Resource, String> {
@@ -95,13 +95,12 @@ mod tests {
 
     #[test]
     fn orders_read_back() {
-        let claim = Claim {
-            id: ClaimId::from_bytes([7; 16]),
-            resource: Resource::new("a b/ü%\u{1f512}").unwrap(),
-            share: Share::permits(2, 3).unwrap(),
-            ttl: Duration::from_millis(1500),
-            note: Note::default(),
-        };
+        let claim = Claim::new(
+            ClaimId::from_bytes([7; 16]),
+            Resource::new("a b/ü%\u{1f512}").unwrap(),
+            Share::permits(2, 3).unwrap(),
+            Duration::from_millis(1500),
+        );
         let orders = [
             Order::Contend(claim.clone(), Duration::from_millis(20)),
             Order::Enqueue(claim.clone()),

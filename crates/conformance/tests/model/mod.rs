@@ -511,7 +511,7 @@ impl Backend for Model {
                     let fenced =
                         self.profile.fencing > FenceGrade::None && !store.is(Defect::ForgetsTheFence);
                     let (fence, proof) = (fenced.then_some(fence), Proof::none());
-                    return Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof }));
+                    return Ok(Step::Granted(Grant::new(asked_at).fence(fence).proof(proof)));
                 }
                 Verdict::Busy { ahead, earliest } => (ahead, earliest),
                 Verdict::Full => return Err(Failure::unavailable("the line is full")),
@@ -627,7 +627,7 @@ impl Backend for Model {
             }
             let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count() as u32;
             let waiting = ledger.entries().len() as u32 - holders;
-            found.push(ResourceSummary { resource: resource.clone(), holders, waiting });
+            found.push(ResourceSummary::new(resource.clone(), holders, waiting));
         }
         Ok(found)
     }
@@ -636,25 +636,20 @@ impl Backend for Model {
 impl Model {
     fn snapshot(&self, resource: &Resource, seen: Seen) -> Snapshot {
         let fenced = self.profile.fencing > FenceGrade::None;
-        let standing = |entry: &Entry| ClaimInfo {
-            id: entry.id,
-            share: entry.share,
-            fence: entry.granted.filter(|_| fenced),
-            since_unix_ms: None,
-            remaining: (entry.until != Moment::NEVER).then(|| seen.now.until(entry.until)),
-            note: entry.note.clone(),
+        let standing = |entry: &Entry| {
+            ClaimInfo::new(entry.id, entry.share)
+                .fence(entry.granted.filter(|_| fenced))
+                .remaining((entry.until != Moment::NEVER).then(|| seen.now.until(entry.until)))
+                .note(entry.note.clone())
         };
         let mut holders: Vec<&Entry> = seen.entries.iter().filter(|entry| entry.granted.is_some()).collect();
         holders.sort_by_key(|entry| entry.granted);
         let ids: Vec<String> =
             seen.entries.iter().map(|entry| format!("{:?}{:?}", entry.id, entry.granted)).collect();
-        Snapshot {
-            resource: resource.clone(),
-            version: SnapshotVersion::new(format!("{:?} {ids:?}", seen.fence)),
-            holders: holders.into_iter().map(standing).collect(),
-            waiting: seen.entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect(),
-            fence: seen.fence.filter(|_| fenced),
-        }
+        Snapshot::new(resource.clone(), SnapshotVersion::new(format!("{:?} {ids:?}", seen.fence)))
+            .holders(holders.into_iter().map(standing).collect())
+            .waiting(seen.entries.iter().filter(|entry| entry.granted.is_none()).map(standing).collect())
+            .fence(seen.fence.filter(|_| fenced))
     }
 }
 

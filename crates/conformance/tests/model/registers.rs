@@ -35,12 +35,9 @@ struct Slot {
 impl Store {
     pub fn promise(&self, opened: usize) -> RegisterPromise {
         let differs = self.is(Defect::RegistersDiffer);
-        RegisterPromise {
-            max_bytes: MAX_BYTES + if differs { opened } else { 0 },
-            waiting: self.profile.waiting,
-            durability: Durability::Strict,
-            forgets: !self.is_session(),
-        }
+        let max_bytes = MAX_BYTES + if differs { opened } else { 0 };
+        let promise = RegisterPromise::new(max_bytes, self.profile.waiting, Durability::Strict);
+        if self.is_session() { promise } else { promise.forgets() }
     }
 
     fn found(&self, at: &Resource) -> Registered {

@@ -143,7 +143,7 @@ impl Backend for Remote {
         };
         let fence: Fence = fence.parse().map_err(|_| Failure::unavailable("a bad fence"))?;
         let fence = Some(fence).filter(|_| self.profile.fencing > FenceGrade::None);
-        Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof: Proof::none() }))
+        Ok(Step::Granted(Grant::new(asked_at).fence(fence)))
     }
 
     async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
@@ -176,17 +176,11 @@ impl Backend for Remote {
         let (holders, waiting) = answer.split_once(' ').unwrap_or_default();
         let many = |count: &str| {
             let (id, share, note) = (claim.id, claim.share, Note::default());
-            let one = ClaimInfo { id, share, fence: None, since_unix_ms: None, remaining: None, note };
+            let one = ClaimInfo::new(id, share).note(note);
             vec![one; count.parse().unwrap_or_default()]
         };
         let (holders, waiting) = (many(holders), many(waiting));
-        Ok(Snapshot {
-            resource: resource.clone(),
-            version: SnapshotVersion::new(answer),
-            holders,
-            waiting,
-            fence: None,
-        })
+        Ok(Snapshot::new(resource.clone(), SnapshotVersion::new(answer)).holders(holders).waiting(waiting))
     }
 
     async fn list(&self, _: &str, _: Option<&Resource>, _: usize) -> Result<Vec<ResourceSummary>, Failure> {
@@ -196,7 +190,7 @@ impl Backend for Remote {
 
 fn claim_of(resource: Resource) -> Claim {
     let (id, ttl) = (ClaimId::from_bytes([0; 16]), Duration::from_secs(1));
-    Claim { id, resource, share: Share::MUTEX, ttl, note: Note::default() }
+    Claim::new(id, resource, Share::MUTEX, ttl)
 }
 
 fn write(claim: &Claim) -> String {
@@ -207,11 +201,10 @@ fn write(claim: &Claim) -> String {
 
 fn read(fields: &[&str]) -> Claim {
     let (weight, capacity) = fields[3].split_once('/').unwrap();
-    Claim {
-        id: ClaimId::from_hex(fields[1]).unwrap(),
-        resource: Resource::from_escaped(fields[2]).unwrap(),
-        share: Share::permits(weight.parse().unwrap(), capacity.parse().unwrap()).unwrap(),
-        ttl: Duration::from_millis(fields[4].parse().unwrap()),
-        note: Note::default(),
-    }
+    Claim::new(
+        ClaimId::from_hex(fields[1]).unwrap(),
+        Resource::from_escaped(fields[2]).unwrap(),
+        Share::permits(weight.parse().unwrap(), capacity.parse().unwrap()).unwrap(),
+        Duration::from_millis(fields[4].parse().unwrap()),
+    )
 }

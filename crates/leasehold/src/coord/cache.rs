@@ -133,12 +133,7 @@ pub(super) struct CacheRegisters {
 impl CacheRegisters {
     pub(super) fn over(cache: Arc<dyn Cache>) -> CacheRegisters {
         let max_bytes = cache.max_bytes();
-        let promise = RegisterPromise {
-            max_bytes,
-            waiting: WaitMode::Polls,
-            durability: Durability::Evictable,
-            forgets: true,
-        };
+        let promise = RegisterPromise::new(max_bytes, WaitMode::Polls, Durability::Evictable).forgets();
         CacheRegisters { cache, promise }
     }
 }

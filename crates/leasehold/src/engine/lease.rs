@@ -439,19 +439,13 @@ mod tests {
     };
 
     fn held(clock: &Arc<ManualClock>) -> Lease {
-        let claim = Claim {
-            id: ClaimId::from_bytes([1; 16]),
-            resource: Resource::new("r").unwrap(),
-            share: Share::MUTEX,
-            ttl: Duration::from_secs(10),
-            note: Note::default(),
-        };
-        let grant = Grant {
-            asked_at: clock.now(),
-            fence: Some(Fence::new(0, 7, 0)),
-            lost: None,
-            proof: Proof::none(),
-        };
+        let claim = Claim::new(
+            ClaimId::from_bytes([1; 16]),
+            Resource::new("r").unwrap(),
+            Share::MUTEX,
+            Duration::from_secs(10),
+        );
+        let grant = Grant::new(clock.now()).fence(Some(Fence::new(0, 7, 0)));
         Lease::new(claim, &grant, TERM, clock.clone(), EventSink::default())
     }
 
@@ -462,7 +456,7 @@ mod tests {
         let profile = leasehold_core::Backend::profile(&crate::local::MemoryBackend::new())
             .clone()
             .liveness(leasehold_core::Liveness::Heartbeat { valid: Duration::from_secs(3) });
-        let grant = Grant { asked_at: clock.now(), fence: None, lost: None, proof: Proof::none() };
+        let grant = Grant::new(clock.now());
         let term = Term::of(&profile, long.claim.ttl, 0.01);
         let held = Lease::new(long.claim.clone(), &grant, term, clock.clone(), EventSink::default());
         assert_eq!((held.pace(), long.pace()), (Duration::from_secs(3), Duration::from_secs(10)));
@@ -534,7 +528,7 @@ mod tests {
             relied_on: Duration::from_millis(50),
             lock_delay: Duration::ZERO,
         };
-        let grant = Grant { asked_at: clock.now(), fence: None, lost: None, proof: Proof::none() };
+        let grant = Grant::new(clock.now());
         let claim = held(&Arc::new(ManualClock::new())).claim;
         let held = Arc::new(Lease::new(claim, &grant, term, clock.clone(), EventSink::default()));
         let (mut changes, mut others) = (held.watch(), held.watch());
@@ -577,12 +571,7 @@ mod tests {
     fn handoff_needs_a_rising_fence_and_no_taken_proof() {
         let clock = Arc::new(ManualClock::new());
         let first = held(&clock);
-        let grant = Grant {
-            asked_at: clock.now(),
-            fence: Some(Fence::new(0, 7, u32::MAX - 2)),
-            lost: None,
-            proof: Proof::none(),
-        };
+        let grant = Grant::new(clock.now()).fence(Some(Fence::new(0, 7, u32::MAX - 2)));
         let held = Lease::new(first.claim.clone(), &grant, TERM, clock.clone(), EventSink::default());
         assert!(
             held.can_hand_off(0)

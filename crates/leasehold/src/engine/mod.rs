@@ -69,8 +69,17 @@ use lease::Term;
 use release::reaper::Reaper;
 use renew::renewer::Renewer;
 
-/// Settings of one client's engine. Every field has a default that suits most uses.
+/// Settings of one client's engine. Every setting has a default that suits most uses.
+///
+/// ```
+/// use leasehold::Tuning;
+/// use std::time::Duration;
+///
+/// let tuning = Tuning::default().outage(Duration::from_secs(60));
+/// assert_eq!(tuning.local_handoff_limit, 100);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Tuning {
     /// The fraction of the ttl after which a lease is renewed: one third by default. Between 0.05 and
     /// 0.6.
@@ -100,6 +109,36 @@ impl Default for Tuning {
 }
 
 impl Tuning {
+    /// Sets the fraction of the ttl after which a lease is renewed.
+    #[must_use]
+    pub fn renew_at(self, renew_at: f64) -> Tuning {
+        Tuning { renew_at, ..self }
+    }
+
+    /// Sets the assumed drift between the clocks of client and server, as a fraction of the ttl.
+    #[must_use]
+    pub fn drift(self, drift: f64) -> Tuning {
+        Tuning { drift, ..self }
+    }
+
+    /// Sets the maximum number of local hand-offs in a row.
+    #[must_use]
+    pub fn local_handoff_limit(self, local_handoff_limit: u32) -> Tuning {
+        Tuning { local_handoff_limit, ..self }
+    }
+
+    /// Sets the time, from the grant, during which a held lock may be handed off inside the process.
+    #[must_use]
+    pub fn local_handoff_time(self, local_handoff_time: Duration) -> Tuning {
+        Tuning { local_handoff_time, ..self }
+    }
+
+    /// Sets the time for which a waiting claim tolerates an unreachable server.
+    #[must_use]
+    pub fn outage(self, outage: Duration) -> Tuning {
+        Tuning { outage, ..self }
+    }
+
     fn check(&self) -> Result<()> {
         let bad = |text: &str| Err(Error::new(ErrorKind::Invalid, "open", text));
         if !(0.05..=0.6).contains(&self.renew_at) {
@@ -378,13 +417,13 @@ impl Engine {
 
     /// Creates a claim with a new random id.
     fn claim(&self, want: &Want) -> Result<Claim> {
-        Ok(Claim {
-            id: ClaimId::from_bytes(random("lock")?),
-            resource: want.resource.clone(),
-            share: want.share,
-            ttl: want.ttl + want.lock_delay,
-            note: want.note.clone(),
-        })
+        Ok(Claim::new(
+            ClaimId::from_bytes(random("lock")?),
+            want.resource.clone(),
+            want.share,
+            want.ttl + want.lock_delay,
+        )
+        .note(want.note.clone()))
     }
 
     /// Records that another client asks for the release of a claim of this process. From here on it is

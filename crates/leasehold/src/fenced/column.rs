@@ -66,7 +66,7 @@ pub struct FenceColumn {
     column: String,
 }
 
-/// A statement, with the value for each of its parameters, in order.
+/// A statement, with the value for each of its parameters, in order. No field will be added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
     /// The text.
@@ -75,7 +75,7 @@ pub struct Statement {
     pub parameters: Vec<Parameter>,
 }
 
-/// A value to bind.
+/// A value to bind. No variant will be added, so a match is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
     /// [`FenceColumn::value`] of the holder's fence: a text.

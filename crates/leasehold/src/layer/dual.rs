@@ -72,13 +72,13 @@ impl Dual {
         let once = Patience::none(patience.clock().clone());
         match self.old.contend(claim, &once).await? {
             Step::Busy(_) => Ok(OldLock::Busy),
-            Step::Granted(old) => Ok(OldLock::Granted(Grant {
-                asked_at: grant.asked_at.min(old.asked_at),
-                fence: grant.fence,
-                // Only sessions signal, and those are refused.
-                lost: grant.lost.or(old.lost),
-                proof: Proof::of(Proofs { old: old.proof, new: grant.proof }),
-            })),
+            Step::Granted(old) => {
+                // Only sessions signal a loss, and those are refused.
+                let lost = grant.lost.or(old.lost);
+                let proof = Proof::of(Proofs { old: old.proof, new: grant.proof });
+                let both = Grant::new(grant.asked_at.min(old.asked_at));
+                Ok(OldLock::Granted(both.fence(grant.fence).lost(lost).proof(proof)))
+            }
         }
     }
 
@@ -213,7 +213,7 @@ impl Backend for Dual {
             let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
             let (holders, waiting) = (count(seen.holders.len()), count(seen.waiting.len()));
             if holders + waiting > 0 {
-                summaries.push(ResourceSummary { resource, holders, waiting });
+                summaries.push(ResourceSummary::new(resource, holders, waiting));
             }
         }
         Ok(summaries)
@@ -317,7 +317,7 @@ fn seen_together(new: Snapshot, old: Snapshot) -> Snapshot {
         // The fence counts once it holds.
         info.fence = None;
     }
-    Snapshot { resource: new.resource, version, holders, waiting, fence: new.fence }
+    Snapshot::new(new.resource, version).holders(holders).waiting(waiting).fence(new.fence)
 }
 
 #[cfg(test)]

@@ -245,12 +245,7 @@ impl Backend for Fault {
 }
 
 /// The registers of a backend that has none: they are never handed out.
-const NONE: RegisterPromise = RegisterPromise {
-    max_bytes: 0,
-    waiting: WaitMode::Polls,
-    durability: Durability::Evictable,
-    forgets: false,
-};
+const NONE: RegisterPromise = RegisterPromise::new(0, WaitMode::Polls, Durability::Evictable);
 
 impl Fault {
     fn inner_registers(&self) -> Result<&dyn Registers, Failure> {

@@ -79,12 +79,20 @@ pub struct Quorum {
 
 /// The bounds of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QuorumConfig {
     /// The shortest lease.
     pub min_ttl: Duration,
     /// The longest lease. A member that has lost its memory is not armed until this time has passed
     /// since the loss was seen.
     pub max_ttl: Duration,
+}
+
+impl QuorumConfig {
+    /// Creates the bounds.
+    pub fn new(min_ttl: Duration, max_ttl: Duration) -> QuorumConfig {
+        QuorumConfig { min_ttl, max_ttl }
+    }
 }
 
 impl Quorum {

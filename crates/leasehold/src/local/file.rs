@@ -153,7 +153,7 @@ impl FileBackend {
                 leasehold_machine::spawn(watch::over(fifo, Arc::downgrade(&self.inner), claim.clone()));
             claims.watched_by(claim, watcher.abort_handle());
         }
-        Some(Grant { asked_at, fence: Some(fence), lost: Some(signal), proof })
+        Some(Grant::new(asked_at).fence(Some(fence)).lost(Some(signal)).proof(proof))
     }
 
     /// Returns `true` if a granted claim of this backend is still in place; otherwise it is lost.

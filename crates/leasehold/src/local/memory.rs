@@ -167,25 +167,21 @@ impl MemoryBackend {
         store.expire(resource, now);
         let entries = store.entries(resource);
         let fence = store.last_fence(resource);
-        let info = |entry: &Entry| ClaimInfo {
-            id: entry.id,
-            share: entry.share,
-            fence: entry.granted,
-            since_unix_ms: unix_ms(now.since(entry.since)),
-            remaining: (entry.until != Moment::NEVER).then(|| now.until(entry.until)),
-            note: entry.note.clone(),
+        let info = |entry: &Entry| {
+            ClaimInfo::new(entry.id, entry.share)
+                .fence(entry.granted)
+                .since_unix_ms(unix_ms(now.since(entry.since)))
+                .remaining((entry.until != Moment::NEVER).then(|| now.until(entry.until)))
+                .note(entry.note.clone())
         };
         let mut holders: Vec<ClaimInfo> =
             entries.iter().filter(|entry| entry.granted.is_some()).map(info).collect();
         // A claim that passed the queue is ahead of those that were granted before it.
         holders.sort_by_key(|holder| holder.fence);
-        let snapshot = Snapshot {
-            resource: resource.clone(),
-            version: version(fence, entries),
-            holders,
-            waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(info).collect(),
-            fence,
-        };
+        let snapshot = Snapshot::new(resource.clone(), version(fence, entries))
+            .holders(holders)
+            .waiting(entries.iter().filter(|entry| entry.granted.is_none()).map(info).collect())
+            .fence(fence);
         let earliest = entries.iter().map(|entry| entry.until).min().unwrap_or(Moment::NEVER);
         (snapshot, earliest)
     }
@@ -221,7 +217,7 @@ impl Backend for MemoryBackend {
             let (ahead, earliest) = match self.contend_once(claim, patient) {
                 Verdict::Granted(fence) => {
                     let (fence, proof) = (Some(fence), Proof::none());
-                    return Ok(Step::Granted(Grant { asked_at, fence, lost: None, proof }));
+                    return Ok(Step::Granted(Grant::new(asked_at).fence(fence).proof(proof)));
                 }
                 Verdict::Busy { ahead, earliest } => (ahead, earliest),
                 Verdict::Full => {

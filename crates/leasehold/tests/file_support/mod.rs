@@ -47,13 +47,7 @@ pub fn resource(name: &str) -> Resource {
 pub fn claim(name: &str, share: Share) -> Claim {
     let mut id = [0; 16];
     getrandom::fill(&mut id).unwrap();
-    Claim {
-        id: ClaimId::from_bytes(id),
-        resource: resource(name),
-        share,
-        ttl: Duration::from_secs(1),
-        note: Note::default(),
-    }
+    Claim::new(ClaimId::from_bytes(id), resource(name), share, Duration::from_secs(1))
 }
 
 pub fn patience() -> Patience {

@@ -289,14 +289,8 @@ fn connection_of_foreign_claim(id: ClaimId) -> Option<u64> {
 fn foreign_claim(connection: u64) -> ClaimInfo {
     let mut id = [0; 16];
     id[..8].copy_from_slice(&connection.to_be_bytes());
-    ClaimInfo {
-        id: ClaimId::from_bytes(id),
-        share: Share::MUTEX,
-        fence: None,
-        since_unix_ms: None,
-        remaining: None,
-        note: Note::clipped(&format!("not by leasehold: connection {connection} of the server")),
-    }
+    ClaimInfo::new(ClaimId::from_bytes(id), Share::MUTEX)
+        .note(Note::clipped(&format!("not by leasehold: connection {connection} of the server")))
 }
 
 /// The condition that the lock of a row of the table of holders is still its session's.

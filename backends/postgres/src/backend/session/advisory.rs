@@ -390,14 +390,11 @@ fn process_of_foreign_claim(id: ClaimId) -> Option<i32> {
 fn foreign_claim(pid: i32, mode: &str, application: &str) -> Result<ClaimInfo, Failure> {
     let mut id = [0; 16];
     id[..4].copy_from_slice(&pid.to_be_bytes());
-    Ok(ClaimInfo {
-        id: ClaimId::from_bytes(id),
-        share: if mode == "ShareLock" { Share::READER } else { Share::WRITER },
-        fence: None,
-        since_unix_ms: None,
-        remaining: None,
-        note: Note::clipped(&format!("not by leasehold: process {pid} of the server, {application:?}")),
-    })
+    Ok(ClaimInfo::new(
+        ClaimId::from_bytes(id),
+        if mode == "ShareLock" { Share::READER } else { Share::WRITER },
+    )
+    .note(Note::clipped(&format!("not by leasehold: process {pid} of the server, {application:?}"))))
 }
 
 const TAKE: &[Type] = &[

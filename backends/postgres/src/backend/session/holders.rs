@@ -137,7 +137,7 @@ impl HoldersTable {
             // What has no name of ours is not ours.
             let Ok(resource) = Resource::new(read(row, 0)?) else { continue };
             let holders = u32::try_from(read::<i64>(row, 1)?).unwrap_or(u32::MAX);
-            summaries.push(ResourceSummary { resource, holders, waiting: 0 });
+            summaries.push(ResourceSummary::new(resource, holders, 0));
         }
         Ok(summaries)
     }
@@ -257,14 +257,13 @@ fn claim_info(row: &Row, resource: &Resource) -> Result<ClaimInfo, Failure> {
         Failure::new(FailureKind::Foreign, Effect::None, text)
     };
     let number = |at| read::<i64>(row, at).map(|number| u32::try_from(number).unwrap_or_default());
-    Ok(ClaimInfo {
-        id: ClaimId::from_hex(read(row, 0)?).ok_or_else(unreadable)?,
-        share: Share::permits(number(1)?, number(2)?).map_err(|_| unreadable())?,
-        fence: Some(fence(row, 4)?),
-        since_unix_ms: u64::try_from(read::<i64>(row, 6)?).ok(),
-        remaining: None,
-        note: Note::clipped(&unescaped(read(row, 3)?)),
-    })
+    Ok(ClaimInfo::new(
+        ClaimId::from_hex(read(row, 0)?).ok_or_else(unreadable)?,
+        Share::permits(number(1)?, number(2)?).map_err(|_| unreadable())?,
+    )
+    .fence(Some(fence(row, 4)?))
+    .since_unix_ms(u64::try_from(read::<i64>(row, 6)?).ok())
+    .note(Note::clipped(&unescaped(read(row, 3)?))))
 }
 
 #[cfg(test)]

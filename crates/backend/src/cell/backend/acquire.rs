@@ -344,7 +344,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     fn granted(&self, fence: Fence) -> Grant {
-        Grant { asked_at: self.asked_at, fence: Some(fence), lost: None, proof: Proof::none() }
+        Grant::new(self.asked_at).fence(Some(fence))
     }
 }
 

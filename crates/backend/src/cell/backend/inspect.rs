@@ -51,18 +51,17 @@ impl<C: CellStore> CellBackend<C> {
         let Some(cell) = cell else {
             let version = version(Fence::default(), &[]);
             let (holders, waiting) = (Vec::new(), Vec::new());
-            let unlocked = Snapshot { resource: resource.clone(), version, holders, waiting, fence: None };
+            let unlocked = Snapshot::new(resource.clone(), version).holders(holders).waiting(waiting);
             return Ok((unlocked, Duration::MAX));
         };
         let decoded = self.open(resource, &cell)?;
         let ledger = alive(&decoded);
-        let info = |entry: &Entry| ClaimInfo {
-            id: entry.id,
-            share: entry.share,
-            fence: entry.granted,
-            since_unix_ms: decoded.unix_ms(entry),
-            remaining: (entry.until != Moment::NEVER).then(|| decoded.now.until(entry.until)),
-            note: entry.note.clone(),
+        let info = |entry: &Entry| {
+            ClaimInfo::new(entry.id, entry.share)
+                .fence(entry.granted)
+                .since_unix_ms(decoded.unix_ms(entry))
+                .remaining((entry.until != Moment::NEVER).then(|| decoded.now.until(entry.until)))
+                .note(entry.note.clone())
         };
         let entries = ledger.entries();
         let mut holders: Vec<ClaimInfo> =
@@ -70,13 +69,10 @@ impl<C: CellStore> CellBackend<C> {
         // One that passed the queue is ahead of those that were granted before it.
         holders.sort_by_key(|holder| holder.fence);
         let last = ledger.last_fence();
-        let snapshot = Snapshot {
-            resource: resource.clone(),
-            version: version(last, entries),
-            holders,
-            waiting: entries.iter().filter(|entry| entry.granted.is_none()).map(info).collect(),
-            fence: (last != Fence::default()).then_some(last),
-        };
+        let snapshot = Snapshot::new(resource.clone(), version(last, entries))
+            .holders(holders)
+            .waiting(entries.iter().filter(|entry| entry.granted.is_none()).map(info).collect())
+            .fence((last != Fence::default()).then_some(last));
         Ok((snapshot, decoded.first_end()))
     }
 
@@ -108,11 +104,7 @@ impl<C: CellStore> CellBackend<C> {
                 let waiting = ledger.entries().len() - holders;
                 if holders + waiting > 0 {
                     let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
-                    summaries.push(ResourceSummary {
-                        resource,
-                        holders: count(holders),
-                        waiting: count(waiting),
-                    });
+                    summaries.push(ResourceSummary::new(resource, count(holders), count(waiting)));
                 }
             }
             if is_last {

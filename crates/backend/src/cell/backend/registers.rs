@@ -28,13 +28,9 @@ impl<C: CellStore> CellRegisters<C> {
     pub fn new(cells: C) -> Self {
         debug_assert_eq!(cells.clock_source(), ClockSource::Store, "nobody would know when a value ends");
         let profile = cells.profile();
-        let promise = RegisterPromise {
-            // Three bytes are four characters.
-            max_bytes: MAX_BYTES.min(cells.max_text().saturating_sub(MAX_HEAD) / 4 * 3),
-            waiting: profile.waiting,
-            durability: profile.durability,
-            forgets: true,
-        };
+        // Three bytes are four characters.
+        let max_bytes = MAX_BYTES.min(cells.max_text().saturating_sub(MAX_HEAD) / 4 * 3);
+        let promise = RegisterPromise::new(max_bytes, profile.waiting, profile.durability).forgets();
         CellRegisters { cells, promise }
     }
 

@@ -233,7 +233,7 @@ mod tests {
 
     fn claim(id: u8, ttl: Duration) -> Claim {
         let resource = Resource::new("a b").unwrap();
-        Claim { id: ClaimId::from_bytes([id; 16]), resource, share: Share::MUTEX, ttl, note: Note::default() }
+        Claim::new(ClaimId::from_bytes([id; 16]), resource, Share::MUTEX, ttl)
     }
 
     fn seized(clock_source: ClockSource, ttl: Duration, age: Duration) -> Cell {
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn challenged_waiter_is_notified_and_unnamed_release_wakes_all() {
-        let share = |id, share| Claim { share, ..claim(id, Duration::from_secs(60)) };
+        let share = |id, share| claim(id, Duration::from_secs(60)).share(share);
         let (writer, reader) = (share(2, Share::WRITER), share(3, Share::READER));
         let wait = Wait::Queued(Duration::from_secs(60));
         // Read at age zero, a cell is at its origin.

@@ -36,7 +36,7 @@ pub(crate) fn claim(name: &str, ttl: Duration) -> Claim {
     let mut id = [0; 16];
     getrandom::fill(&mut id).unwrap();
     let resource = Resource::new(name).unwrap();
-    Claim { id: ClaimId::from_bytes(id), resource, share: Share::MUTEX, ttl, note: Note::default() }
+    Claim::new(ClaimId::from_bytes(id), resource, Share::MUTEX, ttl)
 }
 
 pub(crate) fn clock() -> Arc<dyn Clock> {

@@ -177,11 +177,8 @@ impl Sessions for MemorySessions {
                 *found.entry(name.clone()).or_default() += 1;
             }
         }
-        let summary = |(name, holders): (String, u32)| ResourceSummary {
-            resource: Resource::new(&name).unwrap(),
-            holders,
-            waiting: 0,
-        };
+        let summary =
+            |(name, holders): (String, u32)| ResourceSummary::new(Resource::new(&name).unwrap(), holders, 0);
         Ok(found.into_iter().take(limit).map(summary).collect())
     }
 }
@@ -217,14 +214,8 @@ impl MemorySession {
             }
             state.fence += 1;
             let fence = Fence::new(1, state.fence, 0);
-            let info = ClaimInfo {
-                id: request.claim.id,
-                share,
-                fence: Some(fence),
-                since_unix_ms: None,
-                remaining: None,
-                note: request.claim.note.clone(),
-            };
+            let info =
+                ClaimInfo::new(request.claim.id, share).fence(Some(fence)).note(request.claim.note.clone());
             let at = (request.claim.resource.as_str().to_owned(), state.fence);
             state.rows.insert(at, (number, info));
             Answer::Taken(Some(fence))

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId, Fence, FenceGrade, Grant, LossCause, Patience, Resource, Step};
+use leasehold_core::{Claim, ClaimId, Fence, FenceGrade, LossCause, Patience, Resource, Step};
 use tokio::sync::oneshot;
 
 use crate::engine::Engine;
@@ -136,13 +136,8 @@ async fn take_over(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<H
     let TransferClaim { want, id, after } = resumption;
     let resource = &want.resource;
     let fence = next(*after, resource)?;
-    let claim = Claim {
-        id: *id,
-        resource: resource.clone(),
-        share: want.share,
-        ttl: want.ttl + want.lock_delay,
-        note: want.note.clone(),
-    };
+    let claim =
+        Claim::new(*id, resource.clone(), want.share, want.ttl + want.lock_delay).note(want.note.clone());
     let patience = Patience::none(engine.clock.clone());
     let (mut outage, mut stale) = (RetryState::none(), 0);
     loop {
@@ -153,7 +148,7 @@ async fn take_over(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<H
                     abandon(engine, &claim);
                     return Err(ended(resource));
                 }
-                let grant = Grant { fence: Some(fence), ..grant };
+                let grant = grant.fence(Some(fence));
                 if let Some(pending) = PendingGrant::take(engine, want, &claim, grant)? {
                     return Engine::grant_directly(pending);
                 }

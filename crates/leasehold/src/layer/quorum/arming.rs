@@ -36,6 +36,7 @@ pub(super) struct Arming {
 
 /// The report of an operator's call to arm all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RearmReport {
     /// The epoch in which fences continue.
     pub epoch: u64,

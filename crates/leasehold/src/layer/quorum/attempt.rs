@@ -42,12 +42,8 @@ impl Quorum {
         let dropped = Arc::new(AtomicBool::new(false));
         for _ in 0..ROUNDS_MAX {
             let asked_at = patience.now();
-            let granted = |fence| Grant {
-                asked_at,
-                fence: Some(fence),
-                lost: None,
-                proof: Proof::of(GrantedFence(fence)),
-            };
+            let granted =
+                |fence| Grant::new(asked_at).fence(Some(fence)).proof(Proof::of(GrantedFence(fence)));
             let round = match self.first_round(claim, &dropped).await {
                 Ok(round) => round,
                 Err(failure) => return Outcome::Failed(failure),

@@ -29,13 +29,7 @@ impl Quorum {
         let holder = self.holder(&views);
         let holder_id = holder.as_ref().map(|holder| (holder.id.tag(), holder.fence));
         let version = SnapshotVersion::new(format!("{last:?} {holder_id:?}"));
-        Ok(Snapshot {
-            resource: resource.clone(),
-            version,
-            holders: holder.into_iter().collect(),
-            waiting: Vec::new(),
-            fence: last,
-        })
+        Ok(Snapshot::new(resource.clone(), version).holders(holder.into_iter().collect()).fence(last))
     }
 
     /// Returns the claim that has the locks of a majority, and was granted.
@@ -47,15 +41,11 @@ impl Quorum {
         let mut ends: Vec<Duration> = of(id).map(|seen| seen.ends_in).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         let first: &Seen = of(id).next()?;
-        Some(ClaimInfo {
-            id,
-            share: Share::MUTEX,
-            fence: Some(fence),
-            since_unix_ms: of(id).filter_map(|seen| seen.since_unix_ms).min(),
-            // It holds for as long as the last lock that makes a majority.
-            remaining: ends.get(self.members.majority() - 1).copied(),
-            note: first.note.clone(),
-        })
+        let since = of(id).filter_map(|seen| seen.since_unix_ms).min();
+        // It holds for as long as the last lock that makes a majority.
+        let remaining = ends.get(self.members.majority() - 1).copied();
+        let info = ClaimInfo::new(id, Share::MUTEX).fence(Some(fence)).since_unix_ms(since);
+        Some(info.remaining(remaining).note(first.note.clone()))
     }
 
     /// Lists the resources that one claim has on a majority, in the order of their names.
@@ -82,11 +72,8 @@ impl Quorum {
             }
         }
         let held = locks.into_iter().filter(|(_, count)| *count >= self.members.majority());
-        let row = |((resource, _), _): ((&Resource, ClaimId), usize)| ResourceSummary {
-            resource: resource.clone(),
-            holders: 1,
-            waiting: 0,
-        };
+        let row =
+            |((resource, _), _): ((&Resource, ClaimId), usize)| ResourceSummary::new(resource.clone(), 1, 0);
         Ok(held.take(limit).map(row).collect())
     }
 }

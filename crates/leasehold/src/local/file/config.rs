@@ -37,6 +37,7 @@ pub struct FileConfig {
 
 /// The policy for a store directory on a network file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Network {
     /// Refuses it: locks do not reach from one machine to the next there.
     #[default]

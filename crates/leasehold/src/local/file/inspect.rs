@@ -26,25 +26,21 @@ pub(super) fn snapshot(root: &Root, resource: &Resource) -> Result<(Snapshot, Ve
         Some(dir) => living_claims(root, &dir)?,
         None => (None, Vec::new()),
     };
-    let info = |entry: &Entry| ClaimInfo {
-        id: entry.id,
-        share: entry.share,
+    let info = |entry: &Entry| {
         // If the ledger is lost, only the holder knows its fence.
-        fence: entry.granted.filter(|_| fence.is_some()),
-        since_unix_ms: Some(entry.since.as_nanos() / 1_000_000),
-        remaining: None,
-        note: entry.note.clone(),
+        let granted = entry.granted.filter(|_| fence.is_some());
+        let since = entry.since.as_nanos() / 1_000_000;
+        let info = ClaimInfo::new(entry.id, entry.share).fence(granted).since_unix_ms(Some(since));
+        info.note(entry.note.clone())
     };
     let of = |held: bool| {
         living.iter().filter(move |(entry, _)| entry.granted.is_some() == held).map(|(entry, _)| info(entry))
     };
-    let snapshot = Snapshot {
-        resource: resource.clone(),
-        version: version(fence, living.iter().map(|(entry, _)| entry)),
-        holders: of(true).collect(),
-        waiting: of(false).collect(),
-        fence,
-    };
+    let version = version(fence, living.iter().map(|(entry, _)| entry));
+    let snapshot = Snapshot::new(resource.clone(), version)
+        .holders(of(true).collect())
+        .waiting(of(false).collect())
+        .fence(fence);
     Ok((snapshot, living.into_iter().filter_map(|(_, watch)| watch).collect()))
 }
 
@@ -84,11 +80,7 @@ pub(super) fn list(
         let holders = living.iter().filter(|(entry, _)| entry.granted.is_some()).count();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         if !living.is_empty() {
-            found.push(ResourceSummary {
-                resource,
-                holders: count(holders),
-                waiting: count(living.len() - holders),
-            });
+            found.push(ResourceSummary::new(resource, count(holders), count(living.len() - holders)));
         }
     }
     Ok(found)

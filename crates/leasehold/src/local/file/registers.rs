@@ -22,17 +22,13 @@ use super::{FileBackend, Inner};
 
 /// Returns the promise of the registers of a store on this medium.
 pub(super) fn promise(medium: Medium) -> RegisterPromise {
-    RegisterPromise {
-        max_bytes: MAX_BYTES,
-        waiting: WaitMode::Polls,
-        durability: match medium {
-            Medium::Disk => Durability::Strict,
-            // A restart of the machine ends every claim, but a value is to outlive its writer.
-            Medium::Memory | Medium::Network => Durability::LostOnFailover,
-        },
-        // No clock of the machine both continues over a restart and cannot be set.
-        forgets: false,
-    }
+    let durability = match medium {
+        Medium::Disk => Durability::Strict,
+        // A restart of the machine ends every claim, but a value is to outlive its writer.
+        Medium::Memory | Medium::Network => Durability::LostOnFailover,
+    };
+    // It forgets nothing: no clock of the machine both continues over a restart and cannot be set.
+    RegisterPromise::new(MAX_BYTES, WaitMode::Polls, durability)
 }
 
 #[async_trait]

@@ -129,10 +129,7 @@ fn stamp(number: u64) -> Stamp {
 
 /// The longest value: enough for a cached page, and no more than other stores can take.
 const MAX_BYTES: usize = 512 * 1024;
-const PROMISE: RegisterPromise = RegisterPromise {
-    max_bytes: MAX_BYTES,
-    waiting: WaitMode::Notifies,
-    durability: Durability::Strict,
-    forgets: true,
-};
-const POLLED: RegisterPromise = RegisterPromise { waiting: WaitMode::Polls, ..PROMISE };
+const PROMISE: RegisterPromise =
+    RegisterPromise::new(MAX_BYTES, WaitMode::Notifies, Durability::Strict).forgets();
+const POLLED: RegisterPromise =
+    RegisterPromise::new(MAX_BYTES, WaitMode::Polls, Durability::Strict).forgets();

@@ -132,7 +132,7 @@ impl MemoryState {
             let waiting = ledger.entries().len() - holders;
             let (holders, waiting) = (u32::try_from(holders), u32::try_from(waiting));
             let (holders, waiting) = (holders.unwrap_or(u32::MAX), waiting.unwrap_or(u32::MAX));
-            found.push(ResourceSummary { resource, holders, waiting });
+            found.push(ResourceSummary::new(resource, holders, waiting));
         }
         found
     }

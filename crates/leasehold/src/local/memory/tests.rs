@@ -12,13 +12,7 @@ const TTL: Duration = Duration::from_secs(30);
 fn claim(n: u32, resource: &str, share: Share) -> Claim {
     let mut id = [0; 16];
     id[..4].copy_from_slice(&n.to_be_bytes());
-    Claim {
-        id: ClaimId::from_bytes(id),
-        resource: Resource::new(resource).unwrap(),
-        share,
-        ttl: TTL,
-        note: Note::default(),
-    }
+    Claim::new(ClaimId::from_bytes(id), Resource::new(resource).unwrap(), share, TTL)
 }
 
 fn at_once() -> Patience {
@@ -54,7 +48,7 @@ async fn a_lease_ends_by_the_injected_clock() {
 async fn a_ttl_that_cannot_be_kept_is_refused() {
     let backend = MemoryBackend::new();
     for ttl in [Duration::from_millis(99), Duration::from_secs(24 * 60 * 60 + 1)] {
-        let claim = Claim { ttl, ..claim(1, "a", Share::MUTEX) };
+        let claim = claim(1, "a", Share::MUTEX).ttl(ttl);
         let failure = backend.contend(&claim, &at_once()).await.unwrap_err();
         assert_eq!((failure.kind, failure.effect), (FailureKind::Invalid, Effect::None));
     }
@@ -98,7 +92,7 @@ async fn only_the_called_claim_is_woken() {
 #[tokio::test]
 async fn waiter_is_granted_when_the_lease_of_its_predecessor_ends() {
     let backend = Arc::new(MemoryBackend::new());
-    let short = |n| Claim { ttl: Duration::from_millis(150), ..claim(n, "a", Share::MUTEX) };
+    let short = |n| claim(n, "a", Share::MUTEX).ttl(Duration::from_millis(150));
     let claims: Vec<Claim> = (0..4).map(short).collect();
     fence_of(&backend, &claims[0]).await.unwrap();
     let mut waiting = Vec::new();

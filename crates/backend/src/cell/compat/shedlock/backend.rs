@@ -102,25 +102,17 @@ impl<T: ShedTable> ShedBackend<T> {
     async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
         let row = self.table.held_rows(&[row_name(resource, self.table.widths())]).await.pop();
         let row = row.ok_or_else(|| Failure::unavailable("the table did not answer"))??;
-        let mut snapshot = Snapshot {
-            resource: resource.clone(),
-            version: SnapshotVersion::new("-"),
-            holders: Vec::new(),
-            waiting: Vec::new(),
-            fence: None,
-        };
+        let mut snapshot = Snapshot::new(resource.clone(), SnapshotVersion::new("-"));
         let Some(row) = row else { return Ok(snapshot) };
         let LockedBy { id, note } = LockedBy::read(&row.by);
         // Of an id only its public name may be shown.
         snapshot.version = SnapshotVersion::new(format!("{}-{}", id.tag(), row.since));
-        snapshot.holders.push(ClaimInfo {
-            id,
-            share: Share::MUTEX,
-            fence: None,
-            since_unix_ms: u64::try_from(row.since / 1_000).ok(),
-            remaining: Some(row.left),
-            note: Note::clipped(note.as_str()),
-        });
+        snapshot.holders.push(
+            ClaimInfo::new(id, Share::MUTEX)
+                .since_unix_ms(u64::try_from(row.since / 1_000).ok())
+                .remaining(Some(row.left))
+                .note(Note::clipped(note.as_str())),
+        );
         Ok(snapshot)
     }
 }
@@ -139,7 +131,7 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
                 Taken::Yes => {
                     self.pollers.forget(claim.id);
                     let proof = Proof::none();
-                    return Ok(Step::Granted(Grant { asked_at, fence: None, lost: None, proof }));
+                    return Ok(Step::Granted(Grant::new(asked_at).proof(proof)));
                 }
                 Taken::No(row) => row,
             };
@@ -204,7 +196,7 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
         let rows = self.table.list(prefix, after.map_or("", Resource::as_str), limit).await?;
         // A name that no resource can have is not ours to take, and no reason to hide the others.
         let resources = rows.into_iter().filter_map(|row| Resource::new(&row.name).ok());
-        Ok(resources.map(|resource| ResourceSummary { resource, holders: 1, waiting: 0 }).collect())
+        Ok(resources.map(|resource| ResourceSummary::new(resource, 1, 0)).collect())
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {

@@ -57,7 +57,7 @@ mod tests {
     fn claim(id: [u8; 16], note: &str) -> Claim {
         let resource = Resource::new("a").unwrap();
         let (id, note) = (ClaimId::from_bytes(id), Note::new(note).unwrap());
-        Claim { id, resource, share: Share::MUTEX, ttl: Duration::from_secs(1), note }
+        Claim::new(id, resource, Share::MUTEX, Duration::from_secs(1)).note(note)
     }
 
     proptest! {
