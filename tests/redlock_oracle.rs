@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use leasehold::backend::quorum::{Member, MemberState, Stamp, Vote};
-use leasehold::backend::{Claim, ClaimId, Fence, Note};
+use leasehold::backend::{Claim, ClaimId, Fence};
 use leasehold::{Resource, Share};
 use leasehold_redis::{RedisConfig, RedisNode};
 use leasehold_sim::quorum::{Answer, Node, Rules, Seen};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::shedlock::{self, HOST, Scheduler};
-use leasehold_core::{Claim, FailureKind, Note, Patience, Release, Severity};
+use leasehold_core::{FailureKind, Note, Patience, Release, Severity};
 use leasehold_mysql::{MySqlConfig, grants, schema};
 use leasehold_testkit::{Data, MariaDbServer};
 

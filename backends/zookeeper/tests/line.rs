@@ -229,7 +229,7 @@ async fn a_multi_of_the_users_own_fails_once_the_claim_is_gone() {
 async fn a_check_of_one_task_does_not_pass_for_the_next() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let patient = Duration::from_secs(3_600);
-    let tuning = Default::default().local_handoff_limit(1_000).local_handoff_time(patient);
+    let tuning = leasehold::Tuning::default().local_handoff_limit(1_000).local_handoff_time(patient);
     let backend = backend(&servers.url()).await;
     let locks = leasehold::Client::builder().tuning(tuning).over(backend).unwrap();
     let user = zookeeper_client::Client::connect(&servers.addr(0).to_string()).await.unwrap();

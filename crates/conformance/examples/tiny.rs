@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use leasehold_conformance::{Outcome, SteadyClock, Subject, laws};
 use leasehold_core::{
     Ask, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, FenceGrade,
-    Grant, Hint, Ledger, Liveness, LockSupport, Moment, Patience, Profile, Proof, QueueOrder, Release, Renew,
+    Grant, Hint, Ledger, Liveness, LockSupport, Moment, Patience, Profile, QueueOrder, Release, Renew,
     Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict, Wait,
 };
 

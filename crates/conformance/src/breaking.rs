@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Backend, BreakOutcome, Claim, LossCause, Release, Renewal};
+use leasehold_core::{Backend, BreakOutcome, LossCause, Release, Renewal};
 
 use crate::calls::{LONG, claim, hold, must, release, renew, take};
 use crate::random;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, Failure, Grant, Note, Patience, Proof, Release, Renew, Renewal, Resource,
+    Backend, Claim, ClaimId, Clock, Failure, Grant, Patience, Proof, Release, Renew, Renewal, Resource,
     Share, Step,
 };
 

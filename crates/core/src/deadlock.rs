@@ -22,6 +22,13 @@ pub struct Deadlock {
     pub waits: Vec<DeadlockedWait>,
 }
 
+impl Deadlock {
+    /// Creates the report of a cycle of these waits.
+    pub fn new(waits: Vec<DeadlockedWait>) -> Deadlock {
+        Deadlock { waits }
+    }
+}
+
 /// One wait of a [`Deadlock`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -37,6 +44,20 @@ pub struct DeadlockedWait {
     pub share: Share,
     /// The resources that it holds and that others of this deadlock wait for.
     pub holds: Vec<Resource>,
+}
+
+impl DeadlockedWait {
+    /// Creates a wait of `note`, announced by the claim `id`, for this share of `resource`. It holds nothing
+    /// that others wait for.
+    pub fn new(id: ClaimId, note: impl Into<String>, resource: Resource, share: Share) -> DeadlockedWait {
+        DeadlockedWait { id, note: note.into(), resource, share, holds: Vec::new() }
+    }
+
+    /// Sets the resources that it holds and that others of the deadlock wait for.
+    #[must_use]
+    pub fn holds(self, holds: Vec<Resource>) -> DeadlockedWait {
+        DeadlockedWait { holds, ..self }
+    }
 }
 
 /// Finds the waits that can never end by themselves, among those that are announced and in the queues that

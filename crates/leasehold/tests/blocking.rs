@@ -384,7 +384,7 @@ fn a_condition_wakes_threads() {
 
 /// Opens a client that hands a lock over as long as a task waits, and another one of the same store.
 fn handing_over(store: &str) -> (Client, Client) {
-    let tuning = Default::default().local_handoff_limit(1_000).local_handoff_time(SOON * 10);
+    let tuning = leasehold::Tuning::default().local_handoff_limit(1_000).local_handoff_time(SOON * 10);
     let settings = leasehold::Client::builder().tuning(tuning);
     (Client::open_with(settings, store).unwrap(), Client::open(store).unwrap())
 }

@@ -159,7 +159,7 @@ async fn try_lock_without_reply_is_unknown_and_cleaned_up() {
 #[tokio::test]
 async fn a_refusal_after_an_unanswered_attempt_is_still_unknown() {
     let store = Store::new();
-    let (locks, wire) = store.tuned(Default::default().outage(ms(300)));
+    let (locks, wire) = store.tuned(leasehold::Tuning::default().outage(ms(300)));
     let (other, _) = store.client();
     wire.set(Verb::Contend, Mode::LoseReply);
     let wait = tokio::spawn({
@@ -179,7 +179,7 @@ async fn a_refusal_after_an_unanswered_attempt_is_still_unknown() {
 #[tokio::test]
 async fn long_outage_is_reported_to_all_waiters() {
     let store = Store::new();
-    let (locks, wire) = store.tuned(Default::default().outage(ms(300)));
+    let (locks, wire) = store.tuned(leasehold::Tuning::default().outage(ms(300)));
     wire.set(Verb::Contend, Mode::Refuse);
     let waits = (0..10).map(|_| {
         let mutex = locks.mutex("job");

@@ -168,7 +168,7 @@ async fn work_that_wakes_up_past_its_lease_does_nothing_more() {
 
 #[tokio::test]
 async fn suspect_lock_is_not_handed_off() {
-    let tuning = Default::default().local_handoff_time(ms(60_000));
+    let tuning = leasehold::Tuning::default().local_handoff_time(ms(60_000));
     let (locks, wire) = Store::new().tuned(tuning);
     let guard = locks.mutex("job").ttl(ms(900)).lock().await.unwrap();
     let next = tokio::spawn({

@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use leasehold::local::{FileBackend, FileConfig};
-use leasehold_core::{Backend, Claim, Effect, Failure, FailureKind, Fence, Note, Release, Share};
+use leasehold_core::{Backend, Effect, Failure, FailureKind, Fence, Note, Release, Share};
 use leasehold_testkit::require::skip;
 use leasehold_testkit::surroundings::{DIRECTORY, inside, private_mounts};
 

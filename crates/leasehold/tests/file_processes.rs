@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use leasehold::local::FileBackend;
-use leasehold_core::{Backend, Claim, Fence, Release, Share};
+use leasehold_core::{Backend, Fence, Release, Share};
 use rustix::process::Signal;
 
 mod file_support;

@@ -559,7 +559,7 @@ pub(crate) const KEPT_PLACE: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::{Note, Resource, Share};
+    use leasehold_core::{Resource, Share};
 
     fn id(n: u8) -> ClaimId {
         ClaimId::from_bytes([n; 16])

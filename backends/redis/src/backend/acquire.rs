@@ -7,8 +7,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Proof, QueueOrder, Step, spread,
-    stagger,
+    CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, QueueOrder, Step, spread, stagger,
 };
 
 use crate::backend::RedisBackend;

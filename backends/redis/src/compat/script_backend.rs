@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_core::{
-    Backend, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Profile, Proof, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode, spread,
+    Backend, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Profile, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode, spread,
 };
 
 use super::ScriptDialect;

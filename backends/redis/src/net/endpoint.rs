@@ -143,8 +143,7 @@ mod tests {
     use std::time::Duration;
 
     use leasehold_core::{
-        Backend, Claim, ClaimId, Clock, Effect, FailureKind, Fence, Moment, Note, Patience, Resource, Share,
-        Step,
+        Backend, Claim, ClaimId, Clock, Effect, FailureKind, Fence, Moment, Patience, Resource, Share, Step,
     };
     use leasehold_testkit::{Appendonly, Data, RedisServer};
 

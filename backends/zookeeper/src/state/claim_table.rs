@@ -162,7 +162,7 @@ pub(crate) const SESSION_BYTES_MAX: usize = 900_000;
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::{Note, Share};
+    use leasehold_core::Share;
 
     use super::*;
 

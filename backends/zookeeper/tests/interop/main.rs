@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{claim, endless, eventually, hold, no_patience, release};
 use fixture::{CURATOR, Fixture, KAZOO, Library, SOON, client, waits, within};
-use leasehold::backend::{Backend, Claim, ClaimId, FailureKind, Release, Share, Step};
+use leasehold::backend::{Backend, ClaimId, FailureKind, Release, Share, Step};
 use leasehold_testkit::ZooKeeperEnsemble;
 
 /// Each in turn, each waiting for the other; then each dies while it holds.

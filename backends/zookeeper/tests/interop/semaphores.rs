@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use leasehold::backend::{Backend, Claim, ClaimId, FailureKind, Release, Share, Step};
+use leasehold::backend::{Backend, ClaimId, FailureKind, Release, Share, Step};
 use leasehold_testkit::peers::Peer;
 
 use crate::common::{backend, claim, endless, eventually, hold, no_patience, release, take};

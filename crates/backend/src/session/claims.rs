@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{
-    Claim, ClaimId, Failure, Fence, Grant, LossCause, LossSignal, LossTrigger, Moment, Proof, Resource, Share,
+    Claim, ClaimId, Failure, Fence, Grant, LossCause, LossSignal, LossTrigger, Moment, Resource, Share,
 };
 use tokio_util::sync::CancellationToken;
 

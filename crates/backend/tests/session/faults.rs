@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold_backend::session::Capacity;
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause, Note, Patience, Proof,
-    Release, Renew, Renewal, Resource, Share, Step, WaitMode,
+    Backend, Claim, ClaimId, Clock, Effect, Failure, FailureKind, Grant, LossCause, Patience, Proof, Release,
+    Renew, Renewal, Resource, Share, Step, WaitMode,
 };
 use tokio::time::Instant;
 

@@ -211,7 +211,7 @@ mod tests {
             .since_unix_ms(Some(1_000))
             .remaining(Some(Duration::from_millis(27_500)))
             .note(Note::new("a \"note\"\u{1b}").unwrap());
-        let waiter = holder.clone().share(Share::READER).fence(None).since_unix_ms(None).remaining(None);
+        let waiter = ClaimInfo::new(holder.id, Share::READER).note(holder.note.clone());
         let snapshot = Snapshot::new(Resource::new("n").unwrap(), SnapshotVersion::new("1"))
             .holders(vec![holder.clone()])
             .waiting(vec![waiter])
@@ -230,14 +230,9 @@ mod tests {
         line(&mut out, &RevokedShape::of(&snapshot.resource, &snapshot.holders)).unwrap();
         let summary = ResourceSummary::new(snapshot.resource.clone(), 1, 2);
         line(&mut out, &SummaryShape::of(&summary)).unwrap();
-        let blocked = DeadlockedWait {
-            id: holder.id,
-            note: "ann".to_owned(),
-            resource: snapshot.resource.clone(),
-            share: Share::MUTEX,
-            holds: vec![Resource::new("m").unwrap()],
-        };
-        line(&mut out, &DeadlockShape::of(&Deadlock { waits: vec![blocked] })).unwrap();
+        let blocked = DeadlockedWait::new(holder.id, "ann", snapshot.resource.clone(), Share::MUTEX)
+            .holds(vec![Resource::new("m").unwrap()]);
+        line(&mut out, &DeadlockShape::of(&Deadlock::new(vec![blocked]))).unwrap();
         let finding = Finding::new("order", Severity::Good, "in line").meaning("fair");
         line(&mut out, &FindingShape::of(&finding)).unwrap();
         let expected = format!(

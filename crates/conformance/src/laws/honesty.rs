@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Effect, FailureKind, Liveness, Patience, Share, Step};
+use leasehold_core::{Effect, FailureKind, Liveness, Patience, Share, Step};
 
 use crate::client::{AT_ONCE, HANG, within};
 use crate::clock::patience_for;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, Effect, FailureKind, FenceGrade, Liveness, Note, Patience, Renewal, Share, Step, WaitMode,
+    Effect, FailureKind, FenceGrade, Liveness, Note, Patience, Renewal, Share, Step, WaitMode,
 };
 
 use crate::client::{AT_ONCE, within};

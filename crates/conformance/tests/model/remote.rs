@@ -11,8 +11,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::{
     Backend, Claim, ClaimId, ClaimInfo, Failure, Fence, FenceGrade, Grant, Hint, Note, Patience, Profile,
-    Proof, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
-    Verdict,
+    Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step, Verdict,
 };
 
 use super::{Defect, Store};

@@ -1,15 +1,9 @@
 //! The client, for threads that block.
 
 use std::future::Future;
-use std::time::Duration;
 
-use leasehold_core::deadlock::Deadlock;
-use leasehold_core::{ClaimInfo, Profile, Resource, ResourceSummary, Snapshot};
+use leasehold_core::{Profile, Resource, ResourceSummary};
 
-use super::lock::{Lock, Mutex, RwLock, Semaphore};
-use super::primitives::{
-    Barrier, Blocking, Election, Latch, MultiLock, RateLimit, SingleFlight, StripedMutex, Versioned,
-};
 use super::runtime::{may_block, wait};
 use crate::client::ClientBuilder;
 use crate::error::Result;
@@ -44,113 +38,13 @@ impl Client {
         self.client.profile()
     }
 
-    /// Returns a lock for one holder at a time.
-    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
-        Lock::new(self.client.mutex(name))
-    }
-
-    /// Returns a lock for many readers or one writer.
-    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
-        Lock::new(self.client.rwlock(name))
-    }
-
-    /// Returns a lock for up to `permits` holders at a time.
-    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
-        Lock::new(self.client.semaphore(name, permits))
-    }
-
-    /// Combines several mutexes into one. [`MultiLock::set`] and [`and`](crate::MultiLock::and) add
-    /// locks of other kinds and of other stores.
-    pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> MultiLock {
-        Blocking::new(self.client.lock_all(names))
-    }
-
-    /// Returns a lock that is divided into `count` stripes.
-    pub fn striped_mutex(&self, name: impl AsRef<str>, count: u32) -> StripedMutex {
-        Blocking::new(self.client.striped_mutex(name, count))
-    }
-
-    /// Returns an election: one of many candidates leads, and all can see which one.
-    pub fn election(&self, name: impl AsRef<str>) -> Election {
-        Blocking::new(self.client.election(name))
-    }
-
-    /// Returns a compare-and-set value.
-    pub fn versioned(&self, name: impl AsRef<str>) -> Versioned {
-        Blocking::new(self.client.versioned(name))
-    }
-
-    /// Returns a condition: threads wait for it under a lock until another one notifies, by
-    /// [`Guard::wait`](super::Guard::wait).
-    pub fn condition(&self, name: impl AsRef<str>) -> crate::Condition {
-        self.client.condition(name)
-    }
-
-    /// Returns a one-shot latch that opens for good after `count` count-downs.
-    pub fn latch(&self, name: impl AsRef<str>, count: u32) -> Latch {
-        Blocking::new(self.client.latch(name, count))
-    }
-
-    /// Returns a reusable barrier for `parties` participants.
-    pub fn barrier(&self, name: impl AsRef<str>, parties: u32) -> Barrier {
-        Blocking::new(self.client.barrier(name, parties))
-    }
-
-    /// Returns a rate limit of up to `count` permits in any `period`.
-    pub fn rate_limit(&self, name: impl AsRef<str>, count: u32, period: Duration) -> RateLimit {
-        Blocking::new(self.client.rate_limit(name, count, period))
-    }
-
-    /// Returns a value that one caller loads for all callers that want it.
-    pub fn single_flight(&self, key: impl AsRef<str>) -> SingleFlight {
-        Blocking::new(self.client.single_flight(key))
-    }
-
-    /// Returns the holders of a resource and its waiters.
-    ///
-    /// # Errors
-    /// As [`Client::inspect`](crate::Client::inspect).
-    pub fn inspect(&self, name: &str) -> Result<Snapshot> {
-        let (client, name) = (self.client.clone(), name.to_owned());
-        wait("inspect", async move { client.inspect(&name).await })?
-    }
-
-    /// Asks all holders of a lock to release it, and returns the holders that were asked, as
-    /// [`Client::revoke`](crate::Client::revoke).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn revoke(&self, name: &str, reason: &str) -> Result<Vec<ClaimInfo>> {
-        let (client, name, reason) = (self.client.clone(), name.to_owned(), reason.to_owned());
-        wait("revoke", async move { client.revoke(&name, &reason).await })?
-    }
-
     /// Lists up to `limit` resources that are held or waited for.
     ///
     /// # Errors
     /// As [`Client::list`](crate::Client::list).
     pub fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<ResourceSummary>> {
-        let (client, prefix, after) = (self.client.clone(), prefix.to_owned(), after.cloned());
-        wait("list", async move { client.list(&prefix, after.as_ref(), limit).await })?
-    }
-
-    /// Finds the waiters that wait for each other in a circle, so that none of them can ever continue.
-    ///
-    /// # Errors
-    /// As [`Client::deadlocks`](crate::Client::deadlocks).
-    pub fn deadlocks(&self) -> Result<Vec<Deadlock>> {
-        let client = self.client.clone();
-        wait("deadlocks", async move { client.deadlocks().await })?
-    }
-
-    /// Ends every wait, releases everything, and waits up to `limit` for the answers. Returns `true` if
-    /// all were answered.
-    ///
-    /// # Errors
-    /// `Closed` in a forked process.
-    pub fn close(&self, limit: Duration) -> Result<bool> {
-        let client = self.client.clone();
-        wait("close", async move { client.close(limit).await })
+        let (prefix, after) = (prefix.to_owned(), after.cloned());
+        self.block_on("list", move |client| async move { client.list(&prefix, after.as_ref(), limit).await })
     }
 
     /// Runs any other call of the asynchronous client, and blocks until it is done.
@@ -183,6 +77,15 @@ impl Client {
         wait("call", std::future::poll_fn(move |context| may_block(|| work.as_mut().poll(context))))?
     }
 
+    /// Runs a call, and blocks until it returns.
+    pub(super) fn block_on<T, F>(&self, op: &'static str, call: impl FnOnce(crate::Client) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        wait(op, call(self.client.clone()))?
+    }
+
     /// Returns the asynchronous client behind it, which shares its leases and its queues.
     pub fn asynchronous(&self) -> &crate::Client {
         &self.client
@@ -193,9 +96,10 @@ impl Client {
 mod tests {
     use std::sync::Arc;
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
-    use crate::blocking::Stripe;
+    use crate::blocking::{MultiLock, Mutex, Stripe};
     use crate::error::ErrorKind;
     use crate::layer::{Fault, Mode};
     use crate::local::MemoryBackend;

@@ -1,73 +1,106 @@
-//! The guard of a thread that blocks.
+//! Guards, for threads that block.
+//!
+//! Ground rules: calls that do not wait are those of the inner guard; only calls that wait have a twin here.
 
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Fence, LossCause, Resource, Share};
+use leasehold_core::LossCause;
 
+use super::mirror::{IntoTwin, within};
 use super::runtime::{act_on, wait};
-use crate::coord::{Condition, WaitOutcome};
-use crate::engine::State;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lock::{Revocation, TransferToken};
+use crate::lock::Revocation;
 
-/// A lock that is held, as [`leasehold::Guard`](crate::Guard). Dropping it releases the lock in
-/// the background.
+/// A guard for threads that block. Dropping it releases what it holds in the background.
+///
+/// It dereferences to the asynchronous guard: `check`, `remaining` and `fence` are those of that guard.
+///
+/// ```
+/// let locks = leasehold::blocking::Client::open("mem:")?;
+/// let both = locks.lock_all(["from/1", "to/2"]).lock()?;
+/// assert!(both.check().is_ok());
+/// both.release()?;
+/// let leadership = locks.election("boss").campaign("ann")?;
+/// leadership.proclaim("ann, at work")?;
+/// assert_eq!(locks.election("boss").leader()?.unwrap().value, "ann, at work");
+/// leadership.resign()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// A thread that waits for a [condition](crate::Condition) gives its guard and gets a new one:
+///
+/// ```
+/// let locks = leasehold::blocking::Client::open("mem:")?;
+/// let (mutex, filled) = (locks.mutex("queue"), locks.condition("queue filled"));
+/// let guard = mutex.lock()?;
+/// let notifier = std::thread::spawn({
+///     let (mutex, filled) = (mutex.clone(), filled.clone());
+///     move || {
+///         let guard = mutex.lock()?; // granted while the other waits
+///         guard.notify_one(&filled)?;
+///         guard.release()
+///     }
+/// });
+/// let guard = guard.wait(&filled)?;
+/// notifier.join().unwrap()?;
+/// guard.release()?;
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the guard releases what it holds when it is dropped"]
+pub struct BlockingGuard<G> {
+    held: Arc<G>,
+}
+
+/// A lock that is held, as [`leasehold::Guard`](crate::Guard).
 ///
 /// It may be sent to another thread and released there, even if the lock is
 /// [reentrant](super::Lock::reentrant): it belongs to the owner for which it was acquired.
-#[derive(Debug)]
-#[must_use = "the lock is released when the guard is dropped"]
-pub struct Guard {
-    guard: std::sync::Arc<crate::Guard>,
+pub type Guard = BlockingGuard<crate::Guard>;
+/// Several locks that are held, as [`leasehold::MultiGuard`](crate::MultiGuard).
+pub type MultiGuard = BlockingGuard<crate::MultiGuard>;
+/// Leadership that is held, as [`leasehold::Leadership`](crate::Leadership).
+pub type Leadership = BlockingGuard<crate::Leadership>;
+
+impl<G: Send + Sync + 'static> BlockingGuard<G> {
+    /// Runs a call on the guard, and blocks until it returns.
+    pub(super) fn block_on<A, F>(&self, op: &'static str, call: impl FnOnce(Arc<G>) -> F) -> Result<A>
+    where
+        A: Send + 'static,
+        F: Future<Output = Result<A>> + Send + 'static,
+    {
+        wait(op, call(self.held.clone()))?
+    }
+
+    /// Runs a call that ends the guard, and blocks until it returns.
+    pub(super) fn consume<A, F>(self, op: &'static str, call: impl FnOnce(G) -> F) -> Result<A>
+    where
+        A: Send + 'static,
+        F: Future<Output = Result<A>> + Send + 'static,
+    {
+        // Invariant: a call of this module drops its handle before it returns, and no other call can run,
+        // since this one has the guard itself.
+        debug_assert_eq!(Arc::strong_count(&self.held), 1, "something is held by a call that has ended");
+        let Some(held) = Arc::into_inner(self.held) else {
+            let text = "another call still uses this guard; it is released when that call has returned";
+            return Err(Error::new(ErrorKind::Invalid, op, text));
+        };
+        wait(op, call(held))?
+    }
 }
 
-impl Guard {
-    pub(super) fn new(guard: crate::Guard) -> Guard {
-        Guard { guard: std::sync::Arc::new(guard) }
-    }
+impl<G> Deref for BlockingGuard<G> {
+    type Target = G;
 
-    /// Returns the fencing token, as [`Guard::fence`](crate::Guard::fence).
-    pub fn fence(&self) -> Option<Fence> {
-        self.guard.fence()
+    fn deref(&self) -> &G {
+        &self.held
     }
+}
 
-    /// Returns the resource that is held.
-    pub fn resource(&self) -> &Resource {
-        self.guard.resource()
-    }
-
-    /// Returns the share that is held.
-    pub fn share(&self) -> Share {
-        self.guard.share()
-    }
-
-    /// Returns how certain it is, by the clock, that the lock is held now.
-    pub fn state(&self) -> State {
-        self.guard.state()
-    }
-
-    /// Checks, by the clock, that the lock is still held now. Call it between the steps of your work.
-    ///
-    /// # Errors
-    /// `Lost`, with the cause.
-    pub fn check(&self) -> Result<()> {
-        self.guard.check()
-    }
-
-    /// Returns the time for which it is held without another renewal.
-    pub fn remaining(&self) -> Duration {
-        self.guard.remaining()
-    }
-
-    /// Blocks until the lock is lost, for up to `limit`; `None` if it is still held then.
-    ///
-    /// # Errors
-    /// `Closed` in a forked process.
-    pub fn lost_within(&self, limit: Duration) -> Result<Option<LossCause>> {
-        let guard = self.guard.clone();
-        wait("lost", async move { tokio::time::timeout(limit, guard.lost()).await.ok() })
-    }
-
+impl BlockingGuard<crate::Guard> {
     /// Calls `act` once, on a thread of leasehold, when the lock is lost. It is never called if the
     /// lock is released before.
     ///
@@ -77,71 +110,7 @@ impl Guard {
     /// # Errors
     /// `Closed` in a forked process.
     pub fn on_lost(&self, act: impl FnOnce(LossCause) + Send + 'static) -> Result<()> {
-        act_on("lost", self.guard.ending(), act)
-    }
-
-    /// Releases the lock, blocks until a notification, and returns with the lock, as
-    /// [`Guard::wait`](crate::Guard::wait).
-    ///
-    /// ```
-    /// let locks = leasehold::blocking::Client::open("mem:")?;
-    /// let (mutex, filled) = (locks.mutex("queue"), locks.condition("queue filled"));
-    /// let guard = mutex.lock()?;
-    /// let notifier = std::thread::spawn({
-    ///     let (mutex, filled) = (mutex.clone(), filled.clone());
-    ///     move || {
-    ///         let guard = mutex.lock()?; // granted while the other waits
-    ///         guard.notify_one(&filled)?;
-    ///         guard.release()
-    ///     }
-    /// });
-    /// let guard = guard.wait(&filled)?;
-    /// notifier.join().unwrap()?;
-    /// guard.release()?;
-    /// # Ok::<(), leasehold::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As there.
-    pub fn wait(self, condition: &Condition) -> Result<Guard> {
-        let (guard, condition) = (self.alone("wait")?, condition.clone());
-        wait("wait", async move { guard.wait(&condition).await })?.map(Guard::new)
-    }
-
-    /// Waits likewise for up to `limit`, as [`Guard::wait_for`](crate::Guard::wait_for).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn wait_for(self, condition: &Condition, limit: Duration) -> Result<(Guard, WaitOutcome)> {
-        let (guard, condition) = (self.alone("wait")?, condition.clone());
-        let waiting = async move { guard.wait_for(&condition, limit).await };
-        wait("wait", waiting)?.map(|(guard, outcome)| (Guard::new(guard), outcome))
-    }
-
-    /// Wakes the longest waiter, as [`Guard::notify_one`](crate::Guard::notify_one).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn notify_one(&self, condition: &Condition) -> Result<()> {
-        let (guard, condition) = (self.guard.clone(), condition.clone());
-        wait("notify", async move { guard.notify_one(&condition).await })?
-    }
-
-    /// Wakes all present waiters, as [`Guard::notify_all`](crate::Guard::notify_all).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn notify_all(&self, condition: &Condition) -> Result<()> {
-        let (guard, condition) = (self.guard.clone(), condition.clone());
-        wait("notify", async move { guard.notify_all(&condition).await })?
-    }
-
-    /// Returns the guard, which no call on another thread uses any more.
-    fn alone(self, op: &'static str) -> Result<crate::Guard> {
-        std::sync::Arc::try_unwrap(self.guard).map_err(|guard| {
-            let text = "another thread still has a call on this guard; wait when that call has returned";
-            Error::new(ErrorKind::Invalid, op, text).on(guard.resource())
-        })
+        act_on("lost", self.ending(), act)
     }
 
     /// Blocks until another client requests the release of the lock, for up to `limit`; `None` if no
@@ -152,8 +121,8 @@ impl Guard {
     /// # Errors
     /// As [`Guard::revoked`](crate::Guard::revoked), and `Closed` in a forked process.
     pub fn revoked_within(&self, limit: Duration) -> Result<Option<Revocation>> {
-        let revoking = self.guard.revoking();
-        match wait("revoked", async move { tokio::time::timeout(limit, revoking).await.ok() })? {
+        let revoking = self.revoking();
+        match wait("revoked", within(limit, revoking))? {
             Some(outcome) => outcome,
             None => Ok(None),
         }
@@ -165,31 +134,24 @@ impl Guard {
     ///
     /// # Errors
     /// `Closed` in a forked process. If the store cannot report requests, `act` is never called;
-    /// [`Guard::revoked_within`] says why.
+    /// [`BlockingGuard::revoked_within`] says why.
     pub fn on_revoked(&self, act: impl FnOnce(Revocation) + Send + 'static) -> Result<()> {
-        let revoking = self.guard.revoking();
+        let revoking = self.revoking();
         act_on("revoked", async move { revoking.await.ok().flatten() }, act)
     }
-
-    /// Stops holding the lock here, and returns a token for another process, as
-    /// [`Guard::transfer`](crate::Guard::transfer).
-    ///
-    /// # Errors
-    /// As there; `Invalid` if another thread still waits for the loss of this guard.
-    pub fn transfer(self) -> Result<TransferToken> {
-        let guard = self.alone("transfer")?;
-        wait("transfer", guard.transfer())?
-    }
-
-    /// Releases the lock and blocks until that is confirmed.
-    ///
-    /// # Errors
-    /// As [`Guard::release`](crate::Guard::release).
-    pub fn release(self) -> Result<()> {
-        // A thread that waits for the loss keeps a handle; then that thread releases the lock.
-        match std::sync::Arc::into_inner(self.guard) {
-            Some(guard) => wait("release", guard.release())?,
-            None => Ok(()),
-        }
-    }
 }
+
+/// Guards of the asynchronous API become guards of this module.
+macro_rules! guards {
+    ($($guard:ident),*) => {$(
+        impl IntoTwin for crate::$guard {
+            type Twin = BlockingGuard<crate::$guard>;
+
+            fn into_twin(self) -> Self::Twin {
+                BlockingGuard { held: Arc::new(self) }
+            }
+        }
+    )*};
+}
+
+guards!(Guard, MultiGuard, Leadership);

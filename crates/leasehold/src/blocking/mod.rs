@@ -30,18 +30,18 @@
 //!
 //! Promises, limits and errors are those of the asynchronous types of the same names.
 
-mod blocking_guard;
 mod client;
 mod guard;
 mod interrupt;
 mod lock;
+mod mirror;
+mod mirrors;
 mod observer;
 mod primitives;
 mod runtime;
 
-pub use blocking_guard::{BlockingGuard, Leadership, MultiGuard};
 pub use client::Client;
-pub use guard::Guard;
+pub use guard::{BlockingGuard, Guard, Leadership, MultiGuard};
 pub use interrupt::Interrupt;
 pub use lock::{Lock, Mutex, RwLock, Semaphore};
 pub use observer::Observer;

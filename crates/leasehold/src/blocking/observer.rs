@@ -1,5 +1,6 @@
 //! An observer of an election, for a thread that blocks until the leader changes.
 
+use super::mirror::IntoTwin;
 use super::runtime::wait;
 use crate::coord::Leader;
 use crate::error::{Error, Result};
@@ -22,11 +23,15 @@ pub struct Observer {
     observer: Option<crate::Observer>,
 }
 
-impl Observer {
-    pub(super) fn new(observer: crate::Observer) -> Observer {
-        Observer { observer: Some(observer) }
-    }
+impl IntoTwin for crate::Observer {
+    type Twin = Observer;
 
+    fn into_twin(self) -> Observer {
+        Observer { observer: Some(self) }
+    }
+}
+
+impl Observer {
     /// Blocks until the leader or its value differs from the one returned before: the first call returns
     /// at once. `None` means that the election has no leader.
     ///

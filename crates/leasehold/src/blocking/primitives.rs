@@ -1,8 +1,8 @@
 //! Coordination types for threads that block: each is a twin of the asynchronous type.
 //!
 //! Ground rules: nothing is decided here. A call clones the asynchronous value, has the runtime carry
-//! out the call of the same name, and waits for the answer; so there is one shape for all types, and
-//! the part of each type is the list of its calls.
+//! out the call of the same name, and waits for the answer. The calls are in the list of `mirrors.rs`; only
+//! those that take code of the user are here.
 
 use std::any::Any;
 use std::fmt;
@@ -10,11 +10,10 @@ use std::future::Future;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
-use super::blocking_guard::{Leadership, MultiGuard};
-use super::observer::Observer;
+use super::Interrupt;
+use super::mirror::{IntoTwin, within};
 use super::runtime::{may_block, wait_unless};
-use super::{Guard, Interrupt};
-use crate::coord::{BarrierWaitResult, FlightOutcome, Leader, LoadError, UpdateOutcome, VersionedValue};
+use crate::coord::{FlightOutcome, LoadError, UpdateOutcome};
 use crate::error::Result;
 
 /// A coordination type of the asynchronous API, for threads that block.
@@ -72,10 +71,6 @@ pub type StripedMutex = Blocking<crate::StripedMutex>;
 pub type Stripe = Blocking<crate::Stripe>;
 
 impl<T: Clone + Send + 'static> Blocking<T> {
-    pub(super) fn new(inner: T) -> Blocking<T> {
-        Blocking { inner, interrupt: None }
-    }
-
     /// Changes its settings, which are those of the asynchronous type:
     /// `locks.barrier("b", 3).set(|barrier| barrier.ttl(ttl))`.
     #[must_use]
@@ -100,88 +95,26 @@ impl<T: Clone + Send + 'static> Blocking<T> {
         Blocking { inner, interrupt: self.interrupt.clone() }
     }
 
-    fn call<A, F>(&self, op: &'static str, make_future: impl FnOnce(T) -> F) -> Result<A>
+    /// Runs a call, and blocks until it returns.
+    pub(super) fn block_on<A, F>(&self, op: &'static str, call: impl FnOnce(T) -> F) -> Result<A>
     where
         A: Send + 'static,
         F: Future<Output = Result<A>> + Send + 'static,
     {
-        wait_unless(self.interrupt.clone(), op, make_future(self.inner.clone()))
+        wait_unless(self.interrupt.clone(), op, call(self.inner.clone()))
     }
 }
 
-/// The twins of calls whose arguments and answers are the same here and there.
-macro_rules! blocking_calls {
-    ($primitive:ident: $($call:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
-        impl Blocking<crate::$primitive> {$(
-            #[doc = concat!(
-                "Blocks until [`", stringify!($call), "`](crate::", stringify!($primitive), "::", stringify!($call), ") is done."
-            )]
-            ///
-            /// # Errors
-            /// As there, and `Interrupted`.
-            pub fn $call(&self, $($argument: $kind),*) -> Result<$answer> {
-                self.call(stringify!($call), move |inner| async move { inner.$call($($argument),*).await })
-            }
-        )*}
-    };
-}
-
-blocking_calls! { Latch:
-    count_down() -> ();
-    remaining() -> u32;
-    wait() -> ();
-    reset() -> ();
-}
-
-blocking_calls! { Barrier:
-    wait() -> BarrierWaitResult;
-    wait_for(limit: Duration) -> BarrierWaitResult;
-    arrived() -> u32;
-    is_broken() -> bool;
-    reset() -> ();
-}
-
-blocking_calls! { RateLimit:
-    acquire() -> ();
-    try_acquire() -> bool;
-    try_acquire_for(limit: Duration) -> bool;
-    acquire_many(weight: u32) -> ();
-    try_acquire_many(weight: u32) -> bool;
-    try_acquire_many_for(weight: u32, limit: Duration) -> bool;
-}
-
-blocking_calls! { Versioned:
-    read() -> VersionedValue;
-}
-
-blocking_calls! { SingleFlight:
-    get() -> Option<FlightOutcome>;
-    invalidate() -> ();
-}
-
-blocking_calls! { Election:
-    leader() -> Option<Leader>;
-}
-
 impl Blocking<crate::Latch> {
-    /// Blocks for up to `limit` until it is open, as [`wait`](crate::Latch::wait); `false` if it is still
-    /// closed then.
+    /// Blocks for up to `limit` until it is open, as [`Latch::wait`](crate::Latch::wait); `false` if it is
+    /// still closed then.
     ///
     /// # Errors
     /// As there, and `Interrupted`.
     pub fn wait_within(&self, limit: Duration) -> Result<bool> {
-        self.call("wait", move |latch| async move {
-            tokio::time::timeout(limit, latch.wait()).await.map_or(Ok(false), |opened| opened.map(|()| true))
-        })
-    }
-
-    /// Blocks for the result of [`count_down_as`](crate::Latch::count_down_as).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn count_down_as(&self, member: &str) -> Result<()> {
-        let member = member.to_owned();
-        self.call("count_down_as", move |latch| async move { latch.count_down_as(&member).await })
+        let opened =
+            self.block_on("wait", move |latch| async move { within(limit, latch.wait()).await.transpose() });
+        Ok(opened?.is_some())
     }
 }
 
@@ -198,148 +131,19 @@ impl Blocking<crate::Versioned> {
         &self,
         mut new: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>> + Send + 'static,
     ) -> Result<UpdateOutcome> {
-        self.call("update", move |value| async move { value.update(|old| may_block(|| new(old))).await })
-    }
-
-    /// Blocks for the result of [`changed`](crate::Versioned::changed).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn changed(&self, seen: &VersionedValue, limit: Duration) -> Result<VersionedValue> {
-        let seen = seen.clone();
-        self.call("changed", move |value| async move { value.changed(&seen, limit).await })
-    }
-}
-
-impl Blocking<crate::Election> {
-    /// Blocks until it leads, as [`campaign`](crate::Election::campaign).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn campaign(&self, value: &str) -> Result<Leadership> {
-        let value = value.to_owned();
-        let campaigning =
-            self.call("campaign", move |election| async move { election.campaign(&value).await });
-        campaigning.map(Leadership::new)
-    }
-
-    /// Follows the changes of leadership, as [`observe`](crate::Election::observe).
-    pub fn observe(&self) -> Observer {
-        Observer::new(self.inner.observe())
-    }
-
-    /// Leads if the election has no leader, as [`try_campaign`](crate::Election::try_campaign).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn try_campaign(&self, value: &str) -> Result<Option<Leadership>> {
-        let value = value.to_owned();
-        let campaigning =
-            self.call("campaign", move |election| async move { election.try_campaign(&value).await });
-        Ok(campaigning?.map(Leadership::new))
-    }
-
-    /// Blocks for up to `limit` until it leads, as [`try_campaign_for`](crate::Election::try_campaign_for).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn try_campaign_for(&self, value: &str, limit: Duration) -> Result<Option<Leadership>> {
-        let value = value.to_owned();
-        let campaigning = self
-            .call("campaign", move |election| async move { election.try_campaign_for(&value, limit).await });
-        Ok(campaigning?.map(Leadership::new))
-    }
-}
-
-impl Blocking<crate::MultiLock> {
-    /// Blocks until all are held, as [`lock`](crate::MultiLock::lock).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn lock(&self) -> Result<MultiGuard> {
-        self.call("lock", |all| async move { all.lock().await }).map(MultiGuard::new)
-    }
-
-    /// Acquires all if they are free now, as [`try_lock`](crate::MultiLock::try_lock).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn try_lock(&self) -> Result<Option<MultiGuard>> {
-        Ok(self.call("lock", |all| async move { all.try_lock().await })?.map(MultiGuard::new))
-    }
-
-    /// Blocks for up to `limit` until all are held, as [`try_lock_for`](crate::MultiLock::try_lock_for).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn try_lock_for(&self, limit: Duration) -> Result<Option<MultiGuard>> {
-        let guard = self.call("lock", move |all| async move { all.try_lock_for(limit).await });
-        Ok(guard?.map(MultiGuard::new))
+        self.block_on("update", move |value| async move { value.update(|old| may_block(|| new(old))).await })
     }
 }
 
 impl Blocking<crate::StripedMutex> {
-    /// Returns the stripe of a key, as [`of`](crate::StripedMutex::for_key).
+    /// Returns the stripe of a key, as [`StripedMutex::for_key`](crate::StripedMutex::for_key).
     pub fn for_key(&self, key: impl AsRef<[u8]>) -> Stripe {
         self.with_inner(self.inner.for_key(key))
     }
 
-    /// Returns all stripes as one lock, as [`all`](crate::StripedMutex::all).
+    /// Returns all stripes as one lock, as [`StripedMutex::all`](crate::StripedMutex::all).
     pub fn all(&self) -> MultiLock {
         self.with_inner(self.inner.all())
-    }
-
-    /// Blocks until any stripe is held, as [`any`](crate::StripedMutex::lock_any).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn lock_any(&self) -> Result<Guard> {
-        self.call("lock", |lock| async move { lock.lock_any().await }).map(Guard::new)
-    }
-
-    /// Acquires any stripe that is free now, as [`try_lock_any`](crate::StripedMutex::try_lock_any).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn try_lock_any(&self) -> Result<Option<Guard>> {
-        Ok(self.call("lock", |lock| async move { lock.try_lock_any().await })?.map(Guard::new))
-    }
-
-    /// Blocks for up to `limit` until any stripe is held, as
-    /// [`try_lock_any_for`](crate::StripedMutex::try_lock_any_for).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn try_lock_any_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        let guard = self.call("lock", move |lock| async move { lock.try_lock_any_for(limit).await });
-        Ok(guard?.map(Guard::new))
-    }
-}
-
-impl Blocking<crate::Stripe> {
-    /// Blocks until it is granted, as [`lock`](crate::Stripe::lock).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn lock(&self) -> Result<Guard> {
-        self.call("lock", |stripe| async move { stripe.lock().await }).map(Guard::new)
-    }
-
-    /// Acquires it if it is free now, as [`try_lock`](crate::Stripe::try_lock).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn try_lock(&self) -> Result<Option<Guard>> {
-        Ok(self.call("lock", |stripe| async move { stripe.try_lock().await })?.map(Guard::new))
-    }
-
-    /// Blocks for up to `limit`, as [`try_lock_for`](crate::Stripe::try_lock_for).
-    ///
-    /// # Errors
-    /// As there, and `Interrupted`.
-    pub fn try_lock_for(&self, limit: Duration) -> Result<Option<Guard>> {
-        let guard = self.call("lock", move |stripe| async move { stripe.try_lock_for(limit).await });
-        Ok(guard?.map(Guard::new))
     }
 }
 
@@ -371,7 +175,7 @@ impl Blocking<crate::SingleFlight> {
                 }
             }
         };
-        let loaded = self.call("load", move |flight| async move {
+        let loaded = self.block_on("load", move |flight| async move {
             match flight.get_or_load(ttl, on_a_thread).await {
                 Err(LoadError::Store(error) | LoadError::Interrupted(error)) => Err(error),
                 Err(LoadError::Loader(failed)) => Ok(Err(failed)),
@@ -385,6 +189,21 @@ impl Blocking<crate::SingleFlight> {
         }
     }
 }
+
+/// Types of the asynchronous API become types of this module.
+macro_rules! primitives {
+    ($($primitive:ident),*) => {$(
+        impl IntoTwin for crate::$primitive {
+            type Twin = Blocking<crate::$primitive>;
+
+            fn into_twin(self) -> Self::Twin {
+                Blocking { inner: self, interrupt: None }
+            }
+        }
+    )*};
+}
+
+primitives!(Latch, Barrier, RateLimit, Versioned, SingleFlight, Election, MultiLock, StripedMutex, Stripe);
 
 /// The failure of a loader on its thread.
 enum Failed<E> {

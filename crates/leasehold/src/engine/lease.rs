@@ -430,7 +430,7 @@ const SIGNAL_MARGIN: Duration = Duration::from_millis(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use leasehold_core::{ClaimId, ManualClock, Note, Resource, Share};
+    use leasehold_core::{ClaimId, ManualClock, Resource, Share};
 
     const TERM: Term = Term::Lease {
         given: Duration::from_secs(10),

@@ -171,7 +171,8 @@ async fn backend_future_is_never_dropped_midway() {
     });
     let locks = Client::builder().over(store.clone()).unwrap();
     let guard = locks.mutex("job").lock().await.unwrap();
-    let holder = holder_of(&locks, &store, &go).await.id(leasehold::backend::ClaimId::from_bytes([7; 16]));
+    let mut holder = holder_of(&locks, &store, &go).await;
+    holder.id = leasehold::backend::ClaimId::from_bytes([7; 16]);
     ends.0.store(0, Ordering::SeqCst);
     let leaves = ms(20);
     assert!(tokio::time::timeout(leaves, locks.inspect("job")).await.is_err());

@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use leasehold::SystemClock;
 use leasehold::local::{FileBackend, FileConfig};
-use leasehold_core::{
-    Backend, Claim, ClaimId, Fence, Grant, Note, Patience, Resource, Share, Snapshot, Step,
-};
+use leasehold_core::{Backend, Claim, ClaimId, Fence, Grant, Patience, Resource, Share, Snapshot, Step};
 use tokio::task::JoinHandle;
 
 /// The limit within which an expected event comes on any working machine: nothing here is woken by time.

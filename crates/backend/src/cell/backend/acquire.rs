@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold_core::{
-    Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_QUEUE, Moment, Patience, Proof, QueueOrder,
-    Release, Step, Verdict, Wait, WaitMode, spread, stagger,
+    Claim, Effect, Failure, Fence, Grant, Hint, Ledger, MAX_QUEUE, Moment, Patience, QueueOrder, Release,
+    Step, Verdict, Wait, WaitMode, spread, stagger,
 };
 use tokio::time::Instant;
 

@@ -227,7 +227,7 @@ const MAX_CALLED: usize = 512;
 
 #[cfg(test)]
 mod tests {
-    use leasehold_core::{ClaimId, Note, Share};
+    use leasehold_core::{ClaimId, Share};
 
     use super::*;
 

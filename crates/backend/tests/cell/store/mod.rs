@@ -20,7 +20,7 @@ use leasehold_backend::cell::{
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
     Backend, Claim, ClaimId, Clock, Durability, Effect, Failure, FailureKind, Fence, FenceGrade, Grant,
-    Liveness, LockSupport, Note, Patience, Profile, QueueOrder, Resource, Share, Step, WaitMode,
+    Liveness, LockSupport, Patience, Profile, QueueOrder, Resource, Share, Step, WaitMode,
 };
 use tokio::sync::Semaphore;
 

@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use leasehold_core::{ClaimId, ManualClock, Note, Share};
+use leasehold_core::{ClaimId, ManualClock, Share};
 
 use super::store::MIN_SWEEP;
 use super::*;
