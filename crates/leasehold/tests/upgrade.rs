@@ -373,3 +373,25 @@ async fn upgrade_and_transfer_emit_the_events_of_a_grant() {
     let counts = tally.0.lock().unwrap();
     assert_eq!((counts["prices"], counts["job"]), ([2, 2, 2], [2, 2, 2]), "{counts:?}");
 }
+
+#[tokio::test]
+async fn an_upgrade_right_after_another_is_no_deadlock() {
+    let store = Store::new();
+    let ((one, _), (two, _)) = (store.client(), store.client());
+    let mut guard = one.rwlock("prices").upgradable_read().await.unwrap();
+    for _ in 0..10 {
+        guard.upgrade().await.unwrap();
+        guard.downgrade().await.unwrap();
+    }
+    let reader = two.rwlock("prices").read().await.unwrap();
+    for _ in 0..10 {
+        assert!(!guard.try_upgrade().await.unwrap());
+        assert!(tokio::time::timeout(ms(5), guard.upgrade()).await.is_err());
+    }
+    reader.release().await.unwrap();
+    assert!(guard.try_upgrade_for(PATIENCE).await.unwrap());
+    guard.release().await.unwrap();
+    for name in ["prices", "prices!upgrade"] {
+        common::settles(&one, name).await;
+    }
+}

@@ -5,15 +5,17 @@
 //! a reader again is releasing the second claim.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use leasehold_core::{Fence, LossCause, Resource, Share};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::kind::{Exclusive, Shared};
 use super::reacquire::LockOptions;
 use super::{Guard, Lock, while_held};
-use crate::engine::Wait;
+use crate::engine::{Engine, Wait};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 
 /// A reader that may become a writer, from [`RwLock::upgradable_read`](crate::RwLock::upgradable_read).
@@ -52,6 +54,40 @@ pub struct Upgradable {
     read: Guard,
     lock: Lock<Shared>,
     gate: Lock<Exclusive>,
+    /// Locked from before the gate is requested until its release is confirmed: the next upgrade would take
+    /// a gate that is still being released for that of another reader.
+    gate_use: Arc<AsyncMutex<()>>,
+}
+
+/// The lock that one reader holds while it becomes a writer. Dropping it releases it in the background.
+struct Gate {
+    held: Option<(Guard, Option<OwnedMutexGuard<()>>)>,
+    engine: Arc<Engine>,
+}
+
+impl Gate {
+    fn cause(&self) -> Option<LossCause> {
+        self.held.as_ref().and_then(|(guard, _)| guard.cause())
+    }
+
+    async fn lost(&self) -> LossCause {
+        match &self.held {
+            Some((guard, _)) => guard.lost().await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let Some((guard, in_use)) = self.held.take() else { return };
+        self.engine.spawn(async move {
+            if let Err(error) = guard.release().await {
+                tracing::debug!(%error, "the lock that keeps others from upgrading is left to its ttl");
+            }
+            drop(in_use);
+        });
+    }
 }
 
 impl Upgradable {
@@ -68,7 +104,8 @@ impl Upgradable {
             Some(read) => read,
             None => return Err(Error::timeout(Duration::ZERO, &resource)),
         };
-        Ok(Upgradable { write: None, read, lock: lock.clone(), gate })
+        let gate_use = Arc::new(AsyncMutex::new(()));
+        Ok(Upgradable { write: None, read, lock: lock.clone(), gate, gate_use })
     }
 
     /// Becomes a writer: waits until all other readers are gone. A writer stays one.
@@ -129,11 +166,16 @@ impl Upgradable {
             return Ok(());
         }
         let resource = self.resource().clone();
+        let engine = self.lock.engine.clone();
+        let unused = async { Ok(Some(self.gate_use.clone().lock_owned().await)) };
+        // If the store does not answer the release, the request for the gate tells what is the matter.
+        let in_use = engine.with_answer_limit(Duration::ZERO, unused).await.unwrap_or_default();
         let Some(gate) = self.gate.try_hold(Share::MUTEX, Wait::No).await? else {
             let text = "another reader is about to become a writer, so each would wait for the other; \
                         nothing changed; release the lock, then acquire it as a writer";
             return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(&resource));
         };
+        let gate = Gate { held: Some((gate, in_use)), engine };
         let want = self.lock.want(rest()?)?;
         let asking = self.lock.engine.acquire_alongside(want, Share::READER, wait);
         let lost = async {
