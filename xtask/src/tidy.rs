@@ -14,6 +14,7 @@ mod modules;
 mod opening;
 mod source;
 mod terms;
+mod twins;
 mod unsafety;
 mod words;
 
@@ -124,6 +125,7 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     findings.extend(circles::check(&sources));
     findings.extend(layers::check(&sources));
     findings.extend(terms::check(&terms, &sources));
+    findings.extend(twins::check(&sources));
     findings
 }
 

@@ -8,6 +8,21 @@
 //! Start reading at [`Backend`]: it is the seam; [`Registers`] is a second one, which a store may have.
 //! [`Ledger`] is the admission rule as an executable specification: memory and file stores run it, and the
 //! others are tested against it.
+//!
+//! With the feature `serde`, what is displayed can be serialized, in stable forms:
+//!
+//! | type | form |
+//! |---|---|
+//! | [`Fence`], [`Share`], [`Resource`], [`Note`] | their text |
+//! | [`Severity`], [`FenceGrade`], [`Durability`], [`QueueOrder`], [`WaitMode`], [`LockSupport`], [`LossCause`] | the name of the variant, in small letters with hyphens |
+//! | [`Snapshot`] | `name`, `state` (`free` or `held`), `fence`, `holders`, `waiting` |
+//! | [`ClaimInfo`] | `tag`, `share`, `weight`, `capacity`, `fence`, `since_unix_ms`, `remaining_ms`, `note` |
+//! | [`ResourceSummary`] | `name`, and the numbers `holders` and `waiting` |
+//! | [`Finding`] | `topic`, `severity`, `found`, `meaning`, `advice` |
+//! | [`Deadlock`](deadlock::Deadlock) | `waits`: each with `waits_for`, `share`, `weight`, `capacity`, `holds`, `note` |
+//!
+//! Values and names can be read as well. A claim is written with its public tag, and cannot be read, because
+//! its id is a secret. Fields may be added.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +35,8 @@ pub mod deadlock;
 mod failure;
 mod fence;
 mod finding;
+#[cfg(feature = "serde")]
+mod forms;
 mod grant;
 mod ledger;
 mod note;

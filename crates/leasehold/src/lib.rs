@@ -42,6 +42,10 @@
 //! # Stores
 //! A URL names the store that a client uses, see [`Client::open`]. The promises of that store are
 //! its [`Profile`]; requirements of the caller are compared with it before anything is sent.
+//!
+//! # Serde
+//! With the feature `serde`, what is displayed can be serialized: [`Snapshot`], [`ResourceSummary`],
+//! [`Finding`], [`Fence`] and others. Their forms are listed on the front page of [`backend`].
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -131,6 +131,8 @@ fn schema_of(url: &str) -> Result<String> {
 }
 
 /// The report of a [`sweep`].
+///
+/// With the feature `serde` it is an object with the numbers `seen`, `emptied` and `removed`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepReport {
@@ -140,6 +142,19 @@ pub struct SweepReport {
     pub emptied: u64,
     /// The number of rows, or keys of fences, that were removed as a whole.
     pub forgotten: u64,
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for SweepReport {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+
+        let mut form = serializer.serialize_struct("SweepReport", 3)?;
+        form.serialize_field("seen", &self.seen)?;
+        form.serialize_field("emptied", &self.emptied)?;
+        form.serialize_field("removed", &self.forgotten)?;
+        form.end()
+    }
 }
 
 /// Removes the remains of locks that have not been used for `unused_for` from the store that `url` names.

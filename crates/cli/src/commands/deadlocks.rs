@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use leasehold::{Deadlock, Note, Resource};
 
 use crate::exit::{Exit, Problem};
-use crate::output::json::{self, DeadlockShape};
+use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::table::Table;
 use crate::output::text::visible;
@@ -19,7 +19,7 @@ pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {
     let found = locks.deadlocks().await?;
     let mut out = io::stdout().lock();
     match args.json {
-        true => found.iter().try_for_each(|deadlock| json::line(&mut out, &DeadlockShape::of(deadlock)))?,
+        true => found.iter().try_for_each(|deadlock| json::line(&mut out, deadlock))?,
         false => found.iter().try_for_each(|deadlock| print(&mut out, deadlock, Paint::of_stdout()))?,
     }
     Ok(if found.is_empty() { Exit::Done } else { Exit::DeadlockFound })

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use leasehold::{Finding, Note, Severity};
 
 use crate::exit::{Exit, Problem};
-use crate::output::json::{self, FindingShape};
+use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::text::visible;
 use crate::request::args::DoctorArgs;
@@ -19,7 +19,7 @@ pub(crate) async fn doctor(args: DoctorArgs) -> Result<Exit, Problem> {
     let findings = locks.diagnose(args.ttl).await;
     let mut out = io::stdout().lock();
     match args.json {
-        true => findings.iter().try_for_each(|finding| json::line(&mut out, &FindingShape::of(finding)))?,
+        true => findings.iter().try_for_each(|finding| json::line(&mut out, finding))?,
         false => print(&mut out, &store.shown(), &findings, Paint::of_stdout())?,
     }
     Ok(exit(&findings))

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use leasehold::{Client, Note, Resource, ResourceSummary};
 
 use crate::exit::{Exit, Problem};
-use crate::output::json::{self, SummaryShape};
+use crate::output::json;
 use crate::output::table::Table;
 use crate::output::text::visible;
 use crate::request::args::ListArgs;
@@ -19,7 +19,7 @@ pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
     let mut pages = Pages { locks: &locks, prefix: &args.prefix, after: None, is_last: false };
     while let Some(page) = pages.next().await? {
         match args.json {
-            true => page.iter().try_for_each(|summary| json::line(&mut out, &SummaryShape::of(summary)))?,
+            true => page.iter().try_for_each(|summary| json::line(&mut out, summary))?,
             false => table(&page).write(&mut out)?,
         }
         out.flush()?;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::exit::{Exit, Problem};
-use crate::output::json::{self, SweptShape};
+use crate::output::json;
 use crate::request::args::SweepArgs;
 use crate::request::store::StoreUrl;
 
@@ -13,7 +13,7 @@ pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
     let swept = StoreUrl::named(args.store.url.as_deref())?.sweep(args.unused_for).await?;
     let mut out = std::io::stdout().lock();
     match args.json {
-        true => json::line(&mut out, &SweptShape::of(swept))?,
+        true => json::line(&mut out, &swept)?,
         false => writeln!(
             out,
             "{} names seen, {} removed, {} kept for their fences and emptied",
