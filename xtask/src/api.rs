@@ -1,8 +1,8 @@
 //! `cargo xtask api`: the public API as a listing, in `docs/api`, one file a crate that users import.
 //!
-//! Changes of the API are seen as lines of a diff. This is not a step of `cargo xtask test`: the
-//! listing comes from rustdoc's JSON, which takes a nightly toolchain, and a newcomer needs none for
-//! anything else.
+//! Changes of the API are seen as lines of a diff. The listing comes from rustdoc's JSON. That output is not
+//! stable yet, so the variable `RUSTC_BOOTSTRAP` lets the installed toolchain write it, for this purpose
+//! alone. This is not a step of `cargo xtask test`, since each version of the tool reads one form of that JSON.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,31 +56,39 @@ fn path_of(root: &Path, name: &str) -> PathBuf {
 
 /// Fails with what is missing and how to get it.
 fn present(root: &Path) -> Result<(), String> {
-    let answers = |cargo_args: &[&str]| {
-        let mut command = Command::new("cargo");
-        // Through the shim of rustup, which an inherited choice of a toolchain would keep from choosing
-        // another.
-        command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN").args(cargo_args);
-        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    let mut missing = Vec::new();
-    if !answers(&["public-api", "--version"]) {
-        missing.push("the tool: `cargo install --locked cargo-public-api`");
-    }
-    if !answers(&["+nightly", "--version"]) {
-        missing.push("a nightly toolchain, whose rustdoc the tool reads: `rustup toolchain install nightly --profile minimal`");
-    }
-    if missing.is_empty() {
+    let mut command = Command::new("cargo");
+    command.current_dir(root).args(["public-api", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    if command.status().is_ok_and(|status| status.success()) {
         return Ok(());
     }
-    Err(format!("The API cannot be listed; missing are\n- {}", missing.join("\n- ")))
+    Err("The API cannot be listed without the tool for it: `cargo install --locked cargo-public-api`"
+        .to_owned())
 }
 
 /// Returns the listing: without what the compiler derives for every type alike.
 fn listed(root: &Path, name: &str) -> Result<String, String> {
+    let described = described(root, name)?;
     let mut command = Command::new("cargo");
-    command.current_dir(root).env_remove("RUSTUP_TOOLCHAIN");
-    command.args(["public-api", "--package", name, "--all-features", "-ss", "--color", "never"]);
+    command
+        .current_dir(root)
+        .args(["public-api", "-ss", "--color", "never", "--rustdoc-json"])
+        .arg(described);
+    output(command, name)
+}
+
+/// Has rustdoc describe the API of a crate with all its features, and returns the path of the JSON.
+fn described(root: &Path, name: &str) -> Result<PathBuf, String> {
+    let mut command = Command::new("cargo");
+    command.current_dir(root).env("RUSTC_BOOTSTRAP", "1");
+    command.args(["rustdoc", "--quiet", "--package", name, "--lib", "--all-features", "--"]);
+    command.args(["-Zunstable-options", "--output-format=json", "--cap-lints=allow"]);
+    output(command, name)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(target.join("doc").join(format!("{}.json", name.replace('-', "_"))))
+}
+
+/// Returns what a command prints.
+fn output(mut command: Command, name: &str) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("cargo could not be started: {error}"))?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
