@@ -8,12 +8,13 @@ pub(crate) mod store;
 
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Lock, Note, Resource, Result, Share};
+use leasehold::{Client, Guard, Lock, Note, Owner, Resource, Result, Share};
 use rustix::process::Signal;
 
 use crate::exit::{Exit, Problem};
 use crate::request::args::{ElectArgs, OnLost, OnRevoke, RunArgs};
 use crate::request::program::Program;
+use crate::request::reentry::Tags;
 use crate::request::store::StoreUrl;
 
 /// One `leasehold run`.
@@ -147,33 +148,40 @@ impl Request {
         })
     }
 
-    /// Takes the lock as it was asked for; `None` where it is busy.
+    /// Takes the lock as it was asked for; `None` where it is busy. A long wait under claims of outer runs is
+    /// announced, so that a deadlock of several such runs can be seen.
     ///
     /// # Errors
     /// As the library's locks.
-    pub(crate) async fn take(&self, locks: &Client) -> Result<Option<Guard>> {
+    pub(crate) async fn take(&self, locks: &Client, outer: &Tags) -> Result<Option<Guard>> {
         let name = self.name.as_str();
+        // Without room for the whole note no wait can be announced here.
+        let can_announce = locks.profile().shows(Note::MAX_BYTES).is_ok();
+        let owner = outer.owner().filter(|_| can_announce);
+        let owner = owner.as_ref();
         match (self.kind, self.patience) {
-            (Kind::Exclusive, WaitLimit::None) => self.with_terms(locks.mutex(name))?.try_lock().await,
+            (Kind::Exclusive, WaitLimit::None) => self.with_terms(locks.mutex(name), owner)?.try_lock().await,
             (Kind::Exclusive, WaitLimit::Limit(limit)) => {
-                self.with_terms(locks.mutex(name))?.try_lock_for(limit).await
+                self.with_terms(locks.mutex(name), owner)?.try_lock_for(limit).await
             }
             (Kind::Exclusive, WaitLimit::Forever) => {
-                self.with_terms(locks.mutex(name))?.lock().await.map(Some)
+                self.with_terms(locks.mutex(name), owner)?.lock().await.map(Some)
             }
-            (Kind::Shared, WaitLimit::None) => self.with_terms(locks.rwlock(name))?.try_read().await,
+            (Kind::Shared, WaitLimit::None) => self.with_terms(locks.rwlock(name), owner)?.try_read().await,
             (Kind::Shared, WaitLimit::Limit(limit)) => {
-                self.with_terms(locks.rwlock(name))?.try_read_for(limit).await
+                self.with_terms(locks.rwlock(name), owner)?.try_read_for(limit).await
             }
-            (Kind::Shared, WaitLimit::Forever) => self.with_terms(locks.rwlock(name))?.read().await.map(Some),
+            (Kind::Shared, WaitLimit::Forever) => {
+                self.with_terms(locks.rwlock(name), owner)?.read().await.map(Some)
+            }
             (Kind::Permits(permits), WaitLimit::None) => {
-                self.with_terms(locks.semaphore(name, permits))?.try_acquire().await
+                self.with_terms(locks.semaphore(name, permits), owner)?.try_acquire().await
             }
             (Kind::Permits(permits), WaitLimit::Limit(limit)) => {
-                self.with_terms(locks.semaphore(name, permits))?.try_acquire_for(limit).await
+                self.with_terms(locks.semaphore(name, permits), owner)?.try_acquire_for(limit).await
             }
             (Kind::Permits(permits), WaitLimit::Forever) => {
-                self.with_terms(locks.semaphore(name, permits))?.acquire().await.map(Some)
+                self.with_terms(locks.semaphore(name, permits), owner)?.acquire().await.map(Some)
             }
         }
     }
@@ -203,7 +211,10 @@ impl Request {
         }
     }
 
-    fn with_terms<K>(&self, mut lock: Lock<K>) -> Result<Lock<K>> {
+    fn with_terms<K>(&self, mut lock: Lock<K>, owner: Option<&Owner>) -> Result<Lock<K>> {
+        if let Some(owner) = owner {
+            lock = lock.owner(owner).announce_wait(ANNOUNCED_AFTER);
+        }
         if let Some(ttl) = self.terms.ttl {
             lock = lock.ttl(ttl);
         }
@@ -227,5 +238,7 @@ fn own_note(program: &Program) -> Note {
 
 /// The default grace period.
 const GRACE: Duration = Duration::from_secs(5);
+/// The time after which a wait under other claims is announced.
+const ANNOUNCED_AFTER: Duration = Duration::from_secs(1);
 /// The default ttl, which is the library's.
 const TTL: Duration = Duration::from_secs(30);

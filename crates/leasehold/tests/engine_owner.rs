@@ -1,10 +1,11 @@
-//! Reentrancy by an explicit owner, and owners that wait for themselves.
+//! Reentrancy by an explicit owner, and owners that wait for themselves or for each other.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, also in its helpers")]
 
 mod common;
 
 use common::{Store, ms, settles};
 use leasehold::layer::Verb;
-use leasehold::{ErrorKind, Owner};
+use leasehold::{Client, ErrorKind, Guard, Owner};
 
 #[tokio::test]
 async fn an_owner_re_enters_a_thousand_times_at_the_cost_of_one_claim() {
@@ -177,4 +178,99 @@ async fn lock_kept_for_its_minimum_hold_is_no_deadlock() {
     assert_eq!(lock().write().await.unwrap_err().kind(), ErrorKind::Deadlock, "it is in use again");
     drop(again);
     assert!(locks.close(ms(20_000)).await);
+}
+
+/// Takes `held` for one client, and makes an owner for another, as of a child process.
+async fn nested(store: &Store, held: &str) -> (Guard, Owner, Client) {
+    let ((parent, _), (child, _)) = (store.client(), store.client());
+    let guard = parent.mutex(held).lock().await.unwrap();
+    let owner = Owner::inheriting([guard.tag().as_str(), "no tag"]);
+    (guard, owner, child)
+}
+
+async fn deadlocked(locks: &Client) -> usize {
+    let found = locks.deadlocks().await.unwrap();
+    assert!(found.len() <= 1, "{found:?}");
+    found.first().map_or(0, |deadlock| deadlock.waits.len())
+}
+
+async fn until_deadlocked(locks: &Client, waits: usize) {
+    while deadlocked(locks).await != waits {
+        tokio::time::sleep(ms(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn announced_waits_of_a_circle_are_seen_and_never_give_up() {
+    let store = Store::new();
+    let ((has_a, on_a, one), (has_b, on_b, two)) = (nested(&store, "a").await, nested(&store, "b").await);
+    let wants_b = tokio::spawn(async move { one.mutex("b").owner(&on_a).announce_wait(ms(10)).lock().await });
+    let wants_a = tokio::spawn(async move { two.mutex("a").owner(&on_b).announce_wait(ms(10)).lock().await });
+    let (watcher, _) = store.client();
+    within(until_deadlocked(&watcher, 2)).await;
+    // Several looks of both later it is still so.
+    tokio::time::sleep(ms(3000)).await;
+    assert_eq!(deadlocked(&watcher).await, 2);
+    assert!(!wants_a.is_finished() && !wants_b.is_finished());
+    has_b.release().await.unwrap();
+    within(wants_b).await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(deadlocked(&watcher).await, 0);
+    has_a.release().await.unwrap();
+    drop(within(wants_a).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn owner_that_detects_gives_up_for_those_that_only_announce() {
+    for detects_first in [true, false] {
+        let store = Store::new();
+        let (has_a, on_a, one) = nested(&store, "a").await;
+        let (two, _) = store.client();
+        let me = Owner::new();
+        let has_b = two.mutex("b").owner(&me).lock().await.unwrap();
+        let announces = async {
+            tokio::time::sleep(ms(if detects_first { 300 } else { 0 })).await;
+            one.mutex("b").owner(&on_a).announce_wait(ms(10)).lock().await
+        };
+        let detects = async {
+            tokio::time::sleep(ms(if detects_first { 0 } else { 300 })).await;
+            let error = two.mutex("a").owner(&me).detect_deadlocks(ms(10)).lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
+            has_b.release().await.unwrap();
+        };
+        let (granted, ()) = within(async { tokio::join!(announces, detects) }).await;
+        drop(granted.unwrap());
+        drop(has_a);
+    }
+}
+
+#[tokio::test]
+async fn inherited_claim_is_not_re_entered_and_harms_nobody_when_it_is_over() {
+    let store = Store::new();
+    let ((has_a, on_a, one), (has_b, on_b, two)) = (nested(&store, "a").await, nested(&store, "b").await);
+    assert!(one.mutex("a").owner(&on_a).try_lock().await.unwrap().is_none(), "it is held by another client");
+    has_a.release().await.unwrap();
+    // The claim on `a` is another one now, so its new holder does not wait for `b`.
+    let (other, _) = store.client();
+    let again = other.mutex("a").lock().await.unwrap();
+    let wants_b = tokio::spawn(async move { one.mutex("b").owner(&on_a).announce_wait(ms(10)).lock().await });
+    let wants_a = tokio::spawn(async move { two.mutex("a").owner(&on_b).announce_wait(ms(10)).lock().await });
+    while other.inspect("leasehold!waits").await.unwrap().holders.len() < 2 {
+        tokio::time::sleep(ms(10)).await;
+    }
+    assert_eq!(deadlocked(&other).await, 0);
+    again.release().await.unwrap();
+    drop(within(wants_a).await.unwrap().unwrap());
+    has_b.release().await.unwrap();
+    drop(within(wants_b).await.unwrap().unwrap());
+}
+
+#[tokio::test]
+async fn wait_can_be_announced_only_for_an_owner() {
+    let (locks, _) = Store::new().client();
+    let error = locks.mutex("a").announce_wait(ms(10)).lock().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(ms(30_000), work).await.expect("it ends in time")
 }

@@ -225,7 +225,7 @@ impl LockHold {
         let taken = tokio::select! {
             biased;
             signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
-            taken = request.take(locks) => taken,
+            taken = request.take(locks, &tags) => taken,
         };
         if let Some(progress) = progress {
             progress.end().await;

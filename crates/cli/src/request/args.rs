@@ -195,7 +195,7 @@ pub(crate) struct ListArgs {
 
     /// List deadlocks instead of locks
     ///
-    /// Only announced waits are seen: those of programs that use `detect_deadlocks`.
+    /// Only announced waits are seen: those of nested runs, and of programs that use `detect_deadlocks`.
     #[arg(long, conflicts_with = "prefix")]
     pub(crate) deadlocks: bool,
 

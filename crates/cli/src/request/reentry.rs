@@ -2,9 +2,9 @@
 //!
 //! Ground rules: `LEASEHOLD_OWNER` only says which claims may be held; the store decides. A claim of the
 //! variable that is not among the holders any longer is ignored, and the lock is then acquired like any
-//! other.
+//! other. Tags are not secret, so the variable is none.
 
-use leasehold::{Client, Fence, Resource, Share};
+use leasehold::{Client, Fence, Owner, Resource, Share};
 
 use crate::exit::{Exit, Problem};
 
@@ -37,6 +37,12 @@ impl Tags {
     pub(crate) fn with(&self, tag: Option<String>) -> String {
         let tags: Vec<_> = self.0.iter().cloned().chain(tag).collect();
         tags.join(",")
+    }
+
+    /// Returns an owner that stands for all these claims; `None` without one.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        // Only so many can be announced, and the inner ones are the last.
+        (!self.0.is_empty()).then(|| Owner::inheriting(self.0.iter().rev()))
     }
 
     /// Finds the claim of an outer `run` on `name`.

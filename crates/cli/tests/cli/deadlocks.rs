@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use leasehold::backend::deadlock::{Announced, Places, Tag};
 use leasehold::{Client, Guard, Resource, Share};
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Redis, Sandbox};
+use crate::support::{Ended, Redis, Sandbox, Started, eventually};
 
 /// Makes a client hold a lock.
 async fn holds(locks: &Client, name: &str) -> (Guard, Tag) {
@@ -62,6 +63,120 @@ fn a_circle_is_listed_on_files_and_on_a_server() {
     if let Some(redis) = Redis::start_or_skip() {
         cycle_is_listed(&Sandbox::on(&redis.server.url()));
     }
+}
+
+/// Starts a run of `name` that starts a run of `then` once both outer locks are held.
+fn start_nested(sandbox: &Sandbox, name: &str, then: &str) -> Started {
+    let wait = format!("touch held-{name}; until [ -e held-{then} ]; do sleep 0.01; done");
+    sandbox.start(
+        &["--note", name, name],
+        &format!("{wait}; leasehold run --note in-{name} {then} -- echo has {then}"),
+    )
+}
+
+fn list(sandbox: &Sandbox) -> Ended {
+    sandbox.end(&["ls", "--deadlocks"])
+}
+
+fn nested_runs_are_listed(sandbox: &Sandbox) {
+    let (one, other) = (start_nested(sandbox, "a", "b"), start_nested(sandbox, "b", "a"));
+    eventually(|| match list(sandbox) {
+        ended if ended.code() == 1 => Ok(()),
+        ended => Err(format!("{ended:?}")),
+    });
+    // It stays, and both of them say so.
+    let stays = list(sandbox).expect(1);
+    let lines: std::collections::BTreeSet<&str> = stays.out.lines().collect();
+    let expected =
+        ["deadlock of 2", "  in-a  holds a  waits for b (mutex)", "  in-b  holds b  waits for a (mutex)"];
+    assert_eq!(lines, expected.into(), "{stays:?}");
+    for run in [&one, &other] {
+        let said = run.complaint_with("wait for each other for ever");
+        assert!(said.contains("\"in-a\" holds a and waits for b (mutex)"), "{said}");
+    }
+    // One of them ends, and the other continues.
+    one.signal(Signal::TERM);
+    one.end().expect(143);
+    other.line_with("has a");
+    other.end().expect(0);
+    list(sandbox).expect(0);
+}
+
+#[test]
+fn nested_runs_in_a_circle_are_listed_on_files_and_on_a_server() {
+    nested_runs_are_listed(&Sandbox::new());
+    if let Some(redis) = Redis::start_or_skip() {
+        nested_runs_are_listed(&Sandbox::on(&redis.server.url()));
+    }
+}
+
+/// Waits until a run announces a wait.
+fn wait_until_announced(sandbox: &Sandbox) {
+    sandbox.wait_for_line("leasehold!waits", 1, 0);
+}
+
+#[test]
+fn nested_wait_without_a_circle_is_not_a_deadlock() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["b"]);
+    // The holder of `b` waits for nothing; a claim of the variable that is over changes nothing.
+    let stale = format!("LEASEHOLD_OWNER=$LEASEHOLD_OWNER,{} leasehold run b -- echo has b", "a".repeat(32));
+    let waiter = sandbox.start(&["a"], &stale);
+    wait_until_announced(&sandbox);
+    assert_eq!(list(&sandbox).expect(0).out, "");
+    holder.end().expect(0);
+    waiter.line_with("has b");
+    let ended = waiter.end().expect(0);
+    assert_eq!(ended.err, "");
+    sandbox.wait_for_line("leasehold!waits", 0, 0);
+}
+
+#[test]
+fn one_of_several_nested_waits_that_can_end_is_not_a_deadlock() {
+    let sandbox = Sandbox::new();
+    let free = sandbox.hold(&["free"]);
+    // The holder of `a` has two waits, and that for `free` can end.
+    let script = "touch held-a; until [ -e held-b ]; do sleep 0.01; done
+        leasehold run b -- echo has b & leasehold run free -- true; kill $!; wait";
+    let two = sandbox.start(&["a"], script);
+    let other = start_nested(&sandbox, "b", "a");
+    sandbox.wait_for_line("leasehold!waits", 3, 0);
+    assert_eq!(list(&sandbox).expect(0).out, "");
+    free.end().expect(0);
+    two.end().expect(0);
+    other.line_with("has a");
+    other.end().expect(0);
+}
+
+#[test]
+fn wait_that_may_not_be_announced_continues() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let url = redis.server.url();
+    let (all, sandbox) = (Sandbox::on(&url), Sandbox::on(&url.replace("redis://", "redis://jobs:pw@")));
+    // All that locks need, for these two names and no others.
+    let rights = [
+        "ACL",
+        "SETUSER",
+        "jobs",
+        "on",
+        ">pw",
+        "+@all",
+        "&*",
+        "resetkeys",
+        "~{lh:a}*",
+        "~{lh:b}*",
+        "~*}:floor",
+    ];
+    redis.block_on(redis.server.command(&rights)).unwrap();
+    let holder = all.hold(&["b"]);
+    let waiter = sandbox.with("LEASEHOLD_REDIS_PASSWORD", "pw").start(
+        &["a"],
+        &format!("LEASEHOLD_URL={} leasehold run b -- echo has b", url.replace("://", "://jobs:pw@")),
+    );
+    waiter.complaint_with("a wait cannot be announced");
+    holder.end().expect(0);
+    waiter.line_with("has b");
+    waiter.end().expect(0);
 }
 
 #[test]

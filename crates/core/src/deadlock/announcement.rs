@@ -16,7 +16,7 @@ pub struct Announced {
     pub place: Resource,
     /// The claim that announces it: another wait has another one.
     pub id: ClaimId,
-    /// Greater than those of all that were announced when this one was.
+    /// Greater than those of all that were announced when this one was; 0 for a wait that never gives up.
     pub number: u64,
     /// The resource that is waited for.
     pub resource: Resource,
@@ -39,8 +39,15 @@ impl Tag {
     pub fn of(id: ClaimId) -> Tag {
         let tag = id.tag();
         // Invariant: a tag has 32 hexadecimal digits.
-        debug_assert!(tag.len() == 32, "a tag of {} digits", tag.len());
+        debug_assert!(tag.len() == PUBLIC_DIGITS, "a tag of {} digits", tag.len());
         Tag(tag.get(..DIGITS).and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or_default())
+    }
+
+    /// Reads a [public tag](ClaimId::tag), of which it is the beginning; `None` for text that is none.
+    pub fn of_public(text: &str) -> Option<Tag> {
+        let (beginning, rest) = text.split_at_checked(DIGITS)?;
+        let is_public = text.len() == PUBLIC_DIGITS && rest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        Tag::read(beginning).filter(|_| is_public)
     }
 
     fn read(text: &str) -> Option<Tag> {
@@ -149,6 +156,8 @@ const MAGIC: &str = "waits1";
 /// The field where nothing is named.
 const NONE: &str = "-";
 const DIGITS: usize = 16;
+/// The length of a claim's public tag.
+const PUBLIC_DIGITS: usize = 32;
 
 #[cfg(test)]
 mod tests {
@@ -161,6 +170,17 @@ mod tests {
     fn info(id: ClaimId, note: Note) -> ClaimInfo {
         let remaining = Some(Duration::from_secs(1));
         ClaimInfo { id, share: Share::MUTEX, fence: None, since_unix_ms: None, remaining, note }
+    }
+
+    #[test]
+    fn a_public_tag_is_read_and_nothing_else_is() {
+        let id = ClaimId::from_bytes([3; 16]);
+        let public = id.tag();
+        assert_eq!(Tag::of_public(&public), Some(Tag::of(id)));
+        for text in ["", &public[1..], &format!("{public}0"), &"g".repeat(32), &format!("{}é", &public[2..])]
+        {
+            assert_eq!(Tag::of_public(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -51,6 +51,7 @@ mirror! {
         set lock_delay(time: Duration);
         set priority(priority: i32);
         set detect_deadlocks(after: Duration);
+        set announce_wait(after: Duration);
         set note(note: Note);
         require require_fencing(grade: FenceGrade);
         require require_order(order: QueueOrder);

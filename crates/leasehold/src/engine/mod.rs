@@ -189,8 +189,17 @@ pub(crate) enum Wait {
 pub(crate) struct WaitOptions {
     /// The priority among the local waiters of this client; greater numbers go first.
     pub(crate) priority: i32,
-    /// The time after which a waiting owner starts to check for deadlocks.
-    pub(crate) deadlock_check_after: Option<Duration>,
+    /// Whether and how a waiting owner checks for deadlocks.
+    pub(crate) deadlock_check: Option<DeadlockCheck>,
+}
+
+/// The check of one wait for deadlocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeadlockCheck {
+    /// The time after which a waiting owner starts to check.
+    pub(crate) after: Duration,
+    /// `true` if a wait that can never end gives up, `false` if it only says so.
+    pub(crate) gives_up: bool,
 }
 
 /// The engine of one client.
@@ -317,12 +326,12 @@ impl Engine {
         deadline: Deadline,
         options: WaitOptions,
     ) -> Result<Option<HoldHandle>> {
-        let WaitOptions { priority, deadlock_check_after } = options;
-        let watched = deadlock_check_after.filter(|_| !deadline.is_zero()).map(|after| (after, want.clone()));
+        let WaitOptions { priority, deadlock_check } = options;
+        let watched = deadlock_check.filter(|_| !deadline.is_zero()).map(|check| (check, want.clone()));
         let acquiring = self.owners.acquire(self, owner, want, deadline, priority);
         match watched {
             None => acquiring.await,
-            Some((after, want)) => detector::watched(self, owner, &want, after, acquiring).await,
+            Some((check, want)) => detector::watched(self, owner, &want, check, acquiring).await,
         }
     }
 

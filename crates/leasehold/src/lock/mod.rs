@@ -19,7 +19,7 @@ use leasehold_core::{
     Durability, FenceGrade, Liveness, Note, QueueOrder, Resource, Share, Snapshot, SnapshotVersion,
 };
 
-use crate::engine::{Engine, Owner, Wait, WaitOptions, Want};
+use crate::engine::{DeadlockCheck, Engine, Owner, Wait, WaitOptions, Want};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 
 pub use guard::Guard;
@@ -274,7 +274,24 @@ impl<K> Lock<K> {
     /// store is read: `Denied` if it does not let this client hold or see `leasehold!waits`.
     #[must_use]
     pub fn detect_deadlocks(mut self, after: Duration) -> Self {
-        self.options.deadlock_check_after = Some(after);
+        self.options.deadlock_check = Some(DeadlockCheck { after, gives_up: true });
+        self
+    }
+
+    /// Announces a wait that has lasted for `after`, so that others see it: those who
+    /// [detect deadlocks](Lock::detect_deadlocks), and [`Client::deadlocks`](crate::Client::deadlocks). Off
+    /// unless set.
+    ///
+    /// For a waiter that must not give up, such as a program between others that cannot decide for them. If
+    /// it is part of a deadlock, that is logged at level `warn`, and the wait continues. In a circle with
+    /// owners that detect deadlocks, one of those gives up.
+    ///
+    /// The last of this setting and [`Lock::detect_deadlocks`] counts. The costs are the same, as is what is
+    /// not promised, and the errors before anything is sent. A store that refuses the announcement is
+    /// logged, and does not end the wait.
+    #[must_use]
+    pub fn announce_wait(mut self, after: Duration) -> Self {
+        self.options.deadlock_check = Some(DeadlockCheck { after, gives_up: false });
         self
     }
 
@@ -365,7 +382,7 @@ impl<K> Lock<K> {
         Lock {
             ttl: self.ttl,
             lock_delay: self.lock_delay,
-            options: WaitOptions { deadlock_check_after: None, ..self.options },
+            options: WaitOptions { deadlock_check: None, ..self.options },
             ..Lock::new(self.engine.clone(), name, kind, self.note.clone())
         }
     }
@@ -381,7 +398,7 @@ impl<K> Lock<K> {
             };
             Error::new(ErrorKind::Unsupported, "lock", text).on(&resource)
         })?;
-        if self.options.deadlock_check_after.is_some() {
+        if self.options.deadlock_check.is_some() {
             self.engine.announces_waits("lock").map_err(|error| error.on(&resource))?;
         }
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
@@ -426,7 +443,7 @@ impl<K> Lock<K> {
         if self.max_hold.is_some_and(|limit| limit.is_zero()) {
             return invalid("a max_hold of zero leaves no time to hold it".to_owned());
         }
-        if self.options.deadlock_check_after.is_some() && self.owner.is_none() {
+        if self.options.deadlock_check.is_some() && self.owner.is_none() {
             return invalid(
                 "deadlocks are found between owners, and this lock has none: add an `owner`, one for each thread \
                  of control"

@@ -4,16 +4,18 @@
 //! announces or reads anything. A wait is announced as a claim of its own. That claim is withdrawn before
 //! the owner continues, whether or not the wait was granted, because otherwise the owner would still
 //! count as waiting. One wait of each deadlock finds that it has to give up: all of them read the
-//! same announcements.
+//! same announcements. A wait that never gives up is announced all the same, and never ends for a reason
+//! that is found here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use leasehold_core::deadlock::{Announced, Deadlock, Places, Tag};
+use leasehold_core::deadlock::{Announced, Deadlock, DeadlockedWait, Places, Tag};
 use leasehold_core::{ClaimId, Liveness, QueueOrder, Resource};
 
 use crate::engine::Deadline;
+use crate::engine::DeadlockCheck;
 use crate::engine::Engine;
 use crate::engine::Wait;
 use crate::engine::Want;
@@ -26,19 +28,20 @@ use crate::engine::retry::jittered;
 use crate::error::{Error, ErrorKind, Result};
 use crate::panics::logged;
 
-/// Runs one acquisition of an owner. Once it has waited for `after`, it may end with `Deadlock`, where it
-/// is the wait that has to give up.
+/// Runs one acquisition of an owner. Once it has waited for `check.after`, it may end with `Deadlock`, where
+/// it is the wait that has to give up.
 pub(crate) async fn watched(
     engine: &Arc<Engine>,
     owner: &Owner,
     want: &Want,
-    after: Duration,
+    check: DeadlockCheck,
     acquiring: impl Future<Output = Result<Option<HoldHandle>>>,
 ) -> Result<Option<HoldHandle>> {
     let mut detector = DeadlockDetector {
         engine: engine.clone(),
         owner: owner.clone(),
         want: want.clone(),
+        gives_up: check.gives_up,
         pending: None,
         current: None,
         withdrawal: None,
@@ -46,7 +49,7 @@ pub(crate) async fn watched(
     let outcome = tokio::select! {
         biased;
         outcome = acquiring => outcome,
-        error = detector.run(after) => Err(error),
+        error = detector.run(check.after) => Err(error),
     };
     detector.end().await;
     // Withdrawing may have taken as long as a lease, so the lock may be lost by now.
@@ -65,6 +68,8 @@ struct DeadlockDetector {
     engine: Arc<Engine>,
     owner: Owner,
     want: Want,
+    /// `true` if a deadlock ends the wait, `false` if it is only logged.
+    gives_up: bool,
     pending: Option<(Announced, BoxFuture<'static, Result<Option<Hold>>>)>,
     current: Option<(Announced, Hold)>,
     withdrawal: Option<BoxFuture<'static, Released>>,
@@ -76,15 +81,26 @@ impl DeadlockDetector {
     async fn run(&mut self, after: Duration) -> Error {
         sleep(&self.engine, after).await;
         let mut pause = CHECK_FIRST;
+        let mut is_logged = false;
         loop {
             match self.check().await {
-                Ok(None) => {}
-                Ok(Some(deadlock)) => return self.deadlock_error(&deadlock),
+                Ok(None) => is_logged = false,
+                Ok(Some(deadlock)) if self.gives_up => return self.deadlock_error(&deadlock),
+                Ok(Some(deadlock)) => {
+                    if !is_logged {
+                        logged!(warn, resource = %self.want.resource, "waiters wait for each other for ever: {deadlock}");
+                    }
+                    is_logged = true;
+                }
                 // The wait itself reports an outage, or the end of the client.
                 Err(error) if is_passing(&error) => {
                     logged!(debug, resource = %self.want.resource, %error, "looking for a deadlock failed");
                 }
-                Err(error) => return error.with_op("lock"),
+                Err(error) if self.gives_up => return error.with_op("lock"),
+                Err(error) => {
+                    logged!(warn, resource = %self.want.resource, %error, "a wait cannot be announced");
+                    return std::future::pending().await;
+                }
             }
             sleep(&self.engine, jittered(pause)).await;
             pause = (pause * 2).min(CHECK_LAST);
@@ -99,7 +115,8 @@ impl DeadlockDetector {
         Error::new(ErrorKind::Deadlock, "lock", text).on(&self.want.resource)
     }
 
-    /// Checks once. Returns a deadlock if this wait is the one that has to give up.
+    /// Checks once. Returns a deadlock if this wait is the one that has to give up; if it never does, any that
+    /// it is part of.
     async fn check(&mut self) -> Result<Option<Deadlock>> {
         let holds = self.engine.owners.holds(&self.owner);
         // Where the store keeps no order, a claim further ahead in the queue does not block.
@@ -128,13 +145,19 @@ impl DeadlockDetector {
             );
             return Ok(None);
         };
-        let is_ours = |deadlock: &Deadlock| deadlock.waits.first().is_some_and(|first| first.id == own.id);
+        let is_own = |wait: &DeadlockedWait| wait.id == own.id;
+        let is_ours = |deadlock: &Deadlock| match self.gives_up {
+            true => deadlock.waits.first().is_some_and(is_own),
+            false => deadlock.waits.iter().any(is_own),
+        };
         Ok(self.engine.deadlocks_among(&waits, is_ours).await?.pop())
     }
 
     /// Announces the wait at one of the places that seem to be free.
     async fn announce(&mut self, waits: &[Announced], asks: Option<Tag>, holds: Vec<Tag>) -> Result<()> {
-        let number = waits.iter().map(|wait| wait.number).max().unwrap_or_default().saturating_add(1);
+        let greatest = waits.iter().map(|wait| wait.number).max().unwrap_or_default();
+        // The greatest number gives up, so a wait that never does has the smallest.
+        let number = if self.gives_up { greatest.saturating_add(1) } else { 0 };
         let ttl = match self.engine.profile().liveness {
             Liveness::Lease { min, .. } => self.want.ttl.min(TTL_MAX).max(min),
             _ => self.want.ttl,

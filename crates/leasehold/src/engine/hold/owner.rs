@@ -50,14 +50,39 @@ use crate::mutant::mutant;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Owner(Arc<u64>);
+pub struct Owner(Arc<Identity>);
+
+#[derive(Debug)]
+struct Identity {
+    number: u64,
+    /// Claims of other clients that end only after this owner's work.
+    inherited: Vec<Tag>,
+}
 
 impl Owner {
     /// Creates an owner that differs from every other.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Owner {
+        Owner::with_inherited(Vec::new())
+    }
+
+    /// Creates an owner that works on behalf of the holders of these claims of other clients, as a process
+    /// works for the parent that waits for its end. A claim is named by its [tag](crate::Guard::tag).
+    ///
+    /// The owner counts as a holder of these claims where [deadlocks](crate::Lock::detect_deadlocks) are
+    /// looked for, and nowhere else: it does not re-enter their locks. Tags are not secret, and prove
+    /// nothing: a claim that is over, or that is in another store, changes nothing, and neither does text
+    /// that is not a tag. Of all claims of an owner 16 are known.
+    ///
+    /// # Does not promise
+    /// A holder that does not wait for this owner after all may be reported as part of a deadlock.
+    pub fn inheriting<T: AsRef<str>>(tags: impl IntoIterator<Item = T>) -> Owner {
+        Owner::with_inherited(tags.into_iter().filter_map(|tag| Tag::of_public(tag.as_ref())).collect())
+    }
+
+    fn with_inherited(inherited: Vec<Tag>) -> Owner {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Owner(Arc::new(NEXT.fetch_add(1, Ordering::Relaxed)))
+        Owner(Arc::new(Identity { number: NEXT.fetch_add(1, Ordering::Relaxed), inherited }))
     }
 }
 
@@ -147,22 +172,23 @@ impl Owners {
         let is_there = |hold: &Weak<Hold>| hold.strong_count() > 0;
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.sweep(|holds| holds.iter().any(is_there));
-        let holds = held.entries.entry(*owner.0).or_default();
+        let holds = held.entries.entry(owner.0.number).or_default();
         holds.retain(is_there);
         holds.push(Arc::downgrade(hold));
     }
 
-    /// Returns the claims that an owner holds now, as far as an announcement has room for them.
+    /// Returns the claims that an owner holds now, its own and those that it inherited, as far as an announcement has room for them.
     pub(crate) fn holds(&self, owner: &Owner) -> Vec<Tag> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let holds: Vec<Arc<Hold>> =
-            held.entries.get(&*owner.0).into_iter().flatten().filter_map(Weak::upgrade).collect();
+            held.entries.get(&owner.0.number).into_iter().flatten().filter_map(Weak::upgrade).collect();
         // A hold whose last handle is dropped here releases itself, which needs this lock to be free.
         drop(held);
         let is_held = |hold: &&Arc<Hold>| hold.is_used() && !matches!(hold.held().state(), State::Lost(_));
         let mut tags: Vec<Tag> =
             holds.iter().filter(is_held).map(|hold| Tag::of(hold.held().claim.id)).collect();
         tags.sort_unstable();
+        tags.extend(&owner.0.inherited);
         tags.truncate(HOLDS_MAX);
         tags
     }
@@ -172,7 +198,7 @@ impl Owners {
         slots.sweep(|slot| {
             Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(|held| held.strong_count() > 0)
         });
-        slots.entries.entry((*owner.0, resource.clone())).or_default().clone()
+        slots.entries.entry((owner.0.number, resource.clone())).or_default().clone()
     }
 }
 
