@@ -215,7 +215,7 @@ impl Request {
         if let Some(owner) = owner {
             lock = lock.owner(owner).announce_wait(ANNOUNCED_AFTER);
         }
-        if let Some(ttl) = self.terms.ttl {
+        if let Some(ttl) = self.terms.ttl.filter(|_| !self.store.takes_ttl()) {
             lock = lock.ttl(ttl);
         }
         if let Some(limit) = self.terms.max_hold {

@@ -72,7 +72,11 @@ impl Client {
     async fn cycle(&self, ttl: Duration) -> Result<Cycle, Error> {
         let clock = self.clock();
         let begin = clock.now();
-        let guard = self.mutex(NAME).ttl(ttl).lock_within(ttl.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await?;
+        let mutex = match self.profile().liveness {
+            Liveness::Lease { .. } => self.mutex(NAME).ttl(ttl),
+            _ => self.mutex(NAME),
+        };
+        let guard = mutex.lock_within(ttl.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await?;
         let fence = guard.fence();
         guard.release().await?;
         Ok(Cycle { took: clock.now().since(begin), fence })

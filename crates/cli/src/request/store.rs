@@ -81,6 +81,11 @@ impl StoreUrl {
         StoreUrl { ttl, ..self }
     }
 
+    /// Returns `true` if the ttl is a setting of the whole store, so that its locks have none of their own.
+    pub(crate) fn takes_ttl(&self) -> bool {
+        self.ttl.is_some_and(|ttl| with_session(self.url.clone(), ttl) != self.url)
+    }
+
     /// Returns the URL for people: a password is masked.
     pub(crate) fn shown(&self) -> String {
         redacted(&self.url)

@@ -40,6 +40,11 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
         Ok(Lock { lock: setting(self.lock)?, ..self })
     }
 
+    /// Returns what [`Lock::effective_ttl`](crate::Lock::effective_ttl) does.
+    pub fn effective_ttl(&self) -> Option<Duration> {
+        self.lock.effective_ttl()
+    }
+
     /// Acquires on behalf of `owner`, as [`Lock::owner`](crate::Lock::owner): the lock is reentrant for
     /// every holder of this owner.
     #[must_use]

@@ -36,7 +36,7 @@ mod renew;
 mod retry;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use leasehold_core::{Backend, Claim, ClaimId, Clock, Moment, Note, Profile, Resource, Share};
@@ -48,7 +48,7 @@ use tokio_util::task::TaskTracker;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::EventSink;
 use crate::mutant::mutant;
-use crate::panics::contained;
+use crate::panics::{contained, logged};
 
 pub(crate) use acquire::transfer::TransferClaim;
 pub(crate) use hold::Hold;
@@ -216,6 +216,7 @@ pub(crate) struct Engine {
     renewer: Renewer,
     reaper: Reaper,
     closed: CancellationToken,
+    unused_ttl: Once,
     /// The tasks that send requests to the server, so that closing can wait for their end.
     contenders: TaskTracker,
 }
@@ -251,6 +252,7 @@ impl Engine {
             queues: LocalQueues::default(),
             owners: Owners::default(),
             closed: CancellationToken::new(),
+            unused_ttl: Once::new(),
             contenders: TaskTracker::new(),
             runtime,
             process: Process::this(),
@@ -272,6 +274,18 @@ impl Engine {
     /// Returns `true` if a claim of this ttl leaves its holder time to work, after all deductions.
     pub(crate) fn is_useful(&self, ttl: Duration) -> bool {
         Term::of(self.profile(), ttl, self.tuning.drift).is_useful()
+    }
+
+    /// Warns, once for a client, that a ttl means nothing to this store.
+    pub(crate) fn report_unused_ttl(&self, ttl: Duration, valid: Duration) {
+        self.unused_ttl.call_once(|| {
+            logged!(
+                warn,
+                "a ttl of {ttl:?} has no effect on this `{}` store: its sessions keep locks alive, and a holder relies on \
+                 a lock for {valid:?} without an answer; set the time in the URL of the store",
+                self.profile().name
+            );
+        });
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {

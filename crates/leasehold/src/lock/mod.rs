@@ -66,6 +66,7 @@ pub struct Lock<K> {
     name: Result<Resource>,
     kind: K,
     ttl: Duration,
+    is_ttl_set: bool,
     max_hold: Option<Duration>,
     min_hold: Duration,
     lock_delay: Duration,
@@ -96,6 +97,7 @@ impl<K> Lock<K> {
             name,
             kind,
             ttl,
+            is_ttl_set: false,
             max_hold: None,
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
@@ -114,11 +116,26 @@ impl<K> Lock<K> {
     /// nothing, however short it is. On ZooKeeper the lock of a killed process is free when its session
     /// ends: up to the timeout of the session later, `session` in the URL, 30 s by default. On the
     /// others the server notices the end of the connection.
-    /// [`Profile::liveness`](leasehold_core::Profile::liveness) says which stores these are.
+    /// [`Profile::liveness`](leasehold_core::Profile::liveness) says which stores these are, and
+    /// [`Lock::effective_ttl`] what counts there. If a session counts that may outlast its process, the
+    /// first acquisition of a client with another ttl logs a warning, at level `warn`.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
+        self.is_ttl_set = true;
         self
+    }
+
+    /// Returns the time for which a holder relies on the lock after the request of its last confirmed
+    /// renewal, before a deduction for the drift between two clocks: the value of [`Lock::ttl`] on a store
+    /// with leases, and on a store that ends sessions after a time of silence what that store gives,
+    /// whatever the ttl is. `None` if only the end of the process ends the lock, as on files. Nothing is
+    /// sent.
+    ///
+    /// The store may keep the lock of a process that was killed for longer: on ZooKeeper until the session
+    /// ends, which is about twice this time.
+    pub fn effective_ttl(&self) -> Option<Duration> {
+        self.engine.profile().liveness.valid_for(self.ttl)
     }
 
     /// Returns the value of [`Lock::ttl`].
@@ -381,6 +398,7 @@ impl<K> Lock<K> {
     fn of_kind<L>(&self, name: &str, kind: L) -> Lock<L> {
         Lock {
             ttl: self.ttl,
+            is_ttl_set: self.is_ttl_set,
             lock_delay: self.lock_delay,
             options: WaitOptions { deadlock_check: None, ..self.options },
             ..Lock::new(self.engine.clone(), name, kind, self.note.clone())
@@ -449,6 +467,12 @@ impl<K> Lock<K> {
                  of control"
                     .to_owned(),
             );
+        }
+        if let Liveness::Heartbeat { valid } = profile.liveness
+            && self.is_ttl_set
+            && self.ttl != valid
+        {
+            self.engine.report_unused_ttl(self.ttl, valid);
         }
         Ok(Want {
             resource,

@@ -23,12 +23,15 @@ pub struct LockRequest {
 
 impl LockRequest {
     fn of<K>(lock: &Lock<K>, share: Result<Share>) -> LockRequest {
-        let Lock { engine, name, ttl, max_hold, min_hold, lock_delay, options, note, owner, .. } = lock;
+        let Lock {
+            engine, name, ttl, is_ttl_set, max_hold, min_hold, lock_delay, options, note, owner, ..
+        } = lock;
         let lock = Lock {
             engine: engine.clone(),
             name: name.clone(),
             kind: (),
             ttl: *ttl,
+            is_ttl_set: *is_ttl_set,
             max_hold: *max_hold,
             min_hold: *min_hold,
             lock_delay: *lock_delay,
