@@ -208,6 +208,79 @@ async fn rise(at: &At) {
     assert_eq!(stock.check(RISING[0], now.as_deref()), Err(RowRefusal::NoRow));
 }
 
+/// Asserts that the column is added once, however often that is asked for.
+async fn adds_its_column_once(at: &At) {
+    let mut db = Db::open(at).await;
+    db.change("create table shelves (id varchar(40) primary key, pieces varchar(40) not null)", &[]).await;
+    let column = FenceColumn::new(db.dialect(), "shelves", "id").unwrap();
+    assert_eq!(db.first(&column.has_column_sql().text, &[]).await, None);
+    let missing = FenceColumn::new(db.dialect(), "no_such_table", "id").unwrap();
+    assert_eq!(db.first(&missing.has_column_sql().text, &[]).await, None);
+    // SQLite alone has no statement that can be repeated.
+    for _ in 0..3 {
+        if db.dialect() != SqlDialect::Sqlite || db.first(&column.has_column_sql().text, &[]).await.is_none()
+        {
+            db.change(&column.add_column_sql().text, &[]).await;
+        }
+    }
+    assert_eq!(db.first(&column.has_column_sql().text, &[]).await.as_deref(), Some("fence"));
+    let schema = match db.dialect() {
+        SqlDialect::Postgres => "public".to_owned(),
+        SqlDialect::Sqlite => "main".to_owned(),
+        _ => db.first("select database()", &[]).await.unwrap(),
+    };
+    let named = FenceColumn::new(db.dialect(), &format!("{schema}.shelves"), "id").unwrap();
+    assert_eq!(db.first(&named.has_column_sql().text, &[]).await.as_deref(), Some("fence"));
+    let other = FenceColumn::new(db.dialect(), "elsewhere.shelves", "id").unwrap();
+    if db.dialect() != SqlDialect::Sqlite {
+        assert_eq!(db.first(&other.has_column_sql().text, &[]).await, None);
+    }
+}
+
+/// Asserts that one statement writes and raises the fence, or does neither behind a newer holder.
+async fn writes_and_raises_in_one(at: &At) {
+    let mut db = Db::open(at).await;
+    let column = FenceColumn::new(db.dialect(), "shelves", "id").unwrap();
+    let insert = column.insert_sql(&["pieces"]).unwrap().text;
+    let update = column.update_sql(&format!("pieces = {}", db.place(3))).text;
+    let is_mysql = db.dialect() == SqlDialect::MySql;
+    let order = |fence: Fence, pieces: &str| {
+        let fence = fence.to_string();
+        match is_mysql {
+            true => vec![pieces.to_owned(), fence.clone(), "a".to_owned(), fence],
+            false => vec![fence, "a".to_owned(), pieces.to_owned()],
+        }
+    };
+    let [old, held, newer] = [RISING[1], RISING[2], RISING[4]];
+    let select = format!("select pieces from shelves where id = {}", db.place(1));
+    let mut write = async |fence: Fence, pieces: &str| {
+        let values = order(fence, pieces);
+        let values: Vec<&str> = values.iter().map(String::as_str).collect();
+        let changed = db.change(&update, &values).await;
+        (changed, db.first(&select, &["a"]).await)
+    };
+    let five = Some("5".to_owned());
+    assert_eq!(write(held, "5").await, (0, None), "the row does not exist");
+    let mut new = Db::open(at).await;
+    assert_eq!(new.change(&insert, &[&held.to_string(), "a", "5"]).await, 1);
+    for again in [old, held, newer] {
+        assert_eq!(new.change(&insert, &[&again.to_string(), "a", "9"]).await, 0, "it exists");
+    }
+    let seen = new.look(&column.select_sql(), "a").await;
+    assert_eq!(column.check(held, seen.as_deref()), Ok(()), "it began with the fence of its first holder");
+    assert_eq!(write(old, "7").await, (0, five), "an older holder");
+    assert_eq!(write(held, "4").await, (1, Some("4".to_owned())));
+    assert_eq!(write(held, "3").await, (1, Some("3".to_owned())), "the same holder again");
+    assert_eq!(write(newer, "2").await, (1, Some("2".to_owned())));
+    assert_eq!(write(held, "1").await, (0, Some("2".to_owned())), "it is the older one now");
+    let seen = new.look(&column.select_sql(), "a").await;
+    assert_eq!(column.check(newer, seen.as_deref()), Ok(()));
+    assert_eq!(
+        column.check(held, seen.as_deref()),
+        Err(RowRefusal::Stale(leasehold::fenced::Stale { yours: held, seen: newer }))
+    );
+}
+
 /// Asserts that a transaction that holds the fence keeps newer holders waiting, and that they then see
 /// its writes.
 async fn hold(at: &At) {
@@ -238,6 +311,8 @@ async fn sqlite_orders_fences_as_they_rise() {
     let dir = tempfile::tempdir().unwrap();
     let at = At::Sqlite(dir.path().join("x.db"));
     prepare(&at).await;
+    adds_its_column_once(&at).await;
+    writes_and_raises_in_one(&at).await;
     rise(&at).await;
 }
 
@@ -246,6 +321,8 @@ async fn postgres_orders_fences_as_they_rise_whatever_the_collation() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let at = At::Postgres(server.url());
     prepare(&at).await;
+    adds_its_column_once(&at).await;
+    writes_and_raises_in_one(&at).await;
     // By this collation, `e…` and `.` do not sort by their bytes.
     server.sql("alter table stock alter column fence type varchar(53) collate \"und-x-icu\"").await.unwrap();
     rise(&at).await;
@@ -257,6 +334,8 @@ async fn mariadb_orders_fences_as_they_rise() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let at = At::MySql(server.url());
     prepare(&at).await;
+    adds_its_column_once(&at).await;
+    writes_and_raises_in_one(&at).await;
     rise(&at).await;
     hold(&at).await;
 }

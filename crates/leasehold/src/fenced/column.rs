@@ -26,6 +26,29 @@ pub enum SqlDialect {
 /// The fence is stored as its text, compared byte by byte, so that it can be read in any console and
 /// bound by any client, a shell script with `LEASEHOLD_FENCE` included.
 ///
+/// **A write that needs no read before it** is one statement. It raises the fence as well:
+///
+/// ```
+/// # use leasehold::{Fence, fenced::{FenceColumn, SqlDialect}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let held = Fence::new(0, 34, 0); // guard.fence()
+/// let stock = FenceColumn::new(SqlDialect::Postgres, "stock", "id")?;
+/// let sell = stock.update_sql("pieces = pieces - $3").text;
+/// let fence = stock.value(held)?; // execute(sell, [fence, id, 1]): no row changed, so a newer holder was here
+/// assert_eq!(
+///     sell,
+///     r#"update "stock" set pieces = pieces - $3, "fence" = $1 where "id" = $2 and "fence" collate "C" <= $1"#
+/// );
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A new row is inserted with the fence of its first holder, by [`insert_sql`](FenceColumn::insert_sql). A
+/// row that is deleted forgets its fence, so an old holder could insert it again: mark it as deleted
+/// instead, or keep the fences in [a table of their own](FenceColumn::create_table_sql).
+///
+/// **A write that depends on a read:**
+///
 /// 1. [`raise_sql`](FenceColumn::raise_sql), or
 ///    [`raise_or_insert_sql`](FenceColumn::raise_or_insert_sql), and then
 ///    [`select_sql`](FenceColumn::select_sql), whose row [`check`](FenceColumn::check) judges: together
@@ -163,8 +186,49 @@ impl FenceColumn {
 
     /// Returns the statement that adds the column to an existing table. Rows begin with a fence
     /// older than any.
+    ///
+    /// On PostgreSQL and MariaDB it can be run at each start: it changes nothing if the column exists. MySQL
+    /// and SQLite know no such statement. There, run it if [`has_column_sql`](FenceColumn::has_column_sql)
+    /// shows no row. If two programs do so at once, the second gets error 1060 of MySQL or "duplicate column
+    /// name" of SQLite, which says that the column exists.
     pub fn add_column_sql(&self) -> Statement {
-        self.plain(format!("alter table {} add column {} {}", self.table, self.column, self.kind()))
+        let if_missing = match self.dialect {
+            SqlDialect::Postgres => "if not exists ",
+            // A comment to MySQL.
+            SqlDialect::MySql => "/*M! if not exists */ ",
+            SqlDialect::Sqlite => "",
+        };
+        let FenceColumn { table, column, .. } = self;
+        self.plain(format!("alter table {table} add column {if_missing}{column} {}", self.kind()))
+    }
+
+    /// Returns the query for the name of the column: one row if the table has it, none if it or the table
+    /// does not exist.
+    pub fn has_column_sql(&self) -> Statement {
+        let column = unquoted(&self.column);
+        let (schema, table) = match self.table.split_once('.') {
+            Some((schema, table)) => (Some(unquoted(schema)), unquoted(table)),
+            None => (None, unquoted(&self.table)),
+        };
+        // All of them are plain names, without quotes.
+        self.plain(match self.dialect {
+            SqlDialect::Postgres => format!(
+                "select attname::text from pg_attribute where attrelid = to_regclass('{}') and attname = '{column}' \
+                 and not attisdropped",
+                self.table
+            ),
+            SqlDialect::MySql => {
+                let schema = schema.map_or("database()".to_owned(), |schema| format!("'{schema}'"));
+                format!(
+                    "select column_name from information_schema.columns where table_schema = {schema} and \
+                     table_name = '{table}' and column_name = '{column}'"
+                )
+            }
+            SqlDialect::Sqlite => {
+                let schema = schema.map_or(String::new(), |schema| format!(", '{schema}'"));
+                format!("select name from pragma_table_info('{table}'{schema}) where name = '{column}'")
+            }
+        })
     }
 
     /// Returns the statement that creates a table of fences only, by keys of text up to 255 bytes: for
@@ -212,6 +276,45 @@ impl FenceColumn {
             ),
         };
         self.bound(format!("{insert} {or_raise}"), &[Parameter::Fence, Parameter::Key])
+    }
+
+    /// Returns the statement that writes to an existing row and raises its fence: for a write that depends on
+    /// nothing that was read before. If it changes no row, a newer holder was here, or the row does not
+    /// exist: [`FenceColumn::select_sql`] and [`FenceColumn::check`] say which. (MySQL counts a row that it
+    /// found and did not change only for clients that ask for found rows.)
+    ///
+    /// `assignments` is SQL, such as `pieces = $3, sold_at = now()`. It is not checked. The values of its
+    /// parameters are bound beside those of [`Statement::parameters`]: on PostgreSQL and SQLite they are
+    /// numbered from 3 on, on MySQL they come first.
+    pub fn update_sql(&self, assignments: &str) -> Statement {
+        let FenceColumn { table, key, column, .. } = self;
+        let (bound, id, older) = (self.place(1), self.place(2), self.older(1));
+        self.bound(
+            format!("update {table} set {assignments}, {column} = {bound} where {key} = {id} and {older}"),
+            &[Parameter::Fence, Parameter::Key, Parameter::Fence],
+        )
+    }
+
+    /// Returns the statement that inserts a row with its fence, and other columns with values that are bound
+    /// after those of [`Statement::parameters`], in this order. An existing row stays as it is, whatever its
+    /// fence is, and then no row is changed. (MySQL counts that row for clients that ask for found rows.)
+    ///
+    /// # Errors
+    /// As [`FenceColumn::new`], for the name of a column.
+    pub fn insert_sql(&self, columns: &[&str]) -> Result<Statement, InvalidColumn> {
+        let FenceColumn { dialect, table, key, column, .. } = self;
+        let mut names = vec![column.clone(), key.clone()];
+        for name in columns {
+            names.push(quoted(*dialect, name).ok_or_else(|| invalid(name))?);
+        }
+        let places: Vec<String> = (1..).take(names.len()).map(|number| self.place(number)).collect();
+        let or_nothing = match dialect {
+            SqlDialect::MySql => format!("on duplicate key update {key} = {key}"),
+            SqlDialect::Postgres | SqlDialect::Sqlite => format!("on conflict ({key}) do nothing"),
+        };
+        let text =
+            format!("insert into {table} ({}) values ({}) {or_nothing}", names.join(", "), places.join(", "));
+        Ok(self.bound(text, &[Parameter::Fence, Parameter::Key]))
     }
 
     /// Returns the statement that reads the fence of a row, for [`FenceColumn::check`].
@@ -316,6 +419,10 @@ fn quoted(dialect: SqlDialect, name: &str) -> Option<String> {
     (starts && plain && name.len() <= LONGEST_NAME).then(|| format!("{quote}{name}{quote}"))
 }
 
+fn unquoted(name: &str) -> &str {
+    name.trim_matches(['"', '`'])
+}
+
 fn invalid(name: &str) -> InvalidColumn {
     InvalidColumn { name: shortened(name) }
 }
@@ -340,6 +447,8 @@ mod tests {
                 assert!(FenceColumn::new(dialect, "t", "id").unwrap().named(bad).is_err(), "{bad:?}");
                 assert!(FenceColumn::new(dialect, "t", bad).is_err(), "{bad:?}");
             }
+            let column = FenceColumn::new(dialect, "t", "id").unwrap();
+            assert!(column.insert_sql(&["pieces", "a\"b"]).is_err() && column.insert_sql(&["a`b"]).is_err());
             assert!(FenceColumn::new(dialect, "t", "a.b").is_err(), "only tables have schemas");
             assert!(FenceColumn::new(dialect, "_s.T_1", &"k".repeat(63)).is_ok());
         }
@@ -352,6 +461,8 @@ mod tests {
             for statement in [
                 column.raise_sql(),
                 column.raise_or_insert_sql(),
+                column.update_sql("pieces = pieces - 1"),
+                column.insert_sql(&[]).unwrap(),
                 column.select_sql(),
                 column.select_for_update_sql(),
             ] {
