@@ -153,11 +153,17 @@ async fn pubsub(backend: &RedisBackend, servers: &[std::sync::Arc<CommandConn>])
         }
     }
     match backend.subscribers.subscribe(&channel).await {
-        Ok(_) => Finding::new(
-            "pubsub",
-            Severity::Good,
-            format!("messages and subscriptions are allowed, over {} servers", servers.len()),
-        ),
+        Ok(_) => {
+            let over = match servers.len() {
+                1 => "one server".to_owned(),
+                count => format!("{count} servers"),
+            };
+            Finding::new(
+                "pubsub",
+                Severity::Good,
+                format!("messages and subscriptions are allowed, over {over}"),
+            )
+        }
         Err(failure) if failure.kind == FailureKind::Denied => forbidden("a subscription", &failure),
         Err(failure) => Finding::new("pubsub", Severity::Unknown, failure.to_string()),
     }

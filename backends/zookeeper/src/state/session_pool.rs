@@ -1,10 +1,10 @@
 //! The sessions of one client: as many as its claims need.
 //!
 //! When a session ends without its client, the servers write down the paths of all its nodes as one
-//! transaction. One that is longer than they read, `jute.maxbuffer`, which is 1 MiB unless set, takes
-//! the whole ensemble down, and keeps it from starting again (ZOOKEEPER-4306, open in all versions). No
-//! server refuses the node that makes it too long, so a session is given no more of them here than fit,
-//! and the next claim is made in another one.
+//! transaction. One that is longer than they read, which is twice `jute.maxbuffer` unless set and so 2 MiB,
+//! takes the whole ensemble down, and keeps it from starting again (ZOOKEEPER-4306, open in all versions).
+//! No server refuses the node that makes it too long, so a session is given no more of them here than fit
+//! into the half of that, and the next claim is made in another one.
 //!
 //! Ground rules: a claim stays in the session that its node was made in. Sessions stay open for as long
 //! as the client lives.
