@@ -21,7 +21,7 @@ impl Refusal {
     /// Returns the refusal of a statement that was sent.
     pub(crate) fn of(error: Error) -> Refusal {
         let Error::Server(cause) = &error else {
-            let text = format!("the connection to the server ended: {error}");
+            let text = format!("the connection to the server ended: {}", root(&error));
             return Refusal::Failed(Failure::unanswered(text).because(error));
         };
         if matches!(cause.code, DEADLOCK | ROLLED_BACK | NO_CONNECTION) {
@@ -48,7 +48,7 @@ impl Refusal {
             Error::Driver(
                 cause @ (DriverError::UnknownAuthPlugin { .. } | DriverError::CleartextPluginDisabled),
             ) => (FailureKind::Unsupported, format!("{cause} Give the user another way to log in")),
-            other => (FailureKind::Unavailable, other.to_string()),
+            other => (FailureKind::Unavailable, root(other)),
         };
         Failure::new(kind, Effect::None, format!("{endpoint}: {text}")).because(error)
     }
@@ -60,6 +60,15 @@ impl Refusal {
             Refusal::RowLocked(failure) | Refusal::NoTable(failure) | Refusal::Failed(failure) => failure,
         }
     }
+}
+
+/// Returns the text of an error of the client without those around it, which repeat it.
+fn root(error: &Error) -> String {
+    let mut root: &dyn std::error::Error = error;
+    while let Some(source) = root.source() {
+        root = source;
+    }
+    root.to_string()
 }
 
 fn kind(code: u16) -> FailureKind {

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use leasehold::backend::{Failure, FailureKind};
+use leasehold::backend::FailureKind;
 use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 
@@ -139,8 +139,7 @@ impl From<std::io::Error> for Problem {
 }
 
 fn is_foreign(error: &Error) -> bool {
-    let failure = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Failure>());
-    failure.is_some_and(|failure| failure.kind == FailureKind::Foreign)
+    error.failure().is_some_and(|failure| failure.kind == FailureKind::Foreign)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub struct Failure {
     /// The effect that the call may have had.
     pub effect: Effect,
     detail: Arc<str>,
-    source: Option<Arc<dyn Error + Send + Sync>>,
+    cause: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 /// The kind of a failure.
@@ -49,7 +49,7 @@ impl Failure {
     /// Creates a failure of `kind`. Its `detail` describes it, and says what the person can do if that is
     /// known.
     pub fn new(kind: FailureKind, effect: Effect, detail: impl Into<String>) -> Self {
-        Failure { kind, effect, detail: detail.into().into(), source: None }
+        Failure { kind, effect, detail: detail.into().into(), cause: None }
     }
 
     /// Creates the failure of a request that was never sent because the server could not be reached.
@@ -62,11 +62,19 @@ impl Failure {
         Failure::new(FailureKind::Unavailable, Effect::Unknown, detail)
     }
 
-    /// Adds the error behind the failure.
+    /// Adds the error behind the failure, for programs. What it says to a person belongs into the detail.
     #[must_use]
-    pub fn because(mut self, source: impl Error + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
+    pub fn because(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
+        self.cause = Some(Arc::new(cause));
         self
+    }
+
+    /// Returns the error behind the failure.
+    ///
+    /// It is not the [`source`](Error::source), which a failure does not have: the text of a failure says
+    /// what its causes do, and a report of the whole chain would say it twice.
+    pub fn cause(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
+        self.cause.as_deref()
     }
 
     /// Returns the text for a person.
@@ -90,11 +98,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl Error for Failure {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.source.as_deref().map(|source| source as &(dyn Error + 'static))
-    }
-}
+impl Error for Failure {}
 
 #[cfg(test)]
 mod tests {
@@ -104,7 +108,12 @@ mod tests {
     fn failure_text_says_if_the_effect_is_unknown() {
         assert_eq!(Failure::unavailable("no route").to_string(), "no route");
         assert_eq!(Failure::unanswered("no reply").to_string(), "no reply (it may have taken effect)");
-        let failure = Failure::unanswered("no reply").because(std::io::Error::other("reset"));
-        assert_eq!(failure.source().map(ToString::to_string), Some("reset".to_owned()));
+    }
+
+    #[test]
+    fn cause_is_for_programs_and_is_not_printed_again() {
+        let failure = Failure::unanswered("no reply (reset)").because(std::io::Error::other("reset"));
+        assert_eq!(failure.cause().map(ToString::to_string), Some("reset".to_owned()));
+        assert!(failure.source().is_none());
     }
 }

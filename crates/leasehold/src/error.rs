@@ -40,7 +40,7 @@ pub struct Error {
     op: &'static str,
     resource: Option<Resource>,
     text: String,
-    source: Option<Box<Failure>>,
+    failure: Option<Box<Failure>>,
 }
 
 /// The kinds of [`Error`].
@@ -92,7 +92,7 @@ pub(crate) fn none_if_timed_out<T>(waited: Result<T>) -> Result<Option<T>> {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, op: &'static str, text: impl Into<String>) -> Self {
-        Error { kind, op, resource: None, text: text.into(), source: None }
+        Error { kind, op, resource: None, text: text.into(), failure: None }
     }
 
     pub(crate) fn on(mut self, resource: &Resource) -> Self {
@@ -149,7 +149,7 @@ impl Error {
             _ => ErrorKind::Unavailable,
         };
         let text = failure.detail().to_owned();
-        Error { kind, op, resource: None, text, source: Some(Box::new(failure)) }
+        Error { kind, op, resource: None, text, failure: Some(Box::new(failure)) }
     }
 
     pub(crate) fn with_op(mut self, op: &'static str) -> Self {
@@ -171,6 +171,15 @@ impl Error {
     /// Returns the resource of the operation.
     pub fn resource(&self) -> Option<&Resource> {
         self.resource.as_ref()
+    }
+
+    /// Returns the failure of the store behind this error, with its kind and the error of the driver; `None`
+    /// if the store did not fail.
+    ///
+    /// The text of this error says what the failure does, so it is not the `source`, which an error of this
+    /// library does not have: a report of the whole chain would say it twice.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_deref()
     }
 
     /// Returns `true` if the operation may have taken effect although it failed.
@@ -197,11 +206,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|failure| failure as &(dyn StdError + 'static))
-    }
-}
+impl StdError for Error {}
 
 impl From<InvalidResource> for Error {
     fn from(error: InvalidResource) -> Self {

@@ -58,7 +58,9 @@ async fn keys(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
 
 async fn dump(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
     let address = node.dialer.address();
-    let broken = |error| Failure::unavailable(format!("{address} broke off its list of keys")).because(error);
+    let broken = |error: std::io::Error| {
+        Failure::unavailable(format!("{address} broke off its list of keys ({error})")).because(error)
+    };
     for _ in 0..MAX_BUSY {
         let mut stream = BufReader::new(node.dialer.stream().await?);
         stream.write_all(b"lru_crawler metadump hash\r\n").await.map_err(broken)?;

@@ -4,7 +4,6 @@
 //! waits, that connection answers nothing else. So all requests that wait at the same time
 //! share one `WAIT`: at most one is under way, and requests that arrive meanwhile share the next.
 
-use std::error::Error;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -44,7 +43,7 @@ impl Unconfirmed {
 
     /// Returns the cause of `failure`, if it is of this kind.
     pub(crate) fn cause_of(failure: &Failure) -> Option<&Unconfirmed> {
-        failure.source()?.downcast_ref()
+        failure.cause()?.downcast_ref()
     }
 }
 

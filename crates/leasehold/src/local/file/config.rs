@@ -210,8 +210,8 @@ fn under_temp(temp: &Path) -> Result<PathBuf, Failure> {
     // An existing directory is judged below.
     let _ = std::fs::DirBuilder::new().mode(0o700).create(&path);
     let found = std::fs::symlink_metadata(&path).map_err(|cause| {
-        unsupported(&path, "cannot be created, and there is no home directory: set XDG_STATE_HOME")
-            .because(cause)
+        let what = format!("cannot be created ({cause}), and there is no home directory: set XDG_STATE_HOME");
+        unsupported(&path, &what).because(cause)
     })?;
     if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
         return Err(denied(

@@ -27,7 +27,8 @@ impl Root {
     /// Makes the directory if it is missing, and refuses one that cannot be trusted.
     pub(super) fn open(config: FileConfig) -> Result<Root, Failure> {
         let path = std::path::absolute(&config.path).map_err(|cause| {
-            denied(&config.path, "cannot be made absolute: name an absolute path").because(cause)
+            denied(&config.path, &format!("cannot be made absolute ({cause}): name an absolute path"))
+                .because(cause)
         })?;
         let path = directory::resolve(&path)?;
         let mut root = Root { path, boot: boot_id()?, medium: Medium::Disk, is_open_to_all: false, config };
@@ -162,8 +163,9 @@ const MAX_NAME: usize = 200;
 /// ledger is valid only on the boot that wrote it.
 fn boot_id() -> Result<String, Failure> {
     leasehold_machine::boot_id().map_err(|cause| {
-        let text = "cannot be read, and the file store needs it to notice a restart: mount /proc";
-        unsupported(Path::new(BOOT_ID), text).because(cause)
+        let text =
+            format!("cannot be read ({cause}), and the file store needs it to notice a restart: mount /proc");
+        unsupported(Path::new(BOOT_ID), &text).because(cause)
     })
 }
 

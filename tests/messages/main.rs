@@ -1,0 +1,28 @@
+//! What users read when something is wrong: the texts of errors and of warnings, on every store.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod advice;
+mod errors;
+mod unused_ttl;
+
+use leasehold_tests::stores;
+
+macro_rules! on_each_store {
+    ($($store:ident)*) => {$(
+        #[tokio::test]
+        async fn $store() {
+            if let Some(stores) = stores::$store().await {
+                for store in &stores.all {
+                    unused_ttl::is_reported_once(&store.url).await;
+                    advice::fits_the_store(&store.url).await;
+                    errors::say_everything_once(&store.url).await;
+                }
+            }
+        }
+    )*};
+}
+
+on_each_store! {
+    memory file sqlite redis redis_sentinel redis_cluster redlock etcd zookeeper memcached postgres mysql
+}
