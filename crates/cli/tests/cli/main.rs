@@ -30,6 +30,7 @@ mod revoke;
 mod schema;
 mod secrets;
 mod signals;
+mod snapshots;
 mod stores;
 mod stress;
 mod terminal;
