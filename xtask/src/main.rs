@@ -26,7 +26,8 @@ Chores:
   test --only A,B       only these steps (`test` and `docs` bring `build` along)
   test redis core ...   only the tests of these crates, named by their folders in backends or crates
   tidy                  the rules of this repository that no compiler knows: which crate and which module
-                        may use which, lengths, banned calls and words, how a file opens
+                        may use which, lengths, banned calls and words, how a file opens; the spelling, if
+                        typos is installed
   api                   whether the public API is the one that docs/api lists; --update writes it down anew.
                         Needs cargo-public-api and a nightly toolchain, and says how to get them
   docs                  checks the links of all Markdown files, writes the generated pages and the man pages,

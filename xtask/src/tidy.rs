@@ -13,6 +13,7 @@ mod lengths;
 mod modules;
 mod opening;
 mod source;
+mod spelling;
 mod terms;
 mod twins;
 mod unsafety;
@@ -22,6 +23,7 @@ use std::fmt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::servers;
 use edges::Member;
 use source::Source;
 
@@ -90,6 +92,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     let files = read(root, &listed(root)?)?;
     let count = files.len();
     let mut findings = check(&members, files);
+    findings.extend(spelling(root)?);
     findings.sort();
     for finding in &findings {
         println!("{finding}");
@@ -127,6 +130,24 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     findings.extend(terms::check(&terms, &sources));
     findings.extend(twins::check(&sources));
     findings
+}
+
+/// Checks the spelling, if the program for that is installed: it has a large dictionary, so it is not built
+/// with this one.
+fn spelling(root: &Path) -> Result<Vec<Finding>, String> {
+    let Some(program) = servers::find(spelling::PROGRAM) else {
+        println!(
+            "tidy: spelling is not checked: `cargo install --locked typos-cli` brings the program for it."
+        );
+        return Ok(Vec::new());
+    };
+    let output = Command::new(program).current_dir(root).args(spelling::ARGUMENTS).output();
+    let output = output.map_err(|error| format!("{} could not be started: {error}", spelling::PROGRAM))?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match output.status.code() {
+        Some(0 | 2) => spelling::findings(&out),
+        _ => Err(format!("{} failed: {}", spelling::PROGRAM, err.trim())),
+    }
 }
 
 /// Returns the paths of all files that git knows or would add. New files count, so that a finding comes

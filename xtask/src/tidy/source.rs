@@ -121,7 +121,7 @@ impl Source {
             .map(|at| (at, self.item_end(self.closing(at + 1) + 1)))
     }
 
-    /// Recognizes `#[test]`, `#[any::test(…)]`, and `#[cfg(…)]` that asks for `test` and not for its absence.
+    /// Recognises `#[test]`, `#[any::test(…)]`, and `#[cfg(…)]` that asks for `test` and not for its absence.
     fn is_test_attribute(&self, open: usize) -> bool {
         let inside = &self.tokens[open + 1..self.closing(open)];
         let has = |word: &str| inside.iter().any(|token| token.kind == Kind::Word && token.text == word);

@@ -30,7 +30,7 @@ fn terms(glossary: &str) -> BTreeSet<String> {
     let mut terms = BTreeSet::new();
     for row in glossary.lines().filter_map(|line| line.strip_prefix("| ")) {
         let Some((term, rest)) = row.split_once(" |") else { continue };
-        terms.insert(term.split([' ', '-']).map(capitalized).collect());
+        terms.insert(term.split([' ', '-']).map(capitalised).collect());
         let names = rest.split('`').skip(1).step_by(2);
         terms.extend(names.filter(|name| is_type_name(name)).map(str::to_owned));
     }
@@ -81,7 +81,7 @@ fn is_published(path: &str) -> bool {
     is_of_crate && path.contains("/src/") && !path.starts_with(TWINS)
 }
 
-fn capitalized(word: &str) -> String {
+fn capitalised(word: &str) -> String {
     let mut letters = word.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

@@ -230,7 +230,7 @@ impl Link {
     /// has just ended is not harmed, and neither is one that is sent afterwards.
     pub(crate) async fn cancel(&self, config: &PostgresConfig) {
         let token = self.client.cancel_token();
-        let canceling = async {
+        let cancelling = async {
             let transport = Unanswered::over(Transport::open(&self.endpoint).await.ok()?);
             match (config.tls, &self.endpoint) {
                 (Tls::Verified, Endpoint::Tcp(host)) => {
@@ -241,7 +241,7 @@ impl Link {
             }
         };
         // The task that waits for the statement finds out that it did not end.
-        if !matches!(tokio::time::timeout(self.timeout, canceling).await, Ok(Some(()))) {
+        if !matches!(tokio::time::timeout(self.timeout, cancelling).await, Ok(Some(()))) {
             tracing::debug!("a statement could not be called back");
         }
     }
