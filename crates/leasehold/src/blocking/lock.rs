@@ -1,6 +1,7 @@
 //! The locks, for threads that block.
 
 use std::future::Future;
+use std::time::Duration;
 
 use super::Interrupt;
 use super::mirror::IntoTwin;
