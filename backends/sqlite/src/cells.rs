@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    AmendKind, Cell, CellBackend, CellRegisters, CellStore, CellUpdate, ClockSource, Found, InsertOutcome,
-    MAX_TTL, MIN_TTL, Origin, PLACE_TTL, Put, Swap, SweepReport,
+    Answer, Cell, CellBackend, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, MAX_TTL,
+    MIN_TTL, PLACE_TTL, SweepReport, Write, WriteOutcome,
 };
 use leasehold_core::{
     Backend, Clock, Durability, Effect, Failure, FailureKind, Fence, Finding, Liveness, LockSupport, Profile,
@@ -88,30 +88,6 @@ impl SqliteCells {
             None => Err(Failure::unanswered("the thread of the database ended")),
         }
     }
-
-    /// Makes these changes, in one transaction: one wait for the disk.
-    async fn change_all<C: Send + 'static, T: Send + 'static>(
-        &self,
-        changes: Vec<C>,
-        change: fn(&Connection, &Statements, &C, i64) -> rusqlite::Result<T>,
-    ) -> Vec<Result<T, Failure>> {
-        let (count, statements) = (changes.len(), self.statements.clone());
-        let done = self.run(move |connection| {
-            if let [one] = &changes[..] {
-                return Ok(vec![change(connection, &statements, one, time::now())?]);
-            }
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let now = time::now();
-            let done = changes.iter().map(|one| change(&transaction, &statements, one, now));
-            let done = done.collect::<rusqlite::Result<Vec<T>>>()?;
-            transaction.commit()?;
-            Ok(done)
-        });
-        match done.await {
-            Ok(done) => done.into_iter().map(Ok).collect(),
-            Err(failure) => (0..count).map(|_| Err(failure.clone())).collect(),
-        }
-    }
 }
 
 #[async_trait]
@@ -137,26 +113,11 @@ impl CellStore for SqliteCells {
         self.registers.as_deref().map(|registers| registers as &dyn Registers)
     }
 
-    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
-        let (name, put, statements) = (at.as_str().to_owned(), put.clone(), self.statements.clone());
-        self.run(move |connection| {
-            // The present is that of the attempt which succeeds, and not of one that found the database busy.
-            let parameters = (&name, &put.text, signed(put.version), time::now(), micros(put.keep));
-            if let Some(seq) = change_one(connection, &statements.try_insert, parameters)? {
-                return Ok(InsertOutcome::Taken { version: put.version, fence: fence(seq) });
-            }
-            let mut read = connection.prepare_cached(&statements.read)?;
-            Ok(InsertOutcome::Held(read.query_row([&name], |row| cell(row, 0)).optional()?))
-        })
-        .await
-    }
-
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let names: Vec<String> = at.iter().map(|at| at.as_str().to_owned()).collect();
         let statements = self.statements.clone();
         let found = self.run(move |connection| {
-            let mut read = connection.prepare_cached(&statements.read)?;
-            let cells = names.iter().map(|name| read.query_row([name], |row| cell(row, 0)).optional());
+            let cells = names.iter().map(|name| read_one(connection, &statements, name));
             cells.collect::<rusqlite::Result<Vec<_>>>()
         });
         match found.await {
@@ -165,30 +126,26 @@ impl CellStore for SqliteCells {
         }
     }
 
-    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
-        let many = amends.iter().map(|amend| (*amend).clone()).collect();
-        self.change_all(many, |connection, statements, amend: &CellUpdate, now| {
-            let CellUpdate { at, seen, kind, put } = amend;
-            match kind {
-                AmendKind::Retake => {
-                    let (name, text, keep) = (at.as_str(), &put.text, micros(put.keep));
-                    let parameters = (name, text, signed(put.version), now, keep, signed(*seen));
-                    Ok(change_one(connection, &statements.retake, parameters)?.map(fence))
-                }
-                AmendKind::Keep => {
-                    let is_done = swap_one(connection, statements, at, *seen, Origin::Renewed, put, now)?;
-                    Ok(is_done.then_some(put.fence))
-                }
+    /// Makes these writes, in one transaction: one wait for the disk.
+    async fn write(&self, writes: &[&Write], _locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
+        let (count, statements) = (writes.len(), self.statements.clone());
+        let writes: Vec<Write> = writes.iter().map(|write| (*write).clone()).collect();
+        // The present is that of the attempt which succeeds, and not of one that found the database busy.
+        let done = self.run(move |connection| {
+            if let [one] = &writes[..] {
+                return Ok(vec![write_one(connection, &statements, one, time::now())?]);
             }
-        })
-        .await
-    }
-
-    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        self.change_all(swaps.to_vec(), |connection, statements, swap: &Swap, now| {
-            swap_one(connection, statements, &swap.at, swap.seen, swap.basis, &swap.put, now)
-        })
-        .await
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let now = time::now();
+            let done = writes.iter().map(|write| write_one(&transaction, &statements, write, now));
+            let done = done.collect::<rusqlite::Result<Vec<WriteOutcome>>>()?;
+            transaction.commit()?;
+            Ok(done)
+        });
+        match done.await {
+            Ok(done) => done.into_iter().map(Ok).collect(),
+            Err(failure) => (0..count).map(|_| Err(failure.clone())).collect(),
+        }
     }
 
     async fn list(
@@ -298,27 +255,37 @@ fn change_one(
     Ok(Some(number))
 }
 
-/// Makes one change if its condition holds.
-fn swap_one(
+/// Makes one write if its condition holds. If it does not, the row is read where it is of use.
+fn write_one(
     connection: &Connection,
     statements: &Statements,
-    at: &Resource,
-    seen: u64,
-    basis: Origin,
-    put: &Put,
+    write: &Write,
     now: i64,
-) -> rusqlite::Result<bool> {
-    let parameters = (
-        at.as_str(),
-        signed(seen),
-        &put.text,
-        signed(put.version),
-        signed(put.fence.seq),
-        basis == Origin::Renewed,
-        now,
-        micros(put.keep),
-    );
-    Ok(connection.prepare_cached(&statements.swap)?.execute(parameters)? == 1)
+) -> rusqlite::Result<WriteOutcome> {
+    let Write { at, when, put, answer } = write;
+    let (name, text, version, keep) = (at.as_str(), &put.text, signed(put.version), micros(put.keep));
+    let seq = match *when {
+        Condition::Free => change_one(connection, &statements.free, (name, text, version, now, keep))?,
+        Condition::Emptied(seen) => {
+            change_one(connection, &statements.emptied, (name, text, version, now, keep, signed(seen)))?
+        }
+        Condition::Living { version: seen, .. } => {
+            change_one(connection, &statements.living, (name, text, version, now, keep, signed(seen)))?
+        }
+        Condition::Seen { version: seen, .. } => {
+            let parameters = (name, text, version, signed(put.fence.seq), keep, signed(seen));
+            change_one(connection, &statements.seen, parameters)?
+        }
+    };
+    if let Some(seq) = seq {
+        return Ok(put.written(fence(seq)));
+    }
+    let is_of_use = *when == Condition::Free || *answer == Answer::Full;
+    Ok(WriteOutcome::Refused(if is_of_use { read_one(connection, statements, name)? } else { None }))
+}
+
+fn read_one(connection: &Connection, statements: &Statements, name: &str) -> rusqlite::Result<Option<Cell>> {
+    connection.prepare_cached(&statements.read)?.query_row([name], |row| cell(row, 0)).optional()
 }
 
 /// Returns the cell in the columns from `first` on: claims, version, seq, origin.
@@ -350,7 +317,19 @@ fn micros(span: Duration) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_backend::cell::laws;
+
     use super::*;
+
+    #[tokio::test]
+    async fn each_write_has_the_outcome_of_its_condition() {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("locks.db").display());
+        let cells = SqliteCells::open(SqliteConfig::parse(&url).unwrap()).await.unwrap();
+        laws::writes_are_made_on_their_condition(&cells).await;
+        laws::several_writes_are_decided_one_by_one(&cells).await;
+        laws::lapsed_cell_is_free(&cells, Duration::from_millis(300)).await;
+    }
 
     #[test]
     fn row_returned_before_a_failed_commit_is_no_success() {

@@ -3,10 +3,11 @@
 /// The statements for one table.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) try_insert: String,
-    pub(crate) retake: String,
     pub(crate) read: String,
-    pub(crate) swap: String,
+    pub(crate) free: String,
+    pub(crate) emptied: String,
+    pub(crate) living: String,
+    pub(crate) seen: String,
     pub(crate) list: String,
     pub(crate) all: String,
 }
@@ -16,23 +17,25 @@ impl Statements {
         Statements {
             // A new row's counter begins at the wall clock, so that fences rise even after the loss of the
             // file.
-            try_insert: format!(
+            free: format!(
                 "INSERT INTO {table} AS c (name, claims, version, seq, origin, lapses) \
                  VALUES (?1, ?2, ?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?4, ?4 + ?5) \
                  ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
                  seq = c.seq + 1, origin = excluded.origin, lapses = excluded.lapses \
                  WHERE c.lapses <= ?4 RETURNING seq"
             ),
-            retake: format!(
+            emptied: format!(
                 "UPDATE {table} SET claims = ?2, version = ?3, seq = seq + 1, origin = ?4, lapses = ?4 + ?5 \
                  WHERE name = ?1 AND version = ?6 RETURNING seq"
             ),
             read: format!("SELECT claims, version, seq, origin FROM {table} WHERE name = ?1"),
-            swap: format!(
-                "UPDATE {table} SET claims = ?3, version = ?4, seq = ?5, \
-                 origin = CASE WHEN ?6 THEN ?7 ELSE origin END, \
-                 lapses = CASE WHEN ?6 THEN ?7 ELSE origin END + ?8 \
-                 WHERE name = ?1 AND version = ?2 AND (NOT ?6 OR lapses > ?7)"
+            living: format!(
+                "UPDATE {table} SET claims = ?2, version = ?3, origin = ?4, lapses = ?4 + ?5 \
+                 WHERE name = ?1 AND version = ?6 AND lapses > ?4 RETURNING seq"
+            ),
+            seen: format!(
+                "UPDATE {table} SET claims = ?2, version = ?3, seq = ?4, lapses = origin + ?5 \
+                 WHERE name = ?1 AND version = ?6 RETURNING seq"
             ),
             list: format!(
                 "SELECT name, claims, version, seq, origin FROM {table} \
@@ -58,9 +61,10 @@ mod tests {
         let config = SqliteConfig::parse("sqlite:locks.db").unwrap();
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(&schema(&config)).unwrap();
-        let Statements { try_insert, retake, read, swap, list, all } = Statements::of(&config.table);
+        let Statements { read, free, emptied, living, seen, list, all } = Statements::of(&config.table);
         // An insertion finds its row by the key, which is not worth a line to SQLite.
-        for (sql, steps) in [(try_insert, 0), (retake, 1), (read, 1), (swap, 1), (list, 1), (all, 1)] {
+        let searching = [read, emptied, living, seen, list, all].map(|sql| (sql, 1));
+        for (sql, steps) in searching.into_iter().chain([(free, 0)]) {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
             let parameters = vec![None::<i64>; plan.parameter_count()];
             let plan = plan.query_map(rusqlite::params_from_iter(parameters), |row| row.get(3)).unwrap();

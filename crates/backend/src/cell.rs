@@ -8,12 +8,11 @@
 //!
 //! # What a store brings
 //!
-//! [`CellStore`]: read many, swap many on a condition, and `try_insert`: put a value where no claim
-//! lives, in one step, so that an uncontended acquire is one round trip. A release is one round trip
-//! too: a client that holds a cell alone remembers its version, and swaps without reading. Where this
-//! client was the last to write, both are a [`CellUpdate`]: what several tasks want at once goes to the
-//! store in one commit. A store that can notify clients passes the calls to the [`Notifier`]; all others
-//! are polled.
+//! [`CellStore`]: read many cells, and write many, each on a [`Condition`]. On [`Condition::Free`] a value is
+//! put where no claim lives, in one step, so that an uncontended acquire is one round trip. A release is one
+//! round trip too: a client that holds a cell alone remembers its version, and writes without reading. Where
+//! this client was the last to write, what several of its tasks want at once goes to the store in one commit.
+//! A store that can notify clients passes the calls to the [`Notifier`]; all others are polled.
 //!
 //! # Whose time
 //!
@@ -45,6 +44,8 @@ mod backend;
 mod cells;
 mod compat;
 mod diagnose;
+#[cfg(feature = "laws")]
+pub mod laws;
 mod state;
 mod wait;
 
@@ -52,7 +53,7 @@ pub use backend::CellBackend;
 pub use backend::registers::CellRegisters;
 pub use backend::sweep::SweepReport;
 pub use cells::{
-    AmendKind, Call, Cell, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin, Put, Swap,
+    Answer, Call, Cell, CellStore, ClockSource, Condition, Found, Locked, Put, Write, WriteOutcome,
 };
 pub use compat::shedlock::{
     End, Row, RowRequest, ShedBackend, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,

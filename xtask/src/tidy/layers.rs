@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("backends/mysql/src", &["config", "error", "net", "sql", "backend", "compat"]),
     ("backends/memcached/src", &["protocol", "config", "net", "backend", "compat"]),
     ("crates/backend/src", &["url", "cell", "session"]),
-    ("crates/backend/src/cell", &["wait", "diagnose", "cells", "compat", "state", "backend"]),
+    ("crates/backend/src/cell", &["wait", "diagnose", "cells", "laws", "compat", "state", "backend"]),
     ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands"]),
     (
         "crates/leasehold/src/engine",

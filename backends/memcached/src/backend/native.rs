@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    BATCH_MAX, Cell, CellStore, ClockSource, InsertOutcome, MAX_TTL, PLACE_TTL, Put, Swap,
+    Answer, BATCH_MAX, Cell, CellStore, ClockSource, Condition, Locked, MAX_TTL, PLACE_TTL, Write,
+    WriteOutcome,
 };
 use leasehold_core::{
     Claim, Effect, Failure, FailureKind, Fence, FenceGrade, Finding, Ledger, Liveness, LockSupport, Profile,
@@ -78,29 +79,6 @@ impl CellStore for Items {
         self.servers.part(&claim.resource)
     }
 
-    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
-        let (node, key) = (self.servers.node(at), self.servers.key(at)?);
-        let link = node.link().await?;
-        let add = Command::Add { key: &key, life: Life::of(put.keep), value: put.text.as_bytes() };
-        // The second answer has the number of the item that the first command put there, or that is in its
-        // way.
-        let replies = node.ask(&link, &[add, Command::Look { key: &key }]).await?;
-        let [added, found] = &replies[..] else {
-            return Err(node.unexpected(&Reply::Missing { mark: None }));
-        };
-        match (added, found) {
-            (Reply::Done { .. }, Reply::Item { value, number, .. }) if value == put.text.as_bytes() => {
-                Ok(InsertOutcome::Taken { version: *number, fence: fence(&link, *number) })
-            }
-            // Also where a server without memory refuses to add what there is already.
-            (_, Reply::Item { .. }) => Ok(InsertOutcome::Held(read_cell(&link, found, at)?)),
-            (Reply::Done { .. } | Reply::Differs { .. }, Reply::Missing { .. }) => {
-                Ok(InsertOutcome::Held(None))
-            }
-            (refused, _) => Err(node.unexpected(refused)),
-        }
-    }
-
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let answers = self.servers.look(at).await.into_iter().zip(at);
         answers
@@ -112,31 +90,26 @@ impl CellStore for Items {
             .collect()
     }
 
-    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        let at: Vec<&Resource> = swaps.iter().map(|swap| &swap.at).collect();
+    async fn write(&self, writes: &[&Write], _locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
+        if let [one] = writes
+            && one.answer == Answer::Full
+        {
+            return vec![self.write_and_look(one).await];
+        }
+        let at: Vec<&Resource> = writes.iter().map(|write| &write.at).collect();
         let keys: Result<Vec<Key>, Failure> = at.iter().map(|at| self.servers.key(at)).collect();
         let keys = match keys {
             Ok(keys) => keys,
-            Err(failure) => return vec![Err(failure); swaps.len()],
+            Err(failure) => return vec![Err(failure); writes.len()],
         };
-        let command = |index: usize, link: &Link| {
-            let (key, Swap { seen, epoch, put, .. }) = (&keys[index], &swaps[index]);
-            // Another process of the server gives the same number to another item.
-            (link.facts.started == *epoch).then(|| match put.text.is_empty() {
-                true => Command::Remove { key, number: *seen },
-                false => {
-                    let (life, value) = (Life::of(put.keep), put.text.as_bytes());
-                    Command::Replace { key, life, value, number: *seen }
-                }
-            })
-        };
+        let command = |index: usize, link: &Link| command(writes[index], &keys[index], link);
         let answers = self.servers.scatter(&at, command, Reply::Differs { mark: None }).await;
-        let answers = answers.into_iter().zip(&at);
+        let answers = answers.into_iter().zip(writes);
         answers
-            .map(|(answer, at)| match answer?.1 {
-                Reply::Done { .. } => Ok(true),
-                Reply::Differs { .. } | Reply::Missing { .. } => Ok(false),
-                reply => Err(self.servers.node(at).unexpected(&reply)),
+            .map(|(answer, write)| match answer?.1 {
+                Reply::Done { .. } => Ok(WriteOutcome::Written { version: None, fence: write.put.fence }),
+                Reply::Differs { .. } | Reply::Missing { .. } => Ok(WriteOutcome::Refused(None)),
+                reply => Err(self.servers.node(&write.at).unexpected(&reply)),
             })
             .collect()
     }
@@ -171,6 +144,62 @@ impl CellStore for Items {
     }
 }
 
+impl Items {
+    /// Makes one write, and looks at the item in the same request: at the number of the one that it put
+    /// there, or at the one that is in its way.
+    async fn write_and_look(&self, write: &Write) -> Result<WriteOutcome, Failure> {
+        let Write { at, when, put, .. } = write;
+        let (node, key) = (self.servers.node(at), self.servers.key(at)?);
+        let link = node.link().await?;
+        let look = Command::Look { key: &key };
+        let (done, found) = match command(write, &key, &link) {
+            None => (Reply::Differs { mark: None }, node.ask(&link, &[look]).await?.pop()),
+            Some(command) => {
+                let mut replies = node.ask(&link, &[command, look]).await?;
+                let found = replies.pop();
+                (replies.pop().unwrap_or(Reply::Missing { mark: None }), found)
+            }
+        };
+        let found = found.unwrap_or(Reply::Missing { mark: None });
+        match (done, &found) {
+            (Reply::Done { .. }, Reply::Item { value, number, .. }) if *value == put.text.as_bytes() => {
+                let made = fence(&link, *number);
+                let fence = if *when == Condition::Free { made } else { put.fence };
+                Ok(WriteOutcome::Written { version: Some(*number), fence })
+            }
+            (Reply::Done { .. }, _) if *when != Condition::Free => {
+                Ok(WriteOutcome::Written { version: None, fence: put.fence })
+            }
+            (Reply::Done { .. } | Reply::Differs { .. } | Reply::Missing { .. }, _) => {
+                Ok(WriteOutcome::Refused(read_cell(&link, &found, at)?))
+            }
+            // A server without memory refuses also to add what there is already.
+            (_, Reply::Item { .. }) if *when == Condition::Free => {
+                Ok(WriteOutcome::Refused(read_cell(&link, &found, at)?))
+            }
+            (refused, _) => Err(node.unexpected(&refused)),
+        }
+    }
+}
+
+/// Returns the command of a write; `None` where the number that was seen is of another process of the
+/// server, which gives the same number to another item.
+fn command<'a>(write: &'a Write, key: &'a Key, link: &Link) -> Option<Command<'a>> {
+    let (life, value) = (Life::of(write.put.keep), write.put.text.as_bytes());
+    let (number, epoch) = match write.when {
+        Condition::Free => return Some(Command::Add { key, life, value }),
+        // Cells that are left empty are removed.
+        Condition::Emptied(_) | Condition::Living { epoch: None, .. } => return None,
+        Condition::Living { version, epoch: Some(epoch) } | Condition::Seen { version, epoch } => {
+            (version, epoch)
+        }
+    };
+    (link.facts.started == epoch).then_some(match value.is_empty() {
+        true => Command::Remove { key, number },
+        false => Command::Replace { key, life, value, number },
+    })
+}
+
 fn read_cell(link: &Arc<Link>, reply: &Reply, at: &Resource) -> Result<Option<Cell>, Failure> {
     let Reply::Item { value, number, .. } = reply else { return Ok(None) };
     let text = String::from_utf8(value.clone()).map_err(|error| {
@@ -186,4 +215,26 @@ fn read_cell(link: &Arc<Link>, reply: &Reply, at: &Resource) -> Result<Option<Ce
 
 pub(crate) fn fence(link: &Link, number: u64) -> Fence {
     Fence::new(link.facts.started, number, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_backend::cell::laws;
+    use leasehold_testkit::MemcachedServer;
+
+    use super::*;
+    use crate::config::MemcachedConfig;
+
+    #[tokio::test]
+    async fn each_write_has_the_outcome_of_its_condition() {
+        let Some(server) = MemcachedServer::start_or_skip().await else { return };
+        let url = format!("{}?timeout=1s", server.url());
+        let items = Items::new(Servers::new(Arc::new(MemcachedConfig::parse(&url).unwrap())));
+        items.servers.connect().await.unwrap();
+        laws::writes_are_made_on_their_condition(&items).await;
+        laws::several_writes_are_decided_one_by_one(&items).await;
+        laws::lapsed_cell_is_free(&items, Duration::from_secs(2)).await;
+        let (stop, resume) = (|| server.stop().unwrap(), async || server.resume().unwrap());
+        laws::unanswered_write_may_have_happened(&items, stop, resume).await;
+    }
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    AmendKind, Call, Cell, CellRegisters, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Origin,
-    Put, Swap,
+    Answer, Cell, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, Write, WriteOutcome,
 };
 use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource};
 use mysql_async::{Params, Row, Value};
@@ -82,89 +81,85 @@ impl MySqlCells {
         schema::restore(&self.pool).await.map_err(Refusal::Failed)
     }
 
-    /// Changes one row, as [`MySqlCells::exec`] does; a change that lost a race did nothing.
-    async fn change(&self, sql: &str, params: Vec<Value>) -> Result<Done, Failure> {
+    /// Makes one write, which waits for a transaction that keeps its row locked.
+    async fn write_one(&self, write: &Write) -> Result<WriteOutcome, Failure> {
+        if let (Condition::Living { .. }, Answer::Full) = (write.when, write.answer) {
+            return self.write_and_read(write).await;
+        }
+        let Write { at, when, put, .. } = write;
+        let (text, name): (Value, Value) = (put.text.as_str().into(), at.as_str().into());
+        let (version, keep): (Value, Value) = (signed(put.version).into(), micros(put.keep).into());
+        let (sql, params) = match *when {
+            Condition::Free => {
+                let values = [name, text.clone(), version.clone(), keep.clone(), text, version, keep];
+                (&self.statements.free, values.to_vec())
+            }
+            Condition::Emptied(seen) => {
+                (&self.statements.emptied, vec![text, version, keep, name, signed(seen).into()])
+            }
+            Condition::Living { version: seen, .. } => {
+                (&self.statements.living, vec![text, version, keep, name, signed(seen).into()])
+            }
+            Condition::Seen { version: seen, .. } => {
+                let seq = signed(put.fence.seq).into();
+                (&self.statements.seen, vec![text, version, seq, keep, name, signed(seen).into()])
+            }
+        };
         match self.exec(sql, params).await {
-            Err(Refusal::LostRace) => Ok(Done { rows: Vec::new(), changed: 0, number: 0 }),
-            answer => answer.map_err(Refusal::into_failure),
+            Err(Refusal::LostRace) => Ok(WriteOutcome::Refused(None)),
+            answer => Ok(outcome(write, &answer.map_err(Refusal::into_failure)?)),
         }
     }
 
-    async fn amend_one(&self, amend: &CellUpdate) -> Result<Option<Fence>, Failure> {
-        let CellUpdate { at, seen, kind, put } = amend;
-        let sql = match kind {
-            AmendKind::Retake => &self.statements.retake,
-            AmendKind::Keep => &self.statements.keep,
-        };
-        Ok(amended(amend, &self.change(sql, own(at, *seen, put)).await?))
+    /// Makes one write, and reads the row in the same request if the condition does not hold. As text, the
+    /// two cost the server more than one prepared statement, so this is for rows that others use.
+    async fn write_and_read(&self, write: &Write) -> Result<WriteOutcome, Failure> {
+        match self.pool.run_each(&self.statements.write_and_read(write)).await {
+            Err(Refusal::LostRace | Refusal::NoTable(_)) => Ok(WriteOutcome::Refused(None)),
+            answer => match &answer.map_err(Refusal::into_failure)?[..] {
+                [written, _] if written.changed == 1 => Ok(outcome(write, written)),
+                [_, read] => Ok(WriteOutcome::Refused(read.rows.first().map(cell).transpose()?)),
+                _ => Err(Failure::unanswered("of two statements not both were answered")),
+            },
+        }
     }
 
-    async fn amend_many(&self, amends: &[&CellUpdate]) -> Result<Vec<Option<Fence>>, Failure> {
-        let seconds = lock_wait(self.pool.config.sql.timeout);
-        let done = match self.transact(&self.statements.amend_many(amends, seconds), amends.len()).await {
-            // A dropped table is created anew by the next read, which follows a change that was not made.
-            // So they do where a transaction of another client keeps the row of one of them: it keeps no
-            // other one.
-            Err(Refusal::LostRace | Refusal::NoTable(_) | Refusal::RowLocked(_)) => {
-                return Ok(vec![None; amends.len()]);
-            }
-            answer => answer.map_err(Refusal::into_failure)?,
-        };
-        Ok(amends.iter().zip(&done).map(|(amend, done)| amended(amend, done)).collect())
-    }
-
-    async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
-        let Swap { at, seen, basis, put, .. } = swap;
-        let anew = *basis == Origin::Renewed;
-        let done = if anew && put.call == Call::None {
-            self.change(&self.statements.keep, own(at, *seen, put)).await?
-        } else {
-            let params = vec![
-                put.text.as_str().into(),
-                signed(put.version).into(),
-                signed(put.fence.seq).into(),
-                anew.into(),
-                micros(put.keep).into(),
-                at.as_str().into(),
-                signed(*seen).into(),
-                anew.into(),
-            ];
-            self.change(&self.statements.swap, params).await?
-        };
-        Ok(done.changed == 1)
-    }
-
-    /// Makes those of these changes whose rows no transaction keeps locked. Only a read can leave out locked
-    /// rows, and a row may be locked after it, so a change that meets one reads again.
-    async fn swap_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Refusal> {
-        let mut done = vec![false; swaps.len()];
+    /// Makes those of these writes whose rows no transaction keeps locked. Only a read can leave out locked
+    /// rows, and a row may be locked after it, so writes that meet one look again. Without a look they wait
+    /// a little for the row, and are all refused: each can be made by itself.
+    async fn write_many(&self, writes: &[&Write], locked: Locked) -> Result<Vec<WriteOutcome>, Refusal> {
+        let mut outcomes = vec![WriteOutcome::Refused(None); writes.len()];
         for tries in 1.. {
-            let names = swaps.iter().map(|swap| swap.at.as_str());
-            let rows = match self.run(&self.statements.unlocked(names)).await {
-                Err(Refusal::LostRace) => break,
-                rows => rows?,
-            };
-            let free: Result<HashSet<String>, Failure> = rows.iter().map(|row| read(row, 0)).collect();
-            let free = free.map_err(Refusal::Failed)?;
-            let positions: Vec<usize> =
-                (0..swaps.len()).filter(|at| free.contains(swaps[*at].at.as_str())).collect();
-            if positions.is_empty() {
+            let mut chosen: Vec<usize> = (0..writes.len()).collect();
+            if locked == Locked::Skip {
+                let names = writes.iter().map(|write| write.at.as_str());
+                let rows = match self.run(&self.statements.unlocked(names)).await {
+                    Err(Refusal::LostRace) => break,
+                    rows => rows?,
+                };
+                let free: Result<HashSet<String>, Failure> = rows.iter().map(|row| read(row, 0)).collect();
+                let free = free.map_err(Refusal::Failed)?;
+                chosen.retain(|at| free.contains(writes[*at].at.as_str()));
+            }
+            if chosen.is_empty() {
                 break;
             }
-            let chosen: Vec<&Swap> = positions.iter().map(|at| &swaps[*at]).collect();
+            let some: Vec<&Write> = chosen.iter().map(|at| writes[*at]).collect();
             let seconds = lock_wait(self.pool.config.sql.timeout);
-            match self.transact(&self.statements.swap_many(&chosen, seconds), chosen.len()).await {
+            match self.transact(&self.statements.write_many(&some, seconds), some.len()).await {
+                Err(Refusal::RowLocked(_)) if locked == Locked::Wait => break,
                 Err(Refusal::RowLocked(_)) if tries < MAX_READS => {}
-                Err(Refusal::LostRace) => break,
+                // A dropped table is created anew by the next read, which follows a write that was refused.
+                Err(Refusal::LostRace | Refusal::NoTable(_)) => break,
                 answer => {
-                    for (position, change) in positions.iter().zip(answer?) {
-                        done[*position] = change.changed == 1;
+                    for (at, done) in chosen.into_iter().zip(answer?) {
+                        outcomes[at] = outcome(writes[at], &done);
                     }
                     break;
                 }
             }
         }
-        Ok(done)
+        Ok(outcomes)
     }
 
     /// Sends statements that change so many rows, one each, and returns the result of each.
@@ -203,34 +198,6 @@ impl CellStore for MySqlCells {
         self.registers.as_deref().map(|registers| registers as &dyn Registers)
     }
 
-    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
-        let (text, version, keep) = (put.text.as_str(), signed(put.version), micros(put.keep));
-        let params = vec![
-            at.as_str().into(),
-            text.into(),
-            version.into(),
-            keep.into(),
-            text.into(),
-            version.into(),
-            keep.into(),
-        ];
-        Ok(inserted(put, &self.change(&self.statements.try_insert, params).await?))
-    }
-
-    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
-        if let [one] = amends {
-            return vec![self.amend_one(one).await];
-        }
-        let mut answers = Vec::with_capacity(amends.len());
-        for some in parts(amends, |amend| length(&amend.at, &amend.put), self.server.max_text()) {
-            match self.amend_many(some).await {
-                Ok(done) => answers.extend(done.into_iter().map(Ok)),
-                Err(failure) => answers.extend(all(some.len(), &failure)),
-            }
-        }
-        answers
-    }
-
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let rows = match at {
             [one] => self.exec(&self.statements.read, vec![one.as_str().into()]).await.map(|done| done.rows),
@@ -245,18 +212,14 @@ impl CellStore for MySqlCells {
         }
     }
 
-    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        match swaps {
-            [swap] => vec![self.swap_one(swap).await],
-            many => self.swap_unlocked(many).await,
+    async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
+        if let ([one], Locked::Wait) = (writes, locked) {
+            return vec![self.write_one(one).await];
         }
-    }
-
-    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        let mut answers = Vec::with_capacity(swaps.len());
-        for some in parts(swaps, |swap| length(&swap.at, &swap.put), self.server.max_text()) {
-            match self.swap_many(some).await {
-                Ok(done) => answers.extend(done.into_iter().map(Ok)),
+        let mut answers = Vec::with_capacity(writes.len());
+        for some in parts(writes, |write| length(write), self.server.max_text()) {
+            match self.write_many(some, locked).await {
+                Ok(outcomes) => answers.extend(outcomes.into_iter().map(Ok)),
                 Err(refusal) => answers.extend(all(some.len(), &refusal.into_failure())),
             }
         }
@@ -292,26 +255,15 @@ impl CellStore for MySqlCells {
     }
 }
 
-/// Returns the parameters for a row that this client has written last.
-fn own(at: &Resource, seen: u64, put: &Put) -> Vec<Value> {
-    let (version, keep, seen) = (signed(put.version), micros(put.keep), signed(seen));
-    vec![put.text.as_str().into(), version.into(), keep.into(), at.as_str().into(), seen.into()]
-}
-
-/// Returns the outcome of one change, by its own answer.
-fn amended(amend: &CellUpdate, done: &Done) -> Option<Fence> {
-    let fence = match amend.kind {
-        AmendKind::Retake => Fence::new(0, done.number, 0),
-        AmendKind::Keep => amend.put.fence,
-    };
-    (done.changed == 1).then_some(fence)
-}
-
-fn inserted(put: &Put, done: &Done) -> InsertOutcome {
-    match done.changed {
+/// Returns the outcome of a write, by the answer to its statement.
+fn outcome(write: &Write, done: &Done) -> WriteOutcome {
+    match (write.when, done.changed) {
         // One row was inserted, or one was changed, which an insertion counts as two.
-        1 | 2 => InsertOutcome::Taken { version: put.version, fence: Fence::new(0, done.number, 0) },
-        _ => InsertOutcome::Held(None),
+        (Condition::Free, 1 | 2) | (Condition::Emptied(_), 1) => {
+            write.put.written(Fence::new(0, done.number, 0))
+        }
+        (Condition::Living { .. } | Condition::Seen { .. }, 1) => write.put.written(write.put.fence),
+        _ => WriteOutcome::Refused(None),
     }
 }
 
@@ -353,9 +305,9 @@ fn parts<T>(changes: &[T], length: impl Fn(&T) -> usize, most: usize) -> Vec<&[T
     parts
 }
 
-/// Returns the length of one change in a request. What else is in its statement has a length of its own.
-fn length(at: &Resource, put: &Put) -> usize {
-    put.text.len() + 2 * at.as_str().len() + NUMBERS
+/// Returns the length of one write in a request. What else is in its statement has a length of its own.
+fn length(write: &Write) -> usize {
+    write.put.text.len() + 2 * write.at.as_str().len() + NUMBERS
 }
 
 fn all<T>(count: usize, failure: &Failure) -> Vec<Result<T, Failure>> {
@@ -394,5 +346,42 @@ mod tests {
         };
         assert_eq!(sizes(&swaps, 99_000), [2, 1, 1, 1]);
         assert_eq!(sizes(&swaps, 1_000_000), [5]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use leasehold_backend::cell::laws;
+    use leasehold_conformance::hand::clock;
+    use leasehold_testkit::MariaDbServer;
+
+    use super::*;
+    use crate::net::dial::Link;
+
+    async fn cells(server: &MariaDbServer) -> MySqlCells {
+        let url = format!("{}?timeout=3s", server.url());
+        MySqlCells::connect(MySqlConfig::parse(&url).unwrap(), clock()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_write_has_the_outcome_of_its_condition() {
+        let Some(server) = MariaDbServer::start_or_skip().await else { return };
+        let cells = cells(&server).await;
+        laws::writes_are_made_on_their_condition(&cells).await;
+        laws::several_writes_are_decided_one_by_one(&cells).await;
+        laws::lapsed_cell_is_free(&cells, Duration::from_millis(300)).await;
+        let (stop, resume) = (|| server.stop().unwrap(), async || server.resume().unwrap());
+        laws::unanswered_write_may_have_happened(&cells, stop, resume).await;
+    }
+
+    #[tokio::test]
+    async fn locked_row_delays_no_other() {
+        let Some(server) = MariaDbServer::start_or_skip().await else { return };
+        let cells = cells(&server).await;
+        let stranger = tokio::sync::Mutex::new(Link::dial(&cells.pool.config).await.unwrap());
+        let run = async |sql| drop(stranger.lock().await.run_each(sql, Duration::ZERO).await.unwrap());
+        let lock = "BEGIN; SELECT 1 FROM leasehold WHERE name = 'locked' FOR UPDATE";
+        laws::locked_cell_delays_no_other(&cells, async || run(lock).await, async || run("ROLLBACK").await)
+            .await;
     }
 }

@@ -6,10 +6,10 @@
 //! dead than there is, and never more. A statement waits for nothing but its row. A request that changes
 //! several rows waits for none of them for long.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::time::Duration;
 
-use leasehold_backend::cell::{AmendKind, CellUpdate, Origin, Swap};
+use leasehold_backend::cell::{Condition, Write};
 
 use crate::config::Names;
 
@@ -17,11 +17,11 @@ use crate::config::Names;
 #[derive(Debug)]
 pub(crate) struct Statements {
     table: String,
-    pub(crate) try_insert: String,
-    pub(crate) retake: String,
-    pub(crate) keep: String,
     pub(crate) read: String,
-    pub(crate) swap: String,
+    pub(crate) free: String,
+    pub(crate) emptied: String,
+    pub(crate) living: String,
+    pub(crate) seen: String,
     pub(crate) list: String,
     pub(crate) all: String,
 }
@@ -31,15 +31,11 @@ impl Statements {
     pub(crate) fn of(names: &Names, ending: &str) -> Statements {
         let table = names.table(ending);
         Statements {
-            try_insert: try_insert(&table),
-            retake: retake(&table, &PARAMETERS),
-            keep: keep(&table, &PARAMETERS),
             read: format!("SELECT {CELL} FROM {table} WHERE name = ?"),
-            // Assignments are made from left to right, and each sees those before it.
-            swap: format!(
-                "UPDATE {table} SET claims = ?, version = ?, seq = ?, origin = IF(?, {NOW}, origin), \
-                 lapses = origin + ? WHERE name = ? AND version = ? AND (NOT ? OR lapses > {NOW})"
-            ),
+            free: free(&table),
+            emptied: emptied(&table, &PARAMETERS),
+            living: living(&table, &PARAMETERS),
+            seen: seen(&table, &PARAMETERS),
             all: format!("SELECT {CELL}, {NOW} - lapses FROM {table} WHERE name > ? ORDER BY name LIMIT ?"),
             // No name has the byte 255 in it, so this is behind all that begin with the prefix.
             list: format!(
@@ -56,26 +52,6 @@ impl Statements {
         format!("SELECT {CELL} FROM {} WHERE name IN ({})", self.table, names.join(", "))
     }
 
-    /// Makes these changes whose conditions hold, each by a statement of its own between the first and the
-    /// last, in one transaction. Few are sent in this way; one statement for all of them, as for renewals,
-    /// would have to ask afterwards what it did. A row that another client keeps locked is waited for as
-    /// shortly as both servers can, and for `seconds` from then on.
-    pub(crate) fn amend_many(&self, amends: &[&CellUpdate], seconds: f64) -> String {
-        let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
-        for CellUpdate { at, seen, kind, put } in amends {
-            let (claims, name) = (literal(&put.text), literal(at.as_str()));
-            let numbers = [signed(put.version), micros(put.keep), signed(*seen)];
-            let [version, keep, seen] = numbers.map(|number| number.to_string());
-            let put = Written { claims: &claims, version: &version, keep: &keep, name: &name, seen: &seen };
-            statements += "; ";
-            statements += &match kind {
-                AmendKind::Retake => retake(&self.table, &put),
-                AmendKind::Keep => self::keep(&self.table, &put),
-            };
-        }
-        statements + &format!("; COMMIT; {LOCK_WAIT} = {seconds}")
-    }
-
     /// Reads which of these rows no transaction keeps locked. A lock of its own ends with the statement.
     pub(crate) fn unlocked<'a>(&self, names: impl Iterator<Item = &'a str>) -> String {
         let names: Vec<String> = names.map(literal).collect();
@@ -85,38 +61,46 @@ impl Statements {
         )
     }
 
-    /// Makes these changes whose conditions hold, each by a statement of its own between the second and the
-    /// last two, in one transaction, as [`Statements::amend_many`] does. One statement for all of them
-    /// would meet rows other than its own, and wait where one of them is locked.
-    pub(crate) fn swap_many(&self, swaps: &[&Swap], seconds: f64) -> String {
+    /// Makes these writes, each by a statement of its own between the second and the last two, in one
+    /// transaction. One statement for all of them would meet rows other than its own and wait where one of
+    /// them is locked, and it would have to ask afterwards what it did. A row that another client keeps
+    /// locked is waited for as shortly as both servers can, and for `seconds` from then on.
+    pub(crate) fn write_many(&self, writes: &[&Write], seconds: f64) -> String {
         let mut statements = format!("{LOCK_WAIT} = 1; START TRANSACTION");
-        for Swap { at, seen, basis, put, .. } in swaps {
-            let (origin, alive) = match basis {
-                Origin::Renewed => (NOW, format!(" AND lapses > {NOW}")),
-                Origin::Kept => ("origin", String::new()),
-            };
-            // Writing into a String does not fail.
-            let _ = write!(
-                statements,
-                "; UPDATE {} SET claims = {}, version = {}, seq = {}, origin = {origin}, lapses = origin + {} \
-                 WHERE name = {} AND version = {}{alive}",
-                self.table,
-                literal(&put.text),
-                signed(put.version),
-                signed(put.fence.seq),
-                micros(put.keep),
-                literal(at.as_str()),
-                signed(*seen),
-            );
+        for write in writes {
+            statements += "; ";
+            statements += &self.written_out(write);
         }
         statements + &format!("; COMMIT; {LOCK_WAIT} = {seconds}")
+    }
+
+    /// Makes one write, and reads its row if it did not.
+    pub(crate) fn write_and_read(&self, write: &Write) -> String {
+        let (table, name, version) = (&self.table, literal(write.at.as_str()), signed(write.put.version));
+        let write = self.written_out(write);
+        format!("{write}; SELECT {CELL} FROM {table} WHERE name = {name} AND version <> {version}")
+    }
+
+    /// Returns the statement of a write on a version, with its values.
+    fn written_out(&self, write: &Write) -> String {
+        let Write { at, when, put, .. } = write;
+        let (statement, seen): (fn(&str, &Values<'_>) -> String, _) = match *when {
+            Condition::Free => (emptied, 0),
+            Condition::Emptied(version) => (emptied, version),
+            Condition::Living { version, .. } => (living, version),
+            Condition::Seen { version, .. } => (seen, version),
+        };
+        let (claims, name) = (literal(&put.text), literal(at.as_str()));
+        let numbers = [signed(put.version), signed(put.fence.seq), micros(put.keep), signed(seen)];
+        let [version, seq, keep, seen] = &numbers.map(|number| number.to_string());
+        statement(&self.table, &Values { claims: &claims, version, seq, keep, name: &name, seen })
     }
 }
 
 /// Returns the statement that puts a claim into a row without claims. The counter never falls behind the
 /// server's clock, so that fences rise even after the loss of the table, and over a failover that lost the
 /// last writes.
-fn try_insert(table: &str) -> String {
+fn free(table: &str) -> String {
     let dead = format!("lapses <= {NOW}");
     format!(
         "INSERT INTO {table} (name, claims, version, seq, origin, lapses) \
@@ -129,8 +113,8 @@ fn try_insert(table: &str) -> String {
 
 /// Returns the statement that puts a claim into a row that its client left empty, and so without an
 /// insertion that has to fail first.
-fn retake(table: &str, put: &Written<'_>) -> String {
-    let Written { claims, version, keep, name, seen } = put;
+fn emptied(table: &str, put: &Values<'_>) -> String {
+    let Values { claims, version, keep, name, seen, .. } = put;
     // Assignments are made from left to right, and each sees those before it.
     format!(
         "UPDATE {table} SET claims = {claims}, version = {version}, seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), \
@@ -139,28 +123,39 @@ fn retake(table: &str, put: &Written<'_>) -> String {
 }
 
 /// Returns the statement by which a claim alone in its cell continues, or ends.
-fn keep(table: &str, put: &Written<'_>) -> String {
-    let Written { claims, version, keep, name, seen } = put;
+fn living(table: &str, put: &Values<'_>) -> String {
+    let Values { claims, version, keep, name, seen, .. } = put;
     format!(
         "UPDATE {table} SET claims = {claims}, version = {version}, origin = {NOW}, lapses = origin + {keep} \
          WHERE name = {name} AND version = {seen} AND lapses > {NOW}"
     )
 }
 
+/// Returns the statement that changes a row which was read. The origin stays.
+fn seen(table: &str, put: &Values<'_>) -> String {
+    let Values { claims, version, seq, keep, name, seen } = put;
+    format!(
+        "UPDATE {table} SET claims = {claims}, version = {version}, seq = {seq}, lapses = origin + {keep} \
+         WHERE name = {name} AND version = {seen}"
+    )
+}
+
 /// Sets for how many seconds a statement waits for a row.
 const LOCK_WAIT: &str = "SET SESSION innodb_lock_wait_timeout";
 
-/// The form of the values of a change in its statement: as parameters, or written out.
-struct Written<'a> {
+/// The values of a write in its statement: as parameters, or written out.
+struct Values<'a> {
     claims: &'a str,
     version: &'a str,
+    seq: &'a str,
     keep: &'a str,
     name: &'a str,
     seen: &'a str,
 }
 
-/// The values as parameters, in this order.
-const PARAMETERS: Written<'_> = Written { claims: "?", version: "?", keep: "?", name: "?", seen: "?" };
+/// The values as parameters, in this order; a statement has a counter only if it sets one.
+const PARAMETERS: Values<'_> =
+    Values { claims: "?", version: "?", seq: "?", keep: "?", name: "?", seen: "?" };
 
 /// Bytes, in a form that nothing in them can end.
 pub(crate) fn literal(text: &str) -> String {

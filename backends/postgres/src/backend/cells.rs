@@ -1,15 +1,15 @@
 //! One row per resource: the store behind the leases.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    AmendKind, Call, Cell, CellRegisters, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, Notifier,
-    Origin, Put, Swap,
+    Answer, Cell, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, Notifier, Write,
+    WriteOutcome,
 };
-use leasehold_core::{Failure, Fence, Finding, Profile, Registers, Resource, WaitMode};
+use leasehold_core::{Failure, Finding, Profile, Registers, Resource, WaitMode};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -85,127 +85,112 @@ impl PostgresCells {
         }
     }
 
-    async fn retake_one(&self, amend: &CellUpdate) -> Result<Option<Fence>, Failure> {
-        let CellUpdate { at, seen, put, .. } = amend;
-        let (name, seen, version, keep) = (at.as_str(), signed(*seen), signed(put.version), micros(put.keep));
-        let answer =
-            self.query(&self.statements.retake_one, &[&name, &seen, &put.text, &version, &keep]).await;
-        rows_of(answer)?.first().map(|row| fence(row, 0)).transpose()
-    }
-
-    async fn keep_one(&self, at: &Resource, seen: u64, put: &Put) -> Result<bool, Failure> {
-        let (name, seen, version, keep) = (at.as_str(), signed(seen), signed(put.version), micros(put.keep));
-        let answer =
-            self.pool.query(&self.statements.keep_one, &[&name, &seen, &put.text, &version, &keep]).await;
-        Ok(!rows_of(answer)?.is_empty())
-    }
-
-    async fn amend_many(&self, amends: &[&CellUpdate]) -> Result<Vec<Option<Fence>>, Failure> {
-        let names: Vec<&str> = amends.iter().map(|amend| amend.at.as_str()).collect();
-        let retakes: Vec<bool> = amends.iter().map(|amend| amend.kind == AmendKind::Retake).collect();
-        let seen: Vec<i64> = amends.iter().map(|amend| signed(amend.seen)).collect();
-        let texts: Vec<&str> = amends.iter().map(|amend| amend.put.text.as_str()).collect();
-        let versions: Vec<i64> = amends.iter().map(|amend| signed(amend.put.version)).collect();
-        let keeps: Vec<i64> = amends.iter().map(|amend| micros(amend.put.keep)).collect();
-        let answer = match self.statements.amend_few(amends.len()) {
-            Some(few) => {
-                let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(few.types.len());
-                for at in 0..amends.len() {
-                    params.extend::<[&(dyn ToSql + Sync); 6]>([
-                        &names[at],
-                        &retakes[at],
-                        &seen[at],
-                        &texts[at],
-                        &versions[at],
-                        &keeps[at],
-                    ]);
-                }
-                self.query(few, &params).await
+    /// Makes one write, which waits for a transaction that keeps its row locked.
+    async fn write_one(&self, write: &Write) -> Result<WriteOutcome, Failure> {
+        let (Write { at, when, put, answer }, sql) = (write, &self.statements);
+        let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
+        let call = || encode_call(at, &put.call);
+        let rows = match *when {
+            Condition::Free => {
+                let (free, call) = (&sql.free, call());
+                self.query(free, &[&name, &put.text, &version, &keep, &call, &self.channel]).await
             }
-            None => {
-                let many = &self.statements.amend_many;
-                self.query(many, &[&names, &retakes, &seen, &texts, &versions, &keeps]).await
+            Condition::Emptied(seen) => {
+                self.query(&sql.emptied_one, &[&name, &signed(seen), &put.text, &version, &keep]).await
+            }
+            Condition::Living { version: seen, epoch: None } => {
+                let living = if *answer == Answer::Full { &sql.living_full } else { &sql.living_one };
+                self.pool.query(living, &[&name, &signed(seen), &put.text, &version, &keep]).await
+            }
+            Condition::Living { version: seen, epoch: Some(within) }
+            | Condition::Seen { version: seen, epoch: within } => {
+                let (seen, within, anew, call) = (signed(seen), signed(within), is_living(write), call());
+                let (epoch, seq) = (signed(put.fence.epoch), signed(put.fence.seq));
+                let (text, channel) = (&put.text, &self.channel);
+                let params: &[&(dyn ToSql + Sync)] =
+                    &[&name, &seen, &within, &anew, text, &version, &epoch, &seq, &keep, &call, channel];
+                self.pool.query(&sql.seen_one, params).await
             }
         };
-        let rows = rows_of(answer)?;
+        let rows = rows_of(rows)?;
+        let Some(row) = rows.first() else { return Ok(WriteOutcome::Refused(None)) };
+        Ok(match when {
+            Condition::Emptied(_) => put.written(fence(row, 0)?),
+            Condition::Free if read::<bool>(row, 0)? => put.written(fence(row, 4)?),
+            Condition::Living { .. } | Condition::Seen { .. } if read::<bool>(row, 0)? => {
+                put.written(put.fence)
+            }
+            _ => WriteOutcome::Refused(Some(cell(row, 2)?)),
+        })
+    }
+
+    /// Makes those of these writes whose rows no transaction keeps locked.
+    async fn write_many(&self, writes: &[&Write]) -> Result<Vec<WriteOutcome>, Failure> {
+        let numbers = |number: fn(&Write) -> u64| -> Vec<i64> {
+            writes.iter().map(|write| signed(number(write))).collect()
+        };
+        let names: Vec<&str> = writes.iter().map(|write| write.at.as_str()).collect();
+        let texts: Vec<&str> = writes.iter().map(|write| write.put.text.as_str()).collect();
+        let seen = numbers(|write| state_of(write).0);
+        let versions = numbers(|write| write.put.version);
+        let keeps: Vec<i64> = writes.iter().map(|write| micros(write.put.keep)).collect();
+        let rows = if writes.iter().any(|write| state_of(write).1.is_some()) {
+            let within = numbers(|write| state_of(write).1.unwrap_or_default());
+            let anew: Vec<bool> = writes.iter().map(|write| is_living(write)).collect();
+            let (epochs, seqs) =
+                (numbers(|write| write.put.fence.epoch), numbers(|write| write.put.fence.seq));
+            let calls: Vec<String> =
+                writes.iter().map(|write| encode_call(&write.at, &write.put.call)).collect();
+            let params: &[&(dyn ToSql + Sync)] = &[
+                &names,
+                &seen,
+                &within,
+                &anew,
+                &texts,
+                &versions,
+                &epochs,
+                &seqs,
+                &keeps,
+                &calls,
+                &self.channel,
+            ];
+            self.pool.query(&self.statements.seen_many, params).await
+        } else if writes.iter().all(|write| is_living(write)) {
+            let params: &[&(dyn ToSql + Sync)] = &[&names, &seen, &texts, &versions, &keeps];
+            self.pool.query(&self.statements.living_many, params).await
+        } else {
+            let anew: Vec<bool> = writes.iter().map(|write| !is_living(write)).collect();
+            match self.statements.own_few(writes.len()) {
+                Some(few) => {
+                    let mut params: Vec<&(dyn ToSql + Sync)> = Vec::with_capacity(few.types.len());
+                    for at in 0..writes.len() {
+                        params.extend::<[&(dyn ToSql + Sync); 6]>([
+                            &names[at],
+                            &anew[at],
+                            &seen[at],
+                            &texts[at],
+                            &versions[at],
+                            &keeps[at],
+                        ]);
+                    }
+                    self.query(few, &params).await
+                }
+                None => {
+                    let many = &self.statements.own_many;
+                    self.query(many, &[&names, &anew, &seen, &texts, &versions, &keeps]).await
+                }
+            }
+        };
+        let rows = rows_of(rows)?;
         let mut done = HashMap::with_capacity(rows.len());
         for row in &rows {
             done.insert(read::<&str>(row, 0)?, fence(row, 1)?);
         }
-        Ok(names.into_iter().map(|name| done.get(name).copied()).collect())
-    }
-
-    async fn keep_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Failure> {
-        let names: Vec<&str> = swaps.iter().map(|swap| swap.at.as_str()).collect();
-        let seen: Vec<i64> = swaps.iter().map(|swap| signed(swap.seen)).collect();
-        let texts: Vec<&str> = swaps.iter().map(|swap| swap.put.text.as_str()).collect();
-        let versions: Vec<i64> = swaps.iter().map(|swap| signed(swap.put.version)).collect();
-        let keeps: Vec<i64> = swaps.iter().map(|swap| micros(swap.put.keep)).collect();
-        let answer =
-            self.pool.query(&self.statements.keep_many, &[&names, &seen, &texts, &versions, &keeps]).await;
-        done(swaps, answer)
-    }
-
-    async fn swap_one(&self, swap: &Swap) -> Result<bool, Failure> {
-        let Swap { at, seen, epoch, basis, put } = swap;
-        let (name, call) = (at.as_str(), encode_call(at, &put.call));
-        let (seen, within, version) = (signed(*seen), signed(*epoch), signed(put.version));
-        let (epoch, seq, keep) = (signed(put.fence.epoch), signed(put.fence.seq), micros(put.keep));
-        let anew = *basis == Origin::Renewed;
-        let answer = self
-            .pool
-            .query(
-                &self.statements.swap_one,
-                &[
-                    &name,
-                    &seen,
-                    &within,
-                    &anew,
-                    &put.text,
-                    &version,
-                    &epoch,
-                    &seq,
-                    &keep,
-                    &call,
-                    &self.channel,
-                ],
-            )
-            .await;
-        Ok(!rows_of(answer)?.is_empty())
-    }
-
-    async fn swap_many(&self, swaps: &[Swap]) -> Result<Vec<bool>, Failure> {
-        let names: Vec<&str> = swaps.iter().map(|swap| swap.at.as_str()).collect();
-        let numbers = |number: fn(&Swap) -> u64| -> Vec<i64> {
-            swaps.iter().map(|swap| signed(number(swap))).collect()
+        let outcome = |write: &&Write| match done.get(write.at.as_str()) {
+            Some(fence) => write.put.written(*fence),
+            None => WriteOutcome::Refused(None),
         };
-        let (seen, within) = (numbers(|swap| swap.seen), numbers(|swap| swap.epoch));
-        let anew: Vec<bool> = swaps.iter().map(|swap| swap.basis == Origin::Renewed).collect();
-        let texts: Vec<&str> = swaps.iter().map(|swap| swap.put.text.as_str()).collect();
-        let (versions, epochs) = (numbers(|swap| swap.put.version), numbers(|swap| swap.put.fence.epoch));
-        let seqs = numbers(|swap| swap.put.fence.seq);
-        let keeps: Vec<i64> = swaps.iter().map(|swap| micros(swap.put.keep)).collect();
-        let calls: Vec<String> = swaps.iter().map(|swap| encode_call(&swap.at, &swap.put.call)).collect();
-        let answer = self
-            .pool
-            .query(
-                &self.statements.swap_many,
-                &[
-                    &names,
-                    &seen,
-                    &within,
-                    &anew,
-                    &texts,
-                    &versions,
-                    &epochs,
-                    &seqs,
-                    &keeps,
-                    &calls,
-                    &self.channel,
-                ],
-            )
-            .await;
-        done(swaps, answer)
+        Ok(writes.iter().map(outcome).collect())
     }
 }
 
@@ -236,39 +221,6 @@ impl CellStore for PostgresCells {
         self.registers.as_deref().map(|registers| registers as &dyn Registers)
     }
 
-    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
-        let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
-        let answer = self
-            .query(
-                &self.statements.try_insert,
-                &[&name, &put.text, &version, &keep, &encode_call(at, &put.call), &self.channel],
-            )
-            .await;
-        let rows = rows_of(answer)?;
-        let Some(row) = rows.first() else { return Ok(InsertOutcome::Held(None)) };
-        if read::<bool>(row, 0)? {
-            let fence = fence(row, 4)?;
-            return Ok(InsertOutcome::Taken { version: put.version, fence });
-        }
-        Ok(InsertOutcome::Held(Some(cell(row, 2)?)))
-    }
-
-    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
-        match amends {
-            [one] => vec![match one.kind {
-                AmendKind::Retake => self.retake_one(one).await,
-                AmendKind::Keep => {
-                    let kept = self.keep_one(&one.at, one.seen, &one.put).await;
-                    kept.map(|is_done| is_done.then_some(one.put.fence))
-                }
-            }],
-            many => match self.amend_many(many).await {
-                Ok(done) => done.into_iter().map(Ok).collect(),
-                Err(failure) => many.iter().map(|_| Err(failure.clone())).collect(),
-            },
-        }
-    }
-
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let names: Vec<&str> = at.iter().map(|at| at.as_str()).collect();
         let answer = match names[..] {
@@ -285,22 +237,13 @@ impl CellStore for PostgresCells {
         }
     }
 
-    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        match swaps {
-            [swap] if is_kept(swap) => vec![self.keep_one(&swap.at, swap.seen, &swap.put).await],
-            [swap] => vec![self.swap_one(swap).await],
-            many => self.swap_unlocked(many).await,
+    async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
+        if let ([one], Locked::Wait) = (writes, locked) {
+            return vec![self.write_one(one).await];
         }
-    }
-
-    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        let done = match swaps.iter().all(is_kept) {
-            true => self.keep_many(swaps).await,
-            false => self.swap_many(swaps).await,
-        };
-        match done {
-            Ok(done) => done.into_iter().map(Ok).collect(),
-            Err(failure) => swaps.iter().map(|_| Err(failure.clone())).collect(),
+        match self.write_many(writes).await {
+            Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
+            Err(failure) => writes.iter().map(|_| Err(failure.clone())).collect(),
         }
     }
 
@@ -330,10 +273,19 @@ impl CellStore for PostgresCells {
     }
 }
 
-/// Returns `true` if it is of a claim alone in its cell, so that epoch and counter stay and no waiter is
-/// called.
-fn is_kept(swap: &Swap) -> bool {
-    swap.basis == Origin::Renewed && swap.put.call == Call::None
+/// Returns the version that the row must have, and the epoch that the server must be in, if it matters.
+fn state_of(write: &Write) -> (u64, Option<u64>) {
+    match write.when {
+        Condition::Free => (0, None),
+        Condition::Emptied(version) => (version, None),
+        Condition::Living { version, epoch } => (version, epoch),
+        Condition::Seen { version, epoch } => (version, Some(epoch)),
+    }
+}
+
+/// Returns `true` if a claim must still live in the row, whose origin becomes the present.
+fn is_living(write: &Write) -> bool {
+    matches!(write.when, Condition::Living { .. })
 }
 
 /// Returns the rows of the answer to a change. One that lost a race to another has changed no row, and
@@ -346,16 +298,43 @@ fn rows_of(answer: Result<Vec<Row>, Refusal>) -> Result<Vec<Row>, Failure> {
     }
 }
 
-/// Returns which of these changes were made, by the names that come first in the rows of the answer.
-fn done(swaps: &[Swap], answer: Result<Vec<Row>, Refusal>) -> Result<Vec<bool>, Failure> {
-    let done: Result<HashSet<String>, Failure> = rows_of(answer)?.iter().map(|row| read(row, 0)).collect();
-    let done = done?;
-    Ok(swaps.iter().map(|swap| done.contains(swap.at.as_str())).collect())
-}
-
 fn by_name(rows: &[Row]) -> Result<HashMap<String, Cell>, Failure> {
     rows.iter().map(|row| Ok((read(row, 0)?, cell(row, 1)?))).collect()
 }
 
 /// A queue of some ten thousand claims with short notes.
 const MAX_TEXT: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use leasehold_backend::cell::laws;
+    use leasehold_testkit::PostgresServer;
+
+    use super::*;
+
+    async fn cells(server: &PostgresServer) -> PostgresCells {
+        let url = format!("{}?timeout=1s", server.url());
+        PostgresCells::connect(PostgresConfig::parse(&url).unwrap()).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_write_has_the_outcome_of_its_condition() {
+        let Some(server) = PostgresServer::start_or_skip().await else { return };
+        let cells = cells(&server).await;
+        laws::writes_are_made_on_their_condition(&cells).await;
+        laws::several_writes_are_decided_one_by_one(&cells).await;
+        laws::lapsed_cell_is_free(&cells, Duration::from_millis(300)).await;
+        let (stop, resume) = (|| server.stop().unwrap(), async || server.resume().unwrap());
+        laws::unanswered_write_may_have_happened(&cells, stop, resume).await;
+    }
+
+    #[tokio::test]
+    async fn locked_row_delays_no_other() {
+        let Some(server) = PostgresServer::start_or_skip().await else { return };
+        let (cells, stranger) = (cells(&server).await, cells(&server).await.pool.lend().await.unwrap());
+        let lock = "BEGIN; SELECT FROM leasehold WHERE name = 'locked' FOR UPDATE";
+        let (lock, unlock) =
+            (async || stranger.run(lock).await.unwrap(), async || stranger.run("ROLLBACK").await.unwrap());
+        laws::locked_cell_delays_no_other(&cells, lock, unlock).await;
+    }
+}

@@ -43,16 +43,19 @@ impl Table {
 /// The statements for one table.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub(crate) try_insert: Sql,
-    pub(crate) retake_one: Sql,
-    amend_few: Vec<Sql>,
-    pub(crate) amend_many: Sql,
     pub(crate) read_one: Sql,
     pub(crate) read_many: Sql,
-    pub(crate) keep_one: Sql,
-    pub(crate) keep_many: Sql,
-    pub(crate) swap_one: Sql,
-    pub(crate) swap_many: Sql,
+    pub(crate) free: Sql,
+    pub(crate) emptied_one: Sql,
+    pub(crate) living_one: Sql,
+    /// As `living_one`, and answers the row where the condition does not hold.
+    pub(crate) living_full: Sql,
+    pub(crate) living_many: Sql,
+    own_few: Vec<Sql>,
+    /// Rows that are emptied, and rows in which a claim lives.
+    pub(crate) own_many: Sql,
+    pub(crate) seen_one: Sql,
+    pub(crate) seen_many: Sql,
     pub(crate) list: Sql,
 }
 
@@ -62,10 +65,15 @@ impl Statements {
         let (own, table, epoch) = (table, names.table(table.ending()), epoch(names));
         let cell = format!("c.name, c.claims, c.version, c.epoch, c.seq, {AGE}, {epoch}, {NOW}");
         Statements {
-            try_insert: try_insert(own.name("seize", "seize_register"), &table, &epoch, &cell),
-            retake_one: retake_one(own.name("retake_one", "retake_register"), &table, &epoch),
-            amend_few: amend_few(own, &table, &epoch),
-            amend_many: amend_many(own.name("amend_many", "amend_registers"), &table, &epoch),
+            free: free(own.name("free", "free_register"), &table, &epoch, &cell),
+            emptied_one: emptied_one(own.name("emptied_one", "emptied_register"), &table, &epoch),
+            living_one: living_one(own.name("living_one", "living_register"), &table),
+            living_full: living_full(own.name("living_full", "living_register_full"), &table, &cell),
+            living_many: living_many(own.name("living_many", "living_registers"), &table),
+            own_few: own_few(own, &table, &epoch),
+            own_many: own_many(own.name("own_many", "own_registers"), &table, &epoch),
+            seen_one: seen_one(own.name("seen_one", "seen_register"), &table, &epoch),
+            seen_many: seen_many(own.name("seen_many", "seen_registers"), &table, &epoch),
             // An array could be of any length, so the server would make a plan for each question.
             read_one: sql(
                 own.name("read_one", "read_register"),
@@ -77,10 +85,6 @@ impl Statements {
                 format!("SELECT {cell} FROM {table} c WHERE c.name = ANY($1)"),
                 &[Type::TEXT_ARRAY],
             ),
-            keep_one: keep_one(own.name("keep_one", "keep_register"), &table),
-            keep_many: keep_many(own.name("keep_many", "keep_registers"), &table),
-            swap_one: swap_one(own.name("swap_one", "swap_register"), &table, &epoch),
-            swap_many: swap_many(own.name("swap_many", "swap_registers"), &table, &epoch),
             list: sql(
                 own.name("list", "list_registers"),
                 format!(
@@ -94,15 +98,15 @@ impl Statements {
 }
 
 impl Statements {
-    /// Returns the one for so many cells, where they are few: name, whether it is retaken, seen, claims,
+    /// Returns the one for so many cells, where they are few: name, whether it is emptied, seen, claims,
     /// version and keep of each.
-    pub(crate) fn amend_few(&self, cells: usize) -> Option<&Sql> {
-        self.amend_few.get(cells.checked_sub(FEWEST)?)
+    pub(crate) fn own_few(&self, cells: usize) -> Option<&Sql> {
+        self.own_few.get(cells.checked_sub(FEWEST)?)
     }
 }
 
 // A new row's counter begins at the server's time, so that fences rise even after the loss of the table.
-fn try_insert(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
+fn free(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
     sql(
         name,
         format!(
@@ -123,7 +127,7 @@ fn try_insert(name: &'static str, table: &str, epoch: &str, cell: &str) -> Sql {
 
 // A change of a row is half the work of an insertion that turns into one: the server need not look for what
 // is in its way, lock it, and keep rows between two parts of a statement.
-fn retake_one(name: &'static str, table: &str, epoch: &str) -> Sql {
+fn emptied_one(name: &'static str, table: &str, epoch: &str) -> Sql {
     sql(
         name,
         format!(
@@ -150,9 +154,9 @@ fn unlocked(table: &str, given: &str) -> String {
 /// Condition that a row `c` is the cell of `w`, and in the state that was seen.
 const SAME: &str = "c.name = ANY (ARRAY[w.name]) AND c.version = ANY (ARRAY[w.seen])";
 
-// Cells that are retaken, and cells that are kept, each on the condition that it has in a statement of its
+// Rows that are emptied, and rows in which a claim lives, each on the condition that it has in a statement of its
 // own.
-fn amend(name: &'static str, table: &str, epoch: &str, given: &str, types: &'static [Type]) -> Sql {
+fn own(name: &'static str, table: &str, epoch: &str, given: &str, types: &'static [Type]) -> Sql {
     let unlocked = unlocked(table, &format!("{given} AS w (name, anew, seen, claims, version, keep)"));
     sql(
         name,
@@ -168,21 +172,21 @@ fn amend(name: &'static str, table: &str, epoch: &str, given: &str, types: &'sta
 }
 
 // Written out one by one, which costs the server half as much as arrays of which it makes rows first.
-fn amend_few(own: Table, table: &str, epoch: &str) -> Vec<Sql> {
+fn own_few(own: Table, table: &str, epoch: &str) -> Vec<Sql> {
     let one = |first: usize| {
-        let parameters = (first..first + AMEND.len()).map(|at| format!("${at}")).collect::<Vec<_>>();
+        let parameters = (first..first + OWN.len()).map(|at| format!("${at}")).collect::<Vec<_>>();
         format!("({})", parameters.join(", "))
     };
     let of = |(place, (locks, registers)): (usize, &(&'static str, &'static str))| {
         let count = place + FEWEST;
-        let given: Vec<String> = (0..count).map(|at| one(at * AMEND.len() + 1)).collect();
+        let given: Vec<String> = (0..count).map(|at| one(at * OWN.len() + 1)).collect();
         let given = format!("(VALUES {})", given.join(", "));
-        amend(own.name(locks, registers), table, epoch, &given, &AMENDS[..count * AMEND.len()])
+        self::own(own.name(locks, registers), table, epoch, &given, &OWNS[..count * OWN.len()])
     };
     NAMES_OF_FEW.iter().enumerate().map(of).collect()
 }
 
-fn amend_many(name: &'static str, table: &str, epoch: &str) -> Sql {
+fn own_many(name: &'static str, table: &str, epoch: &str) -> Sql {
     let types = &[
         Type::TEXT_ARRAY,
         Type::BOOL_ARRAY,
@@ -191,37 +195,51 @@ fn amend_many(name: &'static str, table: &str, epoch: &str) -> Sql {
         Type::INT8_ARRAY,
         Type::INT8_ARRAY,
     ];
-    amend(name, table, epoch, "unnest($1, $2, $3, $4, $5, $6)", types)
+    own(name, table, epoch, "unnest($1, $2, $3, $4, $5, $6)", types)
 }
 
-// Returns the statement by which a claim alone in its cell continues, or ends. Epoch and counter stay, and
-// nobody is called.
-fn keep_one(name: &'static str, table: &str) -> Sql {
-    sql(
-        name,
-        format!(
-            "UPDATE {table} c SET claims = $3, version = $4, origin = clock_timestamp(), \
-                     lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
-                     WHERE c.name = $1 AND c.version = $2 AND c.lapses > clock_timestamp() RETURNING true"
-        ),
-        &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8],
+/// Returns the statement by which a claim alone in its cell continues, or ends. Epoch and counter stay, and
+/// nobody is called.
+fn living(table: &str) -> String {
+    format!(
+        "UPDATE {table} c SET claims = $3, version = $4, origin = clock_timestamp(), \
+         lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
+         WHERE c.name = $1 AND c.version = $2 AND c.lapses > clock_timestamp() RETURNING true"
     )
 }
 
-fn keep_many(name: &'static str, table: &str) -> Sql {
+fn living_one(name: &'static str, table: &str) -> Sql {
+    sql(name, living(table), &LIVING)
+}
+
+// It costs the server twice as much as the change alone, so it is for rows that others use. A row that
+// another transaction has changed meanwhile is seen as it was before, and left out of the answer.
+fn living_full(name: &'static str, table: &str, cell: &str) -> Sql {
+    let living = living(table);
+    sql(
+        name,
+        format!(
+            "WITH put AS ({living}) SELECT true, NULL::text, NULL, NULL::int8, 0::int8, 0::int8, 0::int8, 0::int8, 0::int8 FROM put \
+             UNION ALL SELECT false, {cell} FROM {table} c WHERE c.name = $1 AND c.version <> $2"
+        ),
+        &LIVING,
+    )
+}
+
+fn living_many(name: &'static str, table: &str) -> Sql {
     let unlocked = unlocked(table, "unnest($1, $2, $3, $4, $5) AS w (name, seen, claims, version, keep)");
     sql(
         name,
         format!(
             "WITH {unlocked} UPDATE {table} c SET claims = w.claims, version = w.version, origin = clock_timestamp(), \
                      lapses = clock_timestamp() + w.keep::float8 * interval '1 microsecond' \
-                     FROM w WHERE {SAME} AND c.lapses > clock_timestamp() RETURNING c.name"
+                     FROM w WHERE {SAME} AND c.lapses > clock_timestamp() RETURNING c.name, c.epoch, c.seq"
         ),
         &[Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
     )
 }
 
-fn swap_one(name: &'static str, table: &str, epoch: &str) -> Sql {
+fn seen_one(name: &'static str, table: &str, epoch: &str) -> Sql {
     sql(
         name,
         format!(
@@ -231,7 +249,7 @@ fn swap_one(name: &'static str, table: &str, epoch: &str) -> Sql {
                      + $9::float8 * interval '1 microsecond' \
                      WHERE c.name = $1 AND c.version = $2 AND $3 = {epoch} \
                      AND (NOT $4 OR c.lapses > clock_timestamp()) \
-                     RETURNING CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END"
+                     RETURNING true, CASE WHEN $10 <> '' THEN pg_notify($11, $10)::text END"
         ),
         &[
             Type::TEXT,
@@ -249,7 +267,7 @@ fn swap_one(name: &'static str, table: &str, epoch: &str) -> Sql {
     )
 }
 
-fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
+fn seen_many(name: &'static str, table: &str, epoch: &str) -> Sql {
     let unlocked = unlocked(
         table,
         "unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
@@ -263,8 +281,8 @@ fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
                      lapses = CASE WHEN w.anew THEN clock_timestamp() ELSE c.origin END \
                      + w.keep::float8 * interval '1 microsecond' \
                      FROM w WHERE {SAME} AND w.within = {epoch} \
-                     AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, w.call) \
-                     SELECT name, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
+                     AND (NOT w.anew OR c.lapses > clock_timestamp()) RETURNING c.name, c.epoch, c.seq, w.call) \
+                     SELECT name, epoch, seq, CASE WHEN call <> '' THEN pg_notify($11, call)::text END FROM done"
         ),
         &[
             Type::TEXT_ARRAY,
@@ -282,22 +300,23 @@ fn swap_many(name: &'static str, table: &str, epoch: &str) -> Sql {
     )
 }
 
-/// The types of the parameters for each cell that is amended.
-const AMEND: [Type; 6] = [Type::TEXT, Type::BOOL, Type::INT8, Type::TEXT, Type::INT8, Type::INT8];
+/// The types of the parameters for a row in which a claim lives.
+const LIVING: [Type; 5] = [Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::INT8];
+/// The types of the parameters for each of several rows.
+const OWN: [Type; 6] = [Type::TEXT, Type::BOOL, Type::INT8, Type::TEXT, Type::INT8, Type::INT8];
 /// The same for as many as are written out.
-static AMENDS: LazyLock<Vec<Type>> = LazyLock::new(|| {
-    AMEND.iter().cloned().cycle().take(AMEND.len() * (FEWEST + NAMES_OF_FEW.len())).collect()
-});
+static OWNS: LazyLock<Vec<Type>> =
+    LazyLock::new(|| OWN.iter().cloned().cycle().take(OWN.len() * (FEWEST + NAMES_OF_FEW.len())).collect());
 /// Fewer have statements of their own.
 const FEWEST: usize = 2;
 const NAMES_OF_FEW: [(&str, &str); 7] = [
-    ("amend_2", "amend_2_registers"),
-    ("amend_3", "amend_3_registers"),
-    ("amend_4", "amend_4_registers"),
-    ("amend_5", "amend_5_registers"),
-    ("amend_6", "amend_6_registers"),
-    ("amend_7", "amend_7_registers"),
-    ("amend_8", "amend_8_registers"),
+    ("own_2", "own_2_registers"),
+    ("own_3", "own_3_registers"),
+    ("own_4", "own_4_registers"),
+    ("own_5", "own_5_registers"),
+    ("own_6", "own_6_registers"),
+    ("own_7", "own_7_registers"),
+    ("own_8", "own_8_registers"),
 ];
 
 fn sql(name: &'static str, text: String, types: &'static [Type]) -> Sql {

@@ -13,8 +13,8 @@ use crate::cell::wait::timing::draw_version;
 ///
 /// # Errors
 /// Every method fails with a [`Failure`] that says whether it may have taken effect. A deadlock, a
-/// serialization error or a lost race is not a failure: the store did nothing, and says so with `Ok(false)`
-/// or [`InsertOutcome::Held`].
+/// serialization error or a lost race is not a failure: the store did nothing, and says so with
+/// [`WriteOutcome::Refused`].
 #[async_trait]
 pub trait CellStore: Debug + Send + Sync + 'static {
     /// Returns the promises of this store on this connection. Constant for its life.
@@ -42,12 +42,6 @@ pub trait CellStore: Debug + Send + Sync + 'static {
         0
     }
 
-    /// Puts a value where no cell exists, or where no claim of the cell lives, in one step of the store.
-    ///
-    /// The store itself makes the fence, above every fence that this cell ever had, and keeps it next to the
-    /// text; the origin becomes the present. `put.fence` is ignored here.
-    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure>;
-
     /// Returns the best number of commits to give the store at a time, if those that arrive meanwhile go
     /// together in the next one; `None` where each is best sent by itself, since the store gains nothing
     /// from many in one. Constant for its life.
@@ -55,45 +49,16 @@ pub trait CellStore: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Makes each of these changes whose condition holds, and answers in order the fence of its claim, or
-    /// `None` where it did not hold. Each cell occurs once, in the order of names. A store for which a
-    /// commit is dear makes all of them in one: they are what several tasks want at once. Several changes
-    /// never wait for a transaction, as in [`CellStore::swap_unlocked`]. Only under [`ClockSource::Store`].
-    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
-        let mut answers = Vec::with_capacity(amends.len());
-        for CellUpdate { at, seen, kind, put } in amends {
-            answers.push(match kind {
-                AmendKind::Retake => self.try_insert(at, put).await.map(|outcome| match outcome {
-                    InsertOutcome::Taken { fence, .. } => Some(fence),
-                    InsertOutcome::Held(_) => None,
-                }),
-                AmendKind::Keep => {
-                    let (at, seen, epoch, put) = (at.clone(), *seen, put.fence.epoch, put.clone());
-                    let fence = put.fence;
-                    let swap = Swap { at, seen, epoch, basis: Origin::Renewed, put };
-                    let swapped = self.swap(&[swap]).await.pop();
-                    let swapped = swapped
-                        .unwrap_or_else(|| Err(Failure::unanswered("the store did not answer a write")));
-                    swapped.map(|is_done| is_done.then_some(fence))
-                }
-            });
-        }
-        answers
-    }
-
     /// Returns the cells of these resources, in order; `None` where there is none.
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>>;
 
-    /// Changes each cell that fulfils its condition, and answers in order whether it did. Each cell occurs
-    /// once.
-    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>>;
-
-    /// Changes cells as [`CellStore::swap`] does, without waiting for any transaction: a locked cell is left
-    /// alone, like one whose condition does not hold. So a transaction that locks a cell does not delay the
-    /// changes of others. A store whose cells cannot be locked has nothing to add.
-    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        self.swap(swaps).await
-    }
+    /// Makes each of these writes whose condition holds, and answers in order. Each cell occurs once, and
+    /// cells that several tasks want at once come in the order of names. A store for which a commit is dear
+    /// makes all of them in one.
+    ///
+    /// A write on [`Condition::Free`] comes alone. One on [`Condition::Seen`] comes alone or with others on
+    /// the same condition.
+    async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>>;
 
     /// Cells in which claims may live, whose resource's name begins with `prefix`, in the order of names,
     /// beginning behind `after`. Fewer than `limit` mean that no more exist.
@@ -152,6 +117,87 @@ pub struct Cell {
     pub age: Option<Duration>,
 }
 
+/// One conditional write.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// The cell.
+    pub at: Resource,
+    /// The condition, and what becomes of origin and fence.
+    pub when: Condition,
+    /// The new value.
+    pub put: Put,
+    /// The answer that the client has a use for.
+    pub answer: Answer,
+}
+
+/// The condition of a write. It also decides what becomes of the cell's origin and fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// No cell exists, or no claim of the cell lives. The store itself makes the fence, above every fence
+    /// that this cell ever had, and keeps it next to the text; `put.fence` is ignored. The origin becomes
+    /// the present.
+    Free,
+    /// The cell has this version, with which this client left it empty. Fence and origin are as for
+    /// [`Condition::Free`], and no waiter is called. Only under [`ClockSource::Store`].
+    Emptied(u64),
+    /// The cell has this version, and a claim still lives in it by the store's clock, if the store keeps
+    /// time. The origin becomes the present.
+    ///
+    /// Without an `epoch` the claim is alone in its cell and continues or ends: `put.fence` is the present
+    /// fence, and no waiter is called. Since no fence is made, the epoch that the store is in does not
+    /// matter. Only under [`ClockSource::Store`].
+    Living {
+        /// The version that the cell must have.
+        version: u64,
+        /// The epoch that the store must be in.
+        epoch: Option<u64>,
+    },
+    /// The cell has this version in this epoch of the store, which is that of [`Cell::floor`]. The origin
+    /// stays: the text was made from what was read.
+    Seen {
+        /// The version that the cell must have.
+        version: u64,
+        /// The epoch that the store must be in.
+        epoch: u64,
+    },
+}
+
+/// The treatment of a cell that a transaction of another program keeps locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locked {
+    /// A write that is alone in its call waits for the transaction. Of several none waits longer than the
+    /// store can help: one of a locked cell is refused.
+    Wait,
+    /// The write is refused without waiting, so that a locked cell delays the writes of no other cell.
+    Skip,
+}
+
+/// The answer to a write that the client has a use for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Whether the write was made.
+    Brief,
+    /// The cell, too, if the condition does not hold: other clients use it, so that this is likely. And the
+    /// version, if the write is made.
+    Full,
+}
+
+/// The outcome of a write.
+#[derive(Clone, Debug)]
+pub enum WriteOutcome {
+    /// The value is in place.
+    Written {
+        /// The version that the cell has now. `None` where the store numbers its states itself, and the same
+        /// answer could not carry it.
+        version: Option<u64>,
+        /// The last fence of the cell: the one that the store made, or that of the value.
+        fence: Fence,
+    },
+    /// The condition did not hold, or another writer was first. The cell, where the same answer could carry
+    /// it: on [`Condition::Free`], or where [`Answer::Full`] was asked for.
+    Refused(Option<Cell>),
+}
+
 /// A value to be written.
 #[derive(Clone, Debug)]
 pub struct Put {
@@ -176,6 +222,11 @@ impl Put {
         let version = draw_version()?;
         Ok(Put { text: String::new(), version, fence, keep: Duration::ZERO, call: Call::None })
     }
+
+    /// Returns what a store answers that has put this value in place, under the version of the value.
+    pub fn written(&self, fence: Fence) -> WriteOutcome {
+        WriteOutcome::Written { version: Some(self.version), fence }
+    }
 }
 
 /// The waiters that a write concerns.
@@ -195,72 +246,6 @@ pub enum Call {
     All,
 }
 
-/// The answer to [`CellStore::try_insert`].
-#[derive(Clone, Debug)]
-pub enum InsertOutcome {
-    /// The value is in place, in this state of the cell, and the claim in it holds under this fence.
-    Taken {
-        /// The version that the cell has now.
-        version: u64,
-        /// The fence that the store made.
-        fence: Fence,
-    },
-    /// Claims live in it, or another writer was first. The cell, where the same answer could carry it.
-    Held(Option<Cell>),
-}
-
-/// One conditional write.
-#[derive(Clone, Debug)]
-pub struct Swap {
-    /// The cell.
-    pub at: Resource,
-    /// The version that it must have.
-    pub seen: u64,
-    /// The epoch that the store must be in: that of [`Cell::floor`] when it was read.
-    pub epoch: u64,
-    /// Further conditions, and the origin.
-    pub basis: Origin,
-    /// The new value.
-    pub put: Put,
-}
-
-/// A change of a cell that this client was the last to write. The origin becomes the present, and no waiter
-/// is called.
-#[derive(Clone, Debug)]
-pub struct CellUpdate {
-    /// The cell.
-    pub at: Resource,
-    /// The version that it must have: the one that this client gave it.
-    pub seen: u64,
-    /// The outcome for its claim.
-    pub kind: AmendKind,
-    /// The new value, under the version that is to be the cell's. Where it is retaken, `put.fence` is
-    /// ignored.
-    pub put: Put,
-}
-
-/// The effect of a change of a client's own cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AmendKind {
-    /// The client left it empty, and puts a claim into it. The store makes the fence, as for
-    /// [`CellStore::try_insert`].
-    Retake,
-    /// A claim is alone in it, and continues or ends: as [`Origin::Renewed`] with no waiter to call.
-    Keep,
-}
-
-/// The effect of a write on the origin of a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The origin stays: the text was made from what was read.
-    Kept,
-    /// The origin becomes the present, on the condition that a claim still lives by the store's clock. Only
-    /// under [`ClockSource::Store`]. With no waiter to call, it is of a claim alone in its cell, which
-    /// continues or ends: the fence is the present one, and since no new one is made, the epoch that the
-    /// store is in does not matter.
-    Renewed,
-}
-
 /// A cell as a sweeper finds it.
 #[derive(Clone, Debug)]
 pub struct Found {
@@ -271,6 +256,30 @@ pub struct Found {
     /// The time for which no claim has lived in it, by the store's clock when it was read; zero where one
     /// may live.
     pub idle: Duration,
+}
+
+/// Reads one cell.
+pub(crate) async fn read_one(cells: &impl CellStore, at: &Resource) -> Result<Option<Cell>, Failure> {
+    cells.read(&[at]).await.pop().unwrap_or_else(|| Err(unread()))
+}
+
+/// Makes one write.
+pub(crate) async fn write_one(
+    cells: &impl CellStore,
+    write: &Write,
+    locked: Locked,
+) -> Result<WriteOutcome, Failure> {
+    cells.write(&[write], locked).await.pop().unwrap_or_else(|| Err(unwritten()))
+}
+
+/// Returns the failure of a read that the store left out of its answer.
+pub(crate) fn unread() -> Failure {
+    Failure::unavailable("the store did not answer a read")
+}
+
+/// Returns the failure of a write that the store left out of its answer.
+pub(crate) fn unwritten() -> Failure {
+    Failure::unanswered("the store did not answer a write")
 }
 
 /// Returns the answer of a store that forgets by itself.

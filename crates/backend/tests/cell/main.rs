@@ -6,4 +6,6 @@ mod conformance;
 mod faults;
 mod group_commit;
 mod isolation;
+#[cfg(feature = "laws")]
+mod laws;
 mod store;

@@ -10,7 +10,8 @@ use tokio::time::Instant;
 
 use crate::cell::backend::CellBackend;
 use crate::cell::cells::{
-    AmendKind, Cell, CellStore, CellUpdate, ClockSource, InsertOutcome, Origin, Put, Swap,
+    Answer, Call, Cell, CellStore, ClockSource, Condition, Locked, Put, Write, WriteOutcome, read_one,
+    write_one,
 };
 use crate::cell::state::decoded::{self, BY_STORE, DecodedCell};
 use crate::cell::state::owned_cells::Alone;
@@ -103,11 +104,11 @@ impl<C: CellStore> CellBackend<C> {
         loop {
             let attempt = Attempt { claim, asked_at: patience.now(), asked_here: self.clock.now() };
             let cell = match first {
-                FirstRequest::Read => self.read_one(claim).await?,
-                FirstRequest::Seize => match self.try_insert(&attempt).await? {
-                    Insertion::Granted(grant) => return Ok(Outcome::Granted(grant)),
-                    Insertion::Held(Some(cell)) => Some(cell),
-                    Insertion::Held(None) => self.read_one(claim).await?,
+                FirstRequest::Read => read_one(&*self.cells, &claim.resource).await?,
+                FirstRequest::Seize => match self.seize(&attempt).await? {
+                    Seizure::Granted(grant) => return Ok(Outcome::Granted(grant)),
+                    Seizure::Held(Some(cell)) => Some(cell),
+                    Seizure::Held(None) => read_one(&*self.cells, &claim.resource).await?,
                 },
             };
             let Some(cell) = cell else {
@@ -129,7 +130,7 @@ impl<C: CellStore> CellBackend<C> {
     /// Reads the cell, and writes nothing. Returns what keeps out a claim that does not wait; `None` where it
     /// may be granted, or is in the cell already and must not stay there.
     async fn peek(&self, claim: &Claim) -> Result<Option<Outcome>, Failure> {
-        let Some(cell) = self.read_one(claim).await? else { return Ok(None) };
+        let Some(cell) = read_one(&*self.cells, &claim.resource).await? else { return Ok(None) };
         let decoded = self.open(&claim.resource, &cell)?;
         if decoded.ledger.entries().iter().any(|entry| entry.id == claim.id) {
             return Ok(None);
@@ -142,42 +143,37 @@ impl<C: CellStore> CellBackend<C> {
     }
 
     /// Puts the claim into a cell that has no claims.
-    async fn try_insert(&self, attempt: &Attempt<'_>) -> Result<Insertion, Failure> {
-        let claim = attempt.claim;
-        let clock_source = self.cells.clock_source();
-        let put = Put {
-            text: decoded::alone(claim, BY_STORE, BY_STORE, Duration::ZERO, clock_source),
-            version: timing::draw_version()?,
-            fence: BY_STORE,
-            keep: claim.ttl,
-            call: crate::cell::Call::None,
+    async fn seize(&self, attempt: &Attempt<'_>) -> Result<Seizure, Failure> {
+        let (claim, clock_source) = (attempt.claim, self.cells.clock_source());
+        let text = decoded::alone(claim, BY_STORE, BY_STORE, Duration::ZERO, clock_source);
+        let (version, keep) = (timing::draw_version()?, claim.ttl);
+        let put = Put { text: text.clone(), version, fence: BY_STORE, keep, call: Call::None };
+        let at = claim.resource.clone();
+        let outcome = match self.empty_cells.take(&at) {
+            // Together with what others of its tasks want just now.
+            Some(left) => {
+                let when = Condition::Emptied(left);
+                self.commits.write_one(Write { at, when, put, answer: Answer::Brief }).await?
+            }
+            None => {
+                let write = Write { at, when: Condition::Free, put, answer: Answer::Full };
+                write_one(&*self.cells, &write, Locked::Wait).await?
+            }
         };
-        let inserted = match self.empty_cells.take(&claim.resource) {
-            Some(seen) => self.retake(claim, seen, &put).await?,
-            None => self.cells.try_insert(&claim.resource, &put).await?,
-        };
-        Ok(match inserted {
-            InsertOutcome::Held(cell) => Insertion::Held(cell),
-            InsertOutcome::Taken { version, fence } => {
+        Ok(match outcome {
+            WriteOutcome::Refused(cell) => Seizure::Held(cell),
+            WriteOutcome::Written { version, fence } => {
                 if clock_source == ClockSource::Observer {
                     // The claim's own span begins now for this observer, too.
-                    let cell = Cell { text: put.text, version, fence, floor: fence, age: None };
+                    let version = version.unwrap_or_default();
+                    let cell = Cell { text, version, fence, floor: fence, age: None };
                     self.open(&claim.resource, &cell)?;
                 }
-                self.remember(attempt, version, fence, fence);
-                Insertion::Granted(attempt.granted(fence))
+                if let Some(version) = version {
+                    self.owned_cells.remember(claim.id, attempt.alone(version, fence, fence));
+                }
+                Seizure::Granted(attempt.granted(fence))
             }
-        })
-    }
-
-    /// Puts the claim into a cell that this client left empty, together with what others of its tasks want
-    /// just now.
-    async fn retake(&self, claim: &Claim, seen: u64, put: &Put) -> Result<InsertOutcome, Failure> {
-        let amend =
-            CellUpdate { at: claim.resource.clone(), seen, kind: AmendKind::Retake, put: put.clone() };
-        Ok(match self.commits.amend_one(amend).await? {
-            Some(fence) => InsertOutcome::Taken { version: put.version, fence },
-            None => InsertOutcome::Held(None),
         })
     }
 
@@ -203,17 +199,24 @@ impl<C: CellStore> CellBackend<C> {
         if put.text.len() > self.cells.max_text() {
             return Err(queue_is_full(claim, ledger.entries().len().saturating_sub(1)));
         }
-        let (version, last) = (put.version, put.fence);
         let written = self.as_written(cell, &put);
-        if !self.write(&decoded, claim, put).await? {
+        let when = Condition::Seen { version: decoded.version, epoch: decoded.floor.epoch };
+        let answer = if outcome.is_none() { Answer::Full } else { Answer::Brief };
+        let write = Write { at: claim.resource.clone(), when, put, answer };
+        let WriteOutcome::Written { version, fence: last } =
+            write_one(&*self.cells, &write, Locked::Wait).await?
+        else {
             return Ok(None);
-        }
+        };
         if let Some(written) = written {
             self.open(&claim.resource, &written)?;
         }
         let Verdict::Granted(fence) = verdict else { return Ok(outcome) };
-        if matches!(ledger.entries(), [only] if only.id == claim.id) {
-            self.remember(attempt, version, fence, last);
+        if let (Some(version), [only]) = (version, ledger.entries())
+            && only.id == claim.id
+        {
+            let alone = Alone { is_contested: true, ..attempt.alone(version, fence, last) };
+            self.owned_cells.remember(claim.id, alone);
         }
         Ok(Some(Outcome::Granted(attempt.granted(fence))))
     }
@@ -237,34 +240,6 @@ impl<C: CellStore> CellBackend<C> {
             }
         }
         decoded.contend(&decoded::ask_of(claim, wait))
-    }
-
-    async fn write(&self, decoded: &DecodedCell, claim: &Claim, put: Put) -> Result<bool, Failure> {
-        let swap = Swap {
-            at: claim.resource.clone(),
-            seen: decoded.version,
-            epoch: decoded.floor.epoch,
-            basis: Origin::Kept,
-            put,
-        };
-        match self.cells.swap(&[swap]).await.pop() {
-            Some(answer) => answer,
-            None => Err(Failure::unanswered("the store did not answer a write")),
-        }
-    }
-
-    async fn read_one(&self, claim: &Claim) -> Result<Option<Cell>, Failure> {
-        match self.cells.read(&[&claim.resource]).await.pop() {
-            Some(answer) => answer,
-            None => Err(Failure::unavailable("the store did not answer a read")),
-        }
-    }
-
-    /// Remembers that this claim is alone in its cell.
-    fn remember(&self, attempt: &Attempt<'_>, version: u64, fence: Fence, last: Fence) {
-        let until = attempt.asked_here.after(attempt.claim.ttl);
-        let alone = Alone { version, fence, last, since: attempt.asked_here, until };
-        self.owned_cells.remember(attempt.claim.id, alone);
     }
 
     fn place(&self) -> Wait {
@@ -343,14 +318,21 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
+    /// Returns what is known of a cell in which the claim is alone.
+    fn alone(&self, version: u64, fence: Fence, last: Fence) -> Alone {
+        let (since, until) = (self.asked_here, self.asked_here.after(self.claim.ttl));
+        Alone { version, is_contested: false, fence, last, since, until }
+    }
+
     fn granted(&self, fence: Fence) -> Grant {
         Grant::new(self.asked_at).fence(Some(fence))
     }
 }
 
 /// The result of an attempt to put the claim into a cell without claims.
-enum Insertion {
+enum Seizure {
     Granted(Grant),
+    /// Claims live in it. The cell, where the answer had it.
     Held(Option<Cell>),
 }
 

@@ -4,21 +4,27 @@
 //! again, with all others that did. A cell that need not change is not written. A cell that a transaction
 //! of another client keeps locked delays no other claim: its own claims are answered for alone.
 
+use std::collections::{BTreeMap, HashMap};
+
 use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
 
 use crate::cell::backend::CellBackend;
-use crate::cell::cells::{Cell, CellStore, Origin, Swap};
+use crate::cell::cells::{
+    Answer, Cell, CellStore, Condition, Locked, Write, WriteOutcome, unread, unwritten,
+};
 use crate::cell::wait::timing::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES, Tries};
 
 /// A change to one claim in a ledger; `false` where the claim is gone.
 pub(crate) type Change = fn(&mut Ledger, &Claim, Moment) -> bool;
 
 impl<C: CellStore> CellBackend<C> {
-    /// Makes the change to each claim and answers in order. `is_alone` says that no other claim's answer
+    /// Makes the change to each claim and answers in order. `found` are cells that were read just now and
+    /// need not be read again. `is_alone` says that no other claim's answer
     /// waits for these: then a busy cell and a slow commit of another client get more tries.
     pub(crate) async fn change(
         &self,
         claims: &[&Claim],
+        mut found: HashMap<Resource, Cell>,
         is_alone: bool,
         change: Change,
     ) -> Vec<Result<bool, Failure>> {
@@ -29,7 +35,7 @@ impl<C: CellStore> CellBackend<C> {
             let mut pending: Vec<Pending<'_>> = some.iter().map(Pending::of).collect();
             let mut tries = if is_alone { Tries::many() } else { Tries::few() };
             loop {
-                pending = self.try_change(pending, claims, change, &mut answers, is_alone).await;
+                pending = self.try_change(pending, claims, &mut found, change, &mut answers, is_alone).await;
                 if pending.is_empty() {
                     break;
                 }
@@ -46,59 +52,62 @@ impl<C: CellStore> CellBackend<C> {
         &self,
         pending: Vec<Pending<'g>>,
         claims: &[&Claim],
+        found: &mut HashMap<Resource, Cell>,
         change: Change,
         answers: &mut [Result<bool, Failure>],
         is_alone: bool,
     ) -> Vec<Pending<'g>> {
-        let at: Vec<&Resource> = pending.iter().map(|pending| pending.group.resource).collect();
         let locked_after = if is_alone { MAX_TRIES - 2 } else { LOCKED_TRIES };
         let mut writes = Vec::new();
-        let mut swaps = Vec::new();
-        let cells = self.cells.read(&at).await;
-        let cells = cells
-            .into_iter()
-            .chain(std::iter::repeat_with(|| Err(Failure::unavailable("the store did not answer a read"))));
-        for (pending, cell) in pending.into_iter().zip(cells) {
+        let mut prepared = Vec::new();
+        let unknown: Vec<&Resource> = pending.iter().map(|pending| pending.group.resource).collect();
+        let unknown: Vec<&Resource> = unknown.into_iter().filter(|at| !found.contains_key(*at)).collect();
+        let read = if unknown.is_empty() { Vec::new() } else { self.cells.read(&unknown).await };
+        let mut read = read.into_iter();
+        for pending in pending {
             let group = pending.group;
+            let cell = match found.remove(group.resource) {
+                Some(cell) => Ok(Some(cell)),
+                None => read.next().unwrap_or_else(|| Err(unread())),
+            };
             match cell.and_then(|cell| self.prepare(group, cell, claims, change)) {
                 Err(failure) => group.settle(answers, |_| Err(failure.clone())),
                 Ok((done, None)) => group.settle(answers, |n| Ok(done[n])),
-                Ok((done, Some(swap))) => {
-                    writes.push((pending.again(swap.seen), done));
-                    swaps.push(swap);
+                Ok((done, Some((version, write)))) => {
+                    prepared.push((pending.again(version), done));
+                    writes.push(write);
                 }
             }
         }
-        if swaps.is_empty() {
+        if writes.is_empty() {
             return Vec::new();
         }
-        let written = self.cells.swap_unlocked(&swaps).await;
-        let written = written
-            .into_iter()
-            .chain(std::iter::repeat_with(|| Err(Failure::unanswered("the store did not answer a write"))));
+        let writes: Vec<&Write> = writes.iter().collect();
+        let mut written = self.cells.write(&writes, Locked::Skip).await.into_iter();
         let mut lost = Vec::new();
-        for ((pending, done), written) in writes.into_iter().zip(written) {
+        for (pending, done) in prepared {
             let group = pending.group;
-            match written {
-                Ok(true) => group.settle(answers, |n| Ok(done[n])),
-                Ok(false) if pending.unchanged >= locked_after => {
+            match written.next().unwrap_or_else(|| Err(unwritten())) {
+                Ok(WriteOutcome::Written { .. }) => group.settle(answers, |n| Ok(done[n])),
+                Ok(WriteOutcome::Refused(_)) if pending.unchanged >= locked_after => {
                     group.settle(answers, |_| Err(timing::locked(group.resource)));
                 }
-                Ok(false) => lost.push(pending),
+                Ok(WriteOutcome::Refused(_)) => lost.push(pending),
                 Err(failure) => group.settle(answers, |_| Err(failure.clone())),
             }
         }
         lost
     }
 
-    /// Prepares the change of one cell: an answer for each claim, and the write that makes it true.
+    /// Prepares the change of one cell: an answer for each claim, and the write that makes it true, with the
+    /// version that it replaces.
     fn prepare(
         &self,
         group: &Group<'_>,
         cell: Option<Cell>,
         claims: &[&Claim],
         change: Change,
-    ) -> Result<(Vec<bool>, Option<Swap>), Failure> {
+    ) -> Result<(Vec<bool>, Option<(u64, Write)>), Failure> {
         let Some(cell) = cell else { return Ok((vec![false; group.members.len()], None)) };
         let decoded = self.open(group.resource, &cell)?;
         let mut ledger = decoded.ledger.clone();
@@ -107,14 +116,10 @@ impl<C: CellStore> CellBackend<C> {
         if !done.contains(&true) {
             return Ok((done, None));
         }
-        let swap = Swap {
-            at: group.resource.clone(),
-            seen: decoded.version,
-            epoch: decoded.floor.epoch,
-            basis: Origin::Kept,
-            put: decoded.put(group.resource, &ledger)?,
-        };
-        Ok((done, Some(swap)))
+        let when = Condition::Seen { version: decoded.version, epoch: decoded.floor.epoch };
+        let put = decoded.put(group.resource, &ledger)?;
+        let write = Write { at: group.resource.clone(), when, put, answer: Answer::Brief };
+        Ok((done, Some((decoded.version, write))))
     }
 }
 
@@ -154,7 +159,7 @@ impl Group<'_> {
 
 /// Groups claims by the order of names, so that two batches lock rows in the same order.
 fn grouped<'a>(claims: &[&'a Claim]) -> Vec<Group<'a>> {
-    let mut groups: std::collections::BTreeMap<&Resource, Vec<usize>> = std::collections::BTreeMap::new();
+    let mut groups: BTreeMap<&Resource, Vec<usize>> = BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {
         groups.entry(&claim.resource).or_default().push(at);
     }

@@ -17,15 +17,14 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_core::{Effect, Failure, FailureKind, Fence, Resource};
+use leasehold_core::{Effect, Failure, FailureKind, Resource};
 use leasehold_machine::Unforked;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::cell::cells::{AmendKind, CellStore, CellUpdate, Put};
+use crate::cell::cells::{Answer, CellStore, Condition, Locked, Put, Write, WriteOutcome, unwritten};
 
-/// The outcome of a change: the fence of its claim, or `None` where its condition did not hold.
-pub(crate) type UpdateResult = Result<Option<Fence>, Failure>;
+type WriteResult = Result<WriteOutcome, Failure>;
 
 /// The commits of one client.
 #[derive(Debug)]
@@ -58,9 +57,9 @@ struct PendingCalls {
 /// The changes that one task wants.
 #[derive(Debug)]
 struct Batch {
-    amends: Vec<CellUpdate>,
+    writes: Vec<Write>,
     /// The receiver of the outcome; none, where it only cleans up.
-    reply_to: Option<oneshot::Sender<Vec<UpdateResult>>>,
+    reply_to: Option<oneshot::Sender<Vec<WriteResult>>>,
 }
 
 impl<C: CellStore> GroupCommit<C> {
@@ -70,24 +69,25 @@ impl<C: CellStore> GroupCommit<C> {
         GroupCommit(Arc::new(Shared { cells, queue }))
     }
 
-    /// Makes one change, as [`GroupCommit::amend`] does.
-    pub(crate) async fn amend_one(&self, amend: CellUpdate) -> UpdateResult {
-        self.amend(vec![amend]).await.pop().unwrap_or_else(|| Err(unanswered()))
+    /// Makes one write, as [`GroupCommit::write`] does.
+    pub(crate) async fn write_one(&self, write: Write) -> WriteResult {
+        self.write(vec![write]).await.pop().unwrap_or_else(|| Err(unwritten()))
     }
 
-    /// Makes these changes, and answers in order. Each cell occurs once.
+    /// Makes these writes to cells that this client was the last to write, and answers in order. Each cell
+    /// occurs once.
     ///
     /// # Cancel safety
     /// Dropped while it waits for others, nothing was sent. Dropped later, it may have been carried out; a
     /// cell that was taken together with others is released then.
-    pub(crate) async fn amend(&self, amends: Vec<CellUpdate>) -> Vec<UpdateResult> {
-        let count = amends.len();
+    pub(crate) async fn write(&self, writes: Vec<Write>) -> Vec<WriteResult> {
+        let count = writes.len();
         if self.0.cells.commits_at_once().is_none() {
-            return commit(&*self.0.cells, &[&amends]).await.pop().unwrap_or_default();
+            return commit(&*self.0.cells, &[&writes]).await.pop().unwrap_or_default();
         }
-        let mut answer = match self.enter(amends) {
-            Entered::Alone(amends, in_flight) => {
-                let answers = commit(&*self.0.cells, &[&amends]).await.pop().unwrap_or_default();
+        let mut answer = match self.enter(writes) {
+            Entered::Alone(writes, in_flight) => {
+                let answers = commit(&*self.0.cells, &[&writes]).await.pop().unwrap_or_default();
                 drop(in_flight);
                 return answers;
             }
@@ -97,7 +97,7 @@ impl<C: CellStore> GroupCommit<C> {
         loop {
             tokio::select! {
                 reply = &mut answer => {
-                    return reply.unwrap_or_else(|_| (0..count).map(|_| Err(unanswered())).collect());
+                    return reply.unwrap_or_else(|_| (0..count).map(|_| Err(unwritten())).collect());
                 }
                 () = tokio::time::sleep(linger) => self.0.mark_slow(),
             }
@@ -106,27 +106,27 @@ impl<C: CellStore> GroupCommit<C> {
     }
 
     /// Begins a commit where none is under way, else joins the waiting tasks.
-    fn enter(&self, amends: Vec<CellUpdate>) -> Entered<C> {
+    fn enter(&self, writes: Vec<Write>) -> Entered<C> {
         let mut queue = self.0.queue();
         if queue.commits == 0 && queue.rounds_starting == 0 && queue.waiting.is_empty() {
-            let in_flight = InFlight::begin(&self.0, &mut queue, amends.len());
-            return Entered::Alone(amends, in_flight);
+            let in_flight = InFlight::begin(&self.0, &mut queue, writes.len());
+            return Entered::Alone(writes, in_flight);
         }
         let (reply_to, answer) = oneshot::channel();
-        queue.push(Batch { amends, reply_to: Some(reply_to) });
+        queue.push(Batch { writes, reply_to: Some(reply_to) });
         self.0.start_round(queue, &Handle::current());
         Entered::Waits(answer)
     }
 }
 
 enum Entered<C: CellStore> {
-    Alone(Vec<CellUpdate>, InFlight<C>),
-    Waits(oneshot::Receiver<Vec<UpdateResult>>),
+    Alone(Vec<Write>, InFlight<C>),
+    Waits(oneshot::Receiver<Vec<WriteResult>>),
 }
 
 impl PendingCalls {
     fn push(&mut self, batch: Batch) {
-        self.cells_waiting += batch.amends.len();
+        self.cells_waiting += batch.writes.len();
         self.waiting.push_back(batch);
     }
 
@@ -145,14 +145,14 @@ impl PendingCalls {
         let mut batches = Vec::new();
         while let Some(batch) = self.waiting.pop_front() {
             let is_wanted = batch.reply_to.as_ref().is_none_or(|reply_to| !reply_to.is_closed());
-            let fits = batches.is_empty() || names.len() + batch.amends.len() <= most;
-            if is_wanted && (!fits || batch.amends.iter().any(|amend| names.contains(&amend.at))) {
+            let fits = batches.is_empty() || names.len() + batch.writes.len() <= most;
+            if is_wanted && (!fits || batch.writes.iter().any(|write| names.contains(&write.at))) {
                 self.waiting.push_front(batch);
                 break;
             }
-            self.cells_waiting -= batch.amends.len();
+            self.cells_waiting -= batch.writes.len();
             if is_wanted {
-                names.extend(batch.amends.iter().map(|amend| amend.at.clone()));
+                names.extend(batch.writes.iter().map(|write| write.at.clone()));
                 batches.push(batch);
             }
         }
@@ -225,14 +225,14 @@ struct Round<C: CellStore> {
 impl<C: CellStore> Round<C> {
     async fn run(mut self) {
         while let Some((batches, in_flight)) = self.next() {
-            let wanted: Vec<&Vec<CellUpdate>> = batches.iter().map(|batch| &batch.amends).collect();
+            let wanted: Vec<&Vec<Write>> = batches.iter().map(|batch| &batch.writes).collect();
             let answers = commit(&*self.shared.cells, &wanted).await;
             self.restart();
             drop(in_flight);
             for (batch, answers) in batches.into_iter().zip(answers) {
                 let Some(reply_to) = batch.reply_to else { continue };
                 if let Err(answers) = reply_to.send(answers) {
-                    self.release_unclaimed(&batch.amends, &answers);
+                    self.release_unclaimed(&batch.writes, &answers);
                 }
             }
             // The tasks that were answered may now send their next requests.
@@ -248,7 +248,7 @@ impl<C: CellStore> Round<C> {
             return None;
         }
         let batches = queue.take();
-        let cells: usize = batches.iter().map(|batch| batch.amends.len()).sum();
+        let cells: usize = batches.iter().map(|batch| batch.writes.len()).sum();
         if cells == 0 {
             return None;
         }
@@ -264,16 +264,17 @@ impl<C: CellStore> Round<C> {
 
     /// Releases what was taken for a task that has left, of which no other task knows: the task's own release
     /// may have been sent before it.
-    fn release_unclaimed(&self, amends: &[CellUpdate], answers: &[UpdateResult]) {
-        let taken = amends.iter().zip(answers).filter(|(amend, _)| amend.kind == AmendKind::Retake);
-        let back = taken.filter_map(|(amend, answer)| {
-            let fence = answer.as_ref().ok().copied().flatten()?;
-            let put = Put::nothing(fence).ok()?;
-            Some(CellUpdate { at: amend.at.clone(), seen: amend.put.version, kind: AmendKind::Keep, put })
+    fn release_unclaimed(&self, writes: &[Write], answers: &[WriteResult]) {
+        let taken =
+            writes.iter().zip(answers).filter(|(write, _)| matches!(write.when, Condition::Emptied(_)));
+        let back = taken.filter_map(|(write, answer)| {
+            let Ok(WriteOutcome::Written { fence, .. }) = answer else { return None };
+            let when = Condition::Living { version: write.put.version, epoch: None };
+            Some(Write { at: write.at.clone(), when, put: Put::nothing(*fence).ok()?, answer: Answer::Brief })
         });
-        let amends: Vec<CellUpdate> = back.collect();
-        if !amends.is_empty() {
-            self.shared.queue().push(Batch { amends, reply_to: None });
+        let writes: Vec<Write> = back.collect();
+        if !writes.is_empty() {
+            self.shared.queue().push(Batch { writes, reply_to: None });
         }
     }
 }
@@ -288,38 +289,34 @@ impl<C: CellStore> Drop for Round<C> {
 }
 
 /// Makes all changes in one commit, and answers in the order in which they are given.
-async fn commit<C: CellStore>(cells: &C, wanted: &[&Vec<CellUpdate>]) -> Vec<Vec<UpdateResult>> {
-    let mut amends: Vec<(&CellUpdate, usize, usize)> = Vec::new();
+async fn commit<C: CellStore>(cells: &C, wanted: &[&Vec<Write>]) -> Vec<Vec<WriteResult>> {
+    let mut writes: Vec<(&Write, usize, usize)> = Vec::new();
     for (batch, some) in wanted.iter().enumerate() {
-        amends.extend(some.iter().enumerate().map(|(at, amend)| (amend, batch, at)));
+        writes.extend(some.iter().enumerate().map(|(at, write)| (write, batch, at)));
     }
-    amends.sort_by(|(one, ..), (other, ..)| one.at.cmp(&other.at));
-    let sent: Vec<&CellUpdate> = amends.iter().map(|(amend, ..)| *amend).collect();
-    let mut results = cells.amend(&sent).await;
+    writes.sort_by(|(one, ..), (other, ..)| one.at.cmp(&other.at));
+    let sent: Vec<&Write> = writes.iter().map(|(write, ..)| *write).collect();
+    let mut results = cells.write(&sent, Locked::Wait).await;
     if sent.len() > 1 && results.iter().all(is_refused) {
         // One of them may be what the store does not take, such as a note that it cannot write: the others
         // have no part in it.
         results.clear();
-        for amend in &sent {
-            results.extend(cells.amend(&[amend]).await);
+        for write in &sent {
+            results.extend(cells.write(&[write], Locked::Wait).await);
         }
     }
-    let mut answers: Vec<Vec<UpdateResult>> =
-        wanted.iter().map(|some| some.iter().map(|_| Err(unanswered())).collect()).collect();
-    for ((_, batch, at), result) in amends.into_iter().zip(results) {
+    let mut answers: Vec<Vec<WriteResult>> =
+        wanted.iter().map(|some| some.iter().map(|_| Err(unwritten())).collect()).collect();
+    for ((_, batch, at), result) in writes.into_iter().zip(results) {
         answers[batch][at] = result;
     }
     answers
 }
 
 /// Returns `true` if the change was not made, and never can be.
-fn is_refused(result: &UpdateResult) -> bool {
+fn is_refused(result: &WriteResult) -> bool {
     let never = |failure: &Failure| failure.kind == FailureKind::Invalid && failure.effect == Effect::None;
     result.as_ref().is_err_and(never)
-}
-
-fn unanswered() -> Failure {
-    Failure::unanswered("the store did not answer a write")
 }
 
 /// The most that are under way, however slow.

@@ -10,7 +10,7 @@ use leasehold_core::{
 };
 
 use crate::cell::backend::CellBackend;
-use crate::cell::cells::CellStore;
+use crate::cell::cells::{CellStore, read_one};
 use crate::cell::state::decoded::DecodedCell;
 use crate::cell::wait::timing::{BATCH_MAX, TICK, ended};
 
@@ -44,11 +44,7 @@ impl<C: CellStore> CellBackend<C> {
     }
 
     async fn snapshot(&self, resource: &Resource) -> Result<(Snapshot, Duration), Failure> {
-        let cell = match self.cells.read(&[resource]).await.pop() {
-            Some(answer) => answer?,
-            None => return Err(Failure::unavailable("the store did not answer a read")),
-        };
-        let Some(cell) = cell else {
+        let Some(cell) = read_one(&*self.cells, resource).await? else {
             let version = version(Fence::default(), &[]);
             let (holders, waiting) = (Vec::new(), Vec::new());
             let unlocked = Snapshot::new(resource.clone(), version).holders(holders).waiting(waiting);

@@ -13,7 +13,10 @@ use leasehold_core::{
     Stamp, WaitMode,
 };
 
-use crate::cell::cells::{self, Call, Cell, CellStore, ClockSource, InsertOutcome, Origin, Swap};
+use crate::cell::cells::{
+    self, Answer, Call, Cell, CellStore, ClockSource, Condition, Locked, Write, WriteOutcome, read_one,
+    write_one,
+};
 use crate::cell::wait::timing::{TICK, draw_version, ended};
 
 /// Registers of a store that has cells.
@@ -34,31 +37,24 @@ impl<C: CellStore> CellRegisters<C> {
         CellRegisters { cells, promise }
     }
 
-    async fn cell(&self, at: &Resource) -> Result<Option<Cell>, Failure> {
-        match self.cells.read(&[at]).await.pop() {
-            Some(answer) => answer,
-            None => Err(Failure::unavailable("the store did not answer a read")),
-        }
-    }
-
-    /// Writes where no value exists.
-    async fn begin(&self, at: &Resource, put: cells::Put) -> Result<Option<Stamp>, Failure> {
-        match self.cells.try_insert(at, &put).await? {
-            InsertOutcome::Taken { version, fence } => {
-                Ok(Some(State { epoch: fence.epoch, version }.stamp()))
+    /// Writes where no value exists, or over the state that was seen. Returns the new state.
+    async fn write(
+        &self,
+        at: &Resource,
+        seen: Option<State>,
+        put: cells::Put,
+    ) -> Result<Option<State>, Failure> {
+        let when = match seen {
+            None => Condition::Free,
+            Some(State { version, epoch }) => Condition::Living { version, epoch: Some(epoch) },
+        };
+        let write = Write { at: at.clone(), when, put, answer: Answer::Brief };
+        Ok(match write_one(&self.cells, &write, Locked::Wait).await? {
+            WriteOutcome::Written { fence, .. } => {
+                Some(State { epoch: fence.epoch, version: write.put.version })
             }
-            InsertOutcome::Held(_) => Ok(None),
-        }
-    }
-
-    /// Writes over what was seen.
-    async fn replace(&self, at: &Resource, seen: State, put: cells::Put) -> Result<bool, Failure> {
-        let swap =
-            Swap { at: at.clone(), seen: seen.version, epoch: seen.epoch, basis: Origin::Renewed, put };
-        match self.cells.swap(&[swap]).await.pop() {
-            Some(answer) => answer,
-            None => Err(Failure::unanswered("the store did not answer a write")),
-        }
+            WriteOutcome::Refused(_) => None,
+        })
     }
 }
 
@@ -69,7 +65,7 @@ impl<C: CellStore> Registers for CellRegisters<C> {
     }
 
     async fn read(&self, at: &Resource) -> Result<Registered, Failure> {
-        match self.cell(at).await? {
+        match read_one(&self.cells, at).await? {
             None => Ok(nothing()),
             Some(cell) => registered(at, &cell),
         }
@@ -83,23 +79,20 @@ impl<C: CellStore> Registers for CellRegisters<C> {
         let fence = Fence::new(state.map_or(0, |state| state.epoch), 0, 0);
         let written = |text, keep| cells::Put { text, version, fence, keep, call: Call::All };
         match (&put.value, state) {
-            (Some(value), None) if *seen == nothing().stamp => {
-                self.begin(at, written(text(value, put.keep), kept(put.keep))).await
+            (Some(value), state) if state.is_some() || *seen == nothing().stamp => {
+                let put = written(text(value, put.keep), kept(put.keep));
+                Ok(self.write(at, state, put).await?.map(State::stamp))
             }
             (None, None) if *seen == nothing().stamp => {
                 let found = self.read(at).await?;
                 Ok((found.stamp == *seen).then(|| seen.clone()))
             }
+            (None, Some(_)) => {
+                let done = self.write(at, state, written(String::new(), Duration::ZERO)).await?;
+                Ok(done.map(|_| nothing().stamp))
+            }
             // A stamp of another store is of no state of this one.
-            (_, None) => Ok(None),
-            (Some(value), Some(state)) => {
-                let done = self.replace(at, state, written(text(value, put.keep), kept(put.keep))).await?;
-                Ok(done.then(|| State { version, ..state }.stamp()))
-            }
-            (None, Some(state)) => {
-                let done = self.replace(at, state, written(String::new(), Duration::ZERO)).await?;
-                Ok(done.then(|| nothing().stamp))
-            }
+            (_, None) | (Some(_), Some(_)) => Ok(None),
         }
     }
 

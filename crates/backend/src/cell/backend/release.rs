@@ -1,19 +1,20 @@
 //! Release: a claim that is known to be alone in its cell empties the cell at once, all others read first.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use leasehold_core::{Claim, Failure, Release};
+use leasehold_core::{Claim, Failure, Release, Resource};
 
 use crate::cell::backend::CellBackend;
 use crate::cell::backend::batch::Change;
-use crate::cell::cells::{AmendKind, CellStore, CellUpdate, ClockSource, Origin, Put, Swap};
+use crate::cell::cells::{Answer, Cell, CellStore, ClockSource, Condition, Put, Write, WriteOutcome};
 use crate::cell::wait::timing::BATCH_MAX;
 
 impl<C: CellStore> CellBackend<C> {
     pub(crate) async fn end(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut answers: Vec<Option<Release>> = batch.iter().map(|_| None).collect();
+        let mut found = HashMap::new();
         for (answers, claims) in answers.chunks_mut(BATCH_MAX).zip(batch.chunks(BATCH_MAX)) {
-            self.end_alone(answers, claims).await;
+            self.end_alone(answers, claims, &mut found).await;
         }
         let rest: Vec<&Claim> = batch
             .iter()
@@ -22,7 +23,7 @@ impl<C: CellStore> CellBackend<C> {
             .map(|(claim, _)| *claim)
             .collect();
         let release: Change = |ledger, claim, now| ledger.release(claim.id, now);
-        let changed = self.change(&rest, batch.len() == 1, release).await;
+        let changed = self.change(&rest, found, batch.len() == 1, release).await;
         let mut changed = changed.into_iter().map(|changed| match changed {
             Ok(true) => Release::Freed,
             Ok(false) => Release::Gone,
@@ -36,13 +37,16 @@ impl<C: CellStore> CellBackend<C> {
     }
 
     /// Empties the cells of those that are known to be alone. Those that are not alone any more get no
-    /// answer here.
-    async fn end_alone(&self, answers: &mut [Option<Release>], claims: &[&Claim]) {
+    /// answer here; their cells are put into `found`, where the store has shown them.
+    async fn end_alone(
+        &self,
+        answers: &mut [Option<Release>],
+        claims: &[&Claim],
+        found: &mut HashMap<Resource, Cell>,
+    ) {
         let now = self.clock.now();
         let keeps_time = self.cells.clock_source() == ClockSource::Store;
-        let mut places = Vec::new();
-        let mut cells = HashSet::new();
-        let (mut amends, mut swaps) = (Vec::new(), Vec::new());
+        let (mut places, mut writes, mut cells) = (Vec::new(), Vec::new(), HashSet::new());
         for (at, claim) in claims.iter().enumerate() {
             self.pollers.forget(claim.id);
             let Some(alone) = self.owned_cells.forget(claim.id) else { continue };
@@ -51,28 +55,26 @@ impl<C: CellStore> CellBackend<C> {
                 continue;
             }
             let Ok(put) = Put::nothing(alone.last) else { continue };
-            let (resource, seen, epoch) = (claim.resource.clone(), alone.version, alone.last.epoch);
+            let epoch = (!keeps_time).then_some(alone.last.epoch);
+            let when = Condition::Living { version: alone.version, epoch };
+            let answer = if alone.is_contested { Answer::Full } else { Answer::Brief };
             places.push((at, put.version));
-            match keeps_time {
-                true => amends.push(CellUpdate { at: resource, seen, kind: AmendKind::Keep, put }),
-                false => swaps.push(Swap { at: resource, seen, epoch, basis: Origin::Kept, put }),
-            }
+            writes.push(Write { at: claim.resource.clone(), when, put, answer });
         }
-        let done: Vec<Result<bool, Failure>> = match keeps_time {
-            true if amends.is_empty() => return,
-            true => self.commits.amend(amends).await.into_iter().map(|done| Ok(done?.is_some())).collect(),
-            false if swaps.is_empty() => return,
-            false => self.cells.swap(&swaps).await,
-        };
-        for ((at, version), done) in places.into_iter().zip(done) {
-            match done {
-                Ok(true) => {
+        if writes.is_empty() {
+            return;
+        }
+        for ((at, version), outcome) in places.into_iter().zip(self.commits.write(writes).await) {
+            match outcome {
+                Ok(WriteOutcome::Written { .. }) => {
                     if keeps_time {
                         self.empty_cells.remember(&claims[at].resource, version);
                     }
                     answers[at] = Some(Release::Freed);
                 }
-                Ok(false) => {}
+                Ok(WriteOutcome::Refused(cell)) => {
+                    found.extend(cell.map(|cell| (claims[at].resource.clone(), cell)));
+                }
                 Err(failure) => answers[at] = Some(Release::Unknown(failure)),
             }
         }

@@ -1,13 +1,13 @@
 //! Renewal: a claim that is known to be alone in its cell writes at once, all others read first. Either way
 //! a whole batch is one request, or two.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use leasehold_core::{Claim, Failure, Renew, Renewal};
 
 use crate::cell::backend::CellBackend;
 use crate::cell::backend::batch::Change;
-use crate::cell::cells::{Call, CellStore, ClockSource, Origin, Put, Swap};
+use crate::cell::cells::{Answer, Call, CellStore, ClockSource, Condition, Locked, Put, Write, WriteOutcome};
 use crate::cell::state::decoded;
 use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::timing::{self, BATCH_MAX};
@@ -26,7 +26,7 @@ impl<C: CellStore> CellBackend<C> {
         let mut rest: Vec<_> = checked.into_iter().filter(|(answer, _)| answer.is_none()).collect();
         let claims: Vec<&Claim> = rest.iter().map(|(_, claim)| *claim).collect();
         let renew: Change = |ledger, claim, now| ledger.renew(claim.id, claim.ttl, now);
-        let changed = self.change(&claims, batch.len() == 1, renew).await;
+        let changed = self.change(&claims, HashMap::new(), batch.len() == 1, renew).await;
         for ((answer, claim), changed) in rest.iter_mut().zip(changed) {
             **answer = Some(match changed {
                 Ok(true) => Renewal::Renewed,
@@ -49,7 +49,7 @@ impl<C: CellStore> CellBackend<C> {
         let most = self.cells.profile().renew_batch_max.clamp(1, BATCH_MAX);
         for some in checked.chunks_mut(most) {
             let now = self.clock.now();
-            let mut swaps = Vec::new();
+            let mut writes = Vec::new();
             let mut cells = HashSet::new();
             let mut places = Vec::new();
             for (at, (_, claim)) in some.iter().enumerate() {
@@ -63,21 +63,23 @@ impl<C: CellStore> CellBackend<C> {
                 let text =
                     decoded::alone(claim, alone.fence, alone.last, now.since(alone.since), clock_source);
                 let put = Put { text, version, fence: alone.last, keep: claim.ttl, call: Call::None };
-                let (seen, epoch) = (alone.version, alone.last.epoch);
-                swaps.push(Swap { at: claim.resource.clone(), seen, epoch, basis: Origin::Renewed, put });
+                let when = Condition::Living { version: alone.version, epoch: None };
+                writes.push(Write { at: claim.resource.clone(), when, put, answer: Answer::Brief });
                 places.push((at, Alone { version, until: now.after(claim.ttl), ..alone }));
             }
-            if swaps.is_empty() {
+            if writes.is_empty() {
                 continue;
             }
-            for ((at, alone), swapped) in places.into_iter().zip(self.cells.swap_unlocked(&swaps).await) {
+            let writes: Vec<&Write> = writes.iter().collect();
+            let written = self.cells.write(&writes, Locked::Skip).await;
+            for ((at, alone), written) in places.into_iter().zip(written) {
                 let (answer, claim) = &mut some[at];
-                match swapped {
-                    Ok(true) => {
+                match written {
+                    Ok(WriteOutcome::Written { .. }) => {
                         self.owned_cells.remember(claim.id, alone);
                         **answer = Some(Renewal::Renewed);
                     }
-                    Ok(false) => {}
+                    Ok(WriteOutcome::Refused(_)) => {}
                     Err(failure) => **answer = Some(Renewal::Unknown(failure)),
                 }
             }

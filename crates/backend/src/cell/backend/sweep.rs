@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold_core::{Failure, Resource};
 
 use crate::cell::backend::CellBackend;
-use crate::cell::cells::{CellStore, Found, Origin, Put, Swap};
+use crate::cell::cells::{Answer, CellStore, Condition, Found, Locked, Put, Write, WriteOutcome};
 use crate::cell::wait::timing::BATCH_MAX;
 
 /// The outcome of a sweep.
@@ -74,22 +74,23 @@ impl<C: CellStore> CellBackend<C> {
             return Ok(());
         }
         let stale: Vec<&Found> = unused.into_iter().filter(|found| !found.cell.text.is_empty()).collect();
-        let swaps = stale.iter().map(|found| emptied(found)).collect::<Result<Vec<Swap>, Failure>>()?;
-        if swaps.is_empty() {
+        let writes = stale.iter().map(|found| emptied(found)).collect::<Result<Vec<Write>, Failure>>()?;
+        if writes.is_empty() {
             return Ok(());
         }
-        for done in self.cells.swap(&swaps).await {
-            swept.emptied += u64::from(done?);
+        let writes: Vec<&Write> = writes.iter().collect();
+        for done in self.cells.write(&writes, Locked::Skip).await {
+            swept.emptied += u64::from(matches!(done?, WriteOutcome::Written { .. }));
         }
         Ok(())
     }
 }
 
 /// Returns the cell without its claims.
-fn emptied(found: &Found) -> Result<Swap, Failure> {
+fn emptied(found: &Found) -> Result<Write, Failure> {
     let Found { at, cell, .. } = found;
-    let put = Put::nothing(cell.fence)?;
-    Ok(Swap { at: at.clone(), seen: cell.version, epoch: cell.floor.epoch, basis: Origin::Kept, put })
+    let when = Condition::Seen { version: cell.version, epoch: cell.floor.epoch };
+    Ok(Write { at: at.clone(), when, put: Put::nothing(cell.fence)?, answer: Answer::Brief })
 }
 
 fn count(cells: usize) -> u64 {

@@ -17,6 +17,8 @@ pub(crate) struct OwnedCells(Mutex<HashMap<ClaimId, Alone>>);
 pub(crate) struct Alone {
     /// The state of the cell.
     pub(crate) version: u64,
+    /// `true` if the claim waited for others, so that others have probably joined it meanwhile.
+    pub(crate) is_contested: bool,
     /// The claim's fence.
     pub(crate) fence: Fence,
     /// The last fence of the cell, under the epoch that the store was in.

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    AmendKind, Call, Cell, CellBackend, CellStore, CellUpdate, ClockSource, Found, InsertOutcome, MAX_TTL,
-    MIN_TTL, Notifier, Origin, PLACE_TTL, Put, Swap,
+    Answer, Call, Cell, CellBackend, CellStore, ClockSource, Condition, Found, Locked, MAX_TTL, MIN_TTL,
+    Notifier, PLACE_TTL, Put, Write, WriteOutcome,
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
@@ -256,14 +256,7 @@ impl MemoryCells {
         Cell { text: row.text.clone(), version: row.version, fence: row.fence, floor: row.fence, age }
     }
 
-    fn write(
-        &self,
-        rows: &mut Rows,
-        at: &Resource,
-        put: &Put,
-        fence: Option<Fence>,
-        origin: Option<Instant>,
-    ) {
+    fn put(&self, rows: &mut Rows, at: &Resource, put: &Put, fence: Option<Fence>, origin: Option<Instant>) {
         rows.writes += 1;
         let now = Instant::now();
         let kept = rows.cells.get(at.as_str()).map(|row| row.origin);
@@ -306,45 +299,61 @@ impl MemoryCells {
         rows
     }
 
-    fn try_swap(&self, swap: &Swap) -> bool {
+    /// Makes the write if its condition holds.
+    fn try_write(&self, write: &Write) -> WriteOutcome {
+        let Write { at, when, put, answer } = write;
         let mut rows = self.rows();
         let now = Instant::now();
-        let Some(row) = rows.cells.get_mut(swap.at.as_str()) else { return false };
-        match self.store.overtaken.lock().unwrap().get_mut(swap.at.as_str()) {
-            Some(left) if *left > 0 => {
-                *left -= 1;
-                row.version += 1;
+        if matches!(when, Condition::Living { .. } | Condition::Seen { .. })
+            && let Some(left @ 1..) = self.store.overtaken.lock().unwrap().get_mut(at.as_str())
+            && let Some(row) = rows.cells.get_mut(at.as_str())
+        {
+            *left -= 1;
+            row.version += 1;
+        }
+        let row = rows.cells.get(at.as_str()).cloned();
+        let is_alive = row.as_ref().is_some_and(|row| row.lapses > now);
+        let last = row.as_ref().map_or(Fence::default(), |row| row.fence);
+        let next = Fence::new(last.epoch, last.seq + 1, 0);
+        let has = |version: u64| row.as_ref().is_some_and(|row| row.version == version);
+        let (holds, fence, origin) = match *when {
+            Condition::Free => (!is_alive, Some(next), Some(now)),
+            Condition::Emptied(version) => {
+                let holds = has(version);
+                assert!(!holds || row.as_ref().unwrap().text.is_empty(), "it was not left empty: {row:?}");
+                (holds, Some(next), Some(now))
             }
-            _ => {}
-        }
-        if row.version != swap.seen || happens(self.faults.lost_races) {
-            return false;
-        }
-        let origin = match swap.basis {
-            Origin::Kept => None,
-            Origin::Renewed if row.lapses <= now => return false,
-            Origin::Renewed => Some(now),
+            Condition::Living { version, .. } => (has(version) && is_alive, None, Some(now)),
+            Condition::Seen { version, .. } => (has(version), None, None),
         };
-        assert!(swap.put.fence >= row.fence || self.is_cache(), "a fence went back: {swap:?}");
-        self.write(&mut rows, &swap.at, &swap.put, None, origin);
-        true
+        if !holds || happens(self.faults.lost_races) {
+            let shows = *when == Condition::Free && happens(500) || *answer == Answer::Full;
+            return WriteOutcome::Refused(row.filter(|_| shows).map(|row| self.cell(&row)));
+        }
+        let is_back = fence.unwrap_or(put.fence) < last && !self.is_cache();
+        assert!(!is_back, "a fence went back: {write:?}");
+        self.put(&mut rows, at, put, fence, origin);
+        match rows.cells.get(at.as_str()) {
+            Some(row) => WriteOutcome::Written { version: Some(row.version), fence: row.fence },
+            None => put.written(put.fence),
+        }
     }
 
-    fn try_amend(&self, amend: &CellUpdate) -> Option<Fence> {
-        let mut rows = self.rows();
-        let now = Instant::now();
-        let row = rows.cells.get(amend.at.as_str()).filter(|row| row.version == amend.seen)?;
-        let fence = match amend.kind {
-            AmendKind::Retake => {
-                assert!(row.text.is_empty(), "it was not left empty: {row:?}");
-                Fence::new(row.fence.epoch, row.fence.seq + 1, 0)
-            }
-            AmendKind::Keep if row.lapses <= now => return None,
-            AmendKind::Keep => amend.put.fence,
-        };
-        assert!(fence >= row.fence, "a fence went back: {amend:?}");
-        self.write(&mut rows, &amend.at, &amend.put, Some(fence), Some(now));
-        Some(fence)
+    /// Meets the fate of a commit of cells that their client has written last.
+    async fn commit(&self, writes: &[&Write]) -> Result<(), Failure> {
+        assert!(writes.is_sorted_by(|one, other| one.at < other.at), "not in the order of names: {writes:?}");
+        let retakes = writes.iter().filter(|write| matches!(write.when, Condition::Emptied(_))).count();
+        self.store.retakes.fetch_add(u64::try_from(retakes).unwrap(), Ordering::SeqCst);
+        let fate = self.store.next_commits.lock().unwrap().pop_front();
+        match fate {
+            Some(Fate::Waits(gate)) => drop(gate.acquire().await.unwrap()),
+            Some(Fate::Panics) => panic!("as the test wants it"),
+            None => {}
+        }
+        match writes.iter().any(|write| write.put.text.contains(UNWRITABLE)) {
+            true => Err(Failure::new(FailureKind::Invalid, Effect::None, "it cannot be written")),
+            false => Ok(()),
+        }
     }
 }
 
@@ -370,55 +379,28 @@ impl CellStore for MemoryCells {
         self.notifier.as_ref()
     }
 
-    async fn try_insert(&self, at: &Resource, put: &Put) -> Result<InsertOutcome, Failure> {
-        if self.store.is_locked(at) && !self.is_held(at) {
-            return Err(self.outlasted().await);
+    async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
+        let all = |failure: Failure| writes.iter().map(|_| Err(failure.clone())).collect();
+        let is_own = |write: &&Write| matches!(write.when, Condition::Emptied(_) | Condition::Living { .. });
+        let is_commit = locked == Locked::Wait && writes.iter().all(|write| is_own(&write));
+        if is_commit && let Err(failure) = self.commit(writes).await {
+            return all(failure);
         }
-        self.request().await?;
-        let outcome = {
-            let mut rows = self.rows();
-            let now = Instant::now();
-            let row = rows.cells.get(at.as_str()).cloned();
-            match row {
-                Some(row) if row.lapses > now => InsertOutcome::Held(happens(500).then(|| self.cell(&row))),
-                _ if happens(self.faults.lost_races) => InsertOutcome::Held(None),
-                row => {
-                    let last = row.map_or(Fence::default(), |row| row.fence);
-                    let fence = Fence::new(last.epoch, last.seq + 1, 0);
-                    self.write(&mut rows, at, put, Some(fence), Some(now));
-                    let row = &rows.cells[at.as_str()];
-                    InsertOutcome::Taken { version: row.version, fence: row.fence }
-                }
+        if let ([one], false, Locked::Wait) = (writes, is_commit, locked) {
+            let waits = one.when != Condition::Free || !self.is_held(&one.at);
+            if waits && self.store.is_locked(&one.at) {
+                return all(self.outlasted().await);
             }
-        };
-        self.answer(outcome)
-    }
-
-    async fn amend(&self, amends: &[&CellUpdate]) -> Vec<Result<Option<Fence>, Failure>> {
-        assert!(amends.is_sorted_by(|one, other| one.at < other.at), "not in the order of names: {amends:?}");
-        let retakes = amends.iter().filter(|amend| amend.kind == AmendKind::Retake).count();
-        self.store.retakes.fetch_add(u64::try_from(retakes).unwrap(), Ordering::SeqCst);
-        let fate = self.store.next_commits.lock().unwrap().pop_front();
-        match fate {
-            Some(Fate::Waits(gate)) => drop(gate.acquire().await.unwrap()),
-            Some(Fate::Panics) => panic!("as the test wants it"),
-            None => {}
         }
         if let Err(failure) = self.request().await {
-            return amends.iter().map(|_| Err(failure.clone())).collect();
+            return all(failure);
         }
-        if amends.iter().any(|amend| amend.put.text.contains(UNWRITABLE)) {
-            let refused = Failure::new(FailureKind::Invalid, Effect::None, "it cannot be written");
-            return amends.iter().map(|_| Err(refused.clone())).collect();
-        }
-        let lost_a_race = happens(self.faults.lost_races);
-        let is_left = |amend: &CellUpdate| lost_a_race || self.store.is_locked(&amend.at);
-        let done: Vec<Option<Fence>> =
-            amends.iter().map(|amend| if is_left(amend) { None } else { self.try_amend(amend) }).collect();
-        match self.answer(()) {
-            Ok(()) => done.into_iter().map(Ok).collect(),
-            Err(failure) => done.iter().map(|_| Err(failure.clone())).collect(),
-        }
+        let write = |write: &&Write| match self.store.is_locked(&write.at) && write.when != Condition::Free {
+            true => WriteOutcome::Refused(None),
+            false => self.try_write(write),
+        };
+        let outcomes: Vec<WriteOutcome> = writes.iter().map(write).collect();
+        outcomes.into_iter().map(|outcome| self.answer(outcome)).collect()
     }
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
@@ -427,21 +409,6 @@ impl CellStore for MemoryCells {
         }
         let rows = self.rows();
         at.iter().map(|at| Ok(rows.cells.get(at.as_str()).map(|row| self.cell(row)))).collect()
-    }
-
-    async fn swap(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        if swaps.iter().any(|swap| self.store.is_locked(&swap.at)) {
-            let failure = self.outlasted().await;
-            return swaps.iter().map(|_| Err(failure.clone())).collect();
-        }
-        self.swap_unlocked(swaps).await
-    }
-
-    async fn swap_unlocked(&self, swaps: &[Swap]) -> Vec<Result<bool, Failure>> {
-        if let Err(failure) = self.request().await {
-            return swaps.iter().map(|_| Err(failure.clone())).collect();
-        }
-        swaps.iter().map(|swap| self.answer(!self.store.is_locked(&swap.at) && self.try_swap(swap))).collect()
     }
 
     async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {

@@ -1,0 +1,17 @@
+//! The laws of a store, on the store of these tests: what is shown with it holds for the real ones.
+
+use std::time::Duration;
+
+use leasehold_backend::cell::laws;
+
+use crate::store::{CACHE, Faults, Store, TABLE};
+
+#[tokio::test]
+async fn each_write_has_the_outcome_of_its_condition() {
+    for kind in [TABLE, CACHE] {
+        let backend = Store::new().open(kind, Faults::default());
+        laws::writes_are_made_on_their_condition(backend.cells()).await;
+        laws::several_writes_are_decided_one_by_one(backend.cells()).await;
+        laws::lapsed_cell_is_free(backend.cells(), Duration::from_millis(300)).await;
+    }
+}
