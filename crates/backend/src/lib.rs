@@ -4,6 +4,7 @@
 //! - [`random`]: random numbers of the operating system.
 //! - `cell` (feature `cell`): a whole backend over any store that can compare and set one value for each
 //!   resource.
+//! - `sql` (feature `cell`): the common parts of databases that keep cells as rows.
 //! - `session` (feature `session`): a whole backend over any server whose connections hold locks.
 //!
 //! Programs that use locks depend on `leasehold` and not on this crate.
@@ -16,4 +17,6 @@ pub mod cell;
 pub mod random;
 #[cfg(feature = "session")]
 pub mod session;
+#[cfg(feature = "cell")]
+pub mod sql;
 pub mod url;

@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use leasehold_backend::cell::{
     Answer, Cell, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, Write, WriteOutcome,
 };
-use leasehold_core::{Clock, Effect, Failure, FailureKind, Fence, Finding, Profile, Registers, Resource};
+use leasehold_backend::sql::{cells_of, each, micros, resource_of, signed};
+use leasehold_core::{Clock, Failure, Fence, Finding, Profile, Registers, Resource};
 use mysql_async::{Params, Row, Value};
 
 use crate::backend::diagnose::diagnose;
@@ -18,7 +19,7 @@ use crate::net::dial::{Done, lock_wait, read};
 use crate::net::pool::Pool;
 use crate::net::server::Server;
 use crate::sql::schema;
-use crate::sql::statements::{Statements, micros, signed};
+use crate::sql::statements::Statements;
 
 /// The table of locks in one database.
 #[derive(Debug)]
@@ -206,10 +207,7 @@ impl CellStore for MySqlCells {
         let found = rows.map_err(Refusal::into_failure);
         let found: Result<HashMap<String, Cell>, Failure> =
             found.and_then(|rows| rows.iter().map(|row| Ok((read(row, 0)?, cell(row)?))).collect());
-        match found {
-            Ok(mut found) => at.iter().map(|at| Ok(found.remove(at.as_str()))).collect(),
-            Err(failure) => all(at.len(), &failure),
-        }
+        cells_of(at, found)
     }
 
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
@@ -218,10 +216,8 @@ impl CellStore for MySqlCells {
         }
         let mut answers = Vec::with_capacity(writes.len());
         for some in parts(writes, |write| length(write), self.server.max_text()) {
-            match self.write_many(some, locked).await {
-                Ok(outcomes) => answers.extend(outcomes.into_iter().map(Ok)),
-                Err(refusal) => answers.extend(all(some.len(), &refusal.into_failure())),
-            }
+            let outcomes = self.write_many(some, locked).await.map_err(Refusal::into_failure);
+            answers.extend(each(some.len(), outcomes));
         }
         answers
     }
@@ -269,10 +265,7 @@ fn outcome(write: &Write, done: &Done) -> WriteOutcome {
 
 /// Returns the resource of a row.
 fn named(row: &Row) -> Result<Resource, Failure> {
-    Resource::new(&read::<String>(row, 0)?).map_err(|error| {
-        let text = format!("the table has a row that is not ours: {error}");
-        Failure::new(FailureKind::Foreign, Effect::None, text)
-    })
+    resource_of(&read::<String>(row, 0)?)
 }
 
 /// Reads claims, version, counter, age and the server's clock, behind the name.
@@ -308,10 +301,6 @@ fn parts<T>(changes: &[T], length: impl Fn(&T) -> usize, most: usize) -> Vec<&[T
 /// Returns the length of one write in a request. What else is in its statement has a length of its own.
 fn length(write: &Write) -> usize {
     write.put.text.len() + 2 * write.at.as_str().len() + NUMBERS
-}
-
-fn all<T>(count: usize, failure: &Failure) -> Vec<Result<T, Failure>> {
-    (0..count).map(|_| Err(failure.clone())).collect()
 }
 
 /// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use leasehold_backend::cell::{
     End, Row, RowRequest, ShedTable, Taken, Widths, before_retry, shed_profile, writer_clocks_finding,
 };
+use leasehold_backend::sql::each;
 use leasehold_core::{Clock, Failure, Finding, Profile};
 
 use crate::backend::diagnose;
@@ -87,20 +88,9 @@ impl ShedLock {
             );
         }
         let answer = self.run(&(statements + "COMMIT")).await;
-        let mut answers = vec![Ok(false); changes.len()];
         let found =
             answer.and_then(|rows| rows.iter().map(|row| read(row, 0)).collect::<Result<Vec<usize>, _>>());
-        match found {
-            Ok(found) => {
-                for at in found {
-                    if let Some(answer) = answers.get_mut(at) {
-                        *answer = Ok(true);
-                    }
-                }
-                answers
-            }
-            Err(failure) => changes.iter().map(|_| Err(failure.clone())).collect(),
-        }
+        each(changes.len(), found.map(|found| (0..changes.len()).map(|at| found.contains(&at)).collect()))
     }
 }
 

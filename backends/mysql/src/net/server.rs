@@ -1,10 +1,9 @@
 //! The kind of the server, and the promises of a connection to it that follow.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use leasehold_backend::cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
-use leasehold_core::{Durability, Failure, FenceGrade, Liveness, LockSupport, Profile, QueueOrder, WaitMode};
+use leasehold_backend::sql;
+use leasehold_core::{Durability, Failure, FenceGrade, Liveness, Profile, WaitMode};
 use mysql_async::Row;
 
 use crate::config::{Dialect, MySqlConfig};
@@ -36,15 +35,7 @@ impl Server {
 
     /// Returns the promises of leases in a table here.
     pub(crate) fn profile(&self, config: &MySqlConfig) -> Profile {
-        Profile::new("mysql", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
-            .admission(LockSupport::Counted)
-            .order(config.sql.order)
-            .fencing(self.grade())
-            .durability(self.durability())
-            .place_ttl(if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO })
-            .granularity(Duration::from_millis(1))
-            .renew_batch_max(RENEW_BATCH_MAX)
-            .note_max(leasehold_core::Note::MAX_BYTES)
+        sql::lease_profile("mysql", config.sql.order, self.grade())
     }
 
     /// Returns the promises of locks that a connection holds here. They are this server's alone, and known
@@ -59,16 +50,13 @@ impl Server {
             })
             .durability(Durability::LostOnFailover)
             .place_ttl(config.sql.server_timeout())
-            .renew_batch_max(RENEW_BATCH_MAX)
+            .renew_batch_max(sql::RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
     /// Returns what rows survive here, as far as this server says.
     pub(crate) fn durability(&self) -> Durability {
-        match self.grade() {
-            FenceGrade::Strict => Durability::Strict,
-            _ => Durability::LostOnFailover,
-        }
+        sql::durability(self.grade())
     }
 
     /// Returns how far fences can be trusted: what is confirmed must be on a disk, and on any server that
@@ -152,8 +140,6 @@ impl Server {
     }
 }
 
-/// The most claims that one statement renews: a few milliseconds of the server's time.
-const RENEW_BATCH_MAX: usize = 500;
 /// A queue of some ten thousand claims with short notes.
 const MAX_TEXT: usize = 4 << 20;
 const MIN_TEXT: usize = 16 << 10;

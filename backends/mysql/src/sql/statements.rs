@@ -7,9 +7,9 @@
 //! several rows waits for none of them for long.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use leasehold_backend::cell::{Condition, Write};
+use leasehold_backend::sql::{micros, signed};
 
 use crate::config::Names;
 
@@ -181,12 +181,3 @@ pub(crate) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMES
 const CELL: &str = "name, claims, version, seq, \
                     GREATEST(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - origin, 0), \
                     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
-
-/// Numbers of this table are never above what a signed number can hold.
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}

@@ -9,6 +9,7 @@ use leasehold_backend::cell::{
     Answer, Cell, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, Notifier, Write,
     WriteOutcome,
 };
+use leasehold_backend::sql::{cells_of, each, micros, signed};
 use leasehold_core::{Failure, Finding, Profile, Registers, Resource, WaitMode};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
@@ -20,7 +21,7 @@ use crate::error::Refusal;
 use crate::net::dial::{Sql, read};
 use crate::net::pool::Pool;
 use crate::net::server::Server;
-use crate::sql::rows::{cell, end_of, fence, micros, named, signed};
+use crate::sql::rows::{cell, end_of, fence, named};
 use crate::sql::schema;
 use crate::sql::statements::{Statements, Table};
 use crate::wait::calls::{channel, encode_call};
@@ -227,24 +228,14 @@ impl CellStore for PostgresCells {
             [one] => self.query_retrying(&self.statements.read_one, &[&one]).await,
             _ => self.query_retrying(&self.statements.read_many, &[&names]).await,
         };
-        let found = match answer {
-            Ok(rows) => by_name(&rows),
-            Err(refusal) => Err(refusal.into_failure()),
-        };
-        match found {
-            Ok(mut found) => at.iter().map(|at| Ok(found.remove(at.as_str()))).collect(),
-            Err(failure) => at.iter().map(|_| Err(failure.clone())).collect(),
-        }
+        cells_of(at, answer.map_err(Refusal::into_failure).and_then(|rows| by_name(&rows)))
     }
 
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
         if let ([one], Locked::Wait) = (writes, locked) {
             return vec![self.write_one(one).await];
         }
-        match self.write_many(writes).await {
-            Ok(outcomes) => outcomes.into_iter().map(Ok).collect(),
-            Err(failure) => writes.iter().map(|_| Err(failure.clone())).collect(),
-        }
+        each(writes.len(), self.write_many(writes).await)
     }
 
     async fn list(

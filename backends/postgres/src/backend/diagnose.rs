@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use leasehold_backend::cell::server_clock_finding;
 use leasehold_backend::session::break_finding;
+use leasehold_backend::sql::unsigned;
 use leasehold_core::{Failure, FenceGrade, Finding, Severity};
 
 use crate::error::Refusal;
 use crate::net::dial::{Sql, only, read};
 use crate::net::pool::Pool;
 use crate::net::server::{Server, Sessions};
-use crate::sql::rows::unsigned;
 use crate::sql::schema::grants_to;
 
 /// Looks at everything; nothing is changed.

@@ -9,13 +9,14 @@
 use std::time::Duration;
 
 use leasehold_backend::cell::Found;
+use leasehold_backend::sql::signed;
 use leasehold_core::{Effect, Failure, FailureKind, Resource};
 use tokio_postgres::types::Type;
 
 use crate::error::Refusal;
 use crate::net::dial::{Sql, only, read};
 use crate::net::pool::Pool;
-use crate::sql::rows::{cell, named, signed};
+use crate::sql::rows::{cell, named};
 use crate::sql::statements::{AGE, NOW, epoch};
 
 /// Reads rows, whether claims live in them or not.

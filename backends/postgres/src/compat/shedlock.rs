@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use leasehold_backend::cell::{
     End, Row, RowRequest, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,
 };
+use leasehold_backend::sql::{each, micros};
 use leasehold_core::{Effect, Failure, FailureKind, Finding, Profile};
 use tokio_postgres::types::{ToSql, Type};
 
@@ -21,7 +22,7 @@ use crate::error::Refusal;
 use crate::net::dial::{Sql, only, read};
 use crate::net::pool::Pool;
 use crate::net::server::Server;
-use crate::sql::rows::{end_of, micros};
+use crate::sql::rows::end_of;
 use crate::sql::schema::shedlock_table;
 
 /// The table `shedlock` of one database.
@@ -76,14 +77,12 @@ impl ShedLock {
                 .map(|row| Ok((read(row, 0)?, read(row, 1)?)))
                 .collect::<Result<HashSet<(String, String)>, Failure>>()
         };
-        match changed.await {
-            Ok(changed) => {
-                let is_changed =
-                    |(name, by): &(&str, &str)| changed.contains(&((*name).to_owned(), (*by).to_owned()));
-                whose.iter().map(|whose| Ok(is_changed(whose))).collect()
-            }
-            Err(failure) => whose.iter().map(|_| Err(failure.clone())).collect(),
-        }
+        let changed = changed.await.map(|changed| {
+            let is_changed =
+                |(name, by): &(&str, &str)| changed.contains(&((*name).to_owned(), (*by).to_owned()));
+            whose.iter().map(is_changed).collect()
+        });
+        each(whose.len(), changed)
     }
 }
 

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_backend::cell::{MAX_TTL, MIN_TTL, PLACE_TTL};
-use leasehold_backend::random;
+use leasehold_backend::{random, sql};
 use leasehold_core::{
-    Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Profile, QueueOrder,
-    WaitMode,
+    Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Profile, WaitMode,
 };
 use tokio_postgres::AsyncMessage;
 
@@ -70,24 +68,16 @@ impl Server {
     /// Returns the promises of leases in a table here.
     pub(crate) fn profile(&self, config: &PostgresConfig) -> Profile {
         let listens = config.wait == Wait::Listen && self.sessions != Sessions::Shared;
-        Profile::new("postgres", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
-            .admission(LockSupport::Counted)
-            .order(config.sql.order)
-            .waiting(if listens { WaitMode::Notifies } else { WaitMode::Polls })
-            .fencing(self.grade())
-            .durability(self.durability())
-            .place_ttl(if config.sql.order == QueueOrder::Fifo { PLACE_TTL } else { Duration::ZERO })
-            .granularity(Duration::from_millis(1))
-            .renew_batch_max(RENEW_BATCH_MAX)
-            .note_max(leasehold_core::Note::MAX_BYTES)
+        sql::lease_profile("postgres", config.sql.order, self.grade()).waiting(if listens {
+            WaitMode::Notifies
+        } else {
+            WaitMode::Polls
+        })
     }
 
     /// Returns what can take a grant away, no matter how it is written down.
     pub(crate) fn durability(&self) -> Durability {
-        match self.grade() {
-            FenceGrade::Strict => Durability::Strict,
-            _ => Durability::LostOnFailover,
-        }
+        sql::durability(self.grade())
     }
 
     /// Returns the promises of locks that a connection holds here: while the timeline distinguishes one
@@ -99,7 +89,7 @@ impl Server {
             .fencing(self.grade())
             .durability(Durability::LostOnFailover)
             .place_ttl(config.sql.server_timeout())
-            .renew_batch_max(RENEW_BATCH_MAX)
+            .renew_batch_max(sql::RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES)
     }
 
@@ -209,9 +199,6 @@ async fn seen(link: &Link) -> Result<String, Failure> {
     let rows = link.query(&Sql { name: "", text, types: &[] }, &[]).await.map_err(Refusal::into_failure)?;
     read(&only(rows)?, 0)
 }
-
-/// The most claims that one statement renews: a few milliseconds of the server's time.
-const RENEW_BATCH_MAX: usize = 500;
 
 const FACTS: &str = "SELECT current_setting('fsync'), current_setting('synchronous_commit'), \
                      current_setting('synchronous_standby_names'), \

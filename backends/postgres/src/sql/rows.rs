@@ -1,19 +1,17 @@
-//! The contents of the rows of a table, and the numbers that go into them.
+//! The contents of the rows of a table.
 
 use std::time::Duration;
 
 use leasehold_backend::cell::Cell;
-use leasehold_core::{Effect, Failure, FailureKind, Fence, Resource};
+use leasehold_backend::sql::{resource_of, unsigned};
+use leasehold_core::{Failure, Fence, Resource};
 use tokio_postgres::Row;
 
 use crate::net::dial::read;
 
 /// Returns the resource of a row.
 pub(crate) fn named(row: &Row) -> Result<Resource, Failure> {
-    Resource::new(&read::<String>(row, 0)?).map_err(|error| {
-        let text = format!("the table has a row that is not ours: {error}");
-        Failure::new(FailureKind::Foreign, Effect::None, text)
-    })
+    resource_of(read(row, 0)?)
 }
 
 /// Reads claims, version, epoch, seq, age, the present epoch and the server's clock, from the column `at` on.
@@ -46,19 +44,6 @@ pub(crate) fn end_of(prefix: &str) -> String {
     }
     // No name is as long as this one.
     char::MAX.to_string().repeat(Resource::MAX_BYTES)
-}
-
-/// Numbers of this table are never above what PostgreSQL can hold.
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(crate) fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or_default()
-}
-
-pub(crate) fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

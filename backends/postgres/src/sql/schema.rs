@@ -4,6 +4,7 @@
 //! Ground rules: a change of the tables only adds, so that old and new clients run together; the table says
 //! which is the oldest client that may still use it. Creating existing objects changes nothing.
 
+use leasehold_backend::sql::too_new;
 use leasehold_core::{Effect, Failure, FailureKind};
 
 use crate::config::{Create, Dialect, Method, Names, PostgresConfig};
@@ -219,14 +220,7 @@ pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
     };
     let (oldest_client, is_moved) = found.map_err(Refusal::into_failure)?;
     if oldest_client > FORM {
-        return Err(Failure::new(
-            FailureKind::Unsupported,
-            Effect::None,
-            format!(
-                "the lock table {} was made for a newer leasehold: update this one",
-                pool.config.names.table("")
-            ),
-        ));
+        return Err(too_new(&pool.config.names.table("")));
     }
     if is_moved { settle_in(pool).await } else { Ok(()) }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use leasehold_backend::cell::Widths;
+use leasehold_backend::sql::micros;
 use leasehold_core::{Effect, Failure, FailureKind, Finding, Severity};
 
 use super::text;
@@ -12,7 +13,6 @@ use crate::error::Refusal;
 use crate::net::dial::read;
 use crate::net::pool::Pool;
 use crate::sql::schema::shedlock_table;
-use crate::sql::statements::micros;
 
 /// The columns of one table.
 #[derive(Clone, Debug, PartialEq)]
