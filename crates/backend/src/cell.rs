@@ -46,6 +46,7 @@ mod compat;
 mod diagnose;
 #[cfg(feature = "laws")]
 pub mod laws;
+mod listing;
 mod state;
 mod wait;
 

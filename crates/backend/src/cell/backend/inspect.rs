@@ -11,8 +11,9 @@ use leasehold_core::{
 
 use crate::cell::backend::CellBackend;
 use crate::cell::cells::{CellStore, read_one};
+use crate::cell::listing::Listing;
 use crate::cell::state::decoded::DecodedCell;
-use crate::cell::wait::timing::{BATCH_MAX, TICK, ended};
+use crate::cell::wait::timing::{TICK, ended};
 
 impl<C: CellStore> CellBackend<C> {
     /// Reads one resource; with `seen`, again and again until it has another version or patience ends.
@@ -79,36 +80,29 @@ impl<C: CellStore> CellBackend<C> {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        let mut summaries = Vec::new();
-        let mut behind = after.cloned();
-        for _ in 0..MAX_PAGES {
-            let missing = limit.saturating_sub(summaries.len());
-            if missing == 0 {
-                return Ok(summaries);
-            }
-            let asked = missing.min(BATCH_MAX);
-            let cells = self.cells.list(prefix, behind.as_ref(), asked).await?;
-            let is_last = cells.len() < asked;
-            if let Some((resource, _)) = cells.last() {
-                behind = Some(resource.clone());
-            }
-            for (resource, cell) in cells {
-                // What cannot be read is not ours, and no reason to hide the others.
-                let Ok(decoded) = self.open(&resource, &cell) else { continue };
-                let ledger = alive(&decoded);
-                let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
-                let waiting = ledger.entries().len() - holders;
-                if holders + waiting > 0 {
-                    let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
-                    summaries.push(ResourceSummary::new(resource, count(holders), count(waiting)));
-                }
-            }
-            if is_last {
-                return Ok(summaries);
-            }
+        let mut listing = Listing::new(after, limit);
+        while let Some((behind, length)) = listing.next_page() {
+            let behind = Resource::new(&behind).ok();
+            let cells = self.cells.list(prefix, behind.as_ref(), length).await?;
+            let page = cells.into_iter().map(|(resource, cell)| {
+                let name = resource.as_str().to_owned();
+                (name, self.open(&resource, &cell).ok().and_then(|decoded| summary(resource, &decoded)))
+            });
+            listing.add(length, page.collect());
         }
-        Ok(summaries)
+        Ok(listing.into_summaries())
     }
+}
+
+/// Counts the claims of a resource; `None` where none lives.
+fn summary(resource: Resource, decoded: &DecodedCell) -> Option<ResourceSummary> {
+    let ledger = alive(decoded);
+    let entries = ledger.entries();
+    let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
+    let holders = entries.iter().filter(|entry| entry.granted.is_some()).count();
+    let waiting = entries.len() - holders;
+    let summary = ResourceSummary { resource, holders: count(holders), waiting: count(waiting) };
+    (!entries.is_empty()).then_some(summary)
 }
 
 fn alive(decoded: &DecodedCell) -> Ledger {
@@ -128,6 +122,3 @@ fn version(last: Fence, entries: &[Entry]) -> SnapshotVersion {
 
 /// The longest time between two reads of an observer that waits for a change.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// Pages of cells that one listing reads at most.
-const MAX_PAGES: usize = 10_000;

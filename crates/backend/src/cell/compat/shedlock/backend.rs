@@ -13,6 +13,7 @@ use leasehold_core::{
 
 use super::owner::{LockedBy, owner_text};
 use super::{End, Row, RowRequest, ShedTable, Taken, row_name};
+use crate::cell::listing::Listing;
 use crate::cell::wait::pollers::{Pollers, pause};
 use crate::cell::wait::timing::{BATCH_MAX, check};
 
@@ -193,10 +194,16 @@ impl<T: ShedTable> Backend for ShedBackend<T> {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        let rows = self.table.list(prefix, after.map_or("", Resource::as_str), limit).await?;
-        // A name that no resource can have is not ours to take, and no reason to hide the others.
-        let resources = rows.into_iter().filter_map(|row| Resource::new(&row.name).ok());
-        Ok(resources.map(|resource| ResourceSummary::new(resource, 1, 0)).collect())
+        let mut listing = Listing::new(after, limit);
+        while let Some((behind, length)) = listing.next_page() {
+            let page = self.table.list(prefix, &behind, length).await?.into_iter().map(|row| {
+                // A name that no resource can have is not ours to take.
+                let resource = Resource::new(&row.name).ok();
+                (row.name, resource.map(|resource| ResourceSummary::new(resource, 1, 0)))
+            });
+            listing.add(length, page.collect());
+        }
+        Ok(listing.into_summaries())
     }
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
