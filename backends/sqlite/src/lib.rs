@@ -3,15 +3,42 @@
 #![doc = include_str!("docs.md")]
 #![forbid(unsafe_code)]
 
-mod cells;
+mod backend;
 mod config;
-mod failure;
-mod schema;
+mod error;
+mod net;
 mod sql;
-mod time;
-mod worker;
 
-pub use cells::{SqliteCells, connect, sweep};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_backend::cell::CellBackend;
+use leasehold_core::{Backend, Clock, Failure};
+
+pub use backend::cells::SqliteCells;
 pub use config::SqliteConfig;
 pub use leasehold_backend::cell::SweepReport;
-pub use schema::schema;
+pub use sql::schema::schema;
+
+/// Opens a database, creates the tables where they are missing, and locks in it. `clock` is the machine's
+/// own, and counts suspend.
+///
+/// # Errors
+/// `Denied` for a file that this user may not write, `Foreign` for one that is not a database,
+/// `Unsupported` for a network file system; the text says what to do.
+pub async fn connect(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(Arc::new(CellBackend::new(SqliteCells::open(config).await?, clock)))
+}
+
+/// Removes claims that are over from the rows of locks that nobody has used for so long; see
+/// [`CellBackend::sweep`]. Rows stay, because their fences must not go back.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn sweep(
+    config: SqliteConfig,
+    clock: Arc<dyn Clock>,
+    unused_for: Duration,
+) -> Result<SweepReport, Failure> {
+    CellBackend::new(SqliteCells::open(config).await?, clock).sweep(unused_for).await
+}

@@ -19,9 +19,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("backends/zookeeper/src", &["protocol", "config", "net", "state", "client", "backend"]),
     ("backends/postgres/src", &["config", "error", "net", "sql", "wait", "backend", "compat"]),
     ("backends/mysql/src", &["config", "error", "net", "sql", "backend", "compat"]),
+    ("backends/sqlite/src", &["config", "error", "sql", "net", "backend"]),
     ("backends/memcached/src", &["protocol", "config", "net", "backend", "compat"]),
-    ("crates/backend/src", &["url", "cell", "session"]),
-    ("crates/backend/src/cell", &["wait", "diagnose", "cells", "laws", "compat", "state", "backend"]),
+    ("crates/backend/src", &["url", "cell", "sql", "session"]),
+    (
+        "crates/backend/src/cell",
+        &["wait", "diagnose", "listing", "cells", "laws", "compat", "state", "backend"],
+    ),
     ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands"]),
     (
         "crates/leasehold/src/engine",

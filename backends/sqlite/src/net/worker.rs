@@ -15,12 +15,13 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
 
 use crate::config::{Create, SqliteConfig};
-use crate::failure::{failure, unsupported};
-use crate::schema;
+use crate::error::{failure, unsupported};
+use crate::sql::schema;
 
 /// A connection on a thread of its own, which ends with this value.
 #[derive(Debug)]
 pub(crate) struct Worker {
+    pub(crate) config: SqliteConfig,
     jobs: Sender<Job>,
 }
 
@@ -31,8 +32,9 @@ impl Worker {
     pub(crate) async fn start(config: SqliteConfig) -> Result<Worker, Failure> {
         let (jobs, requests) = channel::<Job>();
         let (opened, reply) = oneshot::channel();
+        let own = config.clone();
         let begun = std::thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(move || {
-            let mut database = match Database::open(config) {
+            let mut database = match Database::open(own) {
                 Ok(database) => database,
                 Err(failure) => return drop(opened.send(Err(failure))),
             };
@@ -45,16 +47,16 @@ impl Worker {
             Failure::unavailable(format!("the operating system gives no thread: {error}"))
         })?;
         reply.await.unwrap_or_else(|_| Err(Failure::unavailable("the thread of the database ended")))?;
-        Ok(Worker { jobs })
+        Ok(Worker { config, jobs })
     }
 
-    /// Carries out `work`, and repeats it while others write, for up to `limit`. Nothing of it was done if
-    /// the database itself can no longer be opened.
+    /// Carries out `work`, and repeats it while others write, for up to the timeout. Nothing of it was done
+    /// if the database itself can no longer be opened.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        limit: Duration,
         mut work: impl FnMut(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Option<Result<rusqlite::Result<T>, Failure>> {
+    ) -> Result<T, Failure> {
+        let limit = self.config.timeout;
         let (done, reply) = oneshot::channel();
         let job: Job = Box::new(move |connection| {
             let connection = match connection {
@@ -73,8 +75,10 @@ impl Worker {
             };
             drop(done.send(Ok(outcome)));
         });
-        self.jobs.send(job).ok()?;
-        reply.await.ok()
+        let ended = || Failure::unanswered("the thread of the database ended");
+        self.jobs.send(job).map_err(|_| ended())?;
+        let outcome = reply.await.map_err(|_| ended())??;
+        outcome.map_err(|error| failure(&self.config, error))
     }
 }
 

@@ -5,48 +5,23 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    Answer, Cell, CellBackend, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, MAX_TTL,
-    MIN_TTL, PLACE_TTL, SweepReport, Write, WriteOutcome,
+    Answer, Cell, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, PLACE_TTL, Write,
+    WriteOutcome,
 };
-use leasehold_core::{
-    Backend, Clock, Durability, Effect, Failure, FailureKind, Fence, Finding, Liveness, LockSupport, Profile,
-    Registers, Resource, Severity,
-};
+use leasehold_backend::sql::{each, lease_profile, micros, resource_of, signed};
+use leasehold_core::{Durability, Failure, Finding, Profile, Registers, Resource};
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
 
-use crate::config::{SqliteConfig, Synchronous};
-use crate::failure::failure;
-use crate::sql::Statements;
-use crate::time;
-use crate::worker::Worker;
-
-/// Opens a database, creates the tables where they are missing, and locks in it. `clock` is the machine's
-/// own, and counts suspend.
-///
-/// # Errors
-/// `Denied` for a file that this user may not write, `Foreign` for one that is not a database,
-/// `Unsupported` for a network file system; the text says what to do.
-pub async fn connect(config: SqliteConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
-    Ok(Arc::new(CellBackend::new(SqliteCells::open(config).await?, clock)))
-}
-
-/// Removes claims that are over from the rows of locks that nobody has used for so long; see
-/// [`CellBackend::sweep`]. Rows stay, because their fences must not go back.
-///
-/// # Errors
-/// As [`connect`].
-pub async fn sweep(
-    config: SqliteConfig,
-    clock: Arc<dyn Clock>,
-    unused_for: Duration,
-) -> Result<SweepReport, Failure> {
-    CellBackend::new(SqliteCells::open(config).await?, clock).sweep(unused_for).await
-}
+use crate::backend::diagnose::diagnose;
+use crate::config::SqliteConfig;
+use crate::net::worker::Worker;
+use crate::sql::rows::{cell, fence};
+use crate::sql::statements::Statements;
+use crate::sql::time;
 
 /// The table of locks in one database.
 #[derive(Debug)]
 pub struct SqliteCells {
-    config: SqliteConfig,
     profile: Profile,
     statements: Arc<Statements>,
     worker: Arc<Worker>,
@@ -58,35 +33,19 @@ impl SqliteCells {
     /// Opens a database, and creates the tables where they are missing.
     ///
     /// # Errors
-    /// As [`connect`].
+    /// As [`connect`](crate::connect).
     pub async fn open(config: SqliteConfig) -> Result<SqliteCells, Failure> {
         let worker = Arc::new(Worker::start(config.clone()).await?);
-        let profile = Profile::new("sqlite", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
-            .admission(LockSupport::Counted)
-            .order(config.order)
-            .fencing(config.synchronous.grade())
+        let profile = lease_profile("sqlite", config.order, config.synchronous.grade())
             // All holders are processes of this machine: a loss of power ends them too.
             .durability(Durability::Strict)
-            .place_ttl(PLACE_TTL)
-            .granularity(Duration::from_millis(1))
-            .renew_batch_max(RENEW_BATCH_MAX)
-            .note_max(leasehold_core::Note::MAX_BYTES);
+            .place_ttl(PLACE_TTL);
         let cells = |table: &str, registers| {
             let (statements, profile) = (Arc::new(Statements::of(table)), profile.clone());
-            SqliteCells { statements, profile, worker: worker.clone(), config: config.clone(), registers }
+            SqliteCells { profile, statements, worker: worker.clone(), registers }
         };
         let registers = CellRegisters::new(cells(&format!("{}_registers", config.table), None));
         Ok(cells(&config.table, Some(Box::new(registers))))
-    }
-
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnMut(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
-    ) -> Result<T, Failure> {
-        match self.worker.run(self.config.timeout, work).await {
-            Some(outcome) => outcome?.map_err(|error| failure(&self.config, error)),
-            None => Err(Failure::unanswered("the thread of the database ended")),
-        }
     }
 }
 
@@ -116,14 +75,11 @@ impl CellStore for SqliteCells {
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let names: Vec<String> = at.iter().map(|at| at.as_str().to_owned()).collect();
         let statements = self.statements.clone();
-        let found = self.run(move |connection| {
+        let found = self.worker.run(move |connection| {
             let cells = names.iter().map(|name| read_one(connection, &statements, name));
             cells.collect::<rusqlite::Result<Vec<_>>>()
         });
-        match found.await {
-            Ok(cells) => cells.into_iter().map(Ok).collect(),
-            Err(failure) => at.iter().map(|_| Err(failure.clone())).collect(),
-        }
+        each(at.len(), found.await)
     }
 
     /// Makes these writes, in one transaction: one wait for the disk.
@@ -131,7 +87,7 @@ impl CellStore for SqliteCells {
         let (count, statements) = (writes.len(), self.statements.clone());
         let writes: Vec<Write> = writes.iter().map(|write| (*write).clone()).collect();
         // The present is that of the attempt which succeeds, and not of one that found the database busy.
-        let done = self.run(move |connection| {
+        let done = self.worker.run(move |connection| {
             if let [one] = &writes[..] {
                 return Ok(vec![write_one(connection, &statements, one, time::now())?]);
             }
@@ -142,10 +98,7 @@ impl CellStore for SqliteCells {
             transaction.commit()?;
             Ok(done)
         });
-        match done.await {
-            Ok(done) => done.into_iter().map(Ok).collect(),
-            Err(failure) => (0..count).map(|_| Err(failure.clone())).collect(),
-        }
+        each(count, done.await)
     }
 
     async fn list(
@@ -156,30 +109,31 @@ impl CellStore for SqliteCells {
     ) -> Result<Vec<(Resource, Cell)>, Failure> {
         let (prefix, after) = (prefix.to_owned(), after.map_or("", Resource::as_str).to_owned());
         let statements = self.statements.clone();
-        self.run(move |connection| {
-            let mut list = connection.prepare_cached(&statements.list)?;
-            let mut rows = list.query((&prefix, &after, time::now()))?;
-            let mut found = Vec::new();
-            while let Some(row) = rows.next()? {
-                let name: String = row.get(0)?;
-                if !name.starts_with(&prefix) || found.len() == limit {
-                    break;
+        self.worker
+            .run(move |connection| {
+                let mut list = connection.prepare_cached(&statements.list)?;
+                let mut rows = list.query((&prefix, &after, time::now()))?;
+                let mut found = Vec::new();
+                while let Some(row) = rows.next()? {
+                    let name: String = row.get(0)?;
+                    if !name.starts_with(&prefix) || found.len() == limit {
+                        break;
+                    }
+                    // A name that no resource can have is not ours. It does not count, or the page would look
+                    // like the last.
+                    if let Ok(resource) = Resource::new(&name) {
+                        found.push((resource, cell(row, 1)?));
+                    }
                 }
-                // A name that no resource can have is not ours. It does not count, or the page would look
-                // like the last.
-                if let Ok(resource) = Resource::new(&name) {
-                    found.push((resource, cell(row, 1)?));
-                }
-            }
-            Ok(found)
-        })
-        .await
+                Ok(found)
+            })
+            .await
     }
 
     async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
         let after = after.map_or("", Resource::as_str).to_owned();
         let (statements, limit) = (self.statements.clone(), i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = self.run(move |connection| {
+        let rows = self.worker.run(move |connection| {
             let mut all = connection.prepare_cached(&statements.all)?;
             let row = |row: &Row<'_>| {
                 let idle = u64::try_from(time::now().saturating_sub(row.get(5)?)).unwrap_or(0);
@@ -188,55 +142,19 @@ impl CellStore for SqliteCells {
             all.query_map((&after, limit), row)?.collect::<rusqlite::Result<Vec<_>>>()
         });
         let found = |(name, cell, idle): (String, Cell, Duration)| {
-            let at = Resource::new(&name).map_err(|error| {
-                let text = format!("the table has a row that is not ours: {error}");
-                Failure::new(FailureKind::Foreign, Effect::None, text)
-            })?;
+            let at = resource_of(&name)?;
             Ok(Found { at, cell, idle })
         };
         rows.await?.into_iter().map(found).collect()
     }
 
     async fn diagnose(&self, _ttl: Duration) -> Vec<Finding> {
-        let facts = self.run(|connection| {
-            let version: String = connection.query_row("SELECT sqlite_version()", [], |row| row.get(0))?;
-            let health: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-            Ok((version, health))
-        });
-        let (version, health) = match facts.await {
-            Ok(facts) => facts,
-            Err(failure) => return vec![Finding::new("database", Severity::Broken, failure.to_string())],
-        };
-        let health = match health.as_str() {
-            "ok" => Finding::new(
-                "database",
-                Severity::Good,
-                format!("{} is sound, by SQLite {version}", self.config),
-            ),
-            other => {
-                Finding::new("database", Severity::Broken, format!("{} is damaged: {other}", self.config))
-                    .meaning("locks in damaged pages cannot be taken")
-                    .advice("restore it; see https://sqlite.org/recovery.html")
-            }
-        };
-        let durable = match self.config.synchronous {
-            Synchronous::Full => Finding::new(
-                "synchronous",
-                Severity::Good,
-                "full: a grant is on the disk before it is answered",
-            ),
-            Synchronous::Normal => Finding::new("synchronous", Severity::Notice, "normal")
-                .meaning("a loss of power can take the last fences back, and they are given out again")
-                .advice("write ?synchronous=full where fences matter"),
-        };
-        vec![health, durable]
+        diagnose(&self.worker).await
     }
 }
 
 /// A text of a few thousand claims.
 const MAX_TEXT: usize = 1 << 20;
-/// The most claims of one transaction: a few milliseconds of the write lock.
-const RENEW_BATCH_MAX: usize = 500;
 
 /// Carries out a statement that changes a row at most, as a transaction of its own, and answers the number
 /// that it returns.
@@ -286,33 +204,6 @@ fn write_one(
 
 fn read_one(connection: &Connection, statements: &Statements, name: &str) -> rusqlite::Result<Option<Cell>> {
     connection.prepare_cached(&statements.read)?.query_row([name], |row| cell(row, 0)).optional()
-}
-
-/// Returns the cell in the columns from `first` on: claims, version, seq, origin.
-fn cell(row: &Row<'_>, first: usize) -> rusqlite::Result<Cell> {
-    let (version, seq, origin): (i64, i64, i64) =
-        (row.get(first + 1)?, row.get(first + 2)?, row.get(first + 3)?);
-    let age = u64::try_from(time::now().saturating_sub(origin)).unwrap_or(0);
-    Ok(Cell {
-        text: row.get(first)?,
-        version: version.unsigned_abs(),
-        fence: fence(seq),
-        floor: fence(seq),
-        age: Some(Duration::from_micros(age)),
-    })
-}
-
-fn fence(seq: i64) -> Fence {
-    Fence::new(0, seq.unsigned_abs(), 0)
-}
-
-/// Numbers of SQLite have a sign; ours never need the last bit.
-fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn micros(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
 }
 
 #[cfg(test)]

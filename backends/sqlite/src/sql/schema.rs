@@ -8,8 +8,8 @@ use leasehold_machine::FileSystem;
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::config::SqliteConfig;
-use crate::failure::{failure, unsupported};
-use crate::time;
+use crate::error::{failure, unsupported};
+use crate::sql::time;
 
 /// The form of the tables that this client writes. Clients of form 1 remove all claims when they read
 /// another boot identity, which a container on the same kernel has: they may not open what this client
