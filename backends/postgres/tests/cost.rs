@@ -125,3 +125,36 @@ async fn ten_thousand_renewals_are_a_hundred_statements_at_most() {
     let references: Vec<_> = claims.iter().collect();
     assert!(backend.release(&references).await.iter().all(|answer| matches!(answer, Release::Freed)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transfer_to_a_waiter_reads_its_row_once() {
+    let counted = PostgresServer::builder().setting("shared_preload_libraries", "pg_stat_statements");
+    let Some(server) = counted.start_or_skip().await else { return };
+    let clients = [open(&server.url()).await, open(&server.url()).await];
+    server.sql("CREATE EXTENSION pg_stat_statements").await.unwrap();
+    let mut held = claim("job", LONG);
+    hold(&*clients[0], &held).await;
+    let sql = |query: &'static str| {
+        let server = &server;
+        async move { server.sql(query).await.unwrap().trim().to_owned() }
+    };
+    for turn in 0..44 {
+        if turn == 4 {
+            // By now each of them listens.
+            sql("SELECT pg_stat_statements_reset()").await;
+        }
+        let (old, new) = (clients[turn % 2].clone(), clients[(turn + 1) % 2].clone());
+        let next = claim("job", LONG);
+        let waiting = tokio::spawn(async move {
+            take(&*new, &next).await;
+            next
+        });
+        while sql("SELECT count(*) FROM leasehold_locks WHERE state = 'waits'").await != "1" {}
+        assert!(matches!(release(&*old, &held).await, Release::Freed));
+        held = waiting.await.unwrap();
+    }
+    // The waiter reads once it is called. The holder has the row from the refusal of its release.
+    let reads = "SELECT sum(calls) FROM pg_stat_statements WHERE query LIKE 'SELECT c.name%'";
+    let reads: i64 = sql(reads).await.parse().unwrap();
+    assert!((40..=50).contains(&reads), "{reads} reads in 40 transfers");
+}

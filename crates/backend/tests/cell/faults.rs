@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold_core::{Backend, Claim, FailureKind, Fence, Patience, Proof, Release, Renew, Renewal, Step};
+use leasehold_core::{
+    Backend, Claim, FailureKind, Fence, Patience, Proof, Release, Renew, Renewal, Step, WaitMode,
+};
 
 use crate::store::{CACHE, Faults, Kind, LONG, Store, TABLE, claim, clock, try_take};
 
@@ -272,4 +274,32 @@ async fn sweepers_disturb_neither_clients_nor_each_other() {
     }
     emptied += backend.sweep(Duration::ZERO).await.unwrap().emptied;
     assert_eq!(emptied, 20, "each that was left, once");
+}
+
+/// The second of two requests is the change itself: the refusal of the first has shown the cell.
+#[tokio::test]
+async fn release_to_a_waiter_that_joined_takes_two_requests() {
+    for kind in [Kind { waiting: WaitMode::Polls, ..TABLE }, CACHE] {
+        let store = Store::new();
+        let clients = [0; 3].map(|_| store.open(kind, Faults::default()));
+        let claims = [0; 3].map(|_| claim("job", LONG));
+        let patience = || Patience::unlimited(clock());
+        assert!(try_take(&clients[0], &claims[0]).await.is_some());
+        for turn in 0..10 {
+            let [old, new] = [turn % 3, (turn + 1) % 3];
+            // It joins after the holder was granted, so the holder does not know of it.
+            let joined = clients[new].contend(&claims[new], &patience()).await.unwrap();
+            assert!(matches!(joined, Step::Busy(_)), "{joined:?}");
+            let before = store.requests();
+            assert!(matches!(clients[old].release(&[&claims[old]]).await[..], [Release::Freed]));
+            // The first holder has not waited, so it expects nobody.
+            assert_eq!(store.requests() - before, if turn == 0 { 3 } else { 2 }, "{kind:?}, {turn}");
+            let granted = clients[new].contend(&claims[new], &patience()).await.unwrap();
+            assert!(matches!(granted, Step::Granted(_)), "{granted:?}");
+        }
+        // Nobody joined the last one.
+        let before = store.requests();
+        assert!(matches!(clients[1].release(&[&claims[1]]).await[..], [Release::Freed]));
+        assert_eq!(store.requests() - before, 1, "{kind:?}");
+    }
 }
