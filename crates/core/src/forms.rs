@@ -202,7 +202,7 @@ impl Serialize for DeadlockedWait {
         form.serialize_field("weight", &self.share.weight())?;
         form.serialize_field("capacity", &self.share.capacity())?;
         form.serialize_field("holds", &self.holds)?;
-        form.serialize_field("note", &self.who)?;
+        form.serialize_field("note", &self.note)?;
         form.end()
     }
 }

@@ -341,7 +341,7 @@ mod tests {
 #[cfg(test)]
 mod tests {
     use leasehold_backend::cell::laws;
-    use leasehold_conformance::hand::clock;
+    use leasehold_conformance::calls::clock;
     use leasehold_testkit::MariaDbServer;
 
     use super::*;

@@ -60,7 +60,7 @@ mod tests {
             let page = rows.iter().filter(|name| **name > *behind).take(length);
             let shown = |name: &str| {
                 let resource = Resource::new(name).unwrap();
-                (!name.contains('-')).then_some(ResourceSummary { resource, holders: 1, waiting: 0 })
+                (!name.contains('-')).then_some(ResourceSummary::new(resource, 1, 0))
             };
             listing.add(length, page.map(|name| ((*name).to_owned(), shown(name))).collect());
             pages += 1;

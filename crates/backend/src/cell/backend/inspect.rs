@@ -101,7 +101,7 @@ fn summary(resource: Resource, decoded: &DecodedCell) -> Option<ResourceSummary>
     let count = |number| u32::try_from(number).unwrap_or(u32::MAX);
     let holders = entries.iter().filter(|entry| entry.granted.is_some()).count();
     let waiting = entries.len() - holders;
-    let summary = ResourceSummary { resource, holders: count(holders), waiting: count(waiting) };
+    let summary = ResourceSummary::new(resource, count(holders), count(waiting));
     (!entries.is_empty()).then_some(summary)
 }
 
