@@ -4,41 +4,90 @@
 //! password leaves this file only on the way into a login; no error repeats the URL.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_backend::url::{
-    Credentials, Host, Parts, SecretString, TlsFiles, duration_between, invalid, plain_text,
+    self, Credentials, Host, Lack, Options, Parts, Scheme, SecretString, StoreUrls, TlsFiles, UrlOption,
+    invalid,
 };
 use leasehold_core::Failure;
 
 use crate::protocol::layout::Dialect;
 
+/// The URLs of etcd.
+pub static URLS: StoreUrls = StoreUrls {
+    title: "etcd",
+    schemes: &[
+        Scheme {
+            name: "etcd",
+            form: "etcd://[user[:password]@]host[:port][,host[:port]]…",
+            meaning: "TCP, port 2379 unless given",
+            example: "etcd://host:2379",
+        },
+        Scheme {
+            name: "etcds",
+            form: "etcds://[user[:password]@]host[:port][,host[:port]]…",
+            meaning: "the same with TLS, certificate and host name verified",
+            example: "etcds://host1:2379,host2:2379",
+        },
+    ],
+    options: &[&PREFIX, &DIALECT, &TIMEOUT, &SERVERS, &url::PASSWORD_FILE, &CA, &CERT, &KEY],
+    lacks: &[
+        Lack {
+            schemes: &[],
+            options: &["order"],
+            why: "its waiters are served in order; servers=given is for servers",
+        },
+        Lack { schemes: &[], options: &["sslmode", "tls"], why: "with TLS the URL begins with etcds://" },
+    ],
+    check: |url| EtcdConfig::parse(url).map(drop),
+};
+
+const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 64, "._:/-")
+    .about("beginning of every key; a `/` is at its end, and with another dialect anywhere")
+    .default_note("`leasehold/`; with `dialect=concurrency` none, with `etcd3` `/locks/`")
+    .example("leasehold/");
+const DIALECT: UrlOption<Dialect> = UrlOption::choice(
+    "dialect",
+    &[("native", Dialect::Native), ("concurrency", Dialect::Concurrency), ("etcd3", Dialect::Etcd3)],
+)
+.about(
+    "whose form of a lock: `concurrency` contends with `etcdctl lock` and Go's `concurrency` package, `etcd3` with \
+     Python's `etcd3` and `etcd3gw`; both have mutexes only",
+)
+.default("native");
+const TIMEOUT: UrlOption<Duration> =
+    UrlOption::duration("timeout", Duration::from_millis(100), Duration::from_secs(300))
+        .about("how long to wait for an answer, over all servers")
+        .default("5s");
+const SERVERS: UrlOption<Order> = UrlOption::choice(
+    "servers",
+    &[("random", Order::Random), ("given", Order::Given)],
+)
+.about(
+    "which server a client asks first, any of them or the first that is named; the next one is asked only \
+             after it failed",
+)
+.default("random");
+const CA: UrlOption<PathBuf> = url::CA.schemes(SECURED);
+const CERT: UrlOption<PathBuf> = url::CERT.schemes(SECURED);
+const KEY: UrlOption<PathBuf> = url::KEY.schemes(SECURED);
+const SECURED: &[&str] = &["etcds"];
+
 /// One etcd cluster, and how leasehold uses it.
 ///
-/// | URL | connection |
-/// |---|---|
-/// | `etcd://[user[:password]@]host[:port][,host[:port]]…` | TCP |
-/// | `etcds://[user[:password]@]host[:port][,host[:port]]…` | TLS, certificate and host name verified |
+#[doc = include_str!("options.md")]
 ///
-/// | option | meaning | default |
-/// |---|---|---|
-/// | `prefix` | beginning of every key: 1 to 64 of `A-Z a-z 0-9 . _ : -`, and one `/` at its end; with another dialect `/` anywhere | `leasehold/`; with another dialect none, or `/locks/` |
-/// | `dialect` | `native`; or `concurrency`, to contend with `etcdctl lock` and Go's `concurrency` package; or `etcd3`, with Python's `etcd3` and `etcd3gw`: both mutexes only | `native` |
-/// | `timeout` | how long to wait for an answer, over all servers, 100ms to 5m | `5s` |
-/// | `password-file` | file that holds the password, read again at each login | |
-/// | `order` | `random` or `given`: which server a client asks first, any of them or the first that is named; the next one is asked only after it failed | `random` |
-/// | `ca` | `etcds` only: PEM file of the authorities to trust instead of the system's | |
-/// | `cert`, `key` | `etcds` only: PEM files of the client's certificate and key | |
-///
-/// The port is 2379 unless given. A password comes from the URL, else from `password-file`, else from
-/// the environment variable `LEASEHOLD_ETCD_PASSWORD`.
+/// A password comes from the URL, else from `password-file`, else from the environment variable
+/// `LEASEHOLD_ETCD_PASSWORD`.
 ///
 /// ```
 /// use leasehold_etcd::EtcdConfig;
 /// let config = EtcdConfig::parse("etcd://jobs:secret@db1,db2:2479/?timeout=3s").unwrap();
 /// assert_eq!(config.to_string(), "etcd://jobs:***@db1:2379,db2:2479");
 /// let error = EtcdConfig::parse("etcd://db1?tiemout=3s").unwrap_err();
-/// assert!(error.to_string().contains("timeout"));
+/// assert!(error.to_string().contains("did you mean timeout?"));
 /// ```
 #[derive(Clone, Debug)]
 pub struct EtcdConfig {
@@ -66,30 +115,28 @@ impl EtcdConfig {
     /// # Errors
     /// `Invalid`, with what to write instead. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<EtcdConfig, Failure> {
-        let parts = Parts::split(url, FORMS)?;
-        let tls = match parts.scheme.as_str() {
-            "etcd" => None,
-            "etcds" => Some(TlsFiles::default()),
-            scheme => return Err(invalid(format!("{scheme}:// is not an etcd cluster: write {FORMS}"))),
-        };
+        URLS.read(url, EtcdConfig::of)
+    }
+
+    fn of(parts: Parts, options: &Options) -> Result<EtcdConfig, Failure> {
         if !parts.path.is_empty() {
             return Err(invalid("a cluster has no path: write the beginning of the keys as ?prefix=…"));
         }
         if parts.user.as_deref() == Some("") {
             return Err(invalid("the user's name is missing before @: write etcd://user:password@host"));
         }
-        let mut config = EtcdConfig {
-            hosts: parts.hosts(PORT)?,
-            tls,
-            credentials: Credentials::new(parts.user, parts.password, PASSWORD_VARIABLE),
-            prefix: None,
-            dialect: Dialect::Native,
-            timeout: Duration::from_secs(5),
-            order: Order::Random,
-        };
-        for (name, value) in &parts.options {
-            config.read_option(name, value)?;
+        if parts.user.is_none() && options.has("password-file") {
+            return Err(invalid("password-file needs a user: write etcd://user@host"));
         }
+        let config = EtcdConfig {
+            hosts: parts.hosts(PORT)?,
+            tls: (parts.scheme == "etcds").then(|| TlsFiles::of(options)).transpose()?,
+            credentials: Credentials::of(parts.user, parts.password, options, PASSWORD_VARIABLE)?,
+            prefix: options.find(&PREFIX)?,
+            dialect: options.get(&DIALECT)?,
+            timeout: options.get(&TIMEOUT)?,
+            order: options.get(&SERVERS)?,
+        };
         config.check()?;
         Ok(config)
     }
@@ -128,48 +175,7 @@ impl EtcdConfig {
         self.tls.is_none() && self.user().is_some() && !self.hosts.iter().all(Host::is_loopback)
     }
 
-    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        if self.tls.as_mut().is_some_and(|files| files.take(name, value)) {
-            return Ok(());
-        }
-        match name {
-            "prefix" => self.prefix = Some(plain_text(name, value, 64, "._:/-")?),
-            "dialect" => {
-                self.dialect = match value {
-                    "native" => Dialect::Native,
-                    "concurrency" => Dialect::Concurrency,
-                    "etcd3" => Dialect::Etcd3,
-                    _ => {
-                        let known = "write dialect=native, dialect=concurrency or dialect=etcd3";
-                        return Err(invalid(format!("dialect={value}: {known}")));
-                    }
-                }
-            }
-            "order" => {
-                self.order = match value {
-                    "random" => Order::Random,
-                    "given" => Order::Given,
-                    _ => return Err(invalid(format!("order={value}: write order=random or order=given"))),
-                }
-            }
-            "timeout" => {
-                let (min, max) = (Duration::from_millis(100), Duration::from_secs(300));
-                self.timeout = duration_between(name, value, min, max)?;
-            }
-            "password-file" if self.user().is_none() => {
-                return Err(invalid("password-file needs a user: write etcd://user@host"));
-            }
-            "password-file" => self.credentials.read_from(value),
-            "ca" | "cert" | "key" => {
-                return Err(invalid(format!("{name} belongs to TLS: write etcds:// instead of etcd://")));
-            }
-            _ => return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", ")))),
-        }
-        Ok(())
-    }
-
     fn check(&self) -> Result<(), Failure> {
-        self.tls.as_ref().map_or(Ok(()), TlsFiles::check)?;
         // Prefix `a/` with name `b/c` and prefix `a/b/` with name `c` would be one lock.
         let ends = |prefix: &str| prefix.find('/').is_some_and(|at| at > 0 && at + 1 == prefix.len());
         if self.dialect == Dialect::Native && !ends(self.prefix()) {
@@ -179,7 +185,7 @@ impl EtcdConfig {
                 "prefix={prefix}: it ends at its first /, so a lock could be one of another prefix: write prefix={better}/"
             )));
         }
-        self.credentials.check()
+        Ok(())
     }
 }
 
@@ -197,8 +203,6 @@ impl fmt::Display for EtcdConfig {
 
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_ETCD_PASSWORD";
 const PORT: u16 = 2379;
-const FORMS: &str = "etcd://host:2379 or etcds://host1:2379,host2:2379";
-const OPTIONS: &[&str] = &["prefix", "dialect", "timeout", "order", "password-file", "ca", "cert", "key"];
 
 #[cfg(test)]
 mod tests {
@@ -266,11 +270,12 @@ mod tests {
             ("etcd://a b", "a name or an address"),
             ("etcd://h/locks", "?prefix="),
             ("etcd://:pw@h", "user's name is missing"),
-            ("etcd://h?tiemout=1s", "known are prefix, dialect, timeout"),
+            ("etcd://h?tiemout=1s", "did you mean timeout?; known are prefix, dialect, timeout"),
             ("etcd://h?timeout=soon", "timeout=5s"),
             ("etcd://h?timeout=1h", "between 100ms and 5m"),
             ("etcd://h?dialect=go", "dialect=concurrency"),
-            ("etcd://h?order=last", "order=given"),
+            ("etcd://h?servers=last", "servers=given"),
+            ("etcd://h?order=fifo", "its waiters are served in order"),
             ("etcd://h?prefix=", "1 to 64"),
             ("etcd://h?prefix=a/b/", "write prefix=a.b/"),
             ("etcd://h?prefix=/a", "write prefix=a/"),

@@ -11,5 +11,5 @@ mod protocol;
 mod state;
 
 pub use backend::EtcdBackend;
-pub use config::EtcdConfig;
+pub use config::{EtcdConfig, URLS};
 pub use protocol::proof::EtcdProof;

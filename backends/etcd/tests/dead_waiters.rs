@@ -143,7 +143,7 @@ async fn a_move_that_arrives_late_leaves_a_holder_where_it_is() {
     let holder = connect(&server.url()).await;
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     let addrs = [proxy.addr(), server.addr(0)];
-    let moved = connect(&format!("{}/?order=given&timeout=6s", server.url_at(&addrs))).await;
+    let moved = connect(&format!("{}/?servers=given&timeout=6s", server.url_at(&addrs))).await;
     // So that its leases are there before its requests are slow.
     let (other, warm) = (patient("warm"), patient("warm"));
     try_take(&holder, &other).await.unwrap();

@@ -42,7 +42,7 @@ async fn a_request_that_arrives_after_the_release_does_nothing() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     // The same server twice: first by a way on which everything is late, then directly.
-    let url = format!("{}/?order=given&timeout=900ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let url = format!("{}/?servers=given&timeout=900ms", server.url_at(&[proxy.addr(), server.addr(0)]));
     for round in 0..8 {
         let backend = connect(&url).await;
         let warm = mutex("warm");
@@ -94,7 +94,7 @@ fn only_key(server: &EtcdCluster, name: &str) -> String {
 /// the server.
 async fn first_through_a_proxy(server: &EtcdCluster) -> (Proxy, String) {
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?order=given&timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let url = format!("{}/?servers=given&timeout=2400ms", server.url_at(&[proxy.addr(), server.addr(0)]));
     (proxy, url)
 }
 
@@ -233,7 +233,7 @@ async fn a_claim_in_a_slot_is_the_same_claim_for_another_client() {
 async fn release_with_a_lost_answer_reports_its_real_outcome() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
-    let url = format!("{}/?order=given&timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
+    let url = format!("{}/?servers=given&timeout=1500ms", server.url_at(&[proxy.addr(), server.addr(0)]));
     let backend = connect(&url).await;
     let claim = mutex("job");
     try_take(&backend, &claim).await.unwrap();
@@ -328,7 +328,8 @@ async fn a_stream_that_hangs_is_noticed() {
     let proxy = Proxy::start(server.addr(0)).await.unwrap();
     let first = connect(&server.url()).await;
     let second =
-        connect(&format!("{}/?order=given&timeout=2s", server.url_at(&[proxy.addr(), server.addr(0)]))).await;
+        connect(&format!("{}/?servers=given&timeout=2s", server.url_at(&[proxy.addr(), server.addr(0)])))
+            .await;
     let (held, waits) = (mutex("job"), mutex("job"));
     try_take(&first, &held).await.unwrap();
     let waiter = waiting(&second, &waits, LONG);
@@ -473,7 +474,7 @@ async fn servers_of_two_clusters_are_not_taken_for_one() {
     else {
         return;
     };
-    let url = format!("{}/?order=given&timeout=2s", ours.url_at(&[ours.addr(0), other.addr(0)]));
+    let url = format!("{}/?servers=given&timeout=2s", ours.url_at(&[ours.addr(0), other.addr(0)]));
     let config = leasehold_etcd::EtcdConfig::parse(&url).unwrap();
     let failure = leasehold_etcd::EtcdBackend::connect(config).await.unwrap_err();
     assert_eq!((failure.kind, failure.effect), (FailureKind::Foreign, Effect::None), "{failure}");

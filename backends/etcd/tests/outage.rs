@@ -72,7 +72,7 @@ async fn clients_begin_with_different_servers() {
     let addrs: Vec<_> = proxies.iter().map(Proxy::addr).collect();
     let asked = |proxy: &Proxy| proxy.bytes(leasehold_testkit::Way::ToServer);
     let mut used = [0; 3];
-    for options in ["", "?order=given"] {
+    for options in ["", "?servers=given"] {
         for _ in 0..24 {
             let backend = connect(&format!("{}/{options}", server.url_at(&addrs))).await;
             let before: Vec<u64> = proxies.iter().map(asked).collect();
@@ -100,7 +100,7 @@ async fn a_stream_of_watches_on_another_cluster_is_left() {
     };
     other.stop(0).unwrap();
     let writer = connect(&ours.url()).await;
-    let url = format!("{}/?order=given&timeout=2s", ours.url_at(&[ours.addr(0), other.addr(0)]));
+    let url = format!("{}/?servers=given&timeout=2s", ours.url_at(&[ours.addr(0), other.addr(0)]));
     let client = connect(&url).await;
     let at = Resource::new("word").unwrap();
     let before = client.read(&at).await.unwrap();

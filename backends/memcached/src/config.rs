@@ -1,30 +1,62 @@
 //! Addresses of the servers and their options, parsed from a URL. Parsing does no I/O.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_backend::url::{Credentials, Host, Parts, TlsFiles, duration_between, invalid, plain_text};
+use leasehold_backend::url::{
+    self, Credentials, Host, Lack, Options, Parts, Scheme, StoreUrls, TlsFiles, UrlOption, invalid,
+};
 use leasehold_core::Failure;
+
+/// The URLs of memcached.
+pub static URLS: StoreUrls = StoreUrls {
+    title: "memcached",
+    schemes: &[
+        Scheme {
+            name: "memcached",
+            form: "memcached://[user:password@]host[:port][,host[:port]…]",
+            meaning: "TCP, port 11211 unless given",
+            example: "memcached://host:port,host:port",
+        },
+        Scheme {
+            name: "memcacheds",
+            form: "memcacheds://[user:password@]host[:port][,host[:port]…]",
+            meaning: "the same with TLS, certificate and host name verified",
+            example: "memcacheds://host:port",
+        },
+    ],
+    options: &[&DIALECT, &PREFIX, &SETTLE, &url::TIMEOUT, &url::PASSWORD_FILE, &CA, &CERT, &KEY],
+    lacks: &[Lack {
+        schemes: &[],
+        options: &["sslmode", "tls"],
+        why: "with TLS the URL begins with memcacheds://",
+    }],
+    check: |url| MemcachedConfig::parse(url).map(drop),
+};
+
+const DIALECT: UrlOption<Dialect> =
+    UrlOption::choice("dialect", &[("native", Dialect::Native), ("plain", Dialect::Plain)])
+        .about("`native` has counted shares and a line, `plain` one item with `add`, as others do it")
+        .default("native");
+const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 64, "._:/-")
+    .about("beginning of every key")
+    .default_note("`lh:`; with `dialect=plain` `lock:`")
+    .example("lh:");
+const SETTLE: UrlOption<Duration> = UrlOption::duration("settle", MIN_SETTLE, Duration::from_secs(3600))
+    .about("how long a server must have run before it is used")
+    .default("2s");
+const CA: UrlOption<PathBuf> = url::CA.schemes(SECURED);
+const CERT: UrlOption<PathBuf> = url::CERT.schemes(SECURED);
+const KEY: UrlOption<PathBuf> = url::KEY.schemes(SECURED);
+const SECURED: &[&str] = &["memcacheds"];
 
 /// One memcached server or several, and how leasehold uses them.
 ///
-/// | URL | connection |
-/// |---|---|
-/// | `memcached://[user:password@]host[:port][,host[:port]…]` | TCP |
-/// | `memcacheds://[user:password@]host[:port][,host[:port]…]` | TLS, certificate and host name verified |
+#[doc = include_str!("options.md")]
 ///
 /// With several servers each resource lives on one of them, chosen by its name and by the *set of hosts as
 /// written*: every client must name the same servers by the same names, in any order.
-///
-/// | option | meaning | default |
-/// |---|---|---|
-/// | `dialect` | `native`: counted shares and a line; `plain`: one item with `add`, as others do it | `native` |
-/// | `prefix` | beginning of every key: 1 to 64 of `A-Z a-z 0-9 . _ : / -` | `lh:`, plain `lock:` |
-/// | `settle` | how long a server must have run before it is used, 2s to 1h | `2s` |
-/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
-/// | `password-file` | file that holds the password, read again for each connection | |
-/// | `ca` | `memcacheds` only: PEM file of the authorities to trust instead of the system's | |
-/// | `cert`, `key` | `memcacheds` only: PEM files of the client's certificate and key | |
 ///
 /// A password comes from the URL, else from `password-file`, else from the environment variable
 /// `LEASEHOLD_MEMCACHED_PASSWORD`. It is sent as the text protocol of memcached 1.6 does it (`-Y`); SASL is
@@ -64,34 +96,27 @@ impl MemcachedConfig {
     /// # Errors
     /// `Invalid`, with what to write instead. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<MemcachedConfig, Failure> {
-        let parts = Parts::split(url, FORM)?;
-        let tls = match parts.scheme.as_str() {
-            "memcached" => None,
-            "memcacheds" => Some(TlsFiles::default()),
-            _ => return Err(invalid(format!("this is not a memcached URL: write {FORM}"))),
-        };
+        URLS.read(url, MemcachedConfig::of)
+    }
+
+    fn of(parts: Parts, options: &Options) -> Result<MemcachedConfig, Failure> {
         if !parts.path.is_empty() {
             return Err(invalid("memcached has no path: write a beginning for its keys as ?prefix=name:"));
         }
-        let hosts = parts.hosts(PORT)?;
-        let mut config = MemcachedConfig {
-            hosts,
-            login: Credentials::new(parts.user, parts.password, PASSWORD_VARIABLE),
-            tls,
-            dialect: Dialect::Native,
-            prefix: String::new(),
-            settle: MIN_SETTLE,
-            timeout: Duration::from_secs(5),
+        let dialect = options.get(&DIALECT)?;
+        let prefix = options.find(&PREFIX)?.unwrap_or_else(|| match dialect {
+            Dialect::Native => "lh:".to_owned(),
+            Dialect::Plain => "lock:".to_owned(),
+        });
+        let config = MemcachedConfig {
+            hosts: parts.hosts(PORT)?,
+            tls: (parts.scheme == "memcacheds").then(|| TlsFiles::of(options)).transpose()?,
+            login: Credentials::of(parts.user, parts.password, options, PASSWORD_VARIABLE)?,
+            dialect,
+            prefix,
+            settle: options.get(&SETTLE)?,
+            timeout: options.get(&url::TIMEOUT)?,
         };
-        for (name, value) in &parts.options {
-            config.read_option(name, value)?;
-        }
-        if config.prefix.is_empty() {
-            config.prefix = match config.dialect {
-                Dialect::Native => "lh:".to_owned(),
-                Dialect::Plain => "lock:".to_owned(),
-            };
-        }
         config.check()?;
         Ok(config)
     }
@@ -102,38 +127,7 @@ impl MemcachedConfig {
         self.tls.is_none() && leaves && !matches!(self.login.password(), Ok(None))
     }
 
-    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        match name {
-            "dialect" => {
-                self.dialect = match value {
-                    "native" => Dialect::Native,
-                    "plain" => Dialect::Plain,
-                    _ => {
-                        let text = format!("dialect={value}: write dialect=native or dialect=plain");
-                        return Err(invalid(text));
-                    }
-                }
-            }
-            "prefix" => self.prefix = plain_text("prefix", value, MAX_PREFIX, "._:/-")?,
-            "settle" => self.settle = duration_between("settle", value, MIN_SETTLE, MAX_SETTLE)?,
-            "timeout" => {
-                self.timeout = duration_between("timeout", value, MIN_TIMEOUT, MAX_TIMEOUT)?;
-            }
-            "password-file" => self.login.read_from(value),
-            "ca" | "cert" | "key" => match &mut self.tls {
-                Some(files) => _ = files.take(name, value),
-                None => {
-                    let advice = "write memcacheds:// instead of memcached://";
-                    return Err(invalid(format!("{name} belongs to TLS: {advice}")));
-                }
-            },
-            _ => return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", ")))),
-        }
-        Ok(())
-    }
-
     fn check(&self) -> Result<(), Failure> {
-        self.login.check()?;
         if self.login.names_password() && self.login.user.is_none() {
             return Err(invalid("a password without a user: write user:password@host"));
         }
@@ -148,7 +142,7 @@ impl MemcachedConfig {
         if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(invalid(format!("{} is named twice", pair[0])));
         }
-        self.tls.as_ref().map_or(Ok(()), TlsFiles::check)
+        Ok(())
     }
 }
 
@@ -161,17 +155,11 @@ impl fmt::Display for MemcachedConfig {
     }
 }
 
-const FORM: &str = "memcached://host:port,host:port";
 const PORT: u16 = 11211;
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_MEMCACHED_PASSWORD";
-const OPTIONS: &[&str] = &["dialect", "prefix", "settle", "timeout", "password-file", "ca", "cert", "key"];
-const MAX_PREFIX: usize = 64;
 const MAX_SERVERS: usize = 100;
 /// Shorter, and two starts of a server could fall into one second, which names the epoch of its fences.
 pub(crate) const MIN_SETTLE: Duration = Duration::from_secs(2);
-const MAX_SETTLE: Duration = Duration::from_secs(3600);
-const MIN_TIMEOUT: Duration = Duration::from_millis(10);
-const MAX_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {
@@ -211,6 +199,7 @@ mod tests {
             ("memcached://h,h:11211", "named twice"),
             ("memcached://:secret@h", "without a user"),
             ("memcached://h?sasl=yes", "known are dialect"),
+            ("memcached://h?order=fifo", "does not support order, an option of other stores"),
         ] {
             assert!(refusal(url).contains(hint), "{url}: {}", refusal(url));
         }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use leasehold_backend::cell::CellBackend;
 use leasehold_core::{Backend, Clock, Failure};
 
-pub use config::MemcachedConfig;
+pub use config::{MemcachedConfig, URLS};
 
 use backend::native::Items;
 use compat::plain::PlainBackend;

@@ -5,51 +5,116 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use leasehold_backend::url::sql::{
+    CA, CERT, CONNECTIONS, KEY, ORDER, SHEDLOCK, SILENCE, SSLMODE, SqlOptions, TRANSACTIONS, check_shedlock,
+    nothing_to_sweep,
+};
 use leasehold_backend::url::{
-    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, invalid, nothing_to_sweep,
-    redact, sql_name,
+    CREATE, Credentials, Host, Lack, Options, PASSWORD_FILE, Parts, Scheme, StoreUrls, TIMEOUT, UrlOption,
+    invalid,
 };
 use leasehold_core::Failure;
 
 pub(crate) use leasehold_backend::url::Create;
+pub(crate) use leasehold_backend::url::sql::Tls;
 
-/// One database of MySQL or MariaDB, and how leasehold uses it:
-/// `mysql://user[:password]@host[:port][,host[:port]…]/database`, or `mariadb://…`.
+/// The URLs of MySQL and MariaDB.
+pub static URLS: StoreUrls = StoreUrls {
+    title: "MySQL and MariaDB",
+    schemes: &[
+        Scheme {
+            name: "mysql",
+            form: "mysql://user[:password]@host[:port][,host[:port]…]/database",
+            meaning: "one database, on the first server that is not a replica",
+            example: "mysql://user@host/database",
+        },
+        Scheme {
+            name: "mariadb",
+            form: "mariadb://…",
+            meaning: "the same",
+            example: "mariadb://user@host/database",
+        },
+    ],
+    options: &[
+        &SSLMODE,
+        &CA,
+        &CERT,
+        &KEY,
+        &PASSWORD_FILE,
+        &SOCKET,
+        &TABLE,
+        &CREATE,
+        &METHOD,
+        &SILENCE_OF_SESSIONS,
+        &TRANSACTIONS,
+        &DIALECT,
+        &ORDER,
+        &CONNECTIONS,
+        &TIMEOUT,
+    ],
+    lacks: &[
+        Lack {
+            schemes: &[],
+            options: &["wait"],
+            why: "its waiters ask again, because its servers notify nobody",
+        },
+        Lack { schemes: &[], options: &["host"], why: "write socket=/path of the server's unix socket" },
+        Lack { schemes: &[], options: &["tls"], why: "write sslmode=verify-full" },
+    ],
+    check: |url| MySqlConfig::parse(url).map(drop),
+};
+
+const SOCKET: UrlOption<PathBuf> = UrlOption::rooted("socket")
+    .about("path of the server's unix socket, where the URL names no host")
+    .example("/run/mysqld/mysqld.sock");
+const TABLE: UrlOption<String> = UrlOption::sql_name("table", MAX_TABLE)
+    .about("table of the locks")
+    .default_note("`leasehold`; with `dialect=shedlock` `shedlock`")
+    .example("leasehold");
+const METHOD: UrlOption<Method> = UrlOption::choice(
+    "method",
+    &[("row", Method::Row), ("get-lock", Method::GetLock), ("for-update", Method::ForUpdate)],
+)
+.about("leases in rows, named locks of one connection by `GET_LOCK`, or rows locked by open transactions")
+.default("row");
+const SILENCE_OF_SESSIONS: UrlOption<Duration> =
+    SILENCE.only_with(&[("method", &["get-lock", "for-update"])]);
+const DIALECT: UrlOption<Dialect> = UrlOption::choice(
+    "dialect",
+    &[
+        ("native", Dialect::Native),
+        ("shedlock", Dialect::ShedLock),
+        ("tooz", Dialect::Tooz),
+        ("dotnet", Dialect::DotNet),
+    ],
+)
+.about(
+    "with `shedlock` the locks are in ShedLock's table, for which Java schedulers contend too; with `method=get-lock` \
+     one contends with Python's `tooz` or .NET's DistributedLock",
+)
+.default("native");
+
+/// One database of MySQL or MariaDB, and how leasehold uses it.
 ///
-/// | option | meaning | default |
-/// |---|---|---|
-/// | `ssl-mode` | `disabled`, or `verify-identity`: TLS with a verified certificate and host name. `required` and `verify-ca` are taken as `verify-identity` | `disabled` |
-/// | `ca`, `cert`, `key` | PEM files: authorities to trust instead of the system's; the client's certificate and its key | |
-/// | `password-file` | file that holds the password, read again for each connection | |
-/// | `socket` | path of a unix socket, where the URL names no host | |
-/// | `table` | table of the locks: 1 to 40 of `A-Z a-z 0-9 _`, no digit first | `leasehold`, or `shedlock` |
-/// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
-/// | `method` | `row`: leases in rows; `get-lock`: named locks of one connection, by `GET_LOCK`; `for-update`: rows locked by open transactions | `row` |
-/// | `silence` | with `get-lock` and `for-update`: how long a connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
-/// | `transactions` | with `for-update`: connections that may hold or wait for a lock, 1 to 1000 | `20` |
-/// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too; with `get-lock`: `tooz` or `dotnet`, to contend for the same locks as Python's `tooz` or .NET's DistributedLock | |
-/// | `order` | `fifo`, or `unordered`: a free lock goes to the first client that asks | `fifo` |
-/// | `connections` | connections at most, 1 to 100 | `8` |
-/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
+#[doc = include_str!("options.md")]
 ///
-/// Of several servers the first one that is not a replica is used. A password comes from the URL, else from
+/// A password comes from the URL, else from
 /// `password-file`, else from the environment variable `MYSQL_PWD`.
 ///
 /// ```
 /// use leasehold_mysql::MySqlConfig;
-/// let config = MySqlConfig::parse("mysql://jobs:secret@db1,db2:3307/app?ssl-mode=verify-identity").unwrap();
+/// let config = MySqlConfig::parse("mysql://jobs:secret@db1,db2:3307/app?sslmode=verify-full").unwrap();
 /// assert_eq!(config.to_string(), "mysql://jobs:***@db1:3306,db2:3307/app");
-/// let error = MySqlConfig::parse("mysql://jobs@db1/app?ssl-mode=preferred").unwrap_err();
-/// assert!(error.to_string().contains("verify-identity"));
+/// let error = MySqlConfig::parse("mysql://jobs@db1/app?sslmode=preferred").unwrap_err();
+/// assert!(error.to_string().contains("verify-full"));
 /// ```
 #[derive(Clone, Debug)]
 pub struct MySqlConfig {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) credentials: Credentials,
     pub(crate) database: String,
-    pub(crate) tls: Tls,
-    pub(crate) tls_files: TlsFiles,
     pub(crate) names: Names,
     pub(crate) method: Method,
     pub(crate) dialect: Dialect,
@@ -61,12 +126,6 @@ pub struct MySqlConfig {
 pub(crate) enum Endpoint {
     Tcp(Host),
     Unix(PathBuf),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tls {
-    Off,
-    Verified,
 }
 
 /// The mechanism that holds a lock.
@@ -114,34 +173,38 @@ impl MySqlConfig {
     /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was
     /// sent anywhere.
     pub fn parse(url: &str) -> Result<MySqlConfig, Failure> {
-        MySqlConfig::read(url).map_err(|failure| redact(url, failure))
+        URLS.read(url, MySqlConfig::of)
     }
 
-    fn read(url: &str) -> Result<MySqlConfig, Failure> {
-        let parts = Parts::split(url, FORM)?;
-        if parts.scheme != "mysql" && parts.scheme != "mariadb" {
-            return Err(invalid(format!("write {FORM}")));
-        }
-        let user = parts.user.clone().filter(|user| !user.is_empty());
-        let mut config = MySqlConfig {
-            endpoints: Vec::new(),
-            credentials: Credentials::new(user, parts.password.clone(), "MYSQL_PWD"),
-            database: parts.path.clone(),
-            tls: Tls::Off,
-            tls_files: TlsFiles::default(),
-            names: Names { table: "leasehold".to_owned() },
-            method: Method::Row,
-            dialect: Dialect::Native,
-            sql: SqlOptions::default(),
-        };
+    fn of(parts: Parts, options: &Options) -> Result<MySqlConfig, Failure> {
+        let mut endpoints = Vec::new();
         if !parts.is_without_host() {
-            config.endpoints = parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp).collect();
+            endpoints.extend(parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp));
         }
-        for (name, value) in &parts.options {
-            config.read_option(name, value)?;
+        endpoints.extend(options.find(&SOCKET)?.map(Endpoint::Unix));
+        let (method, dialect) = (options.get(&METHOD)?, options.get(&DIALECT)?);
+        if let (Dialect::Tooz | Dialect::DotNet, Method::Row | Method::ForUpdate) = (dialect, method) {
+            let name = if dialect == Dialect::Tooz { "tooz" } else { "dotnet" };
+            let text = format!("dialect={name} is for method=get-lock: add that, or take it away");
+            return Err(invalid(text));
         }
-        config.settle_dialect(&parts.options)?;
-        config.check_method(&parts)?;
+        if dialect == Dialect::ShedLock {
+            check_shedlock(options)?;
+        }
+        let table = options.find(&TABLE)?.unwrap_or_else(|| match dialect {
+            Dialect::ShedLock => SHEDLOCK.to_owned(),
+            Dialect::Native | Dialect::Tooz | Dialect::DotNet => "leasehold".to_owned(),
+        });
+        let user = parts.user.filter(|user| !user.is_empty());
+        let config = MySqlConfig {
+            endpoints,
+            credentials: Credentials::of(user, parts.password, options, "MYSQL_PWD")?,
+            database: parts.path,
+            names: Names { table },
+            method,
+            dialect,
+            sql: SqlOptions::of(options)?,
+        };
         config.check()?;
         Ok(config)
     }
@@ -149,61 +212,12 @@ impl MySqlConfig {
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
         let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Tcp(host) if !host.is_loopback());
-        self.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
+        self.sql.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
     }
 
     /// Returns the database's name, quoted.
     pub(crate) fn quoted_database(&self) -> String {
         format!("`{}`", self.database.replace('`', "``"))
-    }
-
-    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        if self.tls_files.take(name, value) || self.sql.take(name, value)? {
-            return Ok(());
-        }
-        match (name, value) {
-            ("method", "row") => self.method = Method::Row,
-            ("method", "get-lock") => self.method = Method::GetLock,
-            ("method", "for-update") => self.method = Method::ForUpdate,
-            ("dialect", "shedlock") => self.dialect = Dialect::ShedLock,
-            ("dialect", "tooz") => self.dialect = Dialect::Tooz,
-            ("dialect", "dotnet") => self.dialect = Dialect::DotNet,
-            ("ssl-mode", mode) => self.tls = read_tls(mode)?,
-            ("password-file", path) => self.credentials.read_from(path),
-            ("socket", path) if path.starts_with('/') => {
-                self.endpoints.push(Endpoint::Unix(PathBuf::from(path)))
-            }
-            ("table", name) => self.names.table = sql_name("table", name, MAX_TABLE)?,
-            (known, _) if CHOICES.iter().any(|(name, _)| *name == known) => {
-                let choices = CHOICES.iter().find(|(name, _)| *name == known).map(|(_, choices)| *choices);
-                return Err(invalid(format!("{known}: write {}", choices.unwrap_or_default())));
-            }
-            (other, _) => {
-                let known = [OPTIONS, &SqlOptions::NAMES].concat().join(", ");
-                return Err(invalid(format!("{other:?} is not an option of mysql://; known are {known}")));
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies the changes that a dialect makes to the other settings.
-    fn settle_dialect(&mut self, options: &[(String, String)]) -> Result<(), Failure> {
-        match self.dialect {
-            Dialect::Native => {}
-            Dialect::Tooz | Dialect::DotNet if self.method == Method::GetLock => {}
-            Dialect::Tooz | Dialect::DotNet => {
-                let name = if self.dialect == Dialect::Tooz { "tooz" } else { "dotnet" };
-                let text = format!("dialect={name} is for method=get-lock: add that, or take it away");
-                return Err(invalid(text));
-            }
-            Dialect::ShedLock => {
-                check_shedlock(options)?;
-                if !options.iter().any(|(name, _)| name == "table") {
-                    SHEDLOCK.clone_into(&mut self.names.table);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Checks that there are leases that could be swept.
@@ -212,22 +226,6 @@ impl MySqlConfig {
             return Ok(());
         }
         Err(nothing_to_sweep())
-    }
-
-    /// Checks that each option is one of the method.
-    fn check_method(&self, parts: &Parts) -> Result<(), Failure> {
-        for (name, _) in &parts.options {
-            let (methods, text): (&[Method], _) = match name.as_str() {
-                "order" => (&[Method::Row], "method=row"),
-                "silence" => (&[Method::GetLock, Method::ForUpdate], "method=get-lock and method=for-update"),
-                "transactions" => (&[Method::ForUpdate], "method=for-update"),
-                _ => continue,
-            };
-            if !methods.contains(&self.method) {
-                return Err(invalid(format!("{name} is for {text}: take it away, or change the method")));
-            }
-        }
-        Ok(())
     }
 
     fn check(&self) -> Result<(), Failure> {
@@ -240,16 +238,12 @@ impl MySqlConfig {
         if self.database.is_empty() {
             return Err(invalid(format!("a database is missing: write {FORM}")));
         }
-        if self.tls == Tls::Off && self.tls_files != TlsFiles::default() {
-            return Err(invalid("ca, cert and key are for TLS: add ssl-mode=verify-identity"));
-        }
-        if self.tls == Tls::Verified
+        if self.sql.tls == Tls::Verified
             && self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Unix(_)))
         {
-            return Err(invalid("a unix socket has no TLS: take ssl-mode away"));
+            return Err(invalid("a unix socket has no TLS: take sslmode away"));
         }
-        self.tls_files.check()?;
-        self.credentials.check()
+        Ok(())
     }
 }
 
@@ -269,31 +263,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Reads the TLS mode: the names are those of the programs of MySQL and MariaDB, which write them in any
-/// case and with either stroke.
-fn read_tls(mode: &str) -> Result<Tls, Failure> {
-    match mode.to_ascii_lowercase().replace('_', "-").as_str() {
-        "disabled" => Ok(Tls::Off),
-        "required" | "verify-ca" | "verify-identity" => Ok(Tls::Verified),
-        "preferred" => Err(invalid(
-            "ssl-mode=preferred would go on without TLS where somebody in between asks for it: write \
-             ssl-mode=verify-identity, or ssl-mode=disabled",
-        )),
-        _ => Err(invalid("ssl-mode: write ssl-mode=verify-identity or ssl-mode=disabled")),
-    }
-}
-
 const FORM: &str = "mysql://user@host/database";
 const PORT: u16 = 3306;
 /// Names of tables have 64 characters; ours get endings.
 const MAX_TABLE: usize = 40;
-const CHOICES: &[(&str, &str)] = &[
-    ("method", "method=row, method=get-lock or method=for-update"),
-    ("dialect", "dialect=shedlock, dialect=tooz or dialect=dotnet"),
-    ("socket", "socket=/path of the server's unix socket"),
-];
-const OPTIONS: &[&str] =
-    &["method", "ssl-mode", "ca", "cert", "key", "password-file", "socket", "table", "dialect"];
 
 #[cfg(test)]
 mod tests {
@@ -314,15 +287,8 @@ mod tests {
         assert_eq!(config.endpoints, [Endpoint::Unix("/run/sock".into())]);
         assert_eq!(config.names.table("_meta"), "`Jobs_meta`");
         assert_eq!(config.quoted_database(), "`d``b`");
-        for (mode, tls) in [
-            ("DISABLED", Tls::Off),
-            ("VERIFY_IDENTITY", Tls::Verified),
-            ("required", Tls::Verified),
-            ("verify-ca", Tls::Verified),
-        ] {
-            let config = MySqlConfig::parse(&format!("mysql://me@h/d?ssl-mode={mode}")).unwrap();
-            assert_eq!(config.tls, tls, "{mode}");
-        }
+        let config = MySqlConfig::parse("mysql://me@h/d?sslmode=VERIFY_IDENTITY").unwrap();
+        assert_eq!(config.sql.tls, Tls::Verified);
     }
 
     #[test]
@@ -342,7 +308,7 @@ mod tests {
             let error = MySqlConfig::parse(bad).unwrap_err().to_string();
             assert!(!error.contains("hunter2"), "{error}");
         }
-        assert!(!MySqlConfig::parse("mysql://me:x@db/a?ssl-mode=required").unwrap().exposes_password());
+        assert!(!MySqlConfig::parse("mysql://me:x@db/a?sslmode=required").unwrap().exposes_password());
     }
 
     #[test]
@@ -352,10 +318,11 @@ mod tests {
             ("mysql://me@/db", "host is missing"),
             ("mysql://a/db", "user is missing"),
             ("mysql://me@a", "database is missing"),
-            ("mysql://me@a/d?ssl-mode=preferred", "verify-identity"),
-            ("mysql://me@a/d?ssl-mode=yes", "verify-identity or ssl-mode=disabled"),
-            ("mysql://me@a/d?ca=/x", "add ssl-mode"),
-            ("mysql://me@a/d?ssl-mode=required&cert=/x", "belong together"),
+            ("mysql://me@a/d?ssl-mode=disabled", "did you mean sslmode?"),
+            ("mysql://me@a/d?sslmode=preferred", "verify-full"),
+            ("mysql://me@a/d?sslmode=yes", "sslmode=disable or sslmode=verify-full"),
+            ("mysql://me@a/d?ca=/x", "add sslmode"),
+            ("mysql://me@a/d?sslmode=required&cert=/x", "belong together"),
             ("mysql://me@a/d?table=a`b", "1 to 40"),
             ("mysql://me@a/d?table=1a", "no digit first"),
             ("mysql://me@a/d?table=", "1 to 40"),
@@ -367,14 +334,15 @@ mod tests {
             ("mysql://me@a/d?dialect=shedlock&order=fifo", "the first client that asks"),
             ("mysql://me@a/d?method=get-lock&order=fifo", "order is for method=row"),
             ("mysql://me@a/d?method=get-lock&silence=1ms", "silence"),
-            ("mysql://me@a/d?socket=here", "socket=/path"),
+            ("mysql://me@a/d?socket=here", "socket=/run/mysqld/mysqld.sock"),
             ("mysql://me@a/d?silence=5s", "silence is for method=get-lock and method=for-update"),
             ("mysql://me@a/d?transactions=5&method=get-lock", "transactions is for method=for-update"),
             ("mysql://me@a/d?transactions=0&method=for-update", "1 to 1000"),
             ("mysql://me@a/d?dialect=tooz&method=for-update", "dialect=tooz is for method=get-lock"),
-            ("mysql://me@a/d?tabel=x", "known are method"),
+            ("mysql://me@a/d?tabel=x", "did you mean table?"),
+            ("mysql://me@a/d?wait=poll", "its waiters ask again"),
             ("mysql://u:p@a/d?password-file=/x", "two passwords"),
-            ("mysql://me@/db?socket=/run/s&ssl-mode=required", "no TLS"),
+            ("mysql://me@/db?socket=/run/s&sslmode=required", "no TLS"),
         ] {
             let failure = MySqlConfig::parse(url).unwrap_err();
             assert_eq!(failure.kind, FailureKind::Invalid, "{url}");

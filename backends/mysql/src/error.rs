@@ -43,7 +43,7 @@ impl Refusal {
             Error::Server(cause) => (kind(cause.code), describe(cause)),
             Error::Driver(DriverError::NoClientSslFlagFromServer) => (
                 FailureKind::Unsupported,
-                "it speaks no TLS: set that up, or write ssl-mode=disabled".to_owned(),
+                "it speaks no TLS: set that up, or write sslmode=disable".to_owned(),
             ),
             Error::Driver(
                 cause @ (DriverError::UnknownAuthPlugin { .. } | DriverError::CleartextPluginDisabled),

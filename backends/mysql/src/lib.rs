@@ -25,7 +25,7 @@ use config::{Dialect, Method};
 
 pub use backend::cells::MySqlCells;
 pub use backend::session::in_transaction::in_transaction_sql;
-pub use config::MySqlConfig;
+pub use config::{MySqlConfig, URLS};
 pub use leasehold_backend::cell::SweepReport;
 pub use sql::schema::{grants, schema};
 
@@ -54,7 +54,7 @@ pub type MySqlBackend = CellBackend<MySqlCells>;
 /// cannot work on this server. The text says what to do.
 pub async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<Arc<dyn Backend>, Failure> {
     if config.exposes_password() {
-        tracing::warn!(server = %config, "the password crosses the network in the clear: add ssl-mode=verify-identity");
+        tracing::warn!(server = %config, "the password crosses the network in the clear: add sslmode=verify-full");
     }
     if config.dialect == Dialect::ShedLock {
         return Ok(Arc::new(ShedBackend::new(ShedLock::connect(config, clock).await?)));

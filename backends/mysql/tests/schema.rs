@@ -152,17 +152,17 @@ async fn tls_is_verified_and_a_password_is_asked_for() {
     let builder = MariaDbServer::builder().tls().password("sesame");
     let Some(server) = builder.start_or_skip().await else { return };
     let ca = server.certificates().unwrap().ca_path().display().to_string();
-    for option in ["ssl-mode=verify-identity", "ssl-mode=REQUIRED"] {
+    for option in ["sslmode=verify-full", "sslmode=REQUIRED"] {
         let backend = open(&format!("{}?{option}&ca={ca}", server.url())).await;
         hold(&*backend, &claim(option, LONG)).await;
     }
     server.sql("CREATE USER secured REQUIRE X509; GRANT ALL ON locks.* TO secured").await.unwrap();
     let client = server.certificates().unwrap().client();
     let identity = format!("&cert={}&key={}", client.certificate.display(), client.key.display());
-    let secured = format!("mysql://secured@{}/locks?ssl-mode=verify-identity&ca={ca}", server.addr());
+    let secured = format!("mysql://secured@{}/locks?sslmode=verify-full&ca={ca}", server.addr());
     hold(&*open(&format!("{secured}{identity}")).await, &claim("secured", LONG)).await;
     for (url, kind) in [
-        (format!("{}?ssl-mode=verify-identity", server.url()), FailureKind::Unavailable),
+        (format!("{}?sslmode=verify-full", server.url()), FailureKind::Unavailable),
         (format!("mysql://root:wrong@{}/locks", server.addr()), FailureKind::Denied),
         (format!("mysql://secured@{}/locks", server.addr()), FailureKind::Denied),
         (secured, FailureKind::Denied),
@@ -177,7 +177,7 @@ async fn tls_is_verified_and_a_password_is_asked_for() {
     open(&by_file).await;
 
     let Some(plain) = MariaDbServer::start_or_skip().await else { return };
-    let failure = connect(&format!("{}?ssl-mode=verify-identity&ca={ca}", plain.url())).await.unwrap_err();
+    let failure = connect(&format!("{}?sslmode=verify-full&ca={ca}", plain.url())).await.unwrap_err();
     assert!(failure.kind == FailureKind::Unsupported && failure.detail().contains("no TLS"), "{failure}");
 }
 

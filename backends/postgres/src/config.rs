@@ -5,37 +5,111 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use leasehold_backend::url::sql::{
+    CA, CERT, CONNECTIONS, KEY, ORDER, SHEDLOCK, SILENCE, SSLMODE, SqlOptions, TRANSACTIONS, check_shedlock,
+    nothing_to_sweep,
+};
 use leasehold_backend::url::{
-    Credentials, Host, Parts, SHEDLOCK, SqlOptions, TlsFiles, check_shedlock, invalid, nothing_to_sweep,
-    redact, sql_name,
+    CREATE, Credentials, Host, Lack, Options, PASSWORD_FILE, Parts, Scheme, StoreUrls, TIMEOUT, UrlOption,
+    invalid,
 };
 use leasehold_core::Failure;
 
 pub(crate) use leasehold_backend::url::Create;
+pub(crate) use leasehold_backend::url::sql::Tls;
 
-/// One PostgreSQL database, and how leasehold uses it:
-/// `postgres://[user[:password]@]host[:port][,host[:port]…][/database]`, or `postgresql://…`.
+/// The URLs of PostgreSQL.
+pub static URLS: StoreUrls = StoreUrls {
+    title: "PostgreSQL",
+    schemes: &[
+        Scheme {
+            name: "postgres",
+            form: "postgres://[user[:password]@]host[:port][,host[:port]…][/database]",
+            meaning: "one database, on the first server that is not a standby",
+            example: "postgres://user@host/database",
+        },
+        Scheme {
+            name: "postgresql",
+            form: "postgresql://…",
+            meaning: "the same",
+            example: "postgresql://user@host/database",
+        },
+    ],
+    options: &[
+        &SSLMODE,
+        &CA,
+        &CERT,
+        &KEY,
+        &PASSWORD_FILE,
+        &HOST,
+        &SOCKET_PORT,
+        &SCHEMA,
+        &TABLE,
+        &DIALECT,
+        &CREATE,
+        &WAIT,
+        &ORDER,
+        &METHOD,
+        &SILENCE_OF_SESSIONS,
+        &TRANSACTIONS,
+        &CONNECTIONS,
+        &TIMEOUT,
+    ],
+    lacks: &[
+        Lack {
+            schemes: &[],
+            options: &["socket"],
+            why: "write host=/folder, and port= where it is not 5432",
+        },
+        Lack { schemes: &[], options: &["tls"], why: "write sslmode=verify-full" },
+    ],
+    check: |url| PostgresConfig::parse(url).map(drop),
+};
+
+const HOST: UrlOption<PathBuf> = UrlOption::rooted("host")
+    .about("folder of the server's unix socket, where the URL names no host")
+    .example("/run/postgresql");
+const SOCKET_PORT: UrlOption<u16> = UrlOption::number("port", 1, 65535)
+    .about("number in the name of the unix socket")
+    .default_note("`5432`")
+    .example("5432")
+    .hint("elsewhere write host:port")
+    .only_with(&[("host", &[])]);
+const SCHEMA: UrlOption<String> = UrlOption::sql_name("schema", 63)
+    .about("schema of the tables")
+    .default_note("that of the search path")
+    .example("locks");
+const TABLE: UrlOption<String> = UrlOption::sql_name("table", MAX_TABLE)
+    .about(
+        "table of the locks; with `method=advisory` clients of another `schema` or `table` exclude each other, and their \
+         fences cannot be compared",
+    )
+    .default_note("`leasehold`; with `dialect=shedlock` `shedlock`")
+    .example("leasehold");
+const DIALECT: UrlOption<Dialect> =
+    UrlOption::choice("dialect", &[("native", Dialect::Native), ("shedlock", Dialect::ShedLock)])
+        .about("with `shedlock` the locks are in ShedLock's table, for which Java schedulers contend too")
+        .default("native");
+const WAIT: UrlOption<Wait> = UrlOption::choice("wait", &[("listen", Wait::Listen), ("poll", Wait::Poll)])
+    .about("whether a waiter is notified, or asks again; behind a pooler that shares sessions it always asks")
+    .default("listen")
+    .only_with(&[("method", &["row"])]);
+const METHOD: UrlOption<Method> = UrlOption::choice(
+    "method",
+    &[("row", Method::Row), ("advisory", Method::Advisory), ("for-update", Method::ForUpdate)],
+)
+.about("leases in rows, advisory locks of one connection, or rows locked by open transactions")
+.default("row");
+const SILENCE_OF_SESSIONS: UrlOption<Duration> =
+    SILENCE.only_with(&[("method", &["advisory", "for-update"])]);
+
+/// One PostgreSQL database, and how leasehold uses it.
 ///
-/// | option | meaning | default |
-/// |---|---|---|
-/// | `sslmode` | `disable`, or `verify-full`: TLS with a verified certificate and host name. `require` and `verify-ca` are taken as `verify-full` | `disable` |
-/// | `ca`, `cert`, `key` | PEM files: authorities to trust instead of the system's; the client's certificate and its key | |
-/// | `password-file` | file that holds the password, read again for each connection | |
-/// | `host` | folder of a unix socket, where the URL names no host | |
-/// | `schema` | schema of the tables: 1 to 63 of `A-Z a-z 0-9 _`, no digit first | that of the search path |
-/// | `table` | table of the locks; the same characters, up to 40. With `method=advisory` clients of another `schema` or `table` exclude each other, and their fences cannot be compared | `leasehold`, or `shedlock` |
-/// | `dialect` | `shedlock`: locks in ShedLock's table, for which Java schedulers contend too | |
-/// | `create` | `yes`: tables that are missing are created; `no`: they are not | `yes` |
-/// | `wait` | `listen` for notifications, or `poll`. Behind a pooler that shares sessions it is always `poll` | `listen` |
-/// | `order` | `fifo`, or `unordered`: a free lock goes to the first client that asks | `fifo` |
-/// | `method` | `row`: leases in rows; `advisory`: advisory locks of one connection; `for-update`: rows locked by open transactions | `row` |
-/// | `silence` | with `advisory` and `for-update`: how long a connection may be silent before its locks count as lost, 1s to 5m; the server keeps them for twice as long | `10s` |
-/// | `transactions` | with `for-update`: connections that may hold or wait for a lock, 1 to 1000 | `20` |
-/// | `connections` | connections at most for everything else, 1 to 100 | `8` |
-/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
+#[doc = include_str!("options.md")]
 ///
-/// Of several servers the first one that is not a standby is used. A password comes from the URL, else from
+/// A password comes from the URL, else from
 /// `password-file`, else from the environment variable `PGPASSWORD`; a user from the URL, else from
 /// `PGUSER`.
 ///
@@ -51,8 +125,6 @@ pub struct PostgresConfig {
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) credentials: Credentials,
     pub(crate) database: Option<String>,
-    pub(crate) tls: Tls,
-    pub(crate) tls_files: TlsFiles,
     pub(crate) names: Names,
     pub(crate) dialect: Dialect,
     pub(crate) method: Method,
@@ -66,12 +138,6 @@ pub(crate) enum Endpoint {
     Tcp(Host),
     /// The folder of the socket, and the port that its name ends in.
     Unix(PathBuf, u16),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tls {
-    Off,
-    Verified,
 }
 
 /// The format of a lock in the database.
@@ -132,36 +198,37 @@ impl PostgresConfig {
     /// `Invalid`, with what to write instead, and without what may be a part of a password. Nothing was
     /// sent anywhere.
     pub fn parse(url: &str) -> Result<PostgresConfig, Failure> {
-        PostgresConfig::read(url).map_err(|failure| redact(url, failure))
+        URLS.read(url, PostgresConfig::of)
     }
 
-    fn read(url: &str) -> Result<PostgresConfig, Failure> {
-        let parts = Parts::split(url, FORM)?;
-        if parts.scheme != "postgres" && parts.scheme != "postgresql" {
-            return Err(invalid(format!("write {FORM}")));
-        }
-        let user = parts.user.clone().filter(|user| !user.is_empty());
-        let user = user.or_else(|| std::env::var("PGUSER").ok().filter(|user| !user.is_empty()));
-        let mut config = PostgresConfig {
-            endpoints: Vec::new(),
-            credentials: Credentials::new(user, parts.password.clone(), "PGPASSWORD"),
-            database: Some(parts.path.clone()).filter(|name| !name.is_empty()),
-            tls: Tls::Off,
-            tls_files: TlsFiles::default(),
-            names: Names { schema: None, table: "leasehold".to_owned() },
-            dialect: Dialect::Native,
-            method: Method::Row,
-            wait: Wait::Listen,
-            sql: SqlOptions::default(),
-        };
+    fn of(parts: Parts, options: &Options) -> Result<PostgresConfig, Failure> {
+        let mut endpoints = Vec::new();
         if !parts.is_without_host() {
-            config.endpoints = parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp).collect();
+            endpoints.extend(parts.hosts(PORT)?.into_iter().map(Endpoint::Tcp));
         }
-        for (name, value) in &parts.options {
-            config.read_option(name, value)?;
+        if let Some(folder) = options.find(&HOST)? {
+            endpoints.push(Endpoint::Unix(folder, options.find(&SOCKET_PORT)?.unwrap_or(PORT)));
         }
-        config.settle_dialect(&parts.options)?;
-        config.check_method(&parts.options)?;
+        let dialect = options.get(&DIALECT)?;
+        if dialect == Dialect::ShedLock {
+            check_shedlock(options)?;
+        }
+        let table = options.find(&TABLE)?.unwrap_or_else(|| match dialect {
+            Dialect::Native => "leasehold".to_owned(),
+            Dialect::ShedLock => SHEDLOCK.to_owned(),
+        });
+        let user = parts.user.filter(|user| !user.is_empty());
+        let user = user.or_else(|| std::env::var("PGUSER").ok());
+        let config = PostgresConfig {
+            endpoints,
+            credentials: Credentials::of(user, parts.password, options, "PGPASSWORD")?,
+            database: Some(parts.path).filter(|name| !name.is_empty()),
+            names: Names { schema: options.find(&SCHEMA)?, table },
+            dialect,
+            method: options.get(&METHOD)?,
+            wait: options.get(&WAIT)?,
+            sql: SqlOptions::of(options)?,
+        };
         config.check()?;
         Ok(config)
     }
@@ -169,7 +236,7 @@ impl PostgresConfig {
     /// Returns `true` if a password crosses a network that others may listen on.
     pub(crate) fn exposes_password(&self) -> bool {
         let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Tcp(host) if !host.is_loopback());
-        self.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
+        self.sql.tls == Tls::Off && self.credentials.names_password() && self.endpoints.iter().any(remote)
     }
 
     /// Checks that there are leases that could be swept.
@@ -180,91 +247,6 @@ impl PostgresConfig {
         Err(nothing_to_sweep())
     }
 
-    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        if self.tls_files.take(name, value) || self.sql.take(name, value)? {
-            return Ok(());
-        }
-        match (name, value) {
-            ("method", "row") => self.method = Method::Row,
-            ("method", "advisory") => self.method = Method::Advisory,
-            ("method", "for-update") => self.method = Method::ForUpdate,
-            ("sslmode", "disable") => self.tls = Tls::Off,
-            ("sslmode", "require" | "verify-ca" | "verify-full") => self.tls = Tls::Verified,
-            ("sslmode", "prefer" | "allow") => {
-                return Err(invalid(format!(
-                    "sslmode={value} would go on without TLS where somebody in between asks for it: write \
-                     sslmode=verify-full, or sslmode=disable"
-                )));
-            }
-            ("password-file", path) => self.credentials.read_from(path),
-            ("host", folder) if folder.starts_with('/') => {
-                self.endpoints.push(Endpoint::Unix(PathBuf::from(folder), PORT));
-            }
-            ("port", port) => self.read_port(port)?,
-            ("schema", name) => self.names.schema = Some(sql_name("schema", name, 63)?),
-            ("table", name) => self.names.table = sql_name("table", name, MAX_TABLE)?,
-            ("dialect", "shedlock") => self.dialect = Dialect::ShedLock,
-            ("wait", "listen") => self.wait = Wait::Listen,
-            ("wait", "poll") => self.wait = Wait::Poll,
-            (known, _) if CHOICES.iter().any(|(name, _)| *name == known) => {
-                let choices = CHOICES.iter().find(|(name, _)| *name == known).map(|(_, choices)| *choices);
-                return Err(invalid(format!("{known}: write {}", choices.unwrap_or_default())));
-            }
-            (other, _) => {
-                return Err(invalid(format!(
-                    "{other:?} is not an option of postgres://; known are {}",
-                    [OPTIONS, &SqlOptions::NAMES].concat().join(", ")
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies the changes that a dialect makes to the other settings.
-    fn settle_dialect(&mut self, options: &[(String, String)]) -> Result<(), Failure> {
-        if self.dialect == Dialect::Native {
-            return Ok(());
-        }
-        check_shedlock(options)?;
-        if !options.iter().any(|(name, _)| name == "table") {
-            SHEDLOCK.clone_into(&mut self.names.table);
-        }
-        Ok(())
-    }
-
-    /// Reads the port of a unix socket, for which the URL's host part has no place.
-    fn read_port(&mut self, port: &str) -> Result<(), Failure> {
-        let number: Option<u16> = port.parse().ok().filter(|number| *number > 0);
-        let number = number.ok_or_else(|| invalid("port: write a number from 1 to 65535"))?;
-        match self.endpoints.last_mut() {
-            Some(Endpoint::Unix(_, port)) => *port = number,
-            _ => {
-                return Err(invalid(
-                    "port belongs to host=/folder and comes behind it; others write host:port",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Refuses an option that does nothing with the method: a user would believe that it did something.
-    fn check_method(&self, options: &[(String, String)]) -> Result<(), Failure> {
-        for (name, _) in options {
-            let (methods, text): (&[Method], _) = match name.as_str() {
-                "wait" | "order" => (&[Method::Row], "method=row"),
-                "silence" => {
-                    (&[Method::Advisory, Method::ForUpdate], "method=advisory and method=for-update")
-                }
-                "transactions" => (&[Method::ForUpdate], "method=for-update"),
-                _ => continue,
-            };
-            if !methods.contains(&self.method) {
-                return Err(invalid(format!("{name} is for {text}: take it away, or change the method")));
-            }
-        }
-        Ok(())
-    }
-
     fn check(&self) -> Result<(), Failure> {
         if self.endpoints.is_empty() {
             return Err(invalid(format!("a host is missing: write {FORM}")));
@@ -272,16 +254,12 @@ impl PostgresConfig {
         if self.credentials.user.is_none() {
             return Err(invalid("a user is missing: write postgres://user@host/database, or set PGUSER"));
         }
-        if self.tls == Tls::Off && self.tls_files != TlsFiles::default() {
-            return Err(invalid("ca, cert and key are for TLS: add sslmode=verify-full"));
-        }
-        if self.tls == Tls::Verified
+        if self.sql.tls == Tls::Verified
             && self.endpoints.iter().any(|endpoint| matches!(endpoint, Endpoint::Unix(..)))
         {
             return Err(invalid("a unix socket has no TLS: take sslmode away"));
         }
-        self.tls_files.check()?;
-        self.credentials.check()
+        Ok(())
     }
 }
 
@@ -309,27 +287,6 @@ const FORM: &str = "postgres://user@host/database";
 const PORT: u16 = 5432;
 /// Names in PostgreSQL have 63 bytes; ours get endings.
 const MAX_TABLE: usize = 40;
-const CHOICES: &[(&str, &str)] = &[
-    ("method", "method=row, method=advisory or method=for-update"),
-    ("sslmode", "sslmode=verify-full or sslmode=disable"),
-    ("host", "host=/folder of the server's unix socket"),
-    ("dialect", "dialect=shedlock"),
-    ("wait", "wait=listen or wait=poll"),
-];
-const OPTIONS: &[&str] = &[
-    "method",
-    "sslmode",
-    "ca",
-    "cert",
-    "key",
-    "password-file",
-    "host",
-    "port",
-    "schema",
-    "table",
-    "dialect",
-    "wait",
-];
 
 #[cfg(test)]
 mod tests {
@@ -379,7 +336,7 @@ mod tests {
             ("mysql://h", "postgres://user@host"),
             ("postgres://me@/db", "host is missing"),
             ("postgres://me@a?sslmode=prefer", "verify-full"),
-            ("postgres://me@a?sslmode=yes", "verify-full or sslmode=disable"),
+            ("postgres://me@a?sslmode=yes", "sslmode=disable or sslmode=verify-full"),
             ("postgres://me@a?ca=/x", "add sslmode"),
             ("postgres://me@a?sslmode=require&cert=/x", "belong together"),
             ("postgres://me@a?table=a\"b", "1 to 40"),
@@ -390,11 +347,13 @@ mod tests {
             ("postgres://me@a?dialect=quartz", "dialect=shedlock"),
             ("postgres://me@a?order=fifo&dialect=shedlock", "the first client that asks"),
             ("postgres://me@a?method=advisory&order=fifo", "order is for method=row"),
-            ("postgres://me@a?silence=5s", "silence is for method=advisory"),
+            ("postgres://me@a?silence=5s", "silence is for method=advisory and method=for-update"),
             ("postgres://me@a?transactions=5&method=advisory", "transactions is for method=for-update"),
             ("postgres://me@a?transactions=0&method=for-update", "1 to 1000"),
-            ("postgres://me@a?tabel=x", "known are method"),
+            ("postgres://me@a?tabel=x", "did you mean table?"),
             ("postgres://me@a?port=7", "host:port"),
+            ("postgres://me@a?socket=/run/s", "write host=/folder"),
+            ("postgres://me@a?ssl-mode=disable", "did you mean sslmode?"),
             ("postgres://u:p@a?password-file=/x", "two passwords"),
             ("postgres://me@/db?host=/run&sslmode=require", "no TLS"),
         ] {

@@ -25,7 +25,7 @@ use config::Method;
 
 pub use backend::cells::PostgresCells;
 pub use backend::session::{in_transaction, in_transaction_sql};
-pub use config::PostgresConfig;
+pub use config::{PostgresConfig, URLS};
 pub use leasehold_backend::cell::SweepReport;
 pub use sql::schema::{grants, schema};
 

@@ -7,48 +7,120 @@
 mod dialect;
 mod sentinel_group;
 
-use std::borrow::Cow;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_backend::url::{Credentials, Host, SecretString};
+use leasehold_backend::url::{
+    self, Credentials, Host, Lack, Options, Parts, Scheme, StoreUrls, TlsFiles, UrlOption,
+};
 use leasehold_core::{Failure, QueueOrder};
-use percent_encoding::percent_decode_str;
-use url::Url;
 
 pub(crate) use leasehold_backend::url::{invalid, reveal};
 
 pub(crate) use dialect::Dialect;
 pub(crate) use sentinel_group::{Group, SENTINEL_PORT};
 
+/// The URLs of Redis and Valkey.
+pub static URLS: StoreUrls = StoreUrls {
+    title: "Redis",
+    schemes: &[
+        Scheme {
+            name: "redis",
+            form: "redis://[user[:password]@]host[:port][/db]",
+            meaning: "TCP",
+            example: "redis://host:6379/0",
+        },
+        Scheme {
+            name: "rediss",
+            form: "rediss://[user[:password]@]host[:port][/db]",
+            meaning: "TLS, certificate and host name verified",
+            example: "rediss://host:6379/0",
+        },
+        Scheme {
+            name: "redis+unix",
+            form: "redis+unix:///path/to.sock",
+            meaning: "Unix socket",
+            example: "redis+unix:///path/to.sock",
+        },
+        Scheme {
+            name: "redis+sentinel",
+            form: "redis+sentinel://[user[:password]@]host[:port][,host[:port]]…/name",
+            meaning: "the server that these Sentinels name as the primary of `name`",
+            example: "redis+sentinel://h1,h2,h3/name",
+        },
+        Scheme {
+            name: "rediss+sentinel",
+            form: "rediss+sentinel://…",
+            meaning: "the same, with TLS to the Sentinels and the servers",
+            example: "rediss+sentinel://h1,h2,h3/name",
+        },
+        Scheme {
+            name: "redis+cluster",
+            form: "redis+cluster://[user[:password]@]host[:port][,host[:port]]…",
+            meaning: "a cluster, found by way of any of these servers",
+            example: "redis+cluster://h1,h2,h3",
+        },
+        Scheme {
+            name: "rediss+cluster",
+            form: "rediss+cluster://…",
+            meaning: "the same, with TLS to each of its servers",
+            example: "rediss+cluster://h1,h2,h3",
+        },
+    ],
+    options: &[
+        &WAIT,
+        &url::ORDER,
+        &PREFIX,
+        &dialect::DIALECT,
+        &dialect::KEY_PREFIX,
+        &url::TIMEOUT,
+        &REPLICAS,
+        &url::PASSWORD_FILE,
+        &CA,
+        &CERT,
+        &KEY,
+        &DB,
+        &USER,
+        &sentinel_group::USER,
+        &sentinel_group::PASSWORD_FILE,
+    ],
+    lacks: &[
+        Lack { schemes: &["redis+cluster", "rediss+cluster"], options: &["db"], why: ONE_DATABASE },
+        Lack { schemes: &[], options: &["db"], why: "write the database number as a path: redis://host/3" },
+        Lack { schemes: &[], options: &["user"], why: "write the user before the host: redis://user@host" },
+        Lack { schemes: &[], options: &["sslmode", "tls"], why: "with TLS the URL begins with rediss://" },
+    ],
+    check: |url| RedisConfig::parse(url).map(drop),
+};
+
+const WAIT: UrlOption<Wait> = UrlOption::choice("wait", &[("pubsub", Wait::Pubsub), ("poll", Wait::Poll)])
+    .about("whether a waiter is sent word, or asks again, and then no publish or subscribe is ever sent")
+    .default("pubsub");
+pub(crate) const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 32, "._-")
+    .about("beginning of every key and channel of the native dialect")
+    .default("lh")
+    .hint(
+        "a colon ends it in the keys, so a lock could be one of a shorter prefix; for another dialect write key-prefix",
+    );
+const REPLICAS: UrlOption<u32> = UrlOption::number("replicas", 0, 16)
+    .about("how many replicas have to confirm a grant or a renewal before it counts")
+    .default("0")
+    .only_with(&[("dialect", &["native"])]);
+const DB: UrlOption<i64> = UrlOption::number("db", 0, u32::MAX)
+    .about("database number")
+    .default("0")
+    .schemes(&["redis+unix", "redis+sentinel", "rediss+sentinel"]);
+const USER: UrlOption<String> =
+    UrlOption::text("user", 512).about("user name").example("jobs").schemes(&["redis+unix"]);
+const CA: UrlOption<PathBuf> = url::CA.schemes(SECURED);
+const CERT: UrlOption<PathBuf> = url::CERT.schemes(SECURED);
+const KEY: UrlOption<PathBuf> = url::KEY.schemes(SECURED);
+const SECURED: &[&str] = &["rediss", "rediss+sentinel", "rediss+cluster"];
+
 /// One Redis or Valkey server, or a group of them, and how leasehold uses it.
 ///
-/// | URL | connection |
-/// |---|---|
-/// | `redis://[user[:password]@]host[:port][/db]` | TCP |
-/// | `rediss://[user[:password]@]host[:port][/db]` | TLS, certificate and host name verified |
-/// | `redis+unix:///path/to.sock` | Unix socket |
-/// | `redis+sentinel://[user[:password]@]host[:port][,host[:port]]…/name` | the server that these Sentinels name as the primary of `name` |
-/// | `rediss+sentinel://…` | the same, with TLS to the Sentinels and the servers |
-/// | `redis+cluster://[user[:password]@]host[:port][,host[:port]]…` | a cluster, found by way of any of these servers |
-/// | `rediss+cluster://…` | the same, with TLS to each of its servers |
-///
-/// | option | meaning | default |
-/// |---|---|---|
-/// | `wait` | `pubsub`: a waiter is sent word; `poll`: it asks again, and no publish or subscribe is ever sent | `pubsub` |
-/// | `order` | `fifo`: waiters are served in order; `unordered`: the first request after a release | `fifo` |
-/// | `prefix` | beginning of every key and channel: 1 to 32 of `A-Z a-z 0-9 . _ -` | `lh` |
-/// | `dialect` | whose form of a lock: `native`, `plain`, `redisson` or `python-redis-lock`; or `dual:` and one of these, which takes that lock and the native one together | `native` |
-/// | `key-prefix` | not for `native`: what stands before the name in the key, up to 128 bytes | |
-/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
-/// | `replicas` | how many replicas have to confirm a grant or a renewal before it counts, 0 to 16 | `0` |
-/// | `password-file` | file that holds the password, read again for each connection | |
-/// | `ca` | TLS only: PEM file of the authorities to trust instead of the system's | |
-/// | `cert`, `key` | TLS only: PEM files of the client's certificate and key | |
-/// | `db` | `redis+unix` and Sentinels only: database number | `0` |
-/// | `user` | `redis+unix` only: user name | |
-/// | `sentinel-user`, `sentinel-password-file` | Sentinels only: who logs in to them, where they want that | |
+#[doc = include_str!("options.md")]
 ///
 /// A password comes from the URL, else from `password-file`, else from the environment variable
 /// `LEASEHOLD_REDIS_PASSWORD`. One for the Sentinels comes from `sentinel-password-file`, else from
@@ -59,7 +131,7 @@ pub(crate) use sentinel_group::{Group, SENTINEL_PORT};
 /// let config = RedisConfig::parse("redis://jobs:secret@10.0.0.7/2?order=unordered").unwrap();
 /// assert_eq!(config.to_string(), "redis://jobs:***@10.0.0.7:6379/2");
 /// let error = RedisConfig::parse("redis://10.0.0.7?tiemout=3s").unwrap_err();
-/// assert!(error.to_string().contains("timeout"));
+/// assert!(error.to_string().contains("did you mean timeout?"));
 /// ```
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
@@ -85,43 +157,47 @@ impl RedisConfig {
     /// # Errors
     /// `Invalid`, with what to write instead. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<RedisConfig, Failure> {
-        // The parser's own message does not repeat the URL, which may carry a password.
-        let (url, hosts) = first_of_many(url);
-        let url = Url::parse(&url)
-            .map_err(|error| invalid(format!("this is no Redis URL ({error}): write {FORMS}")))?;
-        if url.fragment().is_some() {
-            // The rest behind it would be lost, even where it is the rest of a password and the host.
-            return Err(invalid(
-                "a # has no meaning in the URL of a store: write %23 where it is part of a name or password",
-            ));
-        }
+        URLS.read(url, |parts, options| {
+            let deployment = read_deployment(&parts)?;
+            let endpoint = read_endpoint(&parts, options)?;
+            let db = match options.find(&DB)? {
+                Some(number) => number,
+                None => read_path_db(&parts)?,
+            };
+            let user = options.find(&USER)?.or(parts.user);
+            let credentials = Credentials::of(user, parts.password, options, PASSWORD_VARIABLE)?;
+            let mut config = RedisConfig::of(endpoint, credentials, db, options)?;
+            config.deployment = deployment;
+            if let Deployment::Sentinel(group) = &mut config.deployment {
+                group.read_login(options)?;
+            }
+            Ok(config)
+        })
+    }
+
+    /// Reads the options of one server.
+    pub(crate) fn of(
+        endpoint: Endpoint,
+        credentials: Credentials,
+        db: i64,
+        options: &Options,
+    ) -> Result<RedisConfig, Failure> {
+        let (dialect, dual) = options.get(&dialect::DIALECT)?;
         let mut config = RedisConfig {
-            endpoint: read_endpoint(&url)?,
-            deployment: read_deployment(&url, hosts)?,
-            credentials: Credentials::new(
-                decoded(url.username(), "user name")?,
-                url.password()
-                    .map(|password| decoded(password, "password"))
-                    .transpose()?
-                    .flatten()
-                    .map(SecretString::from),
-                PASSWORD_VARIABLE,
-            ),
-            db: read_path_db(&url)?,
-            wait: Wait::Pubsub,
-            order: QueueOrder::Fifo,
-            prefix: "lh".to_owned(),
-            timeout: Duration::from_secs(5),
-            dialect: Dialect::Native,
-            key_prefix: String::new(),
-            replicas: 0,
-            dual: false,
+            endpoint,
+            deployment: Deployment::Single,
+            credentials,
+            db,
+            wait: options.get(&WAIT)?,
+            order: options.get(&url::ORDER)?,
+            prefix: options.get(&PREFIX)?,
+            timeout: options.get(&url::TIMEOUT)?,
+            dialect,
+            key_prefix: options.find(&dialect::KEY_PREFIX)?.unwrap_or_default(),
+            replicas: options.get(&REPLICAS)?,
+            dual,
         };
-        for (name, value) in url.query_pairs() {
-            config.read_option(&name, &value)?;
-        }
-        config.check()?;
-        config.fit_dialect(&url)?;
+        config.fit_dialect(options)?;
         Ok(config)
     }
 
@@ -137,90 +213,6 @@ impl RedisConfig {
         !loopback && !matches!(self.credentials.password(), Ok(None))
     }
 
-    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        match (name, &mut self.endpoint) {
-            ("wait", _) => {
-                self.wait = match value {
-                    "pubsub" => Wait::Pubsub,
-                    "poll" => Wait::Poll,
-                    _ => return Err(invalid(format!("wait={value}: write wait=pubsub or wait=poll"))),
-                }
-            }
-            ("order", _) => {
-                self.order = match value {
-                    "fifo" => QueueOrder::Fifo,
-                    "unordered" => QueueOrder::Unordered,
-                    _ => return Err(invalid(format!("order={value}: write order=fifo or order=unordered"))),
-                }
-            }
-            ("prefix", _) => self.prefix = value.to_owned(),
-            ("timeout", _) => {
-                self.timeout = humantime::parse_duration(value)
-                    .map_err(|error| invalid(format!("timeout={value}: {error}; write timeout=5s")))?;
-            }
-            ("dialect", _) => (self.dialect, self.dual) = Dialect::read(value)?,
-            ("key-prefix", _) => self.key_prefix = value.to_owned(),
-            ("replicas", _) => {
-                let number = value.parse::<u32>().ok().filter(|number| *number <= MAX_REPLICAS);
-                let refusal =
-                    || invalid(format!("replicas={value}: write a number from 0 to {MAX_REPLICAS}"));
-                self.replicas = number.ok_or_else(refusal)?;
-            }
-            ("password-file", _) => self.credentials.read_from(value),
-            ("ca", Endpoint::Tls { files, .. }) => files.ca = Some(PathBuf::from(value)),
-            ("cert", Endpoint::Tls { files, .. }) => files.cert = Some(PathBuf::from(value)),
-            ("key", Endpoint::Tls { files, .. }) => files.key = Some(PathBuf::from(value)),
-            ("ca" | "cert" | "key", _) => {
-                return Err(invalid(format!("{name} belongs to TLS: write rediss:// instead of redis://")));
-            }
-            ("db", Endpoint::Unix { .. }) => self.db = read_db(value)?,
-            ("db", _) if matches!(self.deployment, Deployment::Sentinel(_)) => self.db = read_db(value)?,
-            ("sentinel-user" | "sentinel-password-file", _) => match &mut self.deployment {
-                Deployment::Sentinel(group) => group.read_option(name, value),
-                Deployment::Single | Deployment::Cluster(_) => {
-                    return Err(invalid(format!("{name} belongs to Sentinels: write redis+sentinel://")));
-                }
-            },
-            ("user", Endpoint::Unix { .. }) => self.credentials.user = Some(value.to_owned()),
-            ("db", _) if matches!(self.deployment, Deployment::Cluster(_)) => {
-                return Err(invalid(ONE_DATABASE));
-            }
-            ("db", _) => return Err(invalid(format!("write the database number as a path: …/{value}"))),
-            ("user", _) => return Err(invalid(format!("write the user before the host: {value}@host"))),
-            _ => return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", ")))),
-        }
-        Ok(())
-    }
-
-    fn check(&self) -> Result<(), Failure> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        // Prefix `a` with name `b:c` and prefix `a:b` with name `c` would be one lock.
-        if self.prefix.contains(':') {
-            let text = "prefix: a colon ends it in the keys, so a lock could be one of a shorter prefix: write . or - in its place";
-            return Err(invalid(text));
-        }
-        if self.prefix.is_empty() || self.prefix.len() > 32 || !self.prefix.bytes().all(plain) {
-            return Err(invalid("prefix: write 1 to 32 of the characters A-Z a-z 0-9 . _ -"));
-        }
-        if !(Duration::from_millis(10)..=Duration::from_secs(300)).contains(&self.timeout) {
-            return Err(invalid("timeout: write a duration between 10ms and 5m"));
-        }
-        self.credentials.check()?;
-        if self.replicas > 0 && self.dialect != Dialect::Native {
-            return Err(invalid(
-                "replicas belongs to the native dialect: the others wait for none, so leave it out",
-            ));
-        }
-        if let Endpoint::Tls { files, .. } = &self.endpoint
-            && files.cert.is_some() != files.key.is_some()
-        {
-            return Err(invalid("cert and key belong together: name both files, or neither"));
-        }
-        Ok(())
-    }
-}
-
-impl RedisConfig {
     /// Returns the endpoint of another server of the same deployment: reached as the first one is.
     pub(crate) fn endpoint_at(&self, host: &Host) -> Endpoint {
         let (host, port) = (host.name.clone(), host.port);
@@ -307,14 +299,6 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// PEM files of a TLS connection.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct TlsFiles {
-    pub(crate) ca: Option<PathBuf>,
-    pub(crate) cert: Option<PathBuf>,
-    pub(crate) key: Option<PathBuf>,
-}
-
 /// The way in which a waiter learns that its turn has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
@@ -322,66 +306,30 @@ pub(crate) enum Wait {
     Poll,
 }
 
-/// Reads a file that the URL's `option` names.
-pub(crate) fn read_file(path: &Path, option: &str) -> Result<Vec<u8>, Failure> {
-    std::fs::read(path).map_err(|error| {
-        invalid(format!("{option}={} cannot be read: {error}", path.display())).because(error)
-    })
-}
+pub(crate) const PASSWORD_VARIABLE: &str = "LEASEHOLD_REDIS_PASSWORD";
 
-/// More replicas than any primary has.
-const MAX_REPLICAS: u32 = 16;
-
-const PASSWORD_VARIABLE: &str = "LEASEHOLD_REDIS_PASSWORD";
-const FORMS: &str = "redis://host:6379/0, rediss://host:6379/0, redis+unix:///path/to.sock, redis+sentinel://h1,h2,h3/name or redis+cluster://h1,h2,h3";
-const OPTIONS: &[&str] = &[
-    "wait",
-    "order",
-    "prefix",
-    "dialect",
-    "key-prefix",
-    "timeout",
-    "replicas",
-    "password-file",
-    "ca",
-    "cert",
-    "key",
-    "db",
-    "user",
-    "sentinel-user",
-    "sentinel-password-file",
-];
-
-/// Leaves one host in a URL that names several, so that it can be read as any other, and answers with
-/// all of them.
-fn first_of_many(url: &str) -> (Cow<'_, str>, &str) {
-    let Some(start) = url.find("://").map(|at| at + 3) else { return (Cow::Borrowed(url), "") };
-    let end = url[start..].find(['/', '?', '#']).map_or(url.len(), |at| start + at);
-    let start = url[start..end].rfind('@').map_or(start, |at| start + at + 1);
-    let hosts = &url[start..end];
-    match hosts.split_once(',') {
-        None => (Cow::Borrowed(url), hosts),
-        Some((first, _)) => (Cow::Owned([&url[..start], first, &url[end..]].concat()), hosts),
+fn read_deployment(parts: &Parts) -> Result<Deployment, Failure> {
+    if parts.scheme == "redis+unix" {
+        return Ok(Deployment::Single);
     }
-}
-
-fn read_deployment(url: &Url, hosts: &str) -> Result<Deployment, Failure> {
-    match url.scheme() {
-        "redis+sentinel" | "rediss+sentinel" => Ok(Deployment::Sentinel(Group::read(hosts, url.path())?)),
-        "redis+cluster" | "rediss+cluster" => Ok(Deployment::Cluster(read_seeds(hosts)?)),
-        _ if hosts.contains(',') => Err(invalid(
+    match parts.scheme.as_str() {
+        "redis+sentinel" | "rediss+sentinel" => {
+            Ok(Deployment::Sentinel(Group::read(parts.hosts(SENTINEL_PORT)?, &parts.path)?))
+        }
+        "redis+cluster" | "rediss+cluster" => {
+            let seeds = parts.hosts(PORT)?;
+            if seeds.len() > MAX_SEEDS {
+                return Err(invalid(format!(
+                    "name at most {MAX_SEEDS} servers: any of them knows the others"
+                )));
+            }
+            Ok(Deployment::Cluster(seeds))
+        }
+        _ if parts.hosts(PORT)?.len() > 1 => Err(invalid(
             "several hosts: write redis+sentinel://h1,h2,h3/name or redis+cluster://h1,h2,h3, or name one server",
         )),
         _ => Ok(Deployment::Single),
     }
-}
-
-fn read_seeds(hosts: &str) -> Result<Vec<Host>, Failure> {
-    let seeds: Vec<&str> = hosts.split(',').collect();
-    if seeds.len() > MAX_SEEDS {
-        return Err(invalid(format!("name at most {MAX_SEEDS} servers: any of them knows the others")));
-    }
-    seeds.into_iter().map(|seed| Host::read(seed, 6379, "redis+cluster://h1,h2,h3")).collect()
 }
 
 /// The most servers of a cluster that are named; it may have more.
@@ -389,67 +337,51 @@ const MAX_SEEDS: usize = 32;
 
 const ONE_DATABASE: &str = "a cluster has database 0 only: leave the number out";
 
-fn read_endpoint(url: &Url) -> Result<Endpoint, Failure> {
-    let port = url.port().unwrap_or(6379);
-    let sentinel_port = url.port().unwrap_or(SENTINEL_PORT);
-    match url.scheme() {
-        "redis+sentinel" => Ok(Endpoint::Tcp { host: read_host(url)?, port: sentinel_port }),
-        "rediss+sentinel" => {
-            Ok(Endpoint::Tls { host: read_host(url)?, port: sentinel_port, files: TlsFiles::default() })
-        }
-        "redis" | "redis+cluster" => Ok(Endpoint::Tcp { host: read_host(url)?, port }),
-        "rediss" | "rediss+cluster" => {
-            Ok(Endpoint::Tls { host: read_host(url)?, port, files: TlsFiles::default() })
-        }
-        "redis+unix" => {
-            if url.has_host() {
-                return Err(invalid("a Unix socket has no host: write redis+unix:///path/to.sock"));
-            }
-            let path = decoded(url.path(), "path")?.unwrap_or_default();
-            if path.len() < 2 {
-                return Err(invalid("the path of the socket is missing: write redis+unix:///path/to.sock"));
-            }
-            Ok(Endpoint::Unix { path: PathBuf::from(path) })
-        }
-        other => Err(invalid(format!("{other}:// is no Redis server: write {FORMS}"))),
+/// The port on which servers listen by default.
+pub(crate) const PORT: u16 = 6379;
+
+fn read_endpoint(parts: &Parts, options: &Options) -> Result<Endpoint, Failure> {
+    if parts.scheme == "redis+unix" {
+        return read_socket(parts);
+    }
+    let port = if parts.scheme.ends_with("+sentinel") { SENTINEL_PORT } else { PORT };
+    // At least one is named, or it is an error.
+    let Host { name: host, port } = parts.hosts(port)?.swap_remove(0);
+    match SECURED.contains(&parts.scheme.as_str()) {
+        true => Ok(Endpoint::Tls { host, port, files: TlsFiles::of(options)? }),
+        false => Ok(Endpoint::Tcp { host, port }),
     }
 }
 
-fn read_host(url: &Url) -> Result<String, Failure> {
-    match url.host() {
-        Some(url::Host::Domain(name)) if !name.is_empty() => Ok(decoded(name, "host")?.unwrap_or_default()),
-        Some(url::Host::Ipv4(address)) => Ok(address.to_string()),
-        Some(url::Host::Ipv6(address)) => Ok(address.to_string()),
-        _ => Err(invalid(format!("the host is missing: write {FORMS}"))),
+fn read_socket(parts: &Parts) -> Result<Endpoint, Failure> {
+    if !parts.is_without_host() {
+        return Err(invalid("a Unix socket has no host: write redis+unix:///path/to.sock"));
     }
+    if parts.path.is_empty() {
+        return Err(invalid("the path of the socket is missing: write redis+unix:///path/to.sock"));
+    }
+    Ok(Endpoint::Unix { path: PathBuf::from(format!("/{}", parts.path)) })
 }
 
-fn read_path_db(url: &Url) -> Result<i64, Failure> {
-    if matches!(url.scheme(), "redis+unix" | "redis+sentinel" | "rediss+sentinel") {
-        return Ok(0);
+/// Reads the number of the database, where the path is one.
+pub(crate) fn read_path_db(parts: &Parts) -> Result<i64, Failure> {
+    let is_number = !matches!(parts.scheme.as_str(), "redis+unix" | "redis+sentinel" | "rediss+sentinel");
+    match parts.path.as_str() {
+        number if is_number && !number.is_empty() => match parts.scheme.ends_with("+cluster") {
+            true => Err(invalid(ONE_DATABASE)),
+            false => number
+                .parse::<u32>()
+                .map(i64::from)
+                .map_err(|_| invalid(format!("{number} is not a database number: write 0, 1, 2 …"))),
+        },
+        _ => Ok(0),
     }
-    match url.path().trim_start_matches('/') {
-        "" => Ok(0),
-        _ if url.scheme().ends_with("+cluster") => Err(invalid(ONE_DATABASE)),
-        number => read_db(number),
-    }
-}
-
-fn read_db(text: &str) -> Result<i64, Failure> {
-    text.parse::<u32>()
-        .map(i64::from)
-        .map_err(|_| invalid(format!("{text} is not a database number: write 0, 1, 2 …")))
-}
-
-fn decoded(text: &str, what: &str) -> Result<Option<String>, Failure> {
-    let text = percent_decode_str(text)
-        .decode_utf8()
-        .map_err(|_| invalid(format!("the {what} is not UTF-8 once its %XX are decoded")))?;
-    Ok(Some(text.into_owned()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use leasehold_core::FailureKind;
 
     use super::*;
@@ -496,7 +428,7 @@ mod tests {
             ("redis+cluster://a,b?db=3", "database 0 only"),
             ("redis+cluster://a,,b", "host is missing"),
             ("redis+cluster://", "host is missing"),
-            ("redis+cluster://a,b?ca=/x", "rediss"),
+            ("redis+cluster://a,b?ca=/x", "rediss+cluster://"),
             ("redis://a,b", "redis+cluster://"),
             ("redis+cluster://a?sentinel-user=x", "redis+sentinel://"),
         ] {
@@ -554,11 +486,17 @@ mod tests {
             ("redis://h/abc", "database number"),
             ("redis://h/-1", "database number"),
             ("redis://h/0#x", "%23"),
-            ("redis://h?tiemout=1s", "known are wait, order, prefix, dialect"),
-            ("redis://h?dialect=java", "native, plain, redisson, python-redis-lock"),
+            ("redis://h?tiemout=1s", "did you mean timeout?; known are wait, order, prefix, dialect"),
+            (
+                "redis://h?dialect=java",
+                "dialect=plain, dialect=redisson, dialect=python-redis-lock, dialect=dual:plain",
+            ),
             ("redis://h?key-prefix=a", "write prefix"),
-            ("redis://h?dialect=plain&replicas=1", "replicas belongs to the native dialect"),
-            ("redis://h?dialect=dual:native", "before any but the first"),
+            ("redis://h?dialect=plain&replicas=1", "replicas is for dialect=native"),
+            (
+                "redis://h?dialect=dual:native",
+                "dialect=dual:plain, dialect=dual:redisson or dialect=dual:python-redis-lock",
+            ),
             ("redis://h?dialect=plain&prefix=a", "write key-prefix"),
             ("redis://h?dialect=plain&order=fifo", "native dialect keeps a line"),
             ("redis://h?dialect=plain&wait=pubsub", "not published"),
@@ -569,7 +507,7 @@ mod tests {
             ("redis://h?timeout=1h", "between 10ms and 5m"),
             ("redis://h?replicas=many", "from 0 to 16"),
             ("redis://h?replicas=17", "from 0 to 16"),
-            ("redis://h?replicas=1&dialect=plain", "native dialect"),
+            ("redis://h?replicas=1&dialect=plain", "replicas is for dialect=native"),
             ("redis://h?prefix=", "1 to 32"),
             ("redis://h?prefix=a:b", "a colon ends it in the keys"),
             ("redis://h?prefix=a{b}", "1 to 32"),
@@ -585,7 +523,7 @@ mod tests {
             ("redis+sentinel://a,,b/x", "host is missing"),
             ("redis+sentinel://a,b:0/x", "1 to 65535"),
             ("redis+sentinel:///x", "host is missing"),
-            ("redis+sentinel://a/x?ca=/y", "rediss://"),
+            ("redis+sentinel://a/x?ca=/y", "rediss+sentinel://"),
             ("redis://a?sentinel-user=me", "redis+sentinel://"),
         ] {
             let refusal = refusal(url);

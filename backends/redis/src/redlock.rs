@@ -3,17 +3,71 @@
 pub(crate) mod member;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_backend::url::{
+    self, Credentials, Host, Lack, Options, PASSWORD_FILE, Parts, Scheme, StoreUrls, TlsFiles, UrlOption,
+};
 use leasehold_core::Failure;
 use leasehold_core::quorum::Member;
 
-use crate::config::{RedisConfig, invalid};
+use crate::config::{Endpoint, PASSWORD_VARIABLE, PORT, PREFIX, RedisConfig, invalid, read_path_db};
 use crate::redlock::member::RedisNode;
 use crate::topology::server::{MAX_TTL, MIN_TTL};
 
+/// The URLs of a quorum of Redis servers.
+pub static REDLOCK_URLS: StoreUrls = StoreUrls {
+    title: "Redlock",
+    schemes: &[
+        Scheme {
+            name: "redlock",
+            form: "redlock://[user[:password]@]host[:port],host[:port],host[:port]…[/db]",
+            meaning: "several independent Redis servers that decide together",
+            example: "redlock://host1:6379,host2:6379,host3:6379",
+        },
+        Scheme {
+            name: "redlocks",
+            form: "redlocks://…",
+            meaning: "the same with TLS, certificate and host name verified",
+            example: "redlocks://host1:6379,host2:6379,host3:6379",
+        },
+    ],
+    options: &[&LONGEST_TTL, &TIMEOUT, &PREFIX, &PASSWORD_FILE, &CA, &CERT, &KEY],
+    lacks: &[
+        Lack {
+            schemes: &[],
+            options: &["order", "wait"],
+            why: "the waiters of a quorum have no common line, and are sent word",
+        },
+        Lack {
+            schemes: &[],
+            options: &["dialect", "key-prefix", "replicas"],
+            why: "the locks of a quorum have one form and need no replicas: leave it out",
+        },
+        Lack { schemes: &[], options: &["db"], why: "write the database number as a path" },
+        Lack { schemes: &[], options: &["sslmode", "tls"], why: "with TLS the URL begins with redlocks://" },
+    ],
+    check: |url| RedlockConfig::parse(url).map(drop),
+};
+
+const LONGEST_TTL: UrlOption<Duration> = UrlOption::duration("max-ttl", MIN_TTL, MAX_TTL)
+    .about(
+        "the longest lease; a server that has lost its memory is not counted for this time after the loss was noticed",
+    )
+    .default("1m");
+const TIMEOUT: UrlOption<Duration> = url::TIMEOUT.about("how long to wait for one server").default("1s");
+const CA: UrlOption<PathBuf> = url::CA.schemes(SECURED);
+const CERT: UrlOption<PathBuf> = url::CERT.schemes(SECURED);
+const KEY: UrlOption<PathBuf> = url::KEY.schemes(SECURED);
+const SECURED: &[&str] = &["redlocks"];
+
 #[doc = include_str!("redlock.md")]
+///
+/// # URLs
+///
+#[doc = include_str!("redlock/options.md")]
 #[derive(Clone, Debug)]
 pub struct RedlockConfig {
     servers: Vec<RedisConfig>,
@@ -26,25 +80,24 @@ impl RedlockConfig {
     /// # Errors
     /// `Invalid`, with what to write instead. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<RedlockConfig, Failure> {
-        let (scheme, rest) = match url.split_once("://") {
-            Some(("redlock", rest)) => ("redis", rest),
-            Some(("redlocks", rest)) => ("rediss", rest),
-            _ => return Err(invalid(format!("this is no URL of a quorum: write {FORM}"))),
+        REDLOCK_URLS.read(url, RedlockConfig::of)
+    }
+
+    fn of(parts: Parts, options: &Options) -> Result<RedlockConfig, Failure> {
+        let db = read_path_db(&parts)?;
+        let hosts = parts.hosts(PORT)?;
+        let credentials = Credentials::of(parts.user, parts.password, options, PASSWORD_VARIABLE)?;
+        let files = (parts.scheme == "redlocks").then(|| TlsFiles::of(options)).transpose()?;
+        let server = |Host { name: host, port }| {
+            let endpoint = match files.clone() {
+                Some(files) => Endpoint::Tls { host, port, files },
+                None => Endpoint::Tcp { host, port },
+            };
+            let timeout = options.get(&TIMEOUT)?;
+            Ok(RedisConfig { timeout, ..RedisConfig::of(endpoint, credentials.clone(), db, options)? })
         };
-        // A password may hold anything, so what follows the hosts is looked for behind it.
-        let (login, rest) = rest.rsplit_once('@').map_or(("", rest), |(login, rest)| (login, rest));
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (hosts, tail) = rest.split_at(end);
-        let (path, query) = tail.split_once('?').unwrap_or((tail, ""));
-        let (query, max_ttl) = read_query(query)?;
-        let login = if login.is_empty() { String::new() } else { format!("{login}@") };
-        let mut servers = Vec::new();
-        for host in hosts.split(',') {
-            let parsed = RedisConfig::parse(&format!("{scheme}://{login}{host}{path}?{query}"));
-            servers
-                .push(parsed.map_err(|failure| invalid(format!("server {host:?}: {}", failure.detail())))?);
-        }
-        let config = RedlockConfig { servers, max_ttl };
+        let servers = hosts.into_iter().map(server).collect::<Result<_, Failure>>()?;
+        let config = RedlockConfig { servers, max_ttl: options.get(&LONGEST_TTL)? };
         config.check()?;
         Ok(config)
     }
@@ -73,7 +126,8 @@ impl RedlockConfig {
         if !(3..=MAX_SERVERS).contains(&count) {
             return Err(invalid(format!(
                 "{count} servers: a majority that survives the loss of one takes three at least, and no more than \
-                 {MAX_SERVERS} may be named; three, five and seven are good numbers; write {FORM}"
+                 {MAX_SERVERS} may be named; three, five and seven are good numbers; write {}",
+                REDLOCK_URLS.form()
             )));
         }
         for (number, server) in self.servers.iter().enumerate() {
@@ -96,45 +150,6 @@ impl fmt::Display for RedlockConfig {
     }
 }
 
-/// Splits the options of each server from the option of all of them together.
-fn read_query(query: &str) -> Result<(String, Duration), Failure> {
-    let mut options = Vec::new();
-    let mut max_ttl = DEFAULT_MAX_TTL;
-    for option in query.split('&').filter(|option| !option.is_empty()) {
-        match option.split_once('=').unwrap_or((option, "")) {
-            ("max-ttl", value) => {
-                max_ttl = humantime::parse_duration(value)
-                    .map_err(|error| invalid(format!("max-ttl={value}: {error}; write max-ttl=1m")))?;
-            }
-            (name @ ("order" | "wait"), _) => {
-                return Err(invalid(format!(
-                    "{name} cannot be chosen for a quorum: its waiters have no common line, and are sent word"
-                )));
-            }
-            (name @ ("dialect" | "replicas"), _) => {
-                return Err(invalid(format!(
-                    "{name} means nothing to a quorum, whose locks have one form and need no replicas: leave it out"
-                )));
-            }
-            (name, _) if !OPTIONS.contains(&name) => {
-                return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", "))));
-            }
-            _ => options.push(option),
-        }
-    }
-    if !(MIN_TTL..=MAX_TTL).contains(&max_ttl) {
-        return Err(invalid("max-ttl: write a duration between 100ms and 24h"));
-    }
-    if !options.iter().any(|option| option.starts_with("timeout=")) {
-        options.push(DEFAULT_TIMEOUT);
-    }
-    Ok((options.join("&"), max_ttl))
-}
-
-const FORM: &str = "redlock://host1:6379,host2:6379,host3:6379";
-const OPTIONS: &[&str] = &["max-ttl", "timeout", "prefix", "password-file", "ca", "cert", "key"];
-const DEFAULT_TIMEOUT: &str = "timeout=1s";
-const DEFAULT_MAX_TTL: Duration = Duration::from_secs(60);
 const MAX_SERVERS: usize = 15;
 
 #[cfg(test)]
@@ -170,7 +185,7 @@ mod tests {
             ("redlock://a,b,c?dialect=plain", "leave it out"),
             ("redlock://a,b,c?replicas=1", "leave it out"),
             ("redlock://a,b,c?max-ttl=soon", "max-ttl=1m"),
-            ("redlock://a,b,c?max-ttl=2d", "between 100ms and 24h"),
+            ("redlock://a,b,c?max-ttl=2d", "between 100ms and 1day"),
             ("redlock://a,b,c?tiemout=1s", "known are"),
         ] {
             let refusal = refusal(url);

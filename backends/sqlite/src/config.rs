@@ -4,21 +4,45 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use leasehold_backend::url::{duration_between, invalid};
+use leasehold_backend::url::{self, Create, Lack, Scheme, StoreUrls, UrlOption, invalid};
 use leasehold_core::{Failure, FenceGrade, QueueOrder};
 use percent_encoding::percent_decode_str;
 
+/// The URLs of SQLite.
+pub static URLS: StoreUrls = StoreUrls {
+    title: "SQLite",
+    schemes: &[Scheme {
+        name: "sqlite",
+        form: "sqlite:path",
+        meaning: "a database file, from the root or from the working directory",
+        example: "sqlite:/a/path/locks.db",
+    }],
+    options: &[&SYNCHRONOUS, &url::ORDER, &TABLE, &TIMEOUT, &CREATE],
+    lacks: &[Lack {
+        schemes: &[],
+        options: &["ca", "cert", "key", "password-file", "sslmode", "connections"],
+        why: "a file has no server to connect to",
+    }],
+    check: |url| SqliteConfig::parse(url).map(drop),
+};
+
+const SYNCHRONOUS: UrlOption<Synchronous> =
+    UrlOption::choice("synchronous", &[("full", Synchronous::Full), ("normal", Synchronous::Normal)])
+        .about(
+            "with `full` each change is on the disk before it is answered, with `normal` a loss of power may take the \
+             last back",
+        )
+        .default("full");
+const TABLE: UrlOption<String> = UrlOption::sql_name("table", 60)
+    .about("beginning of the names of the tables, but not `sqlite_`")
+    .default("leasehold");
+const TIMEOUT: UrlOption<Duration> =
+    url::TIMEOUT.about("how long to wait for the database while others write");
+const CREATE: UrlOption<Create> = url::CREATE.about("whether a database that is missing is created");
+
 /// One database file, and how leasehold uses it.
 ///
-/// `sqlite:/a/path/locks.db`, or `sqlite:locks.db` from the working directory, with these options:
-///
-/// | option | meaning | default |
-/// |---|---|---|
-/// | `synchronous` | `full`: each change is on the disk before it is answered; `normal`: a loss of power may take the last back | `full` |
-/// | `order` | `fifo`: waiters are queued; `unordered`: the first that asks after a release | `fifo` |
-/// | `table` | beginning of the names of the tables: 1 to 60 of `A-Z a-z 0-9 _`, not a digit first | `leasehold` |
-/// | `create` | `yes`: a database that is missing is created; `no`: it is an error | `yes` |
-/// | `timeout` | how long to wait for the database while others write, 10ms to 5m | `5s` |
+#[doc = include_str!("options.md")]
 ///
 /// ```
 /// use leasehold_sqlite::SqliteConfig;
@@ -35,13 +59,6 @@ pub struct SqliteConfig {
     pub(crate) table: String,
     pub(crate) timeout: Duration,
     pub(crate) create: Create,
-}
-
-/// The behaviour where no database exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Create {
-    Yes,
-    No,
 }
 
 /// The moment at which a change is on the disk.
@@ -75,7 +92,7 @@ impl SqliteConfig {
     pub fn parse(url: &str) -> Result<SqliteConfig, Failure> {
         let rest = url
             .strip_prefix("sqlite:")
-            .ok_or_else(|| invalid(format!("this is no SQLite URL: write {FORM}")))?;
+            .ok_or_else(|| invalid(format!("this is no URL of SQLite: write {FORM}")))?;
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         // `sqlite:///a` is written as often as `sqlite:/a`.
         let path = match path.strip_prefix("//") {
@@ -92,66 +109,19 @@ impl SqliteConfig {
             );
             return Err(invalid(text));
         }
-        let mut config = SqliteConfig {
+        let options = URLS.options("sqlite", ::url::form_urlencoded::parse(query.as_bytes()).into_owned())?;
+        let table = options.get(&TABLE)?;
+        if table.to_ascii_lowercase().starts_with("sqlite_") {
+            return Err(invalid("table: names that begin with sqlite_ are SQLite's own: write another"));
+        }
+        Ok(SqliteConfig {
             path: PathBuf::from(path.as_ref()),
-            synchronous: Synchronous::Full,
-            order: QueueOrder::Fifo,
-            table: "leasehold".to_owned(),
-            timeout: Duration::from_secs(5),
-            create: Create::Yes,
-        };
-        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            config.read_option(&name, &value)?;
-        }
-        Ok(config)
-    }
-
-    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        match name {
-            "synchronous" => {
-                self.synchronous = match value {
-                    "full" => Synchronous::Full,
-                    "normal" => Synchronous::Normal,
-                    _ => {
-                        return Err(invalid(format!(
-                            "synchronous={value}: write synchronous=full or synchronous=normal"
-                        )));
-                    }
-                }
-            }
-            "create" => {
-                self.create = match value {
-                    "yes" => Create::Yes,
-                    "no" => Create::No,
-                    _ => return Err(invalid(format!("create={value}: write create=yes or create=no"))),
-                }
-            }
-            "order" => {
-                self.order = match value {
-                    "fifo" => QueueOrder::Fifo,
-                    "unordered" => QueueOrder::Unordered,
-                    _ => return Err(invalid(format!("order={value}: write order=fifo or order=unordered"))),
-                }
-            }
-            "table" => {
-                let is_name = (1..=60).contains(&value.len())
-                    && !value.as_bytes()[0].is_ascii_digit()
-                    && value.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-                    && !value.to_ascii_lowercase().starts_with("sqlite_");
-                if !is_name {
-                    return Err(invalid(
-                        "table: write 1 to 60 of the characters A-Z a-z 0-9 _, not a digit first, nor sqlite_",
-                    ));
-                }
-                value.clone_into(&mut self.table);
-            }
-            "timeout" => {
-                self.timeout =
-                    duration_between(name, value, Duration::from_millis(10), Duration::from_secs(300))?;
-            }
-            _ => return Err(invalid(format!("unknown option {name}: known are {}", OPTIONS.join(", ")))),
-        }
-        Ok(())
+            synchronous: options.get(&SYNCHRONOUS)?,
+            order: options.get(&url::ORDER)?,
+            table,
+            timeout: options.get(&TIMEOUT)?,
+            create: options.get(&CREATE)?,
+        })
     }
 }
 
@@ -163,7 +133,6 @@ impl fmt::Display for SqliteConfig {
 }
 
 const FORM: &str = "sqlite:/a/path/locks.db";
-const OPTIONS: &[&str] = &["synchronous", "order", "table", "timeout", "create"];
 
 #[cfg(test)]
 mod tests {
@@ -188,12 +157,13 @@ mod tests {
             ("sqlite::memory:", "mem:"),
             ("sqlite:/a/", "name a file"),
             ("sqlite://host/a", "no host"),
-            ("sqlite:x?tabel=y", "known are synchronous, order, table, timeout, create"),
+            ("sqlite:x?tabel=y", "did you mean table?; known are synchronous, order, table, timeout, create"),
             ("sqlite:x?create=maybe", "create=no"),
-            ("sqlite:x?table=1a", "not a digit first"),
+            ("sqlite:x?table=1a", "no digit first"),
             ("sqlite:x?table=a;drop", "A-Z a-z 0-9 _"),
+            ("sqlite:x?sslmode=disable", "no server"),
             ("sqlite:x?table=", "1 to 60"),
-            ("sqlite:x?table=sqlite_a", "nor sqlite_"),
+            ("sqlite:x?table=sqlite_a", "begin with sqlite_"),
             ("sqlite:x?order=any", "order=fifo"),
             ("sqlite:x?synchronous=off", "synchronous=full"),
             ("sqlite:x?timeout=1h", "between"),

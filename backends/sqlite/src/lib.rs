@@ -16,7 +16,7 @@ use leasehold_backend::cell::CellBackend;
 use leasehold_core::{Backend, Clock, Failure};
 
 pub use backend::cells::SqliteCells;
-pub use config::SqliteConfig;
+pub use config::{SqliteConfig, URLS};
 pub use leasehold_backend::cell::SweepReport;
 pub use sql::schema::schema;
 

@@ -3,32 +3,74 @@
 //! Parsing does no I/O. A password never leaves this file and `session.rs`; no error repeats the URL.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_backend::url::{
-    Credentials, Host, Parts, SecretString, TlsFiles, duration_between, invalid, plain_text, reveal,
+    self, Credentials, Host, Lack, Options, Parts, Scheme, SecretString, StoreUrls, TlsFiles, UrlOption,
+    invalid, reveal,
 };
 use leasehold_core::Failure;
 
-use crate::protocol::dialect::{Dialect, Mutexes};
+use crate::protocol::dialect::{ALL, Dialect, Mutexes};
+
+/// The URLs of ZooKeeper.
+pub static URLS: StoreUrls = StoreUrls {
+    title: "ZooKeeper",
+    schemes: &[
+        Scheme {
+            name: "zk",
+            form: "zk://[user[:password]@]host[:port][,host[:port]…][/chroot]",
+            meaning: "TCP, port 2181 unless given",
+            example: "zk://host:2181,host:2181/chroot",
+        },
+        Scheme {
+            name: "zks",
+            form: "zks://[user[:password]@]host[:port][,host[:port]…][/chroot]",
+            meaning: "TLS, certificate and host name verified, port 2281 unless given",
+            example: "zks://host:2281,host:2281/chroot",
+        },
+    ],
+    options: &[&SESSION, &PREFIX, &DIALECT, &MUTEX, &url::TIMEOUT, &url::PASSWORD_FILE, &CA, &CERT, &KEY],
+    lacks: &[
+        Lack { schemes: &[], options: &["order"], why: "its waiters are served in order" },
+        Lack { schemes: &[], options: &["sslmode", "tls"], why: "with TLS the URL begins with zks://" },
+    ],
+    check: |url| ZooKeeperConfig::parse(url).map(drop),
+};
+
+const SESSION: UrlOption<Duration> =
+    UrlOption::duration("session", Duration::from_secs(1), Duration::from_secs(600))
+        .about("session timeout to ask for; the servers may give another")
+        .default("30s");
+const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 64, "._:-")
+    .about("the node under the chroot in which all locks are")
+    .default_note("`leasehold`; with another dialect none")
+    .example("leasehold");
+const DIALECT: UrlOption<Dialect> = UrlOption::choice("dialect", ALL)
+.about(
+    "whose form of a lock: with `curator` and `kazoo` one contends with the users of these, for mutexes, read-write \
+     locks and single permits of semaphores, whose names are paths",
+)
+.default("native");
+const MUTEX: UrlOption<Mutexes> = UrlOption::choice(
+    "mutex",
+    &[("lock", Mutexes::Locks), ("semaphore", Mutexes::Leases)],
+)
+.about(
+    "whether one contends with their mutexes, or with their semaphores of one lease, and then there are \
+             mutexes only",
+)
+.default("lock")
+.only_with(&[("dialect", &["curator", "kazoo"])]);
+const CA: UrlOption<PathBuf> = url::CA.schemes(SECURED);
+const CERT: UrlOption<PathBuf> = url::CERT.schemes(SECURED);
+const KEY: UrlOption<PathBuf> = url::KEY.schemes(SECURED);
+const SECURED: &[&str] = &["zks"];
 
 /// One ZooKeeper ensemble, and how leasehold uses it.
 ///
-/// | URL | connection |
-/// |---|---|
-/// | `zk://[user[:password]@]host[:port][,host[:port]…][/chroot]` | TCP, port 2181 unless given |
-/// | `zks://[user[:password]@]host[:port][,host[:port]…][/chroot]` | TLS, certificate and host name verified, port 2281 unless given |
-///
-/// | option | meaning | default |
-/// |---|---|---|
-/// | `session` | session timeout to ask for, 1s to 10m; the servers may give another | `30s` |
-/// | `prefix` | the node under the chroot in which all locks are: 1 to 64 of `A-Z a-z 0-9 . _ : -` | `leasehold`, or none in another dialect |
-/// | `dialect` | `native`; or `curator` or `kazoo`, to contend with the users of these: mutexes, read-write locks and single permits of semaphores, whose names are paths | `native` |
-/// | `mutex` | in these dialects: `lock`, to contend with their mutexes; or `semaphore`, to contend with their semaphores of one lease, and then there are mutexes only | `lock` |
-/// | `timeout` | how long to wait for a connection, and for an answer, 10ms to 5m | `5s` |
-/// | `password-file` | file that holds the password, read again for each session | |
-/// | `ca` | `zks` only: PEM file of the authorities to trust instead of the system's, read again for each connection | |
-/// | `cert`, `key` | `zks` only: PEM files of the client's certificate and key, read again for each connection | |
+#[doc = include_str!("options.md")]
 ///
 /// A password comes from the URL, else from `password-file`, else from the environment variable
 /// `LEASEHOLD_ZOOKEEPER_PASSWORD`. With a user, all nodes are readable and writable by this user only.
@@ -61,26 +103,22 @@ impl ZooKeeperConfig {
     /// # Errors
     /// `Invalid`, with what to write instead. Nothing was sent anywhere.
     pub fn parse(url: &str) -> Result<ZooKeeperConfig, Failure> {
-        let parts = Parts::split(url, FORM)?;
-        let (tls, port) = match parts.scheme.as_str() {
-            "zk" => (None, 2181),
-            "zks" => (Some(TlsFiles::default()), 2281),
-            _ => return Err(invalid(format!("this is no ZooKeeper ensemble: write {FORM}"))),
-        };
-        let mut config = ZooKeeperConfig {
-            hosts: parts.hosts(port)?,
-            tls,
+        URLS.read(url, ZooKeeperConfig::of)
+    }
+
+    fn of(parts: Parts, options: &Options) -> Result<ZooKeeperConfig, Failure> {
+        let is_secured = parts.scheme == "zks";
+        let config = ZooKeeperConfig {
+            hosts: parts.hosts(if is_secured { 2281 } else { 2181 })?,
+            tls: is_secured.then(|| TlsFiles::of(options)).transpose()?,
             chroot: read_chroot(&parts.path)?,
-            credentials: Credentials::new(parts.user, parts.password, PASSWORD_VARIABLE),
-            session: Duration::from_secs(30),
-            prefix: None,
-            dialect: Dialect::Native,
-            mutexes: Mutexes::Locks,
-            timeout: Duration::from_secs(5),
+            credentials: Credentials::of(parts.user, parts.password, options, PASSWORD_VARIABLE)?,
+            session: options.get(&SESSION)?,
+            prefix: options.find(&PREFIX)?,
+            dialect: options.get(&DIALECT)?,
+            mutexes: options.get(&MUTEX)?,
+            timeout: options.get(&url::TIMEOUT)?,
         };
-        for (name, value) in &parts.options {
-            config.read_option(name, value)?;
-        }
         config.check()?;
         Ok(config)
     }
@@ -114,46 +152,7 @@ impl ZooKeeperConfig {
         }
     }
 
-    fn read_option(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        match name {
-            "session" => {
-                self.session = duration_between(name, value, Duration::from_secs(1), LONGEST_SESSION)?;
-            }
-            "timeout" => {
-                let (min, max) = (Duration::from_millis(10), Duration::from_secs(300));
-                self.timeout = duration_between(name, value, min, max)?;
-            }
-            "prefix" => {
-                let prefix = plain_text(name, value, 64, "._:-")?;
-                if is_dots(&prefix) {
-                    return Err(invalid("prefix: ZooKeeper does not allow a name of dots alone"));
-                }
-                self.prefix = Some(prefix);
-            }
-            "dialect" => {
-                self.dialect = Dialect::of(value).ok_or_else(|| {
-                    invalid(format!("dialect={value} is not known: write native, curator or kazoo"))
-                })?;
-            }
-            "mutex" => {
-                self.mutexes = Mutexes::of(value)
-                    .ok_or_else(|| invalid(format!("mutex={value} is not known: write lock or semaphore")))?;
-            }
-            "password-file" => self.credentials.read_from(value),
-            "ca" | "cert" | "key" => match &mut self.tls {
-                Some(files) => drop(files.take(name, value)),
-                None => return Err(invalid(format!("{name} belongs to TLS: write zks:// instead of zk://"))),
-            },
-            other => {
-                let known = OPTIONS.join(", ");
-                return Err(invalid(format!("{other} is not an option of zk://: known options are {known}")));
-            }
-        }
-        Ok(())
-    }
-
     fn check(&self) -> Result<(), Failure> {
-        self.credentials.check()?;
         if self.user().is_none() && self.credentials.names_password() {
             return Err(invalid("a password needs a user: write zk://user@host"));
         }
@@ -163,12 +162,10 @@ impl ZooKeeperConfig {
         if self.base() == "/zookeeper" || self.base().starts_with("/zookeeper/") {
             return Err(invalid("the node /zookeeper belongs to ZooKeeper itself: take another prefix"));
         }
-        if self.dialect == Dialect::Native && self.mutexes != Mutexes::Locks {
-            return Err(invalid(
-                "mutex=semaphore is how others write it: add dialect=curator or dialect=kazoo",
-            ));
+        if self.prefix.as_deref().is_some_and(is_dots) {
+            return Err(invalid("prefix: ZooKeeper does not allow a name of dots alone"));
         }
-        self.tls.as_ref().map_or(Ok(()), TlsFiles::check)
+        Ok(())
     }
 }
 
@@ -200,10 +197,6 @@ fn is_dots(name: &str) -> bool {
 }
 
 const PASSWORD_VARIABLE: &str = "LEASEHOLD_ZOOKEEPER_PASSWORD";
-const FORM: &str = "zk://host:2181,host:2181/chroot or zks://host:2281,host:2281/chroot";
-const OPTIONS: &[&str] =
-    &["session", "prefix", "dialect", "mutex", "timeout", "password-file", "ca", "cert", "key"];
-const LONGEST_SESSION: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {
@@ -275,17 +268,17 @@ mod tests {
             ("zk://a:0", "1 to 65535"),
             ("zk://a//b", "chroot"),
             ("zk://a/../b", "chroot"),
-            ("zk://a?sesion=1s", "known options are session"),
-            ("zk://a?session=soon", "session=5s"),
+            ("zk://a?sesion=1s", "did you mean session?; known are session"),
+            ("zk://a?session=soon", "session=30s"),
             ("zk://a?session=1ms", "between 1s and 10m"),
             ("zk://a?prefix=a/b", "1 to 64"),
             ("zk://a?prefix=..", "dots alone"),
             ("zk://a?ca=/x", "zks://"),
             ("zks://a?cert=/x", "belong together"),
             ("zk://a?prefix=zookeeper", "belongs to ZooKeeper"),
-            ("zk://a?dialect=java", "native, curator or kazoo"),
-            ("zk://a?dialect=kazoo&mutex=lease", "lock or semaphore"),
-            ("zk://a?mutex=semaphore", "dialect=curator"),
+            ("zk://a?dialect=java", "dialect=native, dialect=curator or dialect=kazoo"),
+            ("zk://a?dialect=kazoo&mutex=lease", "mutex=lock or mutex=semaphore"),
+            ("zk://a?mutex=semaphore", "mutex is for dialect=curator and dialect=kazoo"),
             ("zk://a/zookeeper?dialect=kazoo", "belongs to ZooKeeper"),
             ("zk://:p@a", "needs a user"),
             ("zk://u:p@a?password-file=/x", "two passwords"),

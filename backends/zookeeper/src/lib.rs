@@ -12,5 +12,5 @@ mod protocol;
 mod state;
 
 pub use backend::ZooKeeperBackend;
-pub use config::ZooKeeperConfig;
+pub use config::{URLS, ZooKeeperConfig};
 pub use protocol::proof::ZooKeeperProof;

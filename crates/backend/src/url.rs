@@ -3,23 +3,37 @@
 //! Ground rules: parsing does no I/O; certificates and passwords in files are read when a connection is
 //! made, so that they may be renewed while a program runs. No error and no `Debug` output repeats a
 //! password, nor a URL, which may hold one. What only one kind of server has, its backend reads by itself.
+//!
+//! Each option is declared once, as a [`UrlOption`] in the [`StoreUrls`] of its store. The parser, the errors
+//! and the documentation are made of these declarations.
 
+mod common;
 mod credentials;
 mod host;
+mod option;
 mod options;
 mod parts;
-mod sql;
+mod refusal;
+mod shape;
+pub mod sql;
+mod store_urls;
 #[cfg(feature = "rustls")]
 mod tls;
 mod tls_files;
+mod typo;
 
+pub use common::{CA, CERT, COMMON, CREATE, Create, KEY, ORDER, PASSWORD_FILE, TIMEOUT};
 pub use credentials::{Credentials, reveal};
 pub use host::Host;
-pub use options::{duration_between, invalid, number_up_to, plain_text, redact};
+pub use option::{AnyOption, Condition, UrlOption};
+pub use options::Options;
 pub use parts::Parts;
-pub use sql::{Create, SHEDLOCK, SqlOptions, check_shedlock, nothing_to_sweep, sql_name};
+pub use refusal::{UNREADABLE, invalid, is_ambiguous, redact};
+pub use sql::SqlOptions;
+pub use store_urls::{Lack, Scheme, StoreUrls};
 #[cfg(feature = "rustls")]
 pub use tls::{client_settings, trusted_authorities};
 pub use tls_files::{Identity, TlsFiles};
+pub use typo::meant;
 
 pub use secrecy::SecretString;

@@ -1,14 +1,19 @@
 //! Opens a backend from a URL.
 
+mod urls;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use leasehold_backend::url::{UNREADABLE, is_ambiguous, meant as nearest};
 use leasehold_core::Backend;
 
 use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "redis")]
 use crate::layer::{Dual, Quorum, QuorumConfig};
 use crate::local::{FileBackend, FileConfig, MemoryBackend};
+
+pub use urls::url_options;
 
 #[cfg(feature = "etcd")]
 pub use leasehold_etcd::EtcdProof;
@@ -322,14 +327,10 @@ fn memory(name: &str) -> Arc<dyn Backend> {
 /// whose password should have its question mark encoded, a parser takes `b@host` for an option, and
 /// would name it as an unknown one.
 fn discreet(url: &str, error: Error) -> Error {
-    let (_, rest) = url.split_once("://").unwrap_or_default();
-    let is_ambiguous = rest.find(['/', '?', '#']).is_some_and(|end| rest[end..].contains('@'));
-    if error.kind() != ErrorKind::Invalid || !is_ambiguous {
+    if error.kind() != ErrorKind::Invalid || !is_ambiguous(url) {
         return error;
     }
-    let text = "this URL cannot be read, and is not repeated because the part before its last @ may be a password: \
-                write /, ? and # in a password as %2F, %3F and %23, and an @ that is elsewhere as %40";
-    Error::new(ErrorKind::Invalid, error.op(), text)
+    Error::new(ErrorKind::Invalid, error.op(), UNREADABLE)
 }
 
 fn unknown(url: &str) -> Error {
@@ -369,23 +370,7 @@ fn meant(url: &str, scheme: &str, schemes: &[Scheme]) -> Option<String> {
     }
     let names =
         schemes.iter().filter(|known| known.is_built).filter_map(|known| known.text.split(':').next());
-    let nearest = names.map(|name| (distance(scheme, name), name)).min()?;
-    // In short names every second letter would match.
-    (nearest.0 <= 2 && scheme.len() > 3).then(|| format!("{}:", nearest.1))
-}
-
-/// Returns the number of letters that have to be added, removed or replaced to make one word of the other.
-fn distance(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (column, same) in other.chars().map(|other| other == letter).enumerate() {
-            let replaced = diagonal + usize::from(!same);
-            diagonal = row[column + 1];
-            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
+    nearest(scheme, names).map(|name| format!("{name}:"))
 }
 
 /// The default ports of the servers.

@@ -89,11 +89,11 @@ impl Role {
                 None
             }
             // Cargo itself refuses a circle of them.
-            (Self::Backend | Self::Support, Self::Support) => None,
+            (Self::Client | Self::Backend | Self::Support, Self::Support) => None,
             (Self::Cli, Self::Client) => None,
-            (Self::Client, _) => {
-                Some("leasehold depends on core and machine, and on backends behind features, only")
-            }
+            (Self::Client, _) => Some(
+                "leasehold depends on core, machine and what backends share, and on backends behind features, only",
+            ),
             (Self::Backend, _) => {
                 Some("a backend depends on core and machine, and on what backends share, only")
             }

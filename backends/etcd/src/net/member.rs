@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use leasehold_backend::url::{Host, invalid};
+use leasehold_backend::url::{Host, client_settings, invalid};
 use leasehold_core::Failure;
 use prost::Message;
 use tokio::sync::{mpsc, watch};
@@ -295,6 +295,8 @@ pub(crate) fn term(header: Option<Header>) -> u64 {
 
 fn tls(config: &EtcdConfig) -> Result<Option<ClientTlsConfig>, Failure> {
     let Some(files) = &config.tls else { return Ok(None) };
+    // A problem with the files is reported as by all stores, before the client sees them.
+    client_settings(files)?;
     let mut tls = ClientTlsConfig::new();
     tls = match files.read_authorities()? {
         Some(authorities) => tls.ca_certificate(Certificate::from_pem(authorities)),

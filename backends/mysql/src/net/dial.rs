@@ -264,9 +264,9 @@ fn login(config: &MySqlConfig, endpoint: &Endpoint) -> Result<OptsBuilder, Failu
         Endpoint::Tcp(host) => login.ip_or_hostname(host.name.clone()).tcp_port(host.port),
         Endpoint::Unix(path) => login.socket(Some(path.display().to_string())),
     };
-    if config.tls == Tls::Verified {
-        let roots = trusted_authorities(&config.tls_files)?.into_iter().map(Into::into).collect();
-        let identity = config.tls_files.read_identity()?;
+    if config.sql.tls == Tls::Verified {
+        let roots = trusted_authorities(&config.sql.tls_files)?.into_iter().map(Into::into).collect();
+        let identity = config.sql.tls_files.read_identity()?;
         let identity = identity.map(|files| ClientIdentity::new(files.cert.into(), files.key.into()));
         let tls = SslOpts::default()
             .with_disable_built_in_roots(true)

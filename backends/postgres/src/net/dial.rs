@@ -101,10 +101,10 @@ impl Link {
         let refused = |error| Refusal::of_login(error, &endpoint.to_string());
         let (sender, messages) = mpsc::channel(MESSAGES_MAX);
         let (driving, driven) = watch::channel(());
-        let (client, driver) = match (config.tls, endpoint) {
+        let (client, driver) = match (config.sql.tls, endpoint) {
             (Tls::Verified, Endpoint::Tcp(host)) => {
                 login.ssl_mode(SslMode::Require);
-                let securing = Securing::new(Arc::new(client_settings(&config.tls_files)?), &host.name)?;
+                let securing = Securing::new(Arc::new(client_settings(&config.sql.tls_files)?), &host.name)?;
                 let (client, connection) = login.connect_raw(transport, securing).await.map_err(refused)?;
                 (client, drive::<Secured<Transport>>(connection, sender, driving))
             }
@@ -115,7 +115,7 @@ impl Link {
             }
         };
         let (prepared, endpoint, timeout) = (Mutex::default(), endpoint.clone(), config.sql.timeout);
-        let (is_direct, version, is_secured) = (false, 0, config.tls == Tls::Verified);
+        let (is_direct, version, is_secured) = (false, 0, config.sql.tls == Tls::Verified);
         let mut link =
             Link { client, prepared, is_direct, version, is_secured, endpoint, timeout, driver, driven };
         link.greet(port).await?;
@@ -232,9 +232,9 @@ impl Link {
         let token = self.client.cancel_token();
         let cancelling = async {
             let transport = Unanswered::over(Transport::open(&self.endpoint).await.ok()?);
-            match (config.tls, &self.endpoint) {
+            match (config.sql.tls, &self.endpoint) {
                 (Tls::Verified, Endpoint::Tcp(host)) => {
-                    let settings = Arc::new(client_settings(&config.tls_files).ok()?);
+                    let settings = Arc::new(client_settings(&config.sql.tls_files).ok()?);
                     token.cancel_query_raw(transport, Securing::new(settings, &host.name).ok()?).await.ok()
                 }
                 _ => token.cancel_query_raw(transport, NoTls).await.ok(),

@@ -1,7 +1,7 @@
 //! The dialects, the part of a URL that names one, and their limits on the rest of the URL.
 
+use leasehold_backend::url::{Options, UrlOption};
 use leasehold_core::{Failure, QueueOrder};
-use url::Url;
 
 use super::{RedisConfig, Wait, invalid};
 
@@ -19,30 +19,32 @@ pub(crate) enum Dialect {
     PythonRedisLock,
 }
 
+/// The dialect, and whether the native lock is taken as well.
+pub(crate) const DIALECT: UrlOption<(Dialect, bool)> = UrlOption::choice(
+    "dialect",
+    &[
+        ("native", (Dialect::Native, false)),
+        ("plain", (Dialect::Plain, false)),
+        ("redisson", (Dialect::Redisson, false)),
+        ("python-redis-lock", (Dialect::PythonRedisLock, false)),
+        ("dual:plain", (Dialect::Plain, true)),
+        ("dual:redisson", (Dialect::Redisson, true)),
+        ("dual:python-redis-lock", (Dialect::PythonRedisLock, true)),
+    ],
+)
+.about("whose form of a lock; with `dual:` that lock and the native one are taken together")
+.default("native");
+
+pub(crate) const KEY_PREFIX: UrlOption<String> = UrlOption::text("key-prefix", 128)
+    .about("what stands before the name in the key of another dialect")
+    .example("lock:")
+    .hint("for the native dialect write prefix")
+    .only_with(&[(
+        "dialect",
+        &["plain", "redisson", "python-redis-lock", "dual:plain", "dual:redisson", "dual:python-redis-lock"],
+    )]);
+
 impl Dialect {
-    /// All of them, as a URL names them.
-    const NAMES: &[(&str, Dialect)] = &[
-        ("native", Dialect::Native),
-        ("plain", Dialect::Plain),
-        ("redisson", Dialect::Redisson),
-        ("python-redis-lock", Dialect::PythonRedisLock),
-    ];
-
-    /// Reads what a URL says: the dialect, and whether the native lock is taken as well.
-    pub(crate) fn read(text: &str) -> Result<(Dialect, bool), Failure> {
-        let (name, dual) = text.strip_prefix("dual:").map_or((text, false), |name| (name, true));
-        let known = Dialect::NAMES.iter().find(|(known, _)| *known == name);
-        let known = known.map(|(_, dialect)| (*dialect, dual)).filter(|it| *it != (Dialect::Native, true));
-        known.ok_or_else(|| {
-            let names: Vec<&str> = Dialect::NAMES.iter().map(|(name, _)| *name).collect();
-            let text = format!(
-                "dialect={text}: known are {}, and dual: before any but the first of them",
-                names.join(", ")
-            );
-            invalid(text)
-        })
-    }
-
     /// Returns `true` if a release is announced to waiters.
     fn notifies(self) -> bool {
         matches!(self, Dialect::Native | Dialect::Redisson)
@@ -74,28 +76,18 @@ impl RedisConfig {
     }
 
     /// Lowers what the dialect does not have, and refuses what was asked for and is lowered by it.
-    pub(crate) fn fit_dialect(&mut self, url: &Url) -> Result<(), Failure> {
-        let asked = |option: &str| url.query_pairs().find(|(name, _)| name == option).map(|(_, value)| value);
-        if self.dialect == Dialect::Native {
-            return match asked("key-prefix") {
-                Some(_) => Err(invalid("key-prefix belongs to the other dialects: write prefix")),
-                None => Ok(()),
-            };
-        }
-        if self.key_prefix.len() > 128 || self.key_prefix.chars().any(char::is_control) {
-            return Err(invalid("key-prefix: write at most 128 bytes without control characters"));
-        }
-        if self.dual {
-            // The other options are those of the native lock.
+    pub(crate) fn fit_dialect(&mut self, options: &Options) -> Result<(), Failure> {
+        if self.dialect == Dialect::Native || self.dual {
+            // The options of a dual are those of the native lock.
             return Ok(());
         }
-        if asked("prefix").is_some() {
+        if options.has("prefix") {
             return Err(invalid("prefix belongs to the native dialect: write key-prefix"));
         }
-        if asked("order").is_some_and(|order| order == "fifo") {
+        if options.has("order") && self.order == QueueOrder::Fifo {
             return Err(invalid("only the native dialect keeps a line: leave order=fifo out"));
         }
-        if !self.dialect.notifies() && asked("wait").is_some_and(|wait| wait == "pubsub") {
+        if !self.dialect.notifies() && options.has("wait") && self.wait == Wait::Pubsub {
             return Err(invalid("in this dialect a release is not published: leave wait=pubsub out"));
         }
         self.lower();

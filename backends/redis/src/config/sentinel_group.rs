@@ -1,8 +1,9 @@
 //! The Sentinels, their name for the primary, and the login for them.
 
-use leasehold_backend::url::{Credentials, Host, invalid};
+use std::path::PathBuf;
+
+use leasehold_backend::url::{Credentials, Host, Options, UrlOption, invalid};
 use leasehold_core::Failure;
-use percent_encoding::percent_decode_str;
 
 /// The Sentinels of one primary.
 #[derive(Clone, Debug)]
@@ -15,29 +16,40 @@ pub(crate) struct Group {
 
 impl Group {
     /// Reads the hosts and the path of a URL.
-    pub(crate) fn read(hosts: &str, path: &str) -> Result<Group, Failure> {
-        let sentinels: Vec<Host> =
-            hosts.split(',').map(|text| Host::read(text, SENTINEL_PORT, FORM)).collect::<Result<_, _>>()?;
+    pub(crate) fn read(sentinels: Vec<Host>, name: &str) -> Result<Group, Failure> {
         if sentinels.len() > MAX_SENTINELS {
             return Err(invalid(format!("{} Sentinels: name {MAX_SENTINELS} at most", sentinels.len())));
         }
-        let name = percent_decode_str(path.trim_start_matches('/')).decode_utf8_lossy().into_owned();
         if name.is_empty() || name.contains('/') || name.contains(char::is_control) {
             return Err(invalid(format!(
                 "the path is not the name of a primary, as in \"sentinel monitor\" of the Sentinels: write {FORM}"
             )));
         }
-        Ok(Group { sentinels, name, credentials: Credentials::new(None, None, PASSWORD_VARIABLE) })
+        Ok(Group {
+            sentinels,
+            name: name.to_owned(),
+            credentials: Credentials::new(None, None, PASSWORD_VARIABLE),
+        })
     }
 
-    /// Reads one of the options that only Sentinels have.
-    pub(crate) fn read_option(&mut self, name: &str, value: &str) {
-        match name {
-            "sentinel-user" => self.credentials.user = Some(value.to_owned()),
-            _ => self.credentials.read_from(value),
+    /// Reads the login that only Sentinels have.
+    pub(crate) fn read_login(&mut self, options: &Options) -> Result<(), Failure> {
+        self.credentials.user = options.find(&USER)?;
+        if let Some(path) = options.find(&PASSWORD_FILE)? {
+            self.credentials.read_from(path);
         }
+        Ok(())
     }
 }
+
+pub(crate) const USER: UrlOption<String> = UrlOption::text("sentinel-user", 512)
+    .about("who logs in to the Sentinels, where they want that")
+    .example("watch")
+    .schemes(SCHEMES);
+pub(crate) const PASSWORD_FILE: UrlOption<PathBuf> = UrlOption::file("sentinel-password-file")
+    .about("file that holds the password for the Sentinels, read again at each login")
+    .schemes(SCHEMES);
+const SCHEMES: &[&str] = &["redis+sentinel", "rediss+sentinel"];
 
 /// The port on which Sentinels listen by default.
 pub(crate) const SENTINEL_PORT: u16 = 26379;

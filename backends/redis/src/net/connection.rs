@@ -5,22 +5,20 @@
 //! other crate can change it.
 
 use std::fmt::Debug;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use leasehold_backend::url::client_settings;
 use leasehold_core::Failure;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
-use crate::config::{Endpoint, RedisConfig, TlsFiles, invalid, read_file, reveal};
+use crate::config::{Endpoint, RedisConfig, invalid, reveal};
 use crate::net::endpoint::{Source, Target};
 use crate::net::login::{Login, LoginError};
 use crate::net::replicas::Barrier;
@@ -128,7 +126,7 @@ async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
         Endpoint::Tls { host, port, files } => {
             let name = ServerName::try_from(host.clone())
                 .map_err(|error| invalid(format!("{host} is not a host name for TLS")).because(error))?;
-            let connector = TlsConnector::from(Arc::new(tls_settings(files)?));
+            let connector = TlsConnector::from(Arc::new(client_settings(files)?));
             let stream = open_tcp(endpoint, host, *port).await?;
             let secured = connector.connect(name, stream).await;
             Ok(Box::new(secured.map_err(|error| error::of_tls(error, &endpoint.to_string()))?))
@@ -254,50 +252,3 @@ const QUEUE: usize = 1024;
 
 /// The number of consecutive unanswered requests after which the connection is abandoned.
 const MAX_SILENCES: u32 = 2;
-
-fn tls_settings(files: &TlsFiles) -> Result<ClientConfig, Failure> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| invalid(format!("TLS cannot be set up: {error}")))?
-        .with_root_certificates(authorities(files.ca.as_deref())?);
-    let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
-        return Ok(builder.with_no_client_auth());
-    };
-    let chain = certificates(cert, "cert")?;
-    let secret = PrivateKeyDer::from_pem_slice(&read_file(key, "key")?)
-        .map_err(|error| invalid(format!("key={} holds no private key: {error}", key.display())))?;
-    builder
-        .with_client_auth_cert(chain, secret)
-        .map_err(|error| invalid(format!("cert and key do not go together: {error}")))
-}
-
-fn authorities(ca: Option<&Path>) -> Result<RootCertStore, Failure> {
-    let mut store = RootCertStore::empty();
-    match ca {
-        Some(path) => {
-            for certificate in certificates(path, "ca")? {
-                store.add(certificate).map_err(|error| {
-                    invalid(format!("ca={} is not an authority's certificate: {error}", path.display()))
-                })?;
-            }
-        }
-        None => {
-            // Single unreadable certificates of the system are its own matter; none at all is ours.
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if store.is_empty() {
-                return Err(invalid("this system has no TLS authorities: name a file with ?ca=path"));
-            }
-        }
-    }
-    Ok(store)
-}
-
-fn certificates(path: &Path, option: &str) -> Result<Vec<CertificateDer<'static>>, Failure> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_file(path, option)?).collect();
-    match chain {
-        Ok(chain) if !chain.is_empty() => Ok(chain),
-        Ok(_) => Err(invalid(format!("{option}={} holds no certificate in PEM form", path.display()))),
-        Err(error) => Err(invalid(format!("{option}={} is damaged: {error}", path.display()))),
-    }
-}

@@ -10,11 +10,12 @@ use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+use leasehold_backend::url::Create;
 use leasehold_core::Failure;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use tokio::sync::oneshot;
 
-use crate::config::{Create, SqliteConfig};
+use crate::config::SqliteConfig;
 use crate::error::{failure, unsupported};
 use crate::sql::schema;
 

@@ -27,17 +27,6 @@ pub(crate) enum Mutexes {
     Leases,
 }
 
-impl Mutexes {
-    /// Returns the one that an option of the URL names.
-    pub(crate) fn of(name: &str) -> Option<Mutexes> {
-        match name {
-            "lock" => Some(Mutexes::Locks),
-            "semaphore" => Some(Mutexes::Leases),
-            _ => None,
-        }
-    }
-}
-
 /// The content of the name of a claim's node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Named {
@@ -47,11 +36,6 @@ pub(crate) struct Named {
 }
 
 impl Dialect {
-    /// Returns the one that an option of the URL names.
-    pub(crate) fn of(name: &str) -> Option<Dialect> {
-        ALL.iter().find(|(known, _)| *known == name).map(|(_, dialect)| *dialect)
-    }
-
     /// Returns what can be written down in it.
     pub(crate) fn admission(self, mutexes: Mutexes) -> LockSupport {
         match (self, mutexes) {
@@ -198,7 +182,7 @@ fn number(digits: &str) -> Option<u32> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-const ALL: &[(&str, Dialect)] =
+pub(crate) const ALL: &[(&str, Dialect)] =
     &[("native", Dialect::Native), ("curator", Dialect::Curator), ("kazoo", Dialect::Kazoo)];
 const CURATOR: &[(&str, Share)] =
     &[("lock-", Share::MUTEX), ("__READ__", Share::READER), ("__WRIT__", Share::WRITER)];

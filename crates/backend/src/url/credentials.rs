@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use leasehold_core::Failure;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::url::invalid;
+use crate::url::common::PASSWORD_FILE;
+use crate::url::options::Options;
+use crate::url::refusal::invalid;
 
 /// A user, and the places where a password is looked for: the URL, else a file, else an environment variable.
 #[derive(Clone, Debug)]
@@ -29,17 +31,31 @@ impl Credentials {
         Credentials { user, given: password, file: None, variable, is_warned: Arc::default() }
     }
 
-    /// Names a file that holds the password, for the option `password-file`. A line break at its end is not
+    /// Creates the login of a URL, with its option `password-file`.
+    ///
+    /// # Errors
+    /// `Invalid` if two passwords are given.
+    pub fn of(
+        user: Option<String>,
+        password: Option<SecretString>,
+        options: &Options,
+        variable: &'static str,
+    ) -> Result<Credentials, Failure> {
+        let mut credentials = Credentials::new(user, password, variable);
+        if let Some(path) = options.find(&PASSWORD_FILE)? {
+            credentials.read_from(path);
+        }
+        credentials.check().map(|()| credentials)
+    }
+
+    /// Names a file that holds the password. A line break at its end is not
     /// part of it.
     pub fn read_from(&mut self, path: impl Into<PathBuf>) {
         self.file = Some(path.into());
     }
 
     /// Checks that at most one password is given.
-    ///
-    /// # Errors
-    /// `Invalid` if two passwords are given.
-    pub fn check(&self) -> Result<(), Failure> {
+    fn check(&self) -> Result<(), Failure> {
         if self.given.is_some() && self.file.is_some() {
             return Err(invalid("two passwords: one is in the URL, the other in password-file; keep one"));
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use leasehold_core::Failure;
 
-use crate::url::invalid;
+use crate::url::refusal::invalid;
 
 /// One server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,7 +4,8 @@ use leasehold_core::Failure;
 use percent_encoding::percent_decode_str;
 use secrecy::SecretString;
 
-use crate::url::{Host, invalid};
+use crate::url::host::Host;
+use crate::url::refusal::invalid;
 
 /// The parts of a URL, decoded.
 ///
@@ -29,7 +30,7 @@ pub struct Parts {
     pub options: Vec<(String, String)>,
     hosts: String,
     /// The form of such a URL, for error messages.
-    form: &'static str,
+    form: String,
 }
 
 impl Parts {
@@ -37,13 +38,19 @@ impl Parts {
     ///
     /// # Errors
     /// `Invalid`, with no part of the URL in its text.
-    pub fn split(url: &str, form: &'static str) -> Result<Parts, Failure> {
+    pub fn split(url: &str, form: &str) -> Result<Parts, Failure> {
         let (scheme, rest) =
             url.split_once("://").ok_or_else(|| invalid(format!("this is no URL: write {form}")))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         // A password may hold a slash that was not encoded: the hosts begin behind the last `@`.
         let login_end = rest.rfind('@').map_or(0, |at| at + 1);
         let (login, rest) = rest.split_at(login_end);
+        if rest.contains('#') || query.contains('#') {
+            // The rest behind it would be lost elsewhere, even where it is the rest of a password and the host.
+            return Err(invalid(
+                "a # has no meaning in the URL of a store: write %23 where it is part of a name or password",
+            ));
+        }
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, password) = match login.strip_suffix('@') {
             None => (None, None),
@@ -63,7 +70,7 @@ impl Parts {
             path: decoded(path, "path")?,
             options,
             hosts: hosts.to_owned(),
-            form,
+            form: form.to_owned(),
         })
     }
 
@@ -72,7 +79,7 @@ impl Parts {
     /// # Errors
     /// `Invalid` where one cannot be read, or is missing between two commas.
     pub fn hosts(&self, port: u16) -> Result<Vec<Host>, Failure> {
-        self.hosts.split(',').map(|text| Host::read(text, port, self.form)).collect()
+        self.hosts.split(',').map(|text| Host::read(text, port, &self.form)).collect()
     }
 
     /// Returns `true` if no server is named at all.
@@ -115,6 +122,14 @@ mod tests {
         let parts = Parts::split("x://:pw@h", "").unwrap();
         assert_eq!((parts.user.as_deref(), parts.password.as_ref().map(reveal)), (Some(""), Some("pw")));
         assert_eq!(Parts::split("x://me:@h", "").unwrap().password.as_ref().map(reveal), Some(""));
+    }
+
+    #[test]
+    fn a_hash_is_refused_outside_of_the_login() {
+        for url in ["x://h#y", "x://h/p#y", "x://h?k=v#y"] {
+            assert!(Parts::split(url, "").unwrap_err().to_string().contains("%23"), "{url}");
+        }
+        assert_eq!(Parts::split("x://me:a#b@h", "").unwrap().password.as_ref().map(reveal), Some("a#b"));
     }
 
     #[test]

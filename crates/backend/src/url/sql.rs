@@ -1,14 +1,84 @@
 //! The common parts of the URLs of SQL databases beyond those of other servers.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_core::{Effect, Failure, FailureKind, QueueOrder};
 
-use crate::url::options::{duration_between, invalid, number_up_to};
+use crate::url::common::{self, Create};
+use crate::url::option::UrlOption;
+use crate::url::options::Options;
+use crate::url::refusal::invalid;
+use crate::url::tls_files::TlsFiles;
+
+/// The option `sslmode`. Its words are those of PostgreSQL; those of MySQL and MariaDB are taken as well.
+pub const SSLMODE: UrlOption<Tls> =
+    UrlOption::choice("sslmode", &[("disable", Tls::Off), ("verify-full", Tls::Verified)])
+        .also(&[
+            ("disabled", "disable"),
+            ("require", "verify-full"),
+            ("required", "verify-full"),
+            ("verify-ca", "verify-full"),
+            ("verify-identity", "verify-full"),
+        ])
+        .about(
+            "whether the connection has TLS, with a verified certificate and host name; weaker modes that require TLS \
+             are taken as `verify-full`",
+        )
+        .default("disable")
+        .hint("a mode that prefers TLS would go on without it where somebody in between asks for that");
+
+/// The option `ca` of a database.
+pub const CA: UrlOption<PathBuf> = common::CA.only_with(&[("sslmode", &["verify-full"])]);
+
+/// The option `cert` of a database.
+pub const CERT: UrlOption<PathBuf> = common::CERT.only_with(&[("key", &[]), ("sslmode", &["verify-full"])]);
+
+/// The option `key` of a database.
+pub const KEY: UrlOption<PathBuf> = common::KEY.only_with(&[("cert", &[]), ("sslmode", &["verify-full"])]);
+
+/// The option `order` of leases in rows.
+pub const ORDER: UrlOption<QueueOrder> = common::ORDER.only_with(&[("method", &["row"])]);
+
+/// The option `silence`.
+pub const SILENCE: UrlOption<Duration> = UrlOption::duration(
+    "silence",
+    Duration::from_secs(1),
+    Duration::from_secs(300),
+)
+.about(
+    "how long a connection may be silent before its locks count as lost; the server keeps them for twice as \
+             long",
+)
+.default("10s");
+
+/// The option `transactions`.
+pub const TRANSACTIONS: UrlOption<usize> = UrlOption::number("transactions", 1, 1000)
+    .about("connections that may hold or wait for a lock")
+    .default("20")
+    .only_with(&[("method", &["for-update"])]);
+
+/// The option `connections`.
+pub const CONNECTIONS: UrlOption<usize> = UrlOption::number("connections", 1, 100)
+    .about("connections at most, beside those of `transactions`")
+    .default("8");
+
+/// The choice whether connections have TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// They have none.
+    Off,
+    /// Certificate and host name are verified.
+    Verified,
+}
 
 /// The options that all SQL databases with a server have, by the same names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlOptions {
+    /// `sslmode`: whether connections have TLS.
+    pub tls: Tls,
+    /// The files of TLS.
+    pub tls_files: TlsFiles,
     /// `create`: whether missing tables are made.
     pub create: Create,
     /// The `order` of the waiters for a lease.
@@ -23,54 +93,22 @@ pub struct SqlOptions {
     pub timeout: Duration,
 }
 
-/// The choice whether missing tables are made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Create {
-    /// Missing tables are made.
-    Yes,
-    /// Missing tables are not made.
-    No,
-}
-
-impl Default for SqlOptions {
-    fn default() -> SqlOptions {
-        SqlOptions {
-            create: Create::Yes,
-            order: QueueOrder::Fifo,
-            silence: Duration::from_secs(10),
-            transactions: 20,
-            connections: 8,
-            timeout: Duration::from_secs(5),
-        }
-    }
-}
-
 impl SqlOptions {
-    /// The names of these options.
-    pub const NAMES: [&str; 6] = ["create", "order", "silence", "transactions", "connections", "timeout"];
-
-    /// Takes an option that is one of these; `false` for all others.
+    /// Reads them.
     ///
     /// # Errors
-    /// `Invalid`, with what to write instead.
-    pub fn take(&mut self, name: &str, value: &str) -> Result<bool, Failure> {
-        let (second, longest) = (Duration::from_secs(1), Duration::from_secs(300));
-        match (name, value) {
-            ("create", "yes") => self.create = Create::Yes,
-            ("create", "no") => self.create = Create::No,
-            ("create", _) => return Err(invalid("create: write create=yes or create=no")),
-            ("order", "fifo") => self.order = QueueOrder::Fifo,
-            ("order", "unordered") => self.order = QueueOrder::Unordered,
-            ("order", _) => return Err(invalid("order: write order=fifo or order=unordered")),
-            ("silence", value) => self.silence = duration_between(name, value, second, longest)?,
-            ("transactions", number) => self.transactions = number_up_to(name, number, 1000)?,
-            ("connections", number) => self.connections = number_up_to(name, number, 100)?,
-            ("timeout", value) => {
-                self.timeout = duration_between(name, value, Duration::from_millis(10), longest)?;
-            }
-            _ => return Ok(false),
-        }
-        Ok(true)
+    /// `Invalid` if one has a value that is not allowed.
+    pub fn of(options: &Options) -> Result<SqlOptions, Failure> {
+        Ok(SqlOptions {
+            tls: options.get(&SSLMODE)?,
+            tls_files: TlsFiles::of(options)?,
+            create: options.get(&common::CREATE)?,
+            order: options.get(&ORDER)?,
+            silence: options.get(&SILENCE)?,
+            transactions: options.get(&TRANSACTIONS)?,
+            connections: options.get(&CONNECTIONS)?,
+            timeout: options.get(&common::TIMEOUT)?,
+        })
     }
 
     /// Reports a statement that was not sent: for as long as it may wait, others used all connections to
@@ -88,20 +126,6 @@ impl SqlOptions {
     }
 }
 
-/// Passes the text of the option `name` where it can be a name in SQL: plain characters only, so that
-/// quoting it is all that there is to do before it is written into statements.
-///
-/// # Errors
-/// `Invalid`, with the characters that it may have.
-pub fn sql_name(name: &str, value: &str, max: usize) -> Result<String, Failure> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let first = |c: char| c.is_ascii_alphabetic() || c == '_';
-    if value.len() > max || !value.starts_with(first) || !value.chars().all(plain) {
-        return Err(invalid(format!("{name}: write 1 to {max} of A-Z a-z 0-9 _, no digit first")));
-    }
-    Ok(value.to_owned())
-}
-
 /// The table of ShedLock's dialect, as ShedLock's documentation names it.
 pub const SHEDLOCK: &str = "shedlock";
 
@@ -109,9 +133,9 @@ pub const SHEDLOCK: &str = "shedlock";
 ///
 /// # Errors
 /// `Invalid`, with the reason.
-pub fn check_shedlock(options: &[(String, String)]) -> Result<(), Failure> {
-    match options.iter().find(|(name, _)| matches!(name.as_str(), "wait" | "order" | "method")) {
-        Some((name, _)) => Err(invalid(format!(
+pub fn check_shedlock(options: &Options) -> Result<(), Failure> {
+    match ["wait", "order", "method"].into_iter().find(|name| options.has(name)) {
+        Some(name) => Err(invalid(format!(
             "{name} is for the native locks: in ShedLock's table all waiters poll, and the first client that asks gets \
              the lock"
         ))),
@@ -130,58 +154,45 @@ pub fn nothing_to_sweep() -> Failure {
 mod tests {
     use super::*;
 
-    #[test]
-    fn names_in_sql_are_plain() {
-        assert_eq!(sql_name("table", "_Jobs1", 6).unwrap(), "_Jobs1");
-        for bad in ["", "1a", "a-b", "a\"", "a`", "a;", "ä", "Jobs_12"] {
-            let refusal = sql_name("table", bad, 6).unwrap_err().to_string();
-            assert!(refusal.contains("table: write 1 to 6 of A-Z a-z 0-9 _, no digit first"), "{refusal}");
-        }
+    fn given(name: &'static str, value: &str) -> Options {
+        Options { given: vec![(name, value.to_owned())] }
     }
 
     #[test]
-    fn common_options_are_taken_and_others_left() {
-        let mut options = SqlOptions::default();
-        for (name, value) in [
-            ("create", "no"),
-            ("order", "unordered"),
-            ("silence", "3s"),
-            ("transactions", "7"),
-            ("connections", "3"),
-            ("timeout", "250ms"),
+    fn common_options_are_read() {
+        let options = SqlOptions::of(&Options { given: Vec::new() }).unwrap();
+        assert_eq!((options.tls, options.create, options.order), (Tls::Off, Create::Yes, QueueOrder::Fifo));
+        assert_eq!((options.transactions, options.connections), (20, 8));
+        assert_eq!(
+            (options.timeout, options.server_timeout()),
+            (Duration::from_secs(5), Duration::from_secs(20))
+        );
+        assert_eq!(SqlOptions::of(&given("silence", "3s")).unwrap().server_timeout(), Duration::from_secs(6));
+        for (mode, tls) in [
+            ("disable", Tls::Off),
+            ("DISABLED", Tls::Off),
+            ("verify-full", Tls::Verified),
+            ("VERIFY_IDENTITY", Tls::Verified),
+            ("require", Tls::Verified),
+            ("required", Tls::Verified),
+            ("verify-ca", Tls::Verified),
         ] {
-            assert!(SqlOptions::NAMES.contains(&name) && options.take(name, value).unwrap(), "{name}");
+            assert_eq!(SqlOptions::of(&given("sslmode", mode)).unwrap().tls, tls, "{mode}");
         }
-        let taken = SqlOptions {
-            create: Create::No,
-            order: QueueOrder::Unordered,
-            silence: Duration::from_secs(3),
-            transactions: 7,
-            connections: 3,
-            timeout: Duration::from_millis(250),
-        };
-        assert_eq!(options, taken);
-        assert_eq!(options.server_timeout(), Duration::from_secs(6));
-        assert!(!options.take("table", "x").unwrap());
-        for (name, hint) in [
-            ("create", "create=yes or create=no"),
-            ("order", "order=fifo or order=unordered"),
-            ("silence", "silence"),
-            ("transactions", "1 to 1000"),
-            ("connections", "1 to 100"),
-            ("timeout", "timeout"),
-        ] {
-            let refusal = options.take(name, "0").unwrap_err().to_string();
-            assert!(refusal.contains(hint), "{refusal}");
+        for mode in ["prefer", "preferred", "allow", "yes", ""] {
+            let refusal = SqlOptions::of(&given("sslmode", mode)).unwrap_err().to_string();
+            assert!(
+                refusal.contains("sslmode=disable or sslmode=verify-full; a mode that prefers"),
+                "{refusal}"
+            );
         }
     }
 
     #[test]
     fn options_that_a_dialect_fixes_are_refused() {
-        let option = |name: &str| [("table".to_owned(), "a".to_owned()), (name.to_owned(), "x".to_owned())];
-        assert!(check_shedlock(&option("timeout")).is_ok());
+        assert!(check_shedlock(&given("timeout", "x")).is_ok());
         for name in ["wait", "order", "method"] {
-            let refusal = check_shedlock(&option(name)).unwrap_err().to_string();
+            let refusal = check_shedlock(&given(name, "x")).unwrap_err().to_string();
             assert!(refusal.contains(name) && refusal.contains("the first client that asks"), "{refusal}");
         }
     }

@@ -10,7 +10,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::url::{TlsFiles, invalid};
+use crate::url::refusal::invalid;
+use crate::url::tls_files::TlsFiles;
 
 /// Settings for a client that verifies the server, by the files as they are now.
 ///

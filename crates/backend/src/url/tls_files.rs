@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use leasehold_core::Failure;
 
+use crate::url::common::{CA, CERT, KEY};
 use crate::url::credentials::read_file;
-use crate::url::invalid;
+use crate::url::options::Options;
 
 /// PEM files that the options `ca`, `cert` and `key` name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,27 +20,12 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Takes an option, where it is one of these files; `false` where it is not.
-    pub fn take(&mut self, option: &str, value: &str) -> bool {
-        let file = match option {
-            "ca" => &mut self.ca,
-            "cert" => &mut self.cert,
-            "key" => &mut self.key,
-            _ => return false,
-        };
-        *file = Some(PathBuf::from(value));
-        true
-    }
-
-    /// Checks that certificate and key are named together.
+    /// Reads the options of the files.
     ///
     /// # Errors
-    /// `Invalid` if a certificate is named without its key, or the other way round.
-    pub fn check(&self) -> Result<(), Failure> {
-        match self.cert.is_some() == self.key.is_some() {
-            true => Ok(()),
-            false => Err(invalid("cert and key belong together: name both files, or neither")),
-        }
+    /// `Invalid` if one has a value that is not allowed.
+    pub fn of(options: &Options) -> Result<TlsFiles, Failure> {
+        Ok(TlsFiles { ca: options.find(&CA)?, cert: options.find(&CERT)?, key: options.find(&KEY)? })
     }
 
     /// Returns the text of the authorities' file, if one is named.
@@ -73,12 +59,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_needs_its_key() {
-        let mut files = TlsFiles::default();
-        assert!(files.take("cert", "/c") && !files.take("password-file", "/p"));
-        assert!(files.check().unwrap_err().detail().contains("belong together"));
-        assert!(files.take("key", "/k") && files.take("ca", "/a"));
-        assert!(files.check().is_ok());
+    fn files_are_those_of_the_options() {
+        let given = [("cert", "/c"), ("key", "/k"), ("ca", "/a")].map(|(name, path)| (name, path.to_owned()));
+        let files = TlsFiles::of(&Options { given: given.to_vec() }).unwrap();
+        assert_eq!(files.ca.as_deref(), Some("/a".as_ref()));
         assert!(files.read_identity().err().unwrap().detail().contains("cert=/c"));
         assert!(TlsFiles::default().read_identity().unwrap().is_none());
     }

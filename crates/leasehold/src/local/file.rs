@@ -72,6 +72,7 @@ mod store_dir;
 mod transaction;
 mod watch;
 
+pub(crate) use config::FILE_URLS;
 pub use config::{FileConfig, Network, default_root};
 pub use liveness_handle::LivenessHandle;
 

@@ -4,5 +4,6 @@
 mod file;
 mod memory;
 
+pub(crate) use file::FILE_URLS;
 pub use file::{FileBackend, FileConfig, LivenessHandle, Network, default_root};
 pub use memory::MemoryBackend;

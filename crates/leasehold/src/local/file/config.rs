@@ -5,11 +5,45 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use leasehold_core::{Effect, Failure, FailureKind};
+use leasehold_backend::url::{Lack, Scheme, StoreUrls, UrlOption, invalid};
+use leasehold_core::Failure;
 use rustix::fs::Mode;
 use url::Url;
 
 use super::failure::{denied, unsupported};
+
+/// The URLs of stores in files.
+pub(crate) static FILE_URLS: StoreUrls = StoreUrls {
+    title: "Files",
+    schemes: &[Scheme {
+        name: "file",
+        form: "file:[///path]",
+        meaning: "a directory, which is one of this user unless given",
+        example: "file:///a/path",
+    }],
+    options: &[&MODE, &NETWORK],
+    lacks: &[
+        Lack { schemes: &[], options: &["order"], why: "its waiters are served in order" },
+        Lack {
+            schemes: &[],
+            options: &["ca", "cert", "key", "password-file", "sslmode", "connections", "timeout"],
+            why: "a directory has no server to connect to",
+        },
+    ],
+    check: |url| FileConfig::from_url(url).map(drop),
+};
+
+const MODE: UrlOption<u32> =
+    UrlOption::choice("mode", &[("0600", PRIVATE), ("0660", 0o660), ("0666", 0o666)])
+        .also(&[("600", "0600"), ("660", "0660"), ("666", "0666")])
+        .about("permissions of the files: for this user, a group or all users")
+        .default("0600")
+        .hint(FOR_WHOM);
+const NETWORK: UrlOption<Network> =
+    UrlOption::choice("network", &[("refuse", Network::Refuse), ("force", Network::Force)])
+        .about("whether a network file system is used, by the processes of one machine only")
+        .default("refuse");
+const FOR_WHOM: &str = "0600 is for one user, 0660 for a group, 0666 for all users";
 
 /// The configuration of a [`FileBackend`](super::FileBackend).
 ///
@@ -60,9 +94,9 @@ impl FileConfig {
         default_root().map(FileConfig::new)
     }
 
-    /// Parses `file:`, `file:///a/path` and the parameters `mode=0660` and `network=force`.
+    /// Parses a URL. Without a path it is [`default_root`].
     ///
-    /// Without a path it is [`default_root`].
+    #[doc = include_str!("options.md")]
     ///
     /// # Errors
     /// `Invalid` if the text cannot be parsed, with the valid forms, and without the URL, which may
@@ -83,7 +117,8 @@ impl FileConfig {
                 "this path is not absolute: name it from the root of the file system, file:///a/path",
             ));
         }
-        let mut config = if matches!(url.path(), "" | "/") && url.host_str().is_none() {
+        let options = FILE_URLS.options("file", url.query_pairs().into_owned())?;
+        let config = if matches!(url.path(), "" | "/") && url.host_str().is_none() {
             FileConfig::here()?
         } else {
             let path = url.to_file_path().map_err(|()| {
@@ -91,27 +126,7 @@ impl FileConfig {
             })?;
             FileConfig::new(path)
         };
-        for (key, value) in url.query_pairs() {
-            config = match (&*key, &*value) {
-                ("mode", mode) => {
-                    let bits = u32::from_str_radix(mode, 8).map_err(|_| {
-                        invalid(format!("mode={mode} is not octal: write it as in mode=0660"))
-                    })?;
-                    config.mode(bits)?
-                }
-                ("network", "force") => config.network(Network::Force),
-                ("network", "refuse") => config.network(Network::Refuse),
-                ("network", other) => {
-                    return Err(invalid(format!("network={other} is unknown: use network=force")));
-                }
-                (other, _) => {
-                    return Err(invalid(format!(
-                        "the file store has no parameter {other}: there are mode and network"
-                    )));
-                }
-            };
-        }
-        Ok(config)
+        Ok(config.mode(options.get(&MODE)?)?.network(options.get(&NETWORK)?))
     }
 
     /// Sets the permission bits of the files that this store creates. Default: 0600.
@@ -123,9 +138,7 @@ impl FileConfig {
     /// `Invalid` for anything but read and write bits, both or none for each of user, group and others.
     pub fn mode(mut self, mode: u32) -> Result<Self, Failure> {
         if ![0o600, 0o660, 0o666].contains(&mode) {
-            return Err(invalid(format!(
-                "mode {mode:04o} is not possible: 0600 is for one user, 0660 for a group, 0666 for all users"
-            )));
+            return Err(invalid(format!("mode {mode:04o} is not possible: {FOR_WHOM}")));
         }
         self.mode = mode;
         Ok(self)
@@ -223,12 +236,10 @@ fn under_temp(temp: &Path) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-fn invalid(detail: impl Into<String>) -> Failure {
-    Failure::new(FailureKind::Invalid, Effect::None, detail)
-}
-
 #[cfg(test)]
 mod tests {
+    use leasehold_core::FailureKind;
+
     use super::*;
 
     #[test]
@@ -248,7 +259,10 @@ mod tests {
             ("file:///a?mode=rw", "mode=0660"),
             ("file:///a?mode=0644", "0660 for a group"),
             ("file:///a?network=yes", "network=force"),
-            ("file:///a?color=red", "mode and network"),
+            ("file:///a?order=fifo", "served in order"),
+            ("file:///a?sslmode=disable", "no server"),
+            ("file:///a?mode=0660&mode=0600", "written twice"),
+            ("file:///a?color=red", "known are mode, network"),
             ("file://host/a", "file:///a/path"),
             ("file:locks", "from the root"),
             ("file:./locks", "from the root"),
