@@ -7,17 +7,19 @@ use std::process::Command;
 
 /// The page that is what `leasehold man --markdown` prints.
 const REFERENCE: &str = "docs/book/src/command-line.md";
-/// The page that has the tables of the stores' configurations.
+/// The page of the URLs of all stores.
 const OPTIONS: &str = "docs/book/src/url-options.md";
-/// The stores, with the crate whose `config.rs` has the tables in its documentation.
+/// The stores, with the file that has their section of that page for their own documentation.
 const STORES: &[(&str, &str)] = &[
-    ("Redis", "redis"),
-    ("etcd", "etcd"),
-    ("ZooKeeper", "zookeeper"),
-    ("PostgreSQL", "postgres"),
-    ("MySQL and MariaDB", "mysql"),
-    ("memcached", "memcached"),
-    ("SQLite", "sqlite"),
+    ("Files", "crates/leasehold/src/local/file/options.md"),
+    ("Redis", "backends/redis/src/options.md"),
+    ("Redlock", "backends/redis/src/redlock/options.md"),
+    ("etcd", "backends/etcd/src/options.md"),
+    ("ZooKeeper", "backends/zookeeper/src/options.md"),
+    ("PostgreSQL", "backends/postgres/src/options.md"),
+    ("MySQL and MariaDB", "backends/mysql/src/options.md"),
+    ("memcached", "backends/memcached/src/options.md"),
+    ("SQLite", "backends/sqlite/src/options.md"),
 ];
 /// The page with the table of metrics, and the file that names them.
 const METRICS: (&str, &str) = ("docs/book/src/observability.md", "crates/leasehold/src/layer/metrics.rs");
@@ -25,7 +27,7 @@ const METRICS: (&str, &str) = ("docs/book/src/observability.md", "crates/leaseho
 /// Returns a line for each page that differs from the code.
 pub(super) fn check(root: &Path, program: &Path) -> Result<Vec<String>, String> {
     let mut findings = Vec::new();
-    for (path, new) in pages(root, program)? {
+    for (path, new) in pages(program)? {
         let kept = fs::read_to_string(root.join(path)).unwrap_or_default();
         findings.extend(stale(path, &kept, &new));
     }
@@ -36,47 +38,34 @@ pub(super) fn check(root: &Path, program: &Path) -> Result<Vec<String>, String> 
 
 /// Writes the pages anew.
 pub(super) fn write(root: &Path, program: &Path) -> Result<(), String> {
-    for (path, new) in pages(root, program)? {
+    for (path, new) in pages(program)? {
         fs::write(root.join(path), new).map_err(|error| format!("{path}: cannot be written: {error}"))?;
     }
     Ok(())
 }
 
 /// Returns the generated pages, with their paths.
-fn pages(root: &Path, program: &Path) -> Result<[(&'static str, String); 2], String> {
+fn pages(program: &Path) -> Result<Vec<(&'static str, String)>, String> {
     let reference = output(Command::new(program).args(["man", "--markdown"]))?;
-    Ok([(REFERENCE, reference), (OPTIONS, options(root)?)])
+    let urls = output(Command::new(program).args(["man", "--urls"]))?;
+    let mut pages = sections(&urls)?;
+    pages.extend([(REFERENCE, reference), (OPTIONS, format!("{OPTIONS_HEAD}{urls}"))]);
+    Ok(pages)
 }
 
-/// Returns the page of the URLs' options.
-fn options(root: &Path) -> Result<String, String> {
-    let mut page = OPTIONS_HEAD.to_owned();
-    for (store, name) in STORES {
-        let path = format!("backends/{name}/src/config.rs");
-        let tables = tables(&read(root, &path)?);
-        if tables.is_empty() {
-            return Err(format!("{path}: has no table of options in its documentation."));
-        }
-        page += &format!("\n## {store}\n\n{tables}");
+/// Returns the section of each store, with the file that it belongs into.
+fn sections(urls: &str) -> Result<Vec<(&'static str, String)>, String> {
+    let sections: Vec<(&str, &str)> =
+        urls.split("\n## ").filter_map(|section| section.split_once("\n\n")).collect();
+    let section = |&(store, path): &(&str, &'static str)| {
+        let found = sections.iter().find(|(title, _)| *title == store);
+        let (_, text) = found.ok_or_else(|| format!("{path}: `leasehold man --urls` has no {store}."))?;
+        Ok((path, format!("{}\n", text.trim_end())))
+    };
+    match sections.iter().find(|(title, _)| STORES.iter().all(|(store, _)| store != title)) {
+        Some((title, _)) => Err(format!("{title} needs a row in STORES of xtask/src/docs/generated.rs.")),
+        None => STORES.iter().map(section).collect(),
     }
-    Ok(page)
-}
-
-/// Returns the tables of the documentation in a source file, with an empty line between them.
-fn tables(source: &str) -> String {
-    let mut tables = String::new();
-    let mut is_table = false;
-    for line in source.lines() {
-        let row = line.strip_prefix("/// ").filter(|row| row.starts_with('|'));
-        if let Some(row) = row {
-            if !is_table && !tables.is_empty() {
-                tables += "\n";
-            }
-            tables += &format!("{row}\n");
-        }
-        is_table = row.is_some();
-    }
-    tables
 }
 
 /// Writes the man pages into a folder.
@@ -129,16 +118,16 @@ fn unlike(page: &str, code: &str) -> Vec<String> {
 }
 
 const OPTIONS_HEAD: &str = "\
-<!-- Written by `cargo xtask docs` from the documentation of the backends' configurations. Do not edit. -->
+<!-- Written by `cargo xtask docs` from the declarations of the options. Do not edit. -->
 
 # URL options
 
 An option is written behind `?` in the URL of the store, and further ones behind `&`.
-An option that a store does not have is an error, and the error lists those that it has.
+An option that a store does not have, or that would do nothing, is an error that says what to write.
+So is one that is written twice.
+Options that mean the same have the same name for all stores.
 
-`mem:` has no options.
-`file:` has `mode` (`0600`, `0660` or `0666`, for the user, a group or all users) and `network=force`.
-`redlock://` has those of its [own page](stores/redlock.md).
+`mem:` and `mem:name`, in the memory of one process, have no options.
 ";
 
 #[cfg(test)]
@@ -155,15 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_those_of_the_documentation() {
-        let source = "/// A URL:\n/// | a |\n/// |---|\n///\n/// | b |\nstruct A;\n// | c |\n";
-        assert_eq!(tables(source), "| a |\n|---|\n\n| b |\n");
-    }
-
-    #[test]
-    fn the_page_of_options_is_up_to_date() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        assert_eq!(stale(OPTIONS, &read(root, OPTIONS).unwrap(), &options(root).unwrap()), None);
+    fn each_store_has_its_section_in_a_file_of_its_own() {
+        let urls: String =
+            STORES.iter().map(|(store, path)| format!("\n## {store}\n\n| {path} |\n")).collect();
+        let found = sections(&urls).unwrap();
+        assert_eq!(found.len(), STORES.len());
+        assert!(found.iter().all(|(path, text)| *text == format!("| {path} |\n")), "{found:?}");
+        assert!(sections(&format!("{urls}\n## New\n\n|x|\n")).unwrap_err().contains("New needs a row"));
+        assert!(sections("\n## Redis\n\n|x|\n").unwrap_err().contains("has no Files"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! `man`: writes the man pages of all commands, or the reference in Markdown.
+//! `man`: writes the man pages of all commands, or the reference or the options of URLs in Markdown.
 //!
 //! Ground rules: the command is hidden, because only packagers and `cargo xtask docs` need it. All text
-//! comes from the declarations in `request::args`, so neither form can differ from `--help`. The output
-//! does not depend on the terminal.
+//! about commands comes from the declarations in `request::args`, so neither form can differ from `--help`;
+//! that about URLs comes from the declarations of the stores. The output does not depend on the terminal.
 
 use std::io::Write;
 use std::path::Path;
@@ -19,6 +19,7 @@ use crate::request::args::{Args, ManArgs};
 pub(crate) fn man(args: &ManArgs) -> Result<Exit, Problem> {
     match &args.dir {
         Some(dir) => write_pages(dir)?,
+        None if args.urls => std::io::stdout().lock().write_all(leasehold::url_options().as_bytes())?,
         None => std::io::stdout().lock().write_all(reference().as_bytes())?,
     }
     Ok(Exit::Done)

@@ -376,12 +376,16 @@ pub(crate) struct CompletionsArgs {
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
     /// Write a page for each command into this directory, which is created if missing
-    #[arg(long, value_name = "DIR", required_unless_present = "markdown")]
+    #[arg(long, value_name = "DIR", required_unless_present_any = ["markdown", "urls"])]
     pub(crate) dir: Option<PathBuf>,
 
     /// Print the reference in Markdown instead
     #[arg(long, conflicts_with = "dir")]
     pub(crate) markdown: bool,
+
+    /// Print the URLs of all stores and their options in Markdown instead
+    #[arg(long, conflicts_with_all = ["dir", "markdown"])]
+    pub(crate) urls: bool,
 }
 
 /// The action on the command if the lock is lost.
