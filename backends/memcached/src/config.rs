@@ -17,13 +17,13 @@ pub static URLS: StoreUrls = StoreUrls {
             name: "memcached",
             form: "memcached://[user:password@]host[:port][,host[:port]…]",
             meaning: "TCP, port 11211 unless given",
-            example: "memcached://host:port,host:port",
+            example: "memcached://host1:11211,host2:11211",
         },
         Scheme {
             name: "memcacheds",
             form: "memcacheds://[user:password@]host[:port][,host[:port]…]",
             meaning: "the same with TLS, certificate and host name verified",
-            example: "memcacheds://host:port",
+            example: "memcacheds://host1:11211,host2:11211",
         },
     ],
     options: &[&DIALECT, &PREFIX, &SETTLE, &url::TIMEOUT, &url::PASSWORD_FILE, &CA, &CERT, &KEY],
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn unusable_url_is_refused_with_a_hint() {
         for (url, hint) in [
-            ("redis://h", "memcached://host:port"),
+            ("redis://h", "memcached://host1:11211"),
             ("memcached://", "host is missing"),
             ("memcached://h/0", "?prefix="),
             ("memcached://h?dialect=redlock", "dialect=native or dialect=plain"),
