@@ -29,7 +29,7 @@ Chores:
                         may use which, lengths, banned calls and words, how a file opens; the spelling, if
                         typos is installed
   api                   whether the public API is the one that docs/api lists; --update writes it down anew.
-                        Needs cargo-public-api and a nightly toolchain, and says how to get them
+                        Needs cargo-public-api, and says how to get it
   docs                  checks the links of all Markdown files, writes the generated pages and the man pages,
                         and builds the book if mdbook is installed. --check writes nothing, and fails if a
                         generated page is out of date
