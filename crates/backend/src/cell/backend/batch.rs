@@ -14,6 +14,9 @@ use crate::cell::cells::{
 };
 use crate::cell::wait::timing::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES, Tries};
 
+/// The answer for each claim of a cell, and the write that makes it true, with the version that it replaces.
+type Prepared = (Vec<bool>, Option<(u64, Write)>);
+
 /// A change to one claim in a ledger; `false` where the claim is gone.
 pub(crate) type Change = fn(&mut Ledger, &Claim, Moment) -> bool;
 
@@ -99,15 +102,14 @@ impl<C: CellStore> CellBackend<C> {
         lost
     }
 
-    /// Prepares the change of one cell: an answer for each claim, and the write that makes it true, with the
-    /// version that it replaces.
+    /// Prepares the change of one cell.
     fn prepare(
         &self,
         group: &Group<'_>,
         cell: Option<Cell>,
         claims: &[&Claim],
         change: Change,
-    ) -> Result<(Vec<bool>, Option<(u64, Write)>), Failure> {
+    ) -> Result<Prepared, Failure> {
         let Some(cell) = cell else { return Ok((vec![false; group.members.len()], None)) };
         let decoded = self.open(group.resource, &cell)?;
         let mut ledger = decoded.ledger.clone();
