@@ -228,7 +228,7 @@ mod tests {
     #[tokio::test]
     async fn each_write_has_the_outcome_of_its_condition() {
         let Some(server) = MemcachedServer::start_or_skip().await else { return };
-        let url = format!("{}?timeout=1s", server.url());
+        let url = format!("{}?timeout=3s", server.url());
         let items = Items::new(Servers::new(Arc::new(MemcachedConfig::parse(&url).unwrap())));
         items.servers.connect().await.unwrap();
         laws::writes_are_made_on_their_condition(&items).await;

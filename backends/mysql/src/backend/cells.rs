@@ -118,9 +118,9 @@ impl MySqlCells {
         match self.pool.run_each(&self.statements.write_and_read(write)).await {
             Err(Refusal::LostRace | Refusal::NoTable(_)) => Ok(WriteOutcome::Refused(None)),
             answer => match &answer.map_err(Refusal::into_failure)?[..] {
-                [written, _] if written.changed == 1 => Ok(outcome(write, written)),
-                [_, read] => Ok(WriteOutcome::Refused(read.rows.first().map(cell).transpose()?)),
-                _ => Err(Failure::unanswered("of two statements not both were answered")),
+                [written, ..] if written.changed == 1 => Ok(outcome(write, written)),
+                [_, read, ..] => Ok(WriteOutcome::Refused(read.rows.first().map(cell).transpose()?)),
+                _ => Err(Failure::unanswered("the server answered one of two statements")),
             },
         }
     }
@@ -215,7 +215,7 @@ impl CellStore for MySqlCells {
             return vec![self.write_one(one).await];
         }
         let mut answers = Vec::with_capacity(writes.len());
-        for some in parts(writes, |write| length(write), self.server.max_text()) {
+        for some in parts(writes, self.server.max_text()) {
             let outcomes = self.write_many(some, locked).await.map_err(Refusal::into_failure);
             answers.extend(each(some.len(), outcomes));
         }
@@ -280,21 +280,20 @@ fn cell(row: &Row) -> Result<Cell, Failure> {
     })
 }
 
-/// Cuts where a request would become too long: one change alone always fits, since its text
-/// does.
-fn parts<T>(changes: &[T], length: impl Fn(&T) -> usize, most: usize) -> Vec<&[T]> {
+/// Cuts where a request would become too long: one write alone always fits, since its text does.
+fn parts<'a, 'w>(writes: &'a [&'w Write], most: usize) -> Vec<&'a [&'w Write]> {
     let mut bytes = 0;
     let mut parts = Vec::new();
     let mut first = 0;
-    for (at, change) in changes.iter().enumerate() {
-        let own = length(change);
+    for (at, write) in writes.iter().enumerate() {
+        let own = length(write);
         bytes += own;
         if at > first && bytes > most {
-            parts.push(&changes[first..at]);
+            parts.push(&writes[first..at]);
             (first, bytes) = (at, own);
         }
     }
-    parts.push(&changes[first..]);
+    parts.push(&writes[first..]);
     parts
 }
 
@@ -311,36 +310,7 @@ const MAX_READS: u32 = 3;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    #[test]
-    fn long_texts_and_other_conditions_are_sent_apart() {
-        let swap = |kilobytes: usize, basis| Swap {
-            at: Resource::new("a").unwrap(),
-            seen: 1,
-            epoch: 0,
-            basis,
-            put: Put {
-                text: "x".repeat(kilobytes * 1_000),
-                version: 1,
-                fence: Fence::default(),
-                keep: Duration::ZERO,
-                call: Call::None,
-            },
-        };
-        let swaps = [10, 10, 80, 200, 1].map(|kilobytes| swap(kilobytes, Origin::Kept));
-        let sizes = |swaps: &[Swap], most| {
-            let parts = parts(swaps, |swap| length(&swap.at, &swap.put), most);
-            parts.iter().map(|part| part.len()).collect::<Vec<_>>()
-        };
-        assert_eq!(sizes(&swaps, 99_000), [2, 1, 1, 1]);
-        assert_eq!(sizes(&swaps, 1_000_000), [5]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use leasehold_backend::cell::laws;
+    use leasehold_backend::cell::{Call, Put, laws};
     use leasehold_conformance::calls::clock;
     use leasehold_testkit::MariaDbServer;
 
@@ -372,5 +342,19 @@ mod tests {
         let lock = "BEGIN; SELECT 1 FROM leasehold WHERE name = 'locked' FOR UPDATE";
         laws::locked_cell_delays_no_other(&cells, async || run(lock).await, async || run("ROLLBACK").await)
             .await;
+    }
+
+    #[test]
+    fn long_texts_are_sent_apart() {
+        let writes = [10, 10, 80, 200, 1].map(|kilobytes: usize| {
+            let (text, fence) = ("x".repeat(kilobytes * 1_000), Fence::default());
+            let put = Put { text, version: 1, fence, keep: Duration::ZERO, call: Call::None };
+            let when = Condition::Seen { version: 1, epoch: 0 };
+            Write { at: Resource::new("a").unwrap(), when, put, answer: Answer::Brief }
+        });
+        let writes: Vec<&Write> = writes.iter().collect();
+        let sizes = |most| parts(&writes, most).iter().map(|part| part.len()).collect::<Vec<_>>();
+        assert_eq!(sizes(99_000), [2, 1, 1, 1]);
+        assert_eq!(sizes(1_000_000), [5]);
     }
 }

@@ -57,7 +57,7 @@ mod tests {
         let after = after.map(|after| Resource::new(after).unwrap());
         let (mut listing, mut pages) = (Listing::new(after.as_ref(), limit), 0);
         while let Some((behind, length)) = listing.next_page() {
-            let page = rows.iter().filter(|name| **name > *behind).take(length);
+            let page = rows.iter().filter(|name| ***name > *behind).take(length);
             let shown = |name: &str| {
                 let resource = Resource::new(name).unwrap();
                 (!name.contains('-')).then_some(ResourceSummary::new(resource, 1, 0))
