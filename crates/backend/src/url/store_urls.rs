@@ -88,8 +88,8 @@ impl StoreUrls {
             option.check(&value)?;
             options.given.push((option.name(), value));
         }
-        let given = self.options.iter().filter(|option| options.has(option.name()));
-        given.map(|option| self.check_conditions(*option, &options)).collect::<Result<(), _>>()?;
+        let mut given = self.options.iter().filter(|option| options.has(option.name()));
+        given.try_for_each(|option| self.check_conditions(*option, &options))?;
         Ok(options)
     }
 
