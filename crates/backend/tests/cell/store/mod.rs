@@ -382,7 +382,7 @@ impl CellStore for MemoryCells {
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
         let all = |failure: Failure| writes.iter().map(|_| Err(failure.clone())).collect();
         let is_own = |write: &&Write| matches!(write.when, Condition::Emptied(_) | Condition::Living { .. });
-        let is_commit = locked == Locked::Wait && writes.iter().all(|write| is_own(&write));
+        let is_commit = locked == Locked::Wait && writes.iter().all(is_own);
         if is_commit && let Err(failure) = self.commit(writes).await {
             return all(failure);
         }
