@@ -30,5 +30,5 @@ fn schema_of_a_store_without_tables_is_an_error() {
     let ended = sandbox.end(&["schema"]).expect(78);
     assert!(ended.err.contains("have no tables"), "{}", ended.err);
     let ended = sandbox.end(&["schema", "--store", "postgres://app@db/x?table=a;b"]).expect(64);
-    assert!(ended.err.contains("table: write"), "{}", ended.err);
+    assert!(ended.err.contains("table=a;b: write"), "{}", ended.err);
 }
