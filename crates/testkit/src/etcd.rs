@@ -314,7 +314,7 @@ impl EtcdBuilder {
         let peers = peers.join(",");
         let mut members = Vec::new();
         for (n, (client, peer, metrics)) in ports.into_iter().enumerate() {
-            let directory = Directory::create(&format!("etcd-m{n}"))?;
+            let directory = Directory::create_in_memory(&format!("etcd-m{n}"))?;
             let args = self.args(n, [&client, &peer, &metrics], &peers, certificates.as_ref());
             let process = Process::spawn(&program, args, directory)?;
             members.push(Member { process, client, _peer: peer, metrics });
