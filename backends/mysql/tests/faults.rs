@@ -97,12 +97,13 @@ async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     // So that the statements are known to the connection: what is lost must be the answer to one of them.
     let before = claim("before", LONG);
     hold(&*backend, &before).await;
-    assert!(matches!(renew(&*backend, &before).await, Renewal::Renewed));
+    assert!(matches!(renew_until_known(&*backend, &before).await, Renewal::Renewed));
 
     let (lost, other) = (claim("a", LONG), claim("a", LONG));
     proxy.drop_replies();
     let failure = look_once(&*backend, &lost).await.unwrap_err();
     assert_eq!(failure.effect, Effect::Unknown, "{failure}");
+    wait_for_holder(&*direct, &lost, true).await;
     assert!(look_once(&*direct, &other).await.unwrap().is_none(), "it happened");
     proxy.heal().unwrap();
     let again = take(&*backend, &lost).await;
@@ -111,19 +112,14 @@ async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     assert_eq!(seen.holders[0].fence, again.fence);
 
     assert!(matches!(renew_until_known(&*backend, &lost).await, Renewal::Renewed));
-    assert!(matches!(release(&*backend, &before).await, Release::Freed), "the statement is not known here");
+    // The statement of a release is known to the connection now.
+    release_until_known(&*backend, &before).await;
     proxy.drop_replies();
     assert!(matches!(release(&*backend, &lost).await, Release::Unknown(_)));
     proxy.heal().unwrap();
+    wait_for_holder(&*direct, &lost, false).await;
     assert!(look_once(&*direct, &other).await.unwrap().is_some(), "it is released");
-    // A new connection is made first, which may fail while the old one is noticed to be gone.
-    let mut end = release(&*backend, &lost).await;
-    for _ in 0..50 {
-        if !matches!(end, Release::Unknown(_)) {
-            break;
-        }
-        end = release(&*backend, &lost).await;
-    }
+    let end = release_until_known(&*backend, &lost).await;
     assert!(matches!(end, Release::Gone), "it must spare the next holder: {end:?}");
 
     let held = claim("b", LONG);
@@ -133,7 +129,8 @@ async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     assert!(matches!(renew(&*backend, &held).await, Renewal::Unknown(_)));
     proxy.heal().unwrap();
     assert!(matches!(renew_until_known(&*backend, &held).await, Renewal::Renewed));
-    assert!(matches!(release(&*backend, &held).await, Release::Freed));
+    release_until_known(&*backend, &held).await;
+    wait_for_holder(&*direct, &held, false).await;
 }
 
 #[tokio::test]

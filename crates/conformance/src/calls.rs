@@ -109,6 +109,35 @@ pub async fn renew_until_known(backend: &dyn Backend, claim: &Claim) -> Renewal 
     panic!("no renewal of {:?} was ever answered", claim.resource);
 }
 
+/// Releases as the engine does, until the outcome is known.
+///
+/// # Panics
+/// If the outcome is never known.
+pub async fn release_until_known(backend: &dyn Backend, claim: &Claim) -> Release {
+    for _ in 0..MAX_STEPS {
+        match release(backend, claim).await {
+            Release::Unknown(_) => tokio::time::sleep(PAUSE).await,
+            answer => return answer,
+        }
+    }
+    panic!("no release of {:?} was ever answered", claim.resource);
+}
+
+/// Waits until a request of this claim, whose answer is lost, has made it a holder, or has ended it.
+///
+/// # Panics
+/// If that never happens, or the backend does not answer.
+pub async fn wait_for_holder(backend: &dyn Backend, claim: &Claim, is_holder: bool) {
+    for _ in 0..MAX_STEPS {
+        let seen = must(backend.inspect(&claim.resource, None, &Patience::none(clock())).await);
+        if seen.holders.iter().any(|holder| holder.id == claim.id) == is_holder {
+            return;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    panic!("{:?} never {} a holder", claim.resource, if is_holder { "became" } else { "ceased to be" });
+}
+
 pub(crate) fn must<T, E: std::fmt::Debug>(outcome: Result<T, E>) -> T {
     match outcome {
         Ok(value) => value,

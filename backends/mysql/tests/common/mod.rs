@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use leasehold_conformance::calls::{
-    LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take,
+    LONG, claim, clock, hold, look_once, release, release_until_known, renew, renew_until_known, resource,
+    take, wait_for_holder,
 };
 use leasehold_core::{Backend, Failure};
 use leasehold_mysql::MySqlConfig;
@@ -24,7 +25,7 @@ pub async fn open(url: &str) -> Arc<dyn Backend> {
 /// Waits until the server answers this.
 pub async fn wait_for_count(server: &MariaDbServer, query: &str, expected: &str) {
     let mut found = String::new();
-    for _ in 0..15 {
+    for _ in 0..500 {
         found = server.sql(query).await.unwrap();
         if found.trim() == expected {
             return;

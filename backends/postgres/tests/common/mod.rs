@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 pub use leasehold_conformance::calls::{
-    LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take,
+    LONG, claim, clock, hold, look_once, release, release_until_known, renew, renew_until_known, resource,
+    take, wait_for_holder,
 };
 use leasehold_core::{Backend, Failure};
 use leasehold_postgres::PostgresConfig;
