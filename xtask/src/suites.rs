@@ -4,7 +4,8 @@
 //! most of the time, so that two cores are idle. Here a few run side by side, and those that took longest
 //! the last time begin first, so that no core is idle at the end. A program that passed
 //! prints its summary lines alone, in the form that `cargo test` gives them, because a CI reads them;
-//! one that failed prints all that it wrote. Nothing runs twice: a test that fails now and then is a
+//! one that failed prints all that it wrote, and its panics once more at the end of the run, where logs of
+//! servers do not hide them. Nothing runs twice: a test that fails now and then is a
 //! defect, and a second run would hide it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -114,7 +115,7 @@ fn judge(failed: Vec<(Suite, String)>) -> Result<(), String> {
     if failed.is_empty() {
         return Ok(());
     }
-    let commands: Vec<_> = failed.iter().map(|(suite, why)| format!("{}   ({why})", suite.repeat)).collect();
+    let commands: Vec<_> = failed.iter().map(|(suite, why)| format!("{}{why}", suite.repeat)).collect();
     Err(format!("{} test programs failed. Repeat each with:\n  {}", failed.len(), commands.join("\n  ")))
 }
 
@@ -246,9 +247,30 @@ impl Suite {
             Err(_) => shown.write_all(&text),
         }
         .map_err(broken)?;
-        outcome
+        outcome.map_err(|why| format!("   ({why}){}", panics(&String::from_utf8_lossy(&text))))
     }
 }
+
+/// Returns the panics in a test program's output, each with the first lines of its message, indented.
+fn panics(text: &str) -> String {
+    let mut found = String::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        if !(line.starts_with("thread '") && line.contains(" panicked at ")) {
+            continue;
+        }
+        found += &format!("\n    {}", line.chars().take(LINE_MAX).collect::<String>());
+        for _ in 0..MESSAGE_LINES {
+            let Some(line) = lines.next_if(|line| !line.starts_with("note: ")) else { break };
+            found += &format!("\n      {}", line.chars().take(LINE_MAX).collect::<String>());
+        }
+    }
+    found
+}
+
+/// The lines of a panic's message, and the characters of each, that the end of a run shows.
+const MESSAGE_LINES: usize = 6;
+const LINE_MAX: usize = 300;
 
 /// Returns the lines of a test program's output that count its tests.
 fn summary(text: &str) -> String {
@@ -340,6 +362,17 @@ not json"#;
     fn a_program_that_passed_shows_its_summary_alone() {
         let text = "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed\n";
         assert_eq!(summary(text), "test result: ok. 1 passed; 0 failed\n");
+    }
+
+    #[test]
+    fn the_panics_of_a_failed_program_are_shown_at_the_end() {
+        let script = "printf '%s\\n' 'running 1 test' \"thread 'a::b' (7) panicked at a.rs:3:5:\" 'it is' 'late' \\
+                      'note: run with' 'server log'; exit 3";
+        let suites = Mutex::new(VecDeque::from([suite(script)]));
+        let why = run_all(&suites, &Mutex::default(), &|_| {}).unwrap_err();
+        let shown =
+            "sh   (exit status: 3)\n    thread 'a::b' (7) panicked at a.rs:3:5:\n      it is\n      late";
+        assert!(why.ends_with(shown), "{why}");
     }
 
     #[test]

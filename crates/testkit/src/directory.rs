@@ -14,7 +14,7 @@ use crate::error::{Error, cannot};
 /// A private temporary directory that outlives a failed test.
 ///
 /// Dropped while its thread panics, or with `LEASEHOLD_KEEP_DIRS` set in the environment, it stays, and its
-/// path and the last 30 lines of its log are printed. Otherwise it is removed.
+/// path and the last 30 lines of its log are printed, the long ones cut. Otherwise it is removed.
 #[derive(Debug)]
 pub struct Directory {
     temp: Option<TempDir>,
@@ -28,8 +28,8 @@ impl Directory {
     }
 
     /// Creates a directory as [`Directory::create`] does, in memory where the machine has room there: for a
-    /// server that syncs to the disk before each answer and cannot be told not to. A busy disk takes
-    /// seconds for that.
+    /// server that syncs to the disk before each answer and has no setting against it. A busy disk
+    /// takes seconds for that.
     pub(crate) fn create_in_memory(server: &str) -> Result<Self, Error> {
         let shared = Path::new("/dev/shm");
         let has_room = rustix::fs::statvfs(shared)
@@ -56,7 +56,7 @@ impl Directory {
         self.path.join("server.log")
     }
 
-    /// Returns the last 30 lines of the log, or why it cannot be read.
+    /// Returns the last 30 lines of the log, the long ones cut, or why it cannot be read.
     pub fn log_tail(&self) -> String {
         tail(&self.log_path()).unwrap_or_else(|cause| format!("(no log: {cause})"))
     }
@@ -85,6 +85,8 @@ impl Drop for Directory {
 
 /// The number of lines of a log that are shown.
 const TAIL_LINES: usize = 30;
+/// The characters of a line that are shown: a server may log whole requests.
+const TAIL_WIDTH: usize = 240;
 /// The bytes of a log that are read for that; a log of unending lines must not fill the memory.
 const TAIL_BYTES: u64 = 64 * 1024;
 
@@ -96,7 +98,8 @@ fn tail(log: &Path) -> std::io::Result<String> {
     file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.lines().collect();
-    Ok(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"))
+    let last = lines[lines.len().saturating_sub(TAIL_LINES)..].iter();
+    Ok(last.map(|line| line.chars().take(TAIL_WIDTH).collect()).collect::<Vec<String>>().join("\n"))
 }
 
 /// The room in memory for dozens of etcd servers at a time, each of which reserves 128 MiB for its log.
@@ -112,6 +115,8 @@ mod tests {
         let lines: Vec<String> = (1..=50).map(|n| format!("line {n}")).collect();
         directory.write("server.log", &lines.join("\n")).unwrap();
         assert_eq!(directory.log_tail(), lines[20..].join("\n"));
+        directory.write("server.log", &format!("{}ü and more", "ü".repeat(239))).unwrap();
+        assert_eq!(directory.log_tail(), "ü".repeat(240));
     }
 
     #[test]
