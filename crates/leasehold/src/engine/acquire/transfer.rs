@@ -157,6 +157,8 @@ async fn take_over(engine: &Arc<Engine>, resumption: &TransferClaim) -> Result<H
                     abandon(engine, &claim);
                     return Err(too_slow("accept_transfer", resource));
                 }
+                // The store may still keep the claim whose answer came too late.
+                outage.unanswered = true;
             }
             Ok(Step::Busy(_)) => {
                 if outage.unanswered {
