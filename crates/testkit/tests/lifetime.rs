@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::RedisServer;
+use leasehold_testkit::{PostgresServer, RedisServer};
 
 /// Set in a process that plays a role; the roles do nothing elsewhere.
 const ROLE: &str = "LEASEHOLD_TESTKIT_ROLE";
@@ -124,6 +124,20 @@ async fn no_server_outlives_a_test_killed_while_it_starts_one() {
     }
     // Servers, and shells on their way to become one, work in its temporary directory.
     wait_until(|| !works_in(temp.path()));
+}
+
+/// A killed server cannot remove shared memory that has a name outside of its directory.
+#[tokio::test]
+async fn postgresql_keeps_its_shared_memory_in_its_directory() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let directory = server.log_path().parent().unwrap().to_path_buf();
+    let in_directory =
+        |process: &PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(&directory));
+    let mut processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let process = processes.find(in_directory).unwrap();
+    let maps = std::fs::read_to_string(process.join("maps")).unwrap();
+    assert!(maps.contains("pg_dynshmem"), "{maps}");
+    assert!(!maps.contains("/dev/shm/PostgreSQL"), "{maps}");
 }
 
 #[tokio::test]

@@ -139,4 +139,6 @@ const DEFAULTS: &[&str] = &[
     "wal_level=replica",
     "max_wal_senders=4",
     "autovacuum_naptime=5s",
+    // In files below its directory: segments in /dev/shm outlive a server that is killed, for ever.
+    "dynamic_shared_memory_type=mmap",
 ];
