@@ -155,9 +155,7 @@ impl Request {
     /// As the library's locks.
     pub(crate) async fn take(&self, locks: &Client, outer: &Tags) -> Result<Option<Guard>> {
         let name = self.name.as_str();
-        // Without room for the whole note no wait can be announced here.
-        let can_announce = locks.profile().shows(Note::MAX_BYTES).is_ok();
-        let owner = outer.owner().filter(|_| can_announce);
+        let owner = outer.owner().filter(|_| locks.profile().announces_waits().is_ok());
         let owner = owner.as_ref();
         match (self.kind, self.patience) {
             (Kind::Exclusive, WaitLimit::None) => self.with_terms(locks.mutex(name), owner)?.try_lock().await,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{FenceGrade, Share};
+use crate::{FenceGrade, Note, Share};
 
 /// The promises of a backend on this connection. All enums are ordered, weakest first, so that a demand is
 /// a comparison.
@@ -286,6 +286,15 @@ impl Profile {
     /// [`Unmet`], with the demand and the promise.
     pub fn shows(&self, bytes: usize) -> Result<(), Unmet> {
         self.demand("bytes of a note", bytes, self.note_max)
+    }
+
+    /// Checks that clients can announce their waits, which needs room for a whole note: otherwise others see
+    /// no deadlock.
+    ///
+    /// # Errors
+    /// [`Unmet`], with the demand and the promise.
+    pub fn announces_waits(&self) -> Result<(), Unmet> {
+        self.shows(Note::MAX_BYTES)
     }
 
     fn demand<T: PartialOrd + fmt::Display>(

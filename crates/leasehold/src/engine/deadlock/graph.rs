@@ -92,7 +92,7 @@ impl Engine {
     /// # Errors
     /// `Unsupported`; nothing is sent.
     pub(crate) fn announces_waits(&self, op: &'static str) -> Result<()> {
-        self.profile().shows(leasehold_core::Note::MAX_BYTES).map_err(|unmet| {
+        self.profile().announces_waits().map_err(|unmet| {
             let text = format!("{unmet}; waits are announced in notes, so deadlocks cannot be seen here");
             Error::new(crate::error::ErrorKind::Unsupported, op, text)
         })

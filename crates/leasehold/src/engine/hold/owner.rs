@@ -177,7 +177,8 @@ impl Owners {
         holds.push(Arc::downgrade(hold));
     }
 
-    /// Returns the claims that an owner holds now, its own and those that it inherited, as far as an announcement has room for them.
+    /// Returns the claims that an owner holds now, its own and those that it inherited, as far as an
+    /// announcement has room for them.
     pub(crate) fn holds(&self, owner: &Owner) -> Vec<Tag> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let holds: Vec<Arc<Hold>> =
