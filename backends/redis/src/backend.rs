@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use leasehold_backend::pollers::Pollers;
 use leasehold_core::{
     Backend, Claim, Failure, Finding, Patience, Profile, RegisterPromise, Registers, Release, Renew, Renewal,
     Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
@@ -34,7 +35,6 @@ use crate::topology::router::{Servers, Subscribers};
 use crate::topology::sentinel::Sentinels;
 use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX, Server};
 use crate::wait::keepalive::WaitKeepalive;
-use crate::wait::polling::Pollers;
 
 /// Locks on one Redis or Valkey server, or on a cluster of them.
 ///

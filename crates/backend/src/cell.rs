@@ -8,7 +8,7 @@
 //!
 //! # What a store brings
 //!
-//! [`CellStore`]: read many cells, and write many, each on a [`Condition`]. On [`Condition::Free`] a value is
+//! [`CellStore`]: read many cells, and write many, each on a [`WriteCondition`]. On [`WriteCondition::Free`] a value is
 //! put where no claim lives, in one step, so that an uncontended acquire is one round trip. A release is one
 //! round trip too: a client that holds a cell alone remembers its version, and writes without reading. Where
 //! this client was the last to write, what several of its tasks want at once goes to the store in one commit.
@@ -54,7 +54,7 @@ pub use backend::CellBackend;
 pub use backend::registers::CellRegisters;
 pub use backend::sweep::SweepReport;
 pub use cells::{
-    Answer, Call, Cell, CellStore, ClockSource, Condition, Found, Locked, Put, Write, WriteOutcome,
+    Call, Cell, CellStore, ClockSource, Found, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
 };
 pub use compat::shedlock::{
     End, Row, RowRequest, ShedBackend, ShedTable, Taken, Widths, shed_profile, writer_clocks_finding,
@@ -62,5 +62,5 @@ pub use compat::shedlock::{
 pub use diagnose::server_clock_finding;
 pub use state::turns::{Turn, Turns};
 pub use wait::notifier::{Notifier, address};
-pub use wait::pollers::{Pollers, pause};
+pub use wait::polling::pause;
 pub use wait::timing::{BATCH_MAX, MAX_TTL, MIN_TTL, PLACE_TTL, before_retry, check, ended};

@@ -1,6 +1,7 @@
 //! The shared parts of the backends of leasehold.
 //!
 //! - [`url`]: the URLs of lock servers: hosts, credentials, options and the files of TLS.
+//! - [`pollers`]: the claims that poll, and the number of requests of each.
 //! - [`random`]: random numbers of the operating system.
 //! - `cell` (feature `cell`): a whole backend over any store that can compare and set one value for each
 //!   resource.
@@ -14,6 +15,7 @@
 
 #[cfg(feature = "cell")]
 pub mod cell;
+pub mod pollers;
 pub mod random;
 #[cfg(feature = "session")]
 pub mod session;

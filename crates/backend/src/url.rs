@@ -25,7 +25,7 @@ mod typo;
 pub use common::{CA, CERT, COMMON, CREATE, Create, KEY, ORDER, PASSWORD_FILE, TIMEOUT};
 pub use credentials::{Credentials, reveal};
 pub use host::Host;
-pub use option::{AnyOption, Condition, UrlOption};
+pub use option::{AnyOption, Requirement, UrlOption};
 pub use options::Options;
 pub use parts::Parts;
 pub use refusal::{UNREADABLE, invalid, is_ambiguous, redact};

@@ -23,15 +23,20 @@ impl Backoff {
 
     /// Counts a failed attempt. Returns the pause before the next one, see [`jittered`].
     pub fn failed(&mut self, chance: u32) -> Duration {
-        let doubled = self.first.saturating_mul(1 << self.failures.min(MAX_DOUBLINGS));
+        let pause = doubled(self.first, self.longest, self.failures);
         self.failures = self.failures.saturating_add(1);
-        jittered(doubled.min(self.longest), chance)
+        jittered(pause, chance)
     }
 
     /// Forgets all failures: the next pause is the first one again.
     pub fn reset(&mut self) {
         self.failures = 0;
     }
+}
+
+/// Returns `first`, doubled so many times, and not more than `longest`.
+pub fn doubled(first: Duration, longest: Duration, times: u32) -> Duration {
+    first.saturating_mul(1 << times.min(MAX_DOUBLINGS)).min(longest)
 }
 
 /// Returns a pause between half of `pause` and the whole.
@@ -64,7 +69,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn pauses_double_up_to_the_longest_and_begin_again_after_a_reset() {
+    fn pauses_double_up_to_the_longest_until_a_reset() {
         let mut backoff = Backoff::new(50 * MS, 1_000 * MS);
         for whole in [50, 100, 200, 400, 800, 1_000, 1_000, 1_000] {
             let (mut least, mut most) = (backoff.clone(), backoff.clone());
@@ -73,6 +78,13 @@ mod tests {
         }
         backoff.reset();
         assert_eq!(backoff.failed(u32::MAX), 50 * MS);
+    }
+
+    #[test]
+    fn doubling_ends_at_the_longest() {
+        let pauses: Vec<_> = [0, 1, 3, 4, 40, u32::MAX].map(|times| doubled(MS, 9 * MS, times)).into();
+        assert_eq!(pauses, [MS, 2 * MS, 8 * MS, 9 * MS, 9 * MS, 9 * MS]);
+        assert_eq!(doubled(Duration::MAX / 3, Duration::MAX, u32::MAX), Duration::MAX);
     }
 
     #[test]

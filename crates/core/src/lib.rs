@@ -49,7 +49,7 @@ mod share;
 mod snapshot;
 
 pub use backend::{Backend, BreakOutcome, Hint, Release, Renew, Renewal, Step};
-pub use backoff::{Backoff, jittered, part_of, spread};
+pub use backoff::{Backoff, doubled, jittered, part_of, spread};
 pub use calls::{CallWatch, stagger};
 pub use claim::{Claim, ClaimId};
 pub use clock::{Clock, ManualClock, Moment};

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    Answer, BATCH_MAX, Cell, CellStore, ClockSource, Condition, Locked, MAX_TTL, PLACE_TTL, Write,
+    BATCH_MAX, Cell, CellStore, ClockSource, Locked, MAX_TTL, PLACE_TTL, Write, WriteAnswer, WriteCondition,
     WriteOutcome,
 };
 use leasehold_core::{
@@ -92,7 +92,7 @@ impl CellStore for Items {
 
     async fn write(&self, writes: &[&Write], _locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
         if let [one] = writes
-            && one.answer == Answer::Full
+            && one.answer == WriteAnswer::Full
         {
             return vec![self.write_and_look(one).await];
         }
@@ -164,17 +164,17 @@ impl Items {
         match (done, &found) {
             (Reply::Done { .. }, Reply::Item { value, number, .. }) if *value == put.text.as_bytes() => {
                 let made = fence(&link, *number);
-                let fence = if *when == Condition::Free { made } else { put.fence };
+                let fence = if *when == WriteCondition::Free { made } else { put.fence };
                 Ok(WriteOutcome::Written { version: Some(*number), fence })
             }
-            (Reply::Done { .. }, _) if *when != Condition::Free => {
+            (Reply::Done { .. }, _) if *when != WriteCondition::Free => {
                 Ok(WriteOutcome::Written { version: None, fence: put.fence })
             }
             (Reply::Done { .. } | Reply::Differs { .. } | Reply::Missing { .. }, _) => {
                 Ok(WriteOutcome::Refused(read_cell(&link, &found, at)?))
             }
             // A server without memory refuses also to add what there is already.
-            (_, Reply::Item { .. }) if *when == Condition::Free => {
+            (_, Reply::Item { .. }) if *when == WriteCondition::Free => {
                 Ok(WriteOutcome::Refused(read_cell(&link, &found, at)?))
             }
             (refused, _) => Err(node.unexpected(&refused)),
@@ -187,10 +187,10 @@ impl Items {
 fn command<'a>(write: &'a Write, key: &'a Key, link: &Link) -> Option<Command<'a>> {
     let (life, value) = (Life::of(write.put.keep), write.put.text.as_bytes());
     let (number, epoch) = match write.when {
-        Condition::Free => return Some(Command::Add { key, life, value }),
+        WriteCondition::Free => return Some(Command::Add { key, life, value }),
         // Cells that are left empty are removed.
-        Condition::Emptied(_) | Condition::Living { epoch: None, .. } => return None,
-        Condition::Living { version, epoch: Some(epoch) } | Condition::Seen { version, epoch } => {
+        WriteCondition::Emptied(_) | WriteCondition::Living { epoch: None, .. } => return None,
+        WriteCondition::Living { version, epoch: Some(epoch) } | WriteCondition::Seen { version, epoch } => {
             (version, epoch)
         }
     };

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_backend::cell::{BATCH_MAX, Pollers, check, pause};
+use leasehold_backend::cell::{BATCH_MAX, check, pause};
+use leasehold_backend::pollers::Pollers;
 use leasehold_core::{
     Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Finding, Grant, Hint, LockSupport,
     Patience, Profile, Proof, QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    Answer, Cell, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, Write, WriteOutcome,
+    Cell, CellRegisters, CellStore, ClockSource, Found, Locked, Write, WriteAnswer, WriteCondition,
+    WriteOutcome,
 };
 use leasehold_backend::sql::{cells_of, each, micros, resource_of, signed};
 use leasehold_core::{Clock, Failure, Fence, Finding, Profile, Registers, Resource};
@@ -84,24 +85,24 @@ impl MySqlCells {
 
     /// Makes one write, which waits for a transaction that keeps its row locked.
     async fn write_one(&self, write: &Write) -> Result<WriteOutcome, Failure> {
-        if let (Condition::Living { .. }, Answer::Full) = (write.when, write.answer) {
+        if let (WriteCondition::Living { .. }, WriteAnswer::Full) = (write.when, write.answer) {
             return self.write_and_read(write).await;
         }
         let Write { at, when, put, .. } = write;
         let (text, name): (Value, Value) = (put.text.as_str().into(), at.as_str().into());
         let (version, keep): (Value, Value) = (signed(put.version).into(), micros(put.keep).into());
         let (sql, params) = match *when {
-            Condition::Free => {
+            WriteCondition::Free => {
                 let values = [name, text.clone(), version.clone(), keep.clone(), text, version, keep];
                 (&self.statements.free, values.to_vec())
             }
-            Condition::Emptied(seen) => {
+            WriteCondition::Emptied(seen) => {
                 (&self.statements.emptied, vec![text, version, keep, name, signed(seen).into()])
             }
-            Condition::Living { version: seen, .. } => {
+            WriteCondition::Living { version: seen, .. } => {
                 (&self.statements.living, vec![text, version, keep, name, signed(seen).into()])
             }
-            Condition::Seen { version: seen, .. } => {
+            WriteCondition::Seen { version: seen, .. } => {
                 let seq = signed(put.fence.seq).into();
                 (&self.statements.seen, vec![text, version, seq, keep, name, signed(seen).into()])
             }
@@ -255,10 +256,12 @@ impl CellStore for MySqlCells {
 fn outcome(write: &Write, done: &Done) -> WriteOutcome {
     match (write.when, done.changed) {
         // One row was inserted, or one was changed, which an insertion counts as two.
-        (Condition::Free, 1 | 2) | (Condition::Emptied(_), 1) => {
+        (WriteCondition::Free, 1 | 2) | (WriteCondition::Emptied(_), 1) => {
             write.put.written(Fence::new(0, done.number, 0))
         }
-        (Condition::Living { .. } | Condition::Seen { .. }, 1) => write.put.written(write.put.fence),
+        (WriteCondition::Living { .. } | WriteCondition::Seen { .. }, 1) => {
+            write.put.written(write.put.fence)
+        }
         _ => WriteOutcome::Refused(None),
     }
 }
@@ -349,8 +352,8 @@ mod tests {
         let writes = [10, 10, 80, 200, 1].map(|kilobytes: usize| {
             let (text, fence) = ("x".repeat(kilobytes * 1_000), Fence::default());
             let put = Put { text, version: 1, fence, keep: Duration::ZERO, call: Call::None };
-            let when = Condition::Seen { version: 1, epoch: 0 };
-            Write { at: Resource::new("a").unwrap(), when, put, answer: Answer::Brief }
+            let when = WriteCondition::Seen { version: 1, epoch: 0 };
+            Write { at: Resource::new("a").unwrap(), when, put, answer: WriteAnswer::Brief }
         });
         let writes: Vec<&Write> = writes.iter().collect();
         let sizes = |most| parts(&writes, most).iter().map(|part| part.len()).collect::<Vec<_>>();

@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 
-use leasehold_backend::cell::{Condition, Write};
+use leasehold_backend::cell::{Write, WriteCondition};
 use leasehold_backend::sql::{micros, signed};
 
 use crate::config::Names;
@@ -85,10 +85,10 @@ impl Statements {
     fn written_out(&self, write: &Write) -> String {
         let Write { at, when, put, .. } = write;
         let (statement, seen): (fn(&str, &Values<'_>) -> String, _) = match *when {
-            Condition::Free => (emptied, 0),
-            Condition::Emptied(version) => (emptied, version),
-            Condition::Living { version, .. } => (living, version),
-            Condition::Seen { version, .. } => (seen, version),
+            WriteCondition::Free => (emptied, 0),
+            WriteCondition::Emptied(version) => (emptied, version),
+            WriteCondition::Living { version, .. } => (living, version),
+            WriteCondition::Seen { version, .. } => (seen, version),
         };
         let (claims, name) = (literal(&put.text), literal(at.as_str()));
         let numbers = [signed(put.version), signed(put.fence.seq), micros(put.keep), signed(seen)];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    Answer, Cell, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, Notifier, Write,
+    Cell, CellRegisters, CellStore, ClockSource, Found, Locked, Notifier, Write, WriteAnswer, WriteCondition,
     WriteOutcome,
 };
 use leasehold_backend::sql::{cells_of, each, micros, signed};
@@ -92,19 +92,19 @@ impl PostgresCells {
         let (name, version, keep) = (at.as_str(), signed(put.version), micros(put.keep));
         let call = || encode_call(at, &put.call);
         let rows = match *when {
-            Condition::Free => {
+            WriteCondition::Free => {
                 let (free, call) = (&sql.free, call());
                 self.query(free, &[&name, &put.text, &version, &keep, &call, &self.channel]).await
             }
-            Condition::Emptied(seen) => {
+            WriteCondition::Emptied(seen) => {
                 self.query(&sql.emptied_one, &[&name, &signed(seen), &put.text, &version, &keep]).await
             }
-            Condition::Living { version: seen, epoch: None } => {
-                let living = if *answer == Answer::Full { &sql.living_full } else { &sql.living_one };
+            WriteCondition::Living { version: seen, epoch: None } => {
+                let living = if *answer == WriteAnswer::Full { &sql.living_full } else { &sql.living_one };
                 self.pool.query(living, &[&name, &signed(seen), &put.text, &version, &keep]).await
             }
-            Condition::Living { version: seen, epoch: Some(within) }
-            | Condition::Seen { version: seen, epoch: within } => {
+            WriteCondition::Living { version: seen, epoch: Some(within) }
+            | WriteCondition::Seen { version: seen, epoch: within } => {
                 let (seen, within, anew, call) = (signed(seen), signed(within), is_living(write), call());
                 let (epoch, seq) = (signed(put.fence.epoch), signed(put.fence.seq));
                 let (text, channel) = (&put.text, &self.channel);
@@ -116,9 +116,9 @@ impl PostgresCells {
         let rows = rows_of(rows)?;
         let Some(row) = rows.first() else { return Ok(WriteOutcome::Refused(None)) };
         Ok(match when {
-            Condition::Emptied(_) => put.written(fence(row, 0)?),
-            Condition::Free if read::<bool>(row, 0)? => put.written(fence(row, 4)?),
-            Condition::Living { .. } | Condition::Seen { .. } if read::<bool>(row, 0)? => {
+            WriteCondition::Emptied(_) => put.written(fence(row, 0)?),
+            WriteCondition::Free if read::<bool>(row, 0)? => put.written(fence(row, 4)?),
+            WriteCondition::Living { .. } | WriteCondition::Seen { .. } if read::<bool>(row, 0)? => {
                 put.written(put.fence)
             }
             _ => WriteOutcome::Refused(Some(cell(row, 2)?)),
@@ -267,16 +267,16 @@ impl CellStore for PostgresCells {
 /// Returns the version that the row must have, and the epoch that the server must be in, if it matters.
 fn state_of(write: &Write) -> (u64, Option<u64>) {
     match write.when {
-        Condition::Free => (0, None),
-        Condition::Emptied(version) => (version, None),
-        Condition::Living { version, epoch } => (version, epoch),
-        Condition::Seen { version, epoch } => (version, Some(epoch)),
+        WriteCondition::Free => (0, None),
+        WriteCondition::Emptied(version) => (version, None),
+        WriteCondition::Living { version, epoch } => (version, epoch),
+        WriteCondition::Seen { version, epoch } => (version, Some(epoch)),
     }
 }
 
 /// Returns `true` if a claim must still live in the row, whose origin becomes the present.
 fn is_living(write: &Write) -> bool {
-    matches!(write.when, Condition::Living { .. })
+    matches!(write.when, WriteCondition::Living { .. })
 }
 
 /// Returns the rows of the answer to a change. One that lost a race to another has changed no row, and

@@ -21,7 +21,7 @@ use crate::protocol::reply::{self, ContendReply};
 use crate::protocol::scripts;
 use crate::topology::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
 use crate::wait::keepalive::Watched;
-use crate::wait::polling::{self, LAST_POLL, TICK};
+use crate::wait::polling::{self, LAST_POLL, TICK, pause};
 
 impl RedisBackend {
     /// Takes one step towards holding the claim.
@@ -89,7 +89,7 @@ impl Attempt<'_> {
             Outcome::Busy(queue) => {
                 let first_change =
                     queue.check_in.map_or(queue.first_end, |check_in| check_in.min(queue.first_end));
-                let pause = self.backend.pollers.pause(self.claim.id, first_change);
+                let pause = pause(self.claim.id, self.backend.pollers.count(self.claim.id), first_change);
                 Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(queue.ahead) }))
             }
         }

@@ -21,7 +21,7 @@ use crate::backend::inspect::{each_key, glob_escaped};
 use crate::net::command_conn::Request;
 use crate::protocol::reply;
 use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX};
-use crate::wait::polling::{LAST_POLL, TICK};
+use crate::wait::polling::{LAST_POLL, TICK, pause};
 
 /// Locks in the form of another library.
 #[derive(Debug)]
@@ -203,7 +203,7 @@ impl<T: ScriptDialect> Backend for ScriptBackend<T> {
                 Ok(Step::Busy(Hint { ask_again_in: None, ahead: Some(seen.ahead) }))
             }
             Err(seen) => {
-                let pause = self.native.pollers.pause(claim.id, seen.end_for(claim));
+                let pause = pause(claim.id, self.native.pollers.count(claim.id), seen.end_for(claim));
                 Ok(Step::Busy(Hint { ask_again_in: Some(pause), ahead: Some(seen.ahead) }))
             }
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    Answer, Cell, CellRegisters, CellStore, ClockSource, Condition, Found, Locked, PLACE_TTL, Write,
-    WriteOutcome,
+    Cell, CellRegisters, CellStore, ClockSource, Found, Locked, PLACE_TTL, Write, WriteAnswer,
+    WriteCondition, WriteOutcome,
 };
 use leasehold_backend::sql::{each, lease_profile, micros, resource_of, signed};
 use leasehold_core::{Durability, Failure, Finding, Profile, Registers, Resource};
@@ -183,14 +183,14 @@ fn write_one(
     let Write { at, when, put, answer } = write;
     let (name, text, version, keep) = (at.as_str(), &put.text, signed(put.version), micros(put.keep));
     let seq = match *when {
-        Condition::Free => change_one(connection, &statements.free, (name, text, version, now, keep))?,
-        Condition::Emptied(seen) => {
+        WriteCondition::Free => change_one(connection, &statements.free, (name, text, version, now, keep))?,
+        WriteCondition::Emptied(seen) => {
             change_one(connection, &statements.emptied, (name, text, version, now, keep, signed(seen)))?
         }
-        Condition::Living { version: seen, .. } => {
+        WriteCondition::Living { version: seen, .. } => {
             change_one(connection, &statements.living, (name, text, version, now, keep, signed(seen)))?
         }
-        Condition::Seen { version: seen, .. } => {
+        WriteCondition::Seen { version: seen, .. } => {
             let parameters = (name, text, version, signed(put.fence.seq), keep, signed(seen));
             change_one(connection, &statements.seen, parameters)?
         }
@@ -198,7 +198,7 @@ fn write_one(
     if let Some(seq) = seq {
         return Ok(put.written(fence(seq)));
     }
-    let is_of_use = *when == Condition::Free || *answer == Answer::Full;
+    let is_of_use = *when == WriteCondition::Free || *answer == WriteAnswer::Full;
     Ok(WriteOutcome::Refused(if is_of_use { read_one(connection, statements, name)? } else { None }))
 }
 

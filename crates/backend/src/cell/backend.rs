@@ -26,7 +26,7 @@ use crate::cell::state::observed_claims::ObservedClaims;
 use crate::cell::state::owned_cells::OwnedCells;
 use crate::cell::state::turns::Turns;
 use crate::cell::wait::notifier::Notifier;
-use crate::cell::wait::pollers::Pollers;
+use crate::pollers::Pollers;
 
 /// Locks in the cells of a store.
 ///

@@ -56,7 +56,7 @@ pub trait CellStore: Debug + Send + Sync + 'static {
     /// cells that several tasks want at once come in the order of names. A store for which a commit is dear
     /// makes all of them in one.
     ///
-    /// A write on [`Condition::Free`] comes alone. One on [`Condition::Seen`] comes alone or with others on
+    /// A write on [`WriteCondition::Free`] comes alone. One on [`WriteCondition::Seen`] comes alone or with others on
     /// the same condition.
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>>;
 
@@ -123,22 +123,22 @@ pub struct Write {
     /// The cell.
     pub at: Resource,
     /// The condition, and what becomes of origin and fence.
-    pub when: Condition,
+    pub when: WriteCondition,
     /// The new value.
     pub put: Put,
     /// The answer that the client has a use for.
-    pub answer: Answer,
+    pub answer: WriteAnswer,
 }
 
 /// The condition of a write. It also decides what becomes of the cell's origin and fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum WriteCondition {
     /// No cell exists, or no claim of the cell lives. The store itself makes the fence, above every fence
     /// that this cell ever had, and keeps it next to the text; `put.fence` is ignored. The origin becomes
     /// the present.
     Free,
     /// The cell has this version, with which this client left it empty. Fence and origin are as for
-    /// [`Condition::Free`], and no waiter is called. Only under [`ClockSource::Store`].
+    /// [`WriteCondition::Free`], and no waiter is called. Only under [`ClockSource::Store`].
     Emptied(u64),
     /// The cell has this version, and a claim still lives in it by the store's clock, if the store keeps
     /// time. The origin becomes the present.
@@ -174,7 +174,7 @@ pub enum Locked {
 
 /// The answer to a write that the client has a use for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum WriteAnswer {
     /// Whether the write was made.
     Brief,
     /// The cell, too, if the condition does not hold: other clients use it, so that this is likely. And the
@@ -194,7 +194,7 @@ pub enum WriteOutcome {
         fence: Fence,
     },
     /// The condition did not hold, or another writer was first. The cell, where the same answer could carry
-    /// it: on [`Condition::Free`], or where [`Answer::Full`] was asked for.
+    /// it: on [`WriteCondition::Free`], or where [`WriteAnswer::Full`] was asked for.
     Refused(Option<Cell>),
 }
 

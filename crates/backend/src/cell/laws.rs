@@ -9,8 +9,8 @@ use std::time::Duration;
 use leasehold_core::{Fence, Resource};
 
 use crate::cell::cells::{
-    Answer, Call, Cell, CellStore, ClockSource, Condition, Locked, Put, Write, WriteOutcome, read_one,
-    write_one,
+    Call, Cell, CellStore, ClockSource, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
+    read_one, write_one,
 };
 use crate::cell::wait::timing::draw_version;
 
@@ -18,26 +18,26 @@ use crate::cell::wait::timing::draw_version;
 pub async fn writes_are_made_on_their_condition(cells: &impl CellStore) {
     let keeps_time = cells.clock_source() == ClockSource::Store;
     let at = Resource::new("one").unwrap();
-    let first = made(cells, &write(&at, Condition::Free, "first")).await;
+    let first = made(cells, &write(&at, WriteCondition::Free, "first")).await;
     let found = cell(cells, &at).await;
     assert_eq!((&*found.text, found.version, found.fence), ("first", first.version, first.fence));
 
     // A claim lives in it.
-    let shown = refused(cells, &write(&at, Condition::Free, "x")).await;
+    let shown = refused(cells, &write(&at, WriteCondition::Free, "x")).await;
     assert!(shown.is_none_or(|shown| shown.version == first.version));
     let epoch = found.floor.epoch;
     let living = |version, epoch: u64| {
         let epoch = (!keeps_time).then_some(epoch);
-        Condition::Living { version, epoch }
+        WriteCondition::Living { version, epoch }
     };
-    let seen = |version, epoch| Condition::Seen { version, epoch };
+    let seen = |version, epoch| WriteCondition::Seen { version, epoch };
     for wrong in [living(first.version + 1, epoch), seen(first.version + 1, epoch)] {
         let shown = refused(cells, &write(&at, wrong, "x")).await;
         assert!(shown.is_none_or(|shown| shown.version == first.version && shown.text == "first"));
     }
     if epoch > 0 {
         refused(cells, &write(&at, seen(first.version, epoch + 1), "x")).await;
-        let other = Condition::Living { version: first.version, epoch: Some(epoch + 1) };
+        let other = WriteCondition::Living { version: first.version, epoch: Some(epoch + 1) };
         refused(cells, &write(&at, other, "x")).await;
     }
     assert_eq!(cell(cells, &at).await.text, "first", "a refused write changes nothing");
@@ -73,15 +73,15 @@ pub async fn writes_are_made_on_their_condition(cells: &impl CellStore) {
     let mut last = found.fence;
     if keeps_time {
         refused(cells, &write(&at, living(empty.version, epoch), "x")).await;
-        refused(cells, &write(&at, Condition::Emptied(empty.version + 1), "x")).await;
-        let back = made(cells, &write(&at, Condition::Emptied(empty.version), "fourth")).await;
+        refused(cells, &write(&at, WriteCondition::Emptied(empty.version + 1), "x")).await;
+        let back = made(cells, &write(&at, WriteCondition::Emptied(empty.version), "fourth")).await;
         assert!(back.fence > last, "{back:?}");
         last = back.fence;
         let put = Put { keep: Duration::ZERO, ..Put::nothing(last).unwrap() };
         let end = Write { put, ..write(&at, living(back.version, epoch), "") };
         made(cells, &end).await;
     }
-    let again = made(cells, &write(&at, Condition::Free, "fifth")).await;
+    let again = made(cells, &write(&at, WriteCondition::Free, "fifth")).await;
     assert!(again.fence > last, "{again:?}");
 }
 
@@ -98,7 +98,7 @@ pub async fn several_writes_are_decided_one_by_one(cells: &impl CellStore) {
                     let found = match read_one(cells, at).await.unwrap() {
                         Some(found) if !found.text.is_empty() => found,
                         _ => {
-                            made(cells, &write(at, Condition::Free, "held")).await;
+                            made(cells, &write(at, WriteCondition::Free, "held")).await;
                             cell(cells, at).await
                         }
                     };
@@ -107,17 +107,19 @@ pub async fn several_writes_are_decided_one_by_one(cells: &impl CellStore) {
                     if is_emptied {
                         let put = Put::nothing(found.fence).unwrap();
                         version = put.version;
-                        let end = Condition::Living { version: found.version, epoch: None };
+                        let end = WriteCondition::Living { version: found.version, epoch: None };
                         made(cells, &Write { put, ..write(at, end, "") }).await;
                     }
                     let version = if n % 2 == 0 { version } else { version + 1 };
                     let when = match (is_own, is_emptied) {
-                        (true, true) => Condition::Emptied(version),
-                        (true, false) => Condition::Living { version, epoch: (!keeps_time).then_some(epoch) },
-                        (false, _) => Condition::Seen { version, epoch },
+                        (true, true) => WriteCondition::Emptied(version),
+                        (true, false) => {
+                            WriteCondition::Living { version, epoch: (!keeps_time).then_some(epoch) }
+                        }
+                        (false, _) => WriteCondition::Seen { version, epoch },
                     };
                     let put = Put { fence: found.fence, ..put("changed") };
-                    writes.push(Write { put, answer: Answer::Brief, ..write(at, when, "") });
+                    writes.push(Write { put, answer: WriteAnswer::Brief, ..write(at, when, "") });
                     holds.push(n % 2 == 0);
                 }
                 let sent: Vec<&Write> = writes.iter().collect();
@@ -129,7 +131,7 @@ pub async fn several_writes_are_decided_one_by_one(cells: &impl CellStore) {
                 for (write, holds) in writes.iter().zip(holds) {
                     assert_eq!(cell(cells, &write.at).await.text == "changed", holds, "{write:?}");
                     let found = cell(cells, &write.at).await;
-                    let when = Condition::Seen { version: found.version, epoch: found.floor.epoch };
+                    let when = WriteCondition::Seen { version: found.version, epoch: found.floor.epoch };
                     made(
                         cells,
                         &Write {
@@ -148,16 +150,16 @@ pub async fn several_writes_are_decided_one_by_one(cells: &impl CellStore) {
 pub async fn lapsed_cell_is_free(cells: &impl CellStore, lease: Duration) {
     let at = Resource::new("short").unwrap();
     let short = |when| Write { put: Put { keep: lease, ..put("short") }, ..write(&at, when, "") };
-    let first = made(cells, &short(Condition::Free)).await;
-    refused(cells, &short(Condition::Free)).await;
+    let first = made(cells, &short(WriteCondition::Free)).await;
+    refused(cells, &short(WriteCondition::Free)).await;
     let epoch = cell(cells, &at).await.floor.epoch;
     tokio::time::sleep(lease + AGE).await;
     if cells.clock_source() == ClockSource::Store {
-        let late = Condition::Living { version: first.version, epoch: None };
+        let late = WriteCondition::Living { version: first.version, epoch: None };
         refused(cells, &short(late)).await;
-        refused(cells, &short(Condition::Living { version: first.version, epoch: Some(epoch) })).await;
+        refused(cells, &short(WriteCondition::Living { version: first.version, epoch: Some(epoch) })).await;
     }
-    assert!(made(cells, &short(Condition::Free)).await.fence > first.fence);
+    assert!(made(cells, &short(WriteCondition::Free)).await.fence > first.fence);
 }
 
 /// Checks that a transaction which locks the cell "locked" delays no write that need not wait for it.
@@ -170,15 +172,15 @@ pub async fn locked_cell_delays_no_other(
     let names = ["locked", "other"].map(|name| Resource::new(name).unwrap());
     let mut found = Vec::new();
     for at in &names {
-        made(cells, &write(at, Condition::Free, "held")).await;
+        made(cells, &write(at, WriteCondition::Free, "held")).await;
         found.push(cell(cells, at).await);
     }
-    let change = |n: usize, when: fn(&Cell) -> Condition| {
+    let change = |n: usize, when: fn(&Cell) -> WriteCondition| {
         let put = Put { fence: found[n].fence, ..put("changed") };
-        Write { put, answer: Answer::Brief, ..write(&names[n], when(&found[n]), "") }
+        Write { put, answer: WriteAnswer::Brief, ..write(&names[n], when(&found[n]), "") }
     };
-    let seen = |cell: &Cell| Condition::Seen { version: cell.version, epoch: cell.floor.epoch };
-    let living = |cell: &Cell| Condition::Living { version: cell.version, epoch: None };
+    let seen = |cell: &Cell| WriteCondition::Seen { version: cell.version, epoch: cell.floor.epoch };
+    let living = |cell: &Cell| WriteCondition::Living { version: cell.version, epoch: None };
     lock().await;
     let begun = std::time::Instant::now();
     for when in [seen, living] {
@@ -189,9 +191,9 @@ pub async fn locked_cell_delays_no_other(
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
     // What several tasks want at once waits a little at most.
     found[1] = cell(cells, &names[1]).await;
-    let change = |n: usize, when: fn(&Cell) -> Condition| {
+    let change = |n: usize, when: fn(&Cell) -> WriteCondition| {
         let put = Put { fence: found[n].fence, ..put("changed") };
-        Write { put, answer: Answer::Brief, ..write(&names[n], when(&found[n]), "") }
+        Write { put, answer: WriteAnswer::Brief, ..write(&names[n], when(&found[n]), "") }
     };
     let outcomes = cells.write(&[&change(0, living), &change(1, living)], Locked::Wait).await;
     assert!(!is_written(&outcomes[0]), "{outcomes:?}");
@@ -215,9 +217,9 @@ pub async fn unanswered_write_may_have_happened(
     resume: impl AsyncFnOnce(),
 ) {
     let at = Resource::new("unanswered").unwrap();
-    made(cells, &write(&at, Condition::Free, "before")).await;
+    made(cells, &write(&at, WriteCondition::Free, "before")).await;
     let found = cell(cells, &at).await;
-    let when = Condition::Seen { version: found.version, epoch: found.floor.epoch };
+    let when = WriteCondition::Seen { version: found.version, epoch: found.floor.epoch };
     let change = Write { put: Put { fence: found.fence, ..put("after") }, ..write(&at, when, "") };
     stop();
     let failure = write_one(cells, &change, Locked::Wait).await.unwrap_err();
@@ -263,8 +265,8 @@ async fn cell(cells: &impl CellStore, at: &Resource) -> Cell {
     read_one(cells, at).await.unwrap().unwrap()
 }
 
-fn write(at: &Resource, when: Condition, text: &str) -> Write {
-    Write { at: at.clone(), when, put: put(text), answer: Answer::Full }
+fn write(at: &Resource, when: WriteCondition, text: &str) -> Write {
+    Write { at: at.clone(), when, put: put(text), answer: WriteAnswer::Full }
 }
 
 fn put(text: &str) -> Put {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cell::{Pollers, Turns};
+use crate::cell::Turns;
+use crate::pollers::Pollers;
 use async_trait::async_trait;
 use leasehold_core::{
     Backend, BreakOutcome, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal,

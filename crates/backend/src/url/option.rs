@@ -34,12 +34,12 @@ pub struct UrlOption<T: 'static> {
     example: Option<&'static str>,
     hint: &'static str,
     schemes: &'static [&'static str],
-    only_with: &'static [Condition],
+    only_with: &'static [Requirement],
 }
 
 /// Another option, and those of its words with which an option has a meaning; no words where it only has to
 /// be given.
-pub type Condition = (&'static str, &'static [&'static str]);
+pub type Requirement = (&'static str, &'static [&'static str]);
 
 /// What all options have in common, whatever their values are.
 pub trait AnyOption: Sync {
@@ -77,7 +77,7 @@ pub trait AnyOption: Sync {
     fn hint(&self) -> String;
 
     /// Returns the other options without which it has no meaning.
-    fn conditions(&self) -> &'static [Condition];
+    fn conditions(&self) -> &'static [Requirement];
 
     /// Returns `true` if URLs of this scheme have it.
     fn is_of(&self, scheme: &str) -> bool {
@@ -198,7 +198,7 @@ impl<T> UrlOption<T> {
 
     /// Sets the other options without which it would do nothing, so that it is refused.
     #[must_use]
-    pub const fn only_with(self, only_with: &'static [Condition]) -> UrlOption<T> {
+    pub const fn only_with(self, only_with: &'static [Requirement]) -> UrlOption<T> {
         UrlOption { only_with, ..self }
     }
 
@@ -276,7 +276,7 @@ impl<T: Sync> AnyOption for UrlOption<T> {
         self.hint_text()
     }
 
-    fn conditions(&self) -> &'static [Condition] {
+    fn conditions(&self) -> &'static [Requirement] {
         self.only_with
     }
 }

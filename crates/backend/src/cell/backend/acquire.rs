@@ -10,13 +10,13 @@ use tokio::time::Instant;
 
 use crate::cell::backend::CellBackend;
 use crate::cell::cells::{
-    Answer, Call, Cell, CellStore, ClockSource, Condition, Locked, Put, Write, WriteOutcome, read_one,
-    write_one,
+    Call, Cell, CellStore, ClockSource, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
+    read_one, write_one,
 };
 use crate::cell::state::decoded::{self, BY_STORE, DecodedCell};
 use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::notifier::{Notification, Subscription, address};
-use crate::cell::wait::pollers;
+use crate::cell::wait::polling;
 use crate::cell::wait::timing::{self, LAST_POLL, PLACE_TTL, REFRESH, TICK, Tries, ended};
 
 impl<C: CellStore> CellBackend<C> {
@@ -47,7 +47,7 @@ impl<C: CellStore> CellBackend<C> {
             }
             Outcome::Busy { ahead, .. } if patience.is_ended() => self.leave(claim, Some(ahead)).await,
             Outcome::Busy { ahead, before, first_end } => {
-                let ask_again_in = Some(pollers::pause_in_queue(claim, round, before, first_end));
+                let ask_again_in = Some(polling::pause_in_queue(claim, round, before, first_end));
                 Ok(Step::Busy(Hint { ask_again_in, ahead: Some(ahead) }))
             }
         }
@@ -152,11 +152,11 @@ impl<C: CellStore> CellBackend<C> {
         let outcome = match self.empty_cells.take(&at) {
             // Together with what others of its tasks want just now.
             Some(left) => {
-                let when = Condition::Emptied(left);
-                self.commits.write_one(Write { at, when, put, answer: Answer::Brief }).await?
+                let when = WriteCondition::Emptied(left);
+                self.commits.write_one(Write { at, when, put, answer: WriteAnswer::Brief }).await?
             }
             None => {
-                let write = Write { at, when: Condition::Free, put, answer: Answer::Full };
+                let write = Write { at, when: WriteCondition::Free, put, answer: WriteAnswer::Full };
                 write_one(&*self.cells, &write, Locked::Wait).await?
             }
         };
@@ -200,8 +200,8 @@ impl<C: CellStore> CellBackend<C> {
             return Err(queue_is_full(claim, ledger.entries().len().saturating_sub(1)));
         }
         let written = self.as_written(cell, &put);
-        let when = Condition::Seen { version: decoded.version, epoch: decoded.floor.epoch };
-        let answer = if outcome.is_none() { Answer::Full } else { Answer::Brief };
+        let when = WriteCondition::Seen { version: decoded.version, epoch: decoded.floor.epoch };
+        let answer = if outcome.is_none() { WriteAnswer::Full } else { WriteAnswer::Brief };
         let write = Write { at: claim.resource.clone(), when, put, answer };
         let WriteOutcome::Written { version, fence: last } =
             write_one(&*self.cells, &write, Locked::Wait).await?

@@ -10,7 +10,7 @@ use leasehold_core::{Claim, Failure, Ledger, Moment, Resource};
 
 use crate::cell::backend::CellBackend;
 use crate::cell::cells::{
-    Answer, Cell, CellStore, Condition, Locked, Write, WriteOutcome, unread, unwritten,
+    Cell, CellStore, Locked, Write, WriteAnswer, WriteCondition, WriteOutcome, unread, unwritten,
 };
 use crate::cell::wait::timing::{self, BATCH_MAX, LOCKED_TRIES, MAX_TRIES, Tries};
 
@@ -118,9 +118,9 @@ impl<C: CellStore> CellBackend<C> {
         if !done.contains(&true) {
             return Ok((done, None));
         }
-        let when = Condition::Seen { version: decoded.version, epoch: decoded.floor.epoch };
+        let when = WriteCondition::Seen { version: decoded.version, epoch: decoded.floor.epoch };
         let put = decoded.put(group.resource, &ledger)?;
-        let write = Write { at: group.resource.clone(), when, put, answer: Answer::Brief };
+        let write = Write { at: group.resource.clone(), when, put, answer: WriteAnswer::Brief };
         Ok((done, Some((decoded.version, write))))
     }
 }

@@ -22,7 +22,9 @@ use leasehold_machine::Unforked;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::cell::cells::{Answer, CellStore, Condition, Locked, Put, Write, WriteOutcome, unwritten};
+use crate::cell::cells::{
+    CellStore, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome, unwritten,
+};
 
 type WriteResult = Result<WriteOutcome, Failure>;
 
@@ -266,11 +268,16 @@ impl<C: CellStore> Round<C> {
     /// may have been sent before it.
     fn release_unclaimed(&self, writes: &[Write], answers: &[WriteResult]) {
         let taken =
-            writes.iter().zip(answers).filter(|(write, _)| matches!(write.when, Condition::Emptied(_)));
+            writes.iter().zip(answers).filter(|(write, _)| matches!(write.when, WriteCondition::Emptied(_)));
         let back = taken.filter_map(|(write, answer)| {
             let Ok(WriteOutcome::Written { fence, .. }) = answer else { return None };
-            let when = Condition::Living { version: write.put.version, epoch: None };
-            Some(Write { at: write.at.clone(), when, put: Put::nothing(*fence).ok()?, answer: Answer::Brief })
+            let when = WriteCondition::Living { version: write.put.version, epoch: None };
+            Some(Write {
+                at: write.at.clone(),
+                when,
+                put: Put::nothing(*fence).ok()?,
+                answer: WriteAnswer::Brief,
+            })
         });
         let writes: Vec<Write> = back.collect();
         if !writes.is_empty() {

@@ -14,8 +14,8 @@ use leasehold_core::{
 };
 
 use crate::cell::cells::{
-    self, Answer, Call, Cell, CellStore, ClockSource, Condition, Locked, Write, WriteOutcome, read_one,
-    write_one,
+    self, Call, Cell, CellStore, ClockSource, Locked, Write, WriteAnswer, WriteCondition, WriteOutcome,
+    read_one, write_one,
 };
 use crate::cell::wait::timing::{TICK, draw_version, ended};
 
@@ -45,10 +45,10 @@ impl<C: CellStore> CellRegisters<C> {
         put: cells::Put,
     ) -> Result<Option<State>, Failure> {
         let when = match seen {
-            None => Condition::Free,
-            Some(State { version, epoch }) => Condition::Living { version, epoch: Some(epoch) },
+            None => WriteCondition::Free,
+            Some(State { version, epoch }) => WriteCondition::Living { version, epoch: Some(epoch) },
         };
-        let write = Write { at: at.clone(), when, put, answer: Answer::Brief };
+        let write = Write { at: at.clone(), when, put, answer: WriteAnswer::Brief };
         Ok(match write_one(&self.cells, &write, Locked::Wait).await? {
             WriteOutcome::Written { fence, .. } => {
                 Some(State { epoch: fence.epoch, version: write.put.version })

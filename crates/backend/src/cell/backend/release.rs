@@ -6,7 +6,9 @@ use leasehold_core::{Claim, Failure, Release, Resource};
 
 use crate::cell::backend::CellBackend;
 use crate::cell::backend::batch::Change;
-use crate::cell::cells::{Answer, Cell, CellStore, ClockSource, Condition, Put, Write, WriteOutcome};
+use crate::cell::cells::{
+    Cell, CellStore, ClockSource, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
+};
 use crate::cell::wait::timing::BATCH_MAX;
 
 impl<C: CellStore> CellBackend<C> {
@@ -56,8 +58,8 @@ impl<C: CellStore> CellBackend<C> {
             }
             let Ok(put) = Put::nothing(alone.last) else { continue };
             let epoch = (!keeps_time).then_some(alone.last.epoch);
-            let when = Condition::Living { version: alone.version, epoch };
-            let answer = if alone.is_contested { Answer::Full } else { Answer::Brief };
+            let when = WriteCondition::Living { version: alone.version, epoch };
+            let answer = if alone.is_contested { WriteAnswer::Full } else { WriteAnswer::Brief };
             places.push((at, put.version));
             writes.push(Write { at: claim.resource.clone(), when, put, answer });
         }

@@ -7,7 +7,9 @@ use leasehold_core::{Claim, Failure, Renew, Renewal};
 
 use crate::cell::backend::CellBackend;
 use crate::cell::backend::batch::Change;
-use crate::cell::cells::{Answer, Call, CellStore, ClockSource, Condition, Locked, Put, Write, WriteOutcome};
+use crate::cell::cells::{
+    Call, CellStore, ClockSource, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
+};
 use crate::cell::state::decoded;
 use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::timing::{self, BATCH_MAX};
@@ -63,8 +65,8 @@ impl<C: CellStore> CellBackend<C> {
                 let text =
                     decoded::alone(claim, alone.fence, alone.last, now.since(alone.since), clock_source);
                 let put = Put { text, version, fence: alone.last, keep: claim.ttl, call: Call::None };
-                let when = Condition::Living { version: alone.version, epoch: None };
-                writes.push(Write { at: claim.resource.clone(), when, put, answer: Answer::Brief });
+                let when = WriteCondition::Living { version: alone.version, epoch: None };
+                writes.push(Write { at: claim.resource.clone(), when, put, answer: WriteAnswer::Brief });
                 places.push((at, Alone { version, until: now.after(claim.ttl), ..alone }));
             }
             if writes.is_empty() {

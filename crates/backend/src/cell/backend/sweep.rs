@@ -11,7 +11,7 @@ use std::time::Duration;
 use leasehold_core::{Failure, Resource};
 
 use crate::cell::backend::CellBackend;
-use crate::cell::cells::{Answer, CellStore, Condition, Found, Locked, Put, Write, WriteOutcome};
+use crate::cell::cells::{CellStore, Found, Locked, Put, Write, WriteAnswer, WriteCondition, WriteOutcome};
 use crate::cell::wait::timing::BATCH_MAX;
 
 /// The outcome of a sweep.
@@ -89,8 +89,8 @@ impl<C: CellStore> CellBackend<C> {
 /// Returns the cell without its claims.
 fn emptied(found: &Found) -> Result<Write, Failure> {
     let Found { at, cell, .. } = found;
-    let when = Condition::Seen { version: cell.version, epoch: cell.floor.epoch };
-    Ok(Write { at: at.clone(), when, put: Put::nothing(cell.fence)?, answer: Answer::Brief })
+    let when = WriteCondition::Seen { version: cell.version, epoch: cell.floor.epoch };
+    Ok(Write { at: at.clone(), when, put: Put::nothing(cell.fence)?, answer: WriteAnswer::Brief })
 }
 
 fn count(cells: usize) -> u64 {

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_backend::cell::{
-    Answer, Call, Cell, CellBackend, CellStore, ClockSource, Condition, Found, Locked, MAX_TTL, MIN_TTL,
-    Notifier, PLACE_TTL, Put, Write, WriteOutcome,
+    Call, Cell, CellBackend, CellStore, ClockSource, Found, Locked, MAX_TTL, MIN_TTL, Notifier, PLACE_TTL,
+    Put, Write, WriteAnswer, WriteCondition, WriteOutcome,
 };
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
@@ -304,7 +304,7 @@ impl MemoryCells {
         let Write { at, when, put, answer } = write;
         let mut rows = self.rows();
         let now = Instant::now();
-        if matches!(when, Condition::Living { .. } | Condition::Seen { .. })
+        if matches!(when, WriteCondition::Living { .. } | WriteCondition::Seen { .. })
             && let Some(left @ 1..) = self.store.overtaken.lock().unwrap().get_mut(at.as_str())
             && let Some(row) = rows.cells.get_mut(at.as_str())
         {
@@ -317,17 +317,17 @@ impl MemoryCells {
         let next = Fence::new(last.epoch, last.seq + 1, 0);
         let has = |version: u64| row.as_ref().is_some_and(|row| row.version == version);
         let (holds, fence, origin) = match *when {
-            Condition::Free => (!is_alive, Some(next), Some(now)),
-            Condition::Emptied(version) => {
+            WriteCondition::Free => (!is_alive, Some(next), Some(now)),
+            WriteCondition::Emptied(version) => {
                 let holds = has(version);
                 assert!(!holds || row.as_ref().unwrap().text.is_empty(), "it was not left empty: {row:?}");
                 (holds, Some(next), Some(now))
             }
-            Condition::Living { version, .. } => (has(version) && is_alive, None, Some(now)),
-            Condition::Seen { version, .. } => (has(version), None, None),
+            WriteCondition::Living { version, .. } => (has(version) && is_alive, None, Some(now)),
+            WriteCondition::Seen { version, .. } => (has(version), None, None),
         };
         if !holds || happens(self.faults.lost_races) {
-            let shows = *when == Condition::Free && happens(500) || *answer == Answer::Full;
+            let shows = *when == WriteCondition::Free && happens(500) || *answer == WriteAnswer::Full;
             return WriteOutcome::Refused(row.filter(|_| shows).map(|row| self.cell(&row)));
         }
         let is_back = fence.unwrap_or(put.fence) < last && !self.is_cache();
@@ -342,7 +342,7 @@ impl MemoryCells {
     /// Meets the fate of a commit of cells that their client has written last.
     async fn commit(&self, writes: &[&Write]) -> Result<(), Failure> {
         assert!(writes.is_sorted_by(|one, other| one.at < other.at), "not in the order of names: {writes:?}");
-        let retakes = writes.iter().filter(|write| matches!(write.when, Condition::Emptied(_))).count();
+        let retakes = writes.iter().filter(|write| matches!(write.when, WriteCondition::Emptied(_))).count();
         self.store.retakes.fetch_add(u64::try_from(retakes).unwrap(), Ordering::SeqCst);
         let fate = self.store.next_commits.lock().unwrap().pop_front();
         match fate {
@@ -381,13 +381,14 @@ impl CellStore for MemoryCells {
 
     async fn write(&self, writes: &[&Write], locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
         let all = |failure: Failure| writes.iter().map(|_| Err(failure.clone())).collect();
-        let is_own = |write: &&Write| matches!(write.when, Condition::Emptied(_) | Condition::Living { .. });
+        let is_own =
+            |write: &&Write| matches!(write.when, WriteCondition::Emptied(_) | WriteCondition::Living { .. });
         let is_commit = locked == Locked::Wait && writes.iter().all(is_own);
         if is_commit && let Err(failure) = self.commit(writes).await {
             return all(failure);
         }
         if let ([one], false, Locked::Wait) = (writes, is_commit, locked) {
-            let waits = one.when != Condition::Free || !self.is_held(&one.at);
+            let waits = one.when != WriteCondition::Free || !self.is_held(&one.at);
             if waits && self.store.is_locked(&one.at) {
                 return all(self.outlasted().await);
             }
@@ -395,10 +396,11 @@ impl CellStore for MemoryCells {
         if let Err(failure) = self.request().await {
             return all(failure);
         }
-        let write = |write: &&Write| match self.store.is_locked(&write.at) && write.when != Condition::Free {
-            true => WriteOutcome::Refused(None),
-            false => self.try_write(write),
-        };
+        let write =
+            |write: &&Write| match self.store.is_locked(&write.at) && write.when != WriteCondition::Free {
+                true => WriteOutcome::Refused(None),
+                false => self.try_write(write),
+            };
         let outcomes: Vec<WriteOutcome> = writes.iter().map(write).collect();
         outcomes.into_iter().map(|outcome| self.answer(outcome)).collect()
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use leasehold_core::{
     Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers, Resource, Stamp,
+    doubled,
 };
 
 use crate::engine::Engine;
@@ -382,7 +383,7 @@ fn unframed(found: Registered) -> Result<Seen, Failure> {
 /// Returns the pause before try number `tried`: up to 2 ms at first, up to half a second in the end. Half
 /// of it is random.
 fn pause(tried: u32) -> Duration {
-    jittered(PAUSE_FIRST.saturating_mul(1 << tried.min(9)).min(PAUSE_LAST))
+    jittered(doubled(PAUSE_FIRST, PAUSE_LAST, tried))
 }
 
 /// The number of marks that a value keeps, and so the number of later writes after which the fate of a

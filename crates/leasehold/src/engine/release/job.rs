@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
+use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release, doubled};
 use tokio::sync::{Notify, oneshot};
 
 use crate::engine::Engine;
@@ -120,7 +120,7 @@ impl Job {
 
     /// Returns the pause before the next attempt.
     pub(crate) fn pause(&self) -> Duration {
-        jittered(RETRY_FIRST.saturating_mul(1 << self.tries.saturating_sub(1).min(6)).min(RETRY_LAST))
+        jittered(doubled(RETRY_FIRST, RETRY_LAST, self.tries.saturating_sub(1)))
     }
 
     /// Returns `true` if an attempt was made before.

@@ -14,8 +14,9 @@ use leasehold_core::{
 use super::owner::{LockedBy, owner_text};
 use super::{End, Row, RowRequest, ShedTable, Taken, row_name};
 use crate::cell::listing::Listing;
-use crate::cell::wait::pollers::{Pollers, pause};
+use crate::cell::wait::polling::pause;
 use crate::cell::wait::timing::{BATCH_MAX, check};
+use crate::pollers::Pollers;
 
 /// Locks in ShedLock's table.
 ///
