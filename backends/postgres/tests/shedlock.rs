@@ -94,6 +94,13 @@ async fn expired_lock_of_one_program_is_taken_by_the_other() {
 }
 
 #[tokio::test]
+async fn impossible_name_hides_no_later_row() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let (backend, java) = (open(&url(&server)).await, Java(&server));
+    shedlock::impossible_name_hides_no_later_row(&*backend, &java).await;
+}
+
+#[tokio::test]
 async fn the_documented_table_has_room_for_every_name_and_note() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     server.sql(DOCUMENTED).await.unwrap();

@@ -11,7 +11,9 @@ use leasehold_core::{
     Backend, Claim, FailureKind, FenceGrade, Finding, Note, Patience, Release, Renewal, Severity, Share, Step,
 };
 
-use crate::calls::{LONG, claim, clock, hold, look_once, release, renew, renew_until_known, resource, take};
+use crate::calls::{
+    LONG, claim, clock, hold, look_once, must, release, renew, renew_until_known, resource, take,
+};
 
 /// A provider with `usingDbTime()`, whose `locked_by` is [`HOST`]. The count of changed rows is its answer.
 #[async_trait]
@@ -43,6 +45,25 @@ pub async fn abandoned_lock_is_taken_over(backend: &dyn Backend, java: &impl Sch
     what_was_seen_can_be_broken(backend, java).await;
     java.empty().await;
     each_claim_of_a_batch_is_answered(backend, java).await;
+}
+
+/// Checks that a row whose name is not one of a resource is passed over in a listing, and that the rows behind
+/// it are found.
+///
+/// # Panics
+/// If that is not so.
+pub async fn impossible_name_hides_no_later_row(backend: &dyn Backend, java: &impl Scheduler) {
+    for name in ["job\t1", "job\t2", "job\t3", "job/4", "job/5"] {
+        assert!(java.lock(name, LONG).await);
+    }
+    let (mut after, mut found) = (None, Vec::new());
+    loop {
+        let listed = must(backend.list("job", after.as_ref(), 1).await);
+        let Some(summary) = listed.into_iter().next() else { break };
+        found.push(summary.resource.as_str().to_owned());
+        after = Some(summary.resource);
+    }
+    assert_eq!(found, ["job/4", "job/5"]);
 }
 
 /// Checks that neither takes, extends or ends what the other one holds.
