@@ -1,4 +1,4 @@
-//! What the snippets of the book use without showing it.
+//! Definitions that the snippets of the book use without showing them.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::time::Duration;

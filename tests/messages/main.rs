@@ -1,4 +1,4 @@
-//! What users read when something is wrong: the texts of errors and of warnings, on every store.
+//! The texts of errors and of warnings, as users read them, on every store.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

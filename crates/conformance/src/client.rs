@@ -268,7 +268,7 @@ impl TestClient {
     }
 }
 
-/// Whether a wait whose patience has ended during a call makes one more call.
+/// Returns `true` if a wait whose patience has ended during a call makes one more call.
 #[derive(Clone, Copy, PartialEq)]
 enum LastCall {
     Always,

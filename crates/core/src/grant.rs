@@ -66,7 +66,7 @@ pub enum LossCause {
     Closed,
     /// The process is a fork of the one that took the lock.
     Forked,
-    /// The claim was handed over, and is now held by another.
+    /// The claim was transferred, and another process holds it now.
     Transferred,
     /// Nothing renews it any more: the runtime that the client was opened in ended, or the task that renews
     /// failed.
@@ -82,7 +82,7 @@ impl fmt::Display for LossCause {
             LossCause::MaxHold => "it was held for as long as max_hold allows",
             LossCause::Closed => "the client was closed",
             LossCause::Forked => "this process is a fork of the one that took it",
-            LossCause::Transferred => "it was handed over to another process",
+            LossCause::Transferred => "it was transferred to another process",
             LossCause::RenewalEnded => "what renews it in this process ended",
         })
     }

@@ -37,7 +37,7 @@
 //! [`blocking`] these are `wait_within`, `lost_within` and `revoked_within`.
 //!
 //! `tokio::time::timeout` is also safe around every other wait, since to drop its future leaves nothing
-//! behind. It cannot tell a lock that is held from a store that does not answer.
+//! behind. It cannot distinguish a lock that is held from a store that does not answer.
 //!
 //! # Stores
 //! A URL names the store that a client uses, see [`Client::open`]. The promises of that store are

@@ -186,7 +186,7 @@ async fn dual_refuses_stores_it_cannot_hold_together() {
 }
 
 /// A connection of a memory store. Like a connection that keeps its locks, it releases only what it took
-/// itself, and takes away what another one has only when it is told to break it.
+/// itself, and takes away what another one has only when an operator breaks it.
 #[derive(Debug)]
 struct Connection {
     store: Arc<MemoryBackend>,

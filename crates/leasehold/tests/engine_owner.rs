@@ -244,7 +244,7 @@ async fn owner_that_detects_gives_up_for_those_that_only_announce() {
 }
 
 #[tokio::test]
-async fn inherited_claim_is_not_re_entered_and_harms_nobody_when_it_is_over() {
+async fn ended_inherited_claim_is_not_re_entered() {
     let store = Store::new();
     let ((has_a, on_a, one), (has_b, on_b, two)) = (nested(&store, "a").await, nested(&store, "b").await);
     assert!(one.mutex("a").owner(&on_a).try_lock().await.unwrap().is_none(), "it is held by another client");

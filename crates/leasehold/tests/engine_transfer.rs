@@ -39,7 +39,7 @@ async fn accept_in(mode: Mode) -> Transfer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn refusal_after_an_answer_that_came_too_late_is_an_unknown_outcome() {
+async fn refusal_after_a_late_answer_is_an_unknown_outcome() {
     let Transfer { other, wire, accepts } = accept_in(Mode::LateReply(TTL * 2)).await;
     wire.set(Verb::Contend, Mode::Refuse);
     let error = accepts.await.unwrap().unwrap_err();
@@ -49,7 +49,7 @@ async fn refusal_after_an_answer_that_came_too_late_is_an_unknown_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_without_an_answer_is_withdrawn_when_another_client_holds() {
+async fn unanswered_request_is_withdrawn_when_another_client_holds() {
     let Transfer { other, wire, accepts } = accept_in(Mode::LoseRequest).await;
     let held = other.mutex("job").lock().await.unwrap();
     assert_eq!(wire.calls(Verb::Release), 0);

@@ -175,7 +175,7 @@ pub enum Locked {
 /// The answer to a write that the client has a use for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAnswer {
-    /// Whether the write was made.
+    /// The bare outcome: made, or refused.
     Brief,
     /// The cell, too, if the condition does not hold: other clients use it, so that this is likely. And the
     /// version, if the write is made.

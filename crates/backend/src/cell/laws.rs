@@ -42,7 +42,7 @@ pub async fn writes_are_made_on_their_condition(cells: &impl CellStore) {
     }
     assert_eq!(cell(cells, &at).await.text, "first", "a refused write changes nothing");
 
-    // What was read is changed under a fence of the client, and its age goes on.
+    // What was read is changed under a fence of the client, and its age continues.
     tokio::time::sleep(AGE).await;
     let next = Fence { seq: found.floor.seq + 7, ..found.floor };
     let change =
@@ -209,8 +209,9 @@ pub async fn locked_cell_delays_no_other(
     assert!(is_written(&outcome), "{outcome:?}");
 }
 
-/// Checks that a write without an answer is reported as such, and can be told from one that was made.
-/// `stop` lets the server answer nothing, and `resume` lets it go on.
+/// Checks that a write without an answer is reported as such, and that a read distinguishes it from one that
+/// was made.
+/// `stop` lets the server answer nothing, and `resume` lets it continue.
 pub async fn unanswered_write_may_have_happened(
     cells: &impl CellStore,
     stop: impl FnOnce(),

@@ -41,7 +41,7 @@ pub struct UrlOption<T: 'static> {
 /// be given.
 pub type Requirement = (&'static str, &'static [&'static str]);
 
-/// What all options have in common, whatever their values are.
+/// The common parts of all options, of any type of value.
 pub trait AnyOption: Sync {
     /// Returns its name.
     fn name(&self) -> &'static str;

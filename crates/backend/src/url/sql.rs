@@ -26,7 +26,7 @@ pub const SSLMODE: UrlOption<Tls> =
              are taken as `verify-full`",
         )
         .default("disable")
-        .hint("a mode that prefers TLS would go on without it where somebody in between asks for that");
+        .hint("a mode that prefers TLS would continue without it if an attacker on the way asks for that");
 
 /// The option `ca` of a database.
 pub const CA: UrlOption<PathBuf> = common::CA.only_with(&[("sslmode", &["verify-full"])]);

@@ -28,7 +28,7 @@ pub struct StoreUrls {
 pub struct Scheme {
     /// The part before the colon.
     pub name: &'static str,
-    /// How such a URL is written.
+    /// The form of such a URL.
     pub form: &'static str,
     /// The store, and the way to it.
     pub meaning: &'static str,

@@ -193,7 +193,7 @@ async fn try_of_a_queued_claim_is_not_answered_from_a_read() {
         other.contend(&claim("job 7", LEASE), &Patience::unlimited(clock())).await.map(drop)
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // Its place cannot be taken out of the locked cell, so it must not be told that it is gone.
+    // Its place cannot be taken out of the locked cell, so the answer must not be that it is gone.
     client.contend(&waits, &Patience::none(clock())).await.unwrap_err();
     assert!(slow.await.unwrap().is_err());
 }

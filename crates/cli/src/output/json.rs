@@ -4,7 +4,7 @@
 //! changing or removing one is a breaking change. The id of a claim is never among them, because the id
 //! is enough to end the claim.
 //!
-//! What `ls`, `doctor` and `sweep` print is the library's own form of a value, and so are the texts of fences
+//! The output of `ls`, `doctor` and `sweep` is the library's own form of a value, and so are the texts of fences
 //! and shares. Here is what the command adds: the moment, as text, and objects around several values.
 
 use std::io::{self, Write};

@@ -39,7 +39,7 @@ impl Tags {
         tags.join(",")
     }
 
-    /// Returns an owner that stands for all these claims; `None` without one.
+    /// Returns an owner of all these claims; `None` without one.
     pub(crate) fn owner(&self) -> Option<Owner> {
         // Only so many can be announced, and the inner ones are the last.
         (!self.0.is_empty()).then(|| Owner::inheriting(self.0.iter().rev()))

@@ -37,7 +37,7 @@ fn check(name: &str, text: &str) {
     settings.bind(|| insta::assert_snapshot!(name, text));
 }
 
-/// What a command prints, with how it ended.
+/// The output of a command, and its exit status.
 fn printed(args: &[&str], ended: &Ended) -> String {
     let mut text = format!("$ leasehold {}\n{}", args.join(" "), ended.out);
     for line in ended.err.lines() {

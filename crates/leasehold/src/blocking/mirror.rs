@@ -1,4 +1,4 @@
-//! How a call of the asynchronous API becomes a call that blocks.
+//! The step from a call of the asynchronous API to a call that blocks.
 //!
 //! Ground rules: nothing is decided here. The list of all such calls is in `mirrors.rs`. A type of this
 //! module has `block_on`, which runs a future on the shared runtime, and `consume` if a call ends it.

@@ -189,7 +189,7 @@ pub(crate) enum Wait {
 pub(crate) struct WaitOptions {
     /// The priority among the local waiters of this client; greater numbers go first.
     pub(crate) priority: i32,
-    /// Whether and how a waiting owner checks for deadlocks.
+    /// The check for deadlocks by a waiting owner.
     pub(crate) deadlock_check: Option<DeadlockCheck>,
 }
 

@@ -112,7 +112,7 @@ impl Guard {
     ///
     /// A condition made of the proof holds for as long as the claim does, so after this call the claim
     /// stays with this guard: its release goes to the server, the next task of this process is granted
-    /// another claim, and the lock cannot be [handed off](Guard::transfer). An empty proof changes nothing.
+    /// another claim, and the lock cannot be [transferred](Guard::transfer). An empty proof changes nothing.
     pub fn proof(&self) -> &Proof {
         self.hold().proof()
     }

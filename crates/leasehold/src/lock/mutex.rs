@@ -85,7 +85,7 @@ impl Lock<Exclusive> {
         self.hold(Share::MUTEX, Wait::For(limit)).await
     }
 
-    /// Continues the lock that another process [handed off](Guard::transfer), with the settings of this lock.
+    /// Continues the lock that another process [transferred](Guard::transfer), with the settings of this lock.
     ///
     /// # Promises
     /// Of all processes that try with one token, one succeeds. No other client held the lock in

@@ -99,7 +99,7 @@ impl Lock<Shared> {
         self.try_hold_for(Share::WRITER, limit).await
     }
 
-    /// Continues as the reader or the writer that another process [handed off](Guard::transfer).
+    /// Continues as the reader or the writer that another process [transferred](Guard::transfer).
     ///
     /// # Errors
     /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel

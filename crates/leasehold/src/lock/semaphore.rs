@@ -81,7 +81,7 @@ impl Lock<Counted> {
         self.try_hold_for(self.share(permits)?, limit).await
     }
 
-    /// Continues with the permits that another process [handed off](Guard::transfer).
+    /// Continues with the permits that another process [transferred](Guard::transfer).
     ///
     /// # Errors
     /// As [`Mutex::accept_transfer`](crate::Mutex::accept_transfer), with the same promises and cancel

@@ -70,7 +70,7 @@ impl Guard {
     ///
     /// # Does not promise
     /// Another process need not take the lock over. An [upgrade](crate::Upgradable) does not go with it:
-    /// a lock that one owner holds twice cannot be handed off.
+    /// a lock that one owner holds twice cannot be transferred.
     ///
     /// # Cancel safety
     /// The lock is released if the future is dropped.
@@ -114,7 +114,7 @@ impl Guard {
 }
 
 impl<K> Lock<K> {
-    /// Requires that the lock can be [handed off](Guard::transfer) to another process.
+    /// Requires that the lock can be [transferred](Guard::transfer) to another process.
     ///
     /// # Errors
     /// `Unsupported` if this connection cannot do it. Nothing is sent.
@@ -151,12 +151,12 @@ impl<K> Lock<K> {
 }
 
 impl TransferToken {
-    /// Returns the resource that is handed over.
+    /// Returns the resource that is transferred.
     pub fn resource(&self) -> &Resource {
         &self.resource
     }
 
-    /// Returns the share that is handed over.
+    /// Returns the share that is transferred.
     pub fn share(&self) -> Share {
         self.share
     }
@@ -166,7 +166,7 @@ impl TransferToken {
         self.fence
     }
 
-    /// Returns the time for which the token is valid, counted from when the lock was handed off.
+    /// Returns the time for which the token is valid, counted from when the lock was transferred.
     pub fn lasts(&self) -> Duration {
         self.lasts
     }

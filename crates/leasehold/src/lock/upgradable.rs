@@ -168,7 +168,7 @@ impl Upgradable {
         let resource = self.resource().clone();
         let engine = self.lock.engine.clone();
         let unused = async { Ok(Some(self.gate_use.clone().lock_owned().await)) };
-        // If the store does not answer the release, the request for the gate tells what is the matter.
+        // If the store does not answer the release, the request for the gate fails with the reason.
         let in_use = engine.with_answer_limit(Duration::ZERO, unused).await.unwrap_or_default();
         let Some(gate) = self.gate.try_hold(Share::MUTEX, Wait::No).await? else {
             let text = "another reader is about to become a writer, so each would wait for the other; \

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_is_refused_where_it_is_unknown_or_written_twice_or_its_value_is_not_allowed() {
+    fn unknown_repeated_and_invalid_options_are_refused() {
         for (store, scheme) in schemes() {
             let unknown = refusal(store, &format!("{}?no-such-option=1", scheme.example));
             for option in store.options_of(scheme.name) {
