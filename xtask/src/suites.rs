@@ -261,12 +261,17 @@ fn panics(text: &str) -> String {
         }
         found += &format!("\n    {}", line.chars().take(LINE_MAX).collect::<String>());
         for _ in 0..MESSAGE_LINES {
-            let Some(line) = lines.next_if(|line| !line.starts_with("note: ")) else { break };
+            let Some(line) = lines.next_if(|line| !END.iter().any(|end| line.starts_with(end))) else {
+                break;
+            };
             found += &format!("\n      {}", line.chars().take(LINE_MAX).collect::<String>());
         }
     }
     found
 }
+
+/// The beginnings of the lines behind a panic's message.
+const END: [&str; 2] = ["note: ", "stack backtrace:"];
 
 /// The lines of a panic's message, and the characters of each, that the end of a run shows.
 const MESSAGE_LINES: usize = 6;
