@@ -2,7 +2,8 @@
 //!
 //! Changes of the API are seen as lines of a diff. The listing comes from rustdoc's JSON. That output is not
 //! stable yet, so the variable `RUSTC_BOOTSTRAP` lets the installed toolchain write it, for this purpose
-//! alone. This is not a step of `cargo xtask test`, since each version of the tool reads one form of that JSON.
+//! alone. Each version of the tool reads one form of that JSON, so `cargo xtask test` takes this step only where
+//! the tool is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{docs, servers, suites, tidy};
+use crate::{api, docs, servers, suites, tidy};
 
 /// One step of the run.
 #[derive(Debug)]
@@ -28,8 +28,8 @@ enum Work {
     Cargo(&'static [&'static str], &'static [(&'static str, &'static str)]),
     /// All tests, several programs at a time.
     Suites,
-    /// Like `Cargo`, but left out with a line of explanation when the subcommand is not installed.
-    Optional(&'static str, &'static [&'static str]),
+    /// Work that needs a subcommand of cargo, left out with a line of explanation where that is not installed.
+    Optional(&'static str, &'static Work),
 }
 
 /// All steps, in the order in which they run: what is cheap and fails often comes first.
@@ -63,8 +63,11 @@ pub(crate) const STEPS: &[Step] = &[
     // dependencies that can be had by then. Nothing is compiled, so it takes seconds. Needs cargo 1.90
     // or later.
     Step { name: "package", work: Work::Cargo(PACKAGE, &[]) },
-    Step { name: "deny", work: Work::Optional("cargo-deny", &["deny", "check"]) },
+    Step { name: "deny", work: Work::Optional("cargo-deny", &Work::Cargo(&["deny", "check"], &[])) },
+    Step { name: "api", work: Work::Optional("cargo-public-api", &API) },
 ];
+
+const API: Work = Work::Chore("cargo xtask api", |root| api::run(root, api::Mode::Check));
 
 /// Packs every crate that is published, in the order in which they depend on each other.
 const PACKAGE: &[&str] = &[
@@ -190,7 +193,7 @@ impl Work {
                 format!("{}cargo {}", variables.collect::<String>(), arguments.join(" "))
             }
             Self::Suites => "cargo test --workspace --no-fail-fast, several programs at a time".to_owned(),
-            Self::Optional(_, arguments) => format!("cargo {}", arguments.join(" ")),
+            Self::Optional(_, work) => work.command(),
         }
     }
 
@@ -199,14 +202,14 @@ impl Work {
             Self::Chore(_, chore) => chore(root).map(|()| Done::Ran),
             Self::Cargo(arguments, variables) => cargo(root, arguments, variables, log).map(|()| Done::Ran),
             Self::Suites => suites::run(root, &[], |command| prepare(command, log)).map(|()| Done::Ran),
-            Self::Optional(program, arguments) => {
+            Self::Optional(program, work) => {
                 if servers::find(program).is_none() {
                     println!(
                         "{program} is not installed: skipped (`cargo install --locked {program}` brings it)."
                     );
                     return Ok(Done::Skipped);
                 }
-                cargo(root, arguments, &[], log).map(|()| Done::Ran)
+                work.run(root, log)
             }
         }
     }
@@ -416,7 +419,8 @@ mod tests {
     #[test]
     fn a_missing_optional_tool_is_skipped_and_not_failed() {
         let log = SkipLog::create().unwrap();
-        let ends = |program| Work::Optional(program, &["--version"]).run(&crate::root(), &log);
+        let ends =
+            |program| Work::Optional(program, &Work::Cargo(&["--version"], &[])).run(&crate::root(), &log);
         assert_eq!(ends("leasehold-no-such-tool"), Ok(Done::Skipped));
         assert_eq!(ends("sh"), Ok(Done::Ran));
     }
