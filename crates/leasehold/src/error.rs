@@ -118,9 +118,9 @@ impl Error {
         Error::new(ErrorKind::OutcomeUnknown, "lock", text)
     }
 
-    /// Returns the same, with the reason why the store could not be used.
+    /// Returns the same; where the store could not be used, the text begins with the wait that ended so.
     #[must_use]
-    pub(crate) fn after(mut self, waited: Duration) -> Self {
+    pub(crate) fn after_wait(mut self, waited: Duration) -> Self {
         if matches!(self.kind, ErrorKind::Unavailable | ErrorKind::OutcomeUnknown) {
             self.text = format!("not granted within {waited:.1?}, and the store fails: {}", self.text);
         }
@@ -162,8 +162,8 @@ impl Error {
         self.kind
     }
 
-    /// Returns the operation: `open`, `lock`, `release`, `check`, `run`, `inspect`, `list`,
-    /// `deadlocks`, `break`.
+    /// Returns the operation, as a word for people: `open`, `lock`, `release`, `inspect`, `count down`. Programs
+    /// use [`kind`](Error::kind).
     pub fn op(&self) -> &'static str {
         self.op
     }

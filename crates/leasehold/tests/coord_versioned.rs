@@ -238,3 +238,17 @@ const SCHEDULES: u64 = 1000;
 const AT_ONCE: usize = 100;
 const WRITERS: u64 = 3;
 const UPDATES: u32 = 3;
+
+#[tokio::test]
+async fn error_of_an_invalid_name_has_the_operation_that_was_called() {
+    let (locks, _) = Store::new().client();
+    let long = "n".repeat(600);
+    let update = locks.versioned(&long).read().await.unwrap_err();
+    let wait = locks.latch(&long, 1).wait().await.unwrap_err();
+    let inspect = locks.mutex(&long).inspect().await.unwrap_err();
+    let lock = locks.mutex(&long).lock().await.unwrap_err();
+    for (error, op) in [(update, "read"), (wait, "wait"), (inspect, "inspect"), (lock, "lock")] {
+        assert_eq!((error.op(), error.kind()), (op, ErrorKind::Invalid), "{error}");
+        assert!(error.to_string().contains("512"), "{error}");
+    }
+}

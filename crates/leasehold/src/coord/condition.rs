@@ -106,7 +106,7 @@ impl Condition {
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {
-        Register::open(&self.engine, self.name.clone()?, op)
+        Register::open(&self.engine, self.name.clone().map_err(|error| error.with_op(op))?, op)
     }
 
     /// Notifies up to `count` waiters, the longest waiting first.

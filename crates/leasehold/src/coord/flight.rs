@@ -484,7 +484,7 @@ impl SingleFlight {
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {
-        let key = self.key.clone()?;
+        let key = self.key.clone().map_err(|error| error.with_op(op))?;
         let register = match &self.cache {
             Some(cache) => {
                 let cache: Arc<dyn Registers> = cache.clone();

@@ -198,7 +198,7 @@ impl Latch {
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {
-        Register::open(&self.engine, self.name.clone()?, op)
+        Register::open(&self.engine, self.name.clone().map_err(|error| error.with_op(op))?, op)
     }
 }
 

@@ -149,7 +149,7 @@ impl Versioned {
     }
 
     fn register(&self, op: &'static str) -> Result<Register> {
-        Register::open(&self.engine, self.name.clone()?, op)
+        Register::open(&self.engine, self.name.clone().map_err(|error| error.with_op(op))?, op)
     }
 }
 

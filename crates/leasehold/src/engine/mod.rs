@@ -418,7 +418,7 @@ impl Engine {
     ) -> Result<Option<T>> {
         tokio::select! {
             biased;
-            last_try = attempt => last_try.map_err(|error| error.after(waited)),
+            last_try = attempt => last_try.map_err(|error| error.after_wait(waited)),
             is_open = self.sleep(LAST_ANSWER_LIMIT) => {
                 Err(if is_open { Error::no_answer(waited) } else { Error::closed("lock") })
             }

@@ -353,7 +353,7 @@ impl<K> Lock<K> {
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn inspect(&self) -> Result<Snapshot> {
-        self.engine.inspect(&self.name.clone()?, None, Duration::ZERO).await
+        self.engine.inspect(&self.named("inspect")?, None, Duration::ZERO).await
     }
 
     /// Waits up to `limit` until the lock is in another state than `seen`, and returns its
@@ -362,7 +362,12 @@ impl<K> Lock<K> {
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).
     pub async fn changed(&self, seen: &SnapshotVersion, limit: Duration) -> Result<Snapshot> {
-        self.engine.inspect(&self.name.clone()?, Some(seen), limit).await
+        self.engine.inspect(&self.named("inspect")?, Some(seen), limit).await
+    }
+
+    /// Returns the resource, for this operation.
+    fn named(&self, op: &'static str) -> Result<Resource> {
+        self.name.clone().map_err(|error| error.with_op(op))
     }
 
     async fn try_hold(&self, share: Share, wait: Wait) -> Result<Option<Guard>> {
