@@ -179,6 +179,7 @@ impl<W, E> LocalQueue<W, E> {
                 }
             }
             Change::Granted(claim) => {
+                // It is held even if its waiter has left: the engine then drops the hold, which releases it.
                 let want = self.contending.take().map(|contending| contending.want);
                 let taker = want.and_then(|want| self.take(|waiter| waiter.want == want));
                 let task = taker.as_ref().and_then(|waiter| waiter.task);

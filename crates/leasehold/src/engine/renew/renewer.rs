@@ -159,6 +159,16 @@ struct LeaseTimer {
     requests: RenewalRequests,
 }
 
+/// The time of the renewer's next turn.
+enum NextTurn {
+    /// At this moment, or at the next message if that comes before.
+    At(Moment),
+    /// Nothing is held, so the task sleeps until a message comes.
+    OnMessage,
+    /// The client was dropped: no more messages will come.
+    Never,
+}
+
 /// The renewals of one claim since the last confirmed one.
 #[derive(Debug, Default)]
 struct RenewalRequests {
@@ -168,7 +178,7 @@ struct RenewalRequests {
     confirmed: u64,
     /// `true` while a confirmation is awaited: none has come since the last request was sent.
     is_waiting: bool,
-    /// The number of consecutive requests that were not confirmed in time.
+    /// Overdue checks and failed answers since the last confirmation; one request can count twice.
     failures: u32,
 }
 
@@ -245,10 +255,11 @@ impl Watchdog {
     /// Processes the inbox and everything that is due, and waits for more. Returns `false` when there
     /// never will be more.
     async fn turn(&mut self) -> bool {
-        // The outer `None` means that the client is dropped, the inner one that nothing is held: the task
-        // then sleeps until a message comes.
-        let Some(next) = self.clear() else { return false };
-        let nap = next.map(|next| self.clock.now().until(next));
+        let nap = match self.take_messages() {
+            NextTurn::At(next) => Some(self.clock.now().until(next)),
+            NextTurn::OnMessage => None,
+            NextTurn::Never => return false,
+        };
         // The order is fixed: each turn clears the inbox and checks what is due.
         tokio::select! {
             biased;
@@ -263,13 +274,12 @@ impl Watchdog {
         true
     }
 
-    /// Processes the inbox until it is empty. Returns the time of the next turn, unless a message wakes
-    /// the task before, or `None` when no more messages will come.
-    fn clear(&mut self) -> Option<Option<Moment>> {
+    /// Processes the inbox until it is empty. Returns when the next turn is.
+    fn take_messages(&mut self) -> NextTurn {
         loop {
             let mail = self.inbox.clear();
             if mail.is_over {
-                return None;
+                return NextTurn::Never;
             }
             mail.forgotten.into_iter().for_each(|id| drop(self.forget(id)));
             mail.fresh.into_values().for_each(|held| self.start_timer(held));
@@ -286,7 +296,8 @@ impl Watchdog {
             // Return only if no message has arrived since the inbox was cleared; otherwise clear it again.
             if self.inbox.set_next_turn(self.wake_at) {
                 let due = self.agenda.first().map(|(due, _)| *due);
-                return Some(self.wake_at.into_iter().chain(due).min());
+                let next = self.wake_at.into_iter().chain(due).min();
+                return next.map_or(NextTurn::OnMessage, NextTurn::At);
             }
         }
     }
@@ -343,9 +354,12 @@ impl Watchdog {
     /// Checks everything that is due now, and renews it in one batch for each part of the store.
     fn check_due(&mut self) {
         let now = self.clock.now();
+        // A past wake-up is cleared, so that `take_messages` sets the next one.
         self.wake_at = self.wake_at.filter(|wake_at| *wake_at > now);
         let mut parts = HashMap::<u64, Vec<Arc<Lease>>>::default();
+        // One number for all parts of this turn: `confirm` compares numbers.
         self.next_request += 1;
+        // What is left after so many is still due, so the next turn comes at once.
         for _ in 0..TICK_MAX {
             let Some((_, id)) = self.agenda.first().copied().filter(|(due, _)| *due <= now) else { break };
             if let Some(held) = self.check_claim(id, now) {
