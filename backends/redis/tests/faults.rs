@@ -111,7 +111,7 @@ async fn a_server_that_is_down_is_known_not_to_have_done_anything() {
     let failure = refused(&format!("redis://{}", proxy.addr())).await;
     is(&failure, FailureKind::Unavailable, Effect::None);
     proxy.heal().unwrap();
-    assert!(known(&backend, &claim).await, "the backend connects again by itself");
+    assert!(still_held(&backend, &claim).await, "the backend connects again by itself");
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_hung_server_times_out_as_unknown_and_comes_back() {
     let Release::Unknown(_) = release(&backend, &mutex("third")).await else { panic!() };
     assert!(begun.elapsed() < Duration::from_secs(2));
     server.resume().unwrap();
-    assert!(known(&backend, &claim).await);
+    assert!(still_held(&backend, &claim).await);
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn a_network_that_is_cut_is_noticed_within_the_timeout() {
         assert!(begun.elapsed() < Duration::from_secs(1));
     }
     proxy.heal().unwrap();
-    assert!(known(&backend, &claim).await);
+    assert!(still_held(&backend, &claim).await);
 }
 
 #[tokio::test]
@@ -165,13 +165,13 @@ async fn data_loss_is_noticed_at_next_renewal_and_fences_keep_rising() {
             _ => _ = server.command(&["DEL", "{lh:job}:held"]).await.unwrap(),
         }
         // The connection may not have noticed the restart yet.
-        assert!(!known(&backend, &claim).await);
+        assert!(!still_held(&backend, &claim).await);
         assert!(!freed(&backend, &claim).await);
     }
     let claim = mutex("job");
     assert!(try_take(&backend, &claim).await > last);
     server.restart(Data::Keep).await.unwrap();
-    assert!(known(&backend, &claim).await, "what survives a restart is kept");
+    assert!(still_held(&backend, &claim).await, "what survives a restart is kept");
 }
 
 #[tokio::test]

@@ -13,8 +13,9 @@ use leasehold::backend::{Clock, LossCause};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{BreakOutcome, Client, ErrorKind, State, SystemClock};
 
-/// Under any faults of the requests, the holder is notified before its successor is granted the lock.
-async fn notifies_before_the_successor(faults: &[(Verb, Mode)]) {
+/// Under these faults of renewals and releases, the lease ends by the holder's clock before its successor is
+/// granted the lock. The wake-up of the task that waits for the loss has only a bound of a second.
+async fn lease_ends_before_the_successor_is_granted(faults: &[(Verb, Mode)]) {
     for round in 0..5 {
         let store = Store::new();
         let (first, wire) = store.client();
@@ -45,18 +46,21 @@ async fn notifies_before_the_successor(faults: &[(Verb, Mode)]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs() {
-    notifies_before_the_successor(&[(Verb::Renew, Mode::Hang)]).await;
+    lease_ends_before_the_successor_is_granted(&[(Verb::Renew, Mode::Hang)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_network_that_stops() {
-    notifies_before_the_successor(&[(Verb::Renew, Mode::LoseRequest), (Verb::Release, Mode::LoseRequest)])
-        .await;
+    lease_ends_before_the_successor_is_granted(&[
+        (Verb::Renew, Mode::LoseRequest),
+        (Verb::Release, Mode::LoseRequest),
+    ])
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_down() {
-    notifies_before_the_successor(&[(Verb::Renew, Mode::Refuse)]).await;
+    lease_ends_before_the_successor_is_granted(&[(Verb::Renew, Mode::Refuse)]).await;
 }
 
 #[tokio::test]

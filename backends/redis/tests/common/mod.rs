@@ -97,8 +97,8 @@ pub async fn renewed(backend: &RedisBackend, claim: &Claim) -> bool {
 /// No machine is so busy.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Renews until it is known what became of the claim.
-pub async fn known(backend: &RedisBackend, claim: &Claim) -> bool {
+/// Renews until the answer is known. Returns `true` if the claim is held.
+pub async fn still_held(backend: &RedisBackend, claim: &Claim) -> bool {
     let begun = Instant::now();
     loop {
         match renew(backend, claim).await {
