@@ -6,14 +6,13 @@
 
 use std::time::Duration;
 
-use leasehold::{Client, Fence, FenceGrade};
+use leasehold::{Client, Fence};
 
 #[tokio::main]
 async fn main() -> leasehold::Result<()> {
     // Files of this machine. "redis://127.0.0.1", "etcd://…", "postgres://…" work the same way.
     let locks = Client::open("file:").await?;
-    let lock =
-        locks.mutex("nightly-report").ttl(Duration::from_secs(30)).require_fencing(FenceGrade::BestEffort)?;
+    let lock = locks.mutex("nightly-report").ttl(Duration::from_secs(30));
 
     let guard = lock.lock().await?; // queued in order of arrival, renewed in the background
     guard.run(write_report(guard.fence())).await?; // cancelled if the lock is lost

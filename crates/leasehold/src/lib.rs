@@ -16,11 +16,11 @@
 //! # }
 //! ```
 //!
-//! A lock that is held by lease can be lost: the process is paused, the network stops, or the server loses
-//! its data. Leasehold promises that the holder finds out, by its own clock, *before* the server can grant
-//! the lock to another client. Every grant also carries a [`Fence`], a number that rises, so that a
-//! protected resource can refuse a holder that has not noticed the loss yet. Exclusion is a promise about
-//! timing; fencing is the promise about safety. [`fenced`] has resources that check fences.
+//! A lock that is held by lease can be lost. If the process is paused or the network stops, the lease ends by
+//! the clock of its holder *before* the server can grant the lock to another client. If the server loses its
+//! data, the holder finds out at its next renewal. A grant also carries a [`Fence`], a number that rises, so
+//! that a protected resource can refuse a holder that has not noticed the loss yet. Exclusion is a promise
+//! about timing; fencing is the promise about safety. [`fenced`] has resources that check fences.
 //!
 //! # Waiting with a limit
 //! A wait has at most three forms, under the same rule for all types:

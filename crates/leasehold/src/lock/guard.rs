@@ -21,12 +21,15 @@ use crate::error::{Error, ErrorKind, Result};
 /// end of a lease. Dropping the guard never blocks, and always releases the lock in the background.
 ///
 /// # Does not promise
-/// A loss may not interrupt code outside [`Guard::run`], or a write that has left the process already.
+/// If the store loses the grant, as at a failover without replicated data, the guard stays valid until its
+/// next renewal, a third of its ttl later at most, and another client can be granted the lock meanwhile.
+///
+/// A loss interrupts no code outside [`Guard::run`], and no write that has left the process already.
 /// Fencing only the writes still loses updates; open the resource with the fence before the first read,
 /// see [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
 ///
-/// A lease may not be renewed while nothing drives the [runtime of the client](crate::Client#runtime),
-/// such as a `current_thread` runtime between two calls of `block_on`.
+/// While nothing drives the [runtime of the client](crate::Client#runtime), such as a `current_thread`
+/// runtime between two calls of `block_on`, no lease is renewed.
 ///
 /// If the guard is dropped after the runtime of its client has ended, the lock is not released. It ends
 /// with its ttl, or, if the store watches a process or a connection instead, as files do, with that
@@ -147,7 +150,7 @@ impl Guard {
         }
     }
 
-    /// Returns the time for which the lock is held without another renewal: zero when it is lost,
+    /// Returns the time until the lease ends if no renewal succeeds: zero when the lock is lost,
     /// `Duration::MAX` if a session keeps it alive.
     pub fn remaining(&self) -> Duration {
         self.hold().held().remaining()
@@ -173,8 +176,8 @@ impl Guard {
     /// Returns a token that is cancelled when this guard ends: the lock is lost, or the guard is released or
     /// dropped. Each call returns another token; none of them keeps the lock held.
     ///
-    /// A task of the [client's runtime](crate::Client#runtime) cancels it, so it comes as late as that runtime
-    /// is behind; when the runtime ends, the token is cancelled. [`Guard::run`] and [`Guard::check`] do not
+    /// A task of the [client's runtime](crate::Client#runtime) cancels the token. If that runtime is busy, the
+    /// cancellation is late by as much; when the runtime ends, the token is cancelled. [`Guard::run`] and [`Guard::check`] do not
     /// depend on that task. With [`min_hold`](crate::Lock::min_hold), dropping the guard cancels the token at
     /// once, and [`Guard::release`] when the time is over. In a process that was forked, no task cancels a
     /// token that was made before.
