@@ -36,11 +36,16 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Returns `true` if any process, zombies aside, works in `directory` or below. Redis replaces its command
-/// line, but not this.
+/// Returns the processes, zombies aside, that work in `directory` or below, as paths in `/proc`. Redis
+/// replaces its command line, but not this.
+fn processes_in(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let here =
+        move |process: &PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(directory));
+    std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).filter(here)
+}
+
 fn works_in(directory: &Path) -> bool {
-    let here = |process: PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(directory));
-    std::fs::read_dir("/proc").unwrap().flatten().any(|entry| here(entry.path()))
+    processes_in(directory).next().is_some()
 }
 
 fn wait_until(mut seen: impl FnMut() -> bool) {
@@ -131,10 +136,7 @@ async fn no_server_outlives_a_test_killed_while_it_starts_one() {
 async fn postgresql_keeps_its_shared_memory_in_its_directory() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let directory = server.log_path().parent().unwrap().to_path_buf();
-    let in_directory =
-        |process: &PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(&directory));
-    let mut processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
-    let process = processes.find(in_directory).unwrap();
+    let process = processes_in(&directory).next().unwrap();
     let maps = std::fs::read_to_string(process.join("maps")).unwrap();
     assert!(maps.contains("pg_dynshmem"), "{maps}");
     assert!(!maps.contains("/dev/shm/PostgreSQL"), "{maps}");
