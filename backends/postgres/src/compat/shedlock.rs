@@ -236,13 +236,18 @@ impl Columns {
 /// Digits of a second's fraction that a time needs: an end that is rounded would come early.
 const DIGITS: i32 = 3;
 
-/// The statements for one table.
+/// The statements for ShedLock's table. Each is named after the method that sends it.
 #[derive(Debug)]
 struct Statements {
+    /// Takes one lock, for `contend`.
     take: Sql,
+    /// Moves the ends of several locks, for `renew`.
     extend: Sql,
+    /// Ends several locks, for `release`.
     free: Sql,
+    /// Reads the rows of names whose locks are held.
     held_rows: Sql,
+    /// Reads the rows of held locks, in the order of their names.
     list: Sql,
 }
 

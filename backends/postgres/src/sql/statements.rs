@@ -40,22 +40,51 @@ impl Table {
     }
 }
 
-/// The statements for one table.
+/// The statements for one table of cells. `PostgresCells` sends them, for these calls of the seam:
+///
+/// | call | statements |
+/// |---|---|
+/// | `contend` on a lock of which this client knows nothing | `free` |
+/// | `contend` on a lock that this client released last | `emptied_one`, or for several tasks `own_few`, `own_many` |
+/// | `contend` on a lock that others hold or wait for | `free` shows the cell, or `read_one`; `seen_one` writes it |
+/// | `renew` of claims that are alone in their cells | `living_many` |
+/// | `release` of claims that are alone in their cells | `living_one`, `living_full`; several at once `living_many` |
+/// | `renew` and `release` of all other claims | `read_one` or `read_many`, then `seen_many` |
+/// | `inspect`, `list` | `read_one`, `list` |
+/// | `read` and `changed` of a register | `read_one` |
+/// | `swap` of a register | `free` for its first value, then `seen_one` |
+///
+/// The names before `_one`, `_few`, `_many` and `_full` are those of the conditions in
+/// [`WriteCondition`](leasehold_backend::cell::WriteCondition).
 #[derive(Debug)]
 pub(crate) struct Statements {
+    /// Reads one cell.
     pub(crate) read_one: Sql,
+    /// Reads several cells.
     pub(crate) read_many: Sql,
+    /// Puts a claim into a cell in which none lives, or a value into a register. Answers the row if a claim
+    /// lives in it.
     pub(crate) free: Sql,
+    /// Puts a claim into the cell that this client left empty.
     pub(crate) emptied_one: Sql,
+    /// Ends a claim that is alone in its cell.
     pub(crate) living_one: Sql,
     /// As `living_one`, and answers the row where the condition does not hold.
     pub(crate) living_full: Sql,
+    /// Renews or ends claims, each of which is alone in its cell.
     pub(crate) living_many: Sql,
+    /// As `own_many`, with the rows written out: one statement for each of the smallest numbers of rows.
     own_few: Vec<Sql>,
-    /// Rows that are emptied, and rows in which a claim lives.
+    /// Puts claims into cells that this client left empty, and ends claims that are alone in their cells: what
+    /// several tasks of a client ask for at the same time.
     pub(crate) own_many: Sql,
+    /// Writes a cell that was read, for a claim that is queued or granted beside others, or the next value of
+    /// a register.
     pub(crate) seen_one: Sql,
+    /// Writes cells that were read, for claims that share their cells with others and are renewed, released or
+    /// swept.
     pub(crate) seen_many: Sql,
+    /// Reads the cells in which claims live, in the order of their names.
     pub(crate) list: Sql,
 }
 
@@ -98,8 +127,8 @@ impl Statements {
 }
 
 impl Statements {
-    /// Returns the one for so many cells, where they are few: name, whether it is emptied, seen, claims,
-    /// version and keep of each.
+    /// Returns the statement for so many cells, where they are few. Its parameters are, of each cell: name,
+    /// whether it is emptied, seen, claims, version and keep.
     pub(crate) fn own_few(&self, cells: usize) -> Option<&Sql> {
         self.own_few.get(cells.checked_sub(FEWEST)?)
     }

@@ -255,19 +255,30 @@ impl Session for AdvisorySession {
     }
 }
 
-/// The statements for one table.
+/// The statements for advisory locks, and for the table that shows their holders.
 #[derive(Debug)]
 struct Statements {
+    /// Takes the lock for a mutex, a writer or all permits: `lock` of a session.
     take_alone: Sql,
+    /// Takes the lock for a first reader: `lock` of a session.
     take_shared: Sql,
+    /// Adds a reader to those of the same session, which has the lock: `lock` of a session.
     join: Sql,
+    /// Ends what `take_alone` took: `unlock` of a session.
     free_alone: Sql,
+    /// Ends what `take_shared` took: `unlock` of a session.
     free_shared: Sql,
+    /// Ends what a `take_alone` that failed may have taken.
     put_back_alone: Sql,
+    /// Ends what a `take_shared` that failed may have taken.
     put_back_shared: Sql,
+    /// Reads the holders that did not take the lock by leasehold: `holders`, for inspections.
     foreign_holders: Sql,
+    /// Ends the connection that holds a claim: `evict`, for `leasehold break`.
     evict: Sql,
+    /// Marks the server's session as ours, when a connection is opened.
     mark: Sql,
+    /// Checks the mark of the server's session: `ping`, by which locks are renewed.
     is_ours: Sql,
 }
 

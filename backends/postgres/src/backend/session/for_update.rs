@@ -316,11 +316,15 @@ impl Drop for RequestScope<'_> {
     }
 }
 
-/// The statements for one table.
+/// The statements for the table of rows that transactions keep locked. None of them is for a release or a
+/// renewal: a release is a `ROLLBACK`, and a renewal asks for the process of the server (`process`).
 #[derive(Debug)]
 struct Statements {
+    /// Lock the row of a name in a transaction: `lock` of a session. [`Statements::lock`] chooses one.
     locks: [Sql; 4],
+    /// Makes the row of a name, where a `lock` found none.
     make: Sql,
+    /// Ends the connection that holds a claim: `evict`, for `leasehold break`.
     evict: Sql,
 }
 
@@ -351,6 +355,7 @@ impl Statements {
         }
     }
 
+    /// Returns the statement that locks the row alone or with others, and waits for it or not.
     fn lock(&self, exclusive: bool, at_once: bool) -> &Sql {
         &self.locks[2 * usize::from(!exclusive) + usize::from(at_once)]
     }
