@@ -1,4 +1,11 @@
-//! Tolerance of outages: how long the engine retries on a store that does not answer, and the pauses between.
+//! The decision whether a failed call of the store is repeated, and after which pause.
+//!
+//! One [`RetryState`] belongs to one caller that waits for an answer: a claim that is requested, a transfer,
+//! or a register that is read or written. The caller gives up when the store has failed for as long as
+//! [`Tuning::outage`](super::Tuning::outage). The calls themselves are in the files of their callers.
+//!
+//! Releases do not use it. They are retried by `release/worker.rs`, with the pauses of `release/job.rs`, and
+//! no longer than their leases last.
 
 use std::time::Duration;
 
