@@ -7,7 +7,7 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use leasehold_conformance::{faults, full_disk, isolation};
+use leasehold_conformance::{faults, full_disk, locked_rows};
 use leasehold_core::{Effect, FailureKind, FenceGrade, Patience, Proof, Release, Renew, Renewal};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, MariaDbServer, Proxy, Way};
@@ -178,14 +178,14 @@ async fn row_locked_by_another_program_delays_no_other_lock() {
     let (begin, begins) = tokio::sync::oneshot::channel();
     let stranger = async {
         begins.await.unwrap();
-        stranger(&server, isolation::LOCKED).await;
+        stranger(&server, locked_rows::LOCKED).await;
     };
     let lock = async || {
         begin.send(()).unwrap();
         keeps_a_row(&server).await;
     };
     let unlock = async || lets_go(&server).await;
-    tokio::join!(stranger, isolation::a_locked_row_delays_nothing_else(&backend, lock, unlock));
+    tokio::join!(stranger, locked_rows::a_locked_row_delays_nothing_else(&backend, lock, unlock));
 }
 
 /// Keeps a row locked in a transaction of somebody else, until [`lets_go`].

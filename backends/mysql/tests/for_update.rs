@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use leasehold_conformance::capacity;
+use leasehold_conformance::connection_limit;
 use leasehold_core::{Backend, LossCause, LossSignal, Patience, Release, Renewal, Step};
 use leasehold_mysql::{MySqlConfig, in_transaction_sql};
 use leasehold_testkit::{MariaDbServer, Proxy, Way};
@@ -90,7 +90,7 @@ async fn network_partition_loss_is_reported_before_the_next_grant() {
 async fn claim_beyond_the_transaction_limit_is_refused() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?method=for-update&transactions=2", server.url())).await;
-    capacity::third_of_two_transactions_is_refused(&*backend).await;
+    connection_limit::third_of_two_transactions_is_refused(&*backend).await;
 }
 
 /// The server would let them wait on, and give a lock to nobody.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::*;
-use leasehold_conformance::{faults, full_disk, isolation};
+use leasehold_conformance::{faults, full_disk, locked_rows};
 use leasehold_core::{Effect, FailureKind, Patience, Proof, Release, Renew, Renewal, Severity, WaitMode};
 use leasehold_testkit::surroundings::{fill, inside, private_mounts};
 use leasehold_testkit::{Data, PgBouncer, PoolMode, PostgresServer, Proxy};
@@ -203,7 +203,7 @@ async fn row_locked_by_another_program_delays_no_other_lock() {
     let (begin, begins) = tokio::sync::oneshot::channel();
     let stranger = async {
         begins.await.unwrap();
-        let keeps = format!("SELECT 1 FROM leasehold WHERE name = '{}' FOR UPDATE", isolation::LOCKED);
+        let keeps = format!("SELECT 1 FROM leasehold WHERE name = '{}' FOR UPDATE", locked_rows::LOCKED);
         // It is ended, and says so.
         server.sql(&format!("BEGIN; {keeps}; SELECT pg_sleep(600)")).await.unwrap_err();
     };
@@ -217,7 +217,7 @@ async fn row_locked_by_another_program_delays_no_other_lock() {
     let unlock = async || {
         server.sql(&format!("SELECT pg_terminate_backend(pid) {asleep}")).await.unwrap();
     };
-    tokio::join!(stranger, isolation::a_locked_row_delays_nothing_else(&backend, lock, unlock));
+    tokio::join!(stranger, locked_rows::a_locked_row_delays_nothing_else(&backend, lock, unlock));
 }
 
 /// A stranger takes the rows of a batch one after the other, in the other order. A batch waits for no

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use leasehold_conformance::breaking::{self, Shared};
-use leasehold_conformance::capacity;
+use leasehold_conformance::connection_limit;
 use leasehold_core::{
     Backend, BreakOutcome, Claim, FailureKind, FenceGrade, LossCause, LossSignal, Patience, Release, Renewal,
     Share, Step,
@@ -563,7 +563,7 @@ async fn two_names_with_one_key_are_refused() {
 async fn claim_beyond_the_transaction_limit_is_refused() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&format!("{}?method=for-update&transactions=2", server.url())).await;
-    capacity::third_of_two_transactions_is_refused(&*backend).await;
+    connection_limit::third_of_two_transactions_is_refused(&*backend).await;
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use leasehold_core::{
 use tokio::task::JoinHandle;
 
 use crate::clock::patience_for;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 
 /// One connection.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ impl TestClient {
     pub(crate) async fn hold(&self, claim: &Claim) -> Checked<Grant> {
         match self.contend(claim, &Patience::none(self.clock.clone())).await? {
             Step::Granted(grant) => Ok(grant),
-            Step::Busy(hint) => Err(Stop::broken(format!(
+            Step::Busy(hint) => Err(NotKept::broken(format!(
                 "{} of {:?} was refused although it fits: {hint:?}, {}",
                 claim.share,
                 claim.resource,
@@ -66,7 +66,7 @@ impl TestClient {
     pub(crate) async fn refused(&self, claim: &Claim) -> Checked<Hint> {
         match self.contend(claim, &Patience::none(self.clock.clone())).await? {
             Step::Busy(hint) => Ok(hint),
-            Step::Granted(grant) => Err(Stop::broken(format!(
+            Step::Granted(grant) => Err(NotKept::broken(format!(
                 "{} of {:?} was granted ({:?}) although it does not fit: {}",
                 claim.share,
                 claim.resource,
@@ -80,8 +80,8 @@ impl TestClient {
     pub(crate) async fn contend(&self, claim: &Claim, patience: &Patience) -> Checked<Step> {
         let step = self.backend.contend(claim, patience);
         match patience.is_ended() {
-            true => within(AT_ONCE, "contend", step).await?.map_err(Stop::from),
-            false => step.await.map_err(Stop::from),
+            true => within(AT_ONCE, "contend", step).await?.map_err(NotKept::from),
+            false => step.await.map_err(NotKept::from),
         }
     }
 
@@ -116,7 +116,7 @@ impl TestClient {
                 }
             }
         }
-        Err(Stop::broken(format!(
+        Err(NotKept::broken(format!(
             "{MAX_CALLS} calls for one claim: the answers of contend make its caller spin"
         )))
     }
@@ -126,7 +126,7 @@ impl TestClient {
         let taken = self.take(claim, &patience_for(&self.clock, wait)).await?;
         let Some(taken) = taken else {
             let seen = self.describe(&claim.resource).await;
-            return Err(Stop::late(format!("{why}: not granted within {wait:?}; {seen}")));
+            return Err(NotKept::late(format!("{why}: not granted within {wait:?}; {seen}")));
         };
         Ok(taken)
     }
@@ -177,7 +177,7 @@ impl TestClient {
     pub(crate) async fn free(&self, claim: &Claim) -> Checked {
         match self.end(claim).await? {
             Release::Freed => Ok(()),
-            other => Err(Stop::broken(format!(
+            other => Err(NotKept::broken(format!(
                 "the release of a claim that is there answered {other:?}: {}",
                 self.describe(&claim.resource).await
             ))),
@@ -188,7 +188,7 @@ impl TestClient {
     pub(crate) async fn gone(&self, claim: &Claim, why: &str) -> Checked {
         match self.end(claim).await? {
             Release::Gone => Ok(()),
-            other => Err(Stop::broken(format!("{why}: its release must answer Gone, not {other:?}"))),
+            other => Err(NotKept::broken(format!("{why}: its release must answer Gone, not {other:?}"))),
         }
     }
 
@@ -198,7 +198,7 @@ impl TestClient {
         match (answers.pop(), answers.is_empty()) {
             (Some(Release::Unknown(failure)), true) => Err(failure.into()),
             (Some(answer), true) => Ok(answer),
-            _ => Err(Stop::broken("release did not answer once for one claim")),
+            _ => Err(NotKept::broken("release did not answer once for one claim")),
         }
     }
 
@@ -208,7 +208,7 @@ impl TestClient {
         match (answers.pop(), answers.is_empty()) {
             (Some(Renewal::Unknown(failure)), true) => Err(failure.into()),
             (Some(answer), true) => Ok(answer),
-            _ => Err(Stop::broken("renew did not answer once for one claim")),
+            _ => Err(NotKept::broken("renew did not answer once for one claim")),
         }
     }
 
@@ -216,7 +216,7 @@ impl TestClient {
     pub(crate) async fn lost(&self, claim: &Claim, proof: &Proof, why: &str) -> Checked {
         match self.renew(claim, proof).await? {
             Renewal::Lost => Ok(()),
-            other => Err(Stop::broken(format!("{why}: its renewal must answer Lost, not {other:?}"))),
+            other => Err(NotKept::broken(format!("{why}: its renewal must answer Lost, not {other:?}"))),
         }
     }
 
@@ -280,9 +280,9 @@ impl Waiting {
     pub(crate) async fn granted(self, limit: Duration, why: &str) -> Checked<Taken> {
         match tokio::time::timeout(limit, self.task).await {
             Ok(taken) => {
-                taken??.ok_or_else(|| Stop::broken(format!("{why}: the wait ended without a grant")))
+                taken??.ok_or_else(|| NotKept::broken(format!("{why}: the wait ended without a grant")))
             }
-            Err(_) => Err(Stop::late(format!("{why}: not granted within {limit:?}"))),
+            Err(_) => Err(NotKept::late(format!("{why}: not granted within {limit:?}"))),
         }
     }
 
@@ -290,7 +290,7 @@ impl Waiting {
     pub(crate) async fn outcome(self, limit: Duration, why: &str) -> Checked<Option<Taken>> {
         match tokio::time::timeout(limit, self.task).await {
             Ok(taken) => taken?,
-            Err(_) => Err(Stop::late(format!("{why}: no answer within {limit:?}"))),
+            Err(_) => Err(NotKept::late(format!("{why}: no answer within {limit:?}"))),
         }
     }
 
@@ -312,7 +312,7 @@ impl Waiting {
 pub(crate) async fn within<T>(limit: Duration, what: &str, future: impl Future<Output = T>) -> Checked<T> {
     match tokio::time::timeout(limit, future).await {
         Ok(answer) => Ok(answer),
-        Err(_) => Err(Stop::late(format!("{what} did not answer within {limit:?}"))),
+        Err(_) => Err(NotKept::late(format!("{what} did not answer within {limit:?}"))),
     }
 }
 

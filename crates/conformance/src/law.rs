@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::stop::{Checked, Stop};
+use crate::not_kept::{Checked, NotKept};
 use crate::subject::Subject;
 use crate::trial::Trial;
 
@@ -51,11 +51,11 @@ impl Law {
             let lost = stall.end().await;
             let (why, is_excused) = match checked {
                 Ok(Ok(())) => return Outcome::Kept,
-                Ok(Err(Stop::OptedOut(reason))) => return Outcome::OptedOut(reason),
-                Ok(Err(Stop::Absent)) => return Outcome::Absent,
-                Ok(Err(Stop::Broken(why))) => return Outcome::Broken(why),
-                Ok(Err(Stop::Late(why))) => (why, lost >= STALLED),
-                Ok(Err(Stop::Delayed(why))) => (why, true),
+                Ok(Err(NotKept::OptedOut(reason))) => return Outcome::OptedOut(reason),
+                Ok(Err(NotKept::Absent)) => return Outcome::Absent,
+                Ok(Err(NotKept::Broken(why))) => return Outcome::Broken(why),
+                Ok(Err(NotKept::Late(why))) => (why, lost >= STALLED),
+                Ok(Err(NotKept::Delayed(why))) => (why, true),
                 Err(_) => return Outcome::Broken(format!("it did not come to an end within {LIMIT:?}")),
             };
             if tries == MAX_TRIES || !is_excused {

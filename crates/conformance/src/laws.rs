@@ -5,14 +5,14 @@
 
 pub(crate) mod adoption;
 pub(crate) mod batch;
-pub(crate) mod crash;
-pub(crate) mod finality;
-pub(crate) mod honesty;
 pub(crate) mod idempotence;
 pub(crate) mod order;
 pub(crate) mod own_only;
+pub(crate) mod patience;
+pub(crate) mod processes;
 pub(crate) mod profile;
 pub(crate) mod registers;
+pub(crate) mod renewal;
 pub(crate) mod residue;
 pub(crate) mod safety;
 pub(crate) mod view;

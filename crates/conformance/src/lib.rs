@@ -53,14 +53,14 @@
 //! | `profile` | it behaves as its profile says, no less and no more |
 //! | `safety` | the weights of what is held together never exceed the smallest capacity |
 //! | `idempotence` | any call may be repeated with the same claim |
-//! | `finality` | a renewal never resurrects and never shortens |
+//! | `renewal` | a renewal never resurrects and never shortens |
 //! | `residue` | after `Busy` with ended patience, and after a release, nothing remains |
-//! | `honesty` | it reports what happened, and returns when patience ends |
+//! | `patience` | it reports what happened, and returns when patience ends |
 //! | `order` | fences rise strictly; FIFO means first come, first served |
 //! | `own_only` | a release or a renewal never touches another's claim |
 //! | `wake` | a waiter sees a release in time, and no wake-up is lost between check and wait |
 //! | `view` | an inspection shows the present holders and waiters; names never collide |
-//! | `crash` | the other processes continue when a process is killed or stopped |
+//! | `processes` | the other processes continue when a process is killed or stopped |
 //! | `batch` | each claim of a batch gets its own answer, in order |
 //! | `registers` | if the backend has any: values change one after the other, whole, on the seen state |
 //!
@@ -82,19 +82,19 @@
 
 pub mod breaking;
 pub mod calls;
-pub mod capacity;
 mod client;
 mod clock;
+pub mod connection_limit;
 pub mod faults;
 pub mod full_disk;
-pub mod isolation;
 mod law;
 mod laws;
 mod list;
+pub mod locked_rows;
+mod not_kept;
 mod random;
 mod referee;
 pub mod shedlock;
-mod stop;
 mod subject;
 pub mod sweep;
 pub mod taker;

@@ -127,7 +127,7 @@ macro_rules! __each_law {
                 another_client_adopts_a_claim: "where it adopts: another client holds on, under the same fence",
                 claim_that_is_not_adopted_ends_with_its_lease: "where it adopts: a claim that its client forgoes ends with its lease",
             }
-            finality {
+            renewal {
                 a_released_claim_is_not_renewed: "a renewal after the release answers Lost and brings nothing back",
                 an_expired_claim_is_not_renewed: "a renewal after the end of the lease answers Lost",
                 renewal_does_not_grant_a_waiting_claim: "a renewal grants nothing",
@@ -142,7 +142,7 @@ macro_rules! __each_law {
                 waits_cancelled_while_they_are_granted_leave_nothing: "nor do waits that end as their turn comes",
                 resources_without_claims_are_not_listed: "a resource without claims is not listed",
             }
-            honesty {
+            patience {
                 ended_patience_means_one_attempt: "without patience contend looks once and answers",
                 wait_returns_when_patience_ends: "a wait ends with its patience, within a second",
                 fifty_waits_return_together: "so do fifty waits whose patience ends at once",
@@ -185,7 +185,7 @@ macro_rules! __each_law {
                 listings_come_in_pages: "listings are sorted, begin behind a name, and end at a limit",
                 names_never_collide: "names that differ in one byte are two resources",
             }
-            crash {
+            processes {
                 processes_take_turns: "one process sees what another holds, and fences rise over all of them",
                 one_holder_among_processes: "of the takers of several processes, one is inside",
                 a_release_wakes_another_process: "a release in one process reaches a waiter in another",

@@ -2,13 +2,13 @@
 
 use leasehold_core::ClaimId;
 
-use crate::stop::{Checked, Stop};
+use crate::not_kept::{Checked, NotKept};
 
 /// Bytes of the operating system's random source.
 pub(crate) fn bytes<const N: usize>() -> Checked<[u8; N]> {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes)
-        .map_err(|error| Stop::broken(format!("no random bytes from the system: {error}")))?;
+        .map_err(|error| NotKept::broken(format!("no random bytes from the system: {error}")))?;
     Ok(bytes)
 }
 

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{Fence, Share};
 
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 
 /// The claims that hold one resource, as their holders themselves report it.
 #[derive(Default)]
@@ -44,7 +44,7 @@ impl Referee {
     pub(crate) fn leave(&self, share: Share) -> Checked {
         let mut field = self.field();
         let at = field.inside.iter().position(|inside| *inside == share);
-        let at = at.ok_or_else(|| Stop::broken("a holder left that had not entered"))?;
+        let at = at.ok_or_else(|| NotKept::broken("a holder left that had not entered"))?;
         field.inside.swap_remove(at);
         Ok(())
     }

@@ -46,7 +46,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::client::TestClient;
 use crate::clock::{SteadyClock, patience_for};
-use crate::stop::{Checked, Stop};
+use crate::not_kept::{Checked, NotKept};
 pub(crate) use driver::Taker;
 use order::Order;
 
@@ -94,7 +94,7 @@ fn run(open: impl AsyncFn(&str) -> Result<Arc<dyn Backend>, Failure>, store: &st
         while let Some(order) = orders.next_line().await? {
             let answer = match Order::parse(&order) {
                 Ok(order) => executor.execute(order).await,
-                Err(why) => Err(Stop::broken(why)),
+                Err(why) => Err(NotKept::broken(why)),
             };
             print_answer("", &answer.unwrap_or_else(|stop| failed(&stop)))?;
         }
@@ -157,7 +157,7 @@ impl Executor {
     }
 }
 
-fn failed(stop: &Stop) -> String {
+fn failed(stop: &NotKept) -> String {
     format!("failed {stop:?}").replace('\n', " ")
 }
 

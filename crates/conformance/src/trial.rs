@@ -9,8 +9,8 @@ use leasehold_core::{
 
 use crate::client::{HANG, Taken, TestClient, Waiting};
 use crate::clock::{SteadyClock, briefly};
+use crate::not_kept::{Checked, NotKept};
 use crate::random::{self, Random};
-use crate::stop::{Checked, Stop};
 use crate::subject::{Subject, TakerCommand};
 
 /// The tools with which a law works. Its resources have names that no other law uses.
@@ -29,10 +29,11 @@ impl Trial {
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new());
         let mut clients = Vec::new();
         for _ in 0..CONNECTIONS {
-            let backend = subject.open().await.ok_or(Stop::Absent)?;
+            let backend = subject.open().await.ok_or(NotKept::Absent)?;
             clients.push(TestClient { backend, clock: clock.clone() });
         }
-        let profile = clients.first().map(|client| client.backend.profile().clone()).ok_or(Stop::Absent)?;
+        let profile =
+            clients.first().map(|client| client.backend.profile().clone()).ok_or(NotKept::Absent)?;
         let prefix = format!("law-{}/", random::id()?.to_hex().split_at(12).0);
         Ok(Trial { clock, clients, profile, prefix, ttl: subject.ttl(), taker: subject.taker() })
     }
@@ -88,7 +89,9 @@ impl Trial {
     }
 
     pub(crate) fn taker(&self) -> Checked<TakerCommand> {
-        self.taker.clone().ok_or_else(|| Stop::OptedOut("no other process can reach this store".to_owned()))
+        self.taker
+            .clone()
+            .ok_or_else(|| NotKept::OptedOut("no other process can reach this store".to_owned()))
     }
 
     pub(crate) fn is_fifo(&self) -> bool {
@@ -119,7 +122,7 @@ impl Trial {
 
     pub(crate) fn needs_polling(&self) -> Checked {
         if !self.polls() {
-            return Err(Stop::OptedOut("its callers do not poll".to_owned()));
+            return Err(NotKept::OptedOut("its callers do not poll".to_owned()));
         }
         Ok(())
     }
@@ -130,14 +133,14 @@ impl Trial {
 
     pub(crate) fn needs_lease(&self) -> Checked {
         if self.is_session() {
-            return Err(Stop::OptedOut("a session keeps its claims, not a lease".to_owned()));
+            return Err(NotKept::OptedOut("a session keeps its claims, not a lease".to_owned()));
         }
         Ok(())
     }
 
     pub(crate) fn needs_session(&self) -> Checked {
         if !self.is_session() {
-            return Err(Stop::OptedOut("a lease keeps its claims, not a session".to_owned()));
+            return Err(NotKept::OptedOut("a lease keeps its claims, not a session".to_owned()));
         }
         Ok(())
     }
@@ -233,7 +236,9 @@ impl Trial {
     pub(crate) fn in_time(&self, taken: &Taken, since: Moment, what: &str) -> Checked {
         let (delay, limit) = (taken.at.since(since), self.promise(taken.longest_hint));
         if delay > limit {
-            return Err(Stop::late(format!("{what}: granted {delay:?} after it could be, not in {limit:?}")));
+            return Err(NotKept::late(format!(
+                "{what}: granted {delay:?} after it could be, not in {limit:?}"
+            )));
         }
         Ok(())
     }

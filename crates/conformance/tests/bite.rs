@@ -61,11 +61,11 @@ faults! {
         PollsWithoutHint in polling breaks "profile::polling_backend_answers_at_once_with_a_retry_delay";
         PollsInDisguise in strong breaks "profile::notifying_backend_blocks_until_something_changes";
         SessionRunsOut in session breaks "profile::a_session_needs_no_renewal",
-            "crash::a_stopped_holder_keeps_its_session";
+            "processes::a_stopped_holder_keeps_its_session";
         LeaseEndsEarly in strong breaks "profile::a_lease_lasts_for_its_ttl",
             "wake::the_end_of_a_lease_wakes_a_waiter";
         LeaseNeverEnds in strong breaks "profile::a_lease_lasts_for_its_ttl",
-            "finality::an_expired_claim_is_not_renewed", "adoption::claim_that_is_not_adopted_ends_with_its_lease";
+            "renewal::an_expired_claim_is_not_renewed", "adoption::claim_that_is_not_adopted_ends_with_its_lease";
     }
     admission {
         AdmitsOneTooMany in strong breaks "safety::each_pair_of_shares_is_decided_by_the_rule",
@@ -87,12 +87,12 @@ faults! {
         EveryCallTakesAPlace in polling breaks "idempotence::a_waiting_claim_keeps_one_place";
         RepeatGoesLast in polling breaks "idempotence::a_repeated_wait_keeps_its_place";
     }
-    finality {
-        RenewalResurrects in strong breaks "finality::a_released_claim_is_not_renewed",
-            "finality::an_expired_claim_is_not_renewed";
-        RenewalGrants in strong breaks "finality::renewal_does_not_grant_a_waiting_claim";
-        RenewalDoesNothing in strong breaks "finality::a_renewal_extends_the_lease";
-        RenewalShortens in strong breaks "finality::a_renewal_never_shortens_the_lease";
+    renewal {
+        RenewalResurrects in strong breaks "renewal::a_released_claim_is_not_renewed",
+            "renewal::an_expired_claim_is_not_renewed";
+        RenewalGrants in strong breaks "renewal::renewal_does_not_grant_a_waiting_claim";
+        RenewalDoesNothing in strong breaks "renewal::a_renewal_extends_the_lease";
+        RenewalShortens in strong breaks "renewal::a_renewal_never_shortens_the_lease";
     }
     residue {
         BusyLeavesAPlace in strong breaks "residue::contend_without_patience_leaves_no_place",
@@ -102,18 +102,18 @@ faults! {
             "residue::waits_cancelled_while_they_are_granted_leave_nothing";
         ListsWhatIsIdle in strong breaks "residue::resources_without_claims_are_not_listed";
     }
-    honesty {
-        BlocksBeyondPatience in strong breaks "honesty::ended_patience_means_one_attempt",
-            "honesty::wait_returns_when_patience_ends", "honesty::fifty_waits_return_together";
-        AskedAtTheAnswer in strong breaks "honesty::a_grant_in_time_is_reported";
-        CutsTheTtl in strong breaks "honesty::a_ttl_beyond_the_profile_is_refused";
+    patience {
+        BlocksBeyondPatience in strong breaks "patience::ended_patience_means_one_attempt",
+            "patience::wait_returns_when_patience_ends", "patience::fifty_waits_return_together";
+        AskedAtTheAnswer in strong breaks "patience::a_grant_in_time_is_reported";
+        CutsTheTtl in strong breaks "patience::a_ttl_beyond_the_profile_is_refused";
     }
     order {
         FenceRepeats in strong breaks "order::fences_rise_over_two_hundred_grants",
             "order::fences_rise_among_holders_together";
         FenceBeginsAgain in strong breaks "order::a_fence_survives_the_end_of_a_lease",
             "order::fences_rise_over_two_hundred_grants";
-        FenceBeginsAgain in session breaks "crash::kill_at_any_instant_leaves_no_damage";
+        FenceBeginsAgain in session breaks "processes::kill_at_any_instant_leaves_no_damage";
         LastComesFirst in strong breaks "order::queue_of_ten_is_granted_in_order";
         PassesTheQueue in strong breaks "order::readers_do_not_pass_a_waiting_writer",
             "order::small_claims_do_not_pass_a_large_one";
@@ -122,10 +122,10 @@ faults! {
     own_only {
         ReleasesAnyClaim in strong breaks "own_only::unknown_id_ends_and_renews_nothing",
             "own_only::late_release_does_not_end_the_successor", "own_only::expired_holder_does_not_end_the_successor";
-        ReleasesAnyClaim in polling breaks "crash::a_stopped_holder_loses_its_lease";
+        ReleasesAnyClaim in polling breaks "processes::a_stopped_holder_loses_its_lease";
         ReleasesInSilence in strong breaks "own_only::unknown_id_ends_and_renews_nothing",
             "own_only::late_release_does_not_end_the_successor", "own_only::expired_holder_does_not_end_the_successor";
-        ReleasesInSilence in polling breaks "crash::a_stopped_holder_loses_its_lease";
+        ReleasesInSilence in polling breaks "processes::a_stopped_holder_loses_its_lease";
         ReleasesOnAnyResource in strong breaks
             "own_only::a_claim_is_nothing_on_another_resource";
         WaiterEndsTheHolder in polling breaks "own_only::a_waiting_claim_does_not_free_the_holder";
@@ -140,8 +140,8 @@ faults! {
         WakesTheFirstArrival in strong breaks "wake::release_wakes_the_next_waiter_if_the_first_left";
         NeverChecksAgain in strong breaks "wake::the_end_of_a_lease_wakes_a_waiter";
         PlaceIsForEver in polling breaks
-            "wake::abandoned_place_does_not_block_the_queue", "crash::killed_waiter_does_not_block_the_queue",
-            "crash::killed_waiter_does_not_block_free_capacity", "crash::killed_waiters_are_passed_over_together";
+            "wake::abandoned_place_does_not_block_the_queue", "processes::killed_waiter_does_not_block_the_queue",
+            "processes::killed_waiter_does_not_block_free_capacity", "processes::killed_waiters_are_passed_over_together";
     }
     view {
         HidesTheNote in strong breaks "view::holders_and_queue_are_shown_as_they_are";
@@ -188,14 +188,14 @@ faults! {
         KeepsInSilence in session breaks "registers::a_value_is_forgotten_in_time_and_not_earlier";
         EndsInSilence in strong breaks "registers::end_of_a_value_wakes_its_waiters";
     }
-    crash {
-        FencesPerProcess in polling breaks "crash::processes_take_turns";
+    processes {
+        FencesPerProcess in polling breaks "processes::processes_take_turns";
         DoubleGrantsAcrossProcesses in polling breaks
-            "crash::one_holder_among_processes", "crash::processes_take_turns";
-        ReleaseIsDelayed in polling breaks "crash::a_release_wakes_another_process";
-        DeathGoesUnnoticed in session breaks "crash::a_killed_holder_is_succeeded",
-            "crash::killed_waiter_does_not_block_the_queue",
-            "crash::killed_waiter_does_not_block_free_capacity";
+            "processes::one_holder_among_processes", "processes::processes_take_turns";
+        ReleaseIsDelayed in polling breaks "processes::a_release_wakes_another_process";
+        DeathGoesUnnoticed in session breaks "processes::a_killed_holder_is_succeeded",
+            "processes::killed_waiter_does_not_block_the_queue",
+            "processes::killed_waiter_does_not_block_free_capacity";
     }
 }
 

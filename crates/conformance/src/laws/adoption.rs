@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::{Note, Renewal, Share};
 
 use crate::client::AT_ONCE;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
@@ -26,7 +26,7 @@ pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
         claim.note = Note::new("the next client")?;
         let adopted = second.hold(&claim).await?;
         if trial.clock.now() >= granted.asked_at.after(trial.ttl()) {
-            return Err(Stop::late("the machine was too busy to adopt a claim in time".to_owned()));
+            return Err(NotKept::late("the machine was too busy to adopt a claim in time".to_owned()));
         }
         ensure!(adopted.fence == granted.fence, "{:?} became {:?}", granted.fence, adopted.fence);
         if share.is_exclusive() {
@@ -41,7 +41,7 @@ pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
             let answer = second.renew(&claim, &adopted.proof).await?;
             let kept = matches!(answer, Renewal::Renewed);
             if !kept && asked_at >= valid_until {
-                return Err(Stop::late("the machine was too busy to renew in time".to_owned()));
+                return Err(NotKept::late("the machine was too busy to renew in time".to_owned()));
             }
             ensure!(kept, "{share}: a renewal by the client that adopted a claim answered {answer:?}");
             valid_until = asked_at.after(trial.ttl());
@@ -80,6 +80,6 @@ pub(crate) async fn claim_that_is_not_adopted_ends_with_its_lease(trial: &Trial)
 fn needs_adoption(trial: &Trial) -> Checked {
     match trial.client(0).backend.supports_transfer() {
         true => Ok(()),
-        false => Err(Stop::OptedOut("no other client can adopt a granted claim".to_owned())),
+        false => Err(NotKept::OptedOut("no other client can adopt a granted claim".to_owned())),
     }
 }

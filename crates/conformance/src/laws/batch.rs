@@ -3,8 +3,8 @@
 use leasehold_core::{Claim, Proof, Release, Renew, Renewal, Share};
 
 use crate::client::{HANG, within};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random;
-use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 /// The state of a claim of a mixed batch, by its place in the batch.
@@ -92,7 +92,7 @@ pub(crate) async fn concurrent_requests_of_tasks_get_their_own_answers(trial: &T
                     }
                     let fence = client.hold(&claim).await?.fence;
                     client.free(&claim).await?;
-                    Ok::<_, Stop>(fence)
+                    Ok::<_, NotKept>(fence)
                 }));
             }
             for (task, last) in tasks.into_iter().zip(&mut last) {

@@ -3,7 +3,7 @@
 use leasehold_core::{Renewal, Share, Step};
 
 use crate::client::AT_ONCE;
-use crate::stop::{Checked, ensure};
+use crate::not_kept::{Checked, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn repeated_contend_returns_the_same_grant(trial: &Trial) -> Checked {

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::client::{AT_ONCE, TestClient};
 use crate::law::STALLED;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn fences_rise_over_two_hundred_grants(trial: &Trial) -> Checked {
@@ -106,10 +106,10 @@ pub(crate) async fn queue_of_ten_is_granted_in_order(trial: &Trial) -> Checked {
             // kept from it, by this machine or by a store that answered late.
             return Err(match trial.polls() {
                 true if slowest >= STALLED => {
-                    Stop::Delayed(format!("{what}; the store took up to {slowest:?}"))
+                    NotKept::Delayed(format!("{what}; the store took up to {slowest:?}"))
                 }
-                true => Stop::late(what),
-                false => Stop::broken(what),
+                true => NotKept::late(what),
+                false => NotKept::broken(what),
             });
         }
     }

@@ -3,8 +3,8 @@
 use leasehold_core::{Claim, Grant, Proof, Share};
 
 use crate::client::AT_ONCE;
+use crate::not_kept::{Checked, ensure};
 use crate::random;
-use crate::stop::{Checked, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn unknown_id_ends_and_renews_nothing(trial: &Trial) -> Checked {

@@ -8,7 +8,7 @@ use leasehold_core::{
 
 use crate::client::{AT_ONCE, within};
 use crate::clock::patience_for;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn promises_are_the_same_on_every_connection(trial: &Trial) -> Checked {
@@ -43,7 +43,7 @@ pub(crate) async fn shares_beyond_the_profile_are_refused(trial: &Trial) -> Chec
         let patience = Patience::none(trial.clock.clone());
         match within(AT_ONCE, "contend", trial.client(0).backend.contend(&claim, &patience)).await? {
             Ok(step) => {
-                return Err(Stop::broken(format!("{share} must be refused as Unsupported, not {step:?}")));
+                return Err(NotKept::broken(format!("{share} must be refused as Unsupported, not {step:?}")));
             }
             Err(failure) => {
                 let right = failure.kind == FailureKind::Unsupported && failure.effect == Effect::None;
@@ -105,7 +105,7 @@ pub(crate) async fn polling_backend_answers_at_once_with_a_retry_delay(trial: &T
         let began = trial.clock.now();
         match trial.client(1).contend(&claim, &forever).await? {
             Step::Granted(grant) => {
-                return Err(Stop::broken(format!("granted although it is held: {grant:?}")));
+                return Err(NotKept::broken(format!("granted although it is held: {grant:?}")));
             }
             Step::Busy(hint) => {
                 let again = hint.ask_again_in;
@@ -117,7 +117,7 @@ pub(crate) async fn polling_backend_answers_at_once_with_a_retry_delay(trial: &T
         }
         let took = trial.clock.now().since(began);
         if took > POLL_ANSWER {
-            return Err(Stop::late(format!("a poller answered after {took:?}")));
+            return Err(NotKept::late(format!("a poller answered after {took:?}")));
         }
     }
     trial.client(1).end(&claim).await?;
@@ -127,7 +127,7 @@ pub(crate) async fn polling_backend_answers_at_once_with_a_retry_delay(trial: &T
 /// A backend that says that it waits must not make its callers ask again and again.
 pub(crate) async fn notifying_backend_blocks_until_something_changes(trial: &Trial) -> Checked {
     if trial.profile().waiting == WaitMode::Polls {
-        return Err(Stop::OptedOut("it polls".to_owned()));
+        return Err(NotKept::OptedOut("it polls".to_owned()));
     }
     let resource = trial.resource("waits")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;

@@ -1,7 +1,7 @@
 //! Registers: small values that change on a condition, whole and one after the other, and that can be
 //! waited for.
 
-mod history;
+mod concurrent;
 mod steps;
 mod time;
 
@@ -11,10 +11,10 @@ use leasehold_core::{Effect, FailureKind, Resource, Share, Stamp};
 
 use crate::client::TestClient;
 use crate::laws::view;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
-pub(crate) use history::{
+pub(crate) use concurrent::{
     no_addition_is_lost, of_many_writes_on_one_state_one_succeeds, successful_writes_form_one_chain,
     values_are_never_read_by_half,
 };
@@ -42,7 +42,9 @@ pub(crate) async fn value_is_kept_until_it_is_removed(trial: &Trial) -> Checked 
     for value in [&b"first"[..], b"second"] {
         let before = read(one, &at).await?.stamp;
         let stamp = swap(one, &at, &before, Some(value)).await?;
-        let Some(stamp) = stamp else { return Err(Stop::broken("a write on the present state was refused")) };
+        let Some(stamp) = stamp else {
+            return Err(NotKept::broken("a write on the present state was refused"));
+        };
         for client in [one, other] {
             let found = read(client, &at).await?;
             ensure!(
@@ -71,7 +73,7 @@ pub(crate) async fn a_stale_stamp_never_writes(trial: &Trial) -> Checked {
         let seen = read(client, &at).await?;
         let written = swap(client, &at, &seen.stamp, value).await?;
         let Some(written) = written else {
-            return Err(Stop::broken("a write on the present state was refused"));
+            return Err(NotKept::broken("a write on the present state was refused"));
         };
         for stale in past.iter().filter(|stale| **stale != written) {
             for late in [Some(&b"late"[..]), None] {
@@ -122,7 +124,7 @@ pub(crate) async fn a_value_that_is_too_long_is_refused(trial: &Trial) -> Checke
     let refused = store(client)?.swap(&at, &stamp, &put(Some(&vec![b'x'; max + 1]), None)).await;
     match refused {
         Err(failure) if failure.kind == FailureKind::Invalid && failure.effect == Effect::None => {}
-        other => return Err(Stop::broken(format!("{} bytes, {max} at most: {other:?}", max + 1))),
+        other => return Err(NotKept::broken(format!("{} bytes, {max} at most: {other:?}", max + 1))),
     }
     let found = present(client, &at).await?;
     ensure!(found.0 == b"short" && found.1 == stamp, "a refused write left {:?}", found.1);

@@ -6,8 +6,8 @@ use leasehold_core::{Share, Step};
 
 use crate::client::{AT_ONCE, HANG, within};
 use crate::clock::{briefly, patience_for};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random::Random;
-use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn contend_without_patience_leaves_no_place(trial: &Trial) -> Checked {
@@ -124,7 +124,7 @@ async fn cancel_waits(trial: &Trial, resource: &leasehold_core::Resource, waits:
                 let taken = client.take(&claim, &patience).await?;
                 ensure!(taken.is_none(), "granted although it is held: {taken:?}");
             }
-            Ok::<(), Stop>(())
+            Ok::<(), NotKept>(())
         }));
     }
     for task in tasks {

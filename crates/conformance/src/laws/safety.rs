@@ -7,9 +7,9 @@ use leasehold_core::{Patience, Resource, Share};
 
 use crate::client::TestClient;
 use crate::clock::patience_for;
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random::Random;
 use crate::referee::Referee;
-use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn one_holder_among_many_takers(trial: &Trial) -> Checked {
@@ -125,7 +125,7 @@ async fn storm(trial: &Trial, shares: &[Share]) -> Checked<(usize, usize)> {
         }
     }
     let (grants, _) = referee.tally();
-    Err(Stop::late(format!("{TAKERS} takers were granted {grants} claims in {:?}", STORM * WAVES)))
+    Err(NotKept::late(format!("{TAKERS} takers were granted {grants} claims in {:?}", STORM * WAVES)))
 }
 
 /// Lets all takers take and leave for a while.
@@ -142,7 +142,7 @@ async fn wave(trial: &Trial, resource: &Resource, shares: &[Share], referee: &Ar
                 let claim = template.clone().id(crate::random::id()?);
                 round(&client, &claim, &patience, &referee, &mut random).await?;
             }
-            Ok::<(), Stop>(())
+            Ok::<(), NotKept>(())
         }));
     }
     for task in tasks {

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::{AT_ONCE, TestClient, within};
 use crate::clock::patience_for;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn holders_and_queue_are_shown_as_they_are(trial: &Trial) -> Checked {
@@ -74,7 +74,7 @@ pub(crate) async fn change_wakes_a_watcher(trial: &Trial) -> Checked {
         ensure!(holders == 1 - n % 2, "after change {n} an onlooker sees {holders} holders");
         ensure!(snapshot.version != version, "a change kept the version {version:?}");
         if delay > WATCH_LIMIT {
-            return Err(Stop::late(format!("an onlooker learned of a change after {delay:?}")));
+            return Err(NotKept::late(format!("an onlooker learned of a change after {delay:?}")));
         }
         version = snapshot.version;
     }
@@ -99,7 +99,7 @@ async fn unfinished(
                 }
                 snapshot = watch(&watcher, &watched, &snapshot.version, WATCH_LIMIT * 3).await?;
             }
-            Ok::<_, Stop>(snapshot)
+            Ok::<_, NotKept>(snapshot)
         });
         tokio::time::sleep(Duration::from_millis(30)).await;
         if !task.is_finished() {
@@ -113,7 +113,7 @@ async fn unfinished(
         );
         *version = early.version;
     }
-    Err(Stop::broken("an onlooker came back again and again although nothing changed"))
+    Err(NotKept::broken("an onlooker came back again and again although nothing changed"))
 }
 
 pub(crate) async fn watcher_of_an_old_version_is_answered_at_once(trial: &Trial) -> Checked {
@@ -126,7 +126,7 @@ pub(crate) async fn watcher_of_an_old_version_is_answered_at_once(trial: &Trial)
     ensure!(snapshot.holders.len() == 1, "held by one, shown are {:?}", snapshot.holders);
     let took = trial.clock.now().since(began);
     if took > WATCH_LIMIT {
-        return Err(Stop::late(format!(
+        return Err(NotKept::late(format!(
             "an onlooker that has seen an older version was answered after {took:?}"
         )));
     }
@@ -147,7 +147,9 @@ pub(crate) async fn watcher_returns_when_patience_ends(trial: &Trial) -> Checked
         "nothing changed, and an onlooker came back after {took:?}"
     );
     if took > wait + Duration::from_secs(1) {
-        return Err(Stop::late(format!("an onlooker with patience for {wait:?} came back after {took:?}")));
+        return Err(NotKept::late(format!(
+            "an onlooker with patience for {wait:?} came back after {took:?}"
+        )));
     }
     ensure!(snapshot.version == seen.version, "nothing changed, and the version did");
     ensure!(snapshot.holders.len() == 1, "held by one, shown are {:?}", snapshot.holders);
@@ -176,7 +178,7 @@ pub(crate) async fn end_of_a_lease_wakes_a_watcher(trial: &Trial) -> Checked {
     ensure!(snapshot.holders.is_empty(), "after the end of the lease {:?} are shown", snapshot.holders);
     let delay = trial.clock.now().since(ends_at);
     if delay > WATCH_LIMIT {
-        return Err(Stop::late(format!("an onlooker learned of the end of a lease after {delay:?}")));
+        return Err(NotKept::late(format!("an onlooker learned of the end of a lease after {delay:?}")));
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use leasehold_core::{CALL_GRACE, Claim, Resource, Share, Step};
 
 use crate::client::{AT_ONCE, Waiting};
 use crate::clock::briefly;
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random::Random;
-use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn a_release_wakes_a_waiter(trial: &Trial) -> Checked {
@@ -29,7 +29,7 @@ pub(crate) async fn a_release_wakes_a_waiter(trial: &Trial) -> Checked {
             let delay = taken.at.since(released_at);
             let limit = trial.promise(taken.longest_hint);
             if delay > limit {
-                return Err(Stop::late(format!(
+                return Err(NotKept::late(format!(
                     "{share}: woken {delay:?} after the release, not in {limit:?}"
                 )));
             }
@@ -39,7 +39,9 @@ pub(crate) async fn a_release_wakes_a_waiter(trial: &Trial) -> Checked {
         delays.sort_unstable();
         let median = delays[delays.len() / 2];
         if !trial.polls() && median > PROMPT {
-            return Err(Stop::late(format!("{share}: half of the waiters are woken later than {median:?}")));
+            return Err(NotKept::late(format!(
+                "{share}: half of the waiters are woken later than {median:?}"
+            )));
         }
     }
     Ok(())
@@ -65,7 +67,7 @@ pub(crate) async fn no_release_is_lost_between_check_and_wait(trial: &Trial) -> 
         trial.client(n + 1).free(&claim).await?;
     }
     if slow > rounds / 20 {
-        return Err(Stop::late(format!(
+        return Err(NotKept::late(format!(
             "{slow} of {rounds} releases between look and wait were noticed late"
         )));
     }
@@ -197,7 +199,7 @@ pub(crate) async fn abandoned_place_does_not_block_the_queue(trial: &Trial) -> C
     trial.needs_fifo()?;
     trial.needs_polling()?;
     if trial.profile().place_ttl.is_zero() {
-        return Err(Stop::OptedOut("its places do not end by time".to_owned()));
+        return Err(NotKept::OptedOut("its places do not end by time".to_owned()));
     }
     let resource = trial.resource("silent")?;
     let holder = trial.claim(&resource, Share::MUTEX)?;

@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use super::order::Order;
 use super::{MARK, STORE_VARIABLE};
 use crate::client::{AT_ONCE, HANG, within};
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::subject::TakerCommand;
 
 /// A taker that runs. Dropping it kills it.
@@ -34,9 +34,9 @@ impl Taker {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(|error| Stop::broken(format!("{command:?} could not be started: {error}")))?;
+            .map_err(|error| NotKept::broken(format!("{command:?} could not be started: {error}")))?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Stop::broken("a child was started without the pipes that were asked for"));
+            return Err(NotKept::broken("a child was started without the pipes that were asked for"));
         };
         let mut taker = Taker { child, orders, answers: BufReader::new(answers).lines() };
         let ready = taker.answer(HANG).await?;
@@ -53,8 +53,9 @@ impl Taker {
     /// Takes a free lock.
     pub(crate) async fn hold(&mut self, claim: &Claim) -> Checked<Option<Fence>> {
         let taken = self.take(claim, Duration::ZERO).await?;
-        taken
-            .ok_or_else(|| Stop::broken(format!("{claim:?} was refused in another process although it fits")))
+        taken.ok_or_else(|| {
+            NotKept::broken(format!("{claim:?} was refused in another process although it fits"))
+        })
     }
 
     /// Begins to take the claim; [`Taker::taken`] says what came of it.
@@ -70,9 +71,9 @@ impl Taker {
             Some(("granted", "-")) => Ok(Some(None)),
             Some(("granted", fence)) => match fence.parse() {
                 Ok(fence) => Ok(Some(Some(fence))),
-                Err(error) => Err(Stop::broken(format!("{fence:?}: {error}"))),
+                Err(error) => Err(NotKept::broken(format!("{fence:?}: {error}"))),
             },
-            _ => Err(Stop::broken(format!("a taker answered {answer:?} to an order to take a claim"))),
+            _ => Err(NotKept::broken(format!("a taker answered {answer:?} to an order to take a claim"))),
         }
     }
 
@@ -83,7 +84,7 @@ impl Taker {
         if answer == "stands" {
             return Ok(());
         }
-        Err(Stop::broken(format!("a taker answered {answer:?} to an order to join the queue")))
+        Err(NotKept::broken(format!("a taker answered {answer:?} to an order to join the queue")))
     }
 
     /// Returns the answer to the renewal of the claim.
@@ -115,7 +116,7 @@ impl Taker {
         let mut counts = answer.strip_prefix("seen ").unwrap_or_default().split(' ').map(str::parse);
         match (counts.next(), counts.next()) {
             (Some(Ok(holders)), Some(Ok(waiting))) => Ok((holders, waiting)),
-            _ => Err(Stop::broken(format!("a taker answered {answer:?} to an order to look"))),
+            _ => Err(NotKept::broken(format!("a taker answered {answer:?} to an order to look"))),
         }
     }
 
@@ -145,24 +146,24 @@ impl Taker {
         self.signal(Signal::KILL)?;
         match within(HANG, "a killed process", self.child.wait()).await? {
             Ok(_) => Ok(()),
-            Err(error) => Err(Stop::broken(format!("a killed process cannot be waited for: {error}"))),
+            Err(error) => Err(NotKept::broken(format!("a killed process cannot be waited for: {error}"))),
         }
     }
 
     fn id(&self) -> Checked<Pid> {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        id.ok_or_else(|| Stop::broken("a taker ended by itself"))
+        id.ok_or_else(|| NotKept::broken("a taker ended by itself"))
     }
 
     fn signal(&self, signal: Signal) -> Checked {
         kill_process(self.id()?, signal)
-            .map_err(|error| Stop::broken(format!("a taker could not be sent {signal:?}: {error}")))
+            .map_err(|error| NotKept::broken(format!("a taker could not be sent {signal:?}: {error}")))
     }
 
     async fn send(&mut self, order: &Order) -> Checked {
         let line = format!("{order}\n");
         let sent = within(AT_ONCE, "a taker's input", self.orders.write_all(line.as_bytes())).await?;
-        sent.map_err(|error| Stop::broken(format!("a taker takes no orders any more: {error}")))
+        sent.map_err(|error| NotKept::broken(format!("a taker takes no orders any more: {error}")))
     }
 
     async fn answer(&mut self, limit: Duration) -> Checked<String> {
@@ -174,8 +175,8 @@ impl Taker {
                             return Ok(answer.to_owned());
                         }
                     }
-                    Ok(None) => return Err(Stop::broken("a taker ended by itself; its stderr says why")),
-                    Err(error) => return Err(Stop::broken(format!("a taker cannot be heard: {error}"))),
+                    Ok(None) => return Err(NotKept::broken("a taker ended by itself; its stderr says why")),
+                    Err(error) => return Err(NotKept::broken(format!("a taker cannot be heard: {error}"))),
                 }
             }
         };

@@ -6,11 +6,12 @@ use leasehold_core::{Put, Registered, Registers, Resource, Stamp};
 
 use super::{MAX_TRIES, PAUSE, TestClient};
 use crate::client::{HANG, within};
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 
 /// Returns the registers of this connection; a law about them is opted out of where there are none.
 pub(super) fn store(client: &TestClient) -> Checked<&dyn Registers> {
-    let none = || Stop::OptedOut(format!("the {} backend has no registers", client.backend.profile().name));
+    let none =
+        || NotKept::OptedOut(format!("the {} backend has no registers", client.backend.profile().name));
     client.backend.registers().ok_or_else(none)
 }
 
@@ -43,7 +44,7 @@ pub(super) async fn unwritten_stamp(client: &TestClient, at: &Resource) -> Check
 /// Returns the value, which must exist.
 pub(super) async fn present(client: &TestClient, at: &Resource) -> Checked<(Vec<u8>, Stamp)> {
     let found = read(client, at).await?;
-    let nothing = || Stop::broken(format!("{at:?} was written, and there is nothing"));
+    let nothing = || NotKept::broken(format!("{at:?} was written, and there is nothing"));
     Ok((found.value.ok_or_else(nothing)?, found.stamp))
 }
 
@@ -72,5 +73,7 @@ pub(super) async fn exchange(
         tokio::time::sleep(PAUSE * (crate::random::Random::new()?.below(u64::from(tries.min(8) + 1)) as u32))
             .await;
     }
-    Err(Stop::broken(format!("{MAX_TRIES} writes in a row were refused: others write less often than that")))
+    Err(NotKept::broken(format!(
+        "{MAX_TRIES} writes in a row were refused: others write less often than that"
+    )))
 }

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use super::steps::{present, put, read, remove, store, swap, write};
 use crate::client::{AT_ONCE, TestClient, within};
 use crate::clock::{briefly, patience_for};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random::Random;
-use crate::stop::{Checked, Stop, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn register_change_wakes_its_waiters(trial: &Trial) -> Checked {
@@ -27,7 +27,7 @@ pub(crate) async fn register_change_wakes_its_waiters(trial: &Trial) -> Checked 
         ensure!(found.value.as_deref() == value, "{value:?} was written, and {:?} is reported", found.value);
         let delay = at_last.since(changed_at);
         if delay > WAKE {
-            return Err(Stop::late(format!("a change was reported after {delay:?}")));
+            return Err(NotKept::late(format!("a change was reported after {delay:?}")));
         }
     }
     Ok(())
@@ -53,7 +53,7 @@ pub(crate) async fn no_change_is_lost_between_check_and_wait(trial: &Trial) -> C
         slow += usize::from(at_last.since(changed_at) > WAKE / 2);
     }
     if slow > rounds / 20 {
-        return Err(Stop::late(format!(
+        return Err(NotKept::late(format!(
             "{slow} of {rounds} changes between look and wait were noticed late"
         )));
     }
@@ -98,7 +98,7 @@ pub(crate) async fn register_wait_returns_when_patience_ends(trial: &Trial) -> C
         let waited = at_last.since(begun);
         ensure!(waited + SLACK >= PATIENT, "nothing changed, and it came back after {waited:?}");
         if waited > PATIENT + WAKE {
-            return Err(Stop::late(format!("a wait of {PATIENT:?} took {waited:?}")));
+            return Err(NotKept::late(format!("a wait of {PATIENT:?} took {waited:?}")));
         }
     }
     Ok(())
@@ -115,13 +115,13 @@ pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) 
                 ensure!(present(client, &at).await?.1 == lasting, "a refused write took place");
                 Ok(())
             }
-            other => Err(Stop::broken(format!("it says that it does not forget, and answers {other:?}"))),
+            other => Err(NotKept::broken(format!("it says that it does not forget, and answers {other:?}"))),
         };
     }
     let asked_at = trial.clock.now();
     let stamp = store(client)?.swap(&at, &lasting, &put(Some(b"short"), Some(keep))).await?;
     let written_at = trial.clock.now();
-    let Some(stamp) = stamp else { return Err(Stop::broken("a write on the present state was refused")) };
+    let Some(stamp) = stamp else { return Err(NotKept::broken("a write on the present state was refused")) };
     let (mut last_present, limit) = (written_at, keep + lateness(trial));
     loop {
         let asking_at = trial.clock.now();
@@ -132,12 +132,14 @@ pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) 
             break;
         }
         ensure!(found.stamp == stamp, "nobody wrote, and the stamp is {:?}, not {stamp:?}", found.stamp);
-        let Some(left) = found.left else { return Err(Stop::broken("a value for a while has no end")) };
+        let Some(left) = found.left else { return Err(NotKept::broken("a value for a while has no end")) };
         ensure!(left <= limit, "a value for {keep:?} is to be there for {left:?} more");
         last_present = asking_at;
         if last_present.since(written_at) > limit {
             let lived = last_present.since(written_at);
-            return Err(Stop::late(format!("a value for {keep:?} is there {lived:?} after it was written")));
+            return Err(NotKept::late(format!(
+                "a value for {keep:?} is there {lived:?} after it was written"
+            )));
         }
         tokio::time::sleep(POLL_PAUSE).await;
     }
@@ -155,7 +157,7 @@ pub(crate) async fn a_value_is_forgotten_in_time_and_not_earlier(trial: &Trial) 
 pub(crate) async fn end_of_a_value_wakes_its_waiters(trial: &Trial) -> Checked {
     let (at, keep) = (trial.resource("end")?, trial.ttl());
     if !store(trial.client(0))?.promise().forgets {
-        return Err(Stop::OptedOut("it forgets nothing".to_owned()));
+        return Err(NotKept::OptedOut("it forgets nothing".to_owned()));
     }
     let stamp = short(trial.client(0), &at, keep).await?;
     let written_at = trial.clock.now();
@@ -164,7 +166,7 @@ pub(crate) async fn end_of_a_value_wakes_its_waiters(trial: &Trial) -> Checked {
     ensure!(found.value.is_none(), "nobody wrote, and {found:?} is reported");
     let (waited, limit) = (at_last.since(written_at), keep + lateness(trial));
     if waited > limit {
-        return Err(Stop::late(format!("the end of a value for {keep:?} was reported after {waited:?}")));
+        return Err(NotKept::late(format!("the end of a value for {keep:?} was reported after {waited:?}")));
     }
     Ok(())
 }
@@ -173,7 +175,7 @@ pub(crate) async fn end_of_a_value_wakes_its_waiters(trial: &Trial) -> Checked {
 async fn short(client: &TestClient, at: &Resource, keep: Duration) -> Checked<Stamp> {
     let seen = read(client, at).await?.stamp;
     let written = store(client)?.swap(at, &seen, &put(Some(b"short"), Some(keep))).await?;
-    written.ok_or_else(|| Stop::broken("a write on the present state was refused"))
+    written.ok_or_else(|| NotKept::broken("a write on the present state was refused"))
 }
 
 /// Waits in a task of its own, as the engine does: a poller asks again.
@@ -206,7 +208,7 @@ async fn reported_within(
     let limit = WAKE * 3 + trial.ttl() + lateness(trial);
     match tokio::time::timeout(limit, waiting).await {
         Ok(reported) => reported?,
-        Err(_) => Err(Stop::late(format!("nothing was reported within {limit:?}"))),
+        Err(_) => Err(NotKept::late(format!("nothing was reported within {limit:?}"))),
     }
 }
 

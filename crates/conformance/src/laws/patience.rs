@@ -6,7 +6,7 @@ use leasehold_core::{Effect, FailureKind, Liveness, Patience, Share, Step};
 
 use crate::client::{AT_ONCE, HANG, within};
 use crate::clock::patience_for;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn ended_patience_means_one_attempt(trial: &Trial) -> Checked {
@@ -72,7 +72,7 @@ pub(crate) async fn fifty_waits_return_together(trial: &Trial) -> Checked {
     }
     let took = trial.clock.now().since(ended_at);
     if took > AT_ONCE {
-        return Err(Stop::late(format!("fifty waits came back {took:?} after their patience ended")));
+        return Err(NotKept::late(format!("fifty waits came back {took:?} after their patience ended")));
     }
     trial.client(0).free(&holder).await?;
     trial.client(1).expect_no_claims(&resource, "after fifty waits").await
@@ -109,19 +109,21 @@ pub(crate) async fn a_grant_in_time_is_reported(trial: &Trial) -> Checked {
 /// holder knows.
 pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checked {
     let Liveness::Lease { min, max } = trial.profile().liveness else {
-        return Err(Stop::OptedOut("a session has no ttl".to_owned()));
+        return Err(NotKept::OptedOut("a session has no ttl".to_owned()));
     };
     ensure!(min <= max, "the profile's shortest ttl {min:?} is longer than its longest {max:?}");
     let Some(ttl) = max.checked_mul(2).filter(|ttl| *ttl > max) else {
-        return Err(Stop::OptedOut("it takes any ttl".to_owned()));
+        return Err(NotKept::OptedOut("it takes any ttl".to_owned()));
     };
     let resource = trial.resource("ttl")?;
     let claim = trial.claim(&resource, Share::MUTEX)?.ttl(ttl);
     let patience = Patience::none(trial.clock.clone());
     let answer = within(AT_ONCE, "contend", trial.client(0).backend.contend(&claim, &patience)).await?;
     match answer {
-        Ok(Step::Granted(_)) => Err(Stop::broken(format!("{ttl:?} was granted, the longest ttl is {max:?}"))),
-        Ok(Step::Busy(hint)) => Err(Stop::broken(format!("what is free is busy: {hint:?}"))),
+        Ok(Step::Granted(_)) => {
+            Err(NotKept::broken(format!("{ttl:?} was granted, the longest ttl is {max:?}")))
+        }
+        Ok(Step::Busy(hint)) => Err(NotKept::broken(format!("what is free is busy: {hint:?}"))),
         Err(failure) => {
             let right = matches!(failure.kind, FailureKind::Invalid | FailureKind::Unsupported);
             ensure!(right, "a ttl beyond the profile must fail as Invalid, not as {failure:?}");
@@ -133,7 +135,7 @@ pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checke
 
 fn prompt(took: Duration, what: &str) -> Checked {
     if took > AT_ONCE {
-        return Err(Stop::late(format!("{what} came back after {took:?}")));
+        return Err(NotKept::late(format!("{what} came back after {took:?}")));
     }
     Ok(())
 }

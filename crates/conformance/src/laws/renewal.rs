@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_core::{Claim, Moment, Renewal, Share};
 
 use crate::client::AT_ONCE;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn a_released_claim_is_not_renewed(trial: &Trial) -> Checked {
@@ -108,12 +108,12 @@ async fn not_before(trial: &Trial, other: &Claim, valid_until: Moment) -> Checke
 }
 
 /// Returns a breach if the lease should still run; if this task was delayed past it, nothing is proven.
-fn too_early(trial: &Trial, valid_until: Moment, what: &str) -> Stop {
+fn too_early(trial: &Trial, valid_until: Moment, what: &str) -> NotKept {
     let (now, limit) = (trial.clock.now(), valid_until.before(trial.profile().granularity));
     if now < limit {
-        return Stop::broken(format!("{what}, {:?} before its end", now.until(limit)));
+        return NotKept::broken(format!("{what}, {:?} before its end", now.until(limit)));
     }
-    Stop::late(format!("{what}, but the test was late itself by {:?}", now.since(limit)))
+    NotKept::late(format!("{what}, but the test was late itself by {:?}", now.since(limit)))
 }
 
 /// Beyond what the clocks of client and server may differ in one short lease.

@@ -9,9 +9,9 @@ use leasehold_core::{CALL_GRACE, Claim, Clock, Fence, Moment, Resource, Share};
 
 use crate::client::{AT_ONCE, HANG, TestClient};
 use crate::clock::patience_for;
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::random::{self, Random};
 use crate::referee::Referee;
-use crate::stop::{Checked, Stop, ensure};
 use crate::subject::TakerCommand;
 use crate::taker::Taker;
 use crate::trial::Trial;
@@ -127,7 +127,7 @@ pub(crate) async fn a_release_wakes_another_process(trial: &Trial) -> Checked {
         let delay = trial.clock.now().since(released_at);
         // Only the other process knows how long it was asked to pause.
         if !trial.polls() && delay > trial.promise(Duration::ZERO) {
-            return Err(Stop::late(format!("another process was woken {delay:?} after the release")));
+            return Err(NotKept::late(format!("another process was woken {delay:?} after the release")));
         }
         taker.release(&theirs).await?;
     }
@@ -235,7 +235,7 @@ pub(crate) async fn killed_waiters_are_passed_over_together(trial: &Trial) -> Ch
     let taken = lives.granted(limit + HANG, "behind many that were killed").await?;
     let delay = taken.at.since(free_at);
     if delay > limit {
-        return Err(Stop::late(format!(
+        return Err(NotKept::late(format!(
             "{DEAD_WAITERS} waiters were killed, and the next was granted {delay:?} later"
         )));
     }
@@ -282,7 +282,7 @@ pub(crate) async fn kill_at_any_instant_leaves_no_damage(trial: &Trial) -> Check
             let answer = tokio::time::timeout(trial.clock.now().until(end), taker.taken(trial.ttl())).await;
             let Ok(answer) = answer else { break };
             let fence =
-                answer?.ok_or_else(|| Stop::broken("a process alone on a resource was not granted it"))?;
+                answer?.ok_or_else(|| NotKept::broken("a process alone on a resource was not granted it"))?;
             rises(fence, &mut last)?;
             taker.begin_to_release(&claim).await?;
             if tokio::time::timeout(trial.clock.now().until(end), taker.released()).await.is_err() {
@@ -309,7 +309,7 @@ pub(crate) async fn kill_at_any_instant_leaves_no_damage(trial: &Trial) -> Check
 pub(crate) async fn a_stopped_holder_loses_its_lease(trial: &Trial) -> Checked {
     let command = trial.taker()?;
     let Some(lifetime) = trial.lives_without_contact() else {
-        return Err(Stop::OptedOut("a session keeps its claims, not a lease".to_owned()));
+        return Err(NotKept::OptedOut("a session keeps its claims, not a lease".to_owned()));
     };
     let resource = trial.resource("stopped")?;
     let mut taker = Taker::start(&command).await?;
@@ -336,7 +336,7 @@ pub(crate) async fn a_stopped_holder_keeps_its_session(trial: &Trial) -> Checked
     let command = trial.taker()?;
     trial.needs_session()?;
     if trial.lives_without_contact().is_some() {
-        return Err(Stop::OptedOut("its session ends unless it is heard of".to_owned()));
+        return Err(NotKept::OptedOut("its session ends unless it is heard of".to_owned()));
     }
     let resource = trial.resource("stopped")?;
     let mut taker = Taker::start(&command).await?;

@@ -8,7 +8,7 @@ use leasehold_core::Resource;
 
 use super::steps::{exchange, present, read, remove, store, swap, write};
 use crate::client::TestClient;
-use crate::stop::{Checked, Stop, ensure};
+use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
 
 pub(crate) async fn no_addition_is_lost(trial: &Trial) -> Checked {
@@ -48,7 +48,7 @@ pub(crate) async fn no_addition_is_lost(trial: &Trial) -> Checked {
                 written.fetch_max(sum, Ordering::Release);
                 sums.push(sum);
             }
-            Ok::<_, Stop>(sums)
+            Ok::<_, NotKept>(sums)
         }));
     }
     let mut done = Vec::new();
@@ -88,7 +88,7 @@ pub(crate) async fn successful_writes_form_one_chain(trial: &Trial) -> Checked {
                 .await?;
                 links.push((own, before));
             }
-            Ok::<_, Stop>(links)
+            Ok::<_, NotKept>(links)
         }));
     }
     let mut before = HashMap::new();
@@ -100,7 +100,9 @@ pub(crate) async fn successful_writes_form_one_chain(trial: &Trial) -> Checked {
     for _ in 0..all {
         let next = before.remove(&link);
         let Some(next) = next else {
-            return Err(Stop::broken(format!("the chain leads to {link:?} twice, or it was never written")));
+            return Err(NotKept::broken(format!(
+                "the chain leads to {link:?} twice, or it was never written"
+            )));
         };
         link = next;
     }
@@ -122,7 +124,7 @@ pub(crate) async fn of_many_writes_on_one_state_one_succeeds(trial: &Trial) -> C
             let (client, at, seen) = (trial.client(n).clone(), at.clone(), seen.clone());
             tasks.push(tokio::spawn(async move {
                 let value = n.to_string().into_bytes();
-                Ok::<_, Stop>(swap(&client, &at, &seen, Some(&value)).await?.map(|stamp| (value, stamp)))
+                Ok::<_, NotKept>(swap(&client, &at, &seen, Some(&value)).await?.map(|stamp| (value, stamp)))
             }));
         }
         let mut winners = Vec::new();
@@ -149,7 +151,7 @@ pub(crate) async fn values_are_never_read_by_half(trial: &Trial) -> Checked {
                 }
                 tokio::task::yield_now().await;
             }
-            Ok::<_, Stop>(())
+            Ok::<_, NotKept>(())
         })
     };
     let mut writers = Vec::new();
@@ -183,7 +185,9 @@ fn length_of(kind: u8, max: usize) -> usize {
 }
 
 fn whole(value: &[u8], max: usize) -> Checked {
-    let Some(kind) = value.first() else { return Err(Stop::broken("an empty value is read, of long ones")) };
+    let Some(kind) = value.first() else {
+        return Err(NotKept::broken("an empty value is read, of long ones"));
+    };
     let alike = value.iter().filter(|byte| *byte == kind).count();
     ensure!(
         alike == value.len() && value.len() == length_of(*kind, max),
@@ -197,7 +201,7 @@ fn whole(value: &[u8], max: usize) -> Checked {
 fn number(value: Option<&[u8]>) -> Checked<u64> {
     let Some(value) = value else { return Ok(0) };
     let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| Stop::broken(format!("a number was written, and {value:?} is read")))
+    number.ok_or_else(|| NotKept::broken(format!("a number was written, and {value:?} is read")))
 }
 
 fn first_word(value: &[u8]) -> String {
