@@ -51,7 +51,32 @@ script!(SWAP_REGISTER, "scripts/register.lua" "scripts/swap_register.lua", None,
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use leasehold_core::{
+        CALL_GRACE, CHALLENGE_AFTER, MAX_QUEUE, PROBE_AFTER, PROBED_PER_SILENT, SILENT_AFTER,
+    };
+
     use super::*;
+
+    /// Returns the number that `line.lua` gives to a local variable.
+    fn number_in_lua(name: &str) -> u128 {
+        let line = include_str!("scripts/line.lua");
+        let assigned = line.lines().find_map(|line| line.strip_prefix(&format!("local {name} = ")));
+        assigned.unwrap_or_else(|| panic!("line.lua has no {name}")).parse().unwrap()
+    }
+
+    #[test]
+    fn numbers_of_the_admission_rule_are_the_same_in_lua() {
+        let same = |name, number: u128| assert_eq!(number_in_lua(name), number, "{name} of line.lua");
+        let same_time = |name, time: Duration| same(name, time.as_millis());
+        same_time("CALL_GRACE", CALL_GRACE);
+        same_time("PROBE_AFTER", PROBE_AFTER);
+        same_time("SILENT_AFTER", SILENT_AFTER);
+        same_time("CHALLENGE_AFTER", CHALLENGE_AFTER);
+        same("PROBED_PER_SILENT", PROBED_PER_SILENT as u128);
+        same("MAX_LINE", MAX_QUEUE as u128);
+    }
 
     #[test]
     fn every_script_has_a_name_of_its_own() {

@@ -16,6 +16,7 @@
 -- A fence is written `<seq>`, and `<epoch>.<seq>` where the server is elected. The last one then has `@` and the
 -- replication id under which it was granted behind it.
 
+-- The first six numbers are those of `crates/core/src/ledger.rs`; a test of `protocol/scripts.rs` compares them.
 -- How long a claim whose turn has come may stay silent before the line passes it over.
 local CALL_GRACE = 1000
 -- How long a called claim may leave its call unanswered before others in the line are called as well.
