@@ -1,4 +1,4 @@
-//! Checks of locks that take a connection each, when all connections are in use.
+//! Checks of locks that take a connection each, when no connection is left.
 //!
 //! Ground rules: for tests only, so what must not fail panics.
 

@@ -53,14 +53,15 @@
 //! | `profile` | it behaves as its profile says, no less and no more |
 //! | `safety` | the weights of what is held together never exceed the smallest capacity |
 //! | `idempotence` | any call may be repeated with the same claim |
+//! | `adoption` | where a claim can be transferred: another client continues it |
 //! | `renewal` | a renewal never resurrects and never shortens |
 //! | `residue` | after `Busy` with ended patience, and after a release, nothing remains |
-//! | `patience` | it reports what happened, and returns when patience ends |
+//! | `patience` | a wait returns when its patience ends, and a grant before that is reported |
 //! | `order` | fences rise strictly; FIFO means first come, first served |
 //! | `own_only` | a release or a renewal never touches another's claim |
 //! | `wake` | a waiter sees a release in time, and no wake-up is lost between check and wait |
 //! | `view` | an inspection shows the present holders and waiters; names never collide |
-//! | `processes` | the other processes continue when a process is killed or stopped |
+//! | `processes` | processes take turns, and the others continue when one is killed or stopped |
 //! | `batch` | each claim of a batch gets its own answer, in order |
 //! | `registers` | if the backend has any: values change one after the other, whole, on the seen state |
 //!

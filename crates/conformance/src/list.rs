@@ -99,6 +99,7 @@ macro_rules! __each_law {
                 promises_are_the_same_on_every_connection: "all connections to one store promise the same",
                 free_resource_is_granted_at_once: "a claim that fits does not wait",
                 shares_beyond_the_profile_are_refused: "a share beyond the profile fails as Unsupported, without effect",
+                a_ttl_beyond_the_profile_is_refused: "a ttl that cannot be kept is refused, not cut",
                 fences_exist_exactly_if_the_profile_says_so: "a grade above none means a fence with every grant",
                 note_is_shown_up_to_its_promised_length: "note_max bytes of a holder's note are shown as they are",
                 polling_backend_answers_at_once_with_a_retry_delay: "Polls: contend never blocks, and says when to ask again",
@@ -147,7 +148,6 @@ macro_rules! __each_law {
                 wait_returns_when_patience_ends: "a wait ends with its patience, within a second",
                 fifty_waits_return_together: "so do fifty waits whose patience ends at once",
                 a_grant_in_time_is_reported: "a grant says when it was asked for, and is one",
-                a_ttl_beyond_the_profile_is_refused: "a ttl that cannot be kept is refused, not cut",
             }
             order {
                 fences_rise_over_two_hundred_grants: "a grant's fence is above all before, over all clients",

@@ -56,6 +56,7 @@ faults! {
         FirstCallIsBusy in polling breaks "profile::free_resource_is_granted_at_once";
         AdmitsWhatItExcludes in weak breaks "profile::shares_beyond_the_profile_are_refused";
         AdmitsWhatItExcludes in single_permits breaks "profile::shares_beyond_the_profile_are_refused";
+        CutsTheTtl in strong breaks "profile::a_ttl_beyond_the_profile_is_refused";
         ForgetsTheFence in strong breaks "profile::fences_exist_exactly_if_the_profile_says_so";
         CutsTheNote in strong breaks "profile::note_is_shown_up_to_its_promised_length";
         PollsWithoutHint in polling breaks "profile::polling_backend_answers_at_once_with_a_retry_delay";
@@ -106,7 +107,6 @@ faults! {
         BlocksBeyondPatience in strong breaks "patience::ended_patience_means_one_attempt",
             "patience::wait_returns_when_patience_ends", "patience::fifty_waits_return_together";
         AskedAtTheAnswer in strong breaks "patience::a_grant_in_time_is_reported";
-        CutsTheTtl in strong breaks "patience::a_ttl_beyond_the_profile_is_refused";
     }
     order {
         FenceRepeats in strong breaks "order::fences_rise_over_two_hundred_grants",

@@ -17,10 +17,11 @@ use crate::{
 
 /// A lock service, with five operations: contend, renew, release, inspect, list.
 ///
-/// Promises, each a law of the conformance suite:
+/// Promises, which the laws of the conformance suite check. The suite cannot lose an answer, so the tests of
+/// each backend check the fifth:
 /// 1. **Safety**: the weights of live granted claims never exceed the capacity.
 /// 2. **Idempotence**: any call may be repeated with the same claim after any failure.
-/// 3. **Finality**: `renew` never resurrects and never shortens; once gone, only a new claim can hold.
+/// 3. **Renewal**: `renew` never resurrects and never shortens; once gone, only a new claim can hold.
 /// 4. **No residue**: after `Busy` with ended patience, and after `release`, nothing of the claim remains.
 /// 5. **Honesty**: an answer that may have taken effect is [`Effect::Unknown`](crate::Effect::Unknown).
 /// 6. **Order**: fences rise strictly per resource; a backend that promises FIFO grants in queue order.

@@ -1,10 +1,10 @@
-//! Honesty: what a call answers is what happened, and it answers when patience ends.
+//! Patience: a wait ends with its patience, and a grant within it is reported as one.
 
 use std::time::Duration;
 
-use leasehold_core::{Effect, FailureKind, Liveness, Patience, Share, Step};
+use leasehold_core::{Patience, Share};
 
-use crate::client::{AT_ONCE, HANG, within};
+use crate::client::{AT_ONCE, HANG};
 use crate::clock::patience_for;
 use crate::not_kept::{Checked, NotKept, ensure};
 use crate::trial::Trial;
@@ -103,34 +103,6 @@ pub(crate) async fn a_grant_in_time_is_reported(trial: &Trial) -> Checked {
         seen.holders
     );
     trial.client(1).free(&claim).await
-}
-
-/// A lease that is longer than the profile allows is refused: a shorter one would end before its
-/// holder knows.
-pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checked {
-    let Liveness::Lease { min, max } = trial.profile().liveness else {
-        return Err(NotKept::OptedOut("a session has no ttl".to_owned()));
-    };
-    ensure!(min <= max, "the profile's shortest ttl {min:?} is longer than its longest {max:?}");
-    let Some(ttl) = max.checked_mul(2).filter(|ttl| *ttl > max) else {
-        return Err(NotKept::OptedOut("it takes any ttl".to_owned()));
-    };
-    let resource = trial.resource("ttl")?;
-    let claim = trial.claim(&resource, Share::MUTEX)?.ttl(ttl);
-    let patience = Patience::none(trial.clock.clone());
-    let answer = within(AT_ONCE, "contend", trial.client(0).backend.contend(&claim, &patience)).await?;
-    match answer {
-        Ok(Step::Granted(_)) => {
-            Err(NotKept::broken(format!("{ttl:?} was granted, the longest ttl is {max:?}")))
-        }
-        Ok(Step::Busy(hint)) => Err(NotKept::broken(format!("what is free is busy: {hint:?}"))),
-        Err(failure) => {
-            let right = matches!(failure.kind, FailureKind::Invalid | FailureKind::Unsupported);
-            ensure!(right, "a ttl beyond the profile must fail as Invalid, not as {failure:?}");
-            ensure!(failure.effect == Effect::None, "a refused request says that it may have taken effect");
-            trial.client(1).expect_no_claims(&resource, "after a refused ttl").await
-        }
-    }
 }
 
 fn prompt(took: Duration, what: &str) -> Checked {

@@ -1,4 +1,4 @@
-//! Crashes: what the other processes see when a process is killed or stopped.
+//! Several processes: they take turns, and the others continue when one is killed or stopped.
 //!
 //! A waiter in this process is a client like any other; only the process that dies is a taker.
 

@@ -55,6 +55,34 @@ pub(crate) async fn shares_beyond_the_profile_are_refused(trial: &Trial) -> Chec
     Ok(())
 }
 
+/// A lease that is longer than the profile allows is refused: a shorter one would end before its
+/// holder knows.
+pub(crate) async fn a_ttl_beyond_the_profile_is_refused(trial: &Trial) -> Checked {
+    let Liveness::Lease { min, max } = trial.profile().liveness else {
+        return Err(NotKept::OptedOut("a session has no ttl".to_owned()));
+    };
+    ensure!(min <= max, "the profile's shortest ttl {min:?} is longer than its longest {max:?}");
+    let Some(ttl) = max.checked_mul(2).filter(|ttl| *ttl > max) else {
+        return Err(NotKept::OptedOut("it takes any ttl".to_owned()));
+    };
+    let resource = trial.resource("ttl")?;
+    let claim = trial.claim(&resource, Share::MUTEX)?.ttl(ttl);
+    let patience = Patience::none(trial.clock.clone());
+    let answer = within(AT_ONCE, "contend", trial.client(0).backend.contend(&claim, &patience)).await?;
+    match answer {
+        Ok(Step::Granted(_)) => {
+            Err(NotKept::broken(format!("{ttl:?} was granted, the longest ttl is {max:?}")))
+        }
+        Ok(Step::Busy(hint)) => Err(NotKept::broken(format!("what is free is busy: {hint:?}"))),
+        Err(failure) => {
+            let right = matches!(failure.kind, FailureKind::Invalid | FailureKind::Unsupported);
+            ensure!(right, "a ttl beyond the profile must fail as Invalid, not as {failure:?}");
+            ensure!(failure.effect == Effect::None, "a refused request says that it may have taken effect");
+            trial.client(1).expect_no_claims(&resource, "after a refused ttl").await
+        }
+    }
+}
+
 pub(crate) async fn fences_exist_exactly_if_the_profile_says_so(trial: &Trial) -> Checked {
     let resource = trial.resource("fence")?;
     let (client, claim) = (trial.client(0), trial.claim(&resource, Share::MUTEX)?);

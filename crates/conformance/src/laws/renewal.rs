@@ -1,4 +1,4 @@
-//! Finality: a renewal never resurrects and never shortens; once gone, only a new claim can hold.
+//! Renewals: a renewal extends a lease, and never resurrects, shortens or grants one.
 
 use std::time::Duration;
 

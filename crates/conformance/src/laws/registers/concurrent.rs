@@ -1,4 +1,4 @@
-//! Many at once: what all of them saw must be one history.
+//! Many clients at once: what all of them read and wrote must be one history.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Waiting for a change, and values that end by themselves.
+//! Waits for a change of a register, and values that end by themselves.
 
 use std::time::Duration;
 
