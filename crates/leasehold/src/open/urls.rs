@@ -37,6 +37,12 @@ const STORES: &[&StoreUrls] = &[
     &leasehold_sqlite::URLS,
 ];
 
+/// Returns the names of all declared schemes.
+#[cfg(test)]
+pub(super) fn declared_schemes() -> impl Iterator<Item = &'static str> {
+    STORES.iter().flat_map(|store| store.schemes).map(|scheme| scheme.name)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
