@@ -141,7 +141,8 @@ faults! {
         NeverChecksAgain in strong breaks "wake::the_end_of_a_lease_wakes_a_waiter";
         PlaceIsForEver in polling breaks
             "wake::abandoned_place_does_not_block_the_queue", "processes::killed_waiter_does_not_block_the_queue",
-            "processes::killed_waiter_does_not_block_free_capacity", "processes::killed_waiters_are_passed_over_together";
+            "processes::killed_waiter_does_not_block_free_capacity",
+            "processes::killed_waiters_are_passed_over_together";
     }
     view {
         HidesTheNote in strong breaks "view::holders_and_queue_are_shown_as_they_are";

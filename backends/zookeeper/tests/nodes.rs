@@ -1,4 +1,4 @@
-//! The cost of waiting to the servers, and the rights to the nodes.
+//! The nodes of locks: what they cost the servers, who may change them, and what is left of them.
 
 #![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
 
