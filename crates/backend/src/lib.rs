@@ -3,6 +3,7 @@
 //! - [`url`]: the URLs of lock servers: hosts, credentials, options and the files of TLS.
 //! - [`pollers`]: the claims that poll, and the number of requests of each.
 //! - [`random`]: random numbers of the operating system.
+//! - [`diagnose`]: checks of `doctor` that stores of different forms share.
 //! - `cell` (feature `cell`): a whole backend over any store that can compare and set one value for each
 //!   resource.
 //! - `sql` (feature `cell`): the common parts of databases that keep cells as rows.
@@ -15,6 +16,7 @@
 
 #[cfg(feature = "cell")]
 pub mod cell;
+pub mod diagnose;
 pub mod pollers;
 pub mod random;
 #[cfg(feature = "session")]

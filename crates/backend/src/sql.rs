@@ -1,4 +1,6 @@
-//! The common parts of SQL databases that keep cells as rows: numbers, names, answers and promises.
+//! The common parts of SQL databases that keep cells as rows: numbers, names, answers, promises and checks.
+
+mod diagnose;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,6 +9,8 @@ use leasehold_core::{
     Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Note, Profile, QueueOrder,
     Resource,
 };
+
+pub use diagnose::{Rights, privileges_finding, unexamined_finding, user_for_locks};
 
 use crate::cell::{Cell, MAX_TTL, MIN_TTL, PLACE_TTL};
 

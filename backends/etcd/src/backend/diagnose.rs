@@ -6,6 +6,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold_backend::diagnose::{
+    different_versions, leader_clock_finding, open_access_finding, servers_finding,
+};
 use leasehold_core::{Finding, Severity};
 
 use crate::client::Shared;
@@ -30,55 +33,28 @@ pub(crate) async fn diagnose(shared: &Shared, ttl: Duration) -> Vec<Finding> {
     findings.push(space(&known));
     findings.push(history(shared).await);
     findings.push(shortest_lease(shared).await);
-    findings.push(
-        Finding::new("clock", Severity::Good, "leases are counted by the leader's running clock")
-            .meaning("steps of a wall clock end no lock; only clocks that run at different rates could"),
-    );
+    findings.push(leader_clock_finding("leases"));
     findings.push(access(shared).await);
     findings
 }
 
 /// Reports how many servers there are, and how many of them this client knows and reaches.
 async fn servers(shared: &Shared, states: &[Option<StatusResponse>]) -> Finding {
-    let silent: Vec<&str> = shared
-        .cluster
-        .names()
-        .zip(states)
-        .filter(|(_, state)| state.is_none())
-        .map(|(name, _)| name)
-        .collect();
-    let listed = shared.cluster.ask(|conn| async move { conn.members().await }).await;
+    let names = shared.cluster.names().zip(states);
+    let silent: Vec<String> =
+        names.filter(|(_, state)| state.is_none()).map(|(name, _)| name.to_owned()).collect();
     let named = states.len();
-    if !silent.is_empty() {
-        let found = format!(
-            "{} of {named} servers that the URL names do not answer: {}",
-            silent.len(),
-            silent.join(", ")
-        );
-        return Finding::new("servers", Severity::Risk, found)
-            .meaning("locks stop where one more than the quorum can spare is lost")
-            .advice("see to those servers, or name the right ones");
-    }
-    let Ok(listed) = listed else {
-        return Finding::new(
-            "servers",
-            Severity::Unknown,
-            format!("{named} answer; the list of members was refused"),
-        );
-    };
-    let voters = listed.value.members.iter().filter(|member| !member.is_learner).count();
-    let finding = |severity, found: String| Finding::new("servers", severity, found);
-    match voters {
-        1 => finding(Severity::Notice, "the cluster is one server".to_owned())
-            .meaning("while it is down nothing can be locked or renewed, and a lost disk loses all locks")
-            .advice("use three servers where locks matter"),
-        voters if named < voters => {
-            finding(Severity::Notice, format!("the URL names {named} of {voters} servers"))
-                .meaning("when those are down, this client stops although the cluster still works")
-                .advice("name all of them")
+    let listed = shared.cluster.ask(|conn| async move { conn.members().await }).await;
+    match listed {
+        Ok(listed) => {
+            let voters = listed.value.members.iter().filter(|member| !member.is_learner).count();
+            servers_finding(named, &silent, voters)
         }
-        voters => finding(Severity::Good, format!("all {voters} servers answer"))
-            .meaning(format!("{} may be lost at the same time", (voters - 1) / 2)),
+        Err(_) if !silent.is_empty() => servers_finding(named, &silent, named),
+        Err(_) => {
+            let found = format!("{named} answer; the list of members was refused");
+            Finding::new("servers", Severity::Unknown, found)
+        }
     }
 }
 
@@ -112,13 +88,11 @@ fn speed(slowest: Duration, ttl: Duration) -> Finding {
 }
 
 fn versions(states: &[&StatusResponse]) -> Vec<Finding> {
-    let mut versions: Vec<&str> = states.iter().map(|state| state.version.as_str()).collect();
-    versions.sort_unstable();
-    versions.dedup();
+    let versions = match different_versions(states.iter().map(|state| state.version.as_str())) {
+        Ok(versions) => versions,
+        Err(finding) => return vec![finding],
+    };
     let found = format!("etcd {}", versions.join(", "));
-    if versions.is_empty() {
-        return vec![Finding::new("version", Severity::Unknown, "no server reported its version")];
-    }
     let bugs = KNOWN_BUGS.iter().filter(|bug| versions.iter().any(|version| bug.is_in(version)));
     let bugs: Vec<Finding> = bugs
         .map(|bug| {
@@ -232,9 +206,7 @@ async fn access(shared: &Shared) -> Finding {
         if shared.cluster.shows_certificate() {
             return Finding::new("access", Severity::Good, "this client shows a certificate and no user");
         }
-        return Finding::new("access", Severity::Notice, "no login is asked for")
-            .meaning("anyone who reaches the servers can break every lock")
-            .advice("`etcdctl auth enable`, and a user with readwrite on the prefix");
+        return open_access_finding("`etcdctl auth enable`, and a user with readwrite on the prefix");
     };
     let asked = shared.cluster.ask(|conn| {
         let user = user.clone();

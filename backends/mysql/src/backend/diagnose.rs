@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold_backend::cell::server_clock_finding;
 use leasehold_backend::session::break_finding;
+use leasehold_backend::sql::{Rights, privileges_finding, unexamined_finding, user_for_locks};
 use leasehold_core::{Failure, FenceGrade, Finding, Severity};
 
 use crate::error::Refusal;
@@ -18,10 +19,8 @@ pub(crate) async fn diagnose(pool: &Pool, ttl: Duration) -> Vec<Finding> {
     let (server, facts) = match read_facts(pool).await {
         Ok(found) => found,
         Err(failure) => {
-            let unknown = Finding::new("server", Severity::Unknown, failure.to_string())
-                .meaning("durability, replication, privileges, table and clock could not be looked at")
-                .advice("run it again when the server answers");
-            return vec![unknown];
+            let what = "durability, replication, isolation level, privileges, table and clock";
+            return vec![unexamined_finding(failure.to_string(), what)];
         }
     };
     vec![
@@ -154,37 +153,10 @@ fn isolation(server: &Server) -> Finding {
 
 fn privileges(pool: &Pool, facts: &Facts) -> Finding {
     let config = &pool.config;
-    let user = config.credentials.user.as_deref().unwrap_or_default();
-    let rights = rights(&facts.grants);
-    // No right can be taken from a user that may do anything by granting it less.
-    let (user_for_locks, first) = match rights {
-        Rights::Everything => {
-            (OWN_USER, format!("CREATE USER '{OWN_USER}'@'%' IDENTIFIED BY …, name it in the URL, "))
-        }
-        _ => (user, String::new()),
-    };
-    let needed = grants_to(config, user_for_locks).replace('\n', " ");
-    let advice = format!(
-        "{first}create the tables by `leasehold schema`, add create=no to the URL, and: {}",
-        needed.trim()
-    );
-    match rights {
-        Rights::Everything => Finding::new("privileges", Severity::Notice, format!("{user} may do anything"))
-            .meaning("so may anyone who reads this URL; the user may also write to a read-only server")
-            .advice(advice),
-        Rights::Create => Finding::new("privileges", Severity::Notice, format!("{user} may create tables"))
-            .meaning("that is needed for the first use only")
-            .advice(advice),
-        Rights::Rows => Finding::new("privileges", Severity::Good, format!("{user} may create nothing"))
-            .meaning("the locks need no more than rows to read and write"),
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rights {
-    Rows,
-    Create,
-    Everything,
+    let (user, rights) = (config.credentials.user.as_deref().unwrap_or_default(), rights(&facts.grants));
+    let needed = grants_to(config, user_for_locks(user, rights));
+    let also = "; the user may also write to a read-only server";
+    privileges_finding(user, rights, CREATE_USER, &needed, also)
 }
 
 /// Reads the lines of SHOW GRANTS: `GRANT SELECT, INSERT ON what TO whom`.
@@ -220,8 +192,8 @@ fn table(pool: &Pool, facts: &Facts) -> Finding {
     Finding::new("table", Severity::Good, found).meaning("each name that was ever locked keeps its row")
 }
 
-/// A user for the locks alone, as an example.
-const OWN_USER: &str = "leasehold";
+/// The statement that creates a user for the locks alone.
+const CREATE_USER: &str = "CREATE USER 'leasehold'@'%' IDENTIFIED BY …";
 /// The locks that a user breaks who may end the connections of others, and the statement that lets one.
 const ALL_USERS: &str = "locks of all users";
 const HOW_TO_GRANT: &str = "GRANT CONNECTION_ADMIN (MySQL) or CONNECTION ADMIN (MariaDB) ON *.* TO";

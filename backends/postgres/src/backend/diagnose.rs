@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_backend::cell::server_clock_finding;
 use leasehold_backend::session::break_finding;
-use leasehold_backend::sql::unsigned;
+use leasehold_backend::sql::{Rights, privileges_finding, unexamined_finding, unsigned, user_for_locks};
 use leasehold_core::{Failure, FenceGrade, Finding, Severity};
 
 use crate::error::Refusal;
@@ -23,11 +23,9 @@ pub(crate) async fn diagnose(pool: &Pool, server: &Server, ttl: Duration) -> Vec
             bloat(pool, &facts),
             server_clock_finding(facts.from_the_future, ttl),
         ]),
-        Err(text) => findings.push(
-            Finding::new("server", Severity::Unknown, text)
-                .meaning("isolation level, privileges, table and clock could not be looked at")
-                .advice("run it again when the server answers"),
-        ),
+        Err(text) => {
+            findings.push(unexamined_finding(text, "isolation level, privileges, table and clock"));
+        }
     }
     findings
 }
@@ -160,27 +158,13 @@ fn isolation(facts: &Facts) -> Finding {
 fn privileges(pool: &Pool, facts: &Facts) -> Finding {
     let config = &pool.config;
     let user = config.credentials.user.as_deref().unwrap_or_default();
-    // Nothing can be taken from a superuser by granting it less.
-    let (user_for_locks, first) = match facts.is_superuser {
-        true => (OWN_USER, format!("CREATE ROLE {OWN_USER} LOGIN, name it in the URL, ")),
-        false => (user, String::new()),
+    let rights = match (facts.is_superuser, facts.may_create) {
+        (true, _) => Rights::Everything,
+        (_, true) => Rights::Create,
+        _ => Rights::Rows,
     };
-    let needed = grants_to(config, user_for_locks).replace('\n', " ");
-    let advice = format!(
-        "{first}create the tables by `leasehold schema`, add create=no to the URL, and: {}",
-        needed.trim()
-    );
-    let finding = match (facts.is_superuser, facts.may_create) {
-        (true, _) => Finding::new("privileges", Severity::Notice, format!("{user} is a superuser"))
-            .meaning("anyone who reads this URL may do anything on this server"),
-        (_, true) => Finding::new("privileges", Severity::Notice, format!("{user} may create tables"))
-            .meaning("that is needed for the first use only"),
-        _ => {
-            return Finding::new("privileges", Severity::Good, format!("{user} may create nothing"))
-                .meaning("the locks need no more than rows to read and write");
-        }
-    };
-    finding.advice(advice)
+    let needed = grants_to(config, user_for_locks(user, rights));
+    privileges_finding(user, rights, CREATE_USER, &needed, "")
 }
 
 fn bloat(pool: &Pool, facts: &Facts) -> Finding {
@@ -201,8 +185,8 @@ fn bloat(pool: &Pool, facts: &Facts) -> Finding {
     Finding::new("table", Severity::Good, found).meaning("dead rows are cleared away in time")
 }
 
-/// A user for the locks alone, as an example.
-const OWN_USER: &str = "leasehold";
+/// The statement that creates a user for the locks alone.
+const CREATE_USER: &str = "CREATE ROLE leasehold LOGIN";
 /// The locks that a user breaks who may end the connections of others, and the statement that lets one.
 const ALL_USERS: &str = "locks of all users, of superusers only for a superuser";
 const HOW_TO_GRANT: &str = "GRANT pg_signal_backend TO";

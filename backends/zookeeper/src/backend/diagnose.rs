@@ -8,6 +8,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold_backend::diagnose::{
+    different_versions, leader_clock_finding, open_access_finding, servers_finding,
+};
 use leasehold_backend::url::Host;
 use leasehold_core::{Finding, Severity};
 use zookeeper_client::{Acl, Error, Permission};
@@ -27,10 +30,7 @@ impl Ensemble {
         findings.extend(latency(&reports, validity.session));
         findings.push(versions(&reports));
         findings.push(self.session(validity));
-        findings.push(
-            Finding::new("clock", Severity::Good, "sessions are counted by the leader's running clock")
-                .meaning("steps of a wall clock end no lock; only clocks that run at different rates could"),
-        );
+        findings.push(leader_clock_finding("sessions"));
         findings.push(self.access().await);
         findings.extend(self.dialect());
         findings
@@ -74,9 +74,9 @@ impl Ensemble {
 
     async fn access(&self) -> Finding {
         let Some(user) = self.config.user() else {
-            return Finding::new("access", Severity::Notice, "nodes are made for everybody, without a login")
-                .meaning("anyone who reaches the servers can break every lock")
-                .advice("write a user into the URL: all nodes are then made for this user alone");
+            return open_access_finding(
+                "write a user into the URL: all nodes are then made for this user alone",
+            );
         };
         if self.config.exposes_password() {
             return Finding::new("access", Severity::Risk, format!("{user}'s password is sent as it is"))
@@ -123,7 +123,7 @@ impl Ensemble {
 
 /// Reports how many servers there are, and how many of them this client knows and reaches.
 fn servers(hosts: &[Host], reports: &[ServerReport], voters: Option<usize>) -> Finding {
-    let down: Vec<String> = hosts
+    let silent: Vec<String> = hosts
         .iter()
         .zip(reports)
         .filter_map(|(host, report)| match report {
@@ -131,30 +131,8 @@ fn servers(hosts: &[Host], reports: &[ServerReport], voters: Option<usize>) -> F
             _ => None,
         })
         .collect();
-    let named = hosts.len();
-    if !down.is_empty() {
-        let down = format!("{} of {named} servers do not answer: {}", down.len(), down.join(", "));
-        return Finding::new("servers", Severity::Risk, down)
-            .meaning("locks stop where one more than the quorum can spare is lost")
-            .advice("see to those servers, or name the right ones");
-    }
-    if let Some(voters) = voters.filter(|voters| named < *voters) {
-        return Finding::new(
-            "servers",
-            Severity::Notice,
-            format!("the URL names {named} of {voters} servers"),
-        )
-        .meaning("when those are down, this client stops although the ensemble still works")
-        .advice("name all of them");
-    }
     // One server alone keeps no list of members.
-    match voters.unwrap_or(named) {
-        1 => Finding::new("servers", Severity::Notice, "the ensemble is one server")
-            .meaning("while it is down nothing can be locked or confirmed, and a lost disk loses all locks")
-            .advice("use three servers where locks matter"),
-        voters => Finding::new("servers", Severity::Good, format!("all {named} servers answer"))
-            .meaning(format!("{} may be lost at the same time", voters.saturating_sub(1) / 2)),
-    }
+    servers_finding(hosts.len(), &silent, voters.unwrap_or(hosts.len()))
 }
 
 fn quorum(reports: &[ServerReport]) -> Finding {
@@ -201,19 +179,15 @@ fn latency(reports: &[ServerReport], session: Duration) -> Option<Finding> {
 }
 
 fn versions(reports: &[ServerReport]) -> Finding {
-    let mut versions: Vec<&str> = reports
-        .iter()
-        .filter_map(|report| match report {
-            ServerReport::Serves { version, .. } => Some(version.as_str()),
-            _ => None,
-        })
-        .collect();
-    versions.sort_unstable();
-    versions.dedup();
+    let reported = reports.iter().filter_map(|report| match report {
+        ServerReport::Serves { version, .. } => Some(version.as_str()),
+        _ => None,
+    });
+    let versions = match different_versions(reported) {
+        Ok(versions) => versions,
+        Err(finding) => return finding,
+    };
     let found = format!("ZooKeeper {}", versions.join(", "));
-    if versions.is_empty() {
-        return Finding::new("version", Severity::Unknown, "no server reported its version");
-    }
     if versions.iter().any(|version| is_old(version)) {
         return Finding::new("version", Severity::Broken, format!("{found}: too old"))
             .meaning("reading several nodes in one request is not known there, and so no renewal")

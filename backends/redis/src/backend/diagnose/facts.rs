@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use leasehold_backend::diagnose::open_access_finding;
 use leasehold_core::{Finding, Severity};
 
 use super::clocks::Offset;
@@ -239,10 +240,8 @@ impl Facts {
         if !is_open {
             return Some(Finding::new("access", Severity::Good, format!("this client is the user {user}")));
         }
-        let finding = Finding::new("access", Severity::Notice, "no login is asked for")
-            .meaning("anyone who reaches the server can break every lock")
-            .advice("a user of its own, with the rights that the documentation of leasehold-redis lists");
-        Some(finding)
+        let advice = "a user of its own, with the rights that the documentation of leasehold-redis lists";
+        Some(open_access_finding(advice))
     }
 }
 
