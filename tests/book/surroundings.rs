@@ -6,7 +6,10 @@ pub(crate) use std::time::Duration;
 pub(crate) use leasehold::fenced::{FenceColumn, FencedFile, SqlDialect};
 pub(crate) use leasehold::layer::{Dual, Fault, Mode, Verb};
 pub(crate) use leasehold::local::MemoryBackend;
-pub(crate) use leasehold::{Backend, Client, ErrorKind, Fence, FenceGrade, Guard, Owner, TransferToken};
+pub(crate) use leasehold::postgres::{PostgresConfig, in_transaction};
+pub(crate) use leasehold::{
+    Backend, Client, ErrorKind, Fence, FenceGrade, Guard, Owner, Resource, TransferToken,
+};
 
 /// The values that a snippet may begin with.
 pub(crate) struct Given {
@@ -16,6 +19,7 @@ pub(crate) struct Given {
     pub(crate) new: Arc<dyn Backend>,
     pub(crate) parts: Vec<u32>,
     pub(crate) database: Database,
+    pub(crate) postgres: tokio_postgres::Client,
     pub(crate) url: &'static str,
     pub(crate) text: &'static str,
 }
