@@ -62,7 +62,7 @@ impl Failure {
         Failure::new(FailureKind::Unavailable, Effect::Unknown, detail)
     }
 
-    /// Adds the error behind the failure, for programs. What it says to a person belongs into the detail.
+    /// Adds the error behind the failure, for programs. Its text for a person belongs in the detail.
     #[must_use]
     pub fn because(mut self, cause: impl Error + Send + Sync + 'static) -> Self {
         self.cause = Some(Arc::new(cause));
@@ -92,7 +92,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.detail)?;
         if self.effect == Effect::Unknown {
-            f.write_str(" (it may have taken effect)")?;
+            f.write_str(" (the request may have taken effect)")?;
         }
         Ok(())
     }
@@ -107,7 +107,10 @@ mod tests {
     #[test]
     fn failure_text_says_if_the_effect_is_unknown() {
         assert_eq!(Failure::unavailable("no route").to_string(), "no route");
-        assert_eq!(Failure::unanswered("no reply").to_string(), "no reply (it may have taken effect)");
+        assert_eq!(
+            Failure::unanswered("no reply").to_string(),
+            "no reply (the request may have taken effect)"
+        );
     }
 
     #[test]

@@ -79,11 +79,11 @@ impl fmt::Display for LossCause {
             LossCause::Expired => "the lease ran out before a renewal was confirmed",
             LossCause::Gone => "the server no longer knows the claim",
             LossCause::SessionEnded => "the session with the server ended",
-            LossCause::MaxHold => "it was held for as long as max_hold allows",
+            LossCause::MaxHold => "the lock was held for as long as max_hold allows",
             LossCause::Closed => "the client was closed",
-            LossCause::Forked => "this process is a fork of the one that took it",
-            LossCause::Transferred => "it was transferred to another process",
-            LossCause::RenewalEnded => "what renews it in this process ended",
+            LossCause::Forked => "this process is a fork of the one that acquired the lock",
+            LossCause::Transferred => "the lock was transferred to another process",
+            LossCause::RenewalEnded => "the task that renews the lock in this process ended",
         })
     }
 }

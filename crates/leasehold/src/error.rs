@@ -11,11 +11,11 @@ use leasehold_core::{
 /// The result of an operation of this library.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The reason why an operation did not do what was asked.
+/// The reason why an operation failed.
 ///
-/// Contention is not among the reasons: it is the `Ok(None)` of a `try_` operation. The text says what
-/// a person can do; [`Error::kind`] is for programs; [`Error::may_have_happened`] answers the question
-/// that matters after a failure.
+/// Contention is not an error: a `try_` operation then returns `Ok(None)`. The text of an error says what
+/// failed and what a person can do. [`Error::kind`] is for programs, and [`Error::may_have_happened`] says
+/// whether the operation may have taken effect.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -27,8 +27,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// let held = locks.mutex("orders/42").lock().await?;
 /// match locks.mutex("orders/42").try_lock_for(Duration::from_millis(10)).await {
 ///     Ok(Some(guard)) => guard.release().await?,
-///     Ok(None) => {} // somebody else is at it
-///     Err(error) if error.may_have_happened() => {} // look before it is tried again
+///     Ok(None) => {} // another client holds the lock
+///     Err(error) if error.may_have_happened() => {} // check the store before you try again
 ///     Err(error) => return Err(error),
 /// }
 /// # held.release().await
@@ -59,9 +59,9 @@ pub enum ErrorKind {
     /// A server that was unreachable for longer than the configured outage tolerance, or at the end of
     /// a wait that has a limit.
     Unavailable,
-    /// An operation that may or may not have happened; anything left behind is being removed in the
-    /// background. A wait with a limit ends with this kind if the store does not answer: it is not
-    /// known whether the lock is free.
+    /// An operation that may have taken effect, or not, because no answer came; what it left behind is
+    /// removed in the background. A wait with a limit ends with this kind if the store does not answer: it
+    /// is not known whether the lock is free.
     OutcomeUnknown,
     /// An operation that the backend does not support; nothing was sent.
     Unsupported,
@@ -113,22 +113,26 @@ impl Error {
     /// Returns the error of a wait with a limit that ended while the store did not answer.
     pub(crate) fn no_answer(waited: Duration) -> Self {
         let text = format!(
-            "not granted within {waited:.1?}, and the store does not answer: whether it is free is not known"
+            "not granted within {waited:.1?}, and the store does not answer: it is not known whether the lock is \
+             free; check the connection to the store"
         );
         Error::new(ErrorKind::OutcomeUnknown, "lock", text)
     }
 
-    /// Returns the same; where the store could not be used, the text begins with the wait that ended so.
+    /// Puts the wait in front of the text if it ended because the store could not be used.
     #[must_use]
     pub(crate) fn after_wait(mut self, waited: Duration) -> Self {
         if matches!(self.kind, ErrorKind::Unavailable | ErrorKind::OutcomeUnknown) {
-            self.text = format!("not granted within {waited:.1?}, and the store fails: {}", self.text);
+            self.text = format!("not granted within {waited:.1?}, and the store failed: {}", self.text);
         }
         self
     }
 
     pub(crate) fn lost(op: &'static str, cause: LossCause, resource: &Resource) -> Self {
-        Error::new(ErrorKind::Lost(cause), op, format!("the lock was lost: {cause}")).on(resource)
+        let text = format!(
+            "the lock was lost: {cause}; another client may hold it now: stop the work under it, and acquire it again"
+        );
+        Error::new(ErrorKind::Lost(cause), op, text).on(resource)
     }
 
     /// The text for a client that cannot be used any more.
@@ -200,7 +204,10 @@ impl fmt::Display for Error {
             None => write!(f, "{}: {}", self.op, self.text)?,
         }
         if self.kind == ErrorKind::OutcomeUnknown {
-            f.write_str(" (it may have happened; leftovers are removed in the background)")?;
+            f.write_str(
+                " (the operation may have taken effect: check that before you repeat it; leftovers are removed in the \
+                 background)",
+            )?;
         }
         Ok(())
     }
@@ -244,6 +251,16 @@ mod tests {
         assert!(!error.may_have_happened());
         let error = Error::failed("lock", Failure::unanswered("no answer in 5 s")).on(&resource);
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
-        assert!(error.may_have_happened() && error.to_string().contains("may have happened"));
+        assert!(error.may_have_happened());
+        let text = error.to_string();
+        assert!(
+            text.contains("the operation may have taken effect: check that before you repeat it"),
+            "{text}"
+        );
+        let error = Error::no_answer(Duration::from_secs(2)).on(&resource);
+        assert!(error.to_string().contains("the store does not answer"), "{error}");
+        assert!(error.to_string().contains("check the connection to the store"), "{error}");
+        let error = Error::lost("check", LossCause::Expired, &resource);
+        assert!(error.to_string().contains("stop the work under it, and acquire it again"), "{error}");
     }
 }

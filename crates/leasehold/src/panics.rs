@@ -150,7 +150,7 @@ mod tests {
     #[tokio::test]
     async fn a_backend_that_panics_may_have_done_it() {
         let failure = answered::<()>(async { panic!("row {}", 7) }).await.unwrap_err();
-        assert_eq!(failure.to_string(), "the backend panicked: row 7 (it may have taken effect)");
+        assert_eq!(failure.to_string(), "the backend panicked: row 7 (the request may have taken effect)");
         assert!(failure.is_transient());
         assert_eq!(answered(async { 7 }).await.unwrap(), 7);
     }

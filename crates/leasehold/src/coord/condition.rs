@@ -174,7 +174,7 @@ impl Guard {
     /// # Errors
     /// `Lost` if the lock is held no longer: then no waiter was notified. `Invalid` for a reader or a
     /// permit, and if the waiters wait under another lock; otherwise the failure of the store: if the
-    /// error says that it may have happened, repeating the call does no harm.
+    /// error says that the notification may have taken effect, repeating the call does no harm.
     pub async fn notify_one(&self, condition: &Condition) -> Result<()> {
         condition.notify(self, 1).await
     }
