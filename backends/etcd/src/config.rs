@@ -45,7 +45,7 @@ pub static URLS: StoreUrls = StoreUrls {
 };
 
 const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 64, "._:/-")
-    .about("beginning of every key; a `/` is at its end, and with another dialect anywhere")
+    .about("beginning of every key; its only `/` is at the end, but another dialect allows `/` anywhere")
     .default_note("`leasehold/`; with `dialect=concurrency` none, with `etcd3` `/locks/`")
     .example("leasehold/");
 const DIALECT: UrlOption<Dialect> = UrlOption::choice(
@@ -53,8 +53,8 @@ const DIALECT: UrlOption<Dialect> = UrlOption::choice(
     &[("native", Dialect::Native), ("concurrency", Dialect::Concurrency), ("etcd3", Dialect::Etcd3)],
 )
 .about(
-    "whose form of a lock: `concurrency` contends with `etcdctl lock` and Go's `concurrency` package, `etcd3` with \
-     Python's `etcd3` and `etcd3gw`; both have mutexes only",
+    "the library in whose form locks are written: `concurrency` contends with `etcdctl lock` and Go's `concurrency` \
+     package, `etcd3` with Python's `etcd3` and `etcd3gw`; both have mutexes only",
 )
 .default("native");
 const TIMEOUT: UrlOption<Duration> =
@@ -66,8 +66,8 @@ const SERVERS: UrlOption<Order> = UrlOption::choice(
     &[("random", Order::Random), ("given", Order::Given)],
 )
 .about(
-    "which server a client asks first, any of them or the first that is named; the next one is asked only \
-             after it failed",
+    "the server that a client uses first: a random one, or the first one that the URL names; it uses the next one \
+     only if this one fails",
 )
 .default("random");
 const CA: UrlOption<PathBuf> = url::CA.schemes(SECURED);

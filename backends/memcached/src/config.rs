@@ -35,10 +35,15 @@ pub static URLS: StoreUrls = StoreUrls {
     check: |url| MemcachedConfig::parse(url).map(drop),
 };
 
-const DIALECT: UrlOption<Dialect> =
-    UrlOption::choice("dialect", &[("native", Dialect::Native), ("plain", Dialect::Plain)])
-        .about("`native` has counted shares and a line, `plain` one item with `add`, as others do it")
-        .default("native");
+const DIALECT: UrlOption<Dialect> = UrlOption::choice(
+    "dialect",
+    &[("native", Dialect::Native), ("plain", Dialect::Plain)],
+)
+.about(
+    "`native` has mutexes, read-write locks, semaphores and a queue of waiters; `plain` has mutexes only, in \
+             the form of most libraries: one item by `add`",
+)
+.default("native");
 const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 64, "._:/-")
     .about("beginning of every key")
     .default_note("`lh:`; with `dialect=plain` `lock:`")

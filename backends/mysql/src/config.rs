@@ -58,7 +58,7 @@ pub static URLS: StoreUrls = StoreUrls {
         Lack {
             schemes: &[],
             options: &["wait"],
-            why: "its waiters ask again, because its servers notify nobody",
+            why: "its waiters poll, because its servers send no notifications",
         },
         Lack { schemes: &[], options: &["host"], why: "write socket=/path of the server's unix socket" },
         Lack { schemes: &[], options: &["tls"], why: "write sslmode=verify-full" },
@@ -91,8 +91,8 @@ const DIALECT: UrlOption<Dialect> = UrlOption::choice(
     ],
 )
 .about(
-    "with `shedlock` the locks are in ShedLock's table, for which Java schedulers contend too; with `method=get-lock` \
-     one contends with Python's `tooz` or .NET's DistributedLock",
+    "with `shedlock` the locks are rows of ShedLock's table, for which Java schedulers contend too; with \
+     `method=get-lock` locks contend with Python's `tooz` or .NET's DistributedLock",
 )
 .default("native");
 
@@ -340,7 +340,7 @@ mod tests {
             ("mysql://me@a/d?transactions=0&method=for-update", "1 to 1000"),
             ("mysql://me@a/d?dialect=tooz&method=for-update", "dialect=tooz is for method=get-lock"),
             ("mysql://me@a/d?tabel=x", "did you mean table?"),
-            ("mysql://me@a/d?wait=poll", "its waiters ask again"),
+            ("mysql://me@a/d?wait=poll", "its waiters poll"),
             ("mysql://u:p@a/d?password-file=/x", "two passwords"),
             ("mysql://me@/db?socket=/run/s&sslmode=required", "no TLS"),
         ] {

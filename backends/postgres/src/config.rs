@@ -90,10 +90,15 @@ const TABLE: UrlOption<String> = UrlOption::sql_name("table", MAX_TABLE)
     .example("leasehold");
 const DIALECT: UrlOption<Dialect> =
     UrlOption::choice("dialect", &[("native", Dialect::Native), ("shedlock", Dialect::ShedLock)])
-        .about("with `shedlock` the locks are in ShedLock's table, for which Java schedulers contend too")
+        .about(
+            "with `shedlock` the locks are rows of ShedLock's table, for which Java schedulers contend too",
+        )
         .default("native");
 const WAIT: UrlOption<Wait> = UrlOption::choice("wait", &[("listen", Wait::Listen), ("poll", Wait::Poll)])
-    .about("whether a waiter is notified, or asks again; behind a pooler that shares sessions it always asks")
+    .about(
+        "how a waiter learns of a release: by a notification, or by polling; behind a pooler that shares sessions it \
+         always polls",
+    )
     .default("listen")
     .only_with(&[("method", &["row"])]);
 const METHOD: UrlOption<Method> = UrlOption::choice(

@@ -95,7 +95,10 @@ pub static URLS: StoreUrls = StoreUrls {
 };
 
 const WAIT: UrlOption<Wait> = UrlOption::choice("wait", &[("pubsub", Wait::Pubsub), ("poll", Wait::Poll)])
-    .about("whether a waiter is sent word, or asks again, and then no publish or subscribe is ever sent")
+    .about(
+        "how a waiter learns of a release: by a notification, or by polling; with `poll` no `PUBLISH` and no \
+         `SUBSCRIBE` is ever sent",
+    )
     .default("pubsub");
 pub(crate) const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 32, "._-")
     .about("beginning of every key and channel of the native dialect")

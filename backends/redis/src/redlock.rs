@@ -39,7 +39,7 @@ pub static REDLOCK_URLS: StoreUrls = StoreUrls {
         Lack {
             schemes: &[],
             options: &["order", "wait"],
-            why: "the waiters of a quorum have no common line, and are sent word",
+            why: "the waiters of a quorum have no common queue, and are always notified",
         },
         Lack {
             schemes: &[],
@@ -180,8 +180,8 @@ mod tests {
             ("redlock://a,b", "three at least"),
             ("redlock://a,b,a:6379", "named twice"),
             ("redlock://a,,c", "host is missing"),
-            ("redlock://a,b,c?order=fifo", "no common line"),
-            ("redlock://a,b,c?wait=poll", "no common line"),
+            ("redlock://a,b,c?order=fifo", "no common queue"),
+            ("redlock://a,b,c?wait=poll", "no common queue"),
             ("redlock://a,b,c?dialect=plain", "leave it out"),
             ("redlock://a,b,c?replicas=1", "leave it out"),
             ("redlock://a,b,c?max-ttl=soon", "max-ttl=1m"),

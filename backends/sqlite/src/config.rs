@@ -26,19 +26,21 @@ pub static URLS: StoreUrls = StoreUrls {
     check: |url| SqliteConfig::parse(url).map(drop),
 };
 
-const SYNCHRONOUS: UrlOption<Synchronous> =
-    UrlOption::choice("synchronous", &[("full", Synchronous::Full), ("normal", Synchronous::Normal)])
-        .about(
-            "with `full` each change is on the disk before it is answered, with `normal` a loss of power may take the \
-             last back",
-        )
-        .default("full");
+const SYNCHRONOUS: UrlOption<Synchronous> = UrlOption::choice(
+    "synchronous",
+    &[("full", Synchronous::Full), ("normal", Synchronous::Normal)],
+)
+.about(
+    "with `full` each change is on the disk before it is confirmed; with `normal` a power failure can undo \
+     the last changes",
+)
+.default("full");
 const TABLE: UrlOption<String> = UrlOption::sql_name("table", 60)
     .about("beginning of the names of the tables, but not `sqlite_`")
     .default("leasehold");
 const TIMEOUT: UrlOption<Duration> =
     url::TIMEOUT.about("how long to wait for the database while others write");
-const CREATE: UrlOption<Create> = url::CREATE.about("whether a database that is missing is created");
+const CREATE: UrlOption<Create> = url::CREATE.about("whether a missing database is created");
 
 /// One database file, and how leasehold uses it.
 ///

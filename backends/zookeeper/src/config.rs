@@ -41,7 +41,7 @@ pub static URLS: StoreUrls = StoreUrls {
 
 const SESSION: UrlOption<Duration> =
     UrlOption::duration("session", Duration::from_secs(1), Duration::from_secs(600))
-        .about("session timeout to ask for; the servers may give another")
+        .about("session timeout to request; the servers may grant another one")
         .default("30s");
 const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 64, "._:-")
     .about("the node under the chroot in which all locks are")
@@ -49,8 +49,8 @@ const PREFIX: UrlOption<String> = UrlOption::plain("prefix", 64, "._:-")
     .example("leasehold");
 const DIALECT: UrlOption<Dialect> = UrlOption::choice("dialect", ALL)
 .about(
-    "whose form of a lock: with `curator` and `kazoo` one contends with the users of these, for mutexes, read-write \
-     locks and single permits of semaphores, whose names are paths",
+    "the library in whose form locks are written: `curator` and `kazoo` contend with users of these libraries, for \
+     mutexes, read-write locks and single permits of semaphores; their names are paths",
 )
 .default("native");
 const MUTEX: UrlOption<Mutexes> = UrlOption::choice(
@@ -58,8 +58,8 @@ const MUTEX: UrlOption<Mutexes> = UrlOption::choice(
     &[("lock", Mutexes::Locks), ("semaphore", Mutexes::Leases)],
 )
 .about(
-    "whether one contends with their mutexes, or with their semaphores of one lease, and then there are \
-             mutexes only",
+    "whether a mutex contends with mutexes of that library, or with its semaphores of one lease; with `semaphore` \
+     only mutexes are supported",
 )
 .default("lock")
 .only_with(&[("dialect", &["curator", "kazoo"])]);

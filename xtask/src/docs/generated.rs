@@ -122,7 +122,7 @@ const OPTIONS_HEAD: &str = "\
 
 # URL options
 
-An option is written behind `?` in the URL of the store, and further ones behind `&`.
+The first option follows `?` in the URL of the store, and each further one follows `&`.
 An option that a store does not have, or that would do nothing, is an error that says what to write.
 So is one that is written twice.
 Options that mean the same have the same name for all stores.

@@ -32,11 +32,11 @@ pub(crate) const DIALECT: UrlOption<(Dialect, bool)> = UrlOption::choice(
         ("dual:python-redis-lock", (Dialect::PythonRedisLock, true)),
     ],
 )
-.about("whose form of a lock; with `dual:` that lock and the native one are taken together")
+.about("the library in whose form locks are written; with `dual:` that lock and the native one are acquired together")
 .default("native");
 
 pub(crate) const KEY_PREFIX: UrlOption<String> = UrlOption::text("key-prefix", 128)
-    .about("what stands before the name in the key of another dialect")
+    .about("beginning of the key in another dialect, before the name")
     .example("lock:")
     .hint("for the native dialect write prefix")
     .only_with(&[(

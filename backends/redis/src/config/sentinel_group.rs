@@ -43,7 +43,7 @@ impl Group {
 }
 
 pub(crate) const USER: UrlOption<String> = UrlOption::text("sentinel-user", 512)
-    .about("who logs in to the Sentinels, where they want that")
+    .about("user name for the Sentinels, if they require a login")
     .example("watch")
     .schemes(SCHEMES);
 pub(crate) const PASSWORD_FILE: UrlOption<PathBuf> = UrlOption::file("sentinel-password-file")

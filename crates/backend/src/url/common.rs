@@ -33,13 +33,15 @@ pub const KEY: UrlOption<PathBuf> =
 /// The option `order`, of waiters.
 pub const ORDER: UrlOption<QueueOrder> =
     UrlOption::choice("order", &[("fifo", QueueOrder::Fifo), ("unordered", QueueOrder::Unordered)])
-        .about("waiters are served in order, or the first client that asks after a release gets the lock")
+        .about(
+            "waiters are served in queue order, or the first client that asks after a release gets the lock",
+        )
         .default("fifo");
 
 /// The option `create`.
 pub const CREATE: UrlOption<Create> =
     UrlOption::choice("create", &[("yes", Create::Yes), ("no", Create::No)])
-        .about("whether tables that are missing are created")
+        .about("whether missing tables are created")
         .default("yes");
 
 /// The choice whether what is missing is made.

@@ -41,7 +41,9 @@ const MODE: UrlOption<u32> =
         .hint(FOR_WHOM);
 const NETWORK: UrlOption<Network> =
     UrlOption::choice("network", &[("refuse", Network::Refuse), ("force", Network::Force)])
-        .about("whether a network file system is used, by the processes of one machine only")
+        .about(
+            "whether a directory on a network file system is accepted, for the processes of one machine only",
+        )
         .default("refuse");
 const FOR_WHOM: &str = "0600 is for one user, 0660 for a group, 0666 for all users";
 
