@@ -13,7 +13,7 @@ pub use announcement::{Announced, HOLDS_MAX, Places, Tag};
 
 use crate::{ClaimId, Resource, Share, Snapshot};
 
-/// A cycle of waits, each of which can end only after another of them: without help none ever does.
+/// A circle of waits, each of which can end only after another one of them: without help none ever ends.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Deadlock {
@@ -23,7 +23,7 @@ pub struct Deadlock {
 }
 
 impl Deadlock {
-    /// Creates the report of a cycle of these waits.
+    /// Creates the report of a circle of these waits.
     pub fn new(waits: Vec<DeadlockedWait>) -> Deadlock {
         Deadlock { waits }
     }
@@ -71,16 +71,16 @@ pub fn find(waits: &[Announced], lines: &[Snapshot]) -> Vec<Deadlock> {
     let mut found = Vec::new();
     let mut named: HashSet<usize> = HashSet::new();
     for wait in 0..waits.len() {
-        let cycle = &reached[wait];
+        let circle = &reached[wait];
         // A strongly connected component without a way out: from each of them, exactly these are reached.
         if named.contains(&wait)
-            || !cycle.contains(&wait)
-            || cycle.iter().any(|other| reached[*other] != *cycle)
+            || !circle.contains(&wait)
+            || circle.iter().any(|other| reached[*other] != *circle)
         {
             continue;
         }
-        named.extend(cycle);
-        found.push(Deadlock { waits: graph.in_report_order(cycle) });
+        named.extend(circle);
+        found.push(Deadlock { waits: graph.in_report_order(circle) });
     }
     found
 }
@@ -165,8 +165,8 @@ impl<'a> Graph<'a> {
 
     /// Returns these waits in the order in which they are reported: the one that is to give up, and each
     /// behind the one that it waits for.
-    fn in_report_order(&self, cycle: &HashSet<usize>) -> Vec<DeadlockedWait> {
-        let mut left: Vec<usize> = cycle.iter().copied().collect();
+    fn in_report_order(&self, circle: &HashSet<usize>) -> Vec<DeadlockedWait> {
+        let mut left: Vec<usize> = circle.iter().copied().collect();
         // The last that announced its wait comes first; all clients see the same order.
         left.sort_by_key(|wait| (self.waits[*wait].number, Tag::of(self.waits[*wait].id)));
         let mut ordered = Vec::with_capacity(left.len());
@@ -175,14 +175,14 @@ impl<'a> Graph<'a> {
             let place = next.and_then(|wait| left.iter().position(|other| *other == wait));
             let wait = left.remove(place.unwrap_or(left.len() - 1));
             next = self.behind[wait].iter().copied().find(|other| left.contains(other));
-            ordered.push(self.blocked(wait, cycle));
+            ordered.push(self.blocked(wait, circle));
         }
         ordered
     }
 
-    fn blocked(&self, wait: usize, cycle: &HashSet<usize>) -> DeadlockedWait {
+    fn blocked(&self, wait: usize, circle: &HashSet<usize>) -> DeadlockedWait {
         let Announced { id, note, resource, share, holds, .. } = &self.waits[wait];
-        let wanted: HashSet<&Resource> = cycle.iter().map(|other| &self.waits[*other].resource).collect();
+        let wanted: HashSet<&Resource> = circle.iter().map(|other| &self.waits[*other].resource).collect();
         let held = |line: &&Snapshot| line.holders.iter().any(|holder| holds.contains(&Tag::of(holder.id)));
         let lines = wanted.into_iter().filter_map(|resource| self.lines.get(resource).copied());
         let mut holds: Vec<Resource> = lines.filter(held).map(|line| line.resource.clone()).collect();

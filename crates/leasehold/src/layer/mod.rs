@@ -1,4 +1,4 @@
-//! Layers: backends around a backend, which add the same to every store.
+//! Layers, which add the same to every store: backends around a backend, and an event subscriber for metrics.
 
 #[cfg(feature = "metrics")]
 mod contention;
