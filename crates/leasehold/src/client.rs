@@ -27,24 +27,25 @@ use crate::open::open_backend;
 /// renews all leases, in batches.
 ///
 /// # Runtime
-/// The client belongs to the tokio runtime in which it is opened, which needs its timers enabled: there
-/// the client renews leases, sends requests to the store and releases locks. Its futures may be polled
-/// by any executor, for as long as that runtime is driven. When the runtime ends, the client is closed:
-/// every call fails with `Closed`, and everything held is lost. A `current_thread` runtime is driven
-/// only inside `block_on`: between two of them nothing is renewed, and no call of the client makes
-/// progress. [`Guard::check`], [`Guard::lost`] and [`Guard::run`](crate::Guard::run) report a loss by
-/// the clock all the same.
+/// The client belongs to the tokio runtime in which it is opened, and this runtime needs its timers
+/// enabled: there the client renews leases, sends requests to the store and releases locks. Any executor
+/// can poll the futures of the client, as long as that runtime is driven. When the runtime ends, the
+/// client is closed: every call fails with `Closed`, and all held locks are lost.
+///
+/// A `current_thread` runtime is driven only while a thread is inside `block_on`. Between two calls of
+/// `block_on` no lease is renewed, and no call of the client makes progress. Even then
+/// [`Guard::check`], [`Guard::lost`] and [`Guard::run`](crate::Guard::run) report a loss, by the clock.
 ///
 /// A panic of an event subscriber, of a `tracing` subscriber, of the clock or of the backend ends only
-/// the call in which it happens. If the task that renews leases ends all the same, everything held is
+/// the call in which it happens. If the task that renews leases ends nevertheless, all held locks are
 /// lost, with [`LossCause::RenewalEnded`](crate::LossCause::RenewalEnded), and the client is closed.
 ///
-/// A forked process holds none of the locks of its parent. In the child the client is closed and
-/// neither renews nor releases; what it has of the store stays as it was copied, even when it is
-/// dropped. Use the client in one of the two processes only: both share the same connections. A child
-/// that drives its copy of the runtime takes socket events from its parent, whose locks may then be
-/// lost by time. Where a store watches a process or a connection, the locks of a dead parent stay until
-/// its child has ended, too.
+/// A forked process holds none of the locks of its parent. In the child the client is closed, and
+/// neither renews nor releases. Its copies of connections and files stay open, even when the client is
+/// dropped, because they belong to the parent. Use the client in one of the two processes only: both
+/// share the same connections. A child that drives its copy of the runtime takes socket events from its
+/// parent, whose leases can then expire. On a store that watches a process or a connection, the locks of
+/// a dead parent stay until its child has ended, too.
 ///
 /// # Does not promise
 /// Dropping the client does not wait for anything. Pending releases continue in the background as long
@@ -121,7 +122,7 @@ impl Client {
         Client::builder().open(url).await
     }
 
-    /// Returns the default settings of a client, to be changed before it is opened.
+    /// Returns the default settings of a client, which can be changed before it is opened.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }
@@ -236,14 +237,14 @@ impl Client {
         self.engine.inspect(&resource, None, Duration::ZERO).await
     }
 
-    /// Returns the states of a resource as a stream: the present one, and then each that differs from the one
-    /// before. Of states that follow each other quickly, some may be skipped.
+    /// Returns a stream of the states of a resource: first the current state, and then each state that differs
+    /// from the one before. If states follow each other quickly, the stream can skip some of them.
     ///
-    /// A request begins when the stream is polled, and waits for a change for at most 30 s. Its answer is the next
-    /// item, also if the stream is polled much later: the item is then as old as that.
+    /// The stream begins a request when it is polled. The request waits up to 30 s for a change, and its answer is
+    /// the next item. If the stream is polled again only much later, that item is as old as the answer.
     ///
-    /// An item is an error as [`Client::inspect`] says. The stream ends after `Invalid` or `Closed`; after any
-    /// other error it asks again, a second later.
+    /// If a request fails, the item is one of the errors of [`Client::inspect`]. The stream ends after `Invalid`
+    /// or `Closed`. After any other error it continues, with a new request one second later.
     ///
     /// # Cancel safety
     /// Dropping the stream, or the future of an item, loses nothing.
@@ -265,8 +266,8 @@ impl Client {
         snapshots(self.engine.clone(), name)
     }
 
-    /// Waits up to `limit` until a resource is in another state than `seen`, and returns its
-    /// state at that time.
+    /// Waits up to `limit` until the state of a resource differs from `seen`, and returns its state at
+    /// that time.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -296,10 +297,10 @@ impl Client {
     }
 
     /// Finds the waiters that wait for each other in a circle, so that none of them can ever continue.
-    /// Two looks at the store, a quarter of a second apart, have to find the same circle.
+    /// Reads the store twice, a quarter of a second apart, and reports a circle only if both reads find it.
     ///
     /// # Promises
-    /// As [`Lock::detect_deadlocks`]: no false alarms. Nothing in the store is changed.
+    /// As [`Lock::detect_deadlocks`]: no false alarms. The call changes nothing in the store.
     ///
     /// # Does not promise
     /// Waits without [`Lock::detect_deadlocks`] are not seen. Claims that wait behind a deadlock, and a
@@ -315,17 +316,17 @@ impl Client {
     /// Ends a claim of another client, as seen in a [`Snapshot`]. For operators.
     ///
     /// # Promises
-    /// Only this claim ends, never another one that came in its place. If the claim is kept alive by a
-    /// connection, that connection is closed, and everything else that it holds ends as well: the
-    /// answer names it.
+    /// Only this claim ends, never another one that came in its place. If a connection keeps the claim
+    /// alive, that connection is closed, and the other locks that it holds end as well: the answer names
+    /// them.
     ///
     /// # Does not promise
-    /// The holder learns of it at its next renewal, at most a third of its ttl later, or at the next
-    /// sign of life of a connection. Until then both the holder and its successor act. Only a fenced
+    /// The holder sees the loss at its next renewal, at most a third of its ttl later, or at the next
+    /// sign of life of a connection. Until then both the holder and its successor can act. Only a fenced
     /// resource distinguishes them.
     ///
     /// # Errors
-    /// `Denied` if this user may not do it, `Unsupported` if this store offers no way to do it.
+    /// `Denied` if this user has no right to do it, `Unsupported` if this store offers no way to do it.
     /// Otherwise the failure of the server; the error says if the claim may have ended.
     pub async fn break_claim(&self, name: &str, claim: &ClaimInfo) -> Result<BreakOutcome> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("break"))?;
@@ -342,36 +343,37 @@ impl Client {
     /// a claim by force see [`Client::break_claim`].
     ///
     /// # Promises
-    /// When the call returns, the request is stored: a holder sees it even if the caller is gone. The
-    /// request is addressed to the present holders; later holders are not asked. Repeating it does not
-    /// make a second request.
+    /// When the call returns, the request is stored: a holder sees it even if the caller has ended. The
+    /// request is for the present holders, not for later ones. Repeating the call does not make a second
+    /// request.
     ///
     /// # Does not promise
     /// A holder need not listen, and need not release the lock. Watch the lock with [`Client::changed`],
     /// or just wait for it.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the request may or may not have been made.
+    /// If the future is dropped, it is not known whether the request was stored.
     ///
     /// # Errors
     /// `Unsupported` if the store keeps no values beside its locks, `Invalid` if the reason or
-    /// the name is too long, or if there are more holders than the store can note at once.
+    /// the name is too long, or if there are more holders than the store can record at once.
     /// Otherwise the failure of the server.
     pub async fn revoke(&self, name: &str, reason: &str) -> Result<Vec<ClaimInfo>> {
         let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("revoke"))?;
         request_release(&self.engine, &resource, reason).await
     }
 
-    /// Ends every wait with `Closed`, marks everything held as lost and releases it, and waits up to
-    /// `limit` for the answers of the server. Returns `true` if all releases were answered.
+    /// Closes the client: ends every wait with `Closed`, and marks all held locks as lost and releases
+    /// them. Waits up to `limit` for the answers of the server, and returns `true` if it answered all
+    /// releases.
     ///
-    /// A server that did not answer before, and answers from now on, is asked anew, so its earlier
-    /// silence makes no difference. A release that was given up before without an answer does not count:
-    /// that lock ends with its lease. A lock that is granted meanwhile is released as well, and its
-    /// caller gets `Closed`.
+    /// A release that is still without an answer is sent at least once more, so a server that has come
+    /// back can answer it. A release that the client had given up before does not change the result: that lock
+    /// ends with its lease. A lock that is granted meanwhile is released as well, and its caller gets
+    /// `Closed`.
     ///
     /// # Cancel safety
-    /// Dropping the future stops only the waiting; the client is closed all the same.
+    /// Dropping the future ends only the wait; the client is closed nevertheless.
     pub async fn close(&self, limit: Duration) -> bool {
         self.engine.close(limit).await
     }
@@ -397,17 +399,17 @@ impl ClientBuilder {
     /// Sets the clock that measures leases, for simulation. It must run at the rate of the tokio
     /// timers, as [`TokioClock`](crate::TokioClock) does.
     ///
-    /// Default: the clock of this machine, which counts suspend. If a test pauses the time of its
-    /// runtime, leases end by the time of the runtime as soon as that is ahead.
+    /// Default: the clock of this machine, which also counts the time of a suspend. If a test pauses the
+    /// time of its runtime, leases end by the clock that is ahead: that of the runtime or of the machine.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Reports to `subscriber` what happens to the locks of this client: times, losses, waits.
+    /// Sets the event subscriber, which is notified of the waits, holds and losses of this client's locks.
     ///
-    /// Without an event subscriber nothing is measured. [`layer::Metrics`](crate::layer) is an event
+    /// Without an event subscriber the client measures nothing. [`layer::Metrics`](crate::layer) is an event
     /// subscriber for the facade of the `metrics` crate.
     #[must_use]
     pub fn subscriber(mut self, subscriber: Arc<dyn EventSubscriber>) -> Self {

@@ -58,7 +58,7 @@ pub(super) struct Offer {
 pub(super) enum Redemption {
     /// The offer was granted to this caller, once and for all.
     Redeemed,
-    /// No offer with this number exists, or it exists no longer.
+    /// No offer with this number exists, or it no longer exists.
     Unknown,
 }
 
@@ -218,7 +218,7 @@ impl ControlRegister {
     }
 }
 
-/// Removes notices that have no content any more.
+/// Removes notices that have become empty.
 fn retain_open(notices: &mut Vec<Notice>) {
     notices.retain(|notice| notice.offer.is_some() || notice.revoked.is_some());
 }

@@ -1,4 +1,4 @@
-//! The guard: a lock that the user holds.
+//! The guard of a held lock.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use super::run::while_held;
 use crate::engine::{Hold, HoldHandle, Released, State};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A lock that is held: it is valid, may become suspect, and may end lost.
+/// A guard of a held lock. It is valid at first, and can become suspect and then lost.
 ///
 /// # Promises
-/// The guard is lost, by [`Guard::lost`], [`Guard::check`] and [`Guard::run`] alike, before the server
-/// can grant the lock to another client: by the clock of this machine, measured from before the granted
-/// request was sent, even if the network fails. A process that was stopped past its lease sees the loss
-/// before anything else. These three need neither the runtime of the client nor its tasks to report the
-/// end of a lease. Dropping the guard never blocks, and always releases the lock in the background.
+/// [`Guard::lost`], [`Guard::check`] and [`Guard::run`] report the loss before the server can grant the
+/// lock to another client, even if the network fails. They read the clock of this machine, and count
+/// from before the granted request was sent. A process that was stopped past its lease sees the loss
+/// before anything else. To report the end of a lease, these three need neither the runtime of the
+/// client nor its tasks. Dropping the guard never blocks, and always releases the lock in the background.
 ///
 /// # Does not promise
 /// If the store loses the grant, as at a failover without replicated data, the guard stays valid until its
-/// next renewal, a third of its ttl later at most, and another client can be granted the lock meanwhile.
+/// next renewal, at most a third of its ttl later, and until then another client can be granted the lock.
 ///
-/// A loss interrupts no code outside [`Guard::run`], and no write that has left the process already.
-/// Fencing only the writes still loses updates; open the resource with the fence before the first read,
-/// see [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
+/// A loss interrupts no code outside [`Guard::run`], and no write that has already left the process.
+/// A check of fences at writes only still loses updates: open the resource with the fence before the first
+/// read, see [`FencedFile`](crate::fenced::FencedFile) and [`FenceGate`](crate::fenced::FenceGate).
 ///
 /// While nothing drives the [runtime of the client](crate::Client#runtime), such as a `current_thread`
 /// runtime between two calls of `block_on`, no lease is renewed.
 ///
-/// If the guard is dropped after the runtime of its client has ended, the lock is not released. It ends
-/// with its ttl, or, if the store watches a process or a connection instead, as files do, with that
-/// process or connection, or with the client.
+/// If the guard is dropped after the runtime of its client has ended, the lock is not released. It then
+/// ends with its ttl. If the store watches a process or a connection instead, as files do, the lock ends
+/// with that process or connection, or with the client.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -94,7 +94,7 @@ impl Guard {
     }
 
     /// Returns the fencing token, a number that rises with every grant of this resource; `None` if the
-    /// backend has none.
+    /// backend has no fences.
     ///
     /// To be sure that there is a fence, require it with [`Lock::require_fencing`](crate::Lock::require_fencing).
     pub fn fence(&self) -> Option<Fence> {
@@ -111,11 +111,12 @@ impl Guard {
         self.hold().held().claim.share
     }
 
-    /// Returns what the backend keeps with the grant, for callers that know its type.
+    /// Returns the proof that the backend keeps with the grant, for callers that know its type.
     ///
-    /// A condition made of the proof holds for as long as the claim does, so after this call the claim
-    /// stays with this guard: its release goes to the server, the next task of this process is granted
-    /// another claim, and the lock cannot be [transferred](Guard::transfer). An empty proof changes nothing.
+    /// A condition that is made from the proof holds for as long as the claim does, so after this call the
+    /// claim stays with this guard: its release goes to the server, the next task of this process is
+    /// granted another claim, and the lock cannot be [transferred](Guard::transfer). An empty proof changes
+    /// nothing.
     pub fn proof(&self) -> &Proof {
         self.hold().proof()
     }
@@ -126,7 +127,7 @@ impl Guard {
         self.hold().held().claim.id.tag()
     }
 
-    /// Returns how certain it is, by the clock, that the lock is held now.
+    /// Returns the state of the lock now, by the clock: valid, suspect or lost.
     pub fn state(&self) -> State {
         self.hold().held().state()
     }
@@ -156,7 +157,7 @@ impl Guard {
         self.hold().held().remaining()
     }
 
-    /// Waits until the lock is lost; for ever if it never is. It works under any executor, even while
+    /// Waits until the lock is lost; for ever if it never is. Works under any executor, even while
     /// nothing drives the runtime of the client.
     ///
     /// # Cancel safety
@@ -168,7 +169,8 @@ impl Guard {
         self.hold().held().watch().lost().await
     }
 
-    /// Resolves when the hold ends: lost with a cause, or released (`None`). It does not keep the lock held.
+    /// Waits until the hold ends, and returns the cause of a loss, or `None` after a release. The future does
+    /// not keep the lock held.
     pub(crate) fn ending(&self) -> impl Future<Output = Option<LossCause>> + Send + 'static {
         self.hold().ending()
     }
@@ -176,11 +178,11 @@ impl Guard {
     /// Returns a token that is cancelled when this guard ends: the lock is lost, or the guard is released or
     /// dropped. Each call returns another token; none of them keeps the lock held.
     ///
-    /// A task of the [client's runtime](crate::Client#runtime) cancels the token. If that runtime is busy, the
-    /// cancellation is late by as much; when the runtime ends, the token is cancelled. [`Guard::run`] and [`Guard::check`] do not
-    /// depend on that task. With [`min_hold`](crate::Lock::min_hold), dropping the guard cancels the token at
-    /// once, and [`Guard::release`] when the time is over. In a process that was forked, no task cancels a
-    /// token that was made before.
+    /// A task of the [client's runtime](crate::Client#runtime) cancels the token, so the cancellation is late
+    /// if that runtime is busy. When the runtime ends, the token is cancelled. [`Guard::run`] and
+    /// [`Guard::check`] do not depend on that task. With [`min_hold`](crate::Lock::min_hold), dropping the guard
+    /// cancels the token at once, and [`Guard::release`] cancels it when that time is over. In a forked
+    /// process no task cancels a token that was created before the fork.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -219,14 +221,14 @@ impl Guard {
 
     /// Runs `work` for as long as the lock is held, and drops it the moment the lock is lost.
     ///
-    /// The clock is read before each poll of `work`, so a process that wakes up after its lease
-    /// does nothing more.
+    /// Reads the clock before each poll of `work`, so a process that wakes up after its lease does no more
+    /// work.
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`; the lock stays held.
     ///
     /// # Errors
-    /// `Lost` if the lock was lost before `work` was done, even in its last step.
+    /// `Lost` if the lock was lost before `work` was done, even during its last poll.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         let check = || self.cause();
         let done = while_held(check, self.lost(), work).await;
@@ -239,22 +241,22 @@ impl Guard {
         self.into_hold().is_some_and(Hold::leave_to_lease)
     }
 
-    /// Releases the lock and waits until that is confirmed. Before that, it waits until the lock was
-    /// held [as long as it had to be](crate::Lock::min_hold).
+    /// Releases the lock and waits until the server confirms the release. If a
+    /// [minimum time to hold](crate::Lock::min_hold) is set, it first waits until that time is over.
     ///
-    /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, this ends only this guard.
+    /// If another guard of the same [`Owner`](crate::Owner) still holds the lock, only this guard ends.
     ///
     /// # Cancel safety
     /// The lock is released even if the future is dropped.
     ///
     /// # Errors
-    /// `Lost` if it had been lost before: the work under it may have overlapped with that of another
+    /// `Lost` if the lock had been lost before: the work under it may have overlapped with that of another
     /// holder. `OutcomeUnknown` if the server did not answer for as long as the lease could last.
     pub async fn release(self) -> Result<()> {
         let resource = self.resource().clone();
         match self.hold.release().await {
             (State::Lost(cause), _) => Err(Error::lost("release", cause, &resource)),
-            // If it is `None`, another guard of the same owner is still there.
+            // If it is `None`, another guard of the same owner still holds the lock.
             (_, None | Some(Released::Freed)) => Ok(()),
             (_, Some(Released::Gone)) => Err(Error::lost("release", LossCause::Gone, &resource)),
             (_, Some(Released::Unknown(failure))) => {

@@ -1,4 +1,4 @@
-//! The locks: constants of the one admission rule, with the methods under their usual names.
+//! The locks: mutex, read-write lock and semaphore, each as a share that one admission rule decides on.
 
 mod control;
 mod guard;
@@ -50,16 +50,16 @@ pub mod kind {
     }
 }
 
-/// A lock by name, with its settings. Making and cloning it costs nothing and sends nothing.
+/// A lock by name, with its settings. Creating and cloning it costs nothing and sends nothing.
 ///
 /// Use it as a [`Mutex`], an [`RwLock`] or a [`Semaphore`].
 ///
 /// # Waiting for oneself
-/// A task that requests a lock that it already holds waits, as two tasks would: leasehold cannot know
-/// whether another part of the same task is about to release it. A warning is logged, at level `warn`,
-/// wherever a tokio runtime drives both requests. To re-enter, use an [`Owner`]; an owner that asks for
-/// more than it holds gets a `Deadlock` error. Circles of waiters, in one process or in several, are
-/// detected by [`Lock::detect_deadlocks`].
+/// A task that requests a lock that it already holds waits like any other task: leasehold cannot know
+/// whether another part of the same task is about to release the lock. A warning is logged, at level
+/// `warn`, if a tokio runtime drives both requests. To re-enter, use an [`Owner`]; an owner that requests
+/// more than it holds gets a `Deadlock` error. [`Lock::detect_deadlocks`] detects circles of waiters, in
+/// one process or in several.
 #[derive(Clone, Debug)]
 pub struct Lock<K> {
     engine: Arc<Engine>,
@@ -112,13 +112,13 @@ impl<K> Lock<K> {
     /// This is for recovery from crashes: while the process lives, the lock is renewed in the
     /// background. It does not limit how long a lock may be held, see [`Lock::max_hold`].
     ///
-    /// On a store that keeps locks alive by sessions or connections the ttl is not used, and shortens
-    /// nothing, however short it is. On ZooKeeper the lock of a killed process is free when its session
-    /// ends: up to the timeout of the session later, `session` in the URL, 30 s by default. On the
-    /// others the server notices the end of the connection.
+    /// On a store that keeps locks alive by sessions or connections the ttl is not used, and a short ttl
+    /// shortens nothing. On ZooKeeper the lock of a killed process becomes free when its session ends, at
+    /// most the timeout of the session later (`session` in the URL, 30 s by default). On the other stores
+    /// of this kind it becomes free when the server notices the end of the connection.
     /// [`Profile::liveness`](leasehold_core::Profile::liveness) says which stores these are, and
-    /// [`Lock::effective_ttl`] what counts there. If a session counts that may outlast its process, the
-    /// first acquisition of a client with another ttl logs a warning, at level `warn`.
+    /// [`Lock::effective_ttl`] returns the time that counts there. If such a time exists, the first acquisition
+    /// of a client whose ttl was set to another value logs a warning, at level `warn`.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
@@ -126,14 +126,15 @@ impl<K> Lock<K> {
         self
     }
 
-    /// Returns the time for which a holder relies on the lock after the request of its last confirmed
-    /// renewal, before a deduction for the drift between two clocks: the value of [`Lock::ttl`] on a store
-    /// with leases, and on a store that ends sessions after a time of silence what that store gives,
-    /// whatever the ttl is. `None` if only the end of the process ends the lock, as on files. Nothing is
-    /// sent.
+    /// Returns the time for which a holder relies on the lock, counted from the request of its last
+    /// confirmed renewal, before the drift between the two clocks is subtracted. Sends nothing.
     ///
-    /// The store may keep the lock of a process that was killed for longer: on ZooKeeper until the session
-    /// ends, which is about twice this time.
+    /// On a store with leases this is the value of [`Lock::ttl`]. On a store that ends sessions after a
+    /// time of silence it comes from the store or its URL, independent of the ttl. `None` if only the end of
+    /// the process ends the lock, as on files.
+    ///
+    /// The store can keep the lock of a killed process for longer: on ZooKeeper until the session ends,
+    /// which is about twice this time.
     pub fn effective_ttl(&self) -> Option<Duration> {
         self.engine.profile().liveness.valid_for(self.ttl)
     }
@@ -153,10 +154,10 @@ impl<K> Lock<K> {
     /// Sets the minimum time to hold the lock; none by default. A lock that is released earlier is kept
     /// until that time is over.
     ///
-    /// For jobs that several machines start by their clocks: the machine whose clock is a little behind
-    /// must still find the lock taken. [`Guard::release`] waits for that time; a dropped guard does
-    /// not, and the lock is released in the background. A client that is closed releases it at once,
-    /// and a process that ends leaves it to its ttl.
+    /// This is for jobs that several machines start by their clocks: a machine whose clock is a little
+    /// behind must still find the lock held. [`Guard::release`] waits for the end of that time. Dropping
+    /// the guard does not wait, and the lock is then released in the background. A client that is closed
+    /// releases the lock at once, and a process that ends leaves it to its ttl.
     #[must_use]
     pub fn min_hold(mut self, time: Duration) -> Self {
         self.min_hold = time;
@@ -166,48 +167,48 @@ impl<K> Lock<K> {
     /// Sets the lock delay (`lock-delay` in Consul): the time after a loss for which no client is granted
     /// the lock. None by default.
     ///
-    /// For resources that do not check fences: the writes that a holder had sent before it lost the
-    /// lock get this time to arrive, or to be given up, before its successor begins. After a proper
-    /// release the next holder is granted the lock at once.
+    /// This is for resources that do not check fences: writes that a holder sent before it lost the lock
+    /// get this time to arrive, or to be given up, before its successor begins. After a proper release
+    /// the next holder is granted the lock at once.
     ///
     /// # Promises
-    /// After the end of the lock's validity, by the clock of this process, the store keeps it for
-    /// `time` at least, less the drift between two clocks; also if this process is killed. The request
-    /// to the store is for `ttl` and `time` together, and the lock relies on `ttl`.
+    /// After the validity of the lock ends, by the clock of this process, the store keeps the lock for at
+    /// least `time`, less the drift between the two clocks, even if this process is killed. The client
+    /// requests a lease of `ttl` plus `time` from the store, and the holder relies on `ttl` only.
     ///
     /// # Does not promise
-    /// The lock may not be free as soon as `time` is over: counted from the last renewal it is kept for
-    /// `ttl` and `time`. A claim that an operator breaks, and one that the store loses, is free at once.
-    /// A client that is closed releases all its locks properly. The setting is that of each holder: all
-    /// users of one lock should set the same.
+    /// The lock need not be free as soon as `time` is over: the store keeps it for `ttl` plus `time` after
+    /// the last renewal. If an operator breaks the claim, or the store loses it, the lock is free at once.
+    /// A client that is closed releases all its locks properly. Each holder has its own setting, so all
+    /// users of one lock should set the same time.
     ///
     /// # Errors
     /// When the lock is acquired: `Unsupported` on a store that keeps locks alive by sessions or
-    /// connections, since these end without the delay: on ZooKeeper up to the timeout of the session
-    /// after the process, elsewhere as soon as the server notices that the connection is gone.
-    /// `Invalid` if `ttl` and `time` are together longer than the longest ttl of the store.
+    /// connections, since these end without the delay: on ZooKeeper at most the timeout of the session
+    /// after the process, elsewhere as soon as the server notices that the connection has ended.
+    /// `Invalid` if `ttl` plus `time` is longer than the longest ttl of the store.
     #[must_use]
     pub fn lock_delay(mut self, time: Duration) -> Self {
         self.lock_delay = time;
         self
     }
 
-    /// Sets the priority among the waiters of this client. Higher values go first; equal priorities are
-    /// FIFO. Default: 0.
+    /// Sets the priority among the waiters of this client. Waiters with a higher value are served first,
+    /// those with equal values in FIFO order. Default: 0.
     ///
     /// # Does not promise
     /// The priority does not count between processes: a store grants in the order of its own queue, or
-    /// in no order, and this client has one place in that queue for all its waiters. A waiter that wants
-    /// another share, another ttl or another note does not take over a place that another waiter has
-    /// already, unless that one waits for a lock of this process and the new one need not. If there are
-    /// always waiters with a higher priority, those with a lower one never get the lock.
+    /// in no order, and this client has one place in that queue for all its waiters. A waiter that
+    /// requests another share, ttl or note does not take over the place that another waiter already has,
+    /// unless the other one waits for a lock that this process holds and the new one need not. If there
+    /// are always waiters with a higher priority, those with a lower one never get the lock.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.options.priority = priority;
         self
     }
 
-    /// Sets the note that others see on the claim, while it is held or waits.
+    /// Sets the note that others see on the claim, while the claim is held or waits.
     #[must_use]
     pub fn note(mut self, note: Note) -> Self {
         self.note = note;
@@ -266,28 +267,28 @@ impl<K> Lock<K> {
     ///
     /// # Does not promise
     /// Not every deadlock is found. All members of the circle must use this setting, on one store: a
-    /// holder without an owner, or a waiter without this setting, counts as one that will continue. Of
-    /// each owner 16 locks of this client are known, of a store 256 waits; 32 if locks cannot be shared.
-    /// It is not taken into account that a member of the circle, or a waiter ahead in the queue, would
-    /// have given up at the limit of its wait.
+    /// holder without an owner, or a waiter without this setting, counts as one that will continue.
+    /// Detection knows up to 16 locks of this client for each owner, and up to 256 waits of a store, or 32
+    /// if locks cannot be shared. It ignores the limits of waits, at which a member of the circle, or a
+    /// waiter ahead in the queue, would give up.
     ///
     /// # Cost
     /// Nothing for an owner that holds no other lock, or that waits for less than `after`. An owner that
     /// holds and waits takes one more lock, as a reader of `leasehold!waits`, with a note that describes
-    /// the wait. It looks at the holders of that lock and at what they wait for: at once, again after half
-    /// a second at least, and later every 2.5 to 5 s. A look is a request, and up to two more for each lock
-    /// that is waited for in this way; 32 more if locks cannot be shared, where each wait is announced
-    /// under a name of its own. When the wait ends, the extra lock is released first: a round trip, and up
-    /// to 10 s if the server does not answer, even beyond the limit of the wait.
+    /// the wait. It reads the holders of that lock and what they wait for: at once, again after half a
+    /// second at least, and later every 2.5 to 5 s. Each time takes one request, and up to two more for each
+    /// lock that is waited for in this way. If locks cannot be shared, it takes 32 more, because each wait is
+    /// then announced under its own name. When the wait ends, the extra lock is released first: that takes
+    /// one round trip, and up to 10 s if the server does not answer, even beyond the limit of the wait.
     ///
     /// # Cancel safety
     /// As that of the wait. The announcement is withdrawn in the background; until then the owner
     /// counts as a waiter.
     ///
     /// # Errors
-    /// When the lock is acquired: `Deadlock`; earlier locks are still held, and nothing more. `Lost` if
-    /// it was granted, and lost before the announcement was withdrawn. Before anything is sent:
-    /// `Unsupported` if the store may cut off notes, `Invalid` without an [`Lock::owner`]. When the
+    /// When the lock is acquired: `Deadlock`; the owner still holds its earlier locks, and not this one.
+    /// `Lost` if the lock was granted, and lost before the announcement was withdrawn. Before anything is
+    /// sent: `Unsupported` if the store may cut off notes, `Invalid` without a [`Lock::owner`]. When the
     /// store is read: `Denied` if it does not let this client hold or see `leasehold!waits`.
     #[must_use]
     pub fn detect_deadlocks(mut self, after: Duration) -> Self {
@@ -295,17 +296,17 @@ impl<K> Lock<K> {
         self
     }
 
-    /// Announces a wait that has lasted for `after`, so that others see it: those who
-    /// [detect deadlocks](Lock::detect_deadlocks), and [`Client::deadlocks`](crate::Client::deadlocks). Off
-    /// unless set.
+    /// Announces a wait that has lasted for `after`, so that owners that
+    /// [detect deadlocks](Lock::detect_deadlocks) and [`Client::deadlocks`](crate::Client::deadlocks) see it.
+    /// Off unless set.
     ///
-    /// For a waiter that must not give up, such as a program between others that cannot decide for them. If
-    /// it is part of a deadlock, that is logged at level `warn`, and the wait continues. In a circle with
-    /// owners that detect deadlocks, one of those gives up.
+    /// This is for a waiter that must not give up, such as a program that runs another one and cannot decide
+    /// for it. If the waiter is part of a deadlock, that is logged at level `warn`, and the wait continues. If
+    /// owners in the circle detect deadlocks, one of these gives up.
     ///
-    /// The last of this setting and [`Lock::detect_deadlocks`] counts. The costs are the same, as is what is
-    /// not promised, and the errors before anything is sent. A store that refuses the announcement is
-    /// logged, and does not end the wait.
+    /// This setting and [`Lock::detect_deadlocks`] exclude each other: the last one that is set counts. They
+    /// have the same costs, the same limits, and the same errors before anything is sent. If the store
+    /// refuses the announcement, that is logged, and the wait continues.
     #[must_use]
     pub fn announce_wait(mut self, after: Duration) -> Self {
         self.options.deadlock_check = Some(DeadlockCheck { after, gives_up: false });
@@ -315,7 +316,7 @@ impl<K> Lock<K> {
     /// Requires fences of at least `grade`.
     ///
     /// # Errors
-    /// `Unsupported` if this connection cannot give it. Nothing is sent.
+    /// `Unsupported` if this connection does not promise it. Nothing is sent.
     pub fn require_fencing(self, grade: FenceGrade) -> Result<Self> {
         self.engine.profile().fences(grade)?;
         Ok(self)
@@ -325,15 +326,18 @@ impl<K> Lock<K> {
     ///
     /// # Does not promise
     /// Tasks of one client need not be served in this order. The client has one place at a time in the
-    /// queue of the store, for the first of its tasks that wait; the others get one when they are first.
-    /// Two tasks that want the same take turns under one claim, within what [`Tuning`](crate::Tuning)
-    /// allows for a hand-over, and the one that waits for that has no place of its own in the queue of
-    /// the store until then. A place belongs to the client: if the task for which it was taken leaves,
-    /// the next one that wants the same has it, unless one that came before that and wants less would be
-    /// granted without it.
+    /// queue of the store, for its first waiting task; each other task gets a place when it is first.
+    ///
+    /// Tasks with the same share, ttl, lock delay and note take turns under one claim, by local hand-offs
+    /// within the limits of [`Tuning`](crate::Tuning). A task that waits for a hand-off has no place of its
+    /// own in the queue of the store until these limits are reached.
+    ///
+    /// A place belongs to the client. If the task for which it was taken stops waiting, the next task with
+    /// the same request gets the place. The exception is an earlier task that requests less, if it would be
+    /// granted the lock without that place: then the place is given up.
     ///
     /// # Errors
-    /// `Unsupported` if this connection cannot give it. Nothing is sent.
+    /// `Unsupported` if this connection does not promise it. Nothing is sent.
     pub fn require_order(self, order: QueueOrder) -> Result<Self> {
         self.engine.profile().orders(order)?;
         Ok(self)
@@ -342,7 +346,7 @@ impl<K> Lock<K> {
     /// Requires at least this durability of granted locks.
     ///
     /// # Errors
-    /// `Unsupported` if this connection cannot give it. Nothing is sent.
+    /// `Unsupported` if this connection does not promise it. Nothing is sent.
     pub fn require_durability(self, durability: Durability) -> Result<Self> {
         self.engine.profile().keeps(durability)?;
         Ok(self)
@@ -356,8 +360,8 @@ impl<K> Lock<K> {
         self.engine.inspect(&self.named("inspect")?, None, Duration::ZERO).await
     }
 
-    /// Waits up to `limit` until the lock is in another state than `seen`, and returns its
-    /// state at that time.
+    /// Waits up to `limit` until the state of the lock differs from `seen`, and returns its state at
+    /// that time.
     ///
     /// # Errors
     /// As [`Client::inspect`](crate::Client::inspect).

@@ -24,14 +24,14 @@ use crate::error::Result;
 /// ```
 ///
 /// # Promises
-/// No two guards are valid at once as long as the clocks of client and server run at nearly the same
-/// rate (within one hundredth unless set otherwise). The holder is notified before the server can grant
-/// the lock to another client.
+/// No two guards are valid at the same time as long as the clocks of client and server run at nearly the
+/// same rate (within 1 % unless set otherwise). The holder is notified of a loss before the server can
+/// grant the lock to another client.
 ///
 /// # Does not promise
-/// A client may act after the loss: no lock can help a process that is stopped between a check and a
-/// write. Pass the [fence](Guard::fence) to the resource that you write to, and see
-/// [`fenced`](crate::fenced).
+/// A process can still write after the loss: no lock can stop the write of a process that is paused
+/// between its check of the lock and that write. Pass the [fence](Guard::fence) to the resource that you
+/// write to, and see [`fenced`](crate::fenced).
 pub type Mutex = Lock<Exclusive>;
 
 impl Lock<Exclusive> {
@@ -77,10 +77,10 @@ impl Lock<Exclusive> {
         self.try_hold_for(Share::MUTEX, limit).await
     }
 
-    /// Waits as [`Mutex::try_lock_for`], for a caller to which a lock that is held is an error.
+    /// Waits like [`Mutex::try_lock_for`], but returns an error if the lock is held.
     ///
     /// # Errors
-    /// As there, and `Timeout` if the lock is held.
+    /// As [`Mutex::try_lock_for`], and `Timeout` if the lock is held.
     pub(crate) async fn lock_within(&self, limit: Duration) -> Result<Guard> {
         self.hold(Share::MUTEX, Wait::For(limit)).await
     }
@@ -93,8 +93,8 @@ impl Lock<Exclusive> {
     /// note of this lock.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the token may or may not have been used; a lock acquired with
-    /// it is released.
+    /// If the future is dropped, it is not known whether the token was used; a lock acquired with it is
+    /// released.
     ///
     /// # Errors
     /// `Lost` if the token was used before (`Transferred`), or its time is over (`Expired`): the text

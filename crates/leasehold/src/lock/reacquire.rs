@@ -32,7 +32,7 @@ impl Reacquire {
         let want = Want {
             resource: claim.resource.clone(),
             share: claim.share,
-            // The request to the store had both together.
+            // The ttl of the claim includes the lock delay.
             ttl: claim.ttl.saturating_sub(terms.lock_delay),
             lock_delay: terms.lock_delay,
             max_hold: terms.max_hold,

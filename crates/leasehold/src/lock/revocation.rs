@@ -47,16 +47,17 @@ impl Guard {
     /// ```
     ///
     /// # Promises
-    /// The holder sees every request that was made while this process held the lock, also one from before
-    /// it began to listen, and none that was meant for an earlier holder. After a request was seen, a
-    /// release does not hand the lock to the next task of this process: others get their turn. Listening
-    /// costs one read, and then what the store needs to report changes; not listening costs nothing.
+    /// The holder sees every request that was made while this process held the lock, even one that was made
+    /// before it began to listen, and no request that was meant for an earlier holder. After the holder has
+    /// seen a request, its release does not hand the lock to the next task of this process: other clients get
+    /// their turn. Listening costs one read, and then what the store needs to report changes; not listening
+    /// costs nothing.
     ///
     /// # Does not promise
     /// No time limit is promised: a request is seen as soon as the store reports a change of a value,
-    /// or, if the store does not report changes, at the next look, up to half a second later. On a store
-    /// that can lose values a request can be lost. If there are several requests, the reason of one is
-    /// reported.
+    /// or, if the store does not report changes, at the next read, up to half a second later. On a store
+    /// that can lose values a request can be lost. If there are several requests, the reason of one of them
+    /// is returned.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -64,7 +65,7 @@ impl Guard {
     /// # Errors
     /// `Lost` if the lock is lost meanwhile. `Unsupported` if the store keeps no values beside its
     /// locks, `Invalid` if the name is longer than 504 bytes, both before anything is sent. `Denied`,
-    /// `Closed`. It continues through an outage.
+    /// `Closed`. During an outage of the store it continues to wait.
     pub async fn revoked(&self) -> Result<Revocation> {
         match self.revoking().await? {
             Some(revocation) => Ok(revocation),
@@ -73,7 +74,7 @@ impl Guard {
         }
     }
 
-    /// Waits likewise, without keeping the lock held: `None` if it was released before.
+    /// Waits like [`Guard::revoked`], without keeping the lock held; `None` if the lock was released before.
     pub(crate) fn revoking(&self) -> impl Future<Output = Result<Option<Revocation>>> + Send + 'static {
         let (engine, held) = (self.hold().engine().clone(), Arc::downgrade(self.hold().held()));
         let (resource, tag, ending) = (self.resource().clone(), self.tag(), self.ending());
@@ -132,7 +133,7 @@ async fn listen(
             Some(seen) => notices.changed(seen, CHANGE_WAIT_MAX).await,
         };
         let Some(held) = held.upgrade() else { return Ok(None) };
-        // Another listener of this process may have been first, and has answered for all.
+        // Another listener of this process may have seen the request first, and has acknowledged it for all.
         if let Some(reason) = held.revoked().filter(|_| !over()) {
             return Ok(Some(Revocation { reason: reason.to_string() }));
         }
@@ -166,5 +167,5 @@ const OP_REVOKED: &str = "revoked";
 const REASON_MAX: usize = 256;
 /// The time for which one request to the store may wait for a change.
 const CHANGE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// The pause while the store is away, in addition to those of the requests themselves.
+/// The pause while the store is down, in addition to the pauses of the requests themselves.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 /// Runs `work` until it is done or `lost` resolves. `check` reads the clock before each poll of `work`,
-/// so a process that wakes up after its lease does nothing more.
+/// so a process that wakes up after its lease does no more work.
 pub(crate) async fn while_held<T, C>(
     check: impl Fn() -> Option<C> + Unpin,
     lost: impl Future<Output = C>,
@@ -16,7 +16,7 @@ pub(crate) async fn while_held<T, C>(
     Run { check, lost, work }.await
 }
 
-/// A future of the work and of the loss, the loss first.
+/// A future that polls the loss first, and then the work.
 struct Run<'a, F, L, W> {
     check: F,
     lost: Pin<&'a mut L>,

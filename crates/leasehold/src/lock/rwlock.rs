@@ -11,8 +11,8 @@ use crate::error::{Result, none_if_timed_out};
 
 /// A lock for many readers or one writer, across all processes that use the same store.
 ///
-/// On a store that grants in order, readers that come after a waiting writer wait behind it, those of
-/// other processes and those of its own alike: neither side starves.
+/// On a store that grants in order, readers that come after a waiting writer wait behind it, whether they
+/// are in the same process or in another one: neither readers nor writers starve.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -29,7 +29,7 @@ use crate::error::{Result, none_if_timed_out};
 /// ```
 ///
 /// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). A reader that may
-/// have to write begins with [`RwLock::upgradable_read`].
+/// have to write later begins with [`RwLock::upgradable_read`].
 pub type RwLock = Lock<Shared>;
 
 impl Lock<Shared> {
@@ -57,7 +57,7 @@ impl Lock<Shared> {
         self.try_hold_for(Share::READER, limit).await
     }
 
-    /// Waits in the queue to read, as a reader that may become a writer, and a reader again, without a gap.
+    /// Waits in the queue to read, as a reader that can become a writer, and a reader again, without a gap.
     ///
     /// # Errors
     /// As [`Mutex::lock`](crate::Mutex::lock). `Unsupported` on a store that does not count shares, and

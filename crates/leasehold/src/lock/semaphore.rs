@@ -28,8 +28,8 @@ use crate::error::Result;
 /// ```
 ///
 /// Promises, limits, errors and cancel safety are those of [`Mutex`](crate::Mutex). Where the profile
-/// says [`LockSupport::Permits`](crate::LockSupport::Permits), several permits at once are refused, and the
-/// mutex of the same name is another lock.
+/// says [`LockSupport::Permits`](crate::LockSupport::Permits), a request for several permits at once is
+/// refused, and the mutex of the same name is another lock.
 pub type Semaphore = Lock<Counted>;
 
 impl Lock<Counted> {

@@ -1,9 +1,9 @@
 //! Continues a held lock in another process.
 //!
-//! Ground rules: the right to continue the claim is noted beside the lock, under a number that only the
-//! token has; one of all processes that present it succeeds. The old holder ends after the claim is
-//! offered and before the token is returned. So after any step that is the last one done, at most one
-//! process holds the claim, and if none does, the claim ends with its lease.
+//! Ground rules: the right to continue the claim is stored beside the lock, under a number that only the
+//! token has; of all processes that present the token, one succeeds. The old holder ends after the claim
+//! is offered and before the token is returned. So if the transfer stops after any step, at most one
+//! process holds the claim; if none does, the claim ends with its lease.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 ///
 /// let new = leasehold::Client::open("mem:handover").await?; // another process, as a rule
 /// let token: leasehold::TransferToken = text.parse()?;
-/// let guard = new.mutex("cameras/7").accept_transfer(&token).await?; // nobody was let in between
+/// let guard = new.mutex("cameras/7").accept_transfer(&token).await?; // no other client held it in between
 /// assert!(guard.fence() > last);
 /// assert!(new.mutex("cameras/7").accept_transfer(&token).await.unwrap_err().is_lost()); // once only
 /// guard.release().await?;
@@ -61,25 +61,25 @@ impl Guard {
     /// without a holder in between.
     ///
     /// # Promises
-    /// When the call returns, this process does not hold the lock any more: its watchers have been
-    /// notified with [`LossCause::Transferred`]. No other client is granted the lock until it was taken
-    /// over and released, or until [`TransferToken::lasts`] is over, whichever comes first: after that the
-    /// lease ends as any other, and the next in the queue is granted the lock. The fence of the next
-    /// holder is greater than this one, so a resource that checks fences refuses what this process
+    /// When the call returns, this process no longer holds the lock: its watchers have been notified with
+    /// [`LossCause::Transferred`]. No other client is granted the lock before a process has accepted the
+    /// token and released the lock. If no process accepts the token within [`TransferToken::lasts`], the
+    /// lease ends like any other, and the next waiter in the queue is granted the lock. The fence of the
+    /// next holder is greater than this one, so a resource that checks fences refuses what this process
     /// sends after that. If the call is interrupted at any point, at most one process holds the lock.
     ///
     /// # Does not promise
-    /// Another process need not take the lock over. An [upgrade](crate::Upgradable) does not go with it:
-    /// a lock that one owner holds twice cannot be transferred.
+    /// Another process need not accept the token. An [upgrade](crate::Upgradable) cannot be transferred,
+    /// nor can any lock that one owner holds twice.
     ///
     /// # Cancel safety
     /// The lock is released if the future is dropped.
     ///
     /// # Errors
-    /// `Unsupported` if the store cannot do it, before anything is sent; require it in time by
-    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` if its owner holds it more than
-    /// once, or if its [proof](Guard::proof) was taken: a transaction on that condition does not
-    /// distinguish the two holders. `Lost` if it had been lost before. Otherwise the failure of the
+    /// `Unsupported` if the store cannot do it, before anything is sent; to see this earlier, require it by
+    /// [`Lock::transferable`](crate::Lock::transferable). `Invalid` if the owner holds the lock more than
+    /// once, or if the [proof](Guard::proof) of the lock was taken: a transaction on that condition does not
+    /// distinguish the two holders. `Lost` if the lock had been lost before. Otherwise the failure of the
     /// store. After an error the lock is released, and no token exists.
     pub async fn transfer(self) -> Result<TransferToken> {
         let (resource, share) = (self.resource().clone(), self.share());
@@ -225,7 +225,7 @@ fn read(text: &str) -> Option<TransferToken> {
     Some(TransferToken { resource, id, number, share, fence, lasts })
 }
 
-/// Uses the token up, so that no other process continues the claim.
+/// Uses the token, so that no other process can continue the claim.
 async fn redeem(notices: ControlRegister, token: TransferToken) -> Result<()> {
     let (tag, resource) = (token.id.tag(), &token.resource);
     let offer = Offer { number: token.number, sub: token.fence.sub };

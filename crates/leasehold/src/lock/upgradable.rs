@@ -1,8 +1,8 @@
-//! A reader that may become a writer, and a reader again, without a release in between.
+//! A reader that can become a writer, and a reader again, without a release in between.
 //!
-//! Ground rules: it remains a reader, and as a writer holds a second claim for all the shares beside
-//! its own. So the one admission rule excludes others, on every store that counts shares, and becoming
-//! a reader again is releasing the second claim.
+//! Ground rules: the guard always keeps its claim as a reader. As a writer it holds a second claim, for all
+//! the shares except its own. So the one admission rule excludes others, on every store that counts shares,
+//! and to become a reader again is to release the second claim.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::{Guard, Lock, while_held};
 use crate::engine::{Engine, Wait};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 
-/// A reader that may become a writer, from [`RwLock::upgradable_read`](crate::RwLock::upgradable_read).
+/// A reader that can become a writer, from [`RwLock::upgradable_read`](crate::RwLock::upgradable_read).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 /// let locks = leasehold::Client::open("mem:").await?;
 /// let prices = locks.rwlock("prices");
 /// let mut guard = prices.upgradable_read().await?; // beside other readers
-/// guard.upgrade().await?; // waits until they are gone; nobody wrote meanwhile
+/// guard.upgrade().await?; // waits until they are gone; no other client wrote meanwhile
 /// assert!(prices.try_read().await?.is_none());
 /// guard.downgrade().await?;
 /// assert!(prices.try_read().await?.is_some());
@@ -36,16 +36,16 @@ use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
 /// ```
 ///
 /// # Promises
-/// It holds without a gap: between reading and writing, in both directions, no other client writes. As
-/// a writer it is alone. Of several readers that want to write, one succeeds, and the others get
-/// `Deadlock` at once; so does one that would wait behind a writer that waits for this reader. A reader
-/// that gets this error is still a reader. The claims as a reader and as a writer are lost together,
-/// and the fence is that of the later grant.
+/// The guard holds the lock without a gap: between reading and writing, in both directions, no other client
+/// writes. As a writer it is the only holder. Of several readers that want to write, one succeeds, and the
+/// others get `Deadlock` at once; so does a reader that would wait behind a writer that waits for this
+/// reader. A reader that gets this error is still a reader. The claims as a reader and as a writer are
+/// lost together, and the fence is that of the later grant.
 ///
 /// # Does not promise
-/// The upgrade may not be possible: if a writer waits already, also one of this process, only a release
-/// resolves that. New readers that come while it waits to write are queued behind it on a store that
-/// keeps a queue, and pass it on one that does not.
+/// An upgrade is not always possible: if a writer already waits, even one of this process, only a release
+/// of the reader resolves that. Readers that come while the guard waits to write are queued behind it on a
+/// store that keeps a queue, and pass it on a store that does not.
 #[derive(Debug)]
 #[must_use = "the lock is released when this is dropped"]
 pub struct Upgradable {
@@ -108,20 +108,21 @@ impl Upgradable {
         Ok(Upgradable { write: None, read, lock: lock.clone(), gate, gate_use })
     }
 
-    /// Becomes a writer: waits until all other readers are gone. A writer stays one.
+    /// Becomes a writer: waits until all other readers are gone. A writer stays a writer.
     ///
     /// # Cancel safety
-    /// If the future is dropped, it stays a reader, or has become a writer.
+    /// If the future is dropped, the guard stays a reader, or has become a writer.
     ///
     /// # Errors
     /// `Deadlock` if another reader is about to become a writer, or a writer waits already: each would wait
     /// for the other, so release the reader and acquire for writing. `Lost` if the reader was lost
-    /// meanwhile. Otherwise as [`Mutex::lock`](crate::Mutex::lock). Unless it is lost it is still a reader.
+    /// meanwhile. Otherwise as [`Mutex::lock`](crate::Mutex::lock). Unless the lock is lost, the guard is still
+    /// a reader.
     pub async fn upgrade(&mut self) -> Result<()> {
         self.become_writer(Wait::Forever).await
     }
 
-    /// Becomes a writer if there are no other readers now; `false` if there are. A writer stays one.
+    /// Becomes a writer if this is the only reader now; `false` if other readers exist. A writer stays a writer.
     ///
     /// # Cancel safety
     /// As [`Upgradable::upgrade`].
@@ -133,7 +134,7 @@ impl Upgradable {
     }
 
     /// Becomes a writer, and waits up to `limit` until all other readers are gone; `false` if they are
-    /// not gone by then. A writer stays one.
+    /// not gone by then. A writer stays a writer.
     ///
     /// # Cancel safety
     /// As [`Upgradable::upgrade`].
@@ -144,14 +145,14 @@ impl Upgradable {
         Ok(none_if_timed_out(self.become_writer(Wait::For(limit)).await)?.is_some())
     }
 
-    /// Becomes a reader again, and waits until that is confirmed. A reader stays one.
+    /// Becomes a reader again, and waits until the server confirms it. A reader stays a reader.
     ///
     /// # Cancel safety
-    /// It becomes a reader even if the future is dropped.
+    /// The guard becomes a reader even if the future is dropped.
     ///
     /// # Errors
-    /// `Lost` if it was lost before; `OutcomeUnknown` if the server did not answer: it is a reader, and
-    /// others may have to wait for up to the ttl.
+    /// `Lost` if the lock was lost before; `OutcomeUnknown` if the server did not answer: the guard is a
+    /// reader, and others may have to wait for up to the ttl.
     pub async fn downgrade(&mut self) -> Result<()> {
         self.read.check()?;
         match self.write.take() {
@@ -183,7 +184,7 @@ impl Upgradable {
                 Either::Left((cause, _)) | Either::Right((cause, _)) => cause,
             }
         };
-        // Without the gate two could wait for each other; without the reader there is nothing to add to.
+        // Without the gate two readers could wait for each other; without the reader there is nothing to upgrade.
         let asked = while_held(|| self.read.cause().or_else(|| gate.cause()), lost, asking).await;
         let hold = match (asked, self.read.cause()) {
             (_, Some(cause)) => return Err(Error::lost("upgrade", cause, &resource)),
@@ -204,13 +205,13 @@ impl Upgradable {
         self.check()
     }
 
-    /// Returns `true` if it is a writer.
+    /// Returns `true` if the guard is a writer now.
     pub fn is_writer(&self) -> bool {
         self.write.is_some()
     }
 
-    /// Returns the fence of the latest grant: that of the writer if it is one. `None` if the
-    /// store has no fences.
+    /// Returns the fence of the latest grant, which is the writer's if the guard is a writer. `None` if
+    /// the store has no fences.
     pub fn fence(&self) -> Option<Fence> {
         self.write.as_ref().unwrap_or(&self.read).fence()
     }
@@ -220,7 +221,7 @@ impl Upgradable {
         self.read.resource()
     }
 
-    /// Checks, by the clock, that it is still held now.
+    /// Checks, by the clock, that the lock is still held now.
     ///
     /// # Errors
     /// `Lost`, with the cause.
@@ -228,13 +229,13 @@ impl Upgradable {
         self.cause().map_or(Ok(()), |cause| Err(Error::lost("check", cause, self.resource())))
     }
 
-    /// Returns the time for which it is held without another renewal.
+    /// Returns the time for which the lock is held without another renewal.
     pub fn remaining(&self) -> Duration {
         let write = self.write.as_ref().map_or(Duration::MAX, Guard::remaining);
         self.read.remaining().min(write)
     }
 
-    /// Waits until it is lost; for ever if it never is.
+    /// Waits until the lock is lost; for ever if it never is.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -250,7 +251,7 @@ impl Upgradable {
         }
     }
 
-    /// Runs `work` for as long as it is held, and drops it the moment it is lost, as [`Guard::run`].
+    /// Runs `work` for as long as the lock is held, and drops it the moment the lock is lost, as [`Guard::run`].
     ///
     /// # Cancel safety
     /// Dropping the future drops `work`; the lock stays held.
@@ -262,10 +263,10 @@ impl Upgradable {
         done.map_err(|cause| Error::lost("run", cause, self.resource()))
     }
 
-    /// Releases all of it and waits until that is confirmed.
+    /// Releases the lock, as a reader and as a writer, and waits until the server confirms it.
     ///
     /// # Cancel safety
-    /// It is released even if the future is dropped.
+    /// The lock is released even if the future is dropped.
     ///
     /// # Errors
     /// The first failure, as [`Guard::release`].
@@ -283,7 +284,7 @@ impl Upgradable {
     }
 }
 
-/// Returns everything that a writer has and one reader has not.
+/// Returns the share of a writer without that of one reader.
 fn rest() -> Result<Share> {
     let all = Share::WRITER.weight();
     Ok(Share::permits(all - Share::READER.weight(), all)?)
