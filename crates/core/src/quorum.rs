@@ -66,6 +66,13 @@ pub trait Member: Debug + Send + Sync {
     /// As [`Member::state`].
     async fn repair(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure>;
 
+    /// Ends the lock of a claim if it still has one of these values, so that a lock which a later message
+    /// has given the claim stays. Returns whether it did.
+    ///
+    /// # Errors
+    /// As [`Member::state`]; one of unknown effect may have ended it.
+    async fn withdraw(&self, claim: &Claim, stamps: &[Stamp]) -> Result<bool, Failure>;
+
     /// Ends locks. Returns whether each existed, in order.
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>>;
 

@@ -219,6 +219,12 @@ impl Member for RedisNode {
         reply::existed(self.conn.run(&request, self.limit_for(claim.ttl)).await?)
     }
 
+    async fn withdraw(&self, claim: &Claim, stamps: &[Stamp]) -> Result<bool, Failure> {
+        let mut request = self.release_request(claim);
+        request.args.extend(stamps.iter().map(Stamp::to_string));
+        reply::existed(self.conn.run(&request, self.config.timeout).await?)
+    }
+
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>> {
         let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
         let answers = match &requests[..] {

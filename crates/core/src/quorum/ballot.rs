@@ -179,8 +179,9 @@ impl VoteTally {
         }
         let mut ends: Vec<Duration> = theirs().map(|(_, ends_in, _)| ends_in).collect();
         ends.sort_unstable();
+        // The members that have not answered may be free by then.
         let yours = self.locked().count();
-        let free_in = ends.get(self.majority().saturating_sub(yours + 1)).or(ends.last()).copied();
+        let free_in = ends.get(self.majority().saturating_sub(yours + silent + 1)).or(ends.last()).copied();
         let listeners = theirs().map(|(.., listeners)| listeners).max().unwrap_or(0);
         Verdict::Busy { free_in: free_in.unwrap_or_default(), listeners }
     }
@@ -407,6 +408,22 @@ mod tests {
         assert!(matches!(split, Verdict::Split));
         let some = verdict(vec![Some(Ok(yours(1))), Some(Ok(theirs(false, 9))), None]);
         assert!(matches!(some, Verdict::Undecided));
+    }
+
+    #[test]
+    fn members_without_an_answer_may_be_free_sooner() {
+        let end_of = |answers| {
+            let Verdict::Busy { free_in, .. } = ballot(answers).verdict(Counting::Open) else { panic!() };
+            free_in.as_millis()
+        };
+        let theirs = |ends_in| Some(Ok(theirs(true, ends_in)));
+        // Two members have locks that a late request has left for a minute.
+        assert_eq!(end_of(vec![theirs(20), theirs(60_000), theirs(60_000), None, None]), 20);
+        assert_eq!(end_of(vec![theirs(20), theirs(60_000), theirs(60_000), theirs(30), None]), 30);
+        assert_eq!(end_of(vec![theirs(20), theirs(60_000), theirs(60_000), theirs(30), theirs(25)]), 30);
+        // Without the silent one, a majority needs the last of those that answered.
+        let failed = || Some(Err(Failure::unavailable("down")));
+        assert_eq!(end_of(vec![theirs(20), theirs(60_000), theirs(30), failed(), failed()]), 60_000);
     }
 
     #[test]

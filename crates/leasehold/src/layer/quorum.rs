@@ -15,6 +15,7 @@ mod attempt;
 mod diagnose;
 mod inspect;
 mod keeping;
+mod late;
 mod members;
 mod timer;
 
@@ -31,6 +32,7 @@ use leasehold_core::{
 
 use acquire::WaiterCounts;
 use arming::Arming;
+use late::Unanswered;
 use members::MemberSet;
 
 pub use arming::RearmReport;
@@ -74,6 +76,7 @@ pub struct Quorum {
     members: MemberSet,
     arming: Arc<Arming>,
     waiters: WaiterCounts,
+    unanswered: Unanswered,
     profile: Profile,
 }
 
@@ -116,7 +119,13 @@ impl Quorum {
             .granularity(Duration::from_millis(2))
             .renew_batch_max(keeping::RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES);
-        Ok(Quorum { members, arming, waiters: WaiterCounts::default(), profile })
+        Ok(Quorum {
+            members,
+            arming,
+            waiters: WaiterCounts::default(),
+            unanswered: Unanswered::default(),
+            profile,
+        })
     }
 
     /// Arms the members anew, in an epoch above all that were ever used, so that fences continue to rise.

@@ -1,13 +1,13 @@
 //! One acquisition: ask all members, decide, and write to those that answered.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_core::quorum::{Counting, Member, Stamp, Verdict, VoteTally};
 use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Patience, Proof};
 use tokio::sync::mpsc;
 
+use super::late::AttemptMark;
 use super::members::at;
 use super::timer::after;
 use super::{LATE, Quorum};
@@ -38,13 +38,14 @@ impl Quorum {
     /// Repeats the rounds until the outcome is clear. A second round that a member lost is not the end:
     /// the claim has its locks and asks again.
     pub(super) async fn attempt(&self, claim: &Arc<Claim>, patience: &Patience) -> Outcome {
-        // One for all rounds: a lock that a late answer of any of them leaves on a member is released.
-        let dropped = Arc::new(AtomicBool::new(false));
+        // One for all rounds: a lock that a late answer of any of them leaves on a member is ended.
+        let mark = self.unanswered.attempt(claim.id);
+        let mut stamps = vec![Vec::new(); self.members.count()];
         for _ in 0..ROUNDS_MAX {
             let asked_at = patience.now();
             let granted =
                 |fence| Grant::new(asked_at).fence(Some(fence)).proof(Proof::of(GrantedFence(fence)));
-            let round = match self.first_round(claim, &dropped).await {
+            let round = match self.first_round(claim, &mark, &mut stamps).await {
                 Ok(round) => round,
                 Err(failure) => return Outcome::Failed(failure),
             };
@@ -52,7 +53,7 @@ impl Quorum {
                 Verdict::Held(fence) => return Outcome::Granted(granted(fence)),
                 Verdict::Write { fence, to } => {
                     let to = to.into_iter().filter_map(|(member, run)| {
-                        let stamp = *round.stamps.get(member)?;
+                        let stamp = *stamps.get(member)?.last()?;
                         Some((member, stamp, run))
                     });
                     if self.second_round(claim, fence, to.collect()).await {
@@ -60,35 +61,43 @@ impl Quorum {
                     }
                 }
                 Verdict::Busy { free_in, listeners } => {
-                    self.withdraw(claim, &dropped).await;
+                    self.withdraw(claim, &mark, stamps).await;
                     return Outcome::Busy { free_in, listeners };
                 }
                 Verdict::Failed(mut failure) => {
                     // If it may hold from before, its locks stay: it asks again, or is released.
-                    if !round.saw_earlier_grant && self.withdraw(claim, &dropped).await {
+                    if !round.saw_earlier_grant && self.withdraw(claim, &mark, stamps).await {
                         failure.effect = Effect::None;
                     }
                     return Outcome::Failed(failure);
                 }
                 Verdict::Split | Verdict::Undecided => {
-                    self.withdraw(claim, &dropped).await;
+                    self.withdraw(claim, &mark, stamps).await;
                     return Outcome::Split;
                 }
             }
         }
-        self.withdraw(claim, &dropped).await;
+        self.withdraw(claim, &mark, stamps).await;
         Outcome::Split
     }
 
-    /// Runs the first round: until the answers decide, or the rest comes too late.
+    /// Runs the first round: until the answers decide, or the rest comes too late. Adds the stamp of the
+    /// request to each member.
     ///
-    /// Once `dropped` is set, a lock that is granted late is released.
-    async fn first_round(&self, claim: &Arc<Claim>, dropped: &Arc<AtomicBool>) -> Result<Round, Failure> {
+    /// Once the attempt has ended, a lock that is granted late is ended.
+    async fn first_round(
+        &self,
+        claim: &Arc<Claim>,
+        mark: &Arc<AttemptMark>,
+        stamps: &mut [Vec<Stamp>],
+    ) -> Result<Round, Failure> {
         let count = self.members.count();
-        let stamps = (0..count).map(|_| draw()).collect::<Result<Vec<Stamp>, Failure>>()?;
+        for stamps in stamps.iter_mut() {
+            stamps.push(draw()?);
+        }
         let (sender, mut inbox) = mpsc::channel(count.max(1));
-        for (number, stamp) in stamps.iter().copied().enumerate() {
-            let (claim, sender, dropped) = (claim.clone(), sender.clone(), dropped.clone());
+        for (number, stamp) in stamps.iter().filter_map(|stamps| stamps.last().copied()).enumerate() {
+            let (claim, sender, mark) = (claim.clone(), sender.clone(), mark.clone());
             let (permit, members) = (self.members.permit(number), self.members.clone());
             self.members.spawn(number, async move |member: Arc<dyn Member>| {
                 let outcome = match permit {
@@ -98,8 +107,9 @@ impl Quorum {
                 members.record_answer(number, &outcome);
                 // A late answer changes no decision. The lock that it may have granted stays with a
                 // claim that holds.
-                if sender.send((number, outcome)).await.is_err() && dropped.load(Ordering::SeqCst) {
-                    member.release(&[&claim]).await;
+                if sender.send((number, outcome)).await.is_err() && mark.is_ended() {
+                    // If it fails, the lock ends with its ttl.
+                    let _ = member.withdraw(&claim, &[stamp]).await;
                 }
             });
         }
@@ -129,7 +139,7 @@ impl Quorum {
         if tally.saw_unarmed_member() {
             self.arming.arm_in_background();
         }
-        Ok(Round { verdict, stamps, saw_earlier_grant: tally.saw_earlier_grant() })
+        Ok(Round { verdict, saw_earlier_grant: tally.saw_earlier_grant() })
     }
 
     /// Runs the second round. Returns `true` if a majority has the fence now.
@@ -168,14 +178,16 @@ impl Quorum {
 
     /// Ends the locks of the attempt on every member, and waits for those that answer soon. Returns
     /// `true` if all of them did.
-    async fn withdraw(&self, claim: &Arc<Claim>, dropped: &AtomicBool) -> bool {
-        dropped.store(true, Ordering::SeqCst);
+    async fn withdraw(&self, claim: &Arc<Claim>, mark: &AttemptMark, stamps: Vec<Vec<Stamp>>) -> bool {
+        mark.end();
         let enough = |outcomes: &Vec<_>| outcomes.iter().all(Option::is_some);
-        let release = |member: Arc<dyn Member>| {
-            let claim = claim.clone();
-            async move { member.release(&[&claim]).await.pop().unwrap_or(Ok(false)) }
+        let all_stamps = Arc::new(stamps.concat());
+        let withdraw = |member: Arc<dyn Member>| {
+            // A stamp is drawn for one member, so those of the others do nothing there.
+            let (claim, stamps) = (claim.clone(), all_stamps.clone());
+            async move { member.withdraw(&claim, &stamps).await }
         };
-        let outcomes = self.members.gather(release, enough).await;
+        let outcomes = self.members.gather(withdraw, enough).await;
         outcomes.iter().all(|outcome| matches!(outcome, Some(Ok(_))))
     }
 }
@@ -183,8 +195,6 @@ impl Quorum {
 /// The result of a first round.
 struct Round {
     verdict: Verdict,
-    /// The stamp of the request to each member.
-    stamps: Vec<Stamp>,
     /// `true` if the claim has a fence from before on some member.
     saw_earlier_grant: bool,
 }

@@ -101,6 +101,8 @@ impl Quorum {
 
     /// Ends each claim on all members; the answer of a majority is enough.
     pub(super) async fn release_all(&self, batch: &[&Claim]) -> Vec<Release> {
+        // Before the release is sent: a request of the claim that it overtakes ends its own lock.
+        batch.iter().for_each(|claim| self.unanswered.end(&claim.id));
         let claims: Arc<Vec<Claim>> = Arc::new(batch.iter().map(|claim| (*claim).clone()).collect());
         let call = |member: Arc<dyn Member>| {
             let claims = claims.clone();

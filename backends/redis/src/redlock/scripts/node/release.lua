@@ -1,10 +1,13 @@
--- Ends the lock of one claim.
+-- Ends the lock of one claim: any lock of it, or one with one of the stamps.
 --
 -- KEYS  lock
--- ARGV  id channel
+-- ARGV  id channel [stamp ...]
 -- Answers 1 where the lock was there.
-local found = redis.call('HMGET', KEYS[1], 'id', 'fence')
+local found = redis.call('HMGET', KEYS[1], 'id', 'fence', 'stamp')
 if found[1] ~= ARGV[1] then return 0 end
+local meant = not ARGV[3]
+for i = 3, #ARGV do meant = meant or found[3] == ARGV[i] end
+if not meant then return 0 end
 redis.call('DEL', KEYS[1])
 -- An attempt that came to nothing tells nobody: those who wait, wait for a holder.
 if found[2] and ARGV[2] ~= '' then redis.pcall('PUBLISH', ARGV[2], '-') end

@@ -1,0 +1,242 @@
+//! Requests to a member of a quorum that are late: what they leave behind, and what they must not end.
+//!
+//! The members are kept in memory, and the time is virtual, so each test chooses the interleaving. What
+//! servers do is tested with servers, in `tests/redlock_*.rs`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::TokioClock;
+use leasehold::layer::{Quorum, QuorumConfig};
+use leasehold_core::quorum::{
+    Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, NO_FENCE, Notification, Stamp,
+    Subscription, Vote,
+};
+use leasehold_core::{
+    Backend, Claim, ClaimId, Failure, Fence, Patience, Release, Resource, Share, Step,
+};
+use tokio::sync::watch;
+
+/// The lock of one member.
+#[derive(Clone, Debug)]
+struct Lock {
+    id: ClaimId,
+    stamp: Stamp,
+    fence: Option<Fence>,
+}
+
+/// Where a request for a lock is held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    Open,
+    /// On its way to the member.
+    BeforeRequest,
+    /// On its way back.
+    BeforeAnswer,
+}
+
+/// A member in memory, whose requests for a lock can be held up.
+#[derive(Debug)]
+struct MemoryMember {
+    name: &'static str,
+    lock: Mutex<Option<Lock>>,
+    gate: watch::Sender<Gate>,
+}
+
+impl MemoryMember {
+    fn state_now(&self) -> MemberState {
+        let run = self.name.to_owned();
+        let mark = Some(Mark { epoch: 1, run: run.clone() });
+        MemberState { run, mark, unarmed_since: None, unix_us: 0 }
+    }
+
+    fn holder(&self) -> Option<ClaimId> {
+        self.lock.lock().unwrap().as_ref().map(|lock| lock.id)
+    }
+
+    /// Makes another client hold the lock, or leave it.
+    fn set_foreign(&self, id: Option<ClaimId>) {
+        let fence = Some(Fence::new(1, 1, 0));
+        *self.lock.lock().unwrap() = id.map(|id| Lock { id, stamp: Stamp::from_bytes([9; 16]), fence });
+    }
+
+    /// Waits until nothing is held up at this gate, if it was so when the request was sent.
+    async fn pass(&self, sent: Gate, gate: Gate) {
+        if sent == gate {
+            self.gate.subscribe().wait_for(|now| *now != gate).await.unwrap();
+        }
+    }
+}
+
+#[async_trait]
+impl Member for MemoryMember {
+    fn address(&self) -> String {
+        self.name.to_owned()
+    }
+
+    async fn state(&self) -> Result<MemberState, Failure> {
+        Ok(self.state_now())
+    }
+
+    async fn set_epoch(&self, _seen: &MemberState, _epoch: u64) -> Result<bool, Failure> {
+        Ok(false)
+    }
+
+    async fn prepare(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure> {
+        let sent = *self.gate.borrow();
+        self.pass(sent, Gate::BeforeRequest).await;
+        let vote = {
+            let mut lock = self.lock.lock().unwrap();
+            match &mut *lock {
+                Some(lock) if lock.id != claim.id => Vote::Theirs {
+                    granted: lock.fence.is_some(),
+                    ends_in: Duration::from_millis(50),
+                    listeners: 0,
+                },
+                Some(lock) => {
+                    lock.stamp = stamp;
+                    Vote::Yours { last: NO_FENCE, fence: lock.fence }
+                }
+                None => {
+                    *lock = Some(Lock { id: claim.id, stamp, fence: None });
+                    Vote::Yours { last: NO_FENCE, fence: None }
+                }
+            }
+        };
+        self.pass(sent, Gate::BeforeAnswer).await;
+        Ok(Answer { memory: self.state_now(), vote })
+    }
+
+    async fn accept(&self, claim: &Claim, stamp: Stamp, _run: &str, fence: Fence) -> Result<bool, Failure> {
+        let mut lock = self.lock.lock().unwrap();
+        let meant = lock.as_mut().filter(|lock| lock.id == claim.id && lock.stamp == stamp);
+        Ok(meant.map(|lock| lock.fence = Some(fence)).is_some())
+    }
+
+    async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure> {
+        Ok(vec![KeepOutcome::Refused; batch.len()])
+    }
+
+    async fn repair(&self, _claim: &Claim, _fence: Fence) -> Result<bool, Failure> {
+        Ok(false)
+    }
+
+    async fn withdraw(&self, claim: &Claim, stamps: &[Stamp]) -> Result<bool, Failure> {
+        let mut lock = self.lock.lock().unwrap();
+        Ok(lock.take_if(|lock| lock.id == claim.id && stamps.contains(&lock.stamp)).is_some())
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>> {
+        let mut lock = self.lock.lock().unwrap();
+        batch.iter().map(|claim| Ok(lock.take_if(|lock| lock.id == claim.id).is_some())).collect()
+    }
+
+    async fn read(&self, _resource: &Resource) -> Result<MemberView, Failure> {
+        Ok(MemberView { last: NO_FENCE, holder: None })
+    }
+
+    async fn list(&self, _prefix: &str) -> Result<Vec<(Resource, ClaimId)>, Failure> {
+        Ok(Vec::new())
+    }
+
+    async fn subscribe(&self, _resource: &Resource) -> Result<Box<dyn Subscription>, Failure> {
+        Ok(Box::new(Silence))
+    }
+}
+
+/// A subscription without events.
+struct Silence;
+
+#[async_trait]
+impl Subscription for Silence {
+    async fn next(&mut self) -> Notification {
+        std::future::pending().await
+    }
+
+    fn is_connected(&self) -> bool {
+        true
+    }
+}
+
+async fn quorum() -> (Arc<Quorum>, [Arc<MemoryMember>; 3]) {
+    let members = ["a", "b", "c"].map(|name| {
+        Arc::new(MemoryMember { name, lock: Mutex::default(), gate: watch::Sender::new(Gate::Open) })
+    });
+    let terms = QuorumConfig::new(Duration::from_millis(10), Duration::from_secs(60));
+    let all = members.iter().map(|member| member.clone() as Arc<dyn Member>).collect();
+    (Arc::new(Quorum::over("memory", all, terms).await.unwrap()), members)
+}
+
+fn claim(id: u8) -> Claim {
+    let resource = Resource::new("stock").unwrap();
+    Claim::new(ClaimId::from_bytes([id; 16]), resource, Share::MUTEX, Duration::from_secs(30))
+}
+
+fn patience() -> Patience {
+    Patience::unlimited(Arc::new(TokioClock::new()))
+}
+
+/// Lets all tasks run, and the late limit pass.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(200)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_overtaken_by_its_release_leaves_no_lock() {
+    let (quorum, [first, second, late]) = quorum().await;
+    late.gate.send_replace(Gate::BeforeRequest);
+    let ours = claim(1);
+    assert!(matches!(quorum.contend(&ours, &patience()).await, Ok(Step::Granted(_))));
+    settle().await;
+    assert!(matches!(quorum.release(&[&ours]).await[..], [Release::Freed]));
+    // The request arrives only now.
+    late.gate.send_replace(Gate::Open);
+    settle().await;
+    assert_eq!([first.holder(), second.holder(), late.holder()], [None; 3], "nobody holds it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_request_of_a_held_claim_keeps_its_lock() {
+    let (quorum, [_, _, late]) = quorum().await;
+    late.gate.send_replace(Gate::BeforeRequest);
+    let ours = claim(1);
+    assert!(matches!(quorum.contend(&ours, &patience()).await, Ok(Step::Granted(_))));
+    late.gate.send_replace(Gate::Open);
+    settle().await;
+    assert_eq!(late.holder(), Some(ours.id), "the claim holds, and one more member knows it");
+    quorum.release(&[&ours]).await;
+    assert_eq!(late.holder(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_answer_of_one_attempt_keeps_the_lock_of_the_next() {
+    let (quorum, [first, second, late]) = quorum().await;
+    let (ours, theirs) = (claim(1), claim(2).id);
+    first.set_foreign(Some(theirs));
+    second.set_foreign(Some(theirs));
+    // The first attempts get this lock, but not the answer, and come to nothing.
+    late.gate.send_replace(Gate::BeforeAnswer);
+    let waits = tokio::spawn({
+        let (quorum, ours) = (quorum.clone(), ours.clone());
+        async move { quorum.contend(&ours, &patience()).await }
+    });
+    settle().await;
+    // The requests of later attempts are not held up; the earlier ones are not woken.
+    late.gate.send_if_modified(|gate| {
+        *gate = Gate::Open;
+        false
+    });
+    first.set_foreign(None);
+    assert!(matches!(waits.await.unwrap(), Ok(Step::Granted(_))));
+    let holds = || [&first, &second, &late].iter().filter(|member| member.holder() == Some(ours.id)).count();
+    let before = holds();
+    assert!(before >= 2, "a majority has it");
+    // Now the first answers arrive.
+    late.gate.send_modify(|_| {});
+    settle().await;
+    assert_eq!(holds(), before, "the late answer ended a lock of the claim that holds");
+    assert_eq!(late.holder(), Some(ours.id));
+}
