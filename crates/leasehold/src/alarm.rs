@@ -113,7 +113,7 @@ impl ProcessAlarms {
 
     /// Returns the list of this process; `None` if its ancestors took all.
     fn current() -> Option<&'static ProcessAlarms> {
-        ProcessAlarms::for_process(std::process::id())
+        ProcessAlarms::for_process(leasehold_machine::process_id())
     }
 
     fn for_process(process: u32) -> Option<&'static ProcessAlarms> {
@@ -124,7 +124,7 @@ impl ProcessAlarms {
     }
 
     fn is_this_process(&self) -> bool {
-        self.process.load(Ordering::SeqCst) == std::process::id()
+        self.process.load(Ordering::SeqCst) == leasehold_machine::process_id()
     }
 
     fn lock(&self) -> MutexGuard<'_, AlarmQueue> {

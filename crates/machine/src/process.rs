@@ -11,6 +11,8 @@ use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
+use crate::process_id::process_id;
+
 /// A process, distinguished from its forks.
 ///
 /// Not promised: a fork that is the first process of a PID namespace is not distinguished from a parent
@@ -21,12 +23,12 @@ pub struct Process(u32);
 impl Process {
     /// Names this process.
     pub fn this() -> Process {
-        Process(std::process::id())
+        Process(process_id())
     }
 
     /// Returns `true` if this code runs in that process, and not in a fork of it.
     pub fn is_this(self) -> bool {
-        std::process::id() == self.0
+        process_id() == self.0
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Claim, Clock, Fence, Grant, LossCause, LossSubscription, Moment, Profile, Proof};
+use leasehold_machine::Process;
 
 use crate::alarm::Alarm;
 use crate::events::{Event, EventSink};
@@ -37,7 +38,7 @@ pub(crate) struct Lease {
     fence: Option<Fence>,
     clock: Arc<dyn Clock>,
     events: EventSink,
-    pid: u32,
+    process: Process,
     term: Term,
     health: watch::Sender<Health>,
     retired: AtomicBool,
@@ -128,7 +129,7 @@ impl Lease {
             fence: grant.fence,
             clock,
             events,
-            pid: std::process::id(),
+            process: Process::this(),
             term,
             health: watch::Sender::new(health),
             retired: AtomicBool::new(false),
@@ -191,7 +192,7 @@ impl Lease {
             return health.state;
         }
         let overdue = health.overdue(self.clock.now());
-        let forked = (std::process::id() != self.pid).then_some(LossCause::Forked);
+        let forked = (!self.process.is_this()).then_some(LossCause::Forked);
         match forked.or(overdue) {
             None => health.state,
             Some(cause) => self.lose(cause),

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use leasehold_core::{Backend, ClaimId, Clock, Failure, LossCause, LossSignal, Moment, Renew, Renewal};
+use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -64,7 +65,7 @@ impl Renewer {
             next_request: 0,
             answers,
             answered,
-            process: std::process::id(),
+            process: Process::this(),
         };
         drop(runtime.spawn(watchdog.run()));
         Renewer { inbox, events, renew_at: tuning.renew_at }
@@ -145,7 +146,7 @@ struct Watchdog {
     answers: mpsc::UnboundedSender<Answers>,
     answered: mpsc::UnboundedReceiver<Answers>,
     /// The process that holds these claims. A fork of it renews nothing.
-    process: u32,
+    process: Process,
 }
 
 /// One lease under watch.
@@ -267,7 +268,7 @@ impl Watchdog {
             () = self.inbox.woken() => {}
             () = sleep_for(nap) => {}
         }
-        if std::process::id() != self.process {
+        if !self.process.is_this() {
             return false;
         }
         self.check_due();
@@ -459,7 +460,7 @@ impl Drop for Watchdog {
         if let Some(engine) = &engine {
             engine.end_with_its_runtime();
         }
-        let cause = match std::process::id() == self.process {
+        let cause = match self.process.is_this() {
             true => LossCause::RenewalEnded,
             false => LossCause::Forked,
         };

@@ -1,0 +1,101 @@
+//! The id of this process, without a system call for each reading.
+//!
+//! An acquisition and its release ask some thirty times whether they run in a fork, and a system call for each
+//! of these checks takes more time than everything else that the engine does. So the id is kept in a page
+//! that the kernel clears in a fork (`MADV_WIPEONFORK` of madvise(2), Linux 4.14). This includes a fork by a
+//! bare system call, which `pthread_atfork` does not notice. Where there is no such page, each reading is a
+//! system call.
+
+#![allow(unsafe_code, reason = "no safe interface marks memory that a fork gets cleared")]
+
+/// Returns the id of the process in which this code runs, also in a fork, mostly without a system call.
+pub fn process_id() -> u32 {
+    #[cfg(target_os = "linux")]
+    if let Some(page) = page::cleared_in_forks() {
+        return page::id_in(page);
+    }
+    std::process::id()
+}
+
+#[cfg(target_os = "linux")]
+mod page {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+    /// Returns the first number of the page; `None` if the kernel gives no such page.
+    pub(super) fn cleared_in_forks() -> Option<&'static AtomicU32> {
+        static PAGE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
+        *PAGE.get_or_init(map)
+    }
+
+    /// Reads the id, and writes it first in a process that has not done so.
+    pub(super) fn id_in(page: &AtomicU32) -> u32 {
+        // No process that runs this has the id 0, so the number is 0 in a fork that has not written it yet.
+        match page.load(Ordering::Relaxed) {
+            0 => {
+                let id = std::process::id();
+                page.store(id, Ordering::Relaxed);
+                id
+            }
+            id => id,
+        }
+    }
+
+    fn map() -> Option<&'static AtomicU32> {
+        let size = rustix::param::page_size();
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new private mapping at an address of the kernel's choice overlaps no other memory.
+        let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size, rights, MapFlags::PRIVATE) }.ok()?;
+        // SAFETY: the range is the mapping above, which nothing else uses yet. The advice changes its content
+        // in a fork only, before the fork runs any code.
+        if unsafe { madvise(page, size, Advice::LinuxWipeOnFork) }.is_err() {
+            // SAFETY: the mapping above, of which there is no other pointer.
+            let _ = unsafe { rustix::mm::munmap(page, size) };
+            return None;
+        }
+        // SAFETY: the page is aligned for a number, zero is a value of it, it is never unmapped, and all
+        // access to it is atomic.
+        Some(unsafe { &*page.cast::<AtomicU32>() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_id_is_that_of_the_system() {
+        assert_eq!(process_id(), std::process::id());
+        let other = std::thread::spawn(process_id).join();
+        assert_eq!(other.ok(), Some(std::process::id()));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn cleared_page_is_written_anew() {
+        let cleared = std::sync::atomic::AtomicU32::new(0);
+        assert_eq!(page::id_in(&cleared), std::process::id());
+        assert_eq!(page::id_in(&cleared), std::process::id(), "from the page");
+        assert_eq!(page::id_in(&std::sync::atomic::AtomicU32::new(7)), 7, "no system call is made");
+    }
+
+    /// The kernel says of each mapping whether a fork gets it cleared ("wf" of proc(5)). That a fork is told
+    /// from its parent is tested with real forks, in `crates/leasehold/tests/engine_fork.rs`.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn kernel_clears_the_page_in_forks() {
+        let Some(page) = page::cleared_in_forks() else {
+            println!("the kernel is older than 4.14: each reading is a system call");
+            return;
+        };
+        let start = format!("{:x}-", std::ptr::from_ref(page) as usize);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let flags = maps
+            .lines()
+            .skip_while(|line| !line.starts_with(&start))
+            .find_map(|line| line.strip_prefix("VmFlags:"));
+        assert!(flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "wf")), "{flags:?}");
+    }
+}
