@@ -16,6 +16,7 @@ use std::time::Duration;
 use common::{Store, ms, settles, waiting};
 use leasehold::layer::Verb;
 use leasehold::{Client, ErrorKind, Fence, Guard, Note, Result, Tuning};
+use tokio::sync::Barrier;
 
 /// No machine is so busy.
 const SOON: Duration = Duration::from_secs(60);
@@ -88,10 +89,13 @@ async fn the_budget_lets_other_processes_in() {
     let (greedy, _) = store.tuned(patient().local_handoff_limit(10));
     let (other, _) = store.client();
     let stop = Arc::new(AtomicU64::new(0));
+    // Without it, the other process could be done before each task has begun.
+    let begin = Arc::new(Barrier::new(9));
     let tasks: Vec<_> = (0..8)
         .map(|_| {
-            let (mutex, stop) = (greedy.mutex("job"), stop.clone());
+            let (mutex, stop, begin) = (greedy.mutex("job"), stop.clone(), begin.clone());
             tokio::spawn(async move {
+                begin.wait().await;
                 let mut rounds = 0u64;
                 while stop.load(Ordering::SeqCst) == 0 {
                     let guard = mutex.lock().await.unwrap();
@@ -103,6 +107,7 @@ async fn the_budget_lets_other_processes_in() {
             })
         })
         .collect();
+    begin.wait().await;
     for _ in 0..20 {
         other.mutex("job").try_lock_for(ms(5000)).await.unwrap().unwrap().release().await.unwrap();
     }
