@@ -24,9 +24,11 @@ impl Process {
         let (name, rest) = rest.rsplit_once(") ")?;
         let mut fields = rest.split(' ');
         let is_over = matches!(fields.next()?, "Z" | "X");
-        let mut id = || fields.next()?.parse().ok().and_then(Pid::from_raw);
-        let (parent, group) = (id(), id());
-        let pid = pid.parse().ok().and_then(Pid::from_raw)?;
+        // The kernel writes -1 for what a process that is being reaped no longer has, and 0 for what this
+        // process may not see.
+        let id = |text: &str| text.parse().ok().filter(|id| *id > 0).and_then(Pid::from_raw);
+        let (parent, group) = (fields.next().and_then(id), fields.next().and_then(id));
+        let pid = id(pid)?;
         Some(Process { pid, parent, group, is_over, name: name.to_owned() })
     }
 
@@ -78,6 +80,10 @@ mod tests {
         assert!(process.is_over && process.is_named("a) S 1"));
         assert_eq!(Process::read("12 (a) S 0 0 0").unwrap().parent, None);
         assert_eq!(Process::read("nonsense"), None);
+        // A process that is being reaped.
+        let reaped = Process::read("12 (a) X 0 -1 -1 0 -1").unwrap();
+        assert_eq!((reaped.parent, reaped.group), (None, None));
+        assert_eq!(Process::read("-1 (a) X 0 -1 -1 0 -1"), None);
     }
 
     #[test]

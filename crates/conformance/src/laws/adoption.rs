@@ -47,6 +47,11 @@ pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
             valid_until = asked_at.after(trial.ttl());
         }
         let seen = second.look(&resource).await?;
+        if trial.clock.now() >= valid_until {
+            return Err(NotKept::late(
+                "the machine was too busy to look before the lease was over".to_owned(),
+            ));
+        }
         let notes: Vec<_> = seen.holders.iter().map(|info| info.note.as_str()).collect();
         ensure!(notes == ["the next client"], "{share}: seen as holders: {notes:?}");
         second.free(&claim).await?;
