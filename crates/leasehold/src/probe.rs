@@ -3,8 +3,9 @@
 
 use std::future::Future;
 
-use leasehold_core::{ClaimId, LossCause, Moment, Resource, Share};
+use leasehold_core::{LossCause, Moment, Resource};
 
+pub use crate::engine::Head;
 use crate::engine::State;
 use crate::{Client, Guard};
 
@@ -49,21 +50,7 @@ pub fn queues(client: &Client) -> usize {
     client.engine().queues()
 }
 
-/// The first task in the local queue of a resource.
-#[derive(Clone, Copy, Debug)]
-pub struct Head {
-    /// A number that no other task has.
-    pub number: u64,
-    /// The share that it waits for.
-    pub share: Share,
-    /// `true` if no other task in the queue came before it.
-    pub came_first: bool,
-    /// The claim of this client on the server for this task, or for another one of the queue.
-    pub asks: Option<ClaimId>,
-}
-
 /// Returns the first task in the local queue of a resource.
 pub fn head(client: &Client, resource: &Resource) -> Option<Head> {
-    let (number, share, came_first, asks) = client.engine().head(resource)?;
-    Some(Head { number, share, came_first, asks })
+    client.engine().head(resource)
 }

@@ -397,7 +397,7 @@ impl Judge {
         let could = |head: &Head| {
             // By the order of arrival: a claim that is queued on the server keeps its place when another
             // becomes first by priority.
-            head.came_first && is_alone(head.asks) && has_room(look, head.share)
+            head.came_first && is_alone(head.contender) && has_room(look, head.share)
         };
         let key = (client, resource.clone());
         let mut seen = self.seen();

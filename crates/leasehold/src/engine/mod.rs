@@ -50,6 +50,8 @@ use crate::events::EventSink;
 use crate::mutant::mutant;
 use crate::panics::{contained, logged};
 
+#[cfg(leasehold_sim)]
+pub use acquire::local_queue::Head;
 pub(crate) use acquire::transfer::TransferClaim;
 pub(crate) use hold::Hold;
 pub(crate) use hold::handle::HoldHandle;
@@ -472,10 +474,9 @@ impl Engine {
         self.queues.count()
     }
 
-    /// Returns the first waiter for a resource: the unique number of its place, its share, whether no
-    /// other waiter came before it, and the claim that is queued on the server for this queue.
+    /// Returns the first waiter for a resource.
     #[cfg(leasehold_sim)]
-    pub(crate) fn head(&self, resource: &Resource) -> Option<(u64, Share, bool, Option<ClaimId>)> {
+    pub(crate) fn head(&self, resource: &Resource) -> Option<Head> {
         self.queues.head(resource)
     }
 

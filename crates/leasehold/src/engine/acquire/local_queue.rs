@@ -69,6 +69,20 @@ pub(crate) struct HeldClaim {
     pub(crate) is_reported: bool,
 }
 
+/// The first waiter of a queue.
+#[cfg(leasehold_sim)]
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// The unique number of its place.
+    pub number: u64,
+    /// The share that it requests.
+    pub share: Share,
+    /// `true` if no other waiter came before it.
+    pub came_first: bool,
+    /// The claim that is queued on the server for this queue.
+    pub contender: Option<ClaimId>,
+}
+
 /// One change of a queue.
 pub(crate) enum Change<W, E> {
     /// A task enters the queue.
@@ -178,36 +192,10 @@ impl<W, E> LocalQueue<W, E> {
                     contending.id = Some(id);
                 }
             }
-            Change::Granted(claim) => {
-                // It is held even if its waiter has left: the engine then drops the hold, which releases it.
-                let want = self.contending.take().map(|contending| contending.want);
-                let taker = want.and_then(|want| self.take(|waiter| waiter.want == want));
-                let task = taker.as_ref().and_then(|waiter| waiter.task);
-                self.held.push(HeldClaim { task, ..claim });
-                outcome.taker = taker.map(|waiter| (waiter.handle, waiter.want));
-            }
-            Change::Ended { failed } => {
-                let want = self.contending.take().map(|contending| contending.want);
-                if let Some(want) = want.filter(|_| failed) {
-                    while let Some(waiter) = self.take(|waiter| waiter.want == want) {
-                        outcome.failed.push(waiter.handle);
-                    }
-                }
-            }
+            Change::Granted(claim) => outcome.taker = self.grant(claim),
+            Change::Ended { failed } => outcome.failed = self.end_contender(failed),
             Change::GrantedDirectly(claim) => self.held.push(claim),
-            Change::Returned { id, left } => {
-                let claim = self.held.iter_mut().find(|claim| claim.id == id && left > 0);
-                // Only the first waiter is considered, so that none is overtaken.
-                let first = self.waiters.first_entry();
-                if let (Some(claim), Some(first)) = (claim, first)
-                    && first.get().want.is_met_by(&claim.want)
-                {
-                    let waiter = first.remove();
-                    claim.task = waiter.task;
-                    claim.handoff_over |= left == 1;
-                    outcome.taker = Some((waiter.handle, waiter.want));
-                }
-            }
+            Change::Returned { id, left } => outcome.taker = self.hand_off(id, left),
             Change::HandoffOver(id) => {
                 self.held.iter_mut().filter(|held| held.id == id).for_each(|held| held.handoff_over = true);
             }
@@ -237,7 +225,41 @@ impl<W, E> LocalQueue<W, E> {
         }
         let is_refused = is_try && !outcome.is_allowed;
         self.follow_up(&mut outcome, is_refused);
+        self.check_invariants();
         outcome
+    }
+
+    /// Records that the contender's claim is held, and returns the waiter that gets it.
+    fn grant(&mut self, claim: HeldClaim) -> Option<(W, Want)> {
+        // It is held even if its waiter has left: the engine then drops the hold, which releases it.
+        let want = self.contending.take().map(|contending| contending.want);
+        let taker = want.and_then(|want| self.take(|waiter| waiter.want == want));
+        let task = taker.as_ref().and_then(|waiter| waiter.task);
+        self.held.push(HeldClaim { task, ..claim });
+        taker.map(|waiter| (waiter.handle, waiter.want))
+    }
+
+    /// Records that the contender has ended without a grant, and returns the waiters that get its error.
+    fn end_contender(&mut self, failed: bool) -> Vec<W> {
+        let want = self.contending.take().map(|contending| contending.want);
+        let mut waiters = Vec::new();
+        if let Some(want) = want.filter(|_| failed) {
+            while let Some(waiter) = self.take(|waiter| waiter.want == want) {
+                waiters.push(waiter.handle);
+            }
+        }
+        waiters
+    }
+
+    /// Hands a released claim to the first waiter, if its request matches, and returns that waiter.
+    fn hand_off(&mut self, id: ClaimId, left: u32) -> Option<(W, Want)> {
+        let claim = self.held.iter_mut().find(|claim| claim.id == id && left > 0)?;
+        // Only the first waiter is considered, so that none is overtaken.
+        let first = self.waiters.first_entry().filter(|first| first.get().want.is_met_by(&claim.want))?;
+        let waiter = first.remove();
+        claim.task = waiter.task;
+        claim.handoff_over |= left == 1;
+        Some((waiter.handle, waiter.want))
     }
 
     /// Returns `true` if an injected defect forgets the consequences of a change.
@@ -279,6 +301,20 @@ impl<W, E> LocalQueue<W, E> {
             outcome.detach = self.inline_release.take().map(|(_, inline)| inline);
         }
         outcome.is_idle = self.held.is_empty() && !self.is_awaited();
+    }
+
+    /// Checks what follows from the state after each change of an open queue.
+    fn check_invariants(&self) {
+        // Invariant: if the first waiter fits, a contender is under way.
+        debug_assert!(
+            self.is_closed || self.contending.is_some() || self.next_to_contend().is_none(),
+            "the first waiter could ask the server, and has no contender"
+        );
+        // Invariant: nothing waits for an inline release.
+        debug_assert!(
+            self.inline_release.is_none() || !self.is_awaited(),
+            "a task depends on a release that its caller may leave"
+        );
     }
 
     /// Returns the request of the first waiter, if the server is to be asked for it.
@@ -334,14 +370,16 @@ impl<W, E> LocalQueue<W, E> {
         contending.id.filter(|_| contending.want == *want)
     }
 
-    /// Returns the first waiter: the number of its place, its share, and whether no other waiter came
-    /// before it; with the contender's claim.
+    /// Returns the first waiter.
     #[cfg(leasehold_sim)]
-    pub(crate) fn head(&self) -> Option<(u64, Share, bool, Option<ClaimId>)> {
+    pub(crate) fn head(&self) -> Option<Head> {
         let ((_, number), first) = self.waiters.first_key_value()?;
-        let came_first = self.waiters.keys().all(|(_, other)| other >= number);
-        let asks = self.contending.as_ref().and_then(|contending| contending.id);
-        Some((*number, first.want.share, came_first, asks))
+        Some(Head {
+            number: *number,
+            share: first.want.share,
+            came_first: self.waiters.keys().all(|(_, other)| other >= number),
+            contender: self.contending.as_ref().and_then(|contending| contending.id),
+        })
     }
 
     fn fits(&self, share: Share) -> bool {

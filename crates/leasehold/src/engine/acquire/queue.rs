@@ -20,6 +20,8 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::engine::Want;
+#[cfg(leasehold_sim)]
+use crate::engine::acquire::local_queue::Head;
 use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outcome, Place};
 use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::Hold;
@@ -66,12 +68,9 @@ impl LocalQueues {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    /// Returns the first waiter for a resource, see [`LocalQueue::head`].
+    /// Returns the first waiter for a resource.
     #[cfg(leasehold_sim)]
-    pub(crate) fn head(
-        &self,
-        resource: &Resource,
-    ) -> Option<(u64, leasehold_core::Share, bool, Option<ClaimId>)> {
+    pub(crate) fn head(&self, resource: &Resource) -> Option<Head> {
         self.shard(resource).get(resource)?.queue.head()
     }
 
