@@ -170,3 +170,22 @@ async fn the_scripts_do_what_the_model_does() {
         "{taken} {marked} {refused}: too few to show anything"
     );
 }
+
+#[tokio::test]
+async fn question_that_was_overtaken_changes_no_lock() {
+    let Some(twin) = ServerAndModel::start().await else { return };
+    let (member, claim) = (&twin.member, &twin.claims[0]);
+    let (first, second, other) = (Stamp::numbered(7, 1), Stamp::numbered(7, 2), Stamp::numbered(6, 9));
+    for (asked, has) in
+        [(vec![second, first], second), (vec![first, second], second), (vec![second, other], other)]
+    {
+        for stamp in &asked {
+            let answer = member.prepare(claim, *stamp).await.unwrap();
+            assert!(matches!(answer.vote, Vote::Yours { .. }), "{answer:?}");
+        }
+        let others: Vec<Stamp> = asked.into_iter().filter(|stamp| *stamp != has).collect();
+        assert!(!member.withdraw(claim, &others).await.unwrap(), "it has a later stamp");
+        assert!(member.withdraw(claim, &[others[0], has]).await.unwrap());
+        assert!(!member.withdraw(claim, &[has]).await.unwrap(), "it is gone");
+    }
+}

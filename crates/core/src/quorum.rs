@@ -39,7 +39,8 @@ pub trait Member: Debug + Send + Sync {
     async fn set_epoch(&self, seen: &MemberState, epoch: u64) -> Result<bool, Failure>;
 
     /// Locks the resource in the first round, if it is free or the claim's own already, for at least
-    /// the claim's ttl, and gives the lock the value `stamp`.
+    /// the claim's ttl, and gives the lock the value `stamp`. A lock of the claim with a later stamp of the
+    /// same series stays as it is: this message was overtaken.
     ///
     /// # Errors
     /// As [`Member::state`]; one of unknown effect may have locked it.
@@ -117,7 +118,8 @@ pub enum Notification {
     Unknown,
 }
 
-/// The value of a lock: drawn for each message, so that no message can act in another's place.
+/// The value of a lock: another one for each message, so that no message can act in another's place. The
+/// stamps of one client are ordered, so that a message which a later one has overtaken is recognized.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stamp(u128);
 
@@ -125,6 +127,17 @@ impl Stamp {
     /// Returns the stamp made of these bytes, which must come from the operating system's random source.
     pub const fn from_bytes(bytes: [u8; 16]) -> Stamp {
         Stamp(u128::from_be_bytes(bytes))
+    }
+
+    /// Returns the stamp with this number of a client, whose `series` must come from the operating system's
+    /// random source.
+    pub const fn numbered(series: u64, number: u64) -> Stamp {
+        Stamp(((series as u128) << 64) | number as u128)
+    }
+
+    /// Returns `true` if this is an earlier stamp of the same series.
+    pub const fn precedes(self, other: Stamp) -> bool {
+        self.0 >> 64 == other.0 >> 64 && self.0 < other.0
     }
 }
 
@@ -279,6 +292,15 @@ pub fn next_fence(members: impl Iterator<Item = (u64, Fence)> + Clone) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stamps_of_one_client_are_ordered() {
+        let stamp = Stamp::numbered;
+        assert!(stamp(7, 1).precedes(stamp(7, 2)));
+        assert!(!stamp(7, 2).precedes(stamp(7, 2)) && !stamp(7, 3).precedes(stamp(7, 2)));
+        assert!(!stamp(6, 1).precedes(stamp(7, 2)), "of another client");
+        assert_eq!(stamp(0xa, 0x1f).to_string(), "000000000000000a000000000000001f");
+    }
 
     #[test]
     fn a_mark_of_another_run_does_not_arm() {

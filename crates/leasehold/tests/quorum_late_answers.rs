@@ -97,7 +97,9 @@ impl Member for MemoryMember {
                     listeners: 0,
                 },
                 Some(lock) => {
-                    lock.stamp = stamp;
+                    if !stamp.precedes(lock.stamp) {
+                        lock.stamp = stamp;
+                    }
                     Vote::Yours { last: NO_FENCE, fence: lock.fence }
                 }
                 None => {
@@ -211,14 +213,14 @@ async fn late_request_of_a_held_claim_keeps_its_lock() {
     assert_eq!(late.holder(), None);
 }
 
-#[tokio::test(start_paused = true)]
-async fn late_answer_of_one_attempt_keeps_the_lock_of_the_next() {
+/// Holds up the requests of the first attempts for the third lock at `gate`, until a later attempt is granted.
+async fn late_attempt_ends_no_later_lock(gate: Gate) {
     let (quorum, [first, second, late]) = quorum().await;
     let (ours, theirs) = (claim(1), claim(2).id);
     first.set_foreign(Some(theirs));
     second.set_foreign(Some(theirs));
-    // The first attempts get this lock, but not the answer, and come to nothing.
-    late.gate.send_replace(Gate::BeforeAnswer);
+    // The first attempts come to nothing, before their requests for this lock are answered.
+    late.gate.send_replace(gate);
     let waits = tokio::spawn({
         let (quorum, ours) = (quorum.clone(), ours.clone());
         async move { quorum.contend(&ours, &patience()).await }
@@ -231,12 +233,24 @@ async fn late_answer_of_one_attempt_keeps_the_lock_of_the_next() {
     });
     first.set_foreign(None);
     assert!(matches!(waits.await.unwrap(), Ok(Step::Granted(_))));
-    let holds = || [&first, &second, &late].iter().filter(|member| member.holder() == Some(ours.id)).count();
-    let before = holds();
-    assert!(before >= 2, "a majority has it");
-    // Now the first answers arrive.
+    settle().await;
+    let holds = || [&first, &second, &late].map(|member| member.holder() == Some(ours.id));
+    assert_eq!(holds(), [true, false, true], "a majority has it");
+    // Now the first requests continue.
     late.gate.send_modify(|_| {});
     settle().await;
-    assert_eq!(holds(), before, "the late answer ended a lock of the claim that holds");
-    assert_eq!(late.holder(), Some(ours.id));
+    assert_eq!(holds(), [true, false, true], "a late request ended a lock of the claim that holds");
+    quorum.release(&[&ours]).await;
+    settle().await;
+    assert_eq!(holds(), [false; 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_answer_of_one_attempt_keeps_the_lock_of_the_next() {
+    late_attempt_ends_no_later_lock(Gate::BeforeAnswer).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn overtaken_request_of_one_attempt_keeps_the_lock_of_the_next() {
+    late_attempt_ends_no_later_lock(Gate::BeforeRequest).await;
 }

@@ -16,7 +16,8 @@ use crate::process_id::process_id;
 /// A process, distinguished from its forks.
 ///
 /// Not promised: a fork that is the first process of a PID namespace is not distinguished from a parent
-/// that is the first of another.
+/// that is the first of another. Nor is any fork under an emulator that accepts `MADV_WIPEONFORK` and
+/// ignores it, as old versions of QEMU's user mode do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 

@@ -19,15 +19,31 @@ pub fn process_id() -> u32 {
 
 #[cfg(target_os = "linux")]
 mod page {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::ptr::null_mut;
+    use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
+    /// Stands for a page that the kernel did not give.
+    static NO_PAGE: AtomicU32 = AtomicU32::new(0);
+
     /// Returns the first number of the page; `None` if the kernel gives no such page.
     pub(super) fn cleared_in_forks() -> Option<&'static AtomicU32> {
-        static PAGE: OnceLock<Option<&'static AtomicU32>> = OnceLock::new();
-        *PAGE.get_or_init(map)
+        // No lock: a fork that is made while another thread holds one would wait for ever.
+        static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+        let mut page = PAGE.load(Ordering::Acquire);
+        if page.is_null() {
+            let mapped = map().unwrap_or(&NO_PAGE);
+            let new = std::ptr::from_ref(mapped).cast_mut();
+            page = match PAGE.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => new,
+                // Another thread was faster; this page of 4 KiB is left unused.
+                Err(first) => first,
+            };
+        }
+        // SAFETY: the pointer was made from a reference that is valid for ever, to `NO_PAGE` or by `map`.
+        let page = unsafe { &*page };
+        (!std::ptr::eq(page, &NO_PAGE)).then_some(page)
     }
 
     /// Reads the id, and writes it first in a process that has not done so.
@@ -47,7 +63,7 @@ mod page {
         let size = rustix::param::page_size();
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping at an address of the kernel's choice overlaps no other memory.
-        let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size, rights, MapFlags::PRIVATE) }.ok()?;
+        let page = unsafe { mmap_anonymous(null_mut(), size, rights, MapFlags::PRIVATE) }.ok()?;
         // SAFETY: the range is the mapping above, which nothing else uses yet. The advice changes its content
         // in a fork only, before the fork runs any code.
         if unsafe { madvise(page, size, Advice::LinuxWipeOnFork) }.is_err() {

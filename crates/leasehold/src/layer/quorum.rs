@@ -17,6 +17,7 @@ mod inspect;
 mod keeping;
 mod late;
 mod members;
+mod stamps;
 mod timer;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use acquire::WaiterCounts;
 use arming::Arming;
 use late::Unanswered;
 use members::MemberSet;
+use stamps::StampSeries;
 
 pub use arming::RearmReport;
 
@@ -77,6 +79,7 @@ pub struct Quorum {
     arming: Arc<Arming>,
     waiters: WaiterCounts,
     unanswered: Unanswered,
+    stamps: StampSeries,
     profile: Profile,
 }
 
@@ -103,7 +106,8 @@ impl Quorum {
     ///
     /// # Errors
     /// `Invalid` if two names lead to one server, or a majority cannot vote for another reason that does
-    /// not pass; `Unavailable` if a majority does not answer. The text names the answer of each member.
+    /// not pass; `Unavailable` if a majority does not answer, or the operating system gives no random
+    /// numbers. The text names the answer of each member.
     pub async fn over(
         name: &'static str,
         members: Vec<Arc<dyn Member>>,
@@ -124,6 +128,7 @@ impl Quorum {
             arming,
             waiters: WaiterCounts::default(),
             unanswered: Unanswered::default(),
+            stamps: StampSeries::new()?,
             profile,
         })
     }

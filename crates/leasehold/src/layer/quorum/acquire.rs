@@ -79,10 +79,11 @@ impl Quorum {
         let waiter = self.waiters.register(&claim.resource);
         let mut subscriptions: Option<Subscriptions> = None;
         let mut splits = 0;
+        let mut stamps = vec![Vec::new(); self.members.count()];
         loop {
             // The attempt may have missed a release that is reported while it runs.
             let began = patience.now();
-            let outcome = self.attempt(&claim, patience).await;
+            let outcome = self.attempt(&claim, patience, &mut stamps).await;
             self.waiters.record_duration(patience.now().since(began));
             let slot = self.waiters.slot();
             let ended = patience.is_ended();

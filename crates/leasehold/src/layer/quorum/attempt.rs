@@ -37,18 +37,22 @@ pub(super) struct GrantedFence(pub(super) Fence);
 impl Quorum {
     /// Repeats the rounds until the outcome is clear. A second round that a member lost is not the end:
     /// the claim has its locks and asks again.
-    pub(super) async fn attempt(&self, claim: &Arc<Claim>, patience: &Patience) -> Outcome {
+    ///
+    /// `stamps` are those of the requests to each member whose locks may not be withdrawn yet: of this
+    /// attempt, and of earlier ones of the same call.
+    pub(super) async fn attempt(
+        &self,
+        claim: &Arc<Claim>,
+        patience: &Patience,
+        stamps: &mut [Vec<Stamp>],
+    ) -> Outcome {
         // One for all rounds: a lock that a late answer of any of them leaves on a member is ended.
         let mark = self.unanswered.attempt(claim.id);
-        let mut stamps = vec![Vec::new(); self.members.count()];
         for _ in 0..ROUNDS_MAX {
             let asked_at = patience.now();
             let granted =
                 |fence| Grant::new(asked_at).fence(Some(fence)).proof(Proof::of(GrantedFence(fence)));
-            let round = match self.first_round(claim, &mark, &mut stamps).await {
-                Ok(round) => round,
-                Err(failure) => return Outcome::Failed(failure),
-            };
+            let round = self.first_round(claim, &mark, stamps).await;
             match round.verdict {
                 Verdict::Held(fence) => return Outcome::Granted(granted(fence)),
                 Verdict::Write { fence, to } => {
@@ -90,10 +94,10 @@ impl Quorum {
         claim: &Arc<Claim>,
         mark: &Arc<AttemptMark>,
         stamps: &mut [Vec<Stamp>],
-    ) -> Result<Round, Failure> {
+    ) -> Round {
         let count = self.members.count();
         for stamps in stamps.iter_mut() {
-            stamps.push(draw()?);
+            stamps.push(self.stamps.next());
         }
         let (sender, mut inbox) = mpsc::channel(count.max(1));
         for (number, stamp) in stamps.iter().filter_map(|stamps| stamps.last().copied()).enumerate() {
@@ -139,7 +143,7 @@ impl Quorum {
         if tally.saw_unarmed_member() {
             self.arming.arm_in_background();
         }
-        Ok(Round { verdict, saw_earlier_grant: tally.saw_earlier_grant() })
+        Round { verdict, saw_earlier_grant: tally.saw_earlier_grant() }
     }
 
     /// Runs the second round. Returns `true` if a majority has the fence now.
@@ -178,7 +182,7 @@ impl Quorum {
 
     /// Ends the locks of the attempt on every member, and waits for those that answer soon. Returns
     /// `true` if all of them did.
-    async fn withdraw(&self, claim: &Arc<Claim>, mark: &AttemptMark, stamps: Vec<Vec<Stamp>>) -> bool {
+    async fn withdraw(&self, claim: &Arc<Claim>, mark: &AttemptMark, stamps: &mut [Vec<Stamp>]) -> bool {
         mark.end();
         let enough = |outcomes: &Vec<_>| outcomes.iter().all(Option::is_some);
         let all_stamps = Arc::new(stamps.concat());
@@ -188,6 +192,13 @@ impl Quorum {
             async move { member.withdraw(&claim, &stamps).await }
         };
         let outcomes = self.members.gather(withdraw, enough).await;
+        for (outcome, stamps) in outcomes.iter().zip(stamps) {
+            match outcome {
+                Some(Ok(_)) => stamps.clear(),
+                // The next attempt withdraws them too. The oldest ones are left to the ttl.
+                _ => drop(stamps.drain(..stamps.len().saturating_sub(STAMPS_MAX))),
+            }
+        }
         outcomes.iter().all(|outcome| matches!(outcome, Some(Ok(_))))
     }
 }
@@ -199,13 +210,8 @@ struct Round {
     saw_earlier_grant: bool,
 }
 
-fn draw() -> Result<Stamp, Failure> {
-    let mut bytes = [0; 16];
-    let drawn = getrandom::fill(&mut bytes);
-    drawn.map_err(|error| Failure::unavailable(format!("the system gives no random numbers: {error}")))?;
-    Ok(Stamp::from_bytes(bytes))
-}
-
 /// The number of times that a claim with its locks and without a fence tries to get one before
 /// it lets others try.
 const ROUNDS_MAX: u32 = 3;
+/// The number of stamps that are remembered for a member that has not answered.
+const STAMPS_MAX: usize = 16;

@@ -11,7 +11,7 @@ local stored, marked, of_run = read_mark(mark)
 if not stored then return marked end
 local epoch, seq = read_record(record, name)
 if not epoch then return seq end
-local found = redis.call('HMGET', lock, 'id', 'fence')
+local found = redis.call('HMGET', lock, 'id', 'fence', 'stamp')
 local left = redis.call('PTTL', lock)
 local answer, problem = memory(stored, of_run, KEYS[4])
 if not answer then return problem end
@@ -28,9 +28,15 @@ if found[1] and found[1] ~= id then
   return answer
 end
 if found[1] then
-  -- Extending is allowed where memory has run out, and so is what follows it in the same script.
-  redis.call('PEXPIRE', lock, math.max(left, ttl))
-  redis.call('HSET', lock, 'stamp', stamp)
+  -- The first half of a stamp is that of its client, and the second half counts. A question that a later one of the
+  -- same client has overtaken changes nothing: otherwise its late end would end the lock of the later one.
+  local last = found[3]
+  local overtaken = last and string.sub(last, 1, 16) == string.sub(stamp, 1, 16) and stamp < last
+  if not overtaken then
+    -- Extending is allowed where memory has run out, and so is what follows it in the same script.
+    redis.call('PEXPIRE', lock, math.max(left, ttl))
+    redis.call('HSET', lock, 'stamp', stamp)
+  end
 else
   local since = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
   redis.call('HSET', lock, 'id', id, 'stamp', stamp, 'since', since, 'note', note)
