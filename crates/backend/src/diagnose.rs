@@ -1,4 +1,4 @@
-//! Checks that stores share whatever their form: servers that elect a leader, versions, and logins.
+//! Checks that several kinds of stores share: servers that elect a leader, versions, and logins.
 //!
 //! The checks of stores with cells, of SQL databases and of stores with sessions are in the modules `diagnose`
 //! of `cell`, `sql` and `session`.

@@ -15,9 +15,7 @@ use leasehold_core::quorum::{
     Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, NO_FENCE, Notification, Stamp,
     Subscription, Vote,
 };
-use leasehold_core::{
-    Backend, Claim, ClaimId, Failure, Fence, Patience, Release, Resource, Share, Step,
-};
+use leasehold_core::{Backend, Claim, ClaimId, Failure, Fence, Patience, Release, Resource, Share, Step};
 use tokio::sync::watch;
 
 /// The lock of one member.

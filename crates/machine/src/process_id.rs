@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(page::id_in(&std::sync::atomic::AtomicU32::new(7)), 7, "no system call is made");
     }
 
-    /// The kernel says of each mapping whether a fork gets it cleared ("wf" of proc(5)). That a fork is told
+    /// The kernel lists for each mapping whether a fork gets it cleared ("wf" of proc(5)). That a fork is distinguished
     /// from its parent is tested with real forks, in `crates/leasehold/tests/engine_fork.rs`.
     #[cfg(target_os = "linux")]
     #[test]

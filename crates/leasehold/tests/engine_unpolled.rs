@@ -1,0 +1,111 @@
+//! Lock futures that are polled once and then left: they are never a burden for other tasks, and lose nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use common::{Store, block_on, ms, settles, waiting};
+use leasehold::ErrorKind;
+use leasehold::layer::{Mode, Verb};
+
+/// No machine is so busy.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Polls a future once, which must not be ready.
+fn poll_once(future: std::pin::Pin<&mut impl Future>) {
+    assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+#[tokio::test]
+async fn waiter_behind_an_unpolled_lock_future_is_granted() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let held = other.mutex("job").lock().await.unwrap();
+    let mutex = locks.mutex("job");
+    let mut unpolled = Box::pin(mutex.lock());
+    poll_once(unpolled.as_mut());
+    let second = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock().await }
+    });
+    waiting(&other, "job", 1).await;
+    held.release().await.unwrap();
+    // The grant is for the first of the two, which leaves.
+    drop(unpolled);
+    tokio::time::timeout(SOON, second).await.unwrap().unwrap().unwrap().release().await.unwrap();
+    settles(&other, "job").await;
+}
+
+#[tokio::test]
+async fn waiter_of_another_share_is_not_delayed_by_an_unpolled_one() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    let lock = locks.rwlock("prices");
+    wire.set(Verb::Contend, Mode::Refuse);
+    let mut unpolled = pin!(lock.read());
+    // Its request is refused, and it pauses before the next one.
+    poll_once(unpolled.as_mut());
+    wire.set(Verb::Contend, Mode::Pass);
+    let second = tokio::time::timeout(SOON, lock.read()).await.unwrap().unwrap();
+    second.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn close_ends_a_lock_future_that_is_not_polled() {
+    let store = Store::new();
+    let (locks, _) = store.client();
+    let (other, _) = store.client();
+    let held = other.mutex("job").lock().await.unwrap();
+    let mutex = locks.mutex("job");
+    let mut unpolled = pin!(mutex.lock());
+    poll_once(unpolled.as_mut());
+    waiting(&other, "job", 1).await;
+    let closed = tokio::time::timeout(SOON, locks.close(SOON * 2)).await;
+    assert!(closed.unwrap(), "closing does not wait for the caller");
+    waiting(&other, "job", 0).await;
+    assert_eq!(unpolled.await.unwrap_err().kind(), ErrorKind::Closed);
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn lock_future_that_waits_on_the_server_keeps_its_grant_unpolled() {
+    let store = Store::new();
+    let (locks, wire) = store.client();
+    let (other, _) = store.client();
+    let held = other.mutex("job").lock().await.unwrap();
+    let mutex = locks.mutex("job").ttl(ms(300));
+    let mut unpolled = pin!(mutex.lock());
+    poll_once(unpolled.as_mut());
+    waiting(&other, "job", 1).await;
+    held.release().await.unwrap();
+    // It is granted without a further poll, and renewed.
+    common::held(&other, "job").await;
+    tokio::time::sleep(ms(1000)).await;
+    let guard = unpolled.await.unwrap();
+    guard.check().unwrap();
+    assert_eq!(wire.calls(Verb::Contend), 1, "its grant was renewed while its caller did something else");
+    guard.release().await.unwrap();
+}
+
+#[test]
+fn lock_retries_outside_of_a_runtime() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (locks, wire) = runtime.block_on(async { Store::new().client() });
+    wire.set(Verb::Contend, Mode::Refuse);
+    let waits = std::thread::spawn({
+        let mutex = locks.mutex("job");
+        move || block_on(mutex.lock()).map(drop)
+    });
+    while wire.calls(Verb::Contend) < 2 {
+        std::thread::sleep(ms(1));
+    }
+    wire.set(Verb::Contend, Mode::Pass);
+    waits.join().unwrap().unwrap();
+    runtime.block_on(settles(&locks, "job"));
+}
