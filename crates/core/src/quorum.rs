@@ -60,12 +60,11 @@ pub trait Member: Debug + Send + Sync {
     /// As [`Member::state`].
     async fn renew(&self, batch: &[KeepAlive<'_>]) -> Result<Vec<KeepOutcome>, Failure>;
 
-    /// Locks a free resource for a claim that is known to hold. The lock gets a value that no second round
-    /// names.
+    /// Locks a free resource for a claim that is known to hold. `stamp` is one that no second round names.
     ///
     /// # Errors
     /// As [`Member::state`].
-    async fn repair(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure>;
+    async fn repair(&self, claim: &Claim, fence: Fence, stamp: Stamp) -> Result<bool, Failure>;
 
     /// Ends the lock of a claim if it still has one of these values, so that a lock which a later message
     /// has given the claim stays. Returns whether it did.

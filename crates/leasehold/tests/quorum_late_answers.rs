@@ -120,7 +120,7 @@ impl Member for MemoryMember {
         Ok(vec![KeepOutcome::Refused; batch.len()])
     }
 
-    async fn repair(&self, _claim: &Claim, _fence: Fence) -> Result<bool, Failure> {
+    async fn repair(&self, _claim: &Claim, _fence: Fence, _stamp: Stamp) -> Result<bool, Failure> {
         Ok(false)
     }
 

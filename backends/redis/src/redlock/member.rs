@@ -176,6 +176,7 @@ impl Member for RedisNode {
                 fence.seq.to_string(),
                 keys.hashed_name.clone(),
                 keys.key(NEWS),
+                claim.id.to_hex(),
             ],
             confirm: None,
         };
@@ -202,7 +203,7 @@ impl Member for RedisNode {
         Ok(reply::numbers(answer, batch.len())?.into_iter().map(read).collect())
     }
 
-    async fn repair(&self, claim: &Claim, fence: Fence) -> Result<bool, Failure> {
+    async fn repair(&self, claim: &Claim, fence: Fence, stamp: Stamp) -> Result<bool, Failure> {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::SEED,
@@ -213,6 +214,7 @@ impl Member for RedisNode {
                 answers::fence_text(fence),
                 claim.note.as_str().to_owned(),
                 keys.hashed_name.clone(),
+                stamp.to_string(),
             ],
             confirm: None,
         };

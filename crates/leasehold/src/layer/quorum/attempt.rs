@@ -111,7 +111,8 @@ impl Quorum {
                 members.record_answer(number, &outcome);
                 // A late answer changes no decision. The lock that it may have granted stays with a
                 // claim that holds.
-                if sender.send((number, outcome)).await.is_err() && mark.is_ended() {
+                let may_have_locked = !matches!(&outcome, Err(failure) if failure.effect == Effect::None);
+                if sender.send((number, outcome)).await.is_err() && mark.is_ended() && may_have_locked {
                     // If it fails, the lock ends with its ttl.
                     let _ = member.withdraw(&claim, &[stamp]).await;
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold_core::quorum::{KeepAlive, KeepOutcome, Member};
+use leasehold_core::quorum::{KeepAlive, KeepOutcome, Member, Stamp};
 use leasehold_core::{Claim, Effect, Failure, Fence, Release, Renew, Renewal};
 use leasehold_machine::Unforked;
 
@@ -72,21 +72,21 @@ impl Quorum {
         let mut seeding = tokio::task::JoinSet::new();
         for (number, outcome) in outcomes.iter().enumerate() {
             let (Some(Ok(kept)), Some(member)) = (outcome, self.members.member(number)) else { continue };
-            let missing: Vec<(Arc<Claim>, Fence)> = claims
+            let missing: Vec<(Arc<Claim>, Fence, Stamp)> = claims
                 .iter()
                 .zip(kept)
                 .zip(renewals)
                 .filter(|((_, kept), renewal)| {
                     **kept == KeepOutcome::Free && matches!(renewal, Renewal::Renewed)
                 })
-                .filter_map(|(((claim, fence), _), _)| Some((claim.clone(), (*fence)?)))
+                .filter_map(|(((claim, fence), _), _)| Some((claim.clone(), (*fence)?, self.stamps.next())))
                 .collect();
             if missing.is_empty() {
                 continue;
             }
             seeding.spawn(Unforked::new(async move {
-                for (claim, fence) in missing {
-                    if let Err(failure) = member.repair(&claim, fence).await {
+                for (claim, fence, stamp) in missing {
+                    if let Err(failure) = member.repair(&claim, fence, stamp).await {
                         // The next renewal tries again.
                         tracing::debug!(%failure, "could not write a lock to a server of the quorum; the next renewal tries again");
                         return;

@@ -6,7 +6,9 @@
 //! it can block a majority.
 //!
 //! Ground rules: the end of a claim marks its attempts as ended before the release is sent. A request that
-//! is answered after that ends its own lock, by its stamp, so that a lock of a later attempt stays.
+//! is answered after that ends its own lock, by its stamp, so that a lock of a later attempt stays. Not
+//! covered is a request without an answer that its server carries out later, from an older connection: the
+//! lock that it leaves ends with its ttl.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -29,14 +29,14 @@ if found[1] and found[1] ~= id then
 end
 if found[1] then
   -- The first half of a stamp is that of its client, and the second half counts. A question that a later one of the
-  -- same client has overtaken changes nothing: otherwise its late end would end the lock of the later one.
+  -- same client has overtaken gives no stamp: otherwise its late end would end the lock of the later one.
+  -- They are compared as numbers, since texts are compared by the locale of the server.
   local last = found[3]
-  local overtaken = last and string.sub(last, 1, 16) == string.sub(stamp, 1, 16) and stamp < last
-  if not overtaken then
-    -- Extending is allowed where memory has run out, and so is what follows it in the same script.
-    redis.call('PEXPIRE', lock, math.max(left, ttl))
-    redis.call('HSET', lock, 'stamp', stamp)
-  end
+  local count = function(text) return tonumber(string.sub(text, 17), 16) or 0 end
+  local overtaken = last and string.sub(last, 1, 16) == string.sub(stamp, 1, 16) and count(stamp) < count(last)
+  -- Extending is allowed where memory has run out, and so is what follows it in the same script.
+  redis.call('PEXPIRE', lock, math.max(left, ttl))
+  if not overtaken then redis.call('HSET', lock, 'stamp', stamp) end
 else
   local since = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
   redis.call('HSET', lock, 'id', id, 'stamp', stamp, 'since', since, 'note', note)

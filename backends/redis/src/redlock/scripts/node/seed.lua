@@ -1,12 +1,13 @@
--- Locks what is free for a claim that is known to hold. It has no stamp, so no second round finds its own here.
+-- Locks what is free for a claim that is known to hold. No second round names its stamp, and every
+-- earlier question of the claim was overtaken by it.
 --
 -- KEYS  lock
--- ARGV  id ttl fence note name
+-- ARGV  id ttl fence note name stamp
 -- Answers 1 where it is locked now.
 local lock, id, ttl, fence, note, name = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 if redis.call('EXISTS', lock) == 1 then return 0 end
 local since = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
-redis.call('HSET', lock, 'id', id, 'since', since, 'note', note, 'fence', fence)
+redis.call('HSET', lock, 'id', id, 'since', since, 'note', note, 'fence', fence, 'stamp', ARGV[6])
 if name ~= '' then redis.call('HSET', lock, 'name', name) end
 redis.call('PEXPIRE', lock, ttl)
 return 1

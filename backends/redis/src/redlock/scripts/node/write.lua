@@ -1,7 +1,7 @@
 -- The second round: takes a fence, if nothing has changed since the lock was given.
 --
 -- KEYS  lock record mark
--- ARGV  stamp run epoch seq name channel
+-- ARGV  stamp run epoch seq name channel id
 -- Answers 1 where the fence is taken now.
 local lock, record, mark = KEYS[1], KEYS[2], KEYS[3]
 local stamp, run, epoch, seq = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -14,7 +14,7 @@ if not last_epoch then return last_seq end
 local found = redis.call('HMGET', lock, 'id', 'stamp')
 
 -- A question that was asked again, of this claim or of another, has given the lock another stamp.
-if found[2] ~= stamp then return 0 end
+if found[2] ~= stamp or found[1] ~= ARGV[7] then return 0 end
 -- A server that has started anew has forgotten what it told the asker.
 if run ~= server() or of_run ~= run then return 0 end
 -- Who decided in an epoch that is over may not write any more.
