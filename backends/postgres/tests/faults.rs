@@ -33,7 +33,7 @@ async fn data_loss_loses_the_lock_and_fences_still_rise() {
 async fn promoted_standby_continues_above_unreplicated_fences() {
     let Some(primary) = PostgresServer::start_or_skip().await else { return };
     let standby = primary.standby().await.unwrap();
-    let url = format!("postgres://postgres@{},{}/postgres?timeout=1s", primary.addr(), standby.addr());
+    let url = format!("postgres://postgres@{},{}/postgres?timeout=30s", primary.addr(), standby.addr());
     let failure = connect(&standby.url()).await.unwrap_err();
     assert!(failure.kind == FailureKind::Unavailable && failure.detail().contains("standby"), "{failure}");
 

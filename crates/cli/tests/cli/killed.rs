@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{LIMIT, Redis, Sandbox, is_alive, number, wait_until_gone};
+use crate::support::{LIMIT, Redis, Sandbox, eventually, is_alive, number, wait_until_gone};
 
 #[test]
 fn killed_leasehold_takes_the_command_and_its_children_down() {
@@ -104,7 +104,11 @@ fn kill_by_name_does_not_kill_the_warden() {
     let running = sandbox.start(&["job"], "ps -o pgid= -p $$; echo $$; sleep 1000");
     let (warden, command) = (number(&running.line_with("")), number(&running.line_with("")));
     let of = |what: &str| std::fs::read_to_string(format!("/proc/{warden}/{what}")).unwrap();
-    assert_eq!(of("comm").trim(), "lh-warden");
+    // The command does not wait for the warden to take its name.
+    eventually(|| match of("comm").trim() {
+        "lh-warden" => Ok(()),
+        other => Err(format!("the warden is called {other}")),
+    });
     assert!(!of("cmdline").contains("leasehold"), "{}", of("cmdline"));
     assert_eq!(of("environ"), "", "it has no secrets");
     running.signal(Signal::KILL);
