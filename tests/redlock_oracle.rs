@@ -185,6 +185,7 @@ async fn question_that_was_overtaken_changes_no_lock() {
             assert!(matches!(answer.vote, Vote::Yours { .. }), "{answer:?}");
         }
         let others: Vec<Stamp> = asked.into_iter().filter(|stamp| *stamp != has).collect();
+        assert!(!member.withdraw(claim, &[]).await.unwrap(), "no lock is meant");
         assert!(!member.withdraw(claim, &others).await.unwrap(), "it has a later stamp");
         assert!(member.withdraw(claim, &[others[0], has]).await.unwrap());
         assert!(!member.withdraw(claim, &[has]).await.unwrap(), "it is gone");

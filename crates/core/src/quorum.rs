@@ -40,7 +40,7 @@ pub trait Member: Debug + Send + Sync {
 
     /// Locks the resource in the first round, if it is free or the claim's own already, for at least
     /// the claim's ttl, and gives the lock the value `stamp`. A lock of the claim with a later stamp of the
-    /// same series stays as it is: this message was overtaken.
+    /// same series keeps that stamp: this message was overtaken.
     ///
     /// # Errors
     /// As [`Member::state`]; one of unknown effect may have locked it.
@@ -67,7 +67,7 @@ pub trait Member: Debug + Send + Sync {
     async fn repair(&self, claim: &Claim, fence: Fence, stamp: Stamp) -> Result<bool, Failure>;
 
     /// Ends the lock of a claim if it still has one of these values, so that a lock which a later message
-    /// has given the claim stays. Returns whether it did.
+    /// has given the claim stays. Without values it ends nothing. Returns whether it ended one.
     ///
     /// # Errors
     /// As [`Member::state`]; one of unknown effect may have ended it.

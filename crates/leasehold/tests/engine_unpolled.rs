@@ -74,7 +74,7 @@ async fn close_ends_a_lock_future_that_is_not_polled() {
 }
 
 #[tokio::test]
-async fn lock_future_that_waits_on_the_server_keeps_its_grant_unpolled() {
+async fn unpolled_lock_future_in_the_queue_keeps_its_grant() {
     let store = Store::new();
     let (locks, wire) = store.client();
     let (other, _) = store.client();

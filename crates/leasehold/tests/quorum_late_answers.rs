@@ -26,7 +26,7 @@ struct Lock {
     fence: Option<Fence>,
 }
 
-/// Where a request for a lock is held up.
+/// The place at which a request for a lock is held up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gate {
     Open,

@@ -3,8 +3,8 @@
 //! An acquisition and its release ask some thirty times whether they run in a fork, and a system call for each
 //! of these checks takes more time than everything else that the engine does. So the id is kept in a page
 //! that the kernel clears in a fork (`MADV_WIPEONFORK` of madvise(2), Linux 4.14). This includes a fork by a
-//! bare system call, which `pthread_atfork` does not notice. Where there is no such page, each reading is a
-//! system call.
+//! bare system call, which `pthread_atfork` does not notice. Without such a page, each reading is a system
+//! call.
 
 #![allow(unsafe_code, reason = "no safe interface marks memory that a fork gets cleared")]
 
@@ -67,7 +67,7 @@ mod page {
         // SAFETY: the range is the mapping above, which nothing else uses yet. The advice changes its content
         // in a fork only, before the fork runs any code.
         if unsafe { madvise(page, size, Advice::LinuxWipeOnFork) }.is_err() {
-            // SAFETY: the mapping above, of which there is no other pointer.
+            // SAFETY: the mapping above, and the only pointer to it.
             let _ = unsafe { rustix::mm::munmap(page, size) };
             return None;
         }
@@ -97,8 +97,8 @@ mod tests {
         assert_eq!(page::id_in(&std::sync::atomic::AtomicU32::new(7)), 7, "no system call is made");
     }
 
-    /// The kernel lists for each mapping whether a fork gets it cleared ("wf" of proc(5)). That a fork is distinguished
-    /// from its parent is tested with real forks, in `crates/leasehold/tests/engine_fork.rs`.
+    /// The kernel lists for each mapping whether a fork gets it cleared ("wf" of proc(5)). Forks themselves
+    /// are tested in `crates/leasehold/tests/engine_fork.rs`.
     #[cfg(target_os = "linux")]
     #[test]
     fn kernel_clears_the_page_in_forks() {

@@ -222,6 +222,10 @@ impl Member for RedisNode {
     }
 
     async fn withdraw(&self, claim: &Claim, stamps: &[Stamp]) -> Result<bool, Failure> {
+        if stamps.is_empty() {
+            // The script would take a request without stamps as a release of any lock of the claim.
+            return Ok(false);
+        }
         let mut request = self.release_request(claim);
         request.args.extend(stamps.iter().map(Stamp::to_string));
         reply::existed(self.conn.run(&request, self.config.timeout).await?)

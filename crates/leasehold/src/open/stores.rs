@@ -31,9 +31,9 @@ pub(super) trait Store: Sync {
         )))
     }
 
-    /// Removes what is left of locks that were not used for `unused_for`.
-    async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
-        let (scheme, _) = (scheme_of(url), unused_for);
+    /// Removes what is left of locks that were not used for this time.
+    async fn sweep(&self, url: &str, _unused_for: Duration) -> Result<SweepReport, Failure> {
+        let scheme = scheme_of(url);
         Err(unsupported(format!(
             "stores of the scheme `{scheme}:` keep no rows of ended locks: there is nothing to sweep"
         )))

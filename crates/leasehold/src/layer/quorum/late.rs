@@ -63,7 +63,7 @@ impl Drop for AttemptMark {
     fn drop(&mut self) {
         let mut attempts = self.unanswered.attempts();
         if let Some(of_claim) = attempts.get_mut(&self.claim) {
-            of_claim.retain(|attempt| !Weak::ptr_eq(attempt, &Arc::downgrade(&self.is_ended)));
+            of_claim.retain(|attempt| attempt.as_ptr() != Arc::as_ptr(&self.is_ended));
             if of_claim.is_empty() {
                 attempts.remove(&self.claim);
             }

@@ -18,11 +18,7 @@ impl StampSeries {
     /// # Errors
     /// `Unavailable` where the operating system gives no random numbers.
     pub(super) fn new() -> Result<StampSeries, Failure> {
-        let mut bytes = [0; 8];
-        let drawn = getrandom::fill(&mut bytes);
-        drawn
-            .map_err(|error| Failure::unavailable(format!("the system gives no random numbers: {error}")))?;
-        Ok(StampSeries { series: u64::from_be_bytes(bytes), next: AtomicU64::new(1) })
+        Ok(StampSeries { series: leasehold_backend::random::number()?, next: AtomicU64::new(1) })
     }
 
     /// Returns the next stamp, which no other message has.
