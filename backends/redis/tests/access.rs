@@ -41,6 +41,7 @@ async fn works(url: &str) {
         assert!(freed(&backend, &holder).await);
     };
     assert!(tokio::join!(taking, releasing).0.is_some());
+    assert!(try_take(&backend, &waiter).await.is_some(), "the same claim asks again");
     assert!(freed(&backend, &waiter).await);
 
     let (registers, at) = (backend.registers().unwrap(), &holder.resource);

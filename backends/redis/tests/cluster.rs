@@ -263,7 +263,7 @@ async fn waiters_are_notified_after_a_change_of_primaries() {
 #[tokio::test]
 async fn tls_password_and_the_documented_rights_are_enough() {
     let rules = "resetkeys ~{lh:* resetchannels &{lh:* -@all +ping +select +eval +evalsha +script|load +time +get +set \
-                 +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange +zrangebyscore +hset +hget \
+                 +del +exists +type +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange +zrangebyscore +hset +hget \
                  +hmget +hdel +scan +info +config|get +cluster|nodes +asking +spublish +ssubscribe +sunsubscribe";
     let server = RedisServer::builder().tls(Tls::Mutual).password("all").acl_user("jobs", "s:p/w", rules);
     let builder = RedisCluster::builder().node_timeout(PATIENT).server(server);
@@ -288,6 +288,7 @@ async fn tls_password_and_the_documented_rights_are_enough() {
             async move { take(&two, &second, &endless()).await.is_some() }
         });
         while one.inspect(&first.resource, None, &no_patience()).await.unwrap().waiting.is_empty() {
+            assert!(!waiting.is_finished(), "it was refused");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(renewed(&one, &first).await && freed(&one, &first).await);

@@ -51,6 +51,7 @@ async fn works(url: &str, shares: &[Share], listed: bool) -> Result<(), Failure>
             assert!(freed(backend, &holder).await);
         };
         assert!(tokio::join!(take(backend, &waiter, &limit), releasing).0.is_some());
+        assert!(got(backend, &waiter).await, "the same claim asks again");
         assert!(freed(backend, &waiter).await);
     }
     if let Some(registers) = backend.registers() {

@@ -15,7 +15,7 @@ use crate::config::Endpoint;
 ///
 /// One constant, so that the documentation, the failures and the test that logs in with it say the same.
 pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all +ping +select +eval +evalsha \
-+script|load +time +get +set +del +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
++script|load +time +get +set +del +exists +type +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
 +zrangebyscore +hset +hget +hmget +hdel +publish +subscribe +unsubscribe +scan +info +config|get";
 
 /// Explains why a socket could not be opened.

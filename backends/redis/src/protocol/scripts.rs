@@ -30,18 +30,30 @@ pub(crate) enum Stamp {
 }
 
 macro_rules! script {
-    ($name:ident, $($file:literal)+, $stamp:ident, $what:literal) => {
+    // `first` is a shortcut that ends the script before the claims beside this one are of interest.
+    ($name:ident, $(first $first:literal,)? $($file:literal)+, $stamp:ident, $what:literal) => {
         #[doc = $what]
         pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
-            let source = concat!(include_str!("scripts/line.lua"), $(include_str!($file)),+);
+            let source = concat!(
+                include_str!("scripts/head.lua"),
+                $(include_str!($first),)?
+                include_str!("scripts/line.lua"),
+                $(include_str!($file)),+
+            );
             Script::new(source, Stamp::$stamp)
         });
     };
 }
 
-script!(CONTEND, "scripts/contend.lua", Epoch, "One step towards holding a claim.");
+script!(
+    CONTEND,
+    first "scripts/acquire_free.lua",
+    "scripts/contend.lua",
+    Epoch,
+    "One step towards holding a claim."
+);
 script!(RENEW, "scripts/renew.lua", None, "Extends a batch of claims.");
-script!(RELEASE, "scripts/release.lua", None, "Ends one claim.");
+script!(RELEASE, first "scripts/release_single.lua", "scripts/release.lua", None, "Ends one claim.");
 script!(GLANCE, "scripts/glance.lua", None, "Keeps the places of a batch of waiting claims.");
 script!(INSPECT, "scripts/inspect.lua", None, "Looks at one resource.");
 script!(COUNT, "scripts/count.lua", None, "Counts the claims of a batch of resources.");

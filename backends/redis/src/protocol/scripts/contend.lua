@@ -1,54 +1,22 @@
--- One step towards holding a claim.
---
--- KEYS  held line places claims fence
--- ARGV  member ttl wait note name channel floor epoch
---   wait     milliseconds that a place in the line is kept; 0: no place; -1: no place, and past those who wait
---   name     of the resource where its keys carry only a hash, else empty
---   channel  where to tell whom this calls; empty where nothing is to be published
---   floor    key of the highest fence that was removed from the slot, read where the resource has no fence
---   epoch    in which the client believes that this server decides; 0 where nobody elects
--- Answers {1, seq, epoch} | {1, seq, epoch, 1}: the claim held it before | {2}: the line is full | {0, claims ahead, milliseconds until the first of them may end, milliseconds
--- until another look challenges one of them or calls more of the line, 0 where none will, and those ahead that wait, too}.
-local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
-local floor, epoch = ARGV[7], tonumber(ARGV[8])
-local id = id_of(own)
-
 local function keep(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
 
-local function write_claim(seq, member)
-  redis.call('HSET', claims, id, seq .. ':' .. now .. string.sub(member, 33) .. ':' .. note)
-end
+local function write_claim(seq, member) redis.call('HSET', claims, id, describe(seq, member)) end
 
--- The replication id, another one after each restart and each promotion. Where it may not be asked it is empty, and no
--- record counts as one's own.
-local function identity()
-  local info = redis.pcall('INFO', 'replication')
-  return type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or ''
-end
-
--- The fence that follows `record`: its counter, its text, and what is stored.
-local function next_fence(record)
-  local micros = clock[1] * 1000000 + clock[2]
-  if epoch == 0 then
-    -- The counter follows the server's clock in microseconds and never falls behind itself. After a loss of data it goes
-    -- on above what was granted before, as far as that clock allows.
-    local text = string.format('%.0f', math.max(record.seq + 1, micros))
-    return tonumber(text), text, text
-  end
-  -- The server's own continuation of this epoch is counted. Whatever else is there, for instance an old copy after a
-  -- restart, may miss what was granted: counting then begins at the clock. `grant` of the model of epochs is the same.
-  local by = identity()
-  local last = record.epoch == epoch and record.seq or 0
-  local seq = last + 1
-  if record.epoch ~= epoch or record.by ~= by or by == '' then seq = 1 + math.max(micros, last) end
-  local text = string.format('%.0f.%.0f', epoch, seq)
-  return seq, text, text .. '@' .. by
+-- Turns a single value into the sorted set, so that another claim can hold or wait beside it.
+local function unfold(state)
+  local single = state.single
+  if not single then return end
+  redis.call('HSET', claims, id_of(single.member), single.written)
+  redis.call('DEL', held)
+  redis.call('ZADD', held, single.stop, single.member)
+  keep(held, single.stop)
+  state.single = nil
 end
 
 -- `latest` is the latest end of everything else that the keys hold.
 local function grant(member, record, known, latest, state)
   local seq, text, stored = next_fence(record)
+  unfold(state)
   local stop = now + ttl
   if known then
     -- Making room is allowed where memory has run out, and so is what follows it in the same script: whoever is in the
@@ -69,8 +37,22 @@ local function grant(member, record, known, latest, state)
   return { 1, seq, epoch }
 end
 
+-- The same claim asks again for what it holds as a single value: the same answer, and a lease that is extended.
+local function grant_single_again(single)
+  extend_single(held, ttl)
+  local known_epoch, known = parse_fence(single.written)
+  -- It may be another client that goes on with the claim: then it is that one who is seen.
+  local head, seen = string.match(single.written, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
+  if head and seen ~= note then
+    -- Without memory for it the old note stays: it is only shown.
+    redis.pcall('SET', held, single.member .. ' ' .. head .. note, 'KEEPTTL')
+  end
+  return { 1, known or 0, known_epoch, 1 }
+end
+
 -- The same claim asks again: the same answer, and a lease that is extended, never shortened.
 local function grant_again(state, record)
+  if state.single then return grant_single_again(state.single) end
   local stop = math.max(state.own_end, now + ttl)
   local latest = math.max(stop, state.latest)
   -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script.
@@ -101,6 +83,7 @@ local function find_place()
 end
 
 local function stand_in_line(rank, state)
+  unfold(state)
   if rank then
     keep(places, math.max(now + wait, last_place(places)))
   else
@@ -160,27 +143,12 @@ local function probe(state)
   return next_end and next_end - silent_by or SILENT_AFTER
 end
 
-local mute = refuse_as_mute(channel)
-if mute then return mute end
-local record, foreign = read_fence(fence, name)
-if foreign then return foreign end
-if record.text == '' then
-  -- Its fence may have been removed. What was removed from the slot is the least that it begins above.
-  -- The floor is not among KEYS, so that a resource with all its keys is served while its slot moves. A slot that moves
-  -- refuses a script one of whose KEYS is missing, so without a fence this point is reached where the floor is, too.
-  local last, unreadable = read_fence(floor, '')
-  if unreadable then return unreadable end
-  record.epoch, record.seq = last.epoch, last.seq
-end
-local state = read_held(held, claims, own, record.text)
-if epoch < record.epoch then
-  local code = epoch == 0 and 'NEEDS_EPOCH' or 'STALE_EPOCH'
-  return redis.error_reply(code .. ' ' .. fence .. ' was granted in epoch ' .. record.epoch .. ', this is epoch ' .. epoch)
-end
+local state, unreadable = read_held(held, claims, own, record.text)
+if not state then return unreadable end
 if state.own then return grant_again(state, record) end
 
-local waited = redis.call('EXISTS', places) == 1
-if state.count == 0 and not waited then return grant(own, record, nil, 0, state) end
+local waited = present == 2 or redis.call('EXISTS', places) == 1
+if state.count == 0 and not waited then return grant_single(record) end
 
 local rank, met, load, capacity, blocker
 if waited then

@@ -10,7 +10,10 @@ local function keep(key, stop)
   redis.call('PEXPIREAT', key, math.max(stop + SLACK, now + redis.call('PTTL', key)))
 end
 
-local function first_end(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+local function first_end(key)
+  if is_string(key) then return now + redis.call('PTTL', key) end
+  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+end
 
 local function glance(held, line, places, claims, member, wait)
   local first = first_end(held)

@@ -33,7 +33,16 @@ local function living(key)
   return members, ends
 end
 
-local holders, lease_ends = living(held)
+local holders, described
+if is_string(held) then
+  local member, written = read_single(held)
+  if not member then return written end
+  holders, described = { member }, { member, single_end(held), written }
+else
+  local lease_ends
+  holders, lease_ends = living(held)
+  described = describe(holders, lease_ends)
+end
 local _, place_ends = living(places)
 local waiting = {}
 for _, member in ipairs(redis.call('ZRANGE', line, 0, MAX_LINE - 1)) do
@@ -45,4 +54,4 @@ local sorted = {}
 for i, member in ipairs(holders) do sorted[i] = member end
 table.sort(sorted)
 local version = redis.sha1hex(string.format('%.0f.%.0f', record.epoch, record.seq) .. '|' .. table.concat(sorted, ' ') .. '|' .. table.concat(waiting, ' '))
-return { now, record.epoch, record.seq, version, describe(holders, lease_ends), describe(waiting, place_ends) }
+return { now, record.epoch, record.seq, version, described, describe(waiting, place_ends) }

@@ -1,20 +1,6 @@
--- The line of claims on one resource: what every deciding script begins with.
---
--- Ground rules: every key comes in through KEYS, but for the floor of `contend.lua`. Time is the server's own, in milliseconds. A script reads whatever may
--- hold a foreign type before it writes, and what it writes first is what may be refused (no memory), so that a refused
--- script has changed nothing.
---
--- A member is `<claim id, 32 hex digits>:<weight>:<capacity>`.
---   held    sorted set: member -> end of its lease
---   line    sorted set: member -> its place, rising with each arrival
---   places  sorted set: member -> when it leaves the line unless it is heard of again
---   claims  hash: claim id -> `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`; and, where many hold, `load` ->
---           `<the last fence> <number of holders>`, and for each of their shares ` :<weight>:<capacity>=<number>`
---   fence   string: the last fence granted, followed by the resource's name where the keys carry only its hash
---   floor   string, one for all resources of a slot: the highest fence that was removed from it
---
--- A fence is written `<seq>`, and `<epoch>.<seq>` where the server is elected. The last one then has `@` and the
--- replication id under which it was granted behind it.
+-- The claims that hold a resource together and those that wait for it: what every script that may meet several begins with.
+
+if not now then read_clock() end
 
 -- The first six numbers are those of `crates/core/src/ledger.rs`; a test of `protocol/scripts.rs` compares them.
 -- How long a claim whose turn has come may stay silent before the line passes it over.
@@ -38,11 +24,6 @@ local MAX_MESSAGES = 16
 local CHUNK = 1000
 -- What stands in `claims` beside claims.
 local LOAD = 'load'
-
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-
-local function id_of(member) return string.sub(member, 1, 32) end
 
 -- Most members of a line have the same few shares, so each is read once.
 local shares = {}
@@ -117,12 +98,25 @@ local function write_load(state, claims, fence)
   redis.pcall('HSET', claims, LOAD, table.concat(text, ' '))
 end
 
+-- What is held where it is a single value, as `read_held` answers it, with the value as `single`; or an error where it is not ours.
+local function read_held_single(held, own)
+  local member, written = read_single(held)
+  if not member then return nil, written end
+  local stop = single_end(held)
+  local weight, capacity = share_of(member)
+  local state = { count = 1, load = weight, capacity = capacity, earliest = stop, latest = stop, shares = {} }
+  state.single = { member = member, written = written, stop = stop }
+  if own and id_of(own) == id_of(member) then state.own, state.own_end = member, stop end
+  return state
+end
+
 -- What is held now: how many claims, their load, the smallest capacity among them, their earliest and their latest end,
 -- and the member of `own` with its end where that claim is among them. Leases that have ended are removed.
 --
 -- `fence` is the last one granted, as it is stored. With many holders the numbers of their shares are kept beside what is
 -- written about the claims, so that none of them has to be read.
 local function read_held(held, claims, own, fence)
+  if is_string(held) then return read_held_single(held, own) end
   local found = redis.call('ZRANGE', held, 0, MAX_READ, 'WITHSCORES')
   local state = { count = 0, load = 0, capacity = 4294967295, latest = 0, shares = {} }
   local dead, members = {}, {}
@@ -227,16 +221,6 @@ local function last_place(places)
   return tonumber(redis.call('ZRANGE', places, -1, -1, 'WITHSCORES')[2]) or 0
 end
 
--- A channel that ends so is of its slot, and only the servers of that slot carry it.
-local function publish_on(channel) return string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH' end
-
--- An error where this user may not publish to the channel: waiters would be called and never hear of it. Servers older
--- than 7.0 cannot be asked; there the refusal of a message goes unseen.
-local function refuse_as_mute(channel)
-  if channel == '' or not redis.acl_check_cmd or redis.acl_check_cmd(publish_on(channel), channel, '') then return nil end
-  return redis.error_reply('NOPERM this user may not ' .. publish_on(channel) .. ' to the channel ' .. channel)
-end
-
 -- Tells those who listen. Only the beginning of an id is told: enough to find whom it means, too little to end its claim.
 -- A claim that answers its call is in `called` with `+` before it: nobody needs to look after it.
 --
@@ -254,32 +238,4 @@ local function tell(channel, called, otherwise)
   elseif otherwise then
     redis.pcall(publish, channel, otherwise)
   end
-end
-
--- The fence at the beginning of a text: its epoch, 0 where there is none, its counter, and what follows.
-local function parse_fence(text)
-  local epoch, seq, rest = string.match(text, '^(%d+)%.(%d+)(.*)$')
-  if not epoch then
-    epoch = '0'
-    seq, rest = string.match(text, '^(%d+)(.*)$')
-  end
-  return tonumber(epoch), tonumber(seq), rest
-end
-
--- The fence that was stored and by whom, and an error where it is not ours or belongs to a resource of another name.
-local function read_fence(fence, name)
-  local stored = redis.call('GET', fence)
-  if not stored then return { epoch = 0, seq = 0, by = '', text = '' } end
-  local epoch, seq, rest = parse_fence(stored)
-  local by, whose = string.match(rest or '', '^@?(%x*) ?(.*)$')
-  if not seq then return nil, redis.error_reply('FOREIGN no fence of leasehold is stored in ' .. fence) end
-  if whose ~= name then return nil, redis.error_reply('FOREIGN ' .. fence .. ' belongs to a resource of another name') end
-  return { epoch = epoch, seq = seq, by = by, text = string.match(stored, '^[^ ]*') }
-end
-
--- Lets a replica refuse, which would otherwise answer from a copy that lags behind: whoever says that something is gone
--- must be the one who decides. What is changed by it is nothing. Any other refusal is of no interest here.
-local function refuse_as_replica(key)
-  local answer = redis.pcall('ZREM', key, '')
-  return type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true) and answer or nil
 end

@@ -1,12 +1,4 @@
--- Ends one claim, granted or waiting, and calls whoever's turn comes through it.
---
--- KEYS  held line places claims fence
--- ARGV  member channel
---   channel  where to tell whom this calls; empty where nothing is to be published
--- Answers 1 where the claim was there, 0 where it was gone.
-local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local own, channel = ARGV[1], ARGV[2]
-
+-- The rest of a release: the claim is one of several that hold or wait.
 local function stored_fence() return string.match(redis.call('GET', fence) or '', '^[^ ]*') end
 
 -- Counts one holder less, where they are counted.

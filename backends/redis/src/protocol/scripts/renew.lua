@@ -20,19 +20,32 @@ local function find(held, claims, member)
   return member, tonumber(ask('ZSCORE', held, member) or nil)
 end
 
-local answers, someone_is_gone = {}, false
-for i = 1, #ARGV / 2 do
-  local held, claims = KEYS[2 * i - 1], KEYS[2 * i]
-  local member, stop = find(held, claims, ARGV[2 * i - 1])
-  local until_then = now + tonumber(ARGV[2 * i])
-  answers[i] = stop and stop > now and 1 or 0
-  if answers[i] == 1 and until_then > stop then
+local function renew_single(held, member, ttl)
+  local own = read_single(held)
+  if not own or id_of(own) ~= id_of(member) then return 0 end
+  extend_single(held, ttl)
+  return 1
+end
+
+local function renew(held, claims, member, ttl)
+  if is_string(held) then return renew_single(held, member, ttl) end
+  local stop
+  member, stop = find(held, claims, member)
+  if not stop or stop <= now then return 0 end
+  local until_then = now + ttl
+  if until_then > stop then
     -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script: claims
     -- that are held stay held although the server can take no more.
     keep(held, until_then)
     redis.call('ZADD', held, 'XX', until_then, member)
     keep(claims, until_then)
   end
+  return 1
+end
+
+local answers, someone_is_gone = {}, false
+for i = 1, #ARGV / 2 do
+  answers[i] = renew(KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], tonumber(ARGV[2 * i]))
   someone_is_gone = someone_is_gone or answers[i] == 0
 end
 if someone_is_gone then

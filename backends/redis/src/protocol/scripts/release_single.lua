@@ -1,0 +1,18 @@
+-- Ends one claim, granted or waiting, and calls whoever's turn comes through it.
+--
+-- KEYS  held line places claims fence
+-- ARGV  member channel
+--   channel  where to tell whom this calls; empty where nothing is to be published
+-- Answers 1 where the claim was there, 0 where it was gone.
+local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local own, channel = ARGV[1], ARGV[2]
+
+-- A lock in a single value has no waiters. Those who listen without waiting in line are told.
+if is_string(held) then
+  local member, written = read_single(held)
+  if not member then return written end
+  if id_of(member) ~= id_of(own) then return refuse_as_replica(held) or 0 end
+  redis.call('DEL', held)
+  if channel ~= '' then redis.pcall(publish_on(channel), channel, '-') end
+  return 1
+end
