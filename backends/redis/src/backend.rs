@@ -169,8 +169,8 @@ impl RedisBackend {
         let (mut keys, mut args) = (Vec::new(), Vec::new());
         for claim in batch {
             let names = Keys::of(&self.config.prefix, &claim.resource);
-            keys.extend([names.held(), names.claims()]);
-            args.extend([reply::member(claim), reply::millis(claim.ttl)]);
+            keys.push(names.held());
+            args.extend([reply::member(claim), reply::millis(claim.ttl), names.claims()]);
         }
         Request { script: &scripts::RENEW, keys, args, confirm: self.confirm(reply::has_renewed) }
     }

@@ -202,6 +202,25 @@ async fn a_holder_and_a_waiter_do_not_notice_that_their_slot_moves() {
 }
 
 #[tokio::test]
+async fn lone_holder_renews_while_its_slot_moves() {
+    let Some(cluster) = cluster().await else { return };
+    let backend = connect(&format!("{}?timeout=1s", cluster.url())).await;
+    let claim = mutex("job");
+    try_take(&backend, &claim).await.unwrap();
+    let slot = slot_of(&cluster, "job").await;
+    let from = cluster.primary_of(slot).await.unwrap();
+    let moving = cluster.begin_move(slot, (from + 1) % 3).await.unwrap();
+    assert!(renewed(&backend, &claim).await, "nothing has moved yet");
+    while cluster.move_keys(&moving, 1).await.unwrap() > 0 {
+        assert!(renewed(&backend, &claim).await, "it is a single value, here or there");
+    }
+    assert!(renewed(&backend, &claim).await, "all has moved, but the slot has not");
+    cluster.end_move(&moving).await.unwrap();
+    assert!(renewed(&backend, &claim).await);
+    assert!(freed(&backend, &claim).await);
+}
+
+#[tokio::test]
 async fn what_is_free_is_taken_once_its_slot_has_arrived() {
     let Some(cluster) = cluster().await else { return };
     let backend = connect(&cluster.url()).await;

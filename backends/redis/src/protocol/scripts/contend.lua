@@ -6,7 +6,11 @@ local function write_claim(seq, member) redis.call('HSET', claims, id, describe(
 local function unfold(state)
   local single = state.single
   if not single then return end
+  -- This changes nothing. It is refused where the rights, the memory or the type of the key do not allow what follows, as long
+  -- as the single value is still there.
+  redis.call('ZADD', line, 'XX', 0, single.member)
   redis.call('HSET', claims, id_of(single.member), single.written)
+  keep(claims, single.stop)
   redis.call('DEL', held)
   redis.call('ZADD', held, single.stop, single.member)
   keep(held, single.stop)
@@ -19,8 +23,8 @@ local function grant(member, record, known, latest, state)
   unfold(state)
   local stop = now + ttl
   if known then
-    -- Making room is allowed where memory has run out, and so is what follows it in the same script: whoever is in the
-    -- line already is served.
+    -- Making room is allowed where memory has run out, and so is what follows it in the same script: a claim that is
+    -- in the line already is served.
     redis.call('ZREM', line, member)
     redis.call('ZREM', places, member)
   end
@@ -39,13 +43,13 @@ end
 
 -- The same claim asks again for what it holds as a single value: the same answer, and a lease that is extended.
 local function grant_single_again(single)
+  -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script.
   extend_single(held, ttl)
   local known_epoch, known = parse_fence(single.written)
-  -- It may be another client that goes on with the claim: then it is that one who is seen.
+  -- It may be another client that goes on with the claim: then its note is the one that is shown.
   local head, seen = string.match(single.written, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
   if head and seen ~= note then
-    -- Without memory for it the old note stays: it is only shown.
-    redis.pcall('SET', held, single.member .. ' ' .. head .. note, 'KEEPTTL')
+    redis.call('SET', held, single.member .. ' ' .. head .. note, 'XX', 'KEEPTTL')
   end
   return { 1, known or 0, known_epoch, 1 }
 end
@@ -64,7 +68,7 @@ local function grant_again(state, record)
     add_held(state, state.own, -1)
     return grant(state.own, record, nil, latest, state)
   end
-  -- It may be another client that goes on with the claim: then it is that one who is seen.
+  -- It may be another client that goes on with the claim: then its note is the one that is shown.
   local head, seen = string.match(stored, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
   if head and seen ~= note then redis.call('HSET', claims, id, head .. note) end
   redis.call('ZADD', held, 'XX', stop, state.own)

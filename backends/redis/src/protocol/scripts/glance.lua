@@ -11,7 +11,7 @@ local function keep(key, stop)
 end
 
 local function first_end(key)
-  if is_string(key) then return now + redis.call('PTTL', key) end
+  if is_string(key) then return read_single(key) and single_end(key) end
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
 end
 

@@ -19,7 +19,7 @@
 -- replication id under which it was granted behind it.
 --
 -- A string becomes a sorted set when a second claim holds or waits, and never the other way: a claim is granted as a
--- string where nothing else is there. A client from before there were strings is refused by the type of the key.
+-- string where nothing else is there. A client that knows only sorted sets is refused by the type of the key.
 
 -- The server's time: what TIME answers, and its milliseconds.
 local clock, now
@@ -34,23 +34,28 @@ local function id_of(member) return string.sub(member, 1, 32) end
 local function is_string(key) return redis.call('TYPE', key).ok == 'string' end
 
 -- Extends a lock in a single value to `ttl` from now; a longer lease stays. The clock is read after the rest of the lease: some
--- servers give each command of a script another time, and a lease must not become shorter by that.
+-- servers give each command of a script another time, and a lease must not become shorter by that. It always writes, so that a
+-- replica refuses.
 local function extend_single(held, ttl)
-  if ttl <= redis.call('PTTL', held) then return end
-  read_clock()
-  redis.call('PEXPIREAT', held, now + ttl)
-end
-
--- The end of the lease of a lock in a single value, or a little later, for the same reason.
-local function single_end(held)
   local left = redis.call('PTTL', held)
   read_clock()
-  return now + left + 1
+  redis.call('PEXPIREAT', held, now + math.max(ttl, left))
+end
+
+-- How long a lock in a single value counts as held where its expiry was taken away from it: a day, as long as a lease may be.
+local MAX_TTL = 86400000
+
+-- The end of the lease of a lock in a single value; never an earlier time, as the clock is read after the rest of the lease.
+local function single_end(held)
+  local left = redis.call('PTTL', held)
+  if left < 0 then left = MAX_TTL end
+  read_clock()
+  return now + left
 end
 
 -- The member of a lock in a single value and what is written about it, or an error where the string is not ours.
 local function read_single(held)
-  local member, written = string.match(redis.call('GET', held), '^(%x+:%d+:%d+) (.*)$')
+  local member, written = string.match(redis.call('GET', held), '^(%x+:%d+:%d+) (%d[%d.]*:%d+:%d+:%d+:.*)$')
   if member and string.find(member, ':', 1, true) == 33 then return member, written end
   return nil, redis.error_reply('FOREIGN no lock of leasehold is stored in ' .. held)
 end
@@ -86,8 +91,8 @@ local function read_fence(fence, name)
   return { epoch = epoch, seq = seq, by = by, text = string.match(stored, '^[^ ]*') }
 end
 
--- Lets a replica refuse, which would otherwise answer from a copy that lags behind: whoever says that something is gone
--- must be the one who decides. It changes nothing, also where the key is a string. Any other refusal is of no interest here.
+-- Lets a replica refuse, which would otherwise answer from a copy that lags behind: only the server that decides may say that
+-- something is gone. It changes nothing, also where the key is a string. Any other refusal is of no interest here.
 local function refuse_as_replica(key)
   local answer = redis.pcall('ZREM', key, '')
   return type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true) and answer or nil

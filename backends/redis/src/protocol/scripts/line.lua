@@ -1,4 +1,4 @@
--- The claims that hold a resource together and those that wait for it: what every script that may meet several begins with.
+-- The claims that hold a resource together and those that wait for it.
 
 if not now then read_clock() end
 
@@ -15,7 +15,7 @@ local PROBED_PER_SILENT = 32
 local CHALLENGE_AFTER = 4000
 -- The most claims that may wait on one resource.
 local MAX_LINE = 10000
--- Keys outlive the last end that they hold by this, so that whoever looks then still sees whose end it was and tidies up.
+-- Keys outlive the last end that they hold by this, so that a later script still sees which end it was and tidies up.
 local SLACK = 1000
 -- A message names at most this many claims, and at most so many messages do; beyond, one calls everybody.
 local MAX_CALLED = 64
@@ -182,7 +182,7 @@ end
 -- Walks the line from its head for as long as the claims met are admitted, and no further than `own`.
 --
 -- Answers 'own' where it was met, and so is admitted; 'end' where everybody in the line is admitted; else 'blocked'; and
--- with it the load and the smallest capacity of all that was passed, holders included, and who it was that blocks. Whoever was passed is called:
+-- with it the load and the smallest capacity of all that was passed, holders included, and the claim that blocks. A claim that was passed is called:
 -- its place is shortened to the grace, and it is to be told. The load only grows on the way, so the first claim that
 -- does not fit ends the walk: it costs the number of claims that are admitted, whatever the length of the line.
 local function walk(state, line, places, claims, own)

@@ -1,6 +1,6 @@
 -- A register: a string `<stamp> <name>` with a line's end, and the value behind it.
 --
--- The stamp is drawn by whoever writes; the name is there where the keys carry only its hash.
+-- The writer draws the stamp; the name is there where the keys carry only its hash.
 
 -- What stands there, nothing where nothing does, and an error where it is not ours or belongs to another name.
 local function read_register(key, name)

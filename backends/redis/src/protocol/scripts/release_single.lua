@@ -1,8 +1,9 @@
--- Ends one claim, granted or waiting, and calls whoever's turn comes through it.
+-- Ends one claim, granted or waiting, and calls the claims whose turn comes through it. This part ends a single value; `release.lua`
+-- goes on with the rest.
 --
 -- KEYS  held line places claims fence
 -- ARGV  member channel
---   channel  where to tell whom this calls; empty where nothing is to be published
+--   channel  where the claims that this calls are told; empty where nothing is to be published
 -- Answers 1 where the claim was there, 0 where it was gone.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, channel = ARGV[1], ARGV[2]

@@ -1,7 +1,8 @@
 -- Extends granted claims, of any resources, to another ttl from now.
 --
--- KEYS  held claims, for each claim
--- ARGV  member ttl, for each claim
+-- KEYS  held, for each claim
+-- ARGV  member ttl claims, for each claim
+--   claims  not among KEYS: a slot that moves refuses a script one of whose KEYS is missing, as this one is beside a single value
 -- Answers for each claim 1 where its lease runs at least that long, 0 where it is gone.
 
 -- Lets a key live to `stop` at least. What others of the same resource need of it stays.
@@ -44,8 +45,8 @@ local function renew(held, claims, member, ttl)
 end
 
 local answers, someone_is_gone = {}, false
-for i = 1, #ARGV / 2 do
-  answers[i] = renew(KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], tonumber(ARGV[2 * i]))
+for i = 1, #KEYS do
+  answers[i] = renew(KEYS[i], ARGV[3 * i], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]))
   someone_is_gone = someone_is_gone or answers[i] == 0
 end
 if someone_is_gone then
