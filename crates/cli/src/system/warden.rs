@@ -34,6 +34,7 @@ use rustix::process::{
     waitpid,
 };
 use rustix::time::Timespec;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::system::processes;
 
@@ -100,14 +101,25 @@ impl Warden {
 
     /// Ends the warden, and waits for that up to a limit.
     pub(crate) async fn end(mut self) {
+        // Before the message, so that no end of a child goes unnoticed. Without it, pauses are all there is.
+        let mut children = signal(SignalKind::child()).ok();
         self.send(Message::Done);
         self.pipe = None;
-        for _ in 0..END_CHECKS {
-            if !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None)) {
-                return;
+        // After a short command the warden is still being loaded, and that takes longer than to end it.
+        let _ = kill_process(self.pid, Signal::KILL);
+        let reaped = async {
+            while let Ok(None) = waitpid(Some(self.pid), WaitOptions::NOHANG) {
+                let pause = tokio::time::sleep(END_PAUSE);
+                match &mut children {
+                    Some(children) => tokio::select! {
+                        _ = children.recv() => {}
+                        () = pause => {}
+                    },
+                    None => pause.await,
+                }
             }
-            tokio::time::sleep(END_PAUSE).await;
-        }
+        };
+        let _ = tokio::time::timeout(END_LIMIT, reaped).await;
     }
 }
 
@@ -272,7 +284,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_MESSAGE: usize = 256;
 /// The longest pause between two checks for killed processes that still exist.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
-const END_CHECKS: u32 = 100;
+const END_LIMIT: Duration = Duration::from_millis(200);
 const END_PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
