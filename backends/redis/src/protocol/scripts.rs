@@ -70,17 +70,18 @@ mod tests {
     };
 
     use super::*;
+    use crate::topology::server::MAX_TTL;
 
-    /// Returns the number that `line.lua` gives to a local variable.
+    /// Returns the number that the scripts give to a local variable.
     fn number_in_lua(name: &str) -> u128 {
-        let line = include_str!("scripts/line.lua");
-        let assigned = line.lines().find_map(|line| line.strip_prefix(&format!("local {name} = ")));
-        assigned.unwrap_or_else(|| panic!("line.lua has no {name}")).parse().unwrap()
+        let mut lines = CONTEND.source.lines();
+        let assigned = lines.find_map(|line| line.strip_prefix(&format!("local {name} = ")));
+        assigned.unwrap_or_else(|| panic!("the scripts have no {name}")).parse().unwrap()
     }
 
     #[test]
     fn numbers_of_the_admission_rule_are_the_same_in_lua() {
-        let same = |name, number: u128| assert_eq!(number_in_lua(name), number, "{name} of line.lua");
+        let same = |name, number: u128| assert_eq!(number_in_lua(name), number, "{name} of the scripts");
         let same_time = |name, time: Duration| same(name, time.as_millis());
         same_time("CALL_GRACE", CALL_GRACE);
         same_time("PROBE_AFTER", PROBE_AFTER);
@@ -88,6 +89,11 @@ mod tests {
         same_time("CHALLENGE_AFTER", CHALLENGE_AFTER);
         same("PROBED_PER_SILENT", PROBED_PER_SILENT as u128);
         same("MAX_LINE", MAX_QUEUE as u128);
+    }
+
+    #[test]
+    fn longest_lease_is_the_same_in_lua() {
+        assert_eq!(number_in_lua("MAX_TTL"), MAX_TTL.as_millis());
     }
 
     #[test]

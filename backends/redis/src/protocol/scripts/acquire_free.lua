@@ -4,7 +4,7 @@
 -- ARGV  member ttl wait note name channel floor epoch
 --   wait     milliseconds that a place in the line is kept; 0: no place; -1: no place, and past those who wait
 --   name     of the resource where its keys carry only a hash, else empty
---   channel  where the claims that this calls are told; empty where nothing is to be published
+--   channel  on which the claims that this calls are notified; empty where nothing is to be published
 --   floor    key of the highest fence that was removed from the slot, read where the resource has no fence
 --   epoch    in which the client believes that this server decides; 0 where nobody elects
 -- Answers {1, seq, epoch} | {1, seq, epoch, 1}: the claim held it before | {2}: the line is full | {0, claims ahead, milliseconds until the first of them may end, milliseconds

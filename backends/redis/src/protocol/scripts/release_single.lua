@@ -3,12 +3,12 @@
 --
 -- KEYS  held line places claims fence
 -- ARGV  member channel
---   channel  where the claims that this calls are told; empty where nothing is to be published
+--   channel  on which the claims that this calls are notified; empty where nothing is to be published
 -- Answers 1 where the claim was there, 0 where it was gone.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, channel = ARGV[1], ARGV[2]
 
--- A lock in a single value has no waiters. Those who listen without waiting in line are told.
+-- A lock in a single value has no waiters in line. Other subscribers are notified.
 if is_string(held) then
   local member, written = read_single(held)
   if not member then return written end
