@@ -55,8 +55,8 @@ struct Watched {
 }
 
 impl Watched {
-    /// Watches the server for a while. One lease that is renewed is one change of one sorted set, so
-    /// the server's own count of these is the number of renewals.
+    /// Watches the server for a while. The renewal of a lease is one `PEXPIREAT`, so the server's own count
+    /// of these is the number of renewals.
     async fn during(server: &RedisServer, length: Duration) -> Outcome<Watched> {
         Watched::of(server, async {
             tokio::time::sleep(length).await;
@@ -72,7 +72,13 @@ impl Watched {
         let (client, took) = (own_cpu().saturating_sub(client), began.elapsed());
         let served = server_cpu(server).await?.saturating_sub(served);
         let counts = server.counts().await?.since(&counts);
-        Ok(Watched { renewals: counts.of("zadd"), commands: sent(&counts), client, server: served, took })
+        Ok(Watched {
+            renewals: counts.of("pexpireat"),
+            commands: sent(&counts),
+            client,
+            server: served,
+            took,
+        })
     }
 
     /// Microseconds for a renewal.

@@ -1,7 +1,7 @@
 //! The whole engine under a deterministic scheduler, in virtual time.
 //!
 //! A seed decides everything: what the tasks do, what goes wrong, when and in which order. See
-//! `docs/adr/0031`.
+//! `docs/adr/0031-deterministic-engine-simulation.md`.
 
 #![allow(
     clippy::unwrap_used,

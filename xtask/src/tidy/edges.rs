@@ -1,7 +1,7 @@
 //! Rule `crate-edge`: which crate of the workspace may depend on which.
 //!
-//! The design's arrows: cli → leasehold → core, backends → core, conformance → core, and leasehold →
-//! backends only behind features. The test kit is separate, so that users of other libraries can take
+//! The design's arrows: cli → leasehold → core, machine, backend; backends → core, machine, backend;
+//! conformance → core; and leasehold → backends only behind features. The test kit is separate, so that users of other libraries can take
 //! it without ours.
 
 use std::path::Path;

@@ -50,7 +50,7 @@ impl Keys {
         self.key("places")
     }
 
-    /// Returns the key of the notes and fences of the claims.
+    /// Returns the key of the notes and fences of the claims, unless the lock is a single value.
     pub(crate) fn claims(&self) -> String {
         self.key("claims")
     }
