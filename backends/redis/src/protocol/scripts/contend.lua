@@ -2,12 +2,12 @@ local function keep(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
 
 local function write_claim(seq, member) redis.call('HSET', claims, id, describe(seq, member)) end
 
--- Turns a single value into the sorted set, so that another claim can hold or wait beside it.
+-- Turns a single value into a sorted set, so that another claim can hold or wait beside it.
 local function unfold(state)
   local single = state.single
   if not single then return end
-  -- This changes nothing. It is refused where the rights, the memory or the type of the key do not allow what follows, as long
-  -- as the single value is still there.
+  -- This changes nothing. It is refused if the rights, the memory or the type of the key do not allow what follows, while
+  -- the single value still exists.
   redis.call('ZADD', line, 'XX', 0, single.member)
   redis.call('HSET', claims, id_of(single.member), single.written)
   keep(claims, single.stop)
@@ -17,14 +17,14 @@ local function unfold(state)
   state.single = nil
 end
 
--- `latest` is the latest end of everything else that the keys hold.
+-- Grants a claim. `latest` is the latest other end in the keys.
 local function grant(member, record, known, latest, state)
   local seq, text, stored = next_fence(record)
   unfold(state)
   local stop = now + ttl
   if known then
-    -- Making room is allowed where memory has run out, and so is what follows it in the same script: a claim that is
-    -- in the line already is served.
+    -- Freeing memory is allowed when memory has run out, and so are later writes of the same script: a claim that
+    -- is already queued is served.
     redis.call('ZREM', line, member)
     redis.call('ZREM', places, member)
   end
@@ -41,12 +41,12 @@ local function grant(member, record, known, latest, state)
   return { 1, seq, epoch }
 end
 
--- The same claim asks again for what it holds as a single value: the same answer, and a lease that is extended.
+-- Grants a single value again to its holder: returns the same fence and extends the lease.
 local function grant_single_again(single)
-  -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script.
+  -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script.
   extend_single(held, ttl)
   local known_epoch, known = parse_fence(single.written)
-  -- It may be another client that goes on with the claim: then its note is the one that is shown.
+  -- Another client may continue the claim: then its note replaces the old one.
   local head, seen = string.match(single.written, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
   if head and seen ~= note then
     redis.call('SET', held, single.member .. ' ' .. head .. note, 'XX', 'KEEPTTL')
@@ -54,12 +54,12 @@ local function grant_single_again(single)
   return { 1, known or 0, known_epoch, 1 }
 end
 
--- The same claim asks again: the same answer, and a lease that is extended, never shortened.
+-- Grants a held claim again: extends, never shortens its lease. Its fence stays unless lost.
 local function grant_again(state, record)
   if state.single then return grant_single_again(state.single) end
   local stop = math.max(state.own_end, now + ttl)
   local latest = math.max(stop, state.latest)
-  -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script.
+  -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script.
   keep(held, latest)
   local stored = redis.call('HGET', claims, id) or ''
   local known_epoch, known = parse_fence(stored)
@@ -68,7 +68,7 @@ local function grant_again(state, record)
     add_held(state, state.own, -1)
     return grant(state.own, record, nil, latest, state)
   end
-  -- It may be another client that goes on with the claim: then its note is the one that is shown.
+  -- Another client may continue the claim: then its note replaces the old one.
   local head, seen = string.match(stored, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
   if head and seen ~= note then redis.call('HSET', claims, id, head .. note) end
   redis.call('ZADD', held, 'XX', stop, state.own)
@@ -76,7 +76,7 @@ local function grant_again(state, record)
   return { 1, known, known_epoch, 1 }
 end
 
--- The rank of the claim in the line, and its member as it stands there: a share is fixed when it is first asked for.
+-- Returns the claim's rank in the queue and its member there: a share is fixed by the first request.
 local function find_place()
   local rank = redis.call('ZRANK', line, own)
   if rank then return rank, own end
@@ -102,8 +102,8 @@ local function stand_in_line(rank, state)
   keep(claims, math.max(latest, state.latest))
 end
 
--- Challenges a claim that was silent for longer than a call may take. The ends of places tell when it was heard of, as all are kept
--- for as long. Answers the milliseconds until another look at it is of use, which is soon for a claim that is new in the line.
+-- Challenges a claim that was silent for CALL_GRACE or longer. The ends of places show when a claim last asked, as all are
+-- kept equally long. Returns the milliseconds until another look at it is useful: soon if the asking claim is new.
 local function challenge(state, member, is_new)
   local stop = tonumber(redis.call('ZSCORE', places, member) or now + CALL_GRACE)
   local silent = math.max(wait - math.max(stop - now, 0), 0)
@@ -115,8 +115,8 @@ local function challenge(state, member, is_new)
   return math.max(stop - now, 1)
 end
 
--- Calls more of the line where calls go unanswered: for each claim that is silent, so many from the head that were not heard of
--- since the first of these calls. Answers the milliseconds until another look calls more, nothing where none will.
+-- Calls more of the queue if calls go unanswered. For each silent claim it takes PROBED_PER_SILENT from the head, and calls
+-- those not heard from since the first such call. Returns the milliseconds until the next look calls more, or nil.
 local function probe(state)
   if wait <= CALL_GRACE then return nil end
   local grace_ends = now + CALL_GRACE
@@ -128,7 +128,7 @@ local function probe(state)
   local silent = math.max(redis.call('ZCOUNT', places, '-inf', silent_by), 1)
   local reach = silent < PROBED_PER_SILENT and silent * PROBED_PER_SILENT or MAX_LINE
   local next_end = tonumber(redis.call('ZRANGEBYSCORE', places, '(' .. silent_by, grace_ends, 'WITHSCORES', 'LIMIT', 0, 1)[2])
-  -- Those that were not heard of since the first call that is not answered.
+  -- Counts the claims not heard from since the first unanswered call.
   local least, most = '(' .. grace_ends, '(' .. (now - unanswered + wait)
   local unheard = redis.call('ZCOUNT', places, least, most)
   if unheard == 0 then return nil end
@@ -173,7 +173,7 @@ else
   admitted = fits(state.load, state.capacity)
 end
 
--- Whether the claim was called, so that others watch whether it answers.
+-- If this claim was called, others watch for its answer: `+` reports it.
 state.called = state.called or {}
 if rank and tonumber(redis.call('ZSCORE', places, own) or now) <= now + CALL_GRACE then
   state.called[#state.called + 1] = '+' .. string.sub(own, 1, 8)

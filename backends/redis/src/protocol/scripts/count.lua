@@ -1,7 +1,7 @@
--- How many claims hold and wait, for each of some resources. Changes nothing.
+-- Counts the holders and waiters of some resources. Changes nothing.
 --
 -- KEYS  held places, for each resource
--- Answers for each resource the number that hold and the number that wait.
+-- Returns for each resource the number of holders and that of waiters.
 local counts = {}
 for i = 1, #KEYS do
   if is_string(KEYS[i]) then

@@ -1,11 +1,11 @@
--- Keeps the places of waiting claims, of any resources, and says which of them should look for themselves.
+-- Keeps the places of waiting claims, of any resources, and returns which of them should look themselves.
 --
 -- KEYS  held line places claims, for each claim
 -- ARGV  member wait, for each claim
 --   wait  milliseconds that its place is kept; 0 for a claim without a place
--- Answers for each claim the milliseconds until the first of those ahead may end; 0 where it should look now.
+-- Returns for each claim the milliseconds until the first lease or place may end; 0 if it should look now.
 
--- Lets a key live to `stop` at least. What others of the same resource need of it stays.
+-- Keeps a key alive until `stop` at least. Never shortens it, as others may need it.
 local function keep(key, stop)
   redis.call('PEXPIREAT', key, math.max(stop + SLACK, now + redis.call('PTTL', key)))
 end
@@ -20,10 +20,10 @@ local function glance(held, line, places, claims, member, wait)
   if not first or first <= now then return 0 end
   if wait == 0 then return first - now end
   local stop = tonumber(redis.call('ZSCORE', places, member) or nil)
-  -- Without a place, or called: that is for the claim itself to find out.
+  -- Without a place, or called: the claim itself has to look.
   if not stop or stop <= now + CALL_GRACE then return 0 end
   if stop < now + wait * 2 / 3 then
-    -- First what is allowed where memory has run out; the rest of the script then is as well.
+    -- First a write that is allowed when memory has run out; then the others are, too.
     keep(places, now + wait)
     redis.call('ZADD', places, 'XX', now + wait, member)
     keep(line, now + wait)
@@ -35,7 +35,7 @@ end
 local answers = {}
 for i = 1, #ARGV / 2 do
   local k = 4 * i
-  -- Whatever goes wrong with one must not keep the rest of the batch from being served. It looks for itself, and is told.
+  -- An error of one claim must not block the rest of the batch. The claim looks itself and gets the error.
   local ours, wait = pcall(glance, KEYS[k - 3], KEYS[k - 2], KEYS[k - 1], KEYS[k], ARGV[2 * i - 1], tonumber(ARGV[2 * i]))
   answers[i] = ours and wait or 0
 end

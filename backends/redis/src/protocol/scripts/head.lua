@@ -1,27 +1,27 @@
--- The keys of one resource, and its lock while that is a single value: what every script begins with.
+-- Every script begins with this part: the keys of one resource, and its lock in a single value.
 --
--- Ground rules: every key comes in through KEYS, but for the floor of `acquire_free.lua`. Time is the server's own, in
--- milliseconds. A script reads whatever may hold a foreign type before it writes, and what it writes first is what may be
--- refused (no memory), so that a refused script has changed nothing.
+-- Rules: every key comes from KEYS, except the floor of `acquire_free.lua` and the claims of `renew.lua`. Times are of the
+-- server, in milliseconds. A script reads keys that may hold a foreign type before it writes. Its first write is one that
+-- may be refused (no memory) or one that never is, so a refused script has changed nothing.
 --
--- A member is `<claim id, 32 hex digits>:<weight>:<capacity>`. What is written about a claim is
+-- A member is `<claim id, 32 hex digits>:<weight>:<capacity>`. The entry of a claim is
 -- `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`.
---   held    while one claim holds and none waits, a string that expires with the lease: `<member> <what is written about it>`;
+--   held    string, if the claim was alone since its grant; expires with the lease: `<member> <entry of the claim>`;
 --           else a sorted set: member -> end of its lease
---   line    sorted set: member -> its place, rising with each arrival
---   places  sorted set: member -> when it leaves the line unless it is heard of again
---   claims  hash: claim id -> what is written about it; and, where many hold, `load` ->
+--   line    sorted set, the queue: member -> its position, which rises with each arrival
+--   places  sorted set: member -> when it leaves the queue unless extended
+--   claims  hash: claim id -> its entry; and, if many hold, `load` ->
 --           `<the last fence> <number of holders>`, and for each of their shares ` :<weight>:<capacity>=<number>`
---   fence   string: the last fence granted, followed by the resource's name where the keys carry only its hash
+--   fence   string: the last fence granted, followed by the resource's name if the keys carry only its hash
 --   floor   string, one for all resources of a slot: the highest fence that was removed from it
 --
--- A fence is written `<seq>`, and `<epoch>.<seq>` where the server is elected. The last one then has `@` and the
--- replication id under which it was granted behind it.
+-- A fence is `<seq>`, or `<epoch>.<seq>` if the server is elected. The latter is stored with a suffix: `@` and the
+-- replication id under which it was granted.
 --
--- A string becomes a sorted set when a second claim holds or waits, and never the other way: a claim is granted as a
--- string where nothing else is there. A client that knows only sorted sets is refused by the type of the key.
+-- A string becomes a sorted set when a second claim holds or waits. The reverse never happens: a claim is granted as a
+-- string if nothing else is there. The type of the key refuses clients that know only sorted sets.
 
--- The server's time: what TIME answers, and its milliseconds.
+-- The server's time: the reply to TIME, and its milliseconds.
 local clock, now
 local function read_clock()
   clock = redis.call('TIME')
@@ -30,22 +30,22 @@ end
 
 local function id_of(member) return string.sub(member, 1, 32) end
 
--- Whether a key is a string, as a lock in a single value is. One of another type may be a sorted set of ours.
+-- Returns whether a key is a string, as a lock in a single value is. Others may be sorted sets of ours.
 local function is_string(key) return redis.call('TYPE', key).ok == 'string' end
 
--- Extends a lock in a single value to `ttl` from now; a longer lease stays. The clock is read after the rest of the lease: some
--- servers give each command of a script another time, and a lease must not become shorter by that. It always writes, so that a
--- replica refuses.
+-- Extends a lock in a single value to `ttl` from now; a longer lease stays. The clock is read after the remaining time: some
+-- servers give each command of a script another time, which must not shorten a lease. It always writes, so that a replica
+-- refuses.
 local function extend_single(held, ttl)
   local left = redis.call('PTTL', held)
   read_clock()
   redis.call('PEXPIREAT', held, now + math.max(ttl, left))
 end
 
--- How long a lock in a single value counts as held where its expiry was taken away from it: a day, as long as a lease may be.
+-- How long a lock in a single value counts as held after its expiry was removed: a day, the longest lease.
 local MAX_TTL = 86400000
 
--- The end of the lease of a lock in a single value; never an earlier time, as the clock is read after the rest of the lease.
+-- Returns the end of a single value's lease, never too early: the clock is read after the remaining time.
 local function single_end(held)
   local left = redis.call('PTTL', held)
   if left < 0 then left = MAX_TTL end
@@ -53,24 +53,24 @@ local function single_end(held)
   return now + left
 end
 
--- The member of a lock in a single value and what is written about it, or an error where the string is not ours.
+-- Returns the member of a lock in a single value and its entry, or an error if the string is not ours.
 local function read_single(held)
   local member, written = string.match(redis.call('GET', held), '^(%x+:%d+:%d+) (%d[%d.]*:%d+:%d+:%d+:.*)$')
   if member and string.find(member, ':', 1, true) == 33 then return member, written end
   return nil, redis.error_reply('FOREIGN no lock of leasehold is stored in ' .. held)
 end
 
--- A channel that ends so is of its slot, and only the servers of that slot carry it.
+-- Returns the publish command: only a slot's servers carry a channel that ends so.
 local function publish_on(channel) return string.sub(channel, -7) == '}:swake' and 'SPUBLISH' or 'PUBLISH' end
 
--- An error where this user may not publish to the channel: waiters would be called and never hear of it. Servers older
--- than 7.0 cannot be asked; there the refusal of a message goes unseen.
+-- Returns an error if this user may not publish to the channel: called waiters would get no message. Servers
+-- before 7.0 have no such check; a refused message there goes unnoticed.
 local function refuse_as_mute(channel)
   if channel == '' or not redis.acl_check_cmd or redis.acl_check_cmd(publish_on(channel), channel, '') then return nil end
   return redis.error_reply('NOPERM this user may not ' .. publish_on(channel) .. ' to the channel ' .. channel)
 end
 
--- The fence at the beginning of a text: its epoch, 0 where there is none, its counter, and what follows.
+-- Splits a text that begins with a fence into its epoch (0 if none), its counter, and the rest.
 local function parse_fence(text)
   local epoch, seq, rest = string.match(text, '^(%d+)%.(%d+)(.*)$')
   if not epoch then
@@ -80,7 +80,7 @@ local function parse_fence(text)
   return tonumber(epoch), tonumber(seq), rest
 end
 
--- The fence that was stored and by whom, and an error where it is not ours or belongs to a resource of another name.
+-- Returns the stored fence and its replication id, or an error if it is foreign or of another name.
 local function read_fence(fence, name)
   local stored = redis.call('GET', fence)
   if not stored then return { epoch = 0, seq = 0, by = '', text = '' } end
@@ -91,8 +91,8 @@ local function read_fence(fence, name)
   return { epoch = epoch, seq = seq, by = by, text = string.match(stored, '^[^ ]*') }
 end
 
--- Lets a replica refuse, which would otherwise answer from a copy that lags behind: only the server that decides may say that
--- something is gone. It changes nothing, also where the key is a string. Any other refusal is of no interest here.
+-- Returns the error of a replica, whose copy may lag: only the server that decides may report that something is gone.
+-- Changes nothing, even if the key is a string. Other refusals are ignored.
 local function refuse_as_replica(key)
   local answer = redis.pcall('ZREM', key, '')
   return type(answer) == 'table' and answer.err and string.find(answer.err, 'READONLY', 1, true) and answer or nil

@@ -1,9 +1,9 @@
--- The holders and the line of one resource. Changes nothing.
+-- Returns the holders and the queue of one resource. Changes nothing.
 --
 -- KEYS  held line places claims fence
 -- ARGV  name
---   name  of the resource where its keys carry only a hash, else empty
--- Answers {now, epoch and counter of the last fence, version, holders, waiting}; each claim as its member, its end, and what is written about it.
+--   name  of the resource if its keys carry only a hash, else empty
+-- Returns {now, epoch and counter of the last fence, version, holders, waiting}; each claim as its member, end, and entry.
 local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 local record, foreign = read_fence(fence, ARGV[1])
@@ -49,7 +49,7 @@ for _, member in ipairs(redis.call('ZRANGE', line, 0, MAX_LINE - 1)) do
   if place_ends[member] then waiting[#waiting + 1] = member end
 end
 
--- Any grant advances the fence, any other change shows in who stands where. Leases run on without changing the version.
+-- Each grant advances the fence; any other change alters the holders or the queue. Renewals keep the version.
 local sorted = {}
 for i, member in ipairs(holders) do sorted[i] = member end
 table.sort(sorted)

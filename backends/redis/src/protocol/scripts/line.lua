@@ -3,44 +3,44 @@
 if not now then read_clock() end
 
 -- The first six numbers are those of `crates/core/src/ledger.rs`; a test of `protocol/scripts.rs` compares them.
--- How long a claim whose turn has come may stay silent before the line passes it over.
+-- Milliseconds that a claim whose turn has come may be silent until it is passed over.
 local CALL_GRACE = 1000
--- How long a called claim may leave its call unanswered before others in the line are called as well.
+-- Milliseconds that a call may be unanswered until other waiters are called as well.
 local PROBE_AFTER = 250
--- How long a call is unanswered before its claim counts as silent.
+-- Milliseconds after which an unanswered claim counts as silent.
 local SILENT_AFTER = 400
--- How far from its head the line calls for each claim that is silent; all of it where as many are.
+-- How far from the head claims are called for each silent one; all, if this many are silent.
 local PROBED_PER_SILENT = 32
--- How long those who wait for word leave a claim alone that keeps them from what is free.
+-- Milliseconds for which waiters tolerate a claim that keeps them from free capacity.
 local CHALLENGE_AFTER = 4000
 -- The most claims that may wait on one resource.
 local MAX_LINE = 10000
--- Keys outlive the last end that they hold by this, so that a later script still sees which end it was and tidies up.
+-- Milliseconds by which keys outlive their last end, so that a later script still sees that end and cleans up.
 local SLACK = 1000
--- A message names at most this many claims, and at most so many messages do; beyond, one calls everybody.
+-- The most claims in a message, and the most such messages; for more claims, one message notifies all.
 local MAX_CALLED = 64
 local MAX_MESSAGES = 16
 -- `unpack` must stay below the interpreter's stack.
 local CHUNK = 1000
--- What stands in `claims` beside claims.
+-- The field of `claims` with the load.
 local LOAD = 'load'
 
--- Most members of a line have the same few shares, so each is read once.
+-- Most members have one of a few shares, so each is parsed once.
 local shares = {}
 local function share_of(member)
   local text = string.sub(member, 33)
   local share = shares[text]
   if not share then
     local weight, capacity = string.match(text, '^:(%d+):(%d+)$')
-    -- What cannot be read is taken for the greatest share: it keeps everybody out, and nobody in.
+    -- An unreadable share counts as the greatest: it never fits, and no claim fits beside it.
     share = { tonumber(weight) or 4294967295, tonumber(capacity) or 1 }
     shares[text] = share
   end
   return share[1], share[2]
 end
 
--- Asks for what may be a key of another type, which is answered as if it were not there. In a batch it must not keep the
--- others from being served. Any other refusal, for instance for want of rights, is raised.
+-- Runs a command on a key that may be of another type, and then returns false, as if it did not exist: in a batch, it
+-- must not block the others. Any other refusal, for instance for lack of rights, is raised.
 local function ask(...)
   local answer = redis.pcall(...)
   if type(answer) ~= 'table' or not answer.err then return answer end
@@ -48,7 +48,7 @@ local function ask(...)
   return redis.call(...)
 end
 
--- Takes `members` out of the sorted sets `keys`, and what is written about them out of `claims`.
+-- Removes `members` from the sorted sets `keys`, and their entries from `claims`.
 local function forget(members, claims, ...)
   for first = 1, #members, CHUNK do
     local last = math.min(first + CHUNK - 1, #members)
@@ -59,10 +59,10 @@ local function forget(members, claims, ...)
   end
 end
 
--- Beyond this number of holders they are counted, not read.
+-- More holders than this are counted, not read.
 local MAX_READ = 16
 
--- Adds `count` holders with the share of `member` to what is held.
+-- Adds `count` holders with the share of `member` to the load.
 local function add_held(state, member, count)
   local share = string.sub(member, 33)
   local weight = share_of(member)
@@ -75,8 +75,8 @@ local function read_shares(state, found)
   for i = 1, #found do add_held(state, found[i], 1) end
 end
 
--- The load that was written down, as shares with their numbers. It holds only if it was written at the last grant, and as many
--- are held as then: a client that grants without writing it down, as an older one does, makes it void.
+-- Reads the stored load: shares with their numbers. Returns whether it is valid: written for the
+-- last fence and the current number of holders. A client that grants without storing it, as an older one does, makes it invalid.
 local function parse_load(state, text, fence, count)
   local at, total, shares = string.match(text or '', '^([^ ]*) (%d+)(.*)$')
   if at ~= fence or tonumber(total) ~= count then return false end
@@ -86,8 +86,8 @@ local function parse_load(state, text, fence, count)
   return state.count == count
 end
 
--- Writes down what is held, where it is more than can be read each time. What is refused (no memory) is read once more by the
--- next script.
+-- Stores the load if there are too many holders to read each time. If that is refused (no memory), the next script reads
+-- them again.
 local function write_load(state, claims, fence)
   if state.count <= MAX_READ then
     if state.was_written then redis.call('HDEL', claims, LOAD) end
@@ -98,7 +98,7 @@ local function write_load(state, claims, fence)
   redis.pcall('HSET', claims, LOAD, table.concat(text, ' '))
 end
 
--- What is held where it is a single value, as `read_held` answers it, with the value as `single`; or an error where it is not ours.
+-- Does what `read_held` does for a single value, and adds it as `single`. Returns an error if it is not ours.
 local function read_held_single(held, own)
   local member, written = read_single(held)
   if not member then return nil, written end
@@ -110,11 +110,11 @@ local function read_held_single(held, own)
   return state
 end
 
--- What is held now: how many claims, their load, the smallest capacity among them, their earliest and their latest end,
--- and the member of `own` with its end where that claim is among them. Leases that have ended are removed.
+-- Returns what is held: the number of claims, their load, their smallest capacity, their earliest and latest end,
+-- and the member of `own` with its end if it holds. Removes leases that have ended.
 --
--- `fence` is the last one granted, as it is stored. With many holders the numbers of their shares are kept beside what is
--- written about the claims, so that none of them has to be read.
+-- `fence` is the last one granted, as it is stored. With many holders, `load` in `claims` counts their shares, so
+-- that no holder has to be read.
 local function read_held(held, claims, own, fence)
   if is_string(held) then return read_held_single(held, own) end
   local found = redis.call('ZRANGE', held, 0, MAX_READ, 'WITHSCORES')
@@ -146,7 +146,7 @@ local function read_held(held, claims, own, fence)
       state.earliest = tonumber(redis.call('ZRANGE', held, 0, 0, 'WITHSCORES')[2])
       state.latest = tonumber(redis.call('ZRANGE', held, -1, -1, 'WITHSCORES')[2])
     end
-    -- Also where nothing is granted, so that what was read once need not be read again.
+    -- Even if nothing is granted, so that the holders need not be read again.
     if #dead > 0 or not is_known then write_load(state, claims, fence) end
   end
   for share in pairs(state.shares) do
@@ -173,18 +173,18 @@ local function expire_places(line, places, claims)
   if #dead > 0 then forget(dead, claims, line, places) end
 end
 
--- Shortens the place of a waiting claim to the grace of a call, and has it told.
+-- Shortens the place of a waiting claim to CALL_GRACE and adds it to `called`.
 local function summon(state, places, member)
   redis.call('ZADD', places, 'XX', now + CALL_GRACE, member)
   state.called[#state.called + 1] = string.sub(member, 1, 8)
 end
 
--- Walks the line from its head for as long as the claims met are admitted, and no further than `own`.
+-- Walks the queue from its head while the claims are admitted, and no further than `own`.
 --
--- Answers 'own' where it was met, and so is admitted; 'end' where everybody in the line is admitted; else 'blocked'; and
--- with it the load and the smallest capacity of all that was passed, holders included, and the claim that blocks. A claim that was passed is called:
--- its place is shortened to the grace, and it is to be told. The load only grows on the way, so the first claim that
--- does not fit ends the walk: it costs the number of claims that are admitted, whatever the length of the line.
+-- Returns 'own' if it is met and admitted; 'end' if all of the queue is admitted; else 'blocked'. Also returns the load and
+-- the smallest capacity of all passed claims, holders included, and the claim that blocks. It calls each claim it passes:
+-- its place is shortened to CALL_GRACE, and it is notified. The load only grows on the way, so the first claim that does
+-- not fit ends the walk. The cost is the number of admitted claims, not the queue's length.
 local function walk(state, line, places, claims, own)
   local load, capacity, first = state.load, state.capacity, 0
   state.called = state.called or {}
@@ -194,7 +194,7 @@ local function walk(state, line, places, claims, own)
     for _, member in ipairs(met) do
       local stop = tonumber(redis.call('ZSCORE', places, member) or nil)
       if not stop and member ~= own then
-        -- Its end was evicted apart from its place: nobody would ever miss it.
+        -- `places` was evicted without `line`: this claim would never expire.
         ghosts[#ghosts + 1] = member
       else
         local weight, bound = share_of(member)
@@ -216,16 +216,16 @@ local function walk(state, line, places, claims, own)
   return 'blocked', load, capacity
 end
 
--- The latest end of a place, zero where nobody waits.
+-- Returns the latest end of a place, 0 if none.
 local function last_place(places)
   return tonumber(redis.call('ZRANGE', places, -1, -1, 'WITHSCORES')[2]) or 0
 end
 
--- Tells those who listen. Only the beginning of an id is told: enough to find whom it means, too little to end its claim.
--- A claim that answers its call is in `called` with `+` before it: nobody needs to look after it.
+-- Notifies the subscribers. A message has only the start of an id: enough to identify a claim, too little to end it.
+-- `+` before an id in `called` marks a claim that answers its call: others stop watching it.
 --
--- Messages come after the writes. A server that refuses one has done the rest, so the refusal changes no answer. A claim whose
--- client may not publish is refused before anything is written, see `refuse_as_mute`.
+-- Messages follow the writes. If a server refuses one, the writes are done, so the result does not change. An acquisition
+-- whose client may not publish is refused before any write, see `refuse_as_mute`.
 local function tell(channel, called, otherwise)
   if channel == '' then return end
   local publish = publish_on(channel)

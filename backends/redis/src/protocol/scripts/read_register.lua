@@ -1,9 +1,9 @@
--- What stands in a register. Changes nothing.
+-- Reads a register. Changes nothing.
 --
 -- KEYS  value
 -- ARGV  name
---   name  of the resource where its keys carry only a hash, else empty
--- Answers {stamp, value, milliseconds that are left, below zero for ever}, or {} where nothing stands there.
+--   name  of the resource if its keys carry only a hash, else empty
+-- Returns {stamp, value, milliseconds left (negative: no expiry)}, or {} if there is no value.
 local found, foreign = read_register(KEYS[1], ARGV[1])
 if foreign then return foreign end
 local refused = refuse_as_replica(KEYS[1])

@@ -1,8 +1,8 @@
--- A register: a string `<stamp> <name>` with a line's end, and the value behind it.
+-- A register: a string `<stamp> <name>`, a line feed, and the value.
 --
--- The writer draws the stamp; the name is there where the keys carry only its hash.
+-- The writer draws the stamp. The name is empty unless the keys carry only its hash.
 
--- What stands there, nothing where nothing does, and an error where it is not ours or belongs to another name.
+-- Returns the register, nil if absent, or an error if it is not ours or of another name.
 local function read_register(key, name)
   local stored = redis.call('GET', key)
   if not stored then return nil end

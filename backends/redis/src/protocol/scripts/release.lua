@@ -1,7 +1,7 @@
 -- The rest of a release: the claim is one of several that hold or wait.
 local function stored_fence() return string.match(redis.call('GET', fence) or '', '^[^ ]*') end
 
--- Counts one holder less, where they are counted.
+-- Removes one holder from the stored load.
 local function take_from_load(member)
   local left = redis.call('ZCARD', held)
   if left < MAX_READ then return end
@@ -15,7 +15,7 @@ end
 
 local called = {}
 
--- Whether the claim was there as this member. One whose time has passed is tidied away, and was not there.
+-- Removes a member. Returns whether its claim was there; an expired one was not.
 local function take_out(member)
   local stop = redis.call('ZSCORE', held, member)
   if stop then
@@ -27,14 +27,14 @@ local function take_out(member)
   stop = redis.call('ZSCORE', places, member)
   if not stop then return nil end
   forget({ member }, claims, line, places)
-  -- A waiter that was called and leaves has answered: nobody needs to look after it.
+  -- A called waiter that leaves has answered: others stop watching it.
   if tonumber(stop) > now and tonumber(stop) <= now + CALL_GRACE then called[1] = '+' .. string.sub(member, 1, 8) end
   return tonumber(stop) > now
 end
 
 local there = take_out(own)
 if there == nil then
-  -- A share is fixed when it is first asked for, so a claim that names another one now is found by its id.
+  -- The first request fixes the share, so a claim that names another one now is found by its id.
   local share = string.match(redis.call('HGET', claims, id_of(own)) or '', '^[%d.]+:%d+(:%d+:%d+):')
   there = share and take_out(id_of(own) .. share)
 end
@@ -44,7 +44,7 @@ if redis.call('EXISTS', places) == 1 then
   expire_places(line, places, claims)
   local head = redis.call('ZRANGE', line, 0, 0)[1]
   local weight, capacity = share_of(head or '')
-  -- Each holder weighs one at least: where that alone keeps the head waiting, the holders need not be read one by one.
+  -- Each holder weighs at least one: if their number alone keeps the head waiting, they need not be read.
   if head and redis.call('ZCOUNT', held, '(' .. now, '+inf') + weight <= capacity then
     local state = read_held(held, claims, nil, stored_fence())
     state.called = called
@@ -52,6 +52,6 @@ if redis.call('EXISTS', places) == 1 then
   end
 end
 tell(channel, called, '-')
--- Only one that left has answered: something became free, and nobody was called for it.
+-- Only the claim that left has answered: capacity became free, and no claim was called.
 if #called == 1 and string.sub(called[1], 1, 1) == '+' then tell(channel, {}, '-') end
 return there and 1 or 0

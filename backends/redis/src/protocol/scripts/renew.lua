@@ -2,15 +2,15 @@
 --
 -- KEYS  held, for each claim
 -- ARGV  member ttl claims, for each claim
---   claims  not among KEYS: a slot that moves refuses a script one of whose KEYS is missing, as this one is beside a single value
--- Answers for each claim 1 where its lease runs at least that long, 0 where it is gone.
+--   claims  not in KEYS: a moving slot refuses a script if one of its KEYS is missing, as this is beside a single value
+-- Returns for each claim 1 if its lease runs at least that long, 0 if it is gone.
 
--- Lets a key live to `stop` at least. What others of the same resource need of it stays.
+-- Keeps a key alive until `stop` at least. Never shortens it, as others may need it.
 local function keep(key, stop)
   redis.call('PEXPIREAT', key, math.max(stop + SLACK, now + redis.call('PTTL', key)))
 end
 
--- The member and the end of its lease. A share is fixed when it is first asked for, so a claim that names another one
+-- Returns the member and the end of its lease. The first request fixes the share, so a claim that names another one
 -- now is found by its id.
 local function find(held, claims, member)
   local stop = ask('ZSCORE', held, member)
@@ -35,8 +35,8 @@ local function renew(held, claims, member, ttl)
   if not stop or stop <= now then return 0 end
   local until_then = now + ttl
   if until_then > stop then
-    -- Keeping a key alive is allowed where memory has run out, and so is what follows it in the same script: claims
-    -- that are held stay held although the server can take no more.
+    -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script: held
+    -- claims stay held although the server has no memory left.
     keep(held, until_then)
     redis.call('ZADD', held, 'XX', until_then, member)
     keep(claims, until_then)

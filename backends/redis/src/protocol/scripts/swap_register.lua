@@ -1,13 +1,13 @@
--- Writes a register, or removes what stands in it, if that is still what was seen.
+-- Writes or removes a register if it still has the stamp that was seen.
 --
 -- KEYS  value
 -- ARGV  name seen stamp keep value channel
---   name     of the resource where its keys carry only a hash, else empty
---   seen     the stamp of what was seen, empty where that was nothing
---   stamp    of what is to be written, empty where it is to be removed
---   keep     milliseconds after which it is to be forgotten, 0 for never
---   channel  where to tell of it; empty where nothing is to be published
--- Answers 1 where it was done, also by this very request before, and 0 where something else stands there.
+--   name     of the resource if its keys carry only a hash, else empty
+--   seen     the stamp that was seen, empty if there was none
+--   stamp    of the value to write, empty to remove it
+--   keep     milliseconds until the value expires, 0 for never
+--   channel  to notify; empty to publish nothing
+-- Returns 1 if it was done, or if this request wrote the value before; 0 if another stamp or none was found.
 local name, seen, stamp, keep, value, channel = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 
 local found, foreign = read_register(KEYS[1], name)
@@ -28,6 +28,6 @@ else
     redis.call('SET', KEYS[1], text)
   end
 end
--- Those who wait in line for a lock of this name pass over such word; those who wait for the register look.
+-- Queued waiters for a lock of this name do not ask at once; waiters for the register read it.
 tell(channel, {}, '-')
 return 1

@@ -1,14 +1,14 @@
--- Removes the fences of resources that nobody uses any more, and keeps the highest of them in the floor of their slot.
+-- Removes the fences of unused resources, and keeps the highest of them in the floor of their slot.
 --
 -- KEYS  held line places claims fence floor, for each resource
 -- ARGV  unused epoch
 --   unused  microseconds for which nothing was granted
---   epoch   in which the client believes that this server decides; 0 where nobody elects
--- Answers how many were removed.
+--   epoch   in which the client believes that this server decides; 0 without elections
+-- Returns the number of removed fences.
 local unused, epoch = tonumber(ARGV[1]), tonumber(ARGV[2])
 
--- Whether nothing was granted for long enough, by the fence's counter, which follows the clock. The counter of an epoch does so only
--- at its beginning: there it is the time for which nobody has asked for the key, which has to be found out before it is read.
+-- Returns whether nothing was granted for long enough, by the fence's counter, which follows the clock. With an epoch it does
+-- so only at the start. Then the idle time of the key counts, which is read before GET resets it.
 local function is_unused(fence, read)
   if epoch > 0 and redis.call('OBJECT', 'IDLETIME', fence) * 1000000 < unused then return false end
   local _, seq = read()
@@ -24,7 +24,7 @@ local function remove(held, line, places, claims, fence, floor)
   end
   if not is_unused(fence, read) then return 0 end
   local record, last = { parse_fence(stored) }, { parse_fence(redis.call('GET', floor) or '0') }
-  -- Nothing is there to delete. But making room is allowed where memory has run out, and so is what follows it in the same script.
+  -- Deletes nothing. But freeing memory is allowed when memory has run out, and so are later writes of the same script.
   redis.call('DEL', held)
   if record[1] > last[1] or record[1] == last[1] and record[2] > last[2] then
     redis.call('SET', floor, string.match(stored, '^[%d.]+'))

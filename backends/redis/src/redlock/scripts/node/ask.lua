@@ -1,9 +1,9 @@
--- The first round: locks what is free, or the claim's own already.
+-- The first round: locks the resource if it is free or the claim's own.
 --
 -- KEYS  lock record mark unarmed
 -- ARGV  id stamp ttl note name channel
--- Answers what the server remembers of itself, and `yours` with the greatest fence and the claim's own fence or nothing,
--- or `theirs` with `granted` or nothing, the milliseconds that are left, and how many listen.
+-- Returns the server's state, and `yours` with the greatest fence and the claim's own fence or nothing,
+-- or `theirs` with `granted` or nothing, the milliseconds left, and the number of subscribers.
 local lock, record, mark = KEYS[1], KEYS[2], KEYS[3]
 local id, stamp, ttl, note, name, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 
@@ -16,7 +16,7 @@ local left = redis.call('PTTL', lock)
 local answer, problem = memory(stored, of_run, KEYS[4])
 if not answer then return problem end
 if of_run ~= answer[1] and answer[2] == '' then
-  -- The first question without a mark writes down when it came. Where that is refused, the next one does.
+  -- The first request without a mark of this run stores its time. If that is refused, the next one does.
   local noted = redis.pcall('SET', KEYS[4], micros .. ' ' .. answer[1])
   if not noted.err then answer[2] = micros end
 end
@@ -28,13 +28,13 @@ if found[1] and found[1] ~= id then
   return answer
 end
 if found[1] then
-  -- The first half of a stamp is that of its client, and the second half counts. A question that a later one of the
-  -- same client has overtaken gives no stamp: otherwise its late end would end the lock of the later one.
-  -- They are compared as numbers, since texts are compared by the locale of the server.
+  -- The first half of a stamp is its client's; the second half is a counter. A request that a later one of the same
+  -- client has overtaken sets no stamp: otherwise its late withdrawal would end the lock of the later one.
+  -- They are compared as numbers, since the server's locale orders texts.
   local last = found[3]
   local count = function(text) return tonumber(string.sub(text, 17), 16) or 0 end
   local overtaken = last and string.sub(last, 1, 16) == string.sub(stamp, 1, 16) and count(stamp) < count(last)
-  -- Extending is allowed where memory has run out, and so is what follows it in the same script.
+  -- Extending is allowed when memory has run out, and so are later writes of the same script.
   redis.call('PEXPIRE', lock, math.max(left, ttl))
   if not overtaken then redis.call('HSET', lock, 'stamp', stamp) end
 else

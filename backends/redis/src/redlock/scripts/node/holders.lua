@@ -1,4 +1,4 @@
--- Who has each of some locks, with the resource's name where the keys carry only its hash. Changes nothing.
+-- Returns id and name for each lock; the name only if the keys carry only its hash. Changes nothing.
 --
 -- KEYS  locks
 local answers = {}

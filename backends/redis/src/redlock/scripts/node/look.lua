@@ -1,8 +1,8 @@
--- What is there of one resource. Changes nothing.
+-- Reads one resource. Changes nothing.
 --
 -- KEYS  lock record
 -- ARGV  name
--- Answers the greatest fence, and where there is a lock its id, fence, beginning, note, and the milliseconds that are left.
+-- Returns the greatest fence, and if there is a lock its id, fence, beginning, note, and the milliseconds left.
 local epoch, seq = read_record(KEYS[2], ARGV[1])
 if not epoch then return seq end
 local answer = { whole(epoch) .. ' ' .. whole(seq) }

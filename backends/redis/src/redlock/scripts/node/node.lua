@@ -1,23 +1,23 @@
--- One member of a quorum: what every script of it begins with.
+-- Every script of a quorum member begins with this part.
 --
--- Ground rules: every key comes in through KEYS. A script reads whatever may hold a foreign type before it writes, and
--- what it writes first is what may be refused (no memory), so that a refused script has changed nothing.
+-- Rules: every key comes from KEYS. A script reads keys that may hold a foreign type before it writes. Its first write is
+-- one that may be refused (no memory) or one that never is, so a refused script has changed nothing.
 --
---   lock    hash, ends with the lease: id, stamp, since, note; fence `<epoch> <seq>` once a second round was carried
---           out; name where the keys carry only its hash
---   record  string: `<epoch> <seq>`, the greatest fence taken, followed by the name where the keys carry only its hash
+--   lock    hash, ends with the lease: id, stamp, since, note; fence `<epoch> <seq>` once a second round, a renewal or
+--           `seed.lua` wrote it; name if the keys carry only its hash
+--   record  string: `<epoch> <seq>`, the greatest fence taken, then the name if the keys carry only its hash
 --   mark    string, one for all resources: `<epoch> <run id>`
---   unarmed string, one for all resources: `<microseconds> <run id>`, when the server was first seen without a mark of its run
+--   unarmed string, one for all resources: `<microseconds> <run id>`, when the server was first seen without its run's mark
 
 local clock = redis.call('TIME')
 local micros = clock[1] .. string.format('%06d', clock[2])
 
--- The running server, by its own name.
+-- Returns the server's run id.
 local function server() return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') end
 
 local function foreign(key) return redis.error_reply('FOREIGN ' .. key .. ' is not of leasehold') end
 
--- The mark as it is stored, its epoch and its run; or an error.
+-- Returns the stored mark, its epoch and its run; or an error.
 local function read_mark(key)
   local stored = redis.call('GET', key)
   if not stored then return '' end
@@ -26,7 +26,7 @@ local function read_mark(key)
   return stored, tonumber(epoch), run
 end
 
--- Epoch and number of the greatest fence; or an error.
+-- Returns epoch and number of the record; or an error.
 local function read_record(key, name)
   local stored = redis.call('GET', key)
   if not stored then return 0, 0 end
@@ -38,14 +38,14 @@ end
 
 local function whole(number) return string.format('%.0f', number) end
 
--- What the server remembers of itself, as four texts: its run, since when it is known that it is not armed or nothing, its mark,
--- and its clock; or an error.
+-- Returns the server's state as four texts: its run, since when it is known to be unarmed or nothing, its mark, and its
+-- clock; or an error.
 local function memory(mark, of_run, unarmed)
   local run = server()
   local stored = redis.call('GET', unarmed)
   local since, whose = string.match(stored or '', '^(%d+) (%x+)$')
   if stored and not since then return nil, foreign(unarmed) end
-  -- A time that is still to come says that the clock was set back: it is written anew.
+  -- A time in the future shows that the clock was set back: `ask.lua` replaces it.
   if of_run == run or whose ~= run or tonumber(since) > tonumber(micros) then since = '' end
   return { run, since, mark, micros }
 end

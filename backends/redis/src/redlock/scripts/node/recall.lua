@@ -1,4 +1,4 @@
--- What the server remembers of itself. Changes nothing.
+-- Returns the server's state. Changes nothing.
 --
 -- KEYS  mark unarmed
 local stored, epoch, of_run = read_mark(KEYS[1])

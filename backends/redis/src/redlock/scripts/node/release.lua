@@ -1,14 +1,14 @@
--- Ends the lock of one claim: any lock of it, or one with one of the stamps.
+-- Ends the lock of one claim: any lock of it, or only one with one of the stamps.
 --
 -- KEYS  lock
 -- ARGV  id channel [stamp ...]
--- Answers 1 where the lock was there.
+-- Returns 1 if it ended one.
 local found = redis.call('HMGET', KEYS[1], 'id', 'fence', 'stamp')
 if found[1] ~= ARGV[1] then return 0 end
 local meant = not ARGV[3]
 for i = 3, #ARGV do meant = meant or found[3] == ARGV[i] end
 if not meant then return 0 end
 redis.call('DEL', KEYS[1])
--- An attempt that came to nothing tells nobody: those who wait, wait for a holder.
+-- A failed attempt publishes nothing: waiters wait for a holder.
 if found[2] and ARGV[2] ~= '' then redis.pcall('PUBLISH', ARGV[2], '-') end
 return 1

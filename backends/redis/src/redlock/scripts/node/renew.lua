@@ -2,8 +2,8 @@
 --
 -- KEYS  lock, for each claim
 -- ARGV  id ttl fence, for each claim
---   fence  where the caller knows that the claim was granted, else empty
--- Answers for each claim 1 where its lock runs at least that long, 0 where there is none, 2 where it is no such claim's.
+--   fence  if the caller knows that the claim was granted, else empty
+-- Returns for each claim 1 if its lock runs at least that long, 0 if there is none, 2 otherwise.
 local function renew(lock, id, ttl, fence)
   local found = redis.call('HMGET', lock, 'id', 'fence')
   if not found[1] then return redis.call('EXISTS', lock) == 0 and 0 or 2 end
@@ -15,7 +15,7 @@ end
 
 local answers = {}
 for i = 1, #KEYS do
-  -- Whatever goes wrong with one must not keep the rest of the batch from being served.
+  -- An error of one claim must not block the rest of the batch.
   local ours, answer = pcall(renew, KEYS[i], ARGV[3 * i - 2], tonumber(ARGV[3 * i - 1]), ARGV[3 * i])
   answers[i] = ours and answer or 2
 end

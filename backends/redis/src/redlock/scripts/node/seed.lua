@@ -1,9 +1,9 @@
--- Locks what is free for a claim that is known to hold. No second round names its stamp, and every
--- earlier question of the claim was overtaken by it.
+-- Locks a free resource for a claim that is known to hold. No second round names its stamp, and it has
+-- overtaken every earlier request of the claim.
 --
 -- KEYS  lock
 -- ARGV  id ttl fence note name stamp
--- Answers 1 where it is locked now.
+-- Returns 1 if it locked it.
 local lock, id, ttl, fence, note, name = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 if redis.call('EXISTS', lock) == 1 then return 0 end
 local since = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
