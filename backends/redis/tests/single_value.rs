@@ -140,7 +140,7 @@ async fn single_value_ends_with_its_lease() {
     assert!(renewed(&backend, &next).await);
 }
 
-/// A client that knows sorted sets only, as the last version without single values, begins with these.
+/// The first commands of a client that knows sorted sets only.
 #[tokio::test]
 async fn older_client_is_refused_by_a_single_value() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
@@ -154,7 +154,7 @@ async fn older_client_is_refused_by_a_single_value() {
     assert!(renewed(&backend, &claim).await && freed(&backend, &claim).await);
 }
 
-/// What a client from before there were single values holds is a sorted set, also where it is alone.
+/// A client that knows sorted sets only holds its lock in one, also if the lock has no other claim.
 #[tokio::test]
 async fn lock_of_an_older_client_is_respected() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
@@ -225,7 +225,7 @@ async fn full_memory_keeps_a_single_value_and_lets_it_be_released() {
     assert!(try_take(&backend, &waiter).await.is_some());
 }
 
-/// A claim that waits outside the queue leaves the single value, and is still told of its release.
+/// A claim that waits outside the queue does not change the single value, and is notified of its release.
 #[tokio::test(flavor = "multi_thread")]
 async fn waiter_outside_the_queue_sleeps_until_the_release() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
@@ -245,11 +245,11 @@ async fn waiter_outside_the_queue_sleeps_until_the_release() {
         Instant::now()
     };
     let (granted, released) = tokio::join!(waiting, releasing);
-    // A waiter that nobody tells looks every few seconds.
+    // Without a notification, a waiter looks every few seconds.
     assert!(granted.is_some() && released.elapsed() < Duration::from_secs(2), "{:?}", released.elapsed());
 }
 
-/// What a second claim may not write leaves the first one as it was.
+/// A second claim that is refused in the middle does not change the first one.
 #[tokio::test]
 async fn refused_second_claim_leaves_the_first_its_lock() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
