@@ -5,8 +5,8 @@ use std::any::Any;
 
 use crate::redlock::arm;
 use leasehold_testkit::{
-    EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum, RedisSentinel,
-    RedisServer, ZooKeeperEnsemble,
+    Directory, EtcdCluster, MariaDbServer, MemcachedServer, PostgresServer, RedisCluster, RedisQuorum,
+    RedisSentinel, RedisServer, ZooKeeperEnsemble,
 };
 
 /// The stores of one server, removed with it.
@@ -43,7 +43,8 @@ pub async fn file() -> Option<Stores> {
 }
 
 pub async fn sqlite() -> Option<Stores> {
-    let dir = tempfile::tempdir().unwrap();
+    // A shared disk sometimes takes seconds to sync.
+    let dir = Directory::create_in_memory("sqlite").unwrap();
     Stores::of([format!("sqlite:{}", dir.path().join("locks.db").display())], dir)
 }
 

@@ -8,27 +8,22 @@ use async_trait::async_trait;
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{Backend, Failure};
 use leasehold_sqlite::SqliteConfig;
-use tempfile::TempDir;
+use leasehold_testkit::Directory;
 
 struct Sqlite {
-    directory: TempDir,
+    /// In memory: a shared disk sometimes takes longer to sync than the leases here last.
+    directory: Directory,
     options: &'static str,
 }
 
 impl Sqlite {
     fn with(options: &'static str) -> Sqlite {
-        Sqlite { directory: directory_in_memory(), options }
+        Sqlite { directory: Directory::create_in_memory("sqlite").unwrap(), options }
     }
 
     fn url(&self) -> String {
         format!("sqlite:{}/locks.db{}", self.directory.path().display(), self.options)
     }
-}
-
-/// Returns a directory whose files need no disk, where there is one: a shared disk sometimes takes a second to
-/// sync, which is longer than the leases here.
-fn directory_in_memory() -> TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 async fn connect(url: &str) -> Result<Arc<dyn Backend>, Failure> {

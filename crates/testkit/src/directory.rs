@@ -27,10 +27,10 @@ impl Directory {
         Self::create_in(&std::env::temp_dir(), server)
     }
 
-    /// Creates a directory as [`Directory::create`] does, in memory where the machine has room there: for a
-    /// server that syncs to the disk before each answer and has no setting against it. A busy disk
+    /// Creates a directory as [`Directory::create`] does, in memory if the machine has room there: for a
+    /// store that syncs to the disk before each answer and has no setting against it. A busy disk
     /// takes seconds for that.
-    pub(crate) fn create_in_memory(server: &str) -> Result<Self, Error> {
+    pub fn create_in_memory(server: &str) -> Result<Self, Error> {
         let shared = Path::new("/dev/shm");
         let has_room = rustix::fs::statvfs(shared)
             .is_ok_and(|found| found.f_bavail.saturating_mul(found.f_frsize) >= MEMORY_NEEDED);
