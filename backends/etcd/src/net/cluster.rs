@@ -112,6 +112,7 @@ impl Cluster {
         let part = (limit / TRIES).max(MIN_PART);
         let mut over = std::pin::pin!(tokio::time::sleep(limit));
         let (mut doubt, mut logins, mut tries) = (false, 0, 0);
+        let mut last_failure = None;
         let mut since = self.outage.answers();
         let mut probe = self.turn(pace, over.as_mut(), doubt).await?;
         loop {
@@ -129,6 +130,7 @@ impl Cluster {
             if !matches!(asked, None | Some(Err(Advice::TryElsewhere(_)))) {
                 self.outage.answered();
             }
+            let is_cut_off = asked.is_none() && over.is_elapsed();
             let failure = match asked {
                 Some(Ok(value)) => return Ok(Answer { value, doubt }),
                 Some(Err(Advice::GiveUp(refusal))) => return Err(given_up(refusal, doubt)),
@@ -156,8 +158,11 @@ impl Cluster {
                 drop(probe.take());
             }
             if over.is_elapsed() {
-                return Err(given_up(Refusal::Failed(failure), doubt));
+                // A try that the limit has cut off says less than the one before it.
+                let reported = last_failure.filter(|_| is_cut_off).unwrap_or(failure);
+                return Err(given_up(Refusal::Failed(reported), doubt));
             }
+            last_failure = Some(failure);
             if all_were_asked {
                 probe = self.turn(pace, over.as_mut(), doubt).await?;
                 if probe.is_none() {

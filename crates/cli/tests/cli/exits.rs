@@ -133,9 +133,9 @@ fn server_on_a_wrong_port_is_described_as_far_as_possible() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let unused_port = leasehold_testkit::Port::take().unwrap();
     for (url, text) in [
-        (format!("etcd://{}?timeout=1m", redis.server.addr()), "check that it speaks etcd"),
-        (format!("zk://{}?timeout=1m", redis.server.addr()), "check that it is ZooKeeper"),
-        (format!("zk://{}?timeout=1m", unused_port.addr()), "refused"),
+        (format!("etcd://{}?timeout=10s", redis.server.addr()), "check that it speaks etcd"),
+        (format!("zk://{}?timeout=10s", redis.server.addr()), "check that it is ZooKeeper"),
+        (format!("zk://{}?timeout=10s", unused_port.addr()), "refused"),
     ] {
         Sandbox::on(&url).end(&["ls"]).expect(69).says(text);
     }
