@@ -394,3 +394,23 @@ async fn doctor_reports_the_state_of_the_file() {
     assert_eq!(severity("", "synchronous").await, Severity::Good);
     assert_eq!(severity("?synchronous=normal", "synchronous").await, Severity::Notice);
 }
+
+/// SQLite answers that the database is locked, without waiting, while another connection sets the mode of the
+/// journal of a new file.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clients_open_a_new_database_together() {
+    for _ in 0..30 {
+        let directory = leasehold_testkit::Directory::create_in_memory("sqlite").unwrap();
+        let url = format!("sqlite:{}/locks.db?timeout=60s", directory.path().display());
+        let opening: Vec<_> = (0..16)
+            .map(|_| {
+                let config = SqliteConfig::parse(&url).unwrap();
+                let clock = Arc::new(SteadyClock::new());
+                tokio::spawn(async move { leasehold_sqlite::connect(config, clock).await.map(drop) })
+            })
+            .collect();
+        for opened in opening {
+            opened.await.unwrap().unwrap();
+        }
+    }
+}

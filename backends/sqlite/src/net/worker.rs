@@ -96,14 +96,21 @@ impl Database {
         if let Ok(path) = std::path::absolute(&config.path) {
             config.path = path;
         }
-        let mut pause = Pause::new();
-        for _ in 0..MAX_REOPEN {
+        let (begun, mut pause, mut reopened) = (Instant::now(), Pause::new(), 0);
+        while reopened < MAX_REOPEN {
             let before = file_at(&config.path);
             let connection = match open(&config) {
                 Ok(connection) => connection,
+                // Another process sets the mode of the journal at this moment. SQLite reports this at once,
+                // without the busy timeout.
+                Err(refused) if cause(&refused).is_some_and(is_busy) && begun.elapsed() < config.timeout => {
+                    std::thread::sleep(pause.next());
+                    continue;
+                }
                 // Another process closes the database at this moment, and removes its log.
                 Err(refused) if is_log_gone(&refused) => {
                     std::thread::sleep(pause.next());
+                    reopened += 1;
                     continue;
                 }
                 Err(refused) => return Err(refused),
@@ -113,6 +120,7 @@ impl Database {
             if before == file_at(&config.path) && (before.is_some() || cfg!(not(unix))) {
                 return Ok(Database { file: before, connection, config });
             }
+            reopened += 1;
         }
         Err(Failure::unavailable(format!(
             "{}: the file is replaced again and again while it is opened",
@@ -130,11 +138,15 @@ impl Database {
     }
 }
 
+/// Returns the error of SQLite that a failure is about.
+fn cause(failure: &Failure) -> Option<&rusqlite::Error> {
+    failure.cause().and_then(|cause| cause.downcast_ref())
+}
+
 /// Returns `true` if the log vanished while the database was opened, as it does when the last other process
 /// closes it.
 fn is_log_gone(refused: &Failure) -> bool {
-    let cause = std::error::Error::source(refused).and_then(|cause| cause.downcast_ref::<rusqlite::Error>());
-    let code = cause.and_then(rusqlite::Error::sqlite_error).map(|error| error.extended_code);
+    let code = cause(refused).and_then(rusqlite::Error::sqlite_error).map(|error| error.extended_code);
     code == Some(rusqlite::ffi::SQLITE_IOERR_DELETE_NOENT)
 }
 
@@ -194,5 +206,21 @@ impl Pause {
     fn next(&mut self) -> Duration {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         Duration::from_micros(1_000 + (self.0 >> 33) % 3_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_that_pass_while_a_database_is_opened_are_recognized() {
+        let config = SqliteConfig::parse("sqlite:/locks.db").unwrap();
+        let of_code =
+            |code| failure(&config, rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None));
+        assert!(is_log_gone(&of_code(rusqlite::ffi::SQLITE_IOERR_DELETE_NOENT)));
+        assert!(!is_log_gone(&of_code(rusqlite::ffi::SQLITE_BUSY)));
+        assert!(cause(&of_code(rusqlite::ffi::SQLITE_BUSY)).is_some_and(is_busy));
+        assert!(!cause(&of_code(rusqlite::ffi::SQLITE_FULL)).is_some_and(is_busy));
     }
 }

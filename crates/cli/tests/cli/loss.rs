@@ -183,7 +183,7 @@ fn warden_ends_the_command_at_lease_expiry_if_leasehold_stopped() {
 fn renewals_continue_while_the_command_runs() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let sandbox = Sandbox::on(&redis.server.url());
-    let ended = sandbox.run(&["--ttl", "600ms", "job"], "sleep 3; exit 2").expect(2);
+    let ended = sandbox.run(&["--ttl", "3s", "job"], "sleep 7; exit 2").expect(2);
     assert_eq!(ended.err, "");
 }
 
