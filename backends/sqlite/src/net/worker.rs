@@ -101,8 +101,7 @@ impl Database {
             let before = file_at(&config.path);
             let connection = match open(&config) {
                 Ok(connection) => connection,
-                // Another process sets the mode of the journal at this moment. SQLite reports this at once,
-                // without the busy timeout.
+                // Another process writes, or sets the mode of the journal.
                 Err(refused) if cause(&refused).is_some_and(is_busy) && begun.elapsed() < config.timeout => {
                     std::thread::sleep(pause.next());
                     continue;
@@ -181,10 +180,9 @@ fn open(config: &SqliteConfig) -> Result<Connection, Failure> {
     }
     let failed = |error| failure(config, error);
     let mut connection = Connection::open_with_flags(&config.path, flags).map_err(failed)?;
-    // For what comes before the first request; those have pauses of their own.
-    connection.busy_timeout(config.timeout).map_err(failed)?;
-    schema::prepare(&mut connection, config)?;
+    // Callers wait by themselves, with pauses: SQLite does not wait in each case, as for the mode of the journal.
     connection.busy_timeout(Duration::ZERO).map_err(failed)?;
+    schema::prepare(&mut connection, config)?;
     connection.set_prepared_statement_cache_capacity(16);
     Ok(connection)
 }

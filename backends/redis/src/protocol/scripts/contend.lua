@@ -6,9 +6,9 @@ local function write_claim(seq, member) redis.call('HSET', claims, id, describe(
 local function unfold(state)
   local single = state.single
   if not single then return end
-  -- This changes nothing. It is refused if the rights, the memory or the type of the key do not allow what follows, while
-  -- the single value still exists.
-  redis.call('ZADD', line, 'XX', 0, single.member)
+  -- This changes nothing, as no member is empty. It is refused if the rights, the memory or the type of the key do not
+  -- allow what follows, while the single value still exists.
+  redis.call('ZADD', line, 'XX', 0, '')
   redis.call('HSET', claims, id_of(single.member), single.written)
   keep(claims, single.stop)
   redis.call('DEL', held)
@@ -41,17 +41,21 @@ local function grant(member, record, known, latest, state)
   return { 1, seq, epoch }
 end
 
+-- Returns an entry with the note of this request, or false if it has that note already: another client may continue the
+-- claim, and its note replaces the old one.
+local function renoted(entry)
+  local head, seen = string.match(entry, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
+  return head and seen ~= note and head .. note
+end
+
 -- Grants a single value again to its holder: returns the same fence and extends the lease.
 local function grant_single_again(single)
   -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script.
   extend_single(held, ttl)
+  local entry = renoted(single.written)
+  if entry then redis.call('SET', held, single.member .. ' ' .. entry, 'XX', 'KEEPTTL') end
   local known_epoch, known = parse_fence(single.written)
-  -- Another client may continue the claim: then its note replaces the old one.
-  local head, seen = string.match(single.written, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
-  if head and seen ~= note then
-    redis.call('SET', held, single.member .. ' ' .. head .. note, 'XX', 'KEEPTTL')
-  end
-  return { 1, known or 0, known_epoch, 1 }
+  return { 1, known, known_epoch, 1 }
 end
 
 -- Grants a held claim again: extends, never shortens its lease. Its fence stays unless lost.
@@ -68,9 +72,8 @@ local function grant_again(state, record)
     add_held(state, state.own, -1)
     return grant(state.own, record, nil, latest, state)
   end
-  -- Another client may continue the claim: then its note replaces the old one.
-  local head, seen = string.match(stored, '^([%d.]+:%d+:%d+:%d+:)(.*)$')
-  if head and seen ~= note then redis.call('HSET', claims, id, head .. note) end
+  local entry = renoted(stored)
+  if entry then redis.call('HSET', claims, id, entry) end
   redis.call('ZADD', held, 'XX', stop, state.own)
   keep(claims, latest)
   return { 1, known, known_epoch, 1 }
