@@ -1,4 +1,5 @@
-//! The renewal of held leases: one task for each client, and its inbox.
+//! The renewal of held leases: one task for each client, its agenda and its inbox.
 
+mod agenda;
 pub(super) mod inbox;
 pub(super) mod renewer;

@@ -1,6 +1,6 @@
 //! Renewal task (watchdog): renews every lease of one client, and reports each loss.
 //!
-//! One task serves all leases, with one agenda ordered by time. Claims that are due together are renewed
+//! One task serves all leases, with one agenda (`agenda.rs`). Claims that are due together are renewed
 //! in one batch for each part of the store. A renewal without confirmation makes the claim suspect and
 //! is retried within the remaining validity; at the end of the validity the claim is lost, in any state
 //! of the network. Messages to the task wait in an inbox (`inbox.rs`), and only urgent ones wake
@@ -12,7 +12,6 @@
 //! signal of a loss. The end of the watchdog, however it comes about, ends the client: nothing stays held
 //! that is not renewed.
 
-use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,6 +25,7 @@ use tokio::sync::mpsc;
 use crate::engine::Engine;
 use crate::engine::Tuning;
 use crate::engine::lease::{Lease, State};
+use crate::engine::renew::agenda::Agenda;
 use crate::engine::renew::inbox::RenewalInbox;
 use crate::engine::retry::jittered;
 use crate::events::{Event, EventSink};
@@ -52,6 +52,9 @@ impl Renewer {
     ) -> Renewer {
         let inbox = Arc::<RenewalInbox>::default();
         let (answers, answered) = mpsc::unbounded_channel();
+        // The agenda reads the clock of the runtime.
+        let _entered = runtime.enter();
+        let agenda = Agenda::new(clock.now());
         let watchdog = Watchdog {
             backend,
             clock,
@@ -59,7 +62,7 @@ impl Renewer {
             events: events.clone(),
             engine,
             inbox: inbox.clone(),
-            agenda: BTreeSet::new(),
+            agenda,
             timers: HashMap::default(),
             wake_at: None,
             next_request: 0,
@@ -136,8 +139,8 @@ struct Watchdog {
     /// The engine that releases lost claims; dropped with the last guard.
     engine: Weak<Engine>,
     inbox: Arc<RenewalInbox>,
-    /// The next check of each claim: one entry for each claim in `timers`.
-    agenda: BTreeSet<(Moment, ClaimId)>,
+    /// The next check of each claim in `timers`.
+    agenda: Agenda,
     timers: HashMap<ClaimId, LeaseTimer>,
     /// The latest time of the next turn, which reads the clock and the inbox. Set only while something
     /// is held.
@@ -153,8 +156,6 @@ struct Watchdog {
 #[derive(Debug)]
 struct LeaseTimer {
     held: Arc<Lease>,
-    /// The time of its agenda entry.
-    next_check: Moment,
     /// The time for which the next renewal was planned at the last confirmation.
     due: Moment,
     requests: RenewalRequests,
@@ -162,7 +163,7 @@ struct LeaseTimer {
 
 /// The time of the renewer's next turn.
 enum NextTurn {
-    /// At this moment, or at the next message if that comes before.
+    /// At this moment, or at the next message or check if that comes before.
     At(Moment),
     /// Nothing is held, so the task sleeps until a message comes.
     OnMessage,
@@ -266,6 +267,7 @@ impl Watchdog {
             biased;
             Some(answers) = self.answered.recv() => self.apply_answers(answers),
             () = self.inbox.woken() => {}
+            () = self.agenda.wait() => {}
             () = sleep_for(nap) => {}
         }
         if !self.process.is_this() {
@@ -296,9 +298,7 @@ impl Watchdog {
             }
             // Return only if no message has arrived since the inbox was cleared; otherwise clear it again.
             if self.inbox.set_next_turn(self.wake_at) {
-                let due = self.agenda.first().map(|(due, _)| *due);
-                let next = self.wake_at.into_iter().chain(due).min();
-                return next.map_or(NextTurn::OnMessage, NextTurn::At);
+                return self.wake_at.map_or(NextTurn::OnMessage, NextTurn::At);
             }
         }
     }
@@ -309,32 +309,27 @@ impl Watchdog {
         let due = first_due(&held, held.granted_at, self.renew_at);
         // A loss that only the backend saw counts at once, regardless of the clock.
         let next_check = if let State::Lost(_) = held.state() { Moment::START } else { due };
-        self.agenda.insert((next_check, id));
-        self.timers.insert(id, LeaseTimer { held, next_check, due, requests: RenewalRequests::default() });
+        self.timers.insert(id, LeaseTimer { held, due, requests: RenewalRequests::default() });
+        self.plan(id, next_check);
     }
 
     fn hasten(&mut self, id: ClaimId) {
-        let Some(timer) = self.timers.get(&id) else { return };
+        let (Some(timer), Some(due)) = (self.timers.get(&id), self.agenda.due(id)) else { return };
         let next_check = match timer.held.state() {
             State::Lost(_) => Moment::START,
             // Never later: a renewal that is due before stays due.
-            _ => timer.next_check.min(timer.held.valid_until()),
+            _ => due.min(timer.held.valid_until()),
         };
         self.plan(id, next_check);
     }
 
     fn plan(&mut self, id: ClaimId, next_check: Moment) {
-        if let Some(timer) = self.timers.get_mut(&id) {
-            self.agenda.remove(&(timer.next_check, id));
-            self.agenda.insert((next_check, id));
-            timer.next_check = next_check;
-        }
+        self.agenda.plan(id, next_check, self.clock.now());
     }
 
     fn forget(&mut self, id: ClaimId) -> Option<Arc<Lease>> {
-        let timer = self.timers.remove(&id)?;
-        self.agenda.remove(&(timer.next_check, id));
-        Some(timer.held)
+        self.agenda.remove(id);
+        self.timers.remove(&id).map(|timer| timer.held)
     }
 
     fn lose_all(&mut self) {
@@ -355,6 +350,7 @@ impl Watchdog {
     /// Checks everything that is due now, and renews it in one batch for each part of the store.
     fn check_due(&mut self) {
         let now = self.clock.now();
+        self.agenda.follow(now);
         // A past wake-up is cleared, so that `take_messages` sets the next one.
         self.wake_at = self.wake_at.filter(|wake_at| *wake_at > now);
         let mut parts = HashMap::<u64, Vec<Arc<Lease>>>::default();
@@ -362,7 +358,7 @@ impl Watchdog {
         self.next_request += 1;
         // What is left after so many is still due, so the next turn comes at once.
         for _ in 0..TICK_MAX {
-            let Some((_, id)) = self.agenda.first().copied().filter(|(due, _)| *due <= now) else { break };
+            let Some(id) = self.agenda.take_due(now) else { break };
             if let Some(held) = self.check_claim(id, now) {
                 // Claims whose part the backend cannot determine are batched together.
                 let part = contained(|| self.backend.part(&held.claim)).unwrap_or_default();

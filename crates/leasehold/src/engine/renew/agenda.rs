@@ -1,0 +1,243 @@
+//! Agenda of the renewal task (watchdog): when each lease is checked next.
+//!
+//! A hierarchical timing wheel holds the entries, so that adding, moving and removing one costs the same
+//! with one lease and with ten thousand. The wheel runs on the clock of the runtime, which stands still
+//! while the machine is suspended. Leases end by the client's clock, which counts suspend.
+//!
+//! Ground rules: an entry keeps its moment on the client's clock, and only that clock decides whether it is
+//! due. The wheel says when to compare them; [`Agenda::follow`] puts all entries into it anew when one clock
+//! has gained on the other.
+
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use leasehold_core::{ClaimId, Moment};
+use tokio::time::Instant;
+use tokio_util::time::DelayQueue;
+use tokio_util::time::delay_queue::Key;
+
+use crate::random::HashMap;
+
+/// The time of the next check of each lease.
+#[derive(Debug)]
+pub(super) struct Agenda {
+    wheel: DelayQueue<ClaimId>,
+    entries: HashMap<ClaimId, Entry>,
+    /// What the wheel gave to [`Agenda::wait`], and [`Agenda::take_due`] has not seen yet.
+    expired: Option<ClaimId>,
+    /// One point in time on both clocks.
+    clocks: (Moment, Instant),
+}
+
+#[derive(Debug)]
+struct Entry {
+    due: Moment,
+    /// The place in the wheel. A key is valid until the wheel gives the entry out, so it is removed then:
+    /// the wheel gives it to another entry.
+    key: Option<Key>,
+}
+
+impl Agenda {
+    pub(super) fn new(now: Moment) -> Agenda {
+        Agenda {
+            wheel: DelayQueue::new(),
+            entries: HashMap::default(),
+            expired: None,
+            clocks: (now, Instant::now()),
+        }
+    }
+
+    /// Sets the next check of a claim, instead of the one that it has.
+    pub(super) fn plan(&mut self, id: ClaimId, due: Moment, now: Moment) {
+        let wait = now.until(due).min(LONGEST_WAIT);
+        let entry = self.entries.entry(id).or_insert(Entry { due, key: None });
+        entry.due = due;
+        match entry.key {
+            Some(key) => self.wheel.reset(&key, wait),
+            None => entry.key = Some(self.wheel.insert(id, wait)),
+        }
+    }
+
+    /// Returns the next check of a claim.
+    pub(super) fn due(&self, id: ClaimId) -> Option<Moment> {
+        self.entries.get(&id).map(|entry| entry.due)
+    }
+
+    pub(super) fn remove(&mut self, id: ClaimId) {
+        if let Some(key) = self.entries.remove(&id).and_then(|entry| entry.key) {
+            self.wheel.remove(&key);
+        }
+    }
+
+    /// Waits until a check may be due; for ever if there is none. Cancel safe: nothing is lost.
+    pub(super) async fn wait(&mut self) {
+        if self.expired.is_none() {
+            self.expired = Some(poll_fn(|context| self.poll_wheel(context)).await);
+        }
+    }
+
+    /// Removes a claim whose check is due, and returns it. Claims come in the order of their checks, but for
+    /// the resolution of the wheel, a millisecond.
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<ClaimId> {
+        loop {
+            let expired = self
+                .expired
+                .take()
+                .map_or_else(|| self.poll_wheel(&mut Context::from_waker(Waker::noop())), Poll::Ready);
+            let Poll::Ready(id) = expired else { return None };
+            match self.due(id) {
+                // It was removed after the wheel gave it out.
+                None => {}
+                // It was moved after the wheel gave it out, it is further away than the wheel can reach, or
+                // the runtime's clock has gained on the client's.
+                Some(due) if due > now => self.plan(id, due, now),
+                Some(_) => {
+                    self.remove(id);
+                    return Some(id);
+                }
+            }
+        }
+    }
+
+    /// Puts all entries into the wheel anew if one clock has gained on the other, as after a suspend of the
+    /// machine. Call this at least once a second, so that no check is late by more than that.
+    pub(super) fn follow(&mut self, now: Moment) {
+        let (moment, instant) = self.clocks;
+        if now.since(moment).abs_diff(instant.elapsed()) < DRIFT_MAX {
+            return;
+        }
+        self.clocks = (now, Instant::now());
+        let entries: Vec<_> = self.entries.iter().map(|(id, entry)| (*id, entry.due)).collect();
+        entries.into_iter().for_each(|(id, due)| self.plan(id, due, now));
+    }
+
+    /// Takes one claim out of the wheel.
+    fn poll_wheel(&mut self, context: &mut Context<'_>) -> Poll<ClaimId> {
+        // An empty wheel ends the stream, and begins it again with the next entry.
+        let Poll::Ready(Some(expired)) = self.wheel.poll_expired(context) else { return Poll::Pending };
+        let id = expired.into_inner();
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.key = None;
+        }
+        Poll::Ready(id)
+    }
+}
+
+/// The longest wait of an entry in the wheel, which refuses more than two years. Later ones take several.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+/// The difference of the clocks from which all entries are put into the wheel anew. A process that is
+/// interrupted between two readings sees a small difference, too, and then the work is done in vain.
+const DRIFT_MAX: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use leasehold_core::{Clock, ManualClock};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// Sets the check of a claim to so many milliseconds from now.
+        Plan(u8, u64),
+        Remove(u8),
+        /// Waits for a check for so many milliseconds.
+        Run(u64),
+        /// The client's clock continues, the runtime's does not.
+        Suspend(u64),
+        /// The runtime's clock continues, the client's does not.
+        Gain(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        // Times on all levels of the wheel, which has 64 slots a level.
+        let millis = prop_oneof![0..70_u64, 0..5_000_u64, 0..300_000_u64, Just(200 * 60 * 60 * 1000)];
+        let step = prop_oneof![
+            4 => (0..12_u8, millis.clone()).prop_map(|(id, at)| Step::Plan(id, at)),
+            1 => (0..12_u8).prop_map(Step::Remove),
+            4 => millis.clone().prop_map(Step::Run),
+            1 => millis.prop_map(Step::Suspend),
+            1 => (0..5_000_u64).prop_map(Step::Gain),
+        ];
+        proptest::collection::vec(step, 1..60)
+    }
+
+    fn id(number: u8) -> ClaimId {
+        ClaimId::from_bytes([number; 16])
+    }
+
+    async fn advance(clock: &ManualClock, by: Duration) {
+        clock.advance(by);
+        tokio::time::advance(by).await;
+    }
+
+    /// Runs the steps beside a sorted map: no check comes before its time, and none is missed.
+    async fn compare(steps: Vec<Step>) {
+        // An entry may be made with a drift in one direction and be checked with one in the other.
+        let (clock, late) = (ManualClock::new(), DRIFT_MAX * 2 + Duration::from_millis(2));
+        let mut agenda = Agenda::new(clock.now());
+        let mut model = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Plan(number, at) => {
+                    let due = clock.now().after(Duration::from_millis(at));
+                    agenda.plan(id(number), due, clock.now());
+                    model.insert(id(number), due);
+                }
+                Step::Remove(number) => {
+                    agenda.remove(id(number));
+                    model.remove(&id(number));
+                }
+                Step::Run(millis) => {
+                    // A turn comes at the latest when the next check is due.
+                    let most = Duration::from_millis(millis);
+                    let next = model.values().map(|due| clock.now().until(*due) + late).min();
+                    let nap = most.min(next.unwrap_or(most));
+                    advance(&clock, nap).await;
+                    if next == Some(nap) {
+                        tokio::time::timeout(Duration::ZERO, agenda.wait()).await.expect("a check is due");
+                    }
+                }
+                Step::Suspend(millis) => clock.advance(Duration::from_millis(millis)),
+                Step::Gain(millis) => tokio::time::advance(Duration::from_millis(millis)).await,
+            }
+            let now = clock.now();
+            agenda.follow(now);
+            while let Some(id) = agenda.take_due(now) {
+                let due = model.remove(&id).expect("no check without a plan");
+                assert!(due <= now, "{id:?} came at {now:?} and is due at {due:?}");
+            }
+            for (id, due) in &model {
+                assert!(now.before(late) < *due, "{id:?} is missing at {now:?}, it was due at {due:?}");
+                assert_eq!(agenda.due(*id), Some(*due));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agenda_gives_out_what_is_due_and_nothing_else(steps in steps()) {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
+            runtime.block_on(compare(steps));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancelled_wait_loses_no_check() {
+        let clock = ManualClock::new();
+        let mut agenda = Agenda::new(clock.now());
+        agenda.plan(id(1), clock.now().after(Duration::from_secs(1)), clock.now());
+        let wait = tokio::time::timeout(Duration::from_millis(999), agenda.wait());
+        wait.await.expect_err("nothing is due");
+        clock.advance(Duration::from_secs(2));
+        agenda.wait().await;
+        // The answer of the first wait is still there.
+        agenda.wait().await;
+        agenda.plan(id(2), Moment::START, clock.now());
+        assert_eq!(agenda.take_due(clock.now()), Some(id(1)));
+    }
+}
