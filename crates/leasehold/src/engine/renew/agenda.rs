@@ -26,7 +26,7 @@ pub(super) struct Agenda {
     entries: HashMap<ClaimId, Entry>,
     /// What the wheel gave to [`Agenda::wait`], and [`Agenda::take_due`] has not seen yet.
     expired: Option<ClaimId>,
-    /// One point in time on both clocks.
+    /// One point in time on both clocks, by which one is translated into the other.
     clocks: (Moment, Instant),
 }
 
@@ -49,13 +49,18 @@ impl Agenda {
     }
 
     /// Sets the next check of a claim, instead of the one that it has.
-    pub(super) fn plan(&mut self, id: ClaimId, due: Moment, now: Moment) {
-        let wait = now.until(due).min(LONGEST_WAIT);
+    pub(super) fn plan(&mut self, id: ClaimId, due: Moment) {
+        // The same moment is always the same instant, so what is due together comes together.
+        let (moment, instant) = self.clocks;
+        self.plan_at(id, due, instant + moment.until(due).min(LONGEST_WAIT));
+    }
+
+    fn plan_at(&mut self, id: ClaimId, due: Moment, at: Instant) {
         let entry = self.entries.entry(id).or_insert(Entry { due, key: None });
         entry.due = due;
         match entry.key {
-            Some(key) => self.wheel.reset(&key, wait),
-            None => entry.key = Some(self.wheel.insert(id, wait)),
+            Some(key) => self.wheel.reset_at(&key, at),
+            None => entry.key = Some(self.wheel.insert_at(id, at)),
         }
     }
 
@@ -90,8 +95,10 @@ impl Agenda {
                 // It was removed after the wheel gave it out.
                 None => {}
                 // It was moved after the wheel gave it out, it is further away than the wheel can reach, or
-                // the runtime's clock has gained on the client's.
-                Some(due) if due > now => self.plan(id, due, now),
+                // the runtime's clock has gained a little on the client's.
+                Some(due) if due > now => {
+                    self.plan_at(id, due, Instant::now() + now.until(due).min(LONGEST_WAIT));
+                }
                 Some(_) => {
                     self.remove(id);
                     return Some(id);
@@ -104,12 +111,13 @@ impl Agenda {
     /// machine. Call this at least once a second, so that no check is late by more than that.
     pub(super) fn follow(&mut self, now: Moment) {
         let (moment, instant) = self.clocks;
-        if now.since(moment).abs_diff(instant.elapsed()) < DRIFT_MAX {
+        let (passed, ran) = (now.since(moment), instant.elapsed());
+        if passed.abs_diff(ran) < DRIFT_MAX && ran < LONGEST_WAIT / 2 {
             return;
         }
         self.clocks = (now, Instant::now());
         let entries: Vec<_> = self.entries.iter().map(|(id, entry)| (*id, entry.due)).collect();
-        entries.into_iter().for_each(|(id, due)| self.plan(id, due, now));
+        entries.into_iter().for_each(|(id, due)| self.plan(id, due));
     }
 
     /// Takes one claim out of the wheel.
@@ -125,7 +133,7 @@ impl Agenda {
 }
 
 /// The longest wait of an entry in the wheel, which refuses more than two years. Later ones take several.
-const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
+const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The difference of the clocks from which all entries are put into the wheel anew. A process that is
 /// interrupted between two readings sees a small difference, too, and then the work is done in vain.
 const DRIFT_MAX: Duration = Duration::from_millis(10);
@@ -138,6 +146,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// In milliseconds.
+    const DAY: u64 = 24 * 60 * 60 * 1000;
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -154,7 +165,7 @@ mod tests {
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
         // Times on all levels of the wheel, which has 64 slots a level.
-        let millis = prop_oneof![0..70_u64, 0..5_000_u64, 0..300_000_u64, Just(200 * 60 * 60 * 1000)];
+        let millis = prop_oneof![0..70_u64, 0..5_000_u64, 0..300_000_u64, Just(20 * DAY), Just(100 * DAY)];
         let step = prop_oneof![
             4 => (0..12_u8, millis.clone()).prop_map(|(id, at)| Step::Plan(id, at)),
             1 => (0..12_u8).prop_map(Step::Remove),
@@ -184,7 +195,7 @@ mod tests {
             match step {
                 Step::Plan(number, at) => {
                     let due = clock.now().after(Duration::from_millis(at));
-                    agenda.plan(id(number), due, clock.now());
+                    agenda.plan(id(number), due);
                     model.insert(id(number), due);
                 }
                 Step::Remove(number) => {
@@ -230,14 +241,14 @@ mod tests {
     async fn cancelled_wait_loses_no_check() {
         let clock = ManualClock::new();
         let mut agenda = Agenda::new(clock.now());
-        agenda.plan(id(1), clock.now().after(Duration::from_secs(1)), clock.now());
+        agenda.plan(id(1), clock.now().after(Duration::from_secs(1)));
         let wait = tokio::time::timeout(Duration::from_millis(999), agenda.wait());
         wait.await.expect_err("nothing is due");
         clock.advance(Duration::from_secs(2));
         agenda.wait().await;
         // The answer of the first wait is still there.
         agenda.wait().await;
-        agenda.plan(id(2), Moment::START, clock.now());
+        agenda.plan(id(2), Moment::START);
         assert_eq!(agenda.take_due(clock.now()), Some(id(1)));
     }
 }

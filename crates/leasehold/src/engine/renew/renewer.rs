@@ -324,7 +324,7 @@ impl Watchdog {
     }
 
     fn plan(&mut self, id: ClaimId, next_check: Moment) {
-        self.agenda.plan(id, next_check, self.clock.now());
+        self.agenda.plan(id, next_check);
     }
 
     fn forget(&mut self, id: ClaimId) -> Option<Arc<Lease>> {
