@@ -107,6 +107,12 @@ impl Resource {
     const MIN_ESCAPED: usize = 40;
 }
 
+impl AsRef<str> for Resource {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Debug for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::stream::Stream;
 use leasehold_core::deadlock::Deadlock;
 use leasehold_core::{
     Backend, BreakOutcome, Claim, ClaimInfo, Clock, Finding, Note, Profile, Resource, ResourceSummary,
@@ -14,7 +13,7 @@ use crate::clock::{Bridged, LeaseClock};
 use crate::coord::{
     Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, SingleFlight, StripedMutex, Versioned,
 };
-use crate::engine::{Engine, Tuning, snapshots};
+use crate::engine::{Engine, Snapshots, Tuning, snapshots};
 use crate::error::{Error, Result};
 use crate::events::{EventSink, EventSubscriber};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind, request_release};
@@ -232,8 +231,8 @@ impl Client {
     ///
     /// # Errors
     /// `Invalid` if no resource can have this name; otherwise the failure of the server.
-    pub async fn inspect(&self, name: &str) -> Result<Snapshot> {
-        let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
+        let resource = Resource::new(name.as_ref()).map_err(|error| Error::from(error).with_op("inspect"))?;
         self.engine.inspect(&resource, None, Duration::ZERO).await
     }
 
@@ -255,15 +254,15 @@ impl Client {
     /// use futures_util::StreamExt;
     ///
     /// let locks = leasehold::Client::open("mem:").await?;
-    /// let mut states = std::pin::pin!(locks.watch("report"));
+    /// let mut states = locks.watch("report");
     /// assert!(states.next().await.unwrap()?.holders.is_empty());
     /// let guard = locks.mutex("report").lock().await?;
     /// assert_eq!(states.next().await.unwrap()?.holders.len(), 1);
     /// # guard.release().await
     /// # }
     /// ```
-    pub fn watch(&self, name: &str) -> impl Stream<Item = Result<Snapshot>> + Send + use<> {
-        snapshots(self.engine.clone(), name)
+    pub fn watch(&self, name: impl AsRef<str>) -> Snapshots {
+        snapshots(self.engine.clone(), name.as_ref())
     }
 
     /// Waits up to `limit` until the state of a resource differs from `seen`, and returns its state at
@@ -274,8 +273,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::inspect`].
-    pub async fn changed(&self, name: &str, seen: &SnapshotVersion, limit: Duration) -> Result<Snapshot> {
-        let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("inspect"))?;
+    pub async fn changed(
+        &self,
+        name: impl AsRef<str>,
+        seen: &SnapshotVersion,
+        limit: Duration,
+    ) -> Result<Snapshot> {
+        let resource = Resource::new(name.as_ref()).map_err(|error| Error::from(error).with_op("inspect"))?;
         self.engine.inspect(&resource, Some(seen), limit).await
     }
 
@@ -286,11 +290,11 @@ impl Client {
     /// The failure of the server.
     pub async fn list(
         &self,
-        prefix: &str,
+        prefix: impl AsRef<str>,
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>> {
-        let (backend, prefix, after) = (self.backend().clone(), prefix.to_owned(), after.cloned());
+        let (backend, prefix, after) = (self.backend().clone(), prefix.as_ref().to_owned(), after.cloned());
         let listed =
             self.engine.peek(async move { backend.list(&prefix, after.as_ref(), limit).await }).await;
         listed.map_err(|failure| Error::failed("list", failure))
@@ -328,8 +332,8 @@ impl Client {
     /// # Errors
     /// `Denied` if this user has no right to do it, `Unsupported` if this store offers no way to do it.
     /// Otherwise the failure of the server; the error says if the claim may have ended.
-    pub async fn break_claim(&self, name: &str, claim: &ClaimInfo) -> Result<BreakOutcome> {
-        let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("break"))?;
+    pub async fn break_claim(&self, name: impl AsRef<str>, claim: &ClaimInfo) -> Result<BreakOutcome> {
+        let resource = Resource::new(name.as_ref()).map_err(|error| Error::from(error).with_op("break"))?;
         let claim = Claim::new(claim.id, resource.clone(), claim.share, Duration::ZERO);
         let backend = self.backend().clone();
         let broken = self.engine.call(async move { backend.break_claim(&claim).await }).await;
@@ -358,8 +362,8 @@ impl Client {
     /// `Unsupported` if the store keeps no values beside its locks, `Invalid` if the reason or
     /// the name is too long, or if there are more holders than the store can record at once.
     /// Otherwise the failure of the server.
-    pub async fn revoke(&self, name: &str, reason: &str) -> Result<Vec<ClaimInfo>> {
-        let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("revoke"))?;
+    pub async fn revoke(&self, name: impl AsRef<str>, reason: &str) -> Result<Vec<ClaimInfo>> {
+        let resource = Resource::new(name.as_ref()).map_err(|error| Error::from(error).with_op("revoke"))?;
         request_release(&self.engine, &resource, reason).await
     }
 

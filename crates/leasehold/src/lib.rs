@@ -79,7 +79,7 @@ pub use coord::{
     StripeReport, StripeUse, StripedMutex, UpdateOutcome, ValueSource, Versioned, VersionedValue,
     WaitOutcome,
 };
-pub use engine::{Owner, State, Tuning};
+pub use engine::{Owner, Snapshots, State, Tuning};
 pub use error::{Error, ErrorKind, Result};
 pub use events::{AcquireFailure, AcquireSource, Event, EventSubscriber};
 pub use lock::{

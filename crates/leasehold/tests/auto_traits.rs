@@ -14,6 +14,7 @@ fn send_sync<T: Send + Sync + 'static>() {}
 fn unpin<T: Unpin>() {}
 fn unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
 fn send<T: Send>(_: T) {}
+fn kept<T: Send + Unpin + 'static>(_: T) {}
 
 #[test]
 fn handles_and_guards_are_send_and_sync() {
@@ -42,7 +43,9 @@ fn futures_can_be_spawned() {
     async fn all(client: Client, mutex: Mutex, rwlock: RwLock, guard: Guard) {
         send(Client::open("mem:"));
         send(client.inspect("a"));
-        send(client.watch("a"));
+        // Names are taken in any form, and nothing is borrowed from them.
+        send(client.inspect(String::from("a")));
+        kept(client.watch(String::from("a").as_str()));
         send(client.close(std::time::Duration::ZERO));
         send(client.election("a").campaign("b"));
         send(client.lock_all(["a", "b"]).lock());

@@ -42,8 +42,13 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::list`](crate::Client::list).
-    pub fn list(&self, prefix: &str, after: Option<&Resource>, limit: usize) -> Result<Vec<ResourceSummary>> {
-        let (prefix, after) = (prefix.to_owned(), after.cloned());
+    pub fn list(
+        &self,
+        prefix: impl AsRef<str>,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>> {
+        let (prefix, after) = (prefix.as_ref().to_owned(), after.cloned());
         self.block_on("list", move |client| async move { client.list(&prefix, after.as_ref(), limit).await })
     }
 

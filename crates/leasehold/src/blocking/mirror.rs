@@ -75,6 +75,7 @@ pub(super) async fn within<T>(limit: Duration, waiting: impl Future<Output = T>)
 /// | line | the asynchronous method |
 /// |---|---|
 /// | `call name(a: &A, b: B) -> C;` | `async fn name(&self, a: &A, b: B) -> Result<C>` |
+/// | `call name[n](a: &A) -> C;` | `async fn name(&self, n: impl AsRef<str>, a: &A) -> Result<C>` |
 /// | `plain name(a: A) -> C;` | `async fn name(&self, a: A) -> C` |
 /// | `within name_within = name() -> C;` | `async fn name(&self) -> C`, which may wait for ever |
 /// | `end name(a: A) -> C;` | `async fn name(self, a: A) -> Result<C>` |
@@ -90,16 +91,24 @@ macro_rules! mirror {
         }
     )*};
     (@ $name:ident) => {};
-    (@ $name:ident call $call:ident($($argument:ident: $(&$borrowed:ident)? $($owned:ident)?),*) -> $answer:ty; $($rest:tt)*) => {
+    (
+        @ $name:ident call $call:ident
+        $([$named:ident])? ($($argument:ident: $(&$borrowed:ident)? $($owned:ident)?),*) -> $answer:ty; $($rest:tt)*
+    ) => {
         #[doc = mirror!(@call $name $call)]
         ///
         /// # Errors
         /// As there, `Interrupted` if the wait was [interrupted](crate::blocking::Interrupt), and `Closed` in
         /// a forked process.
-        pub fn $call(&self, $($argument: $(&$borrowed)? $($owned)?),*) -> Result<$answer> {
+        pub fn $call(
+            &self,
+            $($named: impl AsRef<str>,)?
+            $($argument: $(&$borrowed)? $($owned)?),*
+        ) -> Result<$answer> {
+            $(let $named = $named.as_ref().to_owned();)?
             $(let $argument = $argument.to_owned();)*
             let done = self.block_on(stringify!($call), move |inner| async move {
-                inner.$call($($(Borrow::<$borrowed>::borrow(&$argument))? $(<$owned>::from($argument))?),*).await
+                inner.$call($($named,)? $($(Borrow::<$borrowed>::borrow(&$argument))? $(<$owned>::from($argument))?),*).await
             });
             Ok(done?.into_twin())
         }

@@ -35,10 +35,10 @@ mirror! {
         make barrier(name: impl AsRef<str>, parties: u32) -> Barrier;
         make rate_limit(name: impl AsRef<str>, count: u32, period: Duration) -> RateLimit;
         make single_flight(key: impl AsRef<str>) -> SingleFlight;
-        call inspect(name: &str) -> Snapshot;
-        call changed(name: &str, seen: &SnapshotVersion, limit: Duration) -> Snapshot;
-        call revoke(name: &str, reason: &str) -> Vec<ClaimInfo>;
-        call break_claim(name: &str, claim: &ClaimInfo) -> BreakOutcome;
+        call inspect[name]() -> Snapshot;
+        call changed[name](seen: &SnapshotVersion, limit: Duration) -> Snapshot;
+        call revoke[name](reason: &str) -> Vec<ClaimInfo>;
+        call break_claim[name](claim: &ClaimInfo) -> BreakOutcome;
         call deadlocks() -> Vec<Deadlock>;
         plain diagnose(ttl: Duration) -> Vec<Finding>;
         plain close(limit: Duration) -> bool;

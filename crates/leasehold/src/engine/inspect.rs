@@ -3,7 +3,10 @@
 //! The backend's future runs in a task of the engine, as all of them do. A caller that is dropped ends
 //! its patience.
 
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::{Stream, unfold};
@@ -62,13 +65,29 @@ enum Next {
     End,
 }
 
+/// The states of a resource, as a stream: see [`Client::watch`](crate::Client::watch).
+pub struct Snapshots {
+    stream: Pin<Box<dyn Stream<Item = Result<Snapshot>> + Send>>,
+}
+
+impl Stream for Snapshots {
+    type Item = Result<Snapshot>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.stream.as_mut().poll_next(context)
+    }
+}
+
+impl fmt::Debug for Snapshots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshots").finish_non_exhaustive()
+    }
+}
+
 /// Returns the present state of a resource, and then each that differs from the one before.
-pub(crate) fn snapshots(
-    engine: Arc<Engine>,
-    name: &str,
-) -> impl Stream<Item = Result<Snapshot>> + Send + use<> {
+pub(crate) fn snapshots(engine: Arc<Engine>, name: &str) -> Snapshots {
     let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("watch"));
-    unfold(Next::Look(None), move |next| {
+    let stream = unfold(Next::Look(None), move |next| {
         let (engine, resource) = (engine.clone(), resource.clone());
         async move {
             let seen = match next {
@@ -90,7 +109,8 @@ pub(crate) fn snapshots(
             };
             Some((looked, next))
         }
-    })
+    });
+    Snapshots { stream: Box::pin(stream) }
 }
 
 /// Waits for another state than `seen`.

@@ -56,6 +56,7 @@ pub(crate) use acquire::transfer::TransferClaim;
 pub(crate) use hold::Hold;
 pub(crate) use hold::handle::HoldHandle;
 pub use hold::owner::Owner;
+pub use inspect::Snapshots;
 pub(crate) use inspect::snapshots;
 pub(crate) use lease::Lease;
 pub use lease::State;
