@@ -72,7 +72,7 @@ fn listed(root: &Path, name: &str) -> Result<String, String> {
     let mut command = Command::new("cargo");
     command
         .current_dir(root)
-        .args(["public-api", "-ss", "--color", "never", "--rustdoc-json"])
+        .args(["public-api", "-sss", "--color", "never", "--rustdoc-json"])
         .arg(described);
     output(command, name)
 }
