@@ -501,7 +501,7 @@ mod tests {
                 "dialect=dual:plain, dialect=dual:redisson or dialect=dual:python-redis-lock",
             ),
             ("redis://h?dialect=plain&prefix=a", "write key-prefix"),
-            ("redis://h?dialect=plain&order=fifo", "native dialect keeps a line"),
+            ("redis://h?dialect=plain&order=fifo", "native dialect keeps a queue"),
             ("redis://h?dialect=plain&wait=pubsub", "not published"),
             ("redis://h?dialect=plain&key-prefix=a%0Ab", "control characters"),
             ("redis://h?wait=long", "wait=poll"),

@@ -72,7 +72,7 @@ async fn second_claim_keeps_what_is_known_of_the_first() {
         let kept = number(&server, &["ZSCORE", HELD, &member(&first)]).await;
         // A server that is stopped between two commands of the script makes it later.
         assert!(kept >= end && kept < end + 10_000, "{kept} {end}");
-        for part in ["claims", "line", "places"] {
+        for part in ["claims", "queue", "places"] {
             let key = format!("{{lh:job}}:{part}");
             let left = number(&server, &["PTTL", &key]).await;
             assert!(left > 0 || left == -2, "{key} is there for ever");
@@ -254,7 +254,7 @@ async fn waiter_outside_the_queue_sleeps_until_the_release() {
 async fn refused_second_claim_leaves_the_first_its_lock() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let rules = RedisConfig::parse("redis://db").unwrap().acl_rules();
-    for refused in ["+zadd", "+hset", "line", "claims"] {
+    for refused in ["+zadd", "+hset", "queue", "claims"] {
         server.flushall().await.unwrap();
         let fewer = rules.replace(&format!(" {refused} "), " ");
         let args = ["ACL", "SETUSER", "jobs", "reset", "on", ">secret"].into_iter().chain(fewer.split(' '));

@@ -85,7 +85,7 @@ impl RedisConfig {
             return Err(invalid("prefix belongs to the native dialect: write key-prefix"));
         }
         if options.has("order") && self.order == QueueOrder::Fifo {
-            return Err(invalid("only the native dialect keeps a line: leave order=fifo out"));
+            return Err(invalid("only the native dialect keeps a queue: leave order=fifo out"));
         }
         if !self.dialect.notifies() && options.has("wait") && self.wait == Wait::Pubsub {
             return Err(invalid("in this dialect a release is not published: leave wait=pubsub out"));

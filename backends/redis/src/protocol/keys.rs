@@ -57,12 +57,12 @@ impl Keys {
 
     /// Returns the keys of the queue, which decide which claims hold and which wait.
     pub(crate) fn queue_keys(&self) -> [String; 4] {
-        [self.held(), self.key("line"), self.places(), self.claims()]
+        [self.held(), self.key("queue"), self.places(), self.claims()]
     }
 
     /// Returns all of the keys.
     pub(crate) fn all(&self) -> [String; 5] {
-        [self.held(), self.key("line"), self.places(), self.claims(), self.key("fence")]
+        [self.held(), self.key("queue"), self.places(), self.claims(), self.key("fence")]
     }
 
     /// Returns all of the keys, and the floor of their slot.

@@ -37,7 +37,7 @@ macro_rules! script {
             let source = concat!(
                 include_str!("scripts/head.lua"),
                 $(include_str!($first),)?
-                include_str!("scripts/line.lua"),
+                include_str!("scripts/queue.lua"),
                 $(include_str!($file)),+
             );
             Script::new(source, Stamp::$stamp)
@@ -88,7 +88,7 @@ mod tests {
         same_time("SILENT_AFTER", SILENT_AFTER);
         same_time("CHALLENGE_AFTER", CHALLENGE_AFTER);
         same("PROBED_PER_SILENT", PROBED_PER_SILENT as u128);
-        same("MAX_LINE", MAX_QUEUE as u128);
+        same("MAX_QUEUE", MAX_QUEUE as u128);
     }
 
     #[test]

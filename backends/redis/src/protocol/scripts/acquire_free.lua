@@ -1,6 +1,6 @@
 -- One step towards holding a claim. This part grants what is free; `contend.lua` does the rest.
 --
--- KEYS  held line places claims fence
+-- KEYS  held queue places claims fence
 -- ARGV  member ttl wait note name channel floor epoch
 --   wait     milliseconds for which a place in the queue is kept; 0: no place; -1: no place, and ahead of the waiters
 --   name     of the resource if its keys carry only a hash, else empty
@@ -10,7 +10,7 @@
 -- Returns {1, seq, epoch} | {1, seq, epoch, 1}: the claim held it before | {2}: the queue is full |
 -- {0, claims ahead, milliseconds until the first lease or place may end, milliseconds until another look challenges a
 -- claim or calls more of the queue (0 if none will), waiters ahead}.
-local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local held, queue, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 local floor, epoch = ARGV[7], tonumber(ARGV[8])
 local id = id_of(own)

@@ -8,7 +8,7 @@ local function unfold(state)
   if not single then return end
   -- This changes nothing, as no member is empty. It is refused if the rights, the memory or the type of the key do not
   -- allow what follows, while the single value still exists.
-  redis.call('ZADD', line, 'XX', 0, '')
+  redis.call('ZADD', queue, 'XX', 0, '')
   redis.call('HSET', claims, id_of(single.member), single.written)
   keep(claims, single.stop)
   redis.call('DEL', held)
@@ -25,7 +25,7 @@ local function grant(member, record, known, latest, state)
   if known then
     -- Freeing memory is allowed when memory has run out, and so are later writes of the same script: a claim that
     -- is already queued is served.
-    redis.call('ZREM', line, member)
+    redis.call('ZREM', queue, member)
     redis.call('ZREM', places, member)
   end
   write_claim(text, member)
@@ -81,11 +81,11 @@ end
 
 -- Returns the claim's rank in the queue and its member there: a share is fixed by the first request.
 local function find_place()
-  local rank = redis.call('ZRANK', line, own)
+  local rank = redis.call('ZRANK', queue, own)
   if rank then return rank, own end
   local share = string.match(redis.call('HGET', claims, id) or '', '^0:%d+(:%d+:%d+):')
   if not share then return nil, own end
-  rank = redis.call('ZRANK', line, id .. share)
+  rank = redis.call('ZRANK', queue, id .. share)
   return rank, rank and id .. share or own
 end
 
@@ -95,12 +95,12 @@ local function stand_in_line(rank, state)
     keep(places, math.max(now + wait, last_place(places)))
   else
     write_claim('0', own)
-    local last = redis.call('ZRANGE', line, -1, -1, 'WITHSCORES')
-    redis.call('ZADD', line, (tonumber(last[2]) or 0) + 1, own)
+    local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
+    redis.call('ZADD', queue, (tonumber(last[2]) or 0) + 1, own)
   end
   redis.call('ZADD', places, now + wait, own)
   local latest = last_place(places)
-  keep(line, latest)
+  keep(queue, latest)
   keep(places, latest)
   keep(claims, math.max(latest, state.latest))
 end
@@ -129,17 +129,17 @@ local function probe(state)
   if unanswered < PROBE_AFTER then return PROBE_AFTER - unanswered end
   local silent_by = grace_ends - SILENT_AFTER
   local silent = math.max(redis.call('ZCOUNT', places, '-inf', silent_by), 1)
-  local reach = silent < PROBED_PER_SILENT and silent * PROBED_PER_SILENT or MAX_LINE
+  local reach = silent < PROBED_PER_SILENT and silent * PROBED_PER_SILENT or MAX_QUEUE
   local next_end = tonumber(redis.call('ZRANGEBYSCORE', places, '(' .. silent_by, grace_ends, 'WITHSCORES', 'LIMIT', 0, 1)[2])
   -- Counts the claims not heard from since the first unanswered call.
   local least, most = '(' .. grace_ends, '(' .. (now - unanswered + wait)
   local unheard = redis.call('ZCOUNT', places, least, most)
   if unheard == 0 then return nil end
-  if reach >= redis.call('ZCARD', line) then
+  if reach >= redis.call('ZCARD', queue) then
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', places, least, most)) do summon(state, places, member) end
     return nil
   end
-  for _, member in ipairs(redis.call('ZRANGE', line, 0, reach - 1)) do
+  for _, member in ipairs(redis.call('ZRANGE', queue, 0, reach - 1)) do
     local stop = tonumber(redis.call('ZSCORE', places, member) or nil)
     if stop and stop > grace_ends and stop < now - unanswered + wait then
       summon(state, places, member)
@@ -159,7 +159,7 @@ if state.count == 0 and not waited then return grant_single(record) end
 
 local rank, met, load, capacity, blocker
 if waited then
-  expire_places(line, places, claims)
+  expire_places(queue, places, claims)
   rank, own = find_place()
 end
 local weight, bound = share_of(own)
@@ -168,9 +168,9 @@ local function fits(load, capacity) return load + weight <= math.min(capacity, b
 local admitted
 if wait < 0 then
   admitted = fits(state.load, state.capacity)
-  if waited and not admitted then walk(state, line, places, claims, nil) end
+  if waited and not admitted then walk(state, queue, places, claims, nil) end
 elseif waited then
-  met, load, capacity, blocker = walk(state, line, places, claims, own)
+  met, load, capacity, blocker = walk(state, queue, places, claims, own)
   admitted = met == 'own' or (met == 'end' and fits(load, capacity))
 else
   admitted = fits(state.load, state.capacity)
@@ -190,7 +190,7 @@ end
 
 local look_in
 if wait > 0 then
-  if not rank and waited and redis.call('ZCARD', line) >= MAX_LINE then
+  if not rank and waited and redis.call('ZCARD', queue) >= MAX_QUEUE then
     tell(channel, state.called)
     return { 2 }
   end
@@ -199,13 +199,13 @@ if wait > 0 then
   local probe_in = probe(state)
   look_in = math.min(look_in or probe_in or 0, probe_in or look_in or 0)
 elseif rank then
-  forget({ own }, claims, line, places)
-  walk(state, line, places, claims, nil)
+  forget({ own }, claims, queue, places)
+  walk(state, queue, places, claims, nil)
 end
 tell(channel, state.called)
 
 local behind = 0
-if wait >= 0 then behind = rank or redis.call('ZCARD', line) - (wait > 0 and 1 or 0) end
+if wait >= 0 then behind = rank or redis.call('ZCARD', queue) - (wait > 0 and 1 or 0) end
 local earliest = tonumber(redis.call('ZRANGE', places, 0, 0, 'WITHSCORES')[2])
 earliest = math.min(state.earliest or earliest or now, earliest or state.earliest or now)
 return { 0, state.count + behind, math.max(earliest - now, 0), look_in or 0, behind }

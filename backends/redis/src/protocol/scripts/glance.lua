@@ -1,6 +1,6 @@
 -- Keeps the places of waiting claims, of any resources, and returns which of them should look themselves.
 --
--- KEYS  held line places claims, for each claim
+-- KEYS  held queue places claims, for each claim
 -- ARGV  member wait, for each claim
 --   wait  milliseconds that its place is kept; 0 for a claim without a place
 -- Returns for each claim the milliseconds until the first lease or place may end; 0 if it should look now.
@@ -15,7 +15,7 @@ local function first_end(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
 end
 
-local function glance(held, line, places, claims, member, wait)
+local function glance(held, queue, places, claims, member, wait)
   local first = first_end(held)
   if not first or first <= now then return 0 end
   if wait == 0 then return first - now end
@@ -26,7 +26,7 @@ local function glance(held, line, places, claims, member, wait)
     -- First a write that is allowed when memory has run out; then the others are, too.
     keep(places, now + wait)
     redis.call('ZADD', places, 'XX', now + wait, member)
-    keep(line, now + wait)
+    keep(queue, now + wait)
     keep(claims, now + wait)
   end
   return math.max(math.min(first, first_end(places)) - now, 0)

@@ -8,7 +8,7 @@
 -- `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`.
 --   held    string, if the claim was alone since its grant; expires with the lease: `<member> <entry of the claim>`;
 --           else a sorted set: member -> end of its lease
---   line    sorted set, the queue: member -> its position, which rises with each arrival
+--   queue    sorted set, the queue: member -> its position, which rises with each arrival
 --   places  sorted set: member -> when it leaves the queue unless extended
 --   claims  hash: claim id -> its entry; and, if many hold, `load` ->
 --           `<the last fence> <number of holders>`, and for each of their shares ` :<weight>:<capacity>=<number>`

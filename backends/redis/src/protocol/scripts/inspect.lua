@@ -1,10 +1,10 @@
 -- Returns the holders and the queue of one resource. Changes nothing.
 --
--- KEYS  held line places claims fence
+-- KEYS  held queue places claims fence
 -- ARGV  name
 --   name  of the resource if its keys carry only a hash, else empty
 -- Returns {now, epoch and counter of the last fence, version, holders, waiting}; each claim as its member, end, and entry.
-local held, line, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local held, queue, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 local record, foreign = read_fence(fence, ARGV[1])
 if foreign then return foreign end
@@ -45,7 +45,7 @@ else
 end
 local _, place_ends = living(places)
 local waiting = {}
-for _, member in ipairs(redis.call('ZRANGE', line, 0, MAX_LINE - 1)) do
+for _, member in ipairs(redis.call('ZRANGE', queue, 0, MAX_QUEUE - 1)) do
   if place_ends[member] then waiting[#waiting + 1] = member end
 end
 

@@ -26,7 +26,7 @@ local function take_out(member)
   end
   stop = redis.call('ZSCORE', places, member)
   if not stop then return nil end
-  forget({ member }, claims, line, places)
+  forget({ member }, claims, queue, places)
   -- A called waiter that leaves has answered: others stop watching it.
   if tonumber(stop) > now and tonumber(stop) <= now + CALL_GRACE then called[1] = '+' .. string.sub(member, 1, 8) end
   return tonumber(stop) > now
@@ -41,14 +41,14 @@ end
 if there == nil then return refuse_as_replica(held) or 0 end
 
 if redis.call('EXISTS', places) == 1 then
-  expire_places(line, places, claims)
-  local head = redis.call('ZRANGE', line, 0, 0)[1]
+  expire_places(queue, places, claims)
+  local head = redis.call('ZRANGE', queue, 0, 0)[1]
   local weight, capacity = share_of(head or '')
   -- Each holder weighs at least one: if their number alone keeps the head waiting, they need not be read.
   if head and redis.call('ZCOUNT', held, '(' .. now, '+inf') + weight <= capacity then
     local state = read_held(held, claims, nil, stored_fence())
     state.called = called
-    walk(state, line, places, claims, nil)
+    walk(state, queue, places, claims, nil)
   end
 end
 tell(channel, called, '-')

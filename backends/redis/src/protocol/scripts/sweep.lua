@@ -1,6 +1,6 @@
 -- Removes the fences of unused resources, and keeps the highest of them in the floor of their slot.
 --
--- KEYS  held line places claims fence floor, for each resource
+-- KEYS  held queue places claims fence floor, for each resource
 -- ARGV  unused epoch
 --   unused  microseconds for which nothing was granted
 --   epoch   in which the client believes that this server decides; 0 without elections
@@ -15,8 +15,8 @@ local function is_unused(fence, read)
   return seq and (epoch > 0 or math.max(clock[1] * 1000000 + clock[2] - seq, 0) >= unused)
 end
 
-local function remove(held, line, places, claims, fence, floor)
-  if redis.call('EXISTS', held, line, places, claims) > 0 or redis.call('EXISTS', fence) == 0 then return 0 end
+local function remove(held, queue, places, claims, fence, floor)
+  if redis.call('EXISTS', held, queue, places, claims) > 0 or redis.call('EXISTS', fence) == 0 then return 0 end
   local stored
   local function read()
     stored = ask('GET', fence) or ''

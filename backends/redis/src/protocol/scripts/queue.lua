@@ -14,7 +14,7 @@ local PROBED_PER_SILENT = 32
 -- Milliseconds for which waiters tolerate a claim that keeps them from free capacity.
 local CHALLENGE_AFTER = 4000
 -- The most claims that may wait on one resource.
-local MAX_LINE = 10000
+local MAX_QUEUE = 10000
 -- Milliseconds by which keys outlive their last end, so that a later script still sees that end and cleans up.
 local SLACK = 1000
 -- The most claims in a message, and the most such messages; for more claims, one message notifies all.
@@ -168,9 +168,9 @@ local function read_held(held, claims, own, fence)
 end
 
 -- Removes the waiting claims whose time has passed.
-local function expire_places(line, places, claims)
-  local dead = redis.call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, MAX_LINE)
-  if #dead > 0 then forget(dead, claims, line, places) end
+local function expire_places(queue, places, claims)
+  local dead = redis.call('ZRANGEBYSCORE', places, '-inf', now, 'LIMIT', 0, MAX_QUEUE)
+  if #dead > 0 then forget(dead, claims, queue, places) end
 end
 
 -- Shortens the place of a waiting claim to CALL_GRACE and adds it to `called`.
@@ -185,16 +185,16 @@ end
 -- the smallest capacity of all passed claims, holders included, and the claim that blocks. It calls each claim it passes:
 -- its place is shortened to CALL_GRACE, and it is notified. The load only grows on the way, so the first claim that does
 -- not fit ends the walk. The cost is the number of admitted claims, not the queue's length.
-local function walk(state, line, places, claims, own)
+local function walk(state, queue, places, claims, own)
   local load, capacity, first = state.load, state.capacity, 0
   state.called = state.called or {}
-  while first < MAX_LINE do
-    local met = redis.call('ZRANGE', line, first, first + 15)
+  while first < MAX_QUEUE do
+    local met = redis.call('ZRANGE', queue, first, first + 15)
     local ghosts = {}
     for _, member in ipairs(met) do
       local stop = tonumber(redis.call('ZSCORE', places, member) or nil)
       if not stop and member ~= own then
-        -- `places` was evicted without `line`: this claim would never expire.
+        -- `places` was evicted without `queue`: this claim would never expire.
         ghosts[#ghosts + 1] = member
       else
         local weight, bound = share_of(member)
@@ -209,7 +209,7 @@ local function walk(state, line, places, claims, own)
         state.earliest = math.min(state.earliest or stop, stop)
       end
     end
-    if #ghosts > 0 then forget(ghosts, claims, line) end
+    if #ghosts > 0 then forget(ghosts, claims, queue) end
     if #met < 16 then return 'end', load, capacity end
     first = first + 16 - #ghosts
   end
