@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use leasehold::backend::quorum::{Member, MemberState, Stamp, Vote};
+use leasehold::backend::quorum::{Member, MemberState, RequestStamp, Vote};
 use leasehold::backend::{Claim, ClaimId, Fence};
 use leasehold::{Resource, Share};
 use leasehold_redis::{RedisConfig, RedisNode};
@@ -18,7 +18,7 @@ const CLAIMS: usize = 4;
 struct Asked {
     claim_index: usize,
     value: u8,
-    stamp: Stamp,
+    stamp: RequestStamp,
     model: Answer,
     run: String,
 }
@@ -65,7 +65,7 @@ impl ServerAndModel {
     async fn prepare(&mut self) {
         let claim_index = below(CLAIMS);
         self.server.command(&["DEL", "{lh:twin}:vote"]).await.unwrap();
-        let stamp = Stamp::from_bytes(bytes());
+        let stamp = RequestStamp::from_bytes(bytes());
         let answer = self.member.prepare(&self.claims[claim_index], stamp).await.unwrap();
         // The model knows values apart by a small number; long before it is used again, its question is
         // forgotten.
@@ -176,7 +176,8 @@ async fn question_that_was_overtaken_changes_no_lock() {
     let Some(twin) = ServerAndModel::start().await else { return };
     let (member, claim) = (&twin.member, &twin.claims[0]);
     // Some locales sort digits behind letters.
-    let (first, second, other) = (Stamp::numbered(7, 9), Stamp::numbered(7, 10), Stamp::numbered(6, 99));
+    let (first, second, other) =
+        (RequestStamp::numbered(7, 9), RequestStamp::numbered(7, 10), RequestStamp::numbered(6, 99));
     for (asked, has) in
         [(vec![second, first], second), (vec![first, second], second), (vec![second, other], other)]
     {
@@ -184,7 +185,7 @@ async fn question_that_was_overtaken_changes_no_lock() {
             let answer = member.prepare(claim, *stamp).await.unwrap();
             assert!(matches!(answer.vote, Vote::Yours { .. }), "{answer:?}");
         }
-        let others: Vec<Stamp> = asked.into_iter().filter(|stamp| *stamp != has).collect();
+        let others: Vec<RequestStamp> = asked.into_iter().filter(|stamp| *stamp != has).collect();
         assert!(!member.withdraw(claim, &[]).await.unwrap(), "no lock is meant");
         assert!(!member.withdraw(claim, &others).await.unwrap(), "it has a later stamp");
         assert!(member.withdraw(claim, &[others[0], has]).await.unwrap());

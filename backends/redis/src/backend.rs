@@ -4,6 +4,8 @@ pub(crate) mod acquire;
 mod diagnose;
 pub(crate) mod inspect;
 mod registers;
+mod release;
+mod renew;
 pub(crate) mod sweep;
 
 use std::fmt;
@@ -21,15 +23,13 @@ use redis::Value;
 
 use self::diagnose::diagnose;
 use crate::config::{Deployment, RedisConfig, Wait};
-use crate::net::command_conn::{CommandConn, Request};
+use crate::net::command_conn::CommandConn;
 use crate::net::connection::Dialer;
 use crate::net::endpoint::{Fixed, Source};
-use crate::net::replicas::{Confirm, Unconfirmed};
+use crate::net::replicas::Confirm;
 use crate::net::subscriber::Subscriber;
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::keys::Keys;
-use crate::protocol::reply;
-use crate::protocol::scripts;
 use crate::topology::cluster::Cluster;
 use crate::topology::router::{Servers, Subscribers};
 use crate::topology::sentinel::Sentinels;
@@ -154,27 +154,6 @@ impl RedisBackend {
         (replicas > 0).then_some(Confirm { replicas, applies_to })
     }
 
-    /// Builds the request that ends one claim.
-    pub(crate) fn release_request(&self, claim: &Claim) -> Request {
-        let keys = Keys::of(&self.config.prefix, &claim.resource);
-        Request {
-            script: &scripts::RELEASE,
-            keys: keys.all().into(),
-            args: vec![reply::member(claim), self.wake_channel(&keys)],
-            confirm: None,
-        }
-    }
-
-    fn renew_request<'a>(&self, batch: impl Iterator<Item = &'a Claim>) -> Request {
-        let (mut keys, mut args) = (Vec::new(), Vec::new());
-        for claim in batch {
-            let names = Keys::of(&self.config.prefix, &claim.resource);
-            keys.push(names.held());
-            args.extend([reply::member(claim), reply::millis(claim.ttl), names.claims()]);
-        }
-        Request { script: &scripts::RENEW, keys, args, confirm: self.confirm(reply::has_renewed) }
-    }
-
     /// Groups the keys that may go in one request together, by their positions.
     pub(crate) fn groups(&self, keys: &[String]) -> Vec<Vec<usize>> {
         match self.config.wait {
@@ -182,61 +161,6 @@ impl RedisBackend {
             // A proxy may share the resources out to several servers, by the first key of a request.
             Wait::Poll => (0..keys.len()).map(|position| vec![position]).collect(),
         }
-    }
-
-    async fn renew_batch(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
-        // A third of the shortest lease: a request that is repeated after that is still in time.
-        let shortest = batch.iter().map(|renew| renew.claim.ttl).min().unwrap_or(MIN_TTL);
-        let limit = self.limit_for(shortest / 3);
-        let held = batch.iter().map(|renew| Keys::of(&self.config.prefix, &renew.claim.resource).held());
-        let groups = self.groups(&held.collect::<Vec<_>>());
-        let requests = groups
-            .iter()
-            .map(|group| self.renew_request(group.iter().map(|position| batch[*position].claim)));
-        let requests: Vec<Request> = requests.collect();
-        let answers = match &requests[..] {
-            [one] => vec![self.servers.run(one, limit).await],
-            many => self.servers.run_all(many, limit).await,
-        };
-        let mut renewals: Vec<Option<Renewal>> = vec![None; batch.len()];
-        for (group, answer) in groups.iter().zip(answers) {
-            // A renewal that too few replicas confirmed does not count; a claim that is gone is gone
-            // all the same.
-            let (answer, unconfirmed) = match answer {
-                Err(failure) => match Unconfirmed::cause_of(&failure) {
-                    Some(unconfirmed) => (Ok(unconfirmed.value.clone()), Some(failure)),
-                    None => (Err(failure), None),
-                },
-                answer => (answer, None),
-            };
-            let numbers = answer.and_then(|answer| reply::numbers(answer, group.len()));
-            for (nth, position) in group.iter().enumerate() {
-                renewals[*position] = Some(match (&numbers, &unconfirmed) {
-                    (Ok(numbers), None) if numbers.get(nth) == Some(&1) => Renewal::Renewed,
-                    (Ok(numbers), Some(failure)) if numbers.get(nth) == Some(&1) => {
-                        Renewal::Unknown(failure.clone())
-                    }
-                    (Ok(_), _) => Renewal::Lost,
-                    (Err(failure), _) => Renewal::Unknown(failure.clone()),
-                });
-            }
-        }
-        let unasked = || Renewal::Unknown(Failure::unavailable("it was not asked"));
-        renewals.into_iter().map(|renewal| renewal.unwrap_or_else(unasked)).collect()
-    }
-
-    async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
-        let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
-        let answers = match &requests[..] {
-            [one] => vec![self.servers.run(one, self.config.timeout).await],
-            many => self.servers.run_all(many, self.config.timeout).await,
-        };
-        let read = |answer: Result<_, _>| match answer.and_then(reply::existed) {
-            Ok(true) => Release::Freed,
-            Ok(false) => Release::Gone,
-            Err(failure) => Release::Unknown(failure),
-        };
-        answers.into_iter().map(read).collect()
     }
 }
 

@@ -44,7 +44,7 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`Member::state`]; one of unknown effect may have locked it.
-    async fn prepare(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure>;
+    async fn prepare(&self, claim: &Claim, stamp: RequestStamp) -> Result<Answer, Failure>;
 
     /// Writes in the second round: takes the fence if the lock still has the value `stamp`, the run is
     /// still `run`, the mark is of that run and of no greater epoch, and the record holds no greater fence.
@@ -52,7 +52,13 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`Member::state`]; one of unknown effect may have taken it.
-    async fn accept(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure>;
+    async fn accept(
+        &self,
+        claim: &Claim,
+        stamp: RequestStamp,
+        run: &str,
+        fence: Fence,
+    ) -> Result<bool, Failure>;
 
     /// Extends locks; never shortens. Returns the outcomes in order.
     ///
@@ -64,14 +70,14 @@ pub trait Member: Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`Member::state`].
-    async fn repair(&self, claim: &Claim, fence: Fence, stamp: Stamp) -> Result<bool, Failure>;
+    async fn repair(&self, claim: &Claim, fence: Fence, stamp: RequestStamp) -> Result<bool, Failure>;
 
     /// Ends the lock of a claim if it still has one of these values, so that a lock which a later message
     /// has given the claim stays. Without values it ends nothing. Returns whether it ended one.
     ///
     /// # Errors
     /// As [`Member::state`]; one of unknown effect may have ended it.
-    async fn withdraw(&self, claim: &Claim, stamps: &[Stamp]) -> Result<bool, Failure>;
+    async fn withdraw(&self, claim: &Claim, stamps: &[RequestStamp]) -> Result<bool, Failure>;
 
     /// Ends locks. Returns whether each existed, in order.
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>>;
@@ -120,36 +126,36 @@ pub enum Notification {
 /// The value of a lock: another one for each message, so that no message can act in another's place. The
 /// stamps of one client are ordered, so that a message which a later one has overtaken is recognized.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Stamp(u128);
+pub struct RequestStamp(u128);
 
-impl Stamp {
+impl RequestStamp {
     /// Returns the stamp made of these bytes, which must come from the operating system's random source.
-    pub const fn from_bytes(bytes: [u8; 16]) -> Stamp {
-        Stamp(u128::from_be_bytes(bytes))
+    pub const fn from_bytes(bytes: [u8; 16]) -> RequestStamp {
+        RequestStamp(u128::from_be_bytes(bytes))
     }
 
     /// Returns the stamp with this number of a client, whose `series` must come from the operating system's
     /// random source.
-    pub const fn numbered(series: u64, number: u64) -> Stamp {
-        Stamp(((series as u128) << 64) | number as u128)
+    pub const fn numbered(series: u64, number: u64) -> RequestStamp {
+        RequestStamp(((series as u128) << 64) | number as u128)
     }
 
     /// Returns `true` if this is an earlier stamp of the same series.
-    pub const fn precedes(self, other: Stamp) -> bool {
+    pub const fn precedes(self, other: RequestStamp) -> bool {
         self.0 >> 64 == other.0 >> 64 && self.0 < other.0
     }
 }
 
-impl fmt::Display for Stamp {
+impl fmt::Display for RequestStamp {
     /// Writes 32 lower-case hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
 }
 
-impl Debug for Stamp {
+impl Debug for RequestStamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Stamp(…)")
+        f.write_str("RequestStamp(…)")
     }
 }
 
@@ -294,7 +300,7 @@ mod tests {
 
     #[test]
     fn stamps_of_one_client_are_ordered() {
-        let stamp = Stamp::numbered;
+        let stamp = RequestStamp::numbered;
         assert!(stamp(7, 1).precedes(stamp(7, 2)));
         assert!(!stamp(7, 2).precedes(stamp(7, 2)) && !stamp(7, 3).precedes(stamp(7, 2)));
         assert!(!stamp(6, 1).precedes(stamp(7, 2)), "of another client");

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use leasehold::TokioClock;
 use leasehold::layer::{Quorum, QuorumConfig};
 use leasehold_core::quorum::{
-    Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, NO_FENCE, Notification, Stamp,
-    Subscription, Vote,
+    Answer, KeepAlive, KeepOutcome, Mark, Member, MemberState, MemberView, NO_FENCE, Notification,
+    RequestStamp, Subscription, Vote,
 };
 use leasehold_core::{Backend, Claim, ClaimId, Failure, Fence, Patience, Release, Resource, Share, Step};
 use tokio::sync::watch;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 #[derive(Clone, Debug)]
 struct Lock {
     id: ClaimId,
-    stamp: Stamp,
+    stamp: RequestStamp,
     fence: Option<Fence>,
 }
 
@@ -58,7 +58,8 @@ impl MemoryMember {
     /// Makes another client hold the lock, or leave it.
     fn set_foreign(&self, id: Option<ClaimId>) {
         let fence = Some(Fence::new(1, 1, 0));
-        *self.lock.lock().unwrap() = id.map(|id| Lock { id, stamp: Stamp::from_bytes([9; 16]), fence });
+        *self.lock.lock().unwrap() =
+            id.map(|id| Lock { id, stamp: RequestStamp::from_bytes([9; 16]), fence });
     }
 
     /// Waits until nothing is held up at this gate, if it was so when the request was sent.
@@ -83,7 +84,7 @@ impl Member for MemoryMember {
         Ok(false)
     }
 
-    async fn prepare(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure> {
+    async fn prepare(&self, claim: &Claim, stamp: RequestStamp) -> Result<Answer, Failure> {
         let sent = *self.gate.borrow();
         self.pass(sent, Gate::BeforeRequest).await;
         let vote = {
@@ -110,7 +111,13 @@ impl Member for MemoryMember {
         Ok(Answer { memory: self.state_now(), vote })
     }
 
-    async fn accept(&self, claim: &Claim, stamp: Stamp, _run: &str, fence: Fence) -> Result<bool, Failure> {
+    async fn accept(
+        &self,
+        claim: &Claim,
+        stamp: RequestStamp,
+        _run: &str,
+        fence: Fence,
+    ) -> Result<bool, Failure> {
         let mut lock = self.lock.lock().unwrap();
         let meant = lock.as_mut().filter(|lock| lock.id == claim.id && lock.stamp == stamp);
         Ok(meant.map(|lock| lock.fence = Some(fence)).is_some())
@@ -120,11 +127,11 @@ impl Member for MemoryMember {
         Ok(vec![KeepOutcome::Refused; batch.len()])
     }
 
-    async fn repair(&self, _claim: &Claim, _fence: Fence, _stamp: Stamp) -> Result<bool, Failure> {
+    async fn repair(&self, _claim: &Claim, _fence: Fence, _stamp: RequestStamp) -> Result<bool, Failure> {
         Ok(false)
     }
 
-    async fn withdraw(&self, claim: &Claim, stamps: &[Stamp]) -> Result<bool, Failure> {
+    async fn withdraw(&self, claim: &Claim, stamps: &[RequestStamp]) -> Result<bool, Failure> {
         let mut lock = self.lock.lock().unwrap();
         Ok(lock.take_if(|lock| lock.id == claim.id && stamps.contains(&lock.stamp)).is_some())
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::quorum::{
-    Answer, KeepAlive, KeepOutcome, Member, MemberState, MemberView, Notification, Stamp, Subscription,
+    Answer, KeepAlive, KeepOutcome, Member, MemberState, MemberView, Notification, RequestStamp, Subscription,
 };
 use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource};
 
@@ -144,7 +144,7 @@ impl Member for RedisNode {
         reply::existed(self.conn.run(&request, self.config.timeout).await?)
     }
 
-    async fn prepare(&self, claim: &Claim, stamp: Stamp) -> Result<Answer, Failure> {
+    async fn prepare(&self, claim: &Claim, stamp: RequestStamp) -> Result<Answer, Failure> {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::ASK,
@@ -164,7 +164,13 @@ impl Member for RedisNode {
         Ok(answer)
     }
 
-    async fn accept(&self, claim: &Claim, stamp: Stamp, run: &str, fence: Fence) -> Result<bool, Failure> {
+    async fn accept(
+        &self,
+        claim: &Claim,
+        stamp: RequestStamp,
+        run: &str,
+        fence: Fence,
+    ) -> Result<bool, Failure> {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::WRITE,
@@ -203,7 +209,7 @@ impl Member for RedisNode {
         Ok(reply::numbers(answer, batch.len())?.into_iter().map(read).collect())
     }
 
-    async fn repair(&self, claim: &Claim, fence: Fence, stamp: Stamp) -> Result<bool, Failure> {
+    async fn repair(&self, claim: &Claim, fence: Fence, stamp: RequestStamp) -> Result<bool, Failure> {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::SEED,
@@ -221,13 +227,13 @@ impl Member for RedisNode {
         reply::existed(self.conn.run(&request, self.limit_for(claim.ttl)).await?)
     }
 
-    async fn withdraw(&self, claim: &Claim, stamps: &[Stamp]) -> Result<bool, Failure> {
+    async fn withdraw(&self, claim: &Claim, stamps: &[RequestStamp]) -> Result<bool, Failure> {
         if stamps.is_empty() {
             // The script would take a request without stamps as a release of any lock of the claim.
             return Ok(false);
         }
         let mut request = self.release_request(claim);
-        request.args.extend(stamps.iter().map(Stamp::to_string));
+        request.args.extend(stamps.iter().map(RequestStamp::to_string));
         reply::existed(self.conn.run(&request, self.config.timeout).await?)
     }
 

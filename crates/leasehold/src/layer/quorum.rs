@@ -14,9 +14,10 @@ mod arming;
 mod attempt;
 mod diagnose;
 mod inspect;
-mod keeping;
 mod late;
 mod members;
+mod release;
+mod renew;
 mod stamps;
 mod timer;
 
@@ -121,7 +122,7 @@ impl Quorum {
             .fencing(FenceGrade::AcrossFailover)
             .durability(Durability::LostOnFailover)
             .granularity(Duration::from_millis(2))
-            .renew_batch_max(keeping::RENEW_BATCH_MAX)
+            .renew_batch_max(renew::RENEW_BATCH_MAX)
             .note_max(leasehold_core::Note::MAX_BYTES);
         Ok(Quorum {
             members,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::quorum::{Counting, Member, Stamp, Verdict, VoteTally};
+use leasehold_core::quorum::{Counting, Member, RequestStamp, Verdict, VoteTally};
 use leasehold_core::{Claim, Effect, Failure, Fence, Grant, Patience, Proof};
 use tokio::sync::mpsc;
 
@@ -44,7 +44,7 @@ impl Quorum {
         &self,
         claim: &Arc<Claim>,
         patience: &Patience,
-        stamps: &mut [Vec<Stamp>],
+        stamps: &mut [Vec<RequestStamp>],
     ) -> Outcome {
         // One for all rounds: a lock that a late answer of any of them leaves on a member is ended.
         let mark = self.unanswered.attempt(claim.id);
@@ -93,7 +93,7 @@ impl Quorum {
         &self,
         claim: &Arc<Claim>,
         mark: &Arc<AttemptMark>,
-        stamps: &mut [Vec<Stamp>],
+        stamps: &mut [Vec<RequestStamp>],
     ) -> Round {
         let count = self.members.count();
         for stamps in stamps.iter_mut() {
@@ -148,7 +148,12 @@ impl Quorum {
     }
 
     /// Runs the second round. Returns `true` if a majority has the fence now.
-    async fn second_round(&self, claim: &Arc<Claim>, fence: Fence, to: Vec<(usize, Stamp, String)>) -> bool {
+    async fn second_round(
+        &self,
+        claim: &Arc<Claim>,
+        fence: Fence,
+        to: Vec<(usize, RequestStamp, String)>,
+    ) -> bool {
         let majority = self.members.majority();
         let (sender, mut inbox) = mpsc::channel(to.len().max(1));
         let mut pending = to.len();
@@ -183,7 +188,12 @@ impl Quorum {
 
     /// Ends the locks of the attempt on every member, and waits for those that answer soon. Returns
     /// `true` if all of them did.
-    async fn withdraw(&self, claim: &Arc<Claim>, mark: &AttemptMark, stamps: &mut [Vec<Stamp>]) -> bool {
+    async fn withdraw(
+        &self,
+        claim: &Arc<Claim>,
+        mark: &AttemptMark,
+        stamps: &mut [Vec<RequestStamp>],
+    ) -> bool {
         mark.end();
         let enough = |outcomes: &Vec<_>| outcomes.iter().all(Option::is_some);
         let all_stamps = Arc::new(stamps.concat());

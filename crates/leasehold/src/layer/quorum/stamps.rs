@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold_core::Failure;
-use leasehold_core::quorum::Stamp;
+use leasehold_core::quorum::RequestStamp;
 
 /// The stamps of one client.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl StampSeries {
     }
 
     /// Returns the next stamp, which no other message has.
-    pub(super) fn next(&self) -> Stamp {
-        Stamp::numbered(self.series, self.next.fetch_add(1, Ordering::Relaxed))
+    pub(super) fn next(&self) -> RequestStamp {
+        RequestStamp::numbered(self.series, self.next.fetch_add(1, Ordering::Relaxed))
     }
 }

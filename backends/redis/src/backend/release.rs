@@ -1,0 +1,37 @@
+//! Releasing claims: one request each, all sent at once.
+
+use leasehold_core::{Claim, Release};
+
+use crate::backend::RedisBackend;
+use crate::net::command_conn::Request;
+use crate::protocol::keys::Keys;
+use crate::protocol::reply;
+use crate::protocol::scripts;
+
+impl RedisBackend {
+    /// Releases a batch, with one answer for each claim.
+    pub(super) async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
+        let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
+        let answers = match &requests[..] {
+            [one] => vec![self.servers.run(one, self.config.timeout).await],
+            many => self.servers.run_all(many, self.config.timeout).await,
+        };
+        let read = |answer: Result<_, _>| match answer.and_then(reply::existed) {
+            Ok(true) => Release::Freed,
+            Ok(false) => Release::Gone,
+            Err(failure) => Release::Unknown(failure),
+        };
+        answers.into_iter().map(read).collect()
+    }
+
+    /// Builds the request that ends one claim.
+    pub(crate) fn release_request(&self, claim: &Claim) -> Request {
+        let keys = Keys::of(&self.config.prefix, &claim.resource);
+        Request {
+            script: &scripts::RELEASE,
+            keys: keys.all().into(),
+            args: vec![reply::member(claim), self.wake_channel(&keys)],
+            confirm: None,
+        }
+    }
+}

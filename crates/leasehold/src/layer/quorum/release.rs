@@ -1,0 +1,50 @@
+//! Releasing claims: on all members, in batches.
+
+use std::sync::Arc;
+
+use leasehold_core::quorum::Member;
+use leasehold_core::{Claim, Effect, Failure, Release};
+
+use super::Quorum;
+use super::members::Outcomes;
+
+impl Quorum {
+    /// Ends each claim on all members; the answer of a majority is enough.
+    pub(super) async fn release_all(&self, batch: &[&Claim]) -> Vec<Release> {
+        // Before the release is sent: a request of the claim that it overtakes ends its own lock.
+        batch.iter().for_each(|claim| self.unanswered.end(&claim.id));
+        let claims: Arc<Vec<Claim>> = Arc::new(batch.iter().map(|claim| (*claim).clone()).collect());
+        let call = |member: Arc<dyn Member>| {
+            let claims = claims.clone();
+            async move { Ok(member.release(&claims.iter().collect::<Vec<_>>()).await) }
+        };
+        let enough = |outcomes: &Outcomes<Vec<Result<bool, Failure>>>| outcomes.iter().all(Option::is_some);
+        let outcomes = self.members.gather(call, enough).await;
+        let mut outcomes_by_claim: Vec<Outcomes<bool>> = Vec::with_capacity(batch.len());
+        for index in 0..batch.len() {
+            let of_one = |outcome: &Option<Result<Vec<Result<bool, Failure>>, Failure>>| match outcome {
+                None => None,
+                Some(Ok(answers)) => answers.get(index).cloned(),
+                Some(Err(failure)) => Some(Err(failure.clone())),
+            };
+            outcomes_by_claim.push(outcomes.iter().map(of_one).collect());
+        }
+        outcomes_by_claim.iter().map(|outcomes| self.released(outcomes)).collect()
+    }
+
+    /// Judges a release: a claim that a majority does not have any more does not hold, wherever else it
+    /// may still be locked.
+    fn released(&self, outcomes: &Outcomes<bool>) -> Release {
+        let answers = || outcomes.iter().filter_map(|outcome| outcome.as_ref()?.as_ref().ok());
+        if answers().count() < self.members.majority() {
+            let mut failure = self.members.failure(outcomes);
+            failure.effect = Effect::Unknown;
+            return Release::Unknown(failure);
+        }
+        // Locks that a few members still have are left of a request that came late: it never held, or
+        // does not hold any more. Those that did not answer may have been the others of its majority.
+        let freed = answers().filter(|freed| **freed).count();
+        let silent = outcomes.len() - answers().count();
+        if freed > 0 && freed + silent >= self.members.majority() { Release::Freed } else { Release::Gone }
+    }
+}
