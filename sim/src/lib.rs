@@ -11,8 +11,8 @@
 
 pub mod cancel;
 pub mod epoch;
-pub mod handover;
 pub mod lease;
+pub mod local_handoff;
 pub mod observer;
 pub mod parking;
 pub mod quorum;

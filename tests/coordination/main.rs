@@ -17,7 +17,6 @@ mod deadlock;
 mod election;
 mod fixture;
 mod flight;
-mod handover;
 mod latch;
 mod lock_delay;
 mod multi;
@@ -27,6 +26,7 @@ mod revocation;
 mod schedules;
 mod semaphore;
 mod striped;
+mod transfer;
 mod upgrade;
 mod versioned;
 
@@ -50,7 +50,7 @@ const PRIMITIVES: &[Primitive] = &[
     semaphore::PRIMITIVE,
     upgrade::PRIMITIVE,
     lock_delay::PRIMITIVE,
-    handover::PRIMITIVE,
+    transfer::PRIMITIVE,
     revocation::PRIMITIVE,
     deadlock::PRIMITIVE,
 ];

@@ -245,7 +245,7 @@ async fn orderly_failover_keeps_claims_and_raises_the_epoch() {
     let slot = slot_of(&cluster, "job").await;
     let fence = try_take(&backend, &first).await.unwrap();
     let old = cluster.primary_of(slot).await.unwrap();
-    cluster.hand_over(old).await.unwrap();
+    cluster.fail_over(old).await.unwrap();
     assert!(renewed(&backend, &first).await);
     assert!(try_take(&backend, &second).await.is_none(), "it is held there as well");
     assert!(freed(&backend, &first).await);
@@ -268,7 +268,7 @@ async fn waiters_are_notified_after_a_change_of_primaries() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let old = cluster.primary_of(slot).await.unwrap();
-    cluster.hand_over(old).await.unwrap();
+    cluster.fail_over(old).await.unwrap();
     cluster.settle().await.unwrap();
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert!(renewed(&one, &first).await);

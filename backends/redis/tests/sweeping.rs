@@ -140,7 +140,7 @@ async fn each_server_of_a_cluster_is_swept() {
     // Another election, as after a failover, and one that is not known to the floor's server any more.
     let held = cluster.slot_of("lh:job%2000").await.unwrap();
     let primary = cluster.primary_of(held).await.unwrap();
-    cluster.hand_over(primary).await.unwrap();
+    cluster.fail_over(primary).await.unwrap();
     for (name, before) in names.iter().zip(before) {
         let fence = take(&backend, &mutex(name), &patience(LIMIT)).await.unwrap().fence.unwrap();
         assert!(fence > before, "{name}: {fence:?} after {before:?}");

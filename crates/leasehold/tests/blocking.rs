@@ -166,12 +166,12 @@ fn thread_accepts_a_lock_that_another_transferred() {
     let locks = memory();
     let guard = locks.mutex("job").transferable().unwrap().lock().unwrap();
     let fence = guard.fence();
-    let handover = guard.transfer().unwrap();
+    let token = guard.transfer().unwrap();
     assert!(locks.mutex("job").try_lock().unwrap().is_none());
-    let guard = thread::scope(|scope| scope.spawn(|| locks.mutex("job").accept_transfer(&handover)).join());
+    let guard = thread::scope(|scope| scope.spawn(|| locks.mutex("job").accept_transfer(&token)).join());
     let guard = guard.unwrap().unwrap();
     assert!(guard.fence() > fence);
-    assert!(locks.mutex("job").accept_transfer(&handover).unwrap_err().is_lost());
+    assert!(locks.mutex("job").accept_transfer(&token).unwrap_err().is_lost());
     guard.release().unwrap();
 }
 
@@ -403,7 +403,7 @@ fn spawn_waiter(
     waiter.unwrap()
 }
 
-/// Waits for the guard that this task got, by hand-over.
+/// Waits for the guard that this task got, by a local hand-off.
 fn handed_off(
     locks: &Client,
     next: tokio::task::JoinHandle<leasehold::Result<leasehold::Guard>>,

@@ -1,4 +1,4 @@
-//! The local queue: one claim on the server, hand-over inside the process, and no starvation.
+//! The local queue: one claim on the server, local hand-off, and no starvation.
 
 #![allow(
     clippy::unwrap_used,

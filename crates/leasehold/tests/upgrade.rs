@@ -368,8 +368,8 @@ async fn upgrade_and_transfer_emit_the_events_of_a_grant() {
     guard.downgrade().await.unwrap();
     guard.release().await.unwrap();
     let mutex = locks.mutex("job");
-    let handover = mutex.lock().await.unwrap().transfer().await.unwrap();
-    mutex.accept_transfer(&handover).await.unwrap().release().await.unwrap();
+    let token = mutex.lock().await.unwrap().transfer().await.unwrap();
+    mutex.accept_transfer(&token).await.unwrap().release().await.unwrap();
     let counts = tally.0.lock().unwrap();
     assert_eq!((counts["prices"], counts["job"]), ([2, 2, 2], [2, 2, 2]), "{counts:?}");
 }

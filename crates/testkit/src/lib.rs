@@ -51,7 +51,7 @@
 //! | a primary of a Redis Cluster hangs, crashes, comes back | [`RedisCluster::stop`], [`RedisCluster::kill`], [`RedisCluster::restart`] with [`RedisCluster::primary_of`] |
 //! | a primary that Sentinels watch hangs, crashes, comes back, is cut off | [`RedisSentinel::stop`], [`RedisSentinel::kill`], [`RedisSentinel::restart`], [`RedisSentinel::proxy`] with [`RedisSentinel::primary`] |
 //! | Sentinels fail over in order | [`RedisSentinel::failover`] |
-//! | a replica takes over in order | [`RedisCluster::hand_over`] |
+//! | a replica takes over in order | [`RedisCluster::fail_over`] |
 //! | a slot moves to another server | [`RedisCluster::move_slot`], or its steps from [`RedisCluster::begin_move`] on |
 //! | the network is down, both ways or one way | [`Proxy::blackhole`] |
 //! | the network was down for a while, what was sent comes late | [`Proxy::hold`] |

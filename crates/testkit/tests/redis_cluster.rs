@@ -38,7 +38,7 @@ async fn a_replica_takes_over_from_a_killed_primary_and_in_order() {
     cluster.restart(old, Data::Lose).await.unwrap();
     cluster.settle().await.unwrap();
     assert_eq!(cluster.replica_of(new).await.unwrap(), old);
-    assert_eq!(cluster.hand_over(new).await.unwrap(), old);
+    assert_eq!(cluster.fail_over(new).await.unwrap(), old);
     cluster.settle().await.unwrap();
     assert_eq!(cluster.primary_of(slot).await.unwrap(), old);
     assert_eq!(cluster.member(old).command(&["GET", "a"]).await.unwrap(), Reply::Bytes(b"1".to_vec()));

@@ -97,7 +97,7 @@ fn all_parts_are_renewed_together() {
 
 #[test]
 fn who_is_handed_it_wakes_nobody() {
-    is_found_by_aim("who is handed it wakes nobody", "sleeps behind", aims::the_next_behind_a_hand_over);
+    is_found_by_aim("who is handed it wakes nobody", "sleeps behind", aims::the_next_behind_a_handoff);
 }
 
 #[test]

@@ -322,7 +322,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
         8 => {
             judge.lets_go(number, "hands off");
             match Polled::late(guard.transfer(), dice).await {
-                Some(Ok(handover)) => world.offer(handover),
+                Some(Ok(token)) => world.offer(token),
                 Some(Err(error)) => judge.note(format_args!("h{number} not handed off: {error}")),
                 None => {}
             }
@@ -388,8 +388,8 @@ async fn look_around(world: &Arc<World>, client: usize, thing: &Thing, dice: &Di
 
 /// Takes over what another task handed off.
 async fn accept_transfer(world: &Arc<World>, client: usize, dice: &Dice) -> bool {
-    let Some(handover) = world.offered() else { return true };
-    let Some(thing) = world.things.iter().find(|thing| thing.resource == *handover.resource()) else {
+    let Some(token) = world.offered() else { return true };
+    let Some(thing) = world.things.iter().find(|thing| thing.resource == *token.resource()) else {
         return true;
     };
     let (engine, name) = (world.client(client), thing.resource.as_str().to_owned());
@@ -397,16 +397,14 @@ async fn accept_transfer(world: &Arc<World>, client: usize, dice: &Dice) -> bool
         max_hold: None,
         min_hold: Duration::ZERO,
         lock_delay: Duration::ZERO,
-        share: handover.share(),
+        share: token.share(),
         ..Ask::draw(thing, dice, None)
     };
     let taken: Option<Result<Guard>> = match thing.kind {
-        Kind::Mutex => Polled::late(engine.mutex(&name).ttl(ask.ttl).accept_transfer(&handover), dice).await,
-        Kind::RwLock => {
-            Polled::late(engine.rwlock(&name).ttl(ask.ttl).accept_transfer(&handover), dice).await
-        }
+        Kind::Mutex => Polled::late(engine.mutex(&name).ttl(ask.ttl).accept_transfer(&token), dice).await,
+        Kind::RwLock => Polled::late(engine.rwlock(&name).ttl(ask.ttl).accept_transfer(&token), dice).await,
         Kind::Semaphore(all) => {
-            Polled::late(engine.semaphore(&name, all).ttl(ask.ttl).accept_transfer(&handover), dice).await
+            Polled::late(engine.semaphore(&name, all).ttl(ask.ttl).accept_transfer(&token), dice).await
         }
     };
     match taken {

@@ -184,8 +184,8 @@ impl World {
             .unwrap_or(usize::MAX)
     }
 
-    pub(crate) fn offer(&self, handover: TransferToken) {
-        self.tokens.lock().unwrap().push(handover);
+    pub(crate) fn offer(&self, token: TransferToken) {
+        self.tokens.lock().unwrap().push(token);
     }
 
     pub(crate) fn offered(&self) -> Option<TransferToken> {

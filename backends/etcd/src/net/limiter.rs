@@ -62,7 +62,7 @@ impl Limiter {
     }
 
     /// Hands a permit over to the next request.
-    fn hand_over(&self) {
+    fn pass_on(&self) {
         let mut state = self.state();
         while let Some((_, call)) = state.queue.pop_first() {
             if call.send(()).is_ok() {
@@ -80,7 +80,7 @@ impl Limiter {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.0.hand_over();
+        self.0.pass_on();
     }
 }
 
@@ -101,7 +101,7 @@ impl Drop for QueuedRequest<'_> {
         self.turn.close();
         if self.turn.try_recv().is_ok() {
             // It was handed a permit and dropped in the same moment.
-            self.limiter.hand_over();
+            self.limiter.pass_on();
         }
     }
 }

@@ -24,12 +24,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> leasehold::Result<()> {
-/// let old = leasehold::Client::open("mem:handover").await?;
+/// let old = leasehold::Client::open("mem:transfer").await?;
 /// let guard = old.mutex("cameras/7").lock().await?;
 /// let last = guard.fence();
 /// let text = guard.transfer().await?.to_string(); // from here on the old process holds nothing
 ///
-/// let new = leasehold::Client::open("mem:handover").await?; // another process, as a rule
+/// let new = leasehold::Client::open("mem:transfer").await?; // another process, as a rule
 /// let token: leasehold::TransferToken = text.parse()?;
 /// let guard = new.mutex("cameras/7").accept_transfer(&token).await?; // no other client held it in between
 /// assert!(guard.fence() > last);

@@ -134,12 +134,12 @@ async fn revocation_is_not_inherited_by_a_transfer() {
     let (old, new) = clients();
     let guard = old.locks.mutex("m").lock().await.unwrap();
     new.locks.revoke("m", "of the old one").await.unwrap();
-    let handover = guard.transfer().await.unwrap();
-    let guard = new.locks.mutex("m").accept_transfer(&handover).await.unwrap();
+    let token = guard.transfer().await.unwrap();
+    let guard = new.locks.mutex("m").accept_transfer(&token).await.unwrap();
     assert!(tokio::time::timeout(Duration::from_secs(5), guard.revoked()).await.is_err());
-    let handover = guard.transfer().await.unwrap();
+    let token = guard.transfer().await.unwrap();
     new.locks.revoke("m", "of the next one").await.unwrap();
-    let guard = old.locks.mutex("m").accept_transfer(&handover).await.unwrap();
+    let guard = old.locks.mutex("m").accept_transfer(&token).await.unwrap();
     assert_eq!(reason(guard.revoked().await), "of the next one");
 }
 

@@ -187,7 +187,7 @@ impl RedisCluster {
 
     /// Hands what `primary` serves over to its replica in order, as before maintenance, and says which that
     /// is.
-    pub async fn hand_over(&self, primary: usize) -> Result<usize, Error> {
+    pub async fn fail_over(&self, primary: usize) -> Result<usize, Error> {
         let replica = self.replica_of(primary).await?;
         let asked = Mutex::new(None);
         let promoted = || -> Asking<'_, _> { Box::pin(self.take_over(replica, &asked)) };

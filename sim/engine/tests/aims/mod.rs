@@ -12,7 +12,7 @@ use std::time::Duration;
 use simulated::local::MemoryBackend;
 use simulated::{Client, TokioClock, probe};
 
-pub(crate) use order::{readers_behind_a_writer, the_next_behind_a_hand_over, tries_behind_a_waiter};
+pub(crate) use order::{readers_behind_a_writer, the_next_behind_a_handoff, tries_behind_a_waiter};
 pub(crate) use parts::{one_part_hangs_in_releases, one_part_hangs_in_renewals};
 pub(crate) use runtime::a_runtime_ends;
 pub(crate) use slow::answers_take_longer_than_leases;

@@ -49,8 +49,8 @@ pub(crate) fn tries_behind_a_waiter(seed: u64, mutant: &'static str) -> Verdict 
     })
 }
 
-/// Lets a claim wait behind a waiter that gets its permits by hand-over, with room for both.
-pub(crate) fn the_next_behind_a_hand_over(seed: u64, mutant: &'static str) -> Verdict {
+/// Lets a claim wait behind a waiter that gets its permits by a local hand-off, with room for both.
+pub(crate) fn the_next_behind_a_handoff(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {
         let locks = client(store());
         let all = dice.between(3, 6) as u32;
@@ -71,6 +71,6 @@ pub(crate) fn the_next_behind_a_hand_over(seed: u64, mutant: &'static str) -> Ve
         let sleeps = !second.is_finished();
         drop(first);
         let _ = second.await;
-        sleeps.then(|| format!("a waiter for {few} of {all} sleeps behind a hand-over of {many}"))
+        sleeps.then(|| format!("a waiter for {few} of {all} sleeps behind a local hand-off of {many}"))
     })
 }

@@ -505,7 +505,7 @@ fn waiter_without_possible_handoff_is_queued_on_the_server() {
     let ends = [
         vec![Step::GrantedDirectly(plain), enter(noted)],
         vec![Step::GrantedDirectly(noted), enter(noted), Step::EndHandoff(0)],
-        // The last hand-over.
+        // The last hand-off.
         vec![Step::GrantedDirectly(noted), enter(noted), enter(noted), Step::Return { which: 0, left: 1 }],
     ];
     for steps in ends {

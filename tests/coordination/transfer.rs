@@ -8,7 +8,7 @@ use crate::fixture::{Fixture, LIMIT, LIVING, Part, Primitive, TTL, assert_unsupp
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
-    name: "handover",
+    name: "transfer",
     rules: |fixture| rules(fixture).boxed(),
     parts: &[
         Part {
@@ -18,8 +18,8 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
                 async move {
                     let mutex = locks.mutex(name).ttl(TTL);
                     let guard = stage.during("locks", mutex.lock()).await?;
-                    let handover = stage.during("hands off", guard.transfer()).await?;
-                    stage.during("leaves the token", leave(locks, name, &handover)).await
+                    let token = stage.during("transfers", guard.transfer()).await?;
+                    stage.during("leaves the token", leave(locks, name, &token)).await
                 }
                 .boxed()
             },
@@ -30,9 +30,9 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
             steps: 3,
             play: |stage, locks, name| {
                 async move {
-                    let handover = stage.during("finds the token", found(locks, name)).await?;
+                    let token = stage.during("finds the token", found(locks, name)).await?;
                     let mutex = locks.mutex(name).ttl(TTL);
-                    let guard = stage.during("takes over", mutex.accept_transfer(&handover)).await?;
+                    let guard = stage.during("accepts", mutex.accept_transfer(&token)).await?;
                     stage.during("releases", guard.release()).await
                 }
                 .boxed()
@@ -45,20 +45,20 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
 /// Returns `true` if a lock can go to another process here: not if it ends with its holder's process or
 /// connection.
 fn is_possible(fixture: &Fixture) -> bool {
-    fixture.one.mutex("handover").transferable().is_ok()
+    fixture.one.mutex("transfer").transferable().is_ok()
 }
 
 /// Leaves the token where the other process looks for it.
-async fn leave(locks: &Client, name: &str, handover: &TransferToken) -> leasehold::Result<()> {
-    let token = locks.versioned(name);
-    token.update(|_| Some(handover.to_string().into_bytes())).await.map(drop)
+async fn leave(locks: &Client, name: &str, token: &TransferToken) -> leasehold::Result<()> {
+    let register = locks.versioned(name);
+    register.update(|_| Some(token.to_string().into_bytes())).await.map(drop)
 }
 
 async fn found(locks: &Client, name: &str) -> leasehold::Result<TransferToken> {
-    let token = locks.versioned(name);
-    let mut seen = token.read().await?;
+    let register = locks.versioned(name);
+    let mut seen = register.read().await?;
     while seen.value().is_none() {
-        seen = token.changed(&seen, LIVING).await?;
+        seen = register.changed(&seen, LIVING).await?;
     }
     String::from_utf8_lossy(seen.value().unwrap()).parse()
 }
@@ -74,13 +74,13 @@ async fn transferring_process_dies(fixture: &Fixture, victim: Victim) {
     let mutex = fixture.one.mutex(&name).ttl(LIVING);
     let mut last: Option<Fence> = None;
     if left.value().is_some() {
-        let handover = found(&fixture.one, &name).await.unwrap();
-        last = Some(handover.fence());
-        match mutex.accept_transfer(&handover).await {
+        let token = found(&fixture.one, &name).await.unwrap();
+        last = Some(token.fence());
+        match mutex.accept_transfer(&token).await {
             Ok(guard) => {
                 assert!(guard.fence() > last);
                 last = guard.fence();
-                others_are_refused(fixture, &name, &handover).await;
+                others_are_refused(fixture, &name, &token).await;
                 guard.release().await.unwrap();
             }
             // The machine was too busy to be in time.
@@ -97,25 +97,25 @@ async fn accepting_process_dies(fixture: &Fixture, victim: Victim) {
     let (name, step) = (victim.name(), victim.step());
     let dying = tokio::spawn(victim.dies());
     let guard = fixture.one.mutex(&name).ttl(LIVING).lock().await.unwrap();
-    let handover = guard.transfer().await.unwrap();
-    leave(&fixture.one, &name, &handover).await.unwrap();
+    let token = guard.transfer().await.unwrap();
+    leave(&fixture.one, &name, &token).await.unwrap();
     dying.await.unwrap();
-    match fixture.two.mutex(&name).ttl(LIVING).accept_transfer(&handover).await {
+    match fixture.two.mutex(&name).ttl(LIVING).accept_transfer(&token).await {
         Ok(guard) => {
             // Only if the dead process had not begun to.
-            assert!(step < 2 && guard.fence() > Some(handover.fence()), "step {step}");
+            assert!(step < 2 && guard.fence() > Some(token.fence()), "step {step}");
             guard.release().await.unwrap();
         }
         Err(error) => assert!(error.is_lost(), "{error}"),
     }
-    queue_continues(fixture, &name, Some(handover.fence())).await;
+    queue_continues(fixture, &name, Some(token.fence())).await;
 }
 
 /// A client that requests the lock is refused, and so is a client with a copy of the token.
-async fn others_are_refused(fixture: &Fixture, name: &str, handover: &TransferToken) {
+async fn others_are_refused(fixture: &Fixture, name: &str, token: &TransferToken) {
     let mutex = fixture.two.mutex(name).ttl(LIVING);
     assert!(mutex.try_lock().await.unwrap().is_none());
-    let again = mutex.accept_transfer(handover).await.unwrap_err();
+    let again = mutex.accept_transfer(token).await.unwrap_err();
     assert_eq!(again.kind(), ErrorKind::Lost(LossCause::Transferred), "{again}");
 }
 
@@ -126,7 +126,7 @@ async fn queue_continues(fixture: &Fixture, name: &str, last: Option<Fence>) {
 }
 
 async fn rules(fixture: &Fixture) {
-    let name = "handover/rules";
+    let name = "transfer/rules";
     let mutex = fixture.one.mutex(name).ttl(LIVING);
     if !is_possible(fixture) {
         assert_unsupported(mutex.clone().transferable());
@@ -159,11 +159,11 @@ async fn rules(fixture: &Fixture) {
 async fn chain(fixture: &Fixture, name: &str, mut guard: Guard) -> Guard {
     for (round, locks) in [&fixture.two, &fixture.one, &fixture.two].into_iter().enumerate() {
         let fence = guard.fence();
-        let handover = guard.transfer().await.unwrap();
-        assert_eq!(Some(handover.fence()), fence);
-        guard = locks.mutex(name).ttl(LIVING).accept_transfer(&handover).await.unwrap();
+        let token = guard.transfer().await.unwrap();
+        assert_eq!(Some(token.fence()), fence);
+        guard = locks.mutex(name).ttl(LIVING).accept_transfer(&token).await.unwrap();
         assert!(guard.fence() > fence, "round {round}");
-        let again = fixture.one.mutex(name).accept_transfer(&handover).await.unwrap_err();
+        let again = fixture.one.mutex(name).accept_transfer(&token).await.unwrap_err();
         assert_eq!(again.kind(), ErrorKind::Lost(LossCause::Transferred), "round {round}: {again}");
     }
     guard

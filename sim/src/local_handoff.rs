@@ -9,7 +9,7 @@
 //! 1. A task that wants the lock enters its process's line at the end. If no claim of the process is on
 //!    the server and the process holds nothing, a **contender** is sent.
 //! 2. A grant goes to the first task in line that still waits, with `sub = 0`. So does a hold that is
-//!    released, with `sub` one greater, if the claim is still valid and the **budget** of hand-overs is
+//!    released, with `sub` one greater, if the claim is still valid and the **budget** of hand-offs is
 //!    not used up; else the claim is released, and when the server has confirmed that, the line
 //!    continues.
 //! 3. What cannot be delivered, because the task left in the same moment, is still in the giver's
@@ -20,7 +20,7 @@
 //! # The adversary
 //!
 //! Orders all steps of all tasks and processes, where a step is what the code does under one lock or in
-//! one message. Each task may leave at any point; the time budget may be over at any hand-over; a claim
+//! one message. Each task may leave at any point; the time budget may be over at any hand-off; a claim
 //! may be lost at any time, and the server then forgets it.
 
 mod process;
@@ -34,9 +34,9 @@ pub use process::{Contender, Hand, Held, Process, Task};
 /// The rules that the protocol needs, each of which a variant leaves out.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Each hand-over advances `sub`.
+    /// Each hand-off advances `sub`.
     pub advances_sub: bool,
-    /// The number of hand-overs that are allowed under one grant.
+    /// The number of hand-offs that are allowed under one grant.
     pub budget: u32,
     /// It is kept to.
     pub keeps_budget: bool,
@@ -51,7 +51,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns the protocol as described above, with a budget of this many hand-overs.
+    /// Returns the protocol as described above, with a budget of this many hand-offs.
     pub const fn sound(budget: u32) -> Rules {
         Rules {
             advances_sub: true,
@@ -126,7 +126,7 @@ impl Step {
 
 /// The model.
 #[derive(Clone, Copy, Debug)]
-pub struct Handover {
+pub struct LocalHandoff {
     /// The rules of the parties.
     pub rules: Rules,
     /// The number of tasks of each process.
@@ -139,7 +139,7 @@ pub struct Handover {
     pub losing: bool,
 }
 
-impl Handover {
+impl LocalHandoff {
     fn actions_of(&self, state: &State, index: u8, actions: &mut Vec<Step>) {
         let process = &state.processes[usize::from(index)];
         for (number, task) in process.tasks.iter().enumerate() {
@@ -271,7 +271,7 @@ impl Handover {
     }
 }
 
-impl Model for Handover {
+impl Model for LocalHandoff {
     type State = State;
     type Action = Step;
 
@@ -384,8 +384,8 @@ mod tests {
 
     const SOUND: Rules = Rules::sound(1);
 
-    fn model(rules: Rules, tasks: &'static [u8], wishes: u8, losing: bool) -> Handover {
-        Handover { rules, tasks, wishes, leaving: true, losing }
+    fn model(rules: Rules, tasks: &'static [u8], wishes: u8, losing: bool) -> LocalHandoff {
+        LocalHandoff { rules, tasks, wishes, leaving: true, losing }
     }
 
     #[test]

@@ -70,10 +70,10 @@ impl Ring {
     }
 
     /// A guard has become a token.
-    fn handed_off(&self, handover: &TransferToken) {
+    fn handed_off(&self, token: &TransferToken) {
         let mut inside = self.inside.lock().unwrap();
-        assert_eq!(inside.last, handover.fence(), "another client was granted the lock during the transfer");
-        inside.token = Some(Instant::now() + handover.lasts());
+        assert_eq!(inside.last, token.fence(), "another client was granted the lock during the transfer");
+        inside.token = Some(Instant::now() + token.lasts());
         one(&self.counts.handed_off);
     }
 }
@@ -100,17 +100,17 @@ async fn run(ring: Arc<Ring>, mut runners: Vec<Peer>, mut slot: Slot, mut chance
         let dies = chance.below(8) == 0;
         let handing = guard.transfer();
         let patience = if dies { chance.ms(30) } else { LONG };
-        let Ok(Ok(handover)) = tokio::time::timeout(patience, handing).await else {
+        let Ok(Ok(token)) = tokio::time::timeout(patience, handing).await else {
             if dies {
                 runner.falls_silent();
             }
             return;
         };
-        ring.handed_off(&handover);
+        ring.handed_off(&token);
         if chance.below(8) == 0 {
             return; // The token is lost on the way.
         }
-        let text = handover.to_string();
+        let text = token.to_string();
         let all_late = chance.below(8) == 0;
         let takers = (0..2).map(|number| {
             let (client, ring, text) = (runner.clone(), ring.clone(), text.clone());
@@ -121,10 +121,10 @@ async fn run(ring: Arc<Ring>, mut runners: Vec<Peer>, mut slot: Slot, mut chance
             let dies = (chance.below(8) == 0).then(|| chance.ms(30));
             tokio::spawn(async move {
                 tokio::time::sleep(wait).await;
-                let handover: TransferToken = text.parse().unwrap();
+                let token: TransferToken = text.parse().unwrap();
                 let mutex =
                     client.locks.mutex("baton").ttl(TTL).note(Note::new(&number.to_string()).unwrap());
-                let taking = mutex.accept_transfer(&handover);
+                let taking = mutex.accept_transfer(&token);
                 let taken = match tokio::time::timeout(dies.unwrap_or(LONG), taking).await {
                     Ok(taken) => taken,
                     Err(_) => {
@@ -134,7 +134,7 @@ async fn run(ring: Arc<Ring>, mut runners: Vec<Peer>, mut slot: Slot, mut chance
                 };
                 match taken {
                     Ok(guard) => {
-                        assert!(guard.fence().unwrap() > handover.fence());
+                        assert!(guard.fence().unwrap() > token.fence());
                         one(&ring.counts.taken_over);
                         Some(ring.granted(guard, true))
                     }
@@ -205,7 +205,7 @@ fn clients() -> (Peer, Peer, Peer) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
+async fn transfer_precedes_waiters_and_the_old_fence_is_refused() {
     let (old, new, other) = clients();
     let gate = FenceGate::new(0);
     let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
@@ -215,9 +215,9 @@ async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
         async move { locks.mutex("m").lock().await.unwrap() }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    let handover = guard.transfer().await.unwrap();
+    let token = guard.transfer().await.unwrap();
     let note = Note::new("the next one").unwrap();
-    let guard = new.locks.mutex("m").ttl(TTL).note(note).accept_transfer(&handover).await.unwrap();
+    let guard = new.locks.mutex("m").ttl(TTL).note(note).accept_transfer(&token).await.unwrap();
     let after = gate.open(guard.fence()).unwrap();
     assert_eq!(before.access(|value| *value += 1).unwrap_err().seen, guard.fence().unwrap());
     after.access(|value| *value += 1).unwrap();
@@ -227,12 +227,12 @@ async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
     let seen = other.locks.inspect("m").await.unwrap();
     assert_eq!(seen.holders.iter().map(|one| one.note.as_str()).collect::<Vec<_>>(), ["the next one"]);
     assert!(!waiting.is_finished());
-    let again = other.locks.mutex("m").accept_transfer(&handover).await.unwrap_err();
+    let again = other.locks.mutex("m").accept_transfer(&token).await.unwrap_err();
     assert_eq!(again.kind(), ErrorKind::Lost(LossCause::Transferred), "{again}");
     guard.release().await.unwrap();
     let next = waiting.await.unwrap();
-    assert!(next.fence() > Some(handover.fence()));
-    let late = other.locks.mutex("m").accept_transfer(&handover).await.unwrap_err();
+    assert!(next.fence() > Some(token.fence()));
+    let late = other.locks.mutex("m").accept_transfer(&token).await.unwrap_err();
     assert_eq!(late.kind(), ErrorKind::Lost(LossCause::Expired), "{late}");
     next.check().unwrap();
 }
@@ -240,17 +240,17 @@ async fn handover_precedes_waiters_and_the_old_fence_is_refused() {
 #[tokio::test(start_paused = true)]
 async fn unaccepted_transfer_ends_with_its_lease() {
     let (old, new, other) = clients();
-    let handover = old.locks.mutex("m").ttl(TTL).lock().await.unwrap().transfer().await.unwrap();
-    assert!(handover.lasts() <= TTL && handover.lasts() > TTL / 2, "{handover:?}");
+    let token = old.locks.mutex("m").ttl(TTL).lock().await.unwrap().transfer().await.unwrap();
+    assert!(token.lasts() <= TTL && token.lasts() > TTL / 2, "{token:?}");
     let began = Instant::now();
     let next = other.locks.mutex("m").ttl(TTL).lock().await.unwrap();
-    assert!(began.elapsed() >= handover.lasts(), "granted after {:?}", began.elapsed());
-    let error = new.locks.mutex("m").accept_transfer(&handover).await.unwrap_err();
+    assert!(began.elapsed() >= token.lasts(), "granted after {:?}", began.elapsed());
+    let error = new.locks.mutex("m").accept_transfer(&token).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
     next.check().unwrap();
     next.release().await.unwrap();
     // A late token does not take the lock either when it is free.
-    assert!(new.locks.mutex("m").accept_transfer(&handover).await.unwrap_err().is_lost());
+    assert!(new.locks.mutex("m").accept_transfer(&token).await.unwrap_err().is_lost());
     assert!(other.locks.mutex("m").try_lock().await.unwrap().is_some());
 }
 
@@ -267,11 +267,11 @@ async fn transfer_ends_the_old_hold_before_the_new_begins() {
     let next = old.locks.mutex("m");
     let waiting = tokio::spawn(async move { next.lock().await.unwrap() });
     tokio::task::yield_now().await;
-    let handover = twice.transfer().await.unwrap();
+    let token = twice.transfer().await.unwrap();
     // The next task of the same process has no privilege: it waits until the lease ends.
-    tokio::time::sleep(handover.lasts() - Duration::from_millis(1)).await;
+    tokio::time::sleep(token.lasts() - Duration::from_millis(1)).await;
     assert!(!waiting.is_finished());
-    assert!(waiting.await.unwrap().fence() > Some(handover.fence()));
+    assert!(waiting.await.unwrap().fence() > Some(token.fence()));
 }
 
 /// If it is dropped at any point, a transfer leaves the lock released, and a take-over leaves it
@@ -281,18 +281,18 @@ async fn a_dropped_half_leaves_nothing_behind() {
     for polls in 0..12 {
         let (old, new, other) = clients();
         let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
-        let handover = {
+        let token = {
             let mut handing = Box::pin(guard.transfer());
             polled(polls, &mut handing).await
         };
-        let Some(handover) = handover else {
+        let Some(token) = token else {
             drop(other.locks.mutex("m").try_lock_for(TTL / 2).await.unwrap().unwrap());
             continue;
         };
-        let handover = handover.unwrap();
+        let token = token.unwrap();
         for polls in 0..12 {
             let mutex = new.locks.mutex("m").ttl(TTL);
-            let mut taking = Box::pin(mutex.accept_transfer(&handover));
+            let mut taking = Box::pin(mutex.accept_transfer(&token));
             if let Some(taken) = polled(polls, &mut taking).await {
                 drop(taken);
                 break;
@@ -334,22 +334,22 @@ async fn transferred_readers_and_permits_coexist_with_others() {
 #[tokio::test(start_paused = true)]
 async fn a_token_of_another_lock_is_refused_and_stays_good() {
     let (old, new, _) = clients();
-    let handover = old.locks.semaphore("s", 3).acquire().await.unwrap().transfer().await.unwrap();
+    let token = old.locks.semaphore("s", 3).acquire().await.unwrap().transfer().await.unwrap();
     let owner = Owner::new();
     let calls = new.calls(Verb::Swap);
     for wrong in [
-        new.locks.mutex("s").accept_transfer(&handover).await,
-        new.locks.semaphore("s", 4).accept_transfer(&handover).await,
-        new.locks.semaphore("t", 3).accept_transfer(&handover).await,
-        new.locks.semaphore("s", 3).owner(&owner).accept_transfer(&handover).await,
+        new.locks.mutex("s").accept_transfer(&token).await,
+        new.locks.semaphore("s", 4).accept_transfer(&token).await,
+        new.locks.semaphore("t", 3).accept_transfer(&token).await,
+        new.locks.semaphore("s", 3).owner(&owner).accept_transfer(&token).await,
     ] {
         assert_eq!(wrong.unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(new.calls(Verb::Swap), calls);
     let elsewhere = Client::open("mem:").await.unwrap();
-    let error = elsewhere.semaphore("s", 3).accept_transfer(&handover).await.unwrap_err();
+    let error = elsewhere.semaphore("s", 3).accept_transfer(&token).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost(LossCause::Expired), "{error}");
-    new.locks.semaphore("s", 3).accept_transfer(&handover).await.unwrap().release().await.unwrap();
+    new.locks.semaphore("s", 3).accept_transfer(&token).await.unwrap().release().await.unwrap();
 }
 
 /// A giver that was stopped past its lease during the transfer has lost the lock, and returns no token.
