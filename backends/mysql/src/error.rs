@@ -1,8 +1,11 @@
 //! Meaning of an error of the server, or of the way to it: of what kind it is, and whether it may have
 //! happened.
 
+use std::io;
+
+use leasehold_backend::connecting::cannot_connect;
 use leasehold_core::{Effect, Failure, FailureKind};
-use mysql_async::{DriverError, Error, ServerError};
+use mysql_async::{DriverError, Error, IoError, ServerError};
 
 /// The reason why a statement has no result.
 #[derive(Debug)]
@@ -48,6 +51,10 @@ impl Refusal {
             Error::Driver(
                 cause @ (DriverError::UnknownAuthPlugin { .. } | DriverError::CleartextPluginDisabled),
             ) => (FailureKind::Unsupported, format!("{cause} Give the user another way to log in")),
+            Error::Io(IoError::Io(cause)) => {
+                let cause = io::Error::new(cause.kind(), cause.to_string());
+                return cannot_connect(cause, endpoint).because(error);
+            }
             other => (FailureKind::Unavailable, root(other)),
         };
         Failure::new(kind, Effect::None, format!("{endpoint}: {text}")).because(error)

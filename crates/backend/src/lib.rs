@@ -3,6 +3,7 @@
 //! - [`url`]: the URLs of lock servers: hosts, credentials, options and the files of TLS.
 //! - [`pollers`]: the claims that poll, and the number of requests of each.
 //! - [`random`]: random numbers of the operating system.
+//! - [`connecting`]: failures of connections that could not be opened.
 //! - [`diagnose`]: checks of `doctor` that stores of different forms share.
 //! - `cell` (feature `cell`): a whole backend over any store that can compare and set one value for each
 //!   resource.
@@ -16,6 +17,7 @@
 
 #[cfg(feature = "cell")]
 pub mod cell;
+pub mod connecting;
 pub mod diagnose;
 pub mod pollers;
 pub mod random;

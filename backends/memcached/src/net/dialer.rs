@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_backend::connecting::{cannot_connect, cannot_secure};
 use leasehold_backend::url::{Host, client_settings, invalid, reveal};
 use leasehold_core::{Effect, Failure, FailureKind};
 use rustls::pki_types::ServerName;
@@ -89,7 +90,7 @@ impl Dialer {
 
     async fn open(&self) -> Result<Box<dyn Duplex>, Failure> {
         let login = self.login()?;
-        let failed = |error| error::of_socket(error, &self.address());
+        let failed = |error| cannot_connect(error, &self.address());
         let stream = TcpStream::connect((self.host.name.as_str(), self.host.port)).await.map_err(failed)?;
         // Requests are small and waited for: holding them back to fill a packet only adds delay.
         stream.set_nodelay(true).map_err(failed)?;
@@ -102,7 +103,7 @@ impl Dialer {
                 })?;
                 let connector = TlsConnector::from(Arc::new(client_settings(files)?));
                 let secured = connector.connect(name, stream).await;
-                Box::new(secured.map_err(|error| error::of_tls(error, &self.address()))?)
+                Box::new(secured.map_err(|error| cannot_secure(error, &self.address(), TLS_ADVICE))?)
             }
         };
         if let Some(login) = login {
@@ -225,6 +226,8 @@ impl Dialer {
     }
 }
 
+/// What to check if TLS could not be agreed on, and no certificate was refused.
+const TLS_ADVICE: &str = "check that the server speaks TLS on this port (memcached -Z)";
 /// The longest time for which a start of the server is waited for within one attempt to connect.
 const MAX_SETTLING: Duration = Duration::from_millis(3_500);
 const SETTLING_PAUSE: Duration = Duration::from_millis(100);

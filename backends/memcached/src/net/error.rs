@@ -6,38 +6,11 @@ use leasehold_core::{Effect, Failure, FailureKind};
 
 use crate::net::link::NoAnswer;
 
-/// Explains why a socket could not be opened.
-pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
-    let advice = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "nothing listens there: start the server, or correct the URL",
-        io::ErrorKind::TimedOut => "is a firewall in between?",
-        _ => "check the host name, the network and the server",
-    };
-    Failure::unavailable(format!("cannot connect to {address} ({error}): {advice}")).because(error)
-}
-
-/// Explains why TLS could not be agreed on.
-pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
-    let certificate =
-        error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
-            matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
-        });
-    let (kind, advice) = match certificate {
-        true => (
-            FailureKind::Denied,
-            "name the authority that signed the server's certificate with ?ca=path; where the server asks for a \
-             certificate too, add ?cert=path&key=path",
-        ),
-        false => (FailureKind::Unavailable, "does the server speak TLS on this port (memcached -Z)?"),
-    };
-    Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
-}
-
 /// Explains why a connection came to nothing before anything was asked of it.
 pub(crate) fn of_greeting(error: io::Error, address: &str) -> Failure {
     let text = format!(
-        "{address} ended the connection before it said what it is ({error}): is it memcached, and does it speak in \
-         the clear as memcached:// does?"
+        "{address} ended the connection before it said what it is ({error}): check that it is memcached, without TLS as \
+         memcached:// says"
     );
     Failure::unavailable(text).because(error)
 }
@@ -54,7 +27,9 @@ pub(crate) fn of_no_answer(no_answer: NoAnswer, changes: bool, address: &str, li
         NoAnswer::Unsent => format!("the connection to {address} broke before this was sent"),
         NoAnswer::Broken => format!("the connection to {address} broke before the answer came"),
         NoAnswer::Late => {
-            format!("{address} did not answer within {limit}: is the server hung, or the network down?")
+            format!(
+                "{address} did not answer within {limit}: check whether the server hangs, and the network"
+            )
         }
     };
     if changes && no_answer != NoAnswer::Unsent {
@@ -80,15 +55,19 @@ pub(crate) fn of_text(text: &str, address: &str) -> Failure {
             "write user:password@host, or password-file, or set LEASEHOLD_MEMCACHED_PASSWORD",
         )
     } else {
-        (FailureKind::Unsupported, "is it memcached 1.6 or later, and no proxy that knows fewer commands?")
+        (
+            FailureKind::Unsupported,
+            "check that it is memcached 1.6 or later, and not a proxy that knows fewer commands",
+        )
     };
     Failure::new(kind, Effect::None, format!("{address} refuses ({text}): {advice}"))
 }
 
 /// Describes what came in place of an answer that makes sense here.
 pub(crate) fn of_nonsense(address: &str) -> Failure {
-    let text =
-        format!("{address} answered what does not belong to the question: is it memcached 1.6 or later?");
+    let text = format!(
+        "{address} answered what does not belong to the request: check that it is memcached 1.6 or later"
+    );
     Failure::new(FailureKind::Unsupported, Effect::Unknown, text)
 }
 

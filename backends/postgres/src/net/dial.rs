@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use leasehold_backend::connecting::cannot_connect;
 use leasehold_backend::url::{client_settings, reveal};
 use leasehold_core::{Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -84,10 +85,8 @@ impl Link {
         config: &PostgresConfig,
         endpoint: &Endpoint,
     ) -> Result<(Link, ServerMessages), Failure> {
-        let refused = |error: std::io::Error| {
-            Failure::unavailable(format!("{endpoint} cannot be reached: {error}")).because(error)
-        };
-        let transport = Transport::open(endpoint).await.map_err(refused)?;
+        let failed = |error| cannot_connect(error, &endpoint.to_string());
+        let transport = Transport::open(endpoint).await.map_err(failed)?;
         let port = transport.local_port();
         let mut login = tokio_postgres::Config::new();
         login.application_name("leasehold");

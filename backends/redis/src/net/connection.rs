@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use leasehold_backend::connecting::{cannot_connect, cannot_secure};
 use leasehold_backend::url::client_settings;
 use leasehold_core::Failure;
 use redis::aio::MultiplexedConnection;
@@ -22,7 +23,7 @@ use crate::config::{Endpoint, RedisConfig, invalid, reveal};
 use crate::net::endpoint::{Source, Target};
 use crate::net::login::{Login, LoginError};
 use crate::net::replicas::Barrier;
-use crate::protocol::error;
+use crate::protocol::error::{self, TLS_ADVICE};
 
 /// Opens connections to the current target.
 #[derive(Debug)]
@@ -121,7 +122,7 @@ async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
         Endpoint::Tcp { host, port } => Ok(Box::new(open_tcp(endpoint, host, *port).await?)),
         Endpoint::Unix { path } => {
             let stream = UnixStream::connect(path).await;
-            Ok(Box::new(stream.map_err(|error| error::of_socket(error, &endpoint.to_string()))?))
+            Ok(Box::new(stream.map_err(|error| cannot_connect(error, &endpoint.to_string()))?))
         }
         Endpoint::Tls { host, port, files } => {
             let name = ServerName::try_from(host.clone())
@@ -129,13 +130,13 @@ async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
             let connector = TlsConnector::from(Arc::new(client_settings(files)?));
             let stream = open_tcp(endpoint, host, *port).await?;
             let secured = connector.connect(name, stream).await;
-            Ok(Box::new(secured.map_err(|error| error::of_tls(error, &endpoint.to_string()))?))
+            Ok(Box::new(secured.map_err(|error| cannot_secure(error, &endpoint.to_string(), TLS_ADVICE))?))
         }
     }
 }
 
 async fn open_tcp(endpoint: &Endpoint, host: &str, port: u16) -> Result<TcpStream, Failure> {
-    let failed = |error| error::of_socket(error, &endpoint.to_string());
+    let failed = |error| cannot_connect(error, &endpoint.to_string());
     let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
     // Requests are small and waited for: holding them back to fill a packet only adds delay.
     stream.set_nodelay(true).map_err(failed)?;

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use leasehold_backend::connecting::cannot_secure;
 use leasehold_core::{Effect, Failure, FailureKind};
 use redis::RedisError;
 
@@ -18,46 +19,14 @@ pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all 
 +script|load +time +get +set +del +exists +type +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
 +zrangebyscore +hset +hget +hmget +hdel +publish +subscribe +unsubscribe +scan +info +config|get";
 
-/// Explains why a socket could not be opened.
-pub(crate) fn of_socket(error: io::Error, address: &str) -> Failure {
-    let advice = match error.kind() {
-        io::ErrorKind::ConnectionRefused => "nothing listens there: start the server, or correct the URL",
-        io::ErrorKind::NotFound => "the socket does not exist: start the server, or correct the path",
-        io::ErrorKind::PermissionDenied => {
-            let text = format!("{address} may not be opened by this user: {error}");
-            return Failure::new(FailureKind::Denied, Effect::None, text).because(error);
-        }
-        io::ErrorKind::TimedOut => "check for a firewall in between",
-        _ => "check the host name, the network and the server",
-    };
-    Failure::unavailable(format!("cannot connect to {address} ({error}): {advice}")).because(error)
-}
-
-/// Explains why TLS could not be agreed on.
-pub(crate) fn of_tls(error: io::Error, address: &str) -> Failure {
-    let certificate =
-        error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()).is_some_and(|error| {
-            matches!(error, rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
-        });
-    let (kind, advice) = if certificate {
-        (
-            FailureKind::Denied,
-            "name the authority that signed the server's certificate with ?ca=path; where the server asks for a \
-             certificate too, add ?cert=path&key=path",
-        )
-    } else {
-        (
-            FailureKind::Unavailable,
-            "check that the server speaks TLS on this port, and whether it needs a certificate (?cert=path&key=path)",
-        )
-    };
-    Failure::new(kind, Effect::None, format!("no TLS with {address} ({error}): {advice}")).because(error)
-}
+/// What to check if TLS could not be agreed on, and no certificate was refused.
+pub(crate) const TLS_ADVICE: &str =
+    "check that the server speaks TLS on this port, and whether it needs a certificate (?cert=path&key=path)";
 
 /// Explains why a connection ended before the server had answered on it.
 pub(crate) fn of_greeting(error: io::Error, endpoint: &Endpoint) -> Failure {
     if let Endpoint::Tls { .. } = endpoint {
-        return of_tls(error, &endpoint.to_string());
+        return cannot_secure(error, &endpoint.to_string(), TLS_ADVICE);
     }
     Failure::unavailable(format!(
         "{endpoint} ended the connection during login ({error}): check that it speaks Redis, and without TLS as redis:// does"
@@ -373,12 +342,5 @@ mod tests {
              read only replica.",
         );
         assert_eq!(redirect_of(&old), Some(Redirect::Deposed));
-    }
-
-    #[test]
-    fn a_refused_connection_says_where_and_what_to_do() {
-        let failure = of_socket(io::Error::from(io::ErrorKind::ConnectionRefused), "h:6379");
-        assert!(failure.detail().contains("h:6379") && failure.detail().contains("start the server"));
-        assert_eq!((failure.kind, failure.effect), (FailureKind::Unavailable, Effect::None));
     }
 }
