@@ -79,12 +79,15 @@ fn listed(root: &Path, name: &str) -> Result<String, String> {
 
 /// Has rustdoc describe the API of a crate with all its features, and returns the path of the JSON.
 fn described(root: &Path, name: &str) -> Result<PathBuf, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    // A directory of its own: build scripts of crates run again when the variable changes, and with them
+    // almost everything is compiled anew.
+    let target = target.join("public-api");
     let mut command = Command::new("cargo");
-    command.current_dir(root).env("RUSTC_BOOTSTRAP", "1");
+    command.current_dir(root).env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", &target);
     command.args(["rustdoc", "--quiet", "--package", name, "--lib", "--all-features", "--"]);
     command.args(["-Zunstable-options", "--output-format=json", "--cap-lints=allow"]);
     output(command, name)?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(target.join("doc").join(format!("{}.json", name.replace('-', "_"))))
 }
 
