@@ -10,7 +10,8 @@ const ACTORS: usize = 6;
 const ROUNDS: u32 = 40;
 const TTL: Duration = Duration::from_millis(300);
 
-/// Runs actors, one of which is stopped for longer than its lease all the time; what they acknowledged, each.
+/// Runs actors, of which one at a time is stopped for longer than its lease. Returns what each acknowledged,
+/// the final counter, and the number of pauses.
 async fn run(store: &Store, rounds: u32) -> (Vec<Vec<Outcome>>, u64, u32) {
     let dir = tempfile::tempdir().unwrap();
     let counter = dir.path().join("counter");

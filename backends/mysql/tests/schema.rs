@@ -189,7 +189,7 @@ async fn a_sweep_empties_rows_and_keeps_them_for_their_fences() {
         &*open(&server.url()).await,
         async || {
             let swept = sweep(config(""), clock(), Duration::ZERO).await.unwrap();
-            [swept.seen, swept.emptied, swept.forgotten]
+            [swept.seen, swept.emptied, swept.removed]
         },
     )
     .await;

@@ -80,9 +80,9 @@ async fn a_sweep_removes_rows_and_no_fence_goes_back() {
 
     let config = PostgresConfig::parse(&server.url()).unwrap();
     let swept = sweep(config, clock(), LONG).await.unwrap();
-    assert_eq!((swept.seen, swept.forgotten), (3, 0), "all were used a moment ago");
+    assert_eq!((swept.seen, swept.removed), (3, 0), "all were used a moment ago");
     let swept = sweep_all().await;
-    assert_eq!((swept.seen, swept.emptied, swept.forgotten), (3, 0, 2));
+    assert_eq!((swept.seen, swept.emptied, swept.removed), (3, 0, 2));
     assert_eq!(server.sql("SELECT name FROM leasehold").await.unwrap().trim(), "held");
     assert!(matches!(renew(&*backend, &held).await, Renewal::Renewed));
     assert!(matches!(release(&*backend, &held).await, Release::Freed));
@@ -92,7 +92,7 @@ async fn a_sweep_removes_rows_and_no_fence_goes_back() {
         let next = cycle(&*backend).await;
         assert!(next > highest, "{next} after {highest}");
         highest = next;
-        assert_eq!(sweep_all().await.forgotten, 1);
+        assert_eq!(sweep_all().await.removed, 1);
         if round == 1 {
             server.sql("UPDATE leasehold_meta SET system_identifier = 'of another cluster'").await.unwrap();
             let moved = cycle(&*open(&server.url()).await).await;
@@ -127,7 +127,7 @@ async fn rows_stay_where_a_session_may_begin_in_another_isolation() {
         let config = PostgresConfig::parse(&server.url()).unwrap();
         let swept = sweep(config, clock(), Duration::ZERO).await.unwrap();
         let expected = if stays { (1, 1, 0) } else { (1, 0, 1) };
-        assert_eq!((swept.seen, swept.emptied, swept.forgotten), expected, "{whose}: {level}");
+        assert_eq!((swept.seen, swept.emptied, swept.removed), expected, "{whose}: {level}");
         let next = common::claim("over", LONG);
         assert!(hold(&*backend, &next).await.fence > before.fence, "{whose}: {level}");
         assert!(matches!(release(&*backend, &next).await, Release::Freed));
@@ -146,7 +146,7 @@ async fn sweepers_disturb_neither_clients_nor_each_other() {
                 let mut forgotten = 0;
                 while !is_over.load(Ordering::SeqCst) {
                     let config = PostgresConfig::parse(&url).unwrap();
-                    forgotten += sweep(config, clock(), Duration::ZERO).await.unwrap().forgotten;
+                    forgotten += sweep(config, clock(), Duration::ZERO).await.unwrap().removed;
                 }
                 forgotten
             })
@@ -544,7 +544,7 @@ async fn blocked_sweep_does_not_block_clients() {
         assert!(matches!(release(&*backend, &claim).await, Release::Freed));
     }
     stranger.batch_execute("ROLLBACK").await.unwrap();
-    assert!(sweeping.await.unwrap().is_ok_and(|swept| swept.forgotten > 0));
+    assert!(sweeping.await.unwrap().is_ok_and(|swept| swept.removed > 0));
     // One that never ends is reported.
     stranger
         .batch_execute("BEGIN; INSERT INTO leasehold VALUES ('stranger', '', 1, 1, 1, now(), now())")

@@ -49,9 +49,9 @@ async fn what_is_unused_goes_and_what_is_in_use_stays() {
             server.command(&["SET", key, "not a number"]).await.unwrap();
         }
         let spared = sweep(&server.url(), Duration::from_secs(3_600)).await;
-        assert_eq!(spared, SweepReport { seen: 5, forgotten: 0 });
+        assert_eq!(spared, SweepReport { seen: 5, removed: 0 });
         let swept = sweep(&server.url(), Duration::ZERO).await;
-        assert_eq!(swept, SweepReport { seen: 5, forgotten: 3 });
+        assert_eq!(swept, SweepReport { seen: 5, removed: 3 });
         let left = keys(&server).await;
         let fences: Vec<_> = left.iter().filter(|key| key.ends_with(":fence")).collect();
         assert_eq!(fences, ["{lh:held}:fence", "{lh:mine}:fence", "{other:a}:fence"]);
@@ -60,7 +60,7 @@ async fn what_is_unused_goes_and_what_is_in_use_stays() {
     let (granted, ()) = tokio::join!(waiting, sweeping);
     assert!(granted.is_some());
     // Who waits alone is spared, too.
-    assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 0);
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 0);
 }
 
 /// The clock is set back: what was granted before it was is ahead of all that it says now.
@@ -72,14 +72,14 @@ async fn a_swept_name_never_falls_wherever_the_clock_goes() {
     for round in 0..3 {
         let before = ahead + 1_000 * round;
         server.command(&["SET", "{lh:job}:fence", &before.to_string()]).await.unwrap();
-        assert_eq!(sweep(&server.url(), Duration::from_secs(1)).await.forgotten, 0, "it is of the future");
-        assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 1);
+        assert_eq!(sweep(&server.url(), Duration::from_secs(1)).await.removed, 0, "it is of the future");
+        assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 1);
         assert_eq!(use_once(&backend, "job").await.seq, before + 1);
     }
     // A lower fence of the same slot does not lower the floor.
-    assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 1);
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 1);
     server.command(&["SET", "{lh:job}:fence", "17"]).await.unwrap();
-    assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 1);
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 1);
     assert_eq!(use_once(&backend, "job").await.seq, ahead + 2_000 + 2);
 }
 
@@ -89,12 +89,12 @@ async fn fences_rise_beside_sweepers() {
     let backend = connect(&server.url()).await;
     let (url, done) = (server.url(), AtomicBool::new(false));
     let sweepers = async {
-        let mut forgotten = 0;
+        let mut removed = 0;
         while !done.load(Ordering::Relaxed) {
             let (one, other) = tokio::join!(sweep(&url, Duration::ZERO), sweep(&url, Duration::ZERO));
-            forgotten += one.forgotten + other.forgotten;
+            removed += one.removed + other.removed;
         }
-        forgotten
+        removed
     };
     let users = async {
         let mut last = [0; 5];
@@ -106,8 +106,8 @@ async fn fences_rise_beside_sweepers() {
         }
         done.store(true, Ordering::Relaxed);
     };
-    let (forgotten, ()) = tokio::join!(sweepers, users);
-    assert!(forgotten > 0, "nothing was swept, so nothing was tried");
+    let (removed, ()) = tokio::join!(sweepers, users);
+    assert!(removed > 0, "nothing was swept, so nothing was tried");
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn a_server_without_memory_is_swept() {
     let backend = connect(&server.url()).await;
     let before = use_once(&backend, "job").await;
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
-    assert_eq!(sweep(&server.url(), Duration::ZERO).await.forgotten, 1);
+    assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 1);
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
     assert_eq!(keys(&server).await.len(), 1, "the floor");
     assert!(use_once(&backend, "job").await > before);
@@ -132,11 +132,8 @@ async fn each_server_of_a_cluster_is_swept() {
     for name in &names {
         before.push(use_once(&backend, name).await);
     }
-    assert_eq!(
-        sweep(&cluster.url(), Duration::from_secs(3_600)).await,
-        SweepReport { seen: 60, forgotten: 0 }
-    );
-    assert_eq!(sweep(&cluster.url(), Duration::ZERO).await, SweepReport { seen: 60, forgotten: 60 });
+    assert_eq!(sweep(&cluster.url(), Duration::from_secs(3_600)).await, SweepReport { seen: 60, removed: 0 });
+    assert_eq!(sweep(&cluster.url(), Duration::ZERO).await, SweepReport { seen: 60, removed: 60 });
     // Another election, as after a failover, and one that is not known to the floor's server any more.
     let held = cluster.slot_of("lh:job%2000").await.unwrap();
     let primary = cluster.primary_of(held).await.unwrap();
@@ -152,10 +149,10 @@ async fn a_view_of_before_is_refused_for_swept_names_too() {
     let Some(group) = RedisSentinel::start_or_skip().await else { return };
     let backend = connect(&group.url()).await;
     let before = use_once(&backend, "job").await;
-    assert_eq!(sweep(&group.url(), Duration::ZERO).await.forgotten, 1);
+    assert_eq!(sweep(&group.url(), Duration::ZERO).await.removed, 1);
     let after = use_once(&backend, "job").await;
     assert!(after > before && after.epoch == before.epoch, "{after:?} after {before:?}");
-    assert_eq!(sweep(&group.url(), Duration::ZERO).await.forgotten, 1);
+    assert_eq!(sweep(&group.url(), Duration::ZERO).await.removed, 1);
     // By way of one server nobody elects it.
     let primary = group.primary().await.unwrap();
     let alone = connect(&group.server(primary).url()).await;

@@ -378,7 +378,7 @@ async fn a_sweep_empties_rows_and_keeps_them_for_their_fences() {
     leasehold_conformance::sweep::sweep_empties_rows_of_ended_claims(&*backend, async || {
         let clock = Arc::new(SteadyClock::new());
         let swept = leasehold_sqlite::sweep(config.clone(), clock, Duration::ZERO).await.unwrap();
-        [swept.seen, swept.emptied, swept.forgotten]
+        [swept.seen, swept.emptied, swept.removed]
     })
     .await;
 }

@@ -30,6 +30,9 @@ use crate::{
 ///    and wait.
 ///
 /// The engine never drops a future of this trait midway; a backend need not be cancel safe.
+///
+/// A backend around another one implements every method, also those with a default, which would hide what
+/// the inner one does: put `#[deny(clippy::missing_trait_methods)]` on its `impl`.
 #[async_trait]
 pub trait Backend: Any + Debug + Send + Sync {
     /// Returns the promises of this connection, which are constant for its life.

@@ -28,7 +28,7 @@
 
 mod backend;
 mod backoff;
-mod calls;
+mod call_watch;
 mod claim;
 mod clock;
 pub mod deadlock;
@@ -50,7 +50,7 @@ mod snapshot;
 
 pub use backend::{Backend, BreakOutcome, Hint, Release, Renew, Renewal, Step};
 pub use backoff::{Backoff, doubled, jittered, part_of, spread};
-pub use calls::{CallWatch, stagger};
+pub use call_watch::{CallWatch, stagger};
 pub use claim::{Claim, ClaimId};
 pub use clock::{Clock, ManualClock, Moment};
 pub use failure::{Effect, Failure, FailureKind};

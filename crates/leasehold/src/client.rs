@@ -22,8 +22,8 @@ use crate::open::open_backend;
 /// A client of one lock store. Clones share one engine: one connection, one watchdog, one queue per resource.
 ///
 /// # Promises
-/// However many tasks of this client wait for a resource, the server sees one claim. One watchdog
-/// renews all leases, in batches.
+/// Tasks of this client that wait for one resource share a claim on the server. One watchdog renews all
+/// leases, in batches.
 ///
 /// # Runtime
 /// The client belongs to the tokio runtime in which it is opened, and this runtime needs its timers

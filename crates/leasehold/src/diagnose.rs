@@ -12,6 +12,7 @@ use leasehold_core::{
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::lock::hours;
 
 impl Client {
     /// Checks everything in the configuration of the store that helps or hurts locks with leases of `ttl`.
@@ -174,7 +175,8 @@ fn promises(profile: &Profile, ttl: Duration) -> Vec<Finding> {
 fn judge_ttl(profile: &Profile, ttl: Duration) -> Option<Finding> {
     match profile.liveness {
         Liveness::Lease { min, max } if !(min..=max).contains(&ttl) => {
-            let found = format!("a ttl of {ttl:?} is outside what this store takes, {min:?} to {max:?}");
+            let (ttl, max) = (hours(ttl), hours(max));
+            let found = format!("a ttl of {ttl} is outside what this store takes, {min:?} to {max}");
             Some(Finding::new("ttl", Severity::Broken, found).advice("choose a ttl in that range"))
         }
         Liveness::Heartbeat { valid } => {

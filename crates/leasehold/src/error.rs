@@ -50,9 +50,8 @@ pub enum ErrorKind {
     /// A wait that ended at its limit. Nothing is held. A lock that is not free within the limit of a
     /// `try_*_for` is not an error: see [`Mutex::try_lock_for`](crate::Mutex::try_lock_for).
     ///
-    /// For an upgrade, a rate limit and an election, it means what `Ok(None)` means there: the store
-    /// answered, in the last second of the wait or after it, that the lock is not free. If the store
-    /// gives no such answer, the wait ends as `Unavailable` or `OutcomeUnknown`.
+    /// [`Barrier::wait_for`](crate::Barrier::wait_for) returns it, and so does an update with too many
+    /// conflicts. In an [`AcquireFailure`](crate::AcquireFailure) it stands for `Ok(None)`.
     Timeout,
     /// The loss of a lock that was held.
     Lost(LossCause),
@@ -113,8 +112,7 @@ impl Error {
     /// Returns the error of a wait with a limit that ended while the store did not answer.
     pub(crate) fn no_answer(waited: Duration) -> Self {
         let text = format!(
-            "not granted within {waited:.1?}, and the store does not answer: it is not known whether the lock is \
-             free; check the connection to the store"
+            "not granted within {waited:.1?}: the store does not answer; check the connection to the store"
         );
         Error::new(ErrorKind::OutcomeUnknown, "lock", text)
     }
@@ -205,8 +203,7 @@ impl fmt::Display for Error {
         }
         if self.kind == ErrorKind::OutcomeUnknown {
             f.write_str(
-                " (the operation may have taken effect: check that before you repeat it; leftovers are removed in the \
-                 background)",
+                " (it may have taken effect: check that before you repeat it; leftovers are removed in the background)",
             )?;
         }
         Ok(())
@@ -253,10 +250,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
         assert!(error.may_have_happened());
         let text = error.to_string();
-        assert!(
-            text.contains("the operation may have taken effect: check that before you repeat it"),
-            "{text}"
-        );
+        assert!(text.contains("it may have taken effect: check that before you repeat it"), "{text}");
         let error = Error::no_answer(Duration::from_secs(2)).on(&resource);
         assert!(error.to_string().contains("the store does not answer"), "{error}");
         assert!(error.to_string().contains("check the connection to the store"), "{error}");

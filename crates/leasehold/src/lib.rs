@@ -1,4 +1,4 @@
-//! Distributed locks that report their real state.
+//! Distributed locks that say when they are lost.
 //!
 //! ```
 //! use leasehold::Client;
@@ -23,12 +23,12 @@
 //! about timing; fencing is the promise about safety. [`fenced`] has resources that check fences.
 //!
 //! # Waiting with a limit
-//! A wait has at most three forms, under the same rule for all types:
+//! Waits have the same forms on all types:
 //!
 //! - `lock`, `campaign`, `acquire`, `upgrade`: waits without a limit.
 //! - `try_lock`, `try_campaign`, …: does not wait. `try_lock_for`, `try_campaign_for`, …: waits up to a
-//!   limit. `Ok(None)` or `Ok(false)` means that the store has answered, and that the caller holds
-//!   nothing; if the store does not answer, it is an error.
+//!   limit. `Ok(None)` or `Ok(false)` means that the request was not granted, and that nothing of it is left; if
+//!   the store does not answer, it is an error.
 //! - [`Barrier::wait_for`] and [`Guard::wait_for`] wait up to a limit whose end has an effect of its
 //!   own: the barrier breaks, and the lock is acquired again.
 //!

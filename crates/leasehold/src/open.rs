@@ -99,7 +99,7 @@ pub struct SweepReport {
     /// The number of rows whose claims had ended, and were removed. The row stays, for its fence.
     pub emptied: u64,
     /// The number of rows, or keys of fences, that were removed as a whole.
-    pub forgotten: u64,
+    pub removed: u64,
 }
 
 #[cfg(feature = "serde")]
@@ -110,7 +110,7 @@ impl serde::Serialize for SweepReport {
         let mut form = serializer.serialize_struct("SweepReport", 3)?;
         form.serialize_field("seen", &self.seen)?;
         form.serialize_field("emptied", &self.emptied)?;
-        form.serialize_field("removed", &self.forgotten)?;
+        form.serialize_field("removed", &self.removed)?;
         form.end()
     }
 }

@@ -19,7 +19,7 @@ const MODULES: &[(&str, &[&str])] = &[
     // From a URL to a backend: it has to name every backend and layer, and is the only one that does.
     ("open", &["layer", "local"]),
     // Looks at a store through a client of it.
-    ("diagnose", &["client"]),
+    ("diagnose", &["client", "lock"]),
     // The part of the engine that a simulation sees.
     ("probe", &["client", "engine", "lock"]),
     // The same API for callers without a runtime: a shell around the client.
@@ -214,6 +214,7 @@ mod tests {
             ("open", "layer"),
             ("open", "local"),
             ("diagnose", "client"),
+            ("diagnose", "lock"),
             ("probe", "client"),
             ("probe", "engine"),
             ("probe", "lock"),

@@ -23,7 +23,7 @@ pub struct SweepReport {
     /// Fences that were looked at. One that the server shows twice counts twice.
     pub seen: u64,
     /// Fences that were removed.
-    pub forgotten: u64,
+    pub removed: u64,
 }
 
 /// Removes the fences of resources that were not used for `unused_for`, on every server that decides.
@@ -74,7 +74,7 @@ impl RedisBackend {
             let fences = found.iter().filter_map(|key| std::str::from_utf8(key).ok());
             let keys: Vec<Keys> = fences.filter_map(|key| Keys::of_fence(&self.config.prefix, key)).collect();
             swept.seen += u64::try_from(keys.len()).unwrap_or(u64::MAX);
-            swept.forgotten += self.sweep_batch(&keys, unused_for).await?;
+            swept.removed += self.sweep_batch(&keys, unused_for).await?;
             cursor = next;
             if cursor == 0 {
                 return Ok(());

@@ -29,7 +29,7 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
         connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)).map_err(failed)?;
     if !mode.eq_ignore_ascii_case("wal") {
         let text = format!(
-            "its journal stays in mode {mode}, and locks need WAL: is it on a disk that cannot be mapped?"
+            "its journal stays in mode {mode}, and locks need WAL: put the file on a disk that can be mapped"
         );
         return Err(unsupported(config, &text));
     }

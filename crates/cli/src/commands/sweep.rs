@@ -17,7 +17,7 @@ pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
         false => writeln!(
             out,
             "{} names seen, {} removed, {} kept for their fences and emptied",
-            swept.seen, swept.forgotten, swept.emptied
+            swept.seen, swept.removed, swept.emptied
         )?,
     }
     Ok(Exit::Done)

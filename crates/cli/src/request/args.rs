@@ -195,7 +195,8 @@ pub(crate) struct ListArgs {
 
     /// List deadlocks instead of locks
     ///
-    /// Only announced waits are seen: those of nested runs, and of programs that use `detect_deadlocks`.
+    /// Only announced waits are seen: those of nested `run` and `elect`, and of
+    /// programs that use `detect_deadlocks` or `announce_wait`.
     #[arg(long, conflicts_with = "prefix")]
     pub(crate) deadlocks: bool,
 

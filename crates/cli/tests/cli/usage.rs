@@ -103,7 +103,7 @@ fn likely_mistakes_are_answered_with_the_right_form() {
         (&["elect", "boss", "echo", "hi"], "the command comes after --"),
         (&["lock", "n"], "leasehold run NAME -- COMMAND"),
         (&["ls", "--store", "127.0.0.1:6379"], "did you mean redis://127.0.0.1:6379?"),
-        (&["ls", "--store", "reddis://h"], "did you mean redis:?"),
+        (&["ls", "--store", "reddis://h"], "did you mean redis://?"),
         (&["elect"], "elect [OPTIONS] <NAME> -- <COMMAND>"),
     ] {
         sandbox.end(args).expect(64).says(text);

@@ -14,7 +14,7 @@
 //!                deadlock/                                 circles among the waits of owners
 //!                registers/                                values that several parties change
 //!                inspect.rs                                the state of a resource
-//!  below them    calling.rs, retry.rs                      calls of the backend, and their repetition
+//!  below them    backend_call.rs, retry.rs                 calls of the backend, and their repetition
 //! ```
 //!
 //! `ARCHITECTURE.md` draws the states of a local queue, and each of the paths above step by step.
@@ -25,7 +25,7 @@
 //! result that a dropped caller no longer wants is released by the code that fails to deliver it.
 
 mod acquire;
-mod calling;
+mod backend_call;
 mod deadlock;
 mod hold;
 mod inspect;

@@ -498,7 +498,7 @@ const TTL: Duration = Duration::from_secs(30);
 const TTL_MIN: Duration = Duration::from_millis(20);
 
 /// Formats a duration for people: whole hours as hours, others as seconds.
-fn hours(length: Duration) -> String {
+pub(crate) fn hours(length: Duration) -> String {
     match length.as_secs() {
         seconds if seconds >= 3600 && seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
         _ => format!("{length:?}"),

@@ -62,10 +62,10 @@ impl Lock<Exclusive> {
 
     /// Waits in the queue for up to `limit`; `None` if the lock is not free by then.
     ///
-    /// `None` means that the store answered, in the last second of the wait or after it, that the lock
-    /// is not free. The store is asked a last time at the limit, and has two seconds to answer. So a wait
+    /// `None` means that another task of this client keeps the lock, or that the store answered, in the last
+    /// second of the wait or after it, that the lock is not free. The store is asked a last time at the limit, and has two seconds to answer. So a wait
     /// takes as long as its limit and the answer of the store together, and at most two seconds more
-    /// than its limit. If another task of this client keeps the lock, the store is not asked.
+    /// than its limit.
     ///
     /// # Cancel safety
     /// As [`Mutex::lock`].

@@ -85,23 +85,23 @@ impl Guard {
         let (resource, share) = (self.resource().clone(), self.share());
         let hold = self.hold();
         let (engine, claim) = (hold.engine().clone(), &hold.held().claim);
-        engine.check_transfer_support(OFF).map_err(|error| error.on(&resource))?;
+        engine.check_transfer_support(OP_TRANSFER).map_err(|error| error.on(&resource))?;
         if !hold.is_only() {
             return Err(held_twice(&resource));
         }
         if hold.held().is_pinned() {
             let text = "its proof was taken, and a condition on that proof would hold for the next holder as well: \
                         release the lock, or transfer a lock whose proof was not taken";
-            return Err(Error::new(ErrorKind::Invalid, OFF, text).on(&resource));
+            return Err(Error::new(ErrorKind::Invalid, OP_TRANSFER, text).on(&resource));
         }
-        self.check().map_err(|error| error.with_op(OFF))?;
-        let notices = ControlRegister::of(&engine, &resource, OFF)?;
-        let number = random(OFF).map_err(|error| error.on(&resource))?;
+        self.check().map_err(|error| error.with_op(OP_TRANSFER))?;
+        let notices = ControlRegister::of(&engine, &resource, OP_TRANSFER)?;
+        let number = random(OP_TRANSFER).map_err(|error| error.on(&resource))?;
         let sub = hold.fence().map_or(0, |fence| fence.sub);
         notices.offer(&claim.id.tag(), Offer { number, sub }, claim.ttl).await?;
         // Nothing waits from here on, so the transfer is not left half done.
         let Some(hold) = self.into_hold() else { return Err(held_twice(&resource)) };
-        let transferred = hold.transfer_out().map_err(|cause| Error::lost(OFF, cause, &resource))?;
+        let transferred = hold.transfer_out().map_err(|cause| Error::lost(OP_TRANSFER, cause, &resource))?;
         Ok(TransferToken {
             resource,
             id: transferred.id,
@@ -119,13 +119,13 @@ impl<K> Lock<K> {
     /// # Errors
     /// `Unsupported` if this connection cannot do it. Nothing is sent.
     pub fn transferable(self) -> Result<Self> {
-        self.engine.check_transfer_support(OFF)?;
+        self.engine.check_transfer_support(OP_TRANSFER)?;
         Ok(self)
     }
 
     pub(super) async fn resume(&self, token: &TransferToken, fits: impl Fn(Share) -> bool) -> Result<Guard> {
         let resource = self.name.clone()?;
-        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, OVER, text).on(&resource));
+        let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, OP_ACCEPT, text).on(&resource));
         if resource != token.resource {
             return invalid(format!("the token is for {:?}", token.resource.as_str()));
         }
@@ -140,9 +140,9 @@ impl<K> Lock<K> {
                 "a lock with an owner cannot take it over: accept the token without an owner".to_owned(),
             );
         }
-        self.engine.check_transfer_support(OVER).map_err(|error| error.on(&resource))?;
-        let want = self.want(token.share).map_err(|error| error.with_op(OVER))?;
-        let notices = ControlRegister::of(&self.engine, &resource, OVER)?;
+        self.engine.check_transfer_support(OP_ACCEPT).map_err(|error| error.on(&resource))?;
+        let want = self.want(token.share).map_err(|error| error.with_op(OP_ACCEPT))?;
+        let notices = ControlRegister::of(&self.engine, &resource, OP_ACCEPT)?;
         let allowed = redeem(notices, token.clone());
         let resumption = TransferClaim { want, id: token.id, after: token.fence };
         let hold = self.engine.resume(resumption, allowed).await?;
@@ -192,7 +192,7 @@ impl FromStr for TransferToken {
         read(text).ok_or_else(|| {
             let text = "this is not the token of a transferred lock, or not all of it: it begins with \
                         `leasehold-transfer-1:` and ends with the name of the lock";
-            Error::new(ErrorKind::Invalid, OVER, text)
+            Error::new(ErrorKind::Invalid, OP_ACCEPT, text)
         })
     }
 }
@@ -244,18 +244,18 @@ async fn redeem(notices: ControlRegister, token: TransferToken) -> Result<()> {
              ended; acquire the lock without the token",
         ),
     };
-    Err(Error::new(ErrorKind::Lost(cause), OVER, text).on(resource))
+    Err(Error::new(ErrorKind::Lost(cause), OP_ACCEPT, text).on(resource))
 }
 
 fn held_twice(resource: &Resource) -> Error {
     let text = "its owner holds it more than once; release the others first";
-    Error::new(ErrorKind::Invalid, OFF, text).on(resource)
+    Error::new(ErrorKind::Invalid, OP_TRANSFER, text).on(resource)
 }
 
 /// The kind of the text, and its version.
 const HEAD: &str = "leasehold-transfer-1";
-const OFF: &str = "transfer";
-const OVER: &str = "accept_transfer";
+const OP_TRANSFER: &str = "transfer";
+const OP_ACCEPT: &str = "accept_transfer";
 
 #[cfg(test)]
 mod tests {

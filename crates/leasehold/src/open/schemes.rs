@@ -97,7 +97,8 @@ fn meant(url: &str, scheme: &str, kinds: &[Kind]) -> Option<String> {
     {
         return Some(format!("{known}{scheme}:{port}"));
     }
-    nearest(scheme, built(kinds).map(scheme_of)).map(|name| format!("{name}:"))
+    let name = nearest(scheme, built(kinds).map(scheme_of))?;
+    built(kinds).find(|known| scheme_of(known) == name).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -143,7 +144,7 @@ pub(super) mod tests {
             built_kind(&["etcd://"], Some("2379")),
         ];
         let why = |url| why_unknown(url, &kinds);
-        assert!(why("reddis://h").contains("did you mean redis:?"), "{}", why("reddis://h"));
+        assert!(why("reddis://h").contains("did you mean redis://?"), "{}", why("reddis://h"));
         assert!(
             why("127.0.0.1:6379").contains("did you mean redis://127.0.0.1:6379?"),
             "{}",

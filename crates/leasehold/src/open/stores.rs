@@ -104,8 +104,8 @@ impl Store for Redis {
     async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let config = leasehold_redis::RedisConfig::parse(url)?;
         let swept = leasehold_redis::sweep(config, unused_for).await?;
-        let leasehold_redis::SweepReport { seen, forgotten } = swept;
-        Ok(SweepReport { seen, emptied: 0, forgotten })
+        let leasehold_redis::SweepReport { seen, removed } = swept;
+        Ok(SweepReport { seen, emptied: 0, removed })
     }
 }
 
@@ -182,8 +182,8 @@ impl Store for Sqlite {
     async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let config = leasehold_sqlite::SqliteConfig::parse(url)?;
         let swept = leasehold_sqlite::sweep(config, Arc::new(SystemClock), unused_for).await?;
-        let leasehold_sqlite::SweepReport { seen, emptied, forgotten } = swept;
-        Ok(SweepReport { seen, emptied, forgotten })
+        let leasehold_sqlite::SweepReport { seen, emptied, removed } = swept;
+        Ok(SweepReport { seen, emptied, removed })
     }
 }
 
@@ -206,8 +206,8 @@ impl Store for Postgres {
     async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let config = leasehold_postgres::PostgresConfig::parse(url)?;
         let swept = leasehold_postgres::sweep(config, Arc::new(SystemClock), unused_for).await?;
-        let leasehold_postgres::SweepReport { seen, emptied, forgotten } = swept;
-        Ok(SweepReport { seen, emptied, forgotten })
+        let leasehold_postgres::SweepReport { seen, emptied, removed } = swept;
+        Ok(SweepReport { seen, emptied, removed })
     }
 }
 
@@ -230,7 +230,7 @@ impl Store for MySql {
     async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let config = leasehold_mysql::MySqlConfig::parse(url)?;
         let swept = leasehold_mysql::sweep(config, Arc::new(SystemClock), unused_for).await?;
-        let leasehold_mysql::SweepReport { seen, emptied, forgotten } = swept;
-        Ok(SweepReport { seen, emptied, forgotten })
+        let leasehold_mysql::SweepReport { seen, emptied, removed } = swept;
+        Ok(SweepReport { seen, emptied, removed })
     }
 }

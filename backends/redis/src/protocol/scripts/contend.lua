@@ -1,4 +1,6 @@
-local function keep(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
+-- The rest of an acquisition. `acquire_free.lua` describes its KEYS, its arguments and its answers.
+
+local function expire_at(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
 
 local function write_claim(seq, member) redis.call('HSET', claims, id, describe(seq, member)) end
 
@@ -10,14 +12,14 @@ local function unfold(state)
   -- allow what follows, while the single value still exists.
   redis.call('ZADD', queue, 'XX', 0, '')
   redis.call('HSET', claims, id_of(single.member), single.written)
-  keep(claims, single.stop)
+  expire_at(claims, single.stop)
   redis.call('DEL', held)
   redis.call('ZADD', held, single.stop, single.member)
-  keep(held, single.stop)
+  expire_at(held, single.stop)
   state.single = nil
 end
 
--- Grants a claim. `latest` is the latest other end in the keys.
+-- Grants a claim. `latest` is when the last other lease or place ends.
 local function grant(member, record, known, latest, state)
   local seq, text, stored = next_fence(record)
   unfold(state)
@@ -36,8 +38,8 @@ local function grant(member, record, known, latest, state)
     write_load(state, claims, stored)
   end
   latest = math.max(stop, latest)
-  keep(held, latest)
-  keep(claims, latest)
+  expire_at(held, latest)
+  expire_at(claims, latest)
   return { 1, seq, epoch }
 end
 
@@ -64,7 +66,7 @@ local function grant_again(state, record)
   local stop = math.max(state.own_end, now + ttl)
   local latest = math.max(stop, state.latest)
   -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script.
-  keep(held, latest)
+  expire_at(held, latest)
   local stored = redis.call('HGET', claims, id) or ''
   local known_epoch, known = parse_fence(stored)
   latest = math.max(latest, last_place(places))
@@ -75,7 +77,7 @@ local function grant_again(state, record)
   local entry = renoted(stored)
   if entry then redis.call('HSET', claims, id, entry) end
   redis.call('ZADD', held, 'XX', stop, state.own)
-  keep(claims, latest)
+  expire_at(claims, latest)
   return { 1, known, known_epoch, 1 }
 end
 
@@ -89,10 +91,10 @@ local function find_place()
   return rank, rank and id .. share or own
 end
 
-local function stand_in_line(rank, state)
+local function wait_in_queue(rank, state)
   unfold(state)
   if rank then
-    keep(places, math.max(now + wait, last_place(places)))
+    expire_at(places, math.max(now + wait, last_place(places)))
   else
     write_claim('0', own)
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
@@ -100,9 +102,9 @@ local function stand_in_line(rank, state)
   end
   redis.call('ZADD', places, now + wait, own)
   local latest = last_place(places)
-  keep(queue, latest)
-  keep(places, latest)
-  keep(claims, math.max(latest, state.latest))
+  expire_at(queue, latest)
+  expire_at(places, latest)
+  expire_at(claims, math.max(latest, state.latest))
 end
 
 -- Challenges a claim that was silent for CALL_GRACE or longer. The ends of places show when a claim last asked, as all are
@@ -194,7 +196,7 @@ if wait > 0 then
     tell(channel, state.called)
     return { 2 }
   end
-  stand_in_line(rank, state)
+  wait_in_queue(rank, state)
   if blocker and blocker ~= own and fits(load, capacity) then look_in = challenge(state, blocker, not rank) end
   local probe_in = probe(state)
   look_in = math.min(look_in or probe_in or 0, probe_in or look_in or 0)

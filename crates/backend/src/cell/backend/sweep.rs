@@ -22,7 +22,7 @@ pub struct SweepReport {
     /// Cells whose claims had ended, and were removed. The fence stays.
     pub emptied: u64,
     /// Cells that were removed as a whole.
-    pub forgotten: u64,
+    pub removed: u64,
 }
 
 impl<C: CellStore> CellBackend<C> {
@@ -70,7 +70,7 @@ impl<C: CellStore> CellBackend<C> {
             return Ok(());
         }
         if let Some(forgotten) = self.cells.forget(&unused).await? {
-            swept.forgotten += count(forgotten);
+            swept.removed += count(forgotten);
             return Ok(());
         }
         let stale: Vec<&Found> = unused.into_iter().filter(|found| !found.cell.text.is_empty()).collect();

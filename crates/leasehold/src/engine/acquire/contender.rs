@@ -12,7 +12,7 @@ use leasehold_core::{Claim, ClaimId, Effect, Failure, Moment, Patience, Resource
 
 use crate::engine::Engine;
 use crate::engine::Want;
-use crate::engine::calling::Attempt;
+use crate::engine::backend_call::Attempt;
 use crate::engine::hold::Hold;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::retry::RetryState;

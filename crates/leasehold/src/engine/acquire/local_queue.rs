@@ -95,7 +95,7 @@ pub(crate) enum Change<W, E> {
     Drawn(ClaimId),
     /// The contender's claim was granted. It is held from here on, even if no waiter takes it.
     Granted(HeldClaim),
-    /// The contender ended without a grant; `failed` where every waiter with the same request gets its error.
+    /// The contender ended without a grant; `failed` if every waiter with the same request gets its error.
     Ended { failed: bool },
     /// A claim was granted to a task outside the queue.
     GrantedDirectly(HeldClaim),
@@ -351,14 +351,14 @@ impl<W, E> LocalQueue<W, E> {
         let share = first.want.share;
         // A share of smaller weight or larger capacity may fit where that of the contender does not.
         let is_easier = share.weight() < want.share.weight() || share.capacity() > want.share.capacity();
-        // A waiter that is first by priority does not take the place of another one, unless that one
-        // waits for this process itself.
+        // Priority alone does not take over the place of another waiter, unless that waiter waits for this
+        // process.
         let waits_for_us = self.fits(share) && !self.fits(want.share);
         !(waits_for_us || (is_easier && first_came < came))
     }
 
-    /// Returns `true` if a task outside the queue may ask the server. It may not if a claim of this
-    /// process is in its way, or in the way of the first waiter, which would wait longer.
+    /// Returns `true` if a task outside the queue may ask the server: if no claim of this process is in its
+    /// way, or in the way of the first waiter, which would wait longer.
     fn admits(&self, share: Share) -> bool {
         let first = self.waiters.values().next().filter(|_| !mutant!("who tries passes who waits"));
         self.fits(share) && first.is_none_or(|first| self.fits(first.want.share))

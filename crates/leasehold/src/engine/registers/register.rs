@@ -14,7 +14,7 @@ use leasehold_core::{
 };
 
 use crate::engine::Engine;
-use crate::engine::calling::closed;
+use crate::engine::backend_call::closed;
 use crate::engine::inspect::EndOnDrop;
 use crate::engine::random;
 use crate::engine::retry::{RetryState, jittered};

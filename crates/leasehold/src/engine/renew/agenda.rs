@@ -35,8 +35,7 @@ pub(super) struct Agenda {
 #[derive(Debug)]
 struct Entry {
     due: Moment,
-    /// The place in the wheel. A key is valid until the wheel gives the entry out, so it is removed then:
-    /// the wheel gives it to another entry.
+    /// The place in the wheel. `None` once the wheel gave the entry out, since it uses keys again.
     key: Option<Key>,
 }
 
@@ -134,7 +133,8 @@ impl Agenda {
     }
 }
 
-/// The longest wait of an entry in the wheel, which refuses more than two years. Later ones take several.
+/// The longest wait of an entry in the wheel, which refuses more than two years.
+/// Later checks wait in several steps.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The difference of the clocks from which all entries are put into the wheel anew. A process that is
 /// interrupted between two readings sees a small difference, too, and then the work is done in vain.

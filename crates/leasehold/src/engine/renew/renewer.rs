@@ -76,21 +76,21 @@ impl Renewer {
 
     /// Renews the claim from now on, and marks its loss. Returns `false` if the client is closed; the
     /// claim is then lost.
-    pub(crate) fn watch(&self, held: &Arc<Lease>, lost: Option<&LossSignal>) -> bool {
-        let due = first_due(held, held.granted_at, self.renew_at);
-        if !self.inbox.watch(held.clone(), due) {
-            held.lose(LossCause::Closed);
+    pub(crate) fn watch(&self, lease: &Arc<Lease>, lost: Option<&LossSignal>) -> bool {
+        let due = next_due(lease, lease.granted_at, self.renew_at);
+        if !self.inbox.watch(lease.clone(), due) {
+            lease.lose(LossCause::Closed);
             return false;
         }
-        self.events.emit(|| Event::LeaseStarted { resource: &held.claim.resource });
+        self.events.emit(|| Event::LeaseStarted { resource: &lease.claim.resource });
         if let Some(signal) = lost {
-            let (weak, inbox) = (Arc::downgrade(held), self.inbox.clone());
-            held.listen(signal.on_loss(move |cause| {
+            let (weak, inbox) = (Arc::downgrade(lease), self.inbox.clone());
+            lease.listen(signal.on_loss(move |cause| {
                 // A loss that only the backend can see. Once the claim is dropped, no holder is left to
                 // notify.
-                if let Some(held) = weak.upgrade() {
-                    held.lose(cause);
-                    inbox.hasten(held.claim.id, Moment::START);
+                if let Some(lease) = weak.upgrade() {
+                    lease.lose(cause);
+                    inbox.hasten(lease.claim.id, Moment::START);
                 }
             }));
         }
@@ -98,17 +98,17 @@ impl Renewer {
     }
 
     /// Starts the `max_hold` of one user of the claim; it may end before the next check.
-    pub(crate) fn limit_hold(&self, held: &Lease, max_hold: Option<Duration>) {
-        held.limit_hold(max_hold);
+    pub(crate) fn limit_hold(&self, lease: &Lease, max_hold: Option<Duration>) {
+        lease.limit_hold(max_hold);
         if max_hold.is_some() {
-            self.inbox.hasten(held.claim.id, held.valid_until());
+            self.inbox.hasten(lease.claim.id, lease.valid_until());
         }
     }
 
     /// Stops watching the claim.
-    pub(crate) fn forget(&self, held: &Lease) {
-        self.inbox.forget(held.claim.id);
-        self.events.emit(|| Event::LeaseEnded { resource: &held.claim.resource });
+    pub(crate) fn forget(&self, lease: &Lease) {
+        self.inbox.forget(lease.claim.id);
+        self.events.emit(|| Event::LeaseEnded { resource: &lease.claim.resource });
     }
 
     /// Marks every claim as lost, because the client closes. Returns when all of them have been queued
@@ -155,7 +155,7 @@ struct Watchdog {
 /// One lease under watch.
 #[derive(Debug)]
 struct LeaseTimer {
-    held: Arc<Lease>,
+    lease: Arc<Lease>,
     /// The time for which the next renewal was planned at the last confirmation.
     due: Moment,
     requests: RenewalRequests,
@@ -285,7 +285,7 @@ impl Watchdog {
                 return NextTurn::Never;
             }
             mail.forgotten.into_iter().for_each(|id| drop(self.forget(id)));
-            mail.fresh.into_values().for_each(|held| self.start_timer(held));
+            mail.fresh.into_values().for_each(|lease| self.start_timer(lease));
             mail.hastened.into_iter().for_each(|id| self.hasten(id));
             for done in mail.closing {
                 self.lose_all();
@@ -303,22 +303,22 @@ impl Watchdog {
         }
     }
 
-    fn start_timer(&mut self, held: Arc<Lease>) {
-        let id = held.claim.id;
+    fn start_timer(&mut self, lease: Arc<Lease>) {
+        let id = lease.claim.id;
         drop(self.forget(id));
-        let due = first_due(&held, held.granted_at, self.renew_at);
+        let due = next_due(&lease, lease.granted_at, self.renew_at);
         // A loss that only the backend saw counts at once, regardless of the clock.
-        let next_check = if let State::Lost(_) = held.state() { Moment::START } else { due };
-        self.timers.insert(id, LeaseTimer { held, due, requests: RenewalRequests::default() });
+        let next_check = if let State::Lost(_) = lease.state() { Moment::START } else { due };
+        self.timers.insert(id, LeaseTimer { lease, due, requests: RenewalRequests::default() });
         self.plan(id, next_check);
     }
 
     fn hasten(&mut self, id: ClaimId) {
         let (Some(timer), Some(due)) = (self.timers.get(&id), self.agenda.due(id)) else { return };
-        let next_check = match timer.held.state() {
+        let next_check = match timer.lease.state() {
             State::Lost(_) => Moment::START,
             // Never later: a renewal that is due before stays due.
-            _ => due.min(timer.held.valid_until()),
+            _ => due.min(timer.lease.valid_until()),
         };
         self.plan(id, next_check);
     }
@@ -329,7 +329,7 @@ impl Watchdog {
 
     fn forget(&mut self, id: ClaimId) -> Option<Arc<Lease>> {
         self.agenda.remove(id);
-        self.timers.remove(&id).map(|timer| timer.held)
+        self.timers.remove(&id).map(|timer| timer.lease)
     }
 
     fn lose_all(&mut self) {
@@ -342,8 +342,8 @@ impl Watchdog {
     /// Releases a lost claim, whether or not its guard is dropped soon: the rest of the claim that the
     /// server may still have is useless, and other tasks of this process wait until it is gone.
     fn end(&mut self, id: ClaimId, cause: Option<LossCause>) {
-        if let Some(held) = self.forget(id) {
-            end(self.engine.upgrade(), &self.events, held, cause);
+        if let Some(lease) = self.forget(id) {
+            end(self.engine.upgrade(), &self.events, lease, cause);
         }
     }
 
@@ -359,11 +359,11 @@ impl Watchdog {
         // What is left after so many is still due, so the next turn comes at once.
         for _ in 0..TICK_MAX {
             let Some(id) = self.agenda.take_due(now) else { break };
-            if let Some(held) = self.check_claim(id, now) {
+            if let Some(lease) = self.check_claim(id, now) {
                 // Claims whose part the backend cannot determine are batched together.
-                let part = contained(|| self.backend.part(&held.claim)).unwrap_or_default();
+                let part = contained(|| self.backend.part(&lease.claim)).unwrap_or_default();
                 let part = if mutant!("all parts are renewed together") { 0 } else { part };
-                parts.entry(part).or_default().push(held);
+                parts.entry(part).or_default().push(lease);
             }
         }
         parts.into_values().for_each(|batch| self.renew(batch));
@@ -372,13 +372,13 @@ impl Watchdog {
     /// Checks one claim that is due. Returns it if it is to be renewed now.
     fn check_claim(&mut self, id: ClaimId, now: Moment) -> Option<Arc<Lease>> {
         let timer = self.timers.get_mut(&id)?;
-        if let State::Lost(_) = timer.held.state() {
+        if let State::Lost(_) = timer.lease.state() {
             self.end(id, None);
             return None;
         }
         if timer.requests.is_waiting {
             // The answer is overdue. The holder should see that before it is too late.
-            timer.held.suspect();
+            timer.lease.suspect();
             timer.requests.failures += 1;
         }
         // A claim with too many open requests is checked again later without a further request.
@@ -386,11 +386,11 @@ impl Watchdog {
         if sends {
             timer.requests.send(self.next_request);
         }
-        let (held, pause) = (timer.held.clone(), timer.requests.pause(timer.held.pace()));
+        let (lease, pause) = (timer.lease.clone(), timer.requests.pause(timer.lease.pace()));
         // The next check comes after the retry pause, but never after the end of the validity. A
         // confirmation that comes before it plans anew.
-        self.plan(id, now.after(pause).min(held.valid_until()));
-        sends.then_some(held)
+        self.plan(id, now.after(pause).min(lease.valid_until()));
+        sends.then_some(lease)
     }
 
     fn renew(&self, batch: Vec<Arc<Lease>>) {
@@ -399,7 +399,7 @@ impl Watchdog {
         tokio::spawn(async move {
             let asked_at = clock.now();
             let renewals = renew_batch(&*backend, &batch).await;
-            let renewals = batch.iter().map(|held| held.claim.id).zip(renewals).collect();
+            let renewals = batch.iter().map(|lease| lease.claim.id).zip(renewals).collect();
             drop(answers.send(Answers { number, asked_at, renewals }));
         });
     }
@@ -413,12 +413,12 @@ impl Watchdog {
                 continue;
             }
             let next_check = match renewal {
-                Renewal::Renewed | Renewal::Alive if timer.held.renewed(answers.asked_at) => {
+                Renewal::Renewed | Renewal::Alive if timer.lease.renewed(answers.asked_at) => {
                     timer.requests.confirm(answers.number);
-                    let next = first_due(&timer.held, answers.asked_at, self.renew_at);
+                    let next = next_due(&timer.lease, answers.asked_at, self.renew_at);
                     let due = std::mem::replace(&mut timer.due, next);
                     self.events.emit(|| Event::Renewed {
-                        resource: &timer.held.claim.resource,
+                        resource: &timer.lease.claim.resource,
                         lag: now.since(due),
                         took: now.since(answers.asked_at),
                     });
@@ -427,17 +427,17 @@ impl Watchdog {
                 // The validity ended before the answer came: checking the claim marks the loss.
                 Renewal::Renewed | Renewal::Alive => Moment::START,
                 Renewal::Lost => {
-                    timer.held.lose(LossCause::Gone);
+                    timer.lease.lose(LossCause::Gone);
                     Moment::START
                 }
                 Renewal::Unknown(failure) => {
-                    self.events.emit(|| Event::RenewalFailed { resource: &timer.held.claim.resource });
-                    logged!(debug, resource = %timer.held.claim.resource, %failure, "renewal failed");
+                    self.events.emit(|| Event::RenewalFailed { resource: &timer.lease.claim.resource });
+                    logged!(debug, resource = %timer.lease.claim.resource, %failure, "renewal failed");
                     if !timer.requests.fail(answers.number) {
                         continue;
                     }
-                    timer.held.suspect();
-                    now.after(timer.requests.pause(timer.held.pace())).min(timer.held.valid_until())
+                    timer.lease.suspect();
+                    now.after(timer.requests.pause(timer.lease.pace())).min(timer.lease.valid_until())
                 }
             };
             self.plan(id, next_check);
@@ -460,31 +460,32 @@ impl Drop for Watchdog {
             true => LossCause::RenewalEnded,
             false => LossCause::Forked,
         };
-        let watched = std::mem::take(&mut self.timers).into_values().map(|timer| timer.held);
-        for held in mail.fresh.into_values().chain(watched) {
-            end(engine.clone(), &self.events, held, Some(cause));
+        let watched = std::mem::take(&mut self.timers).into_values().map(|timer| timer.lease);
+        for lease in mail.fresh.into_values().chain(watched) {
+            end(engine.clone(), &self.events, lease, Some(cause));
         }
     }
 }
 
 /// Marks a claim as lost, if it is not yet, and releases it.
-fn end(engine: Option<Arc<Engine>>, events: &EventSink, held: Arc<Lease>, cause: Option<LossCause>) {
+fn end(engine: Option<Arc<Engine>>, events: &EventSink, lease: Arc<Lease>, cause: Option<LossCause>) {
     if let Some(cause) = cause {
-        held.lose(cause);
+        lease.lose(cause);
     }
-    if !held.retire() {
+    if !lease.retire() {
         return;
     }
-    events.emit(|| Event::LeaseEnded { resource: &held.claim.resource });
+    events.emit(|| Event::LeaseEnded { resource: &lease.claim.resource });
     if let Some(engine) = engine {
-        let state = held.state();
-        drop(engine.reaper.release(&engine, held, state, None));
+        let state = lease.state();
+        drop(engine.reaper.release(&engine, lease, state, None));
     }
 }
 
 /// Asks the server to renew a batch. Returns one answer for each claim, even if the backend misbehaves.
 async fn renew_batch(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal> {
-    let renews: Vec<_> = batch.iter().map(|held| Renew { claim: &held.claim, proof: &held.proof }).collect();
+    let renews: Vec<_> =
+        batch.iter().map(|lease| Renew { claim: &lease.claim, proof: &lease.proof }).collect();
     let asked = answered(async {
         let span = || tracing::debug_span!("leasehold.renew", claims = renews.len());
         spanned(span, backend.renew(&renews)).await
@@ -500,16 +501,16 @@ async fn renew_batch(backend: &dyn Backend, batch: &[Arc<Lease>]) -> Vec<Renewal
 }
 
 /// Returns the next check of a claim that was confirmed as of `asked_at`.
-fn first_due(held: &Lease, asked_at: Moment, renew_at: f64) -> Moment {
-    let ttl = held.pace();
+fn next_due(lease: &Lease, asked_at: Moment, renew_at: f64) -> Moment {
+    let ttl = lease.pace();
     let due = asked_at.after(ttl.mul_f64(renew_at));
-    // Moved forward to a common beat, so that leases that were acquired one after the other are
+    // Rounded down to a common beat, so that leases that were acquired one after the other are
     // renewed together.
     let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);
-    Moment::from_nanos(due.as_nanos() / beat * beat).min(held.valid_until())
+    Moment::from_nanos(due.as_nanos() / beat * beat).min(lease.valid_until())
 }
 
-/// Sleeps for `nap`, but no longer than the clock may go unread; for ever where there is nothing to wait for.
+/// Sleeps for `nap`, at most `CLOCK_READ_INTERVAL`; for ever if it is `None`.
 async fn sleep_for(nap: Option<Duration>) {
     match nap {
         Some(nap) => tokio::time::sleep(nap.min(CLOCK_READ_INTERVAL)).await,
@@ -521,8 +522,8 @@ async fn sleep_for(nap: Option<Duration>) {
 const TICK_MAX: usize = 10_000;
 /// The number of open renewals of one claim from which they are spaced by the ttl alone.
 const UNCAPPED_FROM: usize = 3;
-/// The maximum number of open renewals of one claim. They are sent at intervals of a twentieth of the ttl
-/// or more, so this limit never holds back a renewal of a lease that can still be kept.
+/// The maximum number of open renewals of one claim. From `UNCAPPED_FROM` on the ttl alone spaces them, so
+/// this limit never holds back a renewal of a lease that can still be kept.
 const OPEN_MAX: usize = 24;
 const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_secs(2);

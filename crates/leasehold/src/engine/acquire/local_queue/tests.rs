@@ -269,10 +269,10 @@ impl Model {
             *is_stopped = true;
         }
         for id in &outcome.handoff_candidates {
-            prop_assert!(self.reported.insert(*id), "said once");
+            prop_assert!(self.reported.insert(*id), "reported once");
         }
         if let Some(sent) = &outcome.detach {
-            prop_assert_eq!(self.inline_release.take(), Some(*sent), "the release that is carried");
+            prop_assert_eq!(self.inline_release.take(), Some(*sent), "the inline release");
         }
         self.is_idle = outcome.is_idle;
         Ok(outcome)
@@ -318,7 +318,7 @@ impl Model {
                     );
                     prop_assert!(
                         !self.store_has_queue || handoff_candidates.is_subset(&self.reported),
-                        "the end of the first waiter's hope is not known"
+                        "a candidate for a hand-off was not reported"
                     );
                 }
             }
@@ -327,7 +327,7 @@ impl Model {
             !self.is_awaited() || self.inline_release.is_none(),
             "a waiter depends on a release that its caller may leave"
         );
-        prop_assert_eq!(self.is_idle, !self.is_awaited() && self.held.is_empty(), "an idle line is removed");
+        prop_assert_eq!(self.is_idle, !self.is_awaited() && self.held.is_empty(), "an idle queue is removed");
         Ok(())
     }
 
