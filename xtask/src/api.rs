@@ -11,6 +11,9 @@ use std::process::{Command, Stdio};
 
 /// The crates whose API is listed.
 const CRATES: &[&str] = &["leasehold", "leasehold-core"];
+/// The answer of a method that `async_trait` has rewritten, before and after the type that it returns.
+const FUTURE: &str = " -> core::pin::Pin<alloc::boxed::Box<(dyn core::future::future::Future<Output = ";
+const FUTURE_END: &str = "> + core::marker::Send + 'async_trait)>>";
 /// The number of differences that are shown of each listing.
 const SHOWN: usize = 20;
 
@@ -74,7 +77,19 @@ fn listed(root: &Path, name: &str) -> Result<String, String> {
         .current_dir(root)
         .args(["public-api", "-sss", "--color", "never", "--rustdoc-json"])
         .arg(described);
-    output(command, name)
+    let lines: Vec<String> = output(command, name)?.lines().map(readable).collect();
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Returns a line with `async fn` in place of what `async_trait` makes of it.
+fn readable(line: &str) -> String {
+    let parts = line.split_once(FUTURE).and_then(|(head, rest)| Some((head, rest.split_once(FUTURE_END)?.0)));
+    let Some((head, output)) = parts else { return line.to_owned() };
+    let mut head = head.replacen("pub fn ", "pub async fn ", 1);
+    for number in 0..10 {
+        head = head.replace(&format!("'life{number}, "), "").replace(&format!("'life{number} "), "");
+    }
+    format!("{} -> {output}", head.replace("'async_trait, ", "").replace("<'async_trait>", ""))
 }
 
 /// Has rustdoc describe the API of a crate with all its features, and returns the path of the JSON.
@@ -116,6 +131,16 @@ mod tests {
     fn differences_say_what_is_gone_and_what_is_new() {
         assert!(differences("a\nb\n", "b\na\n").is_empty());
         assert_eq!(differences("a\nb\n", "b\nc\n"), ["- a", "+ c"]);
+    }
+
+    #[test]
+    fn rewritten_method_is_listed_as_it_was_written() {
+        let line = "pub fn a::B::c<'life0, 'life1, 'async_trait>(&'life0 self, &'life1 a::D) -> core::pin::Pin<\
+                    alloc::boxed::Box<(dyn core::future::future::Future<Output = core::result::Result<u8, a::E>> + \
+                    core::marker::Send + 'async_trait)>> where Self: 'async_trait, 'life0: 'async_trait";
+        assert_eq!(readable(line), "pub async fn a::B::c(&self, &a::D) -> core::result::Result<u8, a::E>");
+        let other = "pub fn a::F::g<'a>(&'a self) -> &'a str";
+        assert_eq!(readable(other), other);
     }
 
     #[test]

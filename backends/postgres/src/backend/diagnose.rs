@@ -121,13 +121,16 @@ pub(crate) fn durability(server: &Server) -> Finding {
     }
 }
 
+/// What it means that no pooler shares sessions, for locks in rows and for those of a connection.
+const OWN_SESSIONS: &str = "notifications arrive, and what a session holds is its client's alone";
+
 fn sessions(server: &Server) -> Finding {
     let (severity, found, meaning) = match server.sessions {
-        Sessions::Direct => (Severity::Good, "nothing is between client and server", "waiters are notified"),
+        Sessions::Direct => (Severity::Good, "nothing is between client and server", OWN_SESSIONS),
         Sessions::Kept => (
             Severity::Good,
             "something between client and server keeps a session for each connection",
-            "waiters are notified",
+            OWN_SESSIONS,
         ),
         Sessions::Shared => (
             Severity::Notice,

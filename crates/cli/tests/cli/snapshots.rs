@@ -6,10 +6,12 @@
 
 use std::fmt::Write;
 
+use leasehold_testkit::PostgresServer;
+
 use crate::support::{Ended, Redis, Sandbox};
 
 /// Parts that are never the same twice, and their names.
-const MASKS: [(&str, &str); 15] = [
+const MASKS: [(&str, &str); 17] = [
     (r"(?:/private)?/tmp/\.tmp\w+", "[DIR]"),
     (r"127\.0\.0\.1:\d{4,5}", "127.0.0.1:[PORT]"),
     (r"\b[0-9a-f]{32}\b", "[TAG]"),
@@ -21,6 +23,8 @@ const MASKS: [(&str, &str); 15] = [
     (r"host=\S+ user=\S+ pid=\d+", "host=[HOST] user=[USER] pid=[PID]"),
     (r"took \S+ to \S+,", "took [TIME] to [TIME],"),
     (r#"Redis \d+\.\d+\.\d+[^\n"]*"#, "Redis [VERSION]"),
+    (r"PostgreSQL \d[^,\n]*,", "PostgreSQL [VERSION],"),
+    (r"dead ones in \d+ KiB", "dead ones in [SIZE]"),
     (r"leasehold \d+\.\d+\.\d+", "leasehold [VERSION]"),
     (r"for another \S+", "for another [TIME]"),
     (r"uid \d+|user \d+", "user [NUMBER]"),
@@ -161,4 +165,13 @@ fn snapshots_of_doctor() {
     let commands: &[&[&str]] = &[&["doctor"], &["doctor", "--json"], &["doctor", "--ttl", "2days"]];
     let Some(redis) = Redis::start_or_skip() else { return };
     check("doctor-redis", &all(&Sandbox::on(&redis.server.url()), commands));
+}
+
+#[test]
+fn snapshots_of_doctor_on_postgres() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let Some(server) = runtime.block_on(PostgresServer::start_or_skip()) else { return };
+    check("doctor-postgres", &all(&Sandbox::on(&server.url()), &[&["doctor"]]));
+    let advisory = format!("{}?method=advisory", server.url());
+    check("doctor-postgres-advisory", &all(&Sandbox::on(&advisory), &[&["doctor"]]));
 }
