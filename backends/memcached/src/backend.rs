@@ -3,3 +3,4 @@
 pub(crate) mod diagnose;
 pub(crate) mod dump;
 pub(crate) mod native;
+pub(crate) mod registers;

@@ -2,5 +2,4 @@
 
 pub(crate) mod inspect;
 pub(crate) mod plain;
-pub(crate) mod registers;
 pub(crate) mod token;

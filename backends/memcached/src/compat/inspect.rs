@@ -5,8 +5,9 @@ use std::time::Duration;
 use leasehold_core::{ClaimInfo, Failure, Note, Resource, Share, Snapshot, SnapshotVersion};
 
 use crate::backend::native::fence;
-use crate::compat::plain::{PlainBackend, collision};
+use crate::compat::plain::PlainBackend;
 use crate::compat::token::Token;
+use crate::net::error;
 use crate::protocol::reply::Reply;
 
 impl PlainBackend {
@@ -25,7 +26,7 @@ impl PlainBackend {
         };
         let holder = match Token::read(&value) {
             Token::Ours(owner) if owner.resource != *resource => {
-                return Err(collision(resource, &owner.resource));
+                return Err(error::of_collision(resource, &owner.resource));
             }
             Token::Ours(owner) => {
                 let granted = owner.fence.unwrap_or_else(|| fence(&link, number));

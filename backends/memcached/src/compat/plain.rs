@@ -12,15 +12,15 @@ use async_trait::async_trait;
 use leasehold_backend::cell::{BATCH_MAX, check, pause};
 use leasehold_backend::pollers::Pollers;
 use leasehold_core::{
-    Backend, Claim, ClaimId, Effect, Failure, FailureKind, Fence, Finding, Grant, Hint, LockSupport,
-    Patience, Profile, Proof, QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
-    SnapshotVersion, Step,
+    Backend, Claim, ClaimId, Failure, Fence, Finding, Grant, Hint, LockSupport, Patience, Profile, Proof,
+    QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
 use crate::backend::diagnose;
 use crate::backend::dump::Found;
 use crate::backend::native::{fence, profile};
 use crate::compat::token::{PlainHolder, Token};
+use crate::net::error;
 use crate::net::link::Link;
 use crate::net::servers::{Answer, Servers};
 use crate::protocol::command::{Command, Life};
@@ -76,7 +76,7 @@ impl PlainBackend {
             Token::Foreign(_) => return Ok(Taken::Busy(remaining(*left))),
         };
         if owner.resource != claim.resource {
-            return Err(collision(&claim.resource, &owner.resource));
+            return Err(error::of_collision(&claim.resource, &owner.resource));
         }
         if owner.id != claim.id {
             return Ok(Taken::Busy(remaining(*left)));
@@ -378,11 +378,6 @@ fn remaining(left: Option<u64>) -> Duration {
 /// Returns the longer life: a lease is never shortened.
 fn longer(life: Life, left: Option<u64>) -> Life {
     left.map_or(life, |left| life.max(Life::of(Duration::from_secs(left))))
-}
-
-pub(crate) fn collision(asked: &Resource, stored: &Resource) -> Failure {
-    let text = format!("{asked:?} and {stored:?} have the same key in memcached: rename one of them");
-    Failure::new(FailureKind::Foreign, Effect::None, text)
 }
 
 /// Tries of one change against others; every lost try is another's success.

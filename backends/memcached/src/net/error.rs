@@ -2,7 +2,7 @@
 
 use std::io;
 
-use leasehold_core::{Effect, Failure, FailureKind};
+use leasehold_core::{Effect, Failure, FailureKind, Resource};
 
 use crate::net::link::NoAnswer;
 
@@ -69,6 +69,12 @@ pub(crate) fn of_nonsense(address: &str) -> Failure {
         "{address} answered what does not belong to the request: check that it is memcached 1.6 or later"
     );
     Failure::new(FailureKind::Unsupported, Effect::Unknown, text)
+}
+
+/// Returns the failure of two names with the same key.
+pub(crate) fn of_collision(asked: &Resource, stored: &Resource) -> Failure {
+    let text = format!("{asked:?} and {stored:?} have the same key in memcached: rename one of them");
+    Failure::new(FailureKind::Foreign, Effect::None, text)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use leasehold_core::{
 };
 
 use crate::backend::native::Items;
-use crate::compat::plain::collision;
+use crate::net::error;
 use crate::net::link::Link;
 use crate::protocol::command::{Command, Key, Life};
 use crate::protocol::reply::Reply;
@@ -186,7 +186,7 @@ fn unframed<'a>(at: &Resource, frame: &'a [u8]) -> Result<(&'a str, &'a [u8]), F
         return Err(Failure::new(FailureKind::Foreign, Effect::None, text));
     };
     match Resource::new(name) {
-        Ok(other) if other != *at => Err(collision(at, &other)),
+        Ok(other) if other != *at => Err(error::of_collision(at, &other)),
         _ => Ok((name, value)),
     }
 }
