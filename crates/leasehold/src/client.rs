@@ -223,7 +223,7 @@ impl Client {
         SingleFlight::new(self.engine.clone(), self.flights.clone(), key, turn)
     }
 
-    fn lock<K>(&self, name: &str, kind: K) -> Lock<K> {
+    fn lock<K: kind::Kind>(&self, name: &str, kind: K) -> Lock<K> {
         Lock::new(self.engine.clone(), name, kind, self.note.clone())
     }
 

@@ -141,7 +141,7 @@ impl Ask {
         }
     }
 
-    fn settle<K>(&self, lock: Lock<K>) -> Lock<K> {
+    fn settle<K: simulated::kind::Kind>(&self, lock: Lock<K>) -> Lock<K> {
         let mut lock =
             lock.ttl(self.ttl).min_hold(self.min_hold).lock_delay(self.lock_delay).priority(self.priority);
         if let Some(limit) = self.max_hold {

@@ -8,11 +8,11 @@ use super::mirror::IntoTwin;
 use super::runtime::wait_unless;
 use crate::engine::Owner;
 use crate::error::Result;
-use crate::lock::kind::{Counted, Exclusive, Shared};
+use crate::lock::kind::{Counted, Exclusive, Kind, Shared};
 
 /// A lock by name, with its settings, as [`leasehold::Lock`](crate::Lock).
 #[derive(Clone, Debug)]
-pub struct Lock<K> {
+pub struct Lock<K: Kind> {
     lock: crate::lock::Lock<K>,
     is_reentrant: bool,
     interrupt: Option<Interrupt>,
@@ -29,7 +29,7 @@ thread_local! {
     static OF_THIS_THREAD: Owner = Owner::new();
 }
 
-impl<K: Clone + Send + Sync + 'static> Lock<K> {
+impl<K: Kind> Lock<K> {
     pub(super) fn map(self, setting: impl FnOnce(crate::lock::Lock<K>) -> crate::lock::Lock<K>) -> Lock<K> {
         Lock { lock: setting(self.lock), ..self }
     }
@@ -86,7 +86,7 @@ impl<K: Clone + Send + Sync + 'static> Lock<K> {
     }
 }
 
-impl<K> IntoTwin for crate::lock::Lock<K> {
+impl<K: Kind> IntoTwin for crate::lock::Lock<K> {
     type Twin = Lock<K>;
 
     fn into_twin(self) -> Lock<K> {

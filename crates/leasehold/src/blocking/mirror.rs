@@ -86,7 +86,7 @@ pub(super) async fn within<T>(limit: Duration, waiting: impl Future<Output = T>)
 /// A result is a type of this module where the asynchronous one has a twin here.
 macro_rules! mirror {
     ($($twin:ty as $name:ident $(for $kind:ident)? { $($lines:tt)* })*) => {$(
-        impl $(<$kind: Clone + Send + Sync + 'static>)? $twin {
+        impl $(<$kind: crate::lock::kind::Kind>)? $twin {
             mirror! { @ $name $($lines)* }
         }
     )*};

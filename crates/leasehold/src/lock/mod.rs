@@ -37,11 +37,33 @@ use reacquire::LockOptions;
 
 /// The kinds of a [`Lock`].
 pub mod kind {
+    use std::fmt::Debug;
+
+    /// A kind of lock. Sealed: these three are all.
+    pub trait Kind: sealed::Sealed + Clone + Debug + Send + Sync + 'static {}
+
+    impl Kind for Exclusive {}
+    impl Kind for Shared {}
+    impl Kind for Counted {}
+    // A lock whose kind does not matter any more, inside this crate.
+    impl Kind for () {}
+
+    mod sealed {
+        pub trait Sealed {}
+
+        impl Sealed for super::Exclusive {}
+        impl Sealed for super::Shared {}
+        impl Sealed for super::Counted {}
+        impl Sealed for () {}
+    }
+
     /// The kind for one holder: see [`Mutex`](crate::Mutex).
     #[derive(Clone, Copy, Debug)]
+    #[non_exhaustive]
     pub struct Exclusive;
     /// The kind for many readers or one writer: see [`RwLock`](crate::RwLock).
     #[derive(Clone, Copy, Debug)]
+    #[non_exhaustive]
     pub struct Shared;
     /// The kind for a number of permits: see [`Semaphore`](crate::Semaphore).
     #[derive(Clone, Copy, Debug)]
@@ -61,7 +83,7 @@ pub mod kind {
 /// more than it holds gets a `Deadlock` error. [`Lock::detect_deadlocks`] detects circles of waiters, in
 /// one process or in several.
 #[derive(Clone, Debug)]
-pub struct Lock<K> {
+pub struct Lock<K: kind::Kind> {
     engine: Arc<Engine>,
     name: Result<Resource>,
     kind: K,
@@ -75,7 +97,7 @@ pub struct Lock<K> {
     owner: Option<Owner>,
 }
 
-impl<K> Lock<K> {
+impl<K: kind::Kind> Lock<K> {
     /// Returns the engine of the client.
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
@@ -404,7 +426,7 @@ impl<K> Lock<K> {
 
     /// Returns another lock of the same client with the same settings; without an owner, and without a
     /// minimum or a maximum time.
-    fn of_kind<L>(&self, name: &str, kind: L) -> Lock<L> {
+    fn of_kind<L: kind::Kind>(&self, name: &str, kind: L) -> Lock<L> {
         Lock {
             ttl: self.ttl,
             is_ttl_set: self.is_ttl_set,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use leasehold_core::{Clock, Resource, Share};
 
-use super::kind::{Counted, Exclusive, Shared};
+use super::kind::{Counted, Exclusive, Kind, Shared};
 use super::{Guard, Lock};
 use crate::engine::Wait;
 use crate::error::Result;
@@ -22,7 +22,7 @@ pub struct LockRequest {
 }
 
 impl LockRequest {
-    fn of<K>(lock: &Lock<K>, share: Result<Share>) -> LockRequest {
+    fn of<K: Kind>(lock: &Lock<K>, share: Result<Share>) -> LockRequest {
         let Lock {
             engine, name, ttl, is_ttl_set, max_hold, min_hold, lock_delay, options, note, owner, ..
         } = lock;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use leasehold_core::{ClaimInfo, Resource};
 
 use super::control::ControlRegister;
+use super::kind::Kind;
 use super::{Guard, Lock};
 use crate::engine::{Engine, Lease};
 use crate::error::{Error, ErrorKind, Result};
@@ -93,7 +94,7 @@ impl Guard {
     }
 }
 
-impl<K> Lock<K> {
+impl<K: Kind> Lock<K> {
     /// Requires that the holder of the lock can be [asked](crate::Client::revoke) to release it.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ use std::time::Duration;
 use leasehold_core::{ClaimId, Fence, LossCause, Resource, Share};
 
 use super::control::{ControlRegister, Number, Offer, Redemption};
+use super::kind::Kind;
 use super::{Guard, Lock};
 use crate::engine::{TransferClaim, random};
 use crate::error::{Error, ErrorKind, Result};
@@ -113,7 +114,7 @@ impl Guard {
     }
 }
 
-impl<K> Lock<K> {
+impl<K: Kind> Lock<K> {
     /// Requires that the lock can be [transferred](Guard::transfer) to another process.
     ///
     /// # Errors
