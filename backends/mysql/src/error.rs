@@ -1,9 +1,7 @@
 //! Meaning of an error of the server, or of the way to it: of what kind it is, and whether it may have
 //! happened.
 
-use std::io;
-
-use leasehold_backend::connecting::cannot_connect;
+use leasehold_backend::connecting::{cannot_connect, cannot_secure, is_of_tls};
 use leasehold_core::{Effect, Failure, FailureKind};
 use mysql_async::{DriverError, Error, IoError, ServerError};
 
@@ -42,6 +40,13 @@ impl Refusal {
 
     /// Returns the failure of an attempt to connect: nothing was asked yet.
     pub(crate) fn of_login(error: Error, endpoint: &str) -> Failure {
+        let error = match error {
+            Error::Io(IoError::Io(cause)) if is_of_tls(&cause) => {
+                return cannot_secure(cause, endpoint, "check that the server speaks TLS");
+            }
+            Error::Io(IoError::Io(cause)) => return cannot_connect(cause, endpoint),
+            error => error,
+        };
         let (kind, text) = match &error {
             Error::Server(cause) => (kind(cause.code), describe(cause)),
             Error::Driver(DriverError::NoClientSslFlagFromServer) => (
@@ -51,10 +56,6 @@ impl Refusal {
             Error::Driver(
                 cause @ (DriverError::UnknownAuthPlugin { .. } | DriverError::CleartextPluginDisabled),
             ) => (FailureKind::Unsupported, format!("{cause} Give the user another way to log in")),
-            Error::Io(IoError::Io(cause)) => {
-                let cause = io::Error::new(cause.kind(), cause.to_string());
-                return cannot_connect(cause, endpoint).because(error);
-            }
             other => (FailureKind::Unavailable, root(other)),
         };
         Failure::new(kind, Effect::None, format!("{endpoint}: {text}")).because(error)

@@ -178,7 +178,7 @@ async fn data_loss_is_noticed_at_next_renewal_and_fences_keep_rising() {
 async fn evicted_keys_never_let_two_in() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&format!("{}?wait=poll", server.url())).await;
-    for part in ["claims", "fence", "line", "places"] {
+    for part in ["claims", "fence", "queue", "places"] {
         let name = format!("job {part}");
         let (holder, first, second) = (mutex(&name), mutex(&name), mutex(&name));
         let fence = try_take(&backend, &holder).await.unwrap();
@@ -251,7 +251,7 @@ async fn a_full_memory_refuses_new_claims_and_keeps_what_is_held() {
 async fn foreign_keys_are_reported_and_left_alone() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
-    for part in ["held", "line", "places", "claims", "fence"] {
+    for part in ["held", "queue", "places", "claims", "fence"] {
         let name = format!("job.{part}");
         let key = format!("{{lh:{name}}}:{part}");
         let others = if part == "fence" { "LPUSH" } else { "APPEND" };
@@ -260,7 +260,7 @@ async fn foreign_keys_are_reported_and_left_alone() {
         // A foreign `line` or `claims` alone does nothing to a resource without waiters; it is met by the
         // first waiter.
         match (part, backend.contend(&claim, &patience(Duration::from_millis(50))).await) {
-            ("line" | "claims", Ok(Step::Granted(_))) => {
+            ("queue" | "claims", Ok(Step::Granted(_))) => {
                 let waiter = mutex(&name);
                 let met = backend.contend(&waiter, &patience(Duration::from_millis(50))).await.unwrap_err();
                 is(&met, FailureKind::Foreign, Effect::None);

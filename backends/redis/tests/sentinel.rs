@@ -293,6 +293,8 @@ async fn the_documented_rights_are_enough() {
     let claim = long("job");
     let before = try_take(&backend, &claim).await.unwrap();
     assert!(is_kept(&backend, &claim).await);
+    // One replica has confirmed; the Sentinels may choose the other one.
+    group.server(0).replicated(2).await.unwrap();
     group.kill(0).unwrap();
     assert!(is_kept(&backend, &claim).await);
     assert!(freed(&backend, &claim).await);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use leasehold_backend::connecting::cannot_connect;
+use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
 use leasehold_backend::url::{client_settings, reveal};
 use leasehold_core::{Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
@@ -85,7 +85,10 @@ impl Link {
         config: &PostgresConfig,
         endpoint: &Endpoint,
     ) -> Result<(Link, ServerMessages), Failure> {
-        let failed = |error| cannot_connect(error, &endpoint.to_string());
+        let failed = |error| match endpoint {
+            Endpoint::Tcp(_) => cannot_connect(error, &endpoint.to_string()),
+            Endpoint::Unix(..) => cannot_open_socket(error, &endpoint.to_string()),
+        };
         let transport = Transport::open(endpoint).await.map_err(failed)?;
         let port = transport.local_port();
         let mut login = tokio_postgres::Config::new();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold_backend::connecting::{cannot_connect, cannot_secure};
+use leasehold_backend::connecting::{cannot_connect, cannot_open_socket, cannot_secure};
 use leasehold_backend::url::client_settings;
 use leasehold_core::Failure;
 use redis::aio::MultiplexedConnection;
@@ -122,7 +122,7 @@ async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
         Endpoint::Tcp { host, port } => Ok(Box::new(open_tcp(endpoint, host, *port).await?)),
         Endpoint::Unix { path } => {
             let stream = UnixStream::connect(path).await;
-            Ok(Box::new(stream.map_err(|error| cannot_connect(error, &endpoint.to_string()))?))
+            Ok(Box::new(stream.map_err(|error| cannot_open_socket(error, &endpoint.to_string()))?))
         }
         Endpoint::Tls { host, port, files } => {
             let name = ServerName::try_from(host.clone())
