@@ -162,7 +162,7 @@ async fn tls_is_verified_and_a_password_is_asked_for() {
     let secured = format!("mysql://secured@{}/locks?sslmode=verify-full&ca={ca}", server.addr());
     hold(&*open(&format!("{secured}{identity}")).await, &claim("secured", LONG)).await;
     for (url, kind) in [
-        (format!("{}?sslmode=verify-full", server.url()), FailureKind::Unavailable),
+        (format!("{}?sslmode=verify-full", server.url()), FailureKind::Denied),
         (format!("mysql://root:wrong@{}/locks", server.addr()), FailureKind::Denied),
         (format!("mysql://secured@{}/locks", server.addr()), FailureKind::Denied),
         (secured, FailureKind::Denied),
