@@ -8,7 +8,7 @@ pub(crate) mod store;
 
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Lock, Note, Owner, Resource, Result, Share};
+use leasehold::{Client, Guard, Lock, Note, Owner, Resource, Result, Share, kind};
 use rustix::process::Signal;
 
 use crate::exit::{Exit, Problem};
@@ -209,7 +209,7 @@ impl Request {
         }
     }
 
-    fn with_terms<K>(&self, mut lock: Lock<K>, owner: Option<&Owner>) -> Result<Lock<K>> {
+    fn with_terms<K: kind::Kind>(&self, mut lock: Lock<K>, owner: Option<&Owner>) -> Result<Lock<K>> {
         if let Some(owner) = owner {
             lock = lock.owner(owner).announce_wait(ANNOUNCED_AFTER);
         }
