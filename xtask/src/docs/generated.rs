@@ -125,7 +125,9 @@ const OPTIONS_HEAD: &str = "\
 The first option follows `?` in the URL of the store, and each further one follows `&`.
 An option that a store does not have, or that would do nothing, is an error that says what to write.
 So is one that is written twice.
-Options that mean the same have the same name for all stores.
+Options that mean the same have the same name for all stores, with two exceptions.
+The Unix socket of PostgreSQL is `host`, as in its own URLs, and that of MySQL is `socket`.
+With a dialect of Redis the beginning of a key is `key-prefix`, because `prefix` is that of the native keys.
 
 `mem:` and `mem:name`, in the memory of one process, have no options.
 ";
