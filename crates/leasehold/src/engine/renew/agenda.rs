@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{ClaimId, Clock, Moment};
+use leasehold_core::{ClaimId, Moment};
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
@@ -28,30 +28,8 @@ pub(super) struct Agenda {
     entries: HashMap<ClaimId, Entry>,
     /// What the wheel gave to [`Agenda::wait`], and [`Agenda::take_due`] has not seen yet.
     expired: Option<ClaimId>,
-    /// The reading by which one clock is translated into the other.
-    base: Reading,
-}
-
-/// One point in time on both clocks.
-///
-/// The runtime's clock is read first. So if the process stops between the two, checks come early, which
-/// [`Agenda::take_due`] corrects, and never late.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reading {
-    instant: Instant,
-    pub(super) now: Moment,
-}
-
-impl Reading {
-    pub(super) fn of(clock: &dyn Clock) -> Reading {
-        let instant = Instant::now();
-        Reading { instant, now: clock.now() }
-    }
-
-    /// Returns when the wheel has to give out what is due at this moment.
-    fn instant_of(&self, due: Moment) -> Instant {
-        self.instant + self.now.until(due).min(LONGEST_WAIT)
-    }
+    /// One point in time on both clocks, by which one is translated into the other.
+    clocks: (Moment, Instant),
 }
 
 #[derive(Debug)]
@@ -62,14 +40,20 @@ struct Entry {
 }
 
 impl Agenda {
-    pub(super) fn new(reading: Reading) -> Agenda {
-        Agenda { wheel: DelayQueue::new(), entries: HashMap::default(), expired: None, base: reading }
+    pub(super) fn new(now: Moment) -> Agenda {
+        Agenda {
+            wheel: DelayQueue::new(),
+            entries: HashMap::default(),
+            expired: None,
+            clocks: (now, Instant::now()),
+        }
     }
 
     /// Sets the next check of a claim, instead of the one that it has.
     pub(super) fn plan(&mut self, id: ClaimId, due: Moment) {
         // The same moment is always the same instant, so what is due together comes together.
-        self.plan_at(id, due, self.base.instant_of(due));
+        let (moment, instant) = self.clocks;
+        self.plan_at(id, due, instant + moment.until(due).min(LONGEST_WAIT));
     }
 
     fn plan_at(&mut self, id: ClaimId, due: Moment, at: Instant) {
@@ -92,13 +76,6 @@ impl Agenda {
         }
     }
 
-    /// Removes all claims at once: to remove one by one takes long where the wheel checks its own slots, as
-    /// it does without optimisation.
-    pub(super) fn clear(&mut self) {
-        self.wheel.clear();
-        self.entries.clear();
-    }
-
     /// Waits until a check may be due; for ever if there is none. Cancel safe: nothing is lost.
     pub(super) async fn wait(&mut self) {
         if self.expired.is_none() {
@@ -108,7 +85,7 @@ impl Agenda {
 
     /// Removes a claim whose check is due, and returns it. Claims come in the order of their checks, but for
     /// the resolution of the wheel, a millisecond.
-    pub(super) fn take_due(&mut self, reading: Reading) -> Option<ClaimId> {
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<ClaimId> {
         loop {
             // Without a limit on what one poll does: all that is due is to be renewed in one batch.
             let polled = |agenda: &mut Agenda| {
@@ -120,7 +97,9 @@ impl Agenda {
                 None => {}
                 // It was moved after the wheel gave it out, it is further away than the wheel can reach, or
                 // the runtime's clock has gained a little on the client's.
-                Some(due) if due > reading.now => self.plan_at(id, due, reading.instant_of(due)),
+                Some(due) if due > now => {
+                    self.plan_at(id, due, Instant::now() + now.until(due).min(LONGEST_WAIT));
+                }
                 Some(_) => {
                     self.remove(id);
                     return Some(id);
@@ -129,19 +108,17 @@ impl Agenda {
         }
     }
 
-    /// Puts all entries into a new wheel if one clock has gained on the other, as after a suspend of the
-    /// machine, or if the wheel is old. Call this at each turn, at least once a second while something is held.
-    pub(super) fn follow(&mut self, reading: Reading) {
-        let passed = reading.now.since(self.base.now);
-        let ran = reading.instant.saturating_duration_since(self.base.instant);
+    /// Puts all entries into the wheel anew if one clock has gained on the other, as after a suspend of the
+    /// machine. Call this at least once a second, so that no check is late by more than that.
+    pub(super) fn follow(&mut self, now: Moment) {
+        let (moment, instant) = self.clocks;
+        let (passed, ran) = (now.since(moment), instant.elapsed());
         if passed.abs_diff(ran) < DRIFT_MAX && ran < LONGEST_WAIT / 2 {
             return;
         }
-        self.base = reading;
-        self.wheel = DelayQueue::new();
-        for (id, entry) in &mut self.entries {
-            entry.key = Some(self.wheel.insert_at(*id, reading.instant_of(entry.due)));
-        }
+        self.clocks = (now, Instant::now());
+        let entries: Vec<_> = self.entries.iter().map(|(id, entry)| (*id, entry.due)).collect();
+        entries.into_iter().for_each(|(id, due)| self.plan(id, due));
     }
 
     /// Takes one claim out of the wheel.
@@ -159,15 +136,15 @@ impl Agenda {
 /// The longest wait of an entry in the wheel, which refuses more than two years.
 /// Later checks wait in several steps.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// The difference of the clocks from which all entries are put into a new wheel. It is also the most by which
-/// a check is late.
-const DRIFT_MAX: Duration = Duration::from_millis(1);
+/// The difference of the clocks from which all entries are put into the wheel anew. A process that is
+/// interrupted between two readings sees a small difference, too, and then the work is done in vain.
+const DRIFT_MAX: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use leasehold_core::ManualClock;
+    use leasehold_core::{Clock, ManualClock};
     use proptest::prelude::*;
 
     use super::*;
@@ -212,10 +189,9 @@ mod tests {
 
     /// Runs the steps beside a sorted map: no check comes before its time, and none is missed.
     async fn compare(steps: Vec<Step>) {
-        // An entry may be made with a drift in one direction and be checked with one in the other; the wheel
-        // rounds up.
+        // An entry may be made with a drift in one direction and be checked with one in the other.
         let (clock, late) = (ManualClock::new(), DRIFT_MAX * 2 + Duration::from_millis(2));
-        let mut agenda = Agenda::new(Reading::of(&clock));
+        let mut agenda = Agenda::new(clock.now());
         let mut model = BTreeMap::new();
         for step in steps {
             match step {
@@ -241,10 +217,9 @@ mod tests {
                 Step::Suspend(millis) => clock.advance(Duration::from_millis(millis)),
                 Step::Gain(millis) => tokio::time::advance(Duration::from_millis(millis)).await,
             }
-            let reading = Reading::of(&clock);
-            let now = reading.now;
-            agenda.follow(reading);
-            while let Some(id) = agenda.take_due(reading) {
+            let now = clock.now();
+            agenda.follow(now);
+            while let Some(id) = agenda.take_due(now) {
                 let due = model.remove(&id).expect("no check without a plan");
                 assert!(due <= now, "{id:?} came at {now:?} and is due at {due:?}");
             }
@@ -267,7 +242,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn cancelled_wait_loses_no_check() {
         let clock = ManualClock::new();
-        let mut agenda = Agenda::new(Reading::of(&clock));
+        let mut agenda = Agenda::new(clock.now());
         agenda.plan(id(1), clock.now().after(Duration::from_secs(1)));
         let wait = tokio::time::timeout(Duration::from_millis(999), agenda.wait());
         wait.await.expect_err("nothing is due");
@@ -276,13 +251,13 @@ mod tests {
         // The answer of the first wait is still there.
         agenda.wait().await;
         agenda.plan(id(2), Moment::START);
-        assert_eq!(agenda.take_due(Reading::of(&clock)), Some(id(1)));
+        assert_eq!(agenda.take_due(clock.now()), Some(id(1)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_due_together_comes_in_one_turn() {
         let clock = ManualClock::new();
-        let mut agenda = Agenda::new(Reading::of(&clock));
+        let mut agenda = Agenda::new(clock.now());
         let due = clock.now().after(Duration::from_secs(1));
         for number in 0..=255 {
             for other in 0..4 {
@@ -295,7 +270,7 @@ mod tests {
         agenda.wait().await;
         clock.advance(Duration::from_secs(1));
         // In one poll of a task, which may take only so many results of timers.
-        let taken = std::iter::from_fn(|| agenda.take_due(Reading::of(&clock))).count();
+        let taken = std::iter::from_fn(|| agenda.take_due(clock.now())).count();
         assert_eq!(taken, 256 * 4);
     }
 }

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use crate::engine::Engine;
 use crate::engine::Tuning;
 use crate::engine::lease::{Lease, State};
-use crate::engine::renew::agenda::{Agenda, Reading};
+use crate::engine::renew::agenda::Agenda;
 use crate::engine::renew::inbox::RenewalInbox;
 use crate::engine::retry::jittered;
 use crate::events::{Event, EventSink};
@@ -54,7 +54,7 @@ impl Renewer {
         let (answers, answered) = mpsc::unbounded_channel();
         // The agenda reads the clock of the runtime.
         let _entered = runtime.enter();
-        let agenda = Agenda::new(Reading::of(&*clock));
+        let agenda = Agenda::new(clock.now());
         let watchdog = Watchdog {
             backend,
             clock,
@@ -334,7 +334,6 @@ impl Watchdog {
 
     fn lose_all(&mut self) {
         let ids: Vec<_> = self.timers.keys().copied().collect();
-        self.agenda.clear();
         for id in ids {
             self.end(id, Some(LossCause::Closed));
         }
@@ -350,9 +349,8 @@ impl Watchdog {
 
     /// Checks everything that is due now, and renews it in one batch for each part of the store.
     fn check_due(&mut self) {
-        let reading = Reading::of(&*self.clock);
-        let now = reading.now;
-        self.agenda.follow(reading);
+        let now = self.clock.now();
+        self.agenda.follow(now);
         // A past wake-up is cleared, so that `take_messages` sets the next one.
         self.wake_at = self.wake_at.filter(|wake_at| *wake_at > now);
         let mut parts = HashMap::<u64, Vec<Arc<Lease>>>::default();
@@ -360,7 +358,7 @@ impl Watchdog {
         self.next_request += 1;
         // What is left after so many is still due, so the next turn comes at once.
         for _ in 0..TICK_MAX {
-            let Some(id) = self.agenda.take_due(reading) else { break };
+            let Some(id) = self.agenda.take_due(now) else { break };
             if let Some(lease) = self.check_claim(id, now) {
                 // Claims whose part the backend cannot determine are batched together.
                 let part = contained(|| self.backend.part(&lease.claim)).unwrap_or_default();
