@@ -14,7 +14,7 @@ use crate::coord::{
     Barrier, Condition, Election, Flights, Latch, MultiLock, RateLimit, SingleFlight, StripedMutex, Versioned,
 };
 use crate::engine::{Engine, Snapshots, Tuning, snapshots};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, resource_for};
 use crate::events::{EventSink, EventSubscriber};
 use crate::lock::{Lock, Mutex, RwLock, Semaphore, kind, request_release};
 use crate::open::open_backend;
@@ -232,7 +232,7 @@ impl Client {
     /// # Errors
     /// `Invalid` if no resource can have this name; otherwise the failure of the server.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Snapshot> {
-        let resource = Resource::new(name.as_ref()).map_err(|error| Error::from(error).with_op("inspect"))?;
+        let resource = resource_for("inspect", name.as_ref())?;
         self.engine.inspect(&resource, None, Duration::ZERO).await
     }
 
@@ -279,7 +279,7 @@ impl Client {
         seen: &SnapshotVersion,
         limit: Duration,
     ) -> Result<Snapshot> {
-        let resource = Resource::new(name.as_ref()).map_err(|error| Error::from(error).with_op("inspect"))?;
+        let resource = resource_for("inspect", name.as_ref())?;
         self.engine.inspect(&resource, Some(seen), limit).await
     }
 
@@ -333,7 +333,7 @@ impl Client {
     /// `Denied` if this user has no right to do it, `Unsupported` if this store offers no way to do it.
     /// Otherwise the failure of the server; the error says if the claim may have ended.
     pub async fn break_claim(&self, name: impl AsRef<str>, claim: &ClaimInfo) -> Result<BreakOutcome> {
-        let resource = Resource::new(name.as_ref()).map_err(|error| Error::from(error).with_op("break"))?;
+        let resource = resource_for("break", name.as_ref())?;
         let claim = Claim::new(claim.id, resource.clone(), claim.share, Duration::ZERO);
         let backend = self.backend().clone();
         let broken = self.engine.call(async move { backend.break_claim(&claim).await }).await;
@@ -363,7 +363,7 @@ impl Client {
     /// the name is too long, or if there are more holders than the store can record at once.
     /// Otherwise the failure of the server.
     pub async fn revoke(&self, name: impl AsRef<str>, reason: &str) -> Result<Vec<ClaimInfo>> {
-        let resource = Resource::new(name.as_ref()).map_err(|error| Error::from(error).with_op("revoke"))?;
+        let resource = resource_for("revoke", name.as_ref())?;
         request_release(&self.engine, &resource, reason).await
     }
 

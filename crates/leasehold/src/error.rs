@@ -210,6 +210,11 @@ impl fmt::Display for Error {
     }
 }
 
+/// Returns the resource of this name, or the error of an operation for which no resource can have it.
+pub(crate) fn resource_for(op: &'static str, name: &str) -> Result<Resource> {
+    Resource::new(name).map_err(|error| Error::from(error).with_op(op))
+}
+
 impl StdError for Error {}
 
 impl From<InvalidResource> for Error {

@@ -12,10 +12,7 @@ impl RedisBackend {
     /// Releases a batch, with one answer for each claim.
     pub(super) async fn release_batch(&self, batch: &[&Claim]) -> Vec<Release> {
         let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
-        let answers = match &requests[..] {
-            [one] => vec![self.servers.run(one, self.config.timeout).await],
-            many => self.servers.run_all(many, self.config.timeout).await,
-        };
+        let answers = self.servers.run_all(&requests, self.config.timeout).await;
         let read = |answer: Result<_, _>| match answer.and_then(reply::existed) {
             Ok(true) => Release::Freed,
             Ok(false) => Release::Gone,

@@ -22,10 +22,7 @@ impl RedisBackend {
             .iter()
             .map(|group| self.renew_request(group.iter().map(|position| batch[*position].claim)));
         let requests: Vec<Request> = requests.collect();
-        let answers = match &requests[..] {
-            [one] => vec![self.servers.run(one, limit).await],
-            many => self.servers.run_all(many, limit).await,
-        };
+        let answers = self.servers.run_all(&requests, limit).await;
         let mut renewals: Vec<Option<Renewal>> = vec![None; batch.len()];
         for (group, answer) in groups.iter().zip(answers) {
             // A renewal that too few replicas confirmed does not count; a claim that is gone is gone

@@ -126,10 +126,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
 
     /// Sends each request by itself, together.
     async fn run_each(&self, requests: Vec<Request>, limit: Duration) -> Vec<Result<u32, Failure>> {
-        let answers = match &requests[..] {
-            [one] => vec![self.native.servers.run(one, limit).await],
-            many => self.native.servers.run_all(many, limit).await,
-        };
+        let answers = self.native.servers.run_all(&requests, limit).await;
         answers.into_iter().map(|answer| answer.and_then(reply::read::<u32>)).collect()
     }
 

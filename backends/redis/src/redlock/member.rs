@@ -239,10 +239,7 @@ impl Member for RedisNode {
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Result<bool, Failure>> {
         let requests: Vec<Request> = batch.iter().map(|claim| self.release_request(claim)).collect();
-        let answers = match &requests[..] {
-            [one] => vec![self.conn.run(one, self.config.timeout).await],
-            many => self.conn.run_all(many, self.config.timeout).await,
-        };
+        let answers = self.conn.run_all(&requests, self.config.timeout).await;
         answers.into_iter().map(|answer| answer.and_then(reply::existed)).collect()
     }
 

@@ -13,7 +13,7 @@ use futures_util::stream::{Stream, unfold};
 use leasehold_core::{Patience, Resource, Snapshot, SnapshotVersion};
 
 use super::Engine;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, resource_for};
 use crate::panics::spanned;
 
 impl Engine {
@@ -86,7 +86,7 @@ impl fmt::Debug for Snapshots {
 
 /// Returns the present state of a resource, and then each that differs from the one before.
 pub(crate) fn snapshots(engine: Arc<Engine>, name: &str) -> Snapshots {
-    let resource = Resource::new(name).map_err(|error| Error::from(error).with_op("watch"));
+    let resource = resource_for("watch", name);
     let stream = unfold(Next::Look(None), move |next| {
         let (engine, resource) = (engine.clone(), resource.clone());
         async move {

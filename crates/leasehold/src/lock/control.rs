@@ -12,7 +12,7 @@ use leasehold_core::{Resource, Snapshot};
 
 use crate::engine::registers::record::{Parts, Record, foreign};
 use crate::engine::{Change, Engine, Register, Seen, random};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result, resource_for};
 
 /// The notices of one resource.
 #[derive(Clone, Debug)]
@@ -67,8 +67,7 @@ impl ControlRegister {
     /// `Unsupported` if the store keeps no values, `Invalid` if the name is too long to put
     /// another one beside it.
     pub(super) fn of(engine: &Arc<Engine>, resource: &Resource, op: &'static str) -> Result<ControlRegister> {
-        let at = Resource::new(&format!("{resource}!notices"))
-            .map_err(|error| Error::from(error).with_op(op).on(resource))?;
+        let at = resource_for(op, &format!("{resource}!notices")).map_err(|error| error.on(resource))?;
         let register = Register::open(engine, at, op).map_err(|error| error.on(resource))?.about(resource);
         Ok(ControlRegister { engine: engine.clone(), resource: resource.clone(), register })
     }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{ClaimId, Moment};
+use leasehold_core::{ClaimId, Clock, Moment};
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 use tokio_util::time::DelayQueue;
@@ -28,8 +28,30 @@ pub(super) struct Agenda {
     entries: HashMap<ClaimId, Entry>,
     /// What the wheel gave to [`Agenda::wait`], and [`Agenda::take_due`] has not seen yet.
     expired: Option<ClaimId>,
-    /// One point in time on both clocks, by which one is translated into the other.
-    clocks: (Moment, Instant),
+    /// The reading by which one clock is translated into the other.
+    base: Reading,
+}
+
+/// One point in time on both clocks.
+///
+/// The runtime's clock is read first. If the process stops between the two, what is planned by the reading
+/// comes early, which [`Agenda::take_due`] corrects, and never late.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    instant: Instant,
+    now: Moment,
+}
+
+impl Reading {
+    fn of(clock: &dyn Clock) -> Reading {
+        let instant = Instant::now();
+        Reading { instant, now: clock.now() }
+    }
+
+    /// Returns when the wheel has to give out what is due at this moment.
+    fn instant_of(&self, due: Moment) -> Instant {
+        self.instant + self.now.until(due).min(LONGEST_WAIT)
+    }
 }
 
 #[derive(Debug)]
@@ -40,20 +62,19 @@ struct Entry {
 }
 
 impl Agenda {
-    pub(super) fn new(now: Moment) -> Agenda {
+    pub(super) fn new(clock: &dyn Clock) -> Agenda {
         Agenda {
             wheel: DelayQueue::new(),
             entries: HashMap::default(),
             expired: None,
-            clocks: (now, Instant::now()),
+            base: Reading::of(clock),
         }
     }
 
     /// Sets the next check of a claim, instead of the one that it has.
     pub(super) fn plan(&mut self, id: ClaimId, due: Moment) {
         // The same moment is always the same instant, so what is due together comes together.
-        let (moment, instant) = self.clocks;
-        self.plan_at(id, due, instant + moment.until(due).min(LONGEST_WAIT));
+        self.plan_at(id, due, self.base.instant_of(due));
     }
 
     fn plan_at(&mut self, id: ClaimId, due: Moment, at: Instant) {
@@ -76,6 +97,13 @@ impl Agenda {
         }
     }
 
+    /// Removes all claims at once. One by one would take long where the wheel checks its own slots, as it does
+    /// in a build without optimisation.
+    pub(super) fn clear(&mut self) {
+        self.wheel.clear();
+        self.entries.clear();
+    }
+
     /// Waits until a check may be due; for ever if there is none. Cancel safe: nothing is lost.
     pub(super) async fn wait(&mut self) {
         if self.expired.is_none() {
@@ -85,38 +113,41 @@ impl Agenda {
 
     /// Removes a claim whose check is due, and returns it. Claims come in the order of their checks, but for
     /// the resolution of the wheel, a millisecond.
-    pub(super) fn take_due(&mut self, now: Moment) -> Option<ClaimId> {
+    pub(super) fn take_due(&mut self, clock: &dyn Clock) -> Option<ClaimId> {
+        let turn = clock.now();
         loop {
             // Without a limit on what one poll does: all that is due is to be renewed in one batch.
             let polled = |agenda: &mut Agenda| {
                 unconstrained(poll_fn(|context| agenda.poll_wheel(context))).now_or_never()
             };
             let id = self.expired.take().or_else(|| polled(self))?;
-            match self.due(id) {
-                // It was removed after the wheel gave it out.
-                None => {}
-                // It was moved after the wheel gave it out, it is further away than the wheel can reach, or
-                // the runtime's clock has gained a little on the client's.
-                Some(due) if due > now => {
-                    self.plan_at(id, due, Instant::now() + now.until(due).min(LONGEST_WAIT));
-                }
-                Some(_) => {
-                    self.remove(id);
-                    return Some(id);
+            // It was removed after the wheel gave it out.
+            let Some(due) = self.due(id) else { continue };
+            // It was moved after the wheel gave it out, it is further away than the wheel can reach, or the
+            // runtime's clock has gained a little on the client's. The clocks are read anew for each entry: by
+            // an old reading, the wheel would give out the same entries without end while a turn takes long.
+            if due > turn {
+                let reading = Reading::of(clock);
+                if due > reading.now {
+                    self.plan_at(id, due, reading.instant_of(due));
+                    continue;
                 }
             }
+            self.remove(id);
+            return Some(id);
         }
     }
 
     /// Puts all entries into the wheel anew if one clock has gained on the other, as after a suspend of the
-    /// machine. Call this at least once a second, so that no check is late by more than that.
-    pub(super) fn follow(&mut self, now: Moment) {
-        let (moment, instant) = self.clocks;
-        let (passed, ran) = (now.since(moment), instant.elapsed());
+    /// machine. Call this at each turn, and at least once a second: until then, checks are late by the gain.
+    pub(super) fn follow(&mut self, clock: &dyn Clock) {
+        let reading = Reading::of(clock);
+        let passed = reading.now.since(self.base.now);
+        let ran = reading.instant.saturating_duration_since(self.base.instant);
         if passed.abs_diff(ran) < DRIFT_MAX && ran < LONGEST_WAIT / 2 {
             return;
         }
-        self.clocks = (now, Instant::now());
+        self.base = reading;
         let entries: Vec<_> = self.entries.iter().map(|(id, entry)| (*id, entry.due)).collect();
         entries.into_iter().for_each(|(id, due)| self.plan(id, due));
     }
@@ -136,15 +167,15 @@ impl Agenda {
 /// The longest wait of an entry in the wheel, which refuses more than two years.
 /// Later checks wait in several steps.
 const LONGEST_WAIT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// The difference of the clocks from which all entries are put into the wheel anew. A process that is
-/// interrupted between two readings sees a small difference, too, and then the work is done in vain.
+/// The difference of the clocks from which all entries are put into the wheel anew. A smaller one makes
+/// checks late by no more than this.
 const DRIFT_MAX: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use leasehold_core::{Clock, ManualClock};
+    use leasehold_core::ManualClock;
     use proptest::prelude::*;
 
     use super::*;
@@ -191,7 +222,7 @@ mod tests {
     async fn compare(steps: Vec<Step>) {
         // An entry may be made with a drift in one direction and be checked with one in the other.
         let (clock, late) = (ManualClock::new(), DRIFT_MAX * 2 + Duration::from_millis(2));
-        let mut agenda = Agenda::new(clock.now());
+        let mut agenda = Agenda::new(&clock);
         let mut model = BTreeMap::new();
         for step in steps {
             match step {
@@ -218,8 +249,8 @@ mod tests {
                 Step::Gain(millis) => tokio::time::advance(Duration::from_millis(millis)).await,
             }
             let now = clock.now();
-            agenda.follow(now);
-            while let Some(id) = agenda.take_due(now) {
+            agenda.follow(&clock);
+            while let Some(id) = agenda.take_due(&clock) {
                 let due = model.remove(&id).expect("no check without a plan");
                 assert!(due <= now, "{id:?} came at {now:?} and is due at {due:?}");
             }
@@ -242,7 +273,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn cancelled_wait_loses_no_check() {
         let clock = ManualClock::new();
-        let mut agenda = Agenda::new(clock.now());
+        let mut agenda = Agenda::new(&clock);
         agenda.plan(id(1), clock.now().after(Duration::from_secs(1)));
         let wait = tokio::time::timeout(Duration::from_millis(999), agenda.wait());
         wait.await.expect_err("nothing is due");
@@ -251,13 +282,47 @@ mod tests {
         // The answer of the first wait is still there.
         agenda.wait().await;
         agenda.plan(id(2), Moment::START);
-        assert_eq!(agenda.take_due(clock.now()), Some(id(1)));
+        assert_eq!(agenda.take_due(&clock), Some(id(1)));
+    }
+
+    /// A clock of a machine on which each reading takes a millisecond.
+    #[derive(Debug, Default)]
+    struct SlowClock(ManualClock);
+
+    impl Clock for SlowClock {
+        fn now(&self) -> Moment {
+            let now = self.0.now();
+            // The first poll moves both clocks, the rest lets other tasks run.
+            let _ = advance(&self.0, Duration::from_millis(1)).now_or_never();
+            now
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_turn_ends_and_gives_out_nothing_early() {
+        let clock = SlowClock::default();
+        let mut agenda = Agenda::new(&clock);
+        let due = clock.now().after(Duration::from_secs(1));
+        (0..100).for_each(|number| agenda.plan(id(number), due));
+        // The wheel gives the entries out five milliseconds before they are due.
+        tokio::time::advance(Duration::from_millis(5)).await;
+        advance(&clock.0, clock.0.now().until(due) - Duration::from_millis(5)).await;
+        agenda.follow(&clock);
+        let mut taken = 0;
+        while taken < 100 {
+            match agenda.take_due(&clock) {
+                Some(_) => taken += 1,
+                None => advance(&clock.0, Duration::from_millis(1)).await,
+            }
+            assert!(taken == 0 || due <= clock.0.now(), "a check came early");
+            assert!(clock.0.now() < due.after(Duration::from_secs(1)), "the turn does not end");
+        }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_due_together_comes_in_one_turn() {
         let clock = ManualClock::new();
-        let mut agenda = Agenda::new(clock.now());
+        let mut agenda = Agenda::new(&clock);
         let due = clock.now().after(Duration::from_secs(1));
         for number in 0..=255 {
             for other in 0..4 {
@@ -270,7 +335,7 @@ mod tests {
         agenda.wait().await;
         clock.advance(Duration::from_secs(1));
         // In one poll of a task, which may take only so many results of timers.
-        let taken = std::iter::from_fn(|| agenda.take_due(clock.now())).count();
+        let taken = std::iter::from_fn(|| agenda.take_due(&clock)).count();
         assert_eq!(taken, 256 * 4);
     }
 }

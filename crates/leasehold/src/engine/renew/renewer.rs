@@ -54,7 +54,7 @@ impl Renewer {
         let (answers, answered) = mpsc::unbounded_channel();
         // The agenda reads the clock of the runtime.
         let _entered = runtime.enter();
-        let agenda = Agenda::new(clock.now());
+        let agenda = Agenda::new(&*clock);
         let watchdog = Watchdog {
             backend,
             clock,
@@ -334,6 +334,7 @@ impl Watchdog {
 
     fn lose_all(&mut self) {
         let ids: Vec<_> = self.timers.keys().copied().collect();
+        self.agenda.clear();
         for id in ids {
             self.end(id, Some(LossCause::Closed));
         }
@@ -350,7 +351,7 @@ impl Watchdog {
     /// Checks everything that is due now, and renews it in one batch for each part of the store.
     fn check_due(&mut self) {
         let now = self.clock.now();
-        self.agenda.follow(now);
+        self.agenda.follow(&*self.clock);
         // A past wake-up is cleared, so that `take_messages` sets the next one.
         self.wake_at = self.wake_at.filter(|wake_at| *wake_at > now);
         let mut parts = HashMap::<u64, Vec<Arc<Lease>>>::default();
@@ -358,8 +359,8 @@ impl Watchdog {
         self.next_request += 1;
         // What is left after so many is still due, so the next turn comes at once.
         for _ in 0..TICK_MAX {
-            let Some(id) = self.agenda.take_due(now) else { break };
-            if let Some(lease) = self.check_claim(id, now) {
+            let Some(id) = self.agenda.take_due(&*self.clock) else { break };
+            if let Some(lease) = self.check_claim(id) {
                 // Claims whose part the backend cannot determine are batched together.
                 let part = contained(|| self.backend.part(&lease.claim)).unwrap_or_default();
                 let part = if mutant!("all parts are renewed together") { 0 } else { part };
@@ -370,7 +371,7 @@ impl Watchdog {
     }
 
     /// Checks one claim that is due. Returns it if it is to be renewed now.
-    fn check_claim(&mut self, id: ClaimId, now: Moment) -> Option<Arc<Lease>> {
+    fn check_claim(&mut self, id: ClaimId) -> Option<Arc<Lease>> {
         let timer = self.timers.get_mut(&id)?;
         if let State::Lost(_) = timer.lease.state() {
             self.end(id, None);
@@ -389,7 +390,7 @@ impl Watchdog {
         let (lease, pause) = (timer.lease.clone(), timer.requests.pause(timer.lease.pace()));
         // The next check comes after the retry pause, but never after the end of the validity. A
         // confirmation that comes before it plans anew.
-        self.plan(id, now.after(pause).min(lease.valid_until()));
+        self.plan(id, self.clock.now().after(pause).min(lease.valid_until()));
         sends.then_some(lease)
     }
 
