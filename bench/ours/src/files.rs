@@ -25,6 +25,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
+const TASKS: usize = 64;
 const GROUP: &str = "files: the file store, uncontended";
 
 async fn in_process(plan: &Plan, report: &mut Report, directory: &Path) -> Outcome<()> {
@@ -50,7 +51,26 @@ async fn in_process(plan: &Plan, report: &mut Report, directory: &Path) -> Outco
     }
     let measure = Measure { group: GROUP, what: "latency of a cycle, 1 task", unit: Unit::Micros };
     report.compare(measure, &held, "open + flock + close", &direct, None);
-    report.compare(measure, &held, "the same on tokio's blocking threads, as ours", &aside, None);
+    report.compare(measure, &held, "the same on tokio's blocking threads", &aside, None);
+    many(plan, report, directory, &url).await
+}
+
+/// Each task uses a lock of its own.
+async fn many(plan: &Plan, report: &mut Report, directory: &Path, url: &str) -> Outcome<()> {
+    let ours = Ours::open(url, TASKS, |task| format!("lock-{task}")).await?;
+    ours.run(plan.round / 5).await?;
+    let (mut held, mut direct) = (Series::default(), Series::default());
+    let paths: std::sync::Arc<[PathBuf]> =
+        (0..TASKS).map(|task| directory.join(format!("plain-{task}.lock"))).collect();
+    for _ in 0..plan.rounds {
+        held.push(ours.run(plan.round).await?.rate());
+        let paths = paths.clone();
+        let cycle = move |task: usize| std::future::ready(lock_plainly(&paths[task]));
+        direct.push(Load::run(TASKS, plan.round / 2, cycle).await?.rate());
+    }
+    let measure =
+        Measure { group: GROUP, what: "cycles a second, 64 tasks on 64 locks", unit: Unit::PerSecond };
+    report.compare(measure, &held, "open + flock + close", &direct, None);
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 mod boot;
 mod clock;
 mod file_system;
+mod forks;
 mod namespace;
 mod process;
 mod process_id;
@@ -16,6 +17,7 @@ mod process_id;
 pub use boot::{BOOT_ID, boot_id};
 pub use clock::since_boot;
 pub use file_system::FileSystem;
+pub use forks::forks;
 pub use namespace::time_namespace;
 pub use process::{Process, Unforked, spawn};
 pub use process_id::process_id;

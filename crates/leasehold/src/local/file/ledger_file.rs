@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leasehold_core::{Ask, ClaimId, Entry, Failure, Fence, Ledger, Moment, Note, Verdict, Wait};
@@ -19,7 +20,7 @@ use rustix::io::Errno;
 use super::failure::{cannot, foreign};
 use super::liveness_fifo::{self, FifoName, Probe, probe};
 use super::reserve;
-use super::resource_dir::{ResourceDir, Sync, pause, read_all_at, write_all_at};
+use super::resource_dir::{Identity, ResourceDir, Sync, pause, read_all_at, write_all_at};
 use super::store_dir::Root;
 
 /// The queue of one resource, with the places of its claims.
@@ -32,15 +33,25 @@ pub(super) struct LedgerFile {
     ceiling: u64,
     generation: u64,
     slots: Option<Slots>,
+    /// The file that was read, until another one replaces it.
+    file: Option<OpenLedger>,
     is_changed: bool,
     /// `true` if the fences of the queue are made up, because the ledger does not have them.
     is_rebuilt: bool,
 }
 
-/// The open file, and the half of it that may be written.
+/// The open file of a ledger.
+#[derive(Clone, Debug)]
+pub(super) struct OpenLedger {
+    file: Arc<OwnedFd>,
+    pub(super) identity: Identity,
+    length: usize,
+}
+
+/// The two halves of the open file, and which of them may be written.
 #[derive(Debug)]
 struct Slots {
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     size: usize,
     spare: usize,
     /// The content of the spare slot, to be restored when a write fails.
@@ -56,17 +67,46 @@ impl LedgerFile {
             Err(Errno::NOENT) => return LedgerFile::rebuild(root, dir, Defect::Missing, None),
             Err(cause) => return Err(failed(cause)),
         };
-        let size = bytes.len() / 2;
-        match parse_slots(&bytes, root.boot()) {
-            [Some(first), Some(second)] => {
-                let spare = usize::from(first.generation > second.generation);
-                let mut ledger = if spare == 1 { first } else { second };
-                let before = bytes[spare * size..(spare + 1) * size].to_vec();
-                ledger.slots = Some(Slots { file, size, spare, before });
-                Ok(ledger)
+        match LedgerFile::of_slots(root, file, &bytes) {
+            Some(ledger) => Ok(ledger),
+            None => {
+                let valid = parse_slots(&bytes, root.boot()).into_iter().flatten().next();
+                LedgerFile::rebuild(root, dir, Defect::Invalid, valid)
             }
-            [first, second] => LedgerFile::rebuild(root, dir, Defect::Invalid, first.or(second)),
         }
+    }
+
+    /// Reads the ledger by a descriptor that stayed open. `None` if it is not in order. Called under the short
+    /// lock, when the name of the ledger still leads to this file.
+    pub(super) fn reopen(root: &Root, file: &OpenLedger) -> Option<LedgerFile> {
+        let mut bytes = vec![0; file.length];
+        let length = read_all_at(file.file.as_fd(), &mut bytes).ok()?;
+        if length < bytes.len() {
+            return None;
+        }
+        LedgerFile::of_slots(root, file.clone(), &bytes)
+    }
+
+    /// Takes the newer of two valid slots; `None` if one is not valid.
+    fn of_slots(root: &Root, file: OpenLedger, bytes: &[u8]) -> Option<LedgerFile> {
+        let size = bytes.len() / 2;
+        let [Some(first), Some(second)] = parse_slots(bytes, root.boot()) else { return None };
+        let spare = usize::from(first.generation > second.generation);
+        let mut ledger = if spare == 1 { first } else { second };
+        let before = bytes[spare * size..(spare + 1) * size].to_vec();
+        ledger.slots = Some(Slots { file: file.file.clone(), size, spare, before });
+        ledger.file = Some(file);
+        Some(ledger)
+    }
+
+    /// Returns the file of the ledger, if it is still the one that was read.
+    pub(super) fn file(&self) -> Option<OpenLedger> {
+        self.file.clone()
+    }
+
+    /// Returns `true` if the next fence is reserved already.
+    pub(super) fn has_reserve(&self) -> bool {
+        self.last_fence().seq < self.ceiling
     }
 
     /// Reads the ledger for an observer, without the short lock and without changing anything.
@@ -218,6 +258,7 @@ impl LedgerFile {
         let mut bytes = vec![0; 2 * size];
         bytes[..slot.len()].copy_from_slice(&slot);
         bytes[size..size + slot.len()].copy_from_slice(&slot);
+        self.file = None;
         dir.replace_file(root, NAME, &bytes, Sync::Cached)
     }
 
@@ -303,6 +344,7 @@ impl LedgerFile {
             ceiling: floor,
             generation: valid.map_or(0, |old| old.generation + 1),
             slots: None,
+            file: None,
             is_changed: false,
             is_rebuilt: true,
         })
@@ -332,6 +374,7 @@ impl LedgerFile {
             ceiling,
             generation,
             slots: None,
+            file: None,
             is_changed: false,
             is_rebuilt: false,
         };
@@ -366,15 +409,16 @@ pub(super) fn ask(id: ClaimId, share: leasehold_core::Share, note: Note, waits: 
     Ask { id, share, lease: std::time::Duration::MAX, wait, note }
 }
 
-fn read(root: &Root, dir: &ResourceDir, access: OFlags) -> Result<(OwnedFd, Vec<u8>), Errno> {
+fn read(root: &Root, dir: &ResourceDir, access: OFlags) -> Result<(OpenLedger, Vec<u8>), Errno> {
     let file = dir.open_file(root, NAME, access)?;
-    let length = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(usize::MAX);
+    let found = rustix::fs::fstat(&file)?;
+    let length = usize::try_from(found.st_size).unwrap_or(usize::MAX);
     // A file of another length is damaged, and so is one longer than any queue.
     let length = if length.is_multiple_of(2 * SLOT) && length <= MAX_BYTES { length } else { 0 };
     let mut bytes = vec![0; length];
     let read = read_all_at(file.as_fd(), &mut bytes)?;
     bytes.truncate(read);
-    Ok((file, bytes))
+    Ok((OpenLedger { file: Arc::new(file), identity: Identity::of(&found), length }, bytes))
 }
 
 fn parse_slots(bytes: &[u8], boot: &str) -> [Option<LedgerFile>; 2] {
@@ -388,7 +432,7 @@ fn unix_time() -> Moment {
     Moment::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
-const NAME: &str = "ledger";
+pub(super) const NAME: &str = "ledger";
 const HEAD: &str = "file 1";
 /// The place of the first claim in the queue. It is granted at once.
 const FIRST_PLACE: u64 = 1;

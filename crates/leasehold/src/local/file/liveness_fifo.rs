@@ -11,6 +11,8 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{ClaimId, Failure, Share};
@@ -58,7 +60,10 @@ impl FifoName {
 /// The sign of life of a claim of this process.
 pub(super) struct LivenessFifo {
     file: OwnedFd,
-    path: PathBuf,
+    /// Changes when the next claim of this process on the same resource uses the FIFO.
+    path: Mutex<PathBuf>,
+    /// `true` once another process may have a copy of the descriptor.
+    was_copied: AtomicBool,
     identity: Identity,
     /// The resource directory in which it was made.
     pub(super) dir: Identity,
@@ -67,7 +72,7 @@ pub(super) struct LivenessFifo {
 impl fmt::Debug for LivenessFifo {
     /// Shows the path without the claim's id.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LivenessFifo").field(&redacted(&self.path)).finish()
+        f.debug_tuple("LivenessFifo").field(&redacted(&self.path())).finish()
     }
 }
 
@@ -78,7 +83,10 @@ impl LivenessFifo {
         let path = dir.path_to(&text);
         make_fifo(root, dir, &text)?;
         match open_and_lock(root, dir, &text) {
-            Ok((identity, file)) => Ok(LivenessFifo { file, path, identity, dir: dir.identity }),
+            Ok((identity, file)) => {
+                let (path, was_copied) = (Mutex::new(path), AtomicBool::new(false));
+                Ok(LivenessFifo { file, path, was_copied, identity, dir: dir.identity })
+            }
             Err(cause) => {
                 let _ = unlinkat(dir.at(), &*text, AtFlags::empty());
                 Err(cause)
@@ -86,13 +94,52 @@ impl LivenessFifo {
         }
     }
 
+    /// Gives it to the next claim. Called under the short lock of the resource directory, after
+    /// [`LivenessFifo::rest`]. If the result is `false`, it cannot be used any more.
+    pub(super) fn reuse(&self, dir: &ResourceDir, name: &FifoName) -> bool {
+        let text = name.text();
+        {
+            let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(old) = path.file_name() else { return false };
+            if renameat(dir.at(), old, dir.at(), &*text).is_err() {
+                return false;
+            }
+            *path = dir.path_to(&text);
+        }
+        // The old name may have led to something else by now.
+        self.is_in_place().unwrap_or(false)
+            && flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    }
+
+    /// Ends the sign of life, for a claim that nobody watches, and keeps the FIFO for [`LivenessFifo::reuse`].
+    pub(super) fn rest(&self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+
+    /// Returns a copy of the descriptor for another process.
+    pub(super) fn copy(&self) -> Option<OwnedFd> {
+        // Set first: the copy keeps every claim alive that uses this FIFO.
+        self.was_copied.store(true, Ordering::Release);
+        self.file.try_clone().ok()
+    }
+
+    /// Returns `true` if another process may have a copy of the descriptor.
+    pub(super) fn was_copied(&self) -> bool {
+        self.was_copied.load(Ordering::Acquire)
+    }
+
     /// Returns `true` if its name still leads to it. If not, the claim was broken, or the store was removed.
     pub(super) fn is_in_place(&self) -> Result<bool, Failure> {
-        match statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW) {
+        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
+        match statat(CWD, &*path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Identity::of(&stat) == self.identity),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(cause) => Err(cannot("look at", &self.path, cause)),
+            Err(cause) => Err(cannot("look at", &path, cause)),
         }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Removes its name. Returns `false` if that no longer leads to it.
@@ -100,7 +147,7 @@ impl LivenessFifo {
         let is_in_place = self.is_in_place().unwrap_or(false);
         if is_in_place {
             // A FIFO that cannot be removed is found dead later, and removed then.
-            let _ = rustix::fs::unlink(&self.path);
+            let _ = rustix::fs::unlink(self.path());
         }
         is_in_place
     }

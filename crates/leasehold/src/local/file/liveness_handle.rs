@@ -1,9 +1,9 @@
 //! The sign of life of a granted claim, for programs that want another process to hold it as well.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::os::fd::OwnedFd;
+use std::sync::Weak;
 
-use super::liveness_fifo::LivenessFifo;
+use super::local_claims::HeldSign;
 
 /// The sign of life of a claim of a file store: the [`Proof`](leasehold_core::Proof) of its grant.
 ///
@@ -27,17 +27,13 @@ use super::liveness_fifo::LivenessFifo;
 /// A process with a copy may only keep it open. It may not be able to find out the state of the claim,
 /// or to write to the descriptor.
 #[derive(Clone, Debug)]
-pub struct LivenessHandle(Weak<LivenessFifo>);
+pub struct LivenessHandle(pub(super) Weak<HeldSign>);
 
 impl LivenessHandle {
-    pub(super) fn of(fifo: &Arc<LivenessFifo>) -> LivenessHandle {
-        LivenessHandle(Arc::downgrade(fifo))
-    }
-
     /// Returns a copy of the descriptor, which is closed by an `exec`; `None` if the claim has ended,
     /// or this process has no descriptor left.
     pub fn copy(&self) -> Option<OwnedFd> {
-        let fifo = self.0.upgrade()?;
-        fifo.as_fd().try_clone_to_owned().ok()
+        let sign = self.0.upgrade()?;
+        sign.0.copy()
     }
 }

@@ -1,11 +1,13 @@
 //! The claims of this process: their liveness FIFOs, and their grants.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{Claim, ClaimId, Fence, LossCause, LossSignal, LossTrigger, Resource};
+use leasehold_machine::Process;
 use tokio::task::AbortHandle;
 
+use super::kept_dir::KeptDir;
 use super::liveness_fifo::LivenessFifo;
 
 /// All claims of one backend that hold or wait. Dropping it ends them all.
@@ -15,10 +17,19 @@ pub(super) struct LocalClaims(Mutex<HashMap<Key, LocalClaim>>);
 /// One claim of this process. Dropping it ends its sign of life.
 #[derive(Debug)]
 pub(super) struct LocalClaim {
-    pub(super) fifo: Arc<LivenessFifo>,
+    pub(super) life: Life,
     pub(super) held: Option<GrantData>,
-    /// The task that notices when another process breaks it.
+    /// What its release can use, if it is kept open.
+    pub(super) kept: Option<KeptDir>,
+}
+
+/// A sign of life, and the task that watches over it. Dropping it ends the sign of life.
+#[derive(Debug)]
+pub(super) struct Life {
+    pub(super) fifo: Arc<LivenessFifo>,
+    /// The task that notices when another process breaks the claim.
     watcher: Option<AbortHandle>,
+    process: Process,
 }
 
 /// The data of a grant.
@@ -27,7 +38,13 @@ pub(super) struct GrantData {
     pub(super) fence: Fence,
     pub(super) signal: LossSignal,
     trigger: LossTrigger,
+    /// The sign of life as long as it is that of this claim: the FIFO may outlive it.
+    pub(super) sign: Arc<HeldSign>,
 }
+
+/// The sign of life of one granted claim.
+#[derive(Debug)]
+pub(super) struct HeldSign(pub(super) Arc<LivenessFifo>);
 
 /// An id counts only on the resource that it claimed.
 type Key = (ClaimId, Resource);
@@ -38,47 +55,57 @@ fn key(claim: &Claim) -> Key {
 
 impl LocalClaims {
     pub(super) fn fifo(&self, claim: &Claim) -> Option<Arc<LivenessFifo>> {
-        self.map().get(&key(claim)).map(|own| own.fifo.clone())
+        self.map().get(&key(claim)).map(|own| own.life.fifo.clone())
     }
 
     pub(super) fn is_held(&self, claim: &Claim) -> bool {
         self.map().get(&key(claim)).is_some_and(|own| own.held.is_some())
     }
 
-    /// Returns the fence and the loss signal of a claim that was granted.
-    pub(super) fn grant_of(&self, claim: &Claim) -> Option<(Fence, LossSignal)> {
-        self.map()
-            .get(&key(claim))
-            .and_then(|own| own.held.as_ref())
-            .map(|held| (held.fence, held.signal.clone()))
+    /// Returns the fence, the loss signal and the sign of life of a claim that was granted. `watch` starts the
+    /// task that watches over it, if none does.
+    pub(super) fn grant_of(
+        &self,
+        claim: &Claim,
+        watch: impl FnOnce(Arc<LivenessFifo>) -> AbortHandle,
+    ) -> Option<(Fence, LossSignal, Weak<HeldSign>)> {
+        let mut map = self.map();
+        let own = map.get_mut(&key(claim))?;
+        let held = own.held.as_ref()?;
+        // A task ends with its runtime, and the claim may be used by the next one.
+        if own.life.watcher.as_ref().is_none_or(AbortHandle::is_finished) {
+            own.life.watcher = Some(watch(own.life.fifo.clone()));
+        }
+        Some((held.fence, held.signal.clone(), Arc::downgrade(&held.sign)))
     }
 
     /// Remembers a waiting claim.
     pub(super) fn waits(&self, claim: &Claim, fifo: Arc<LivenessFifo>) {
         // Made only if there is none: dropping one that is not needed would end the sign of
         // life of the other.
-        self.map().entry(key(claim)).or_insert_with(|| LocalClaim { fifo, held: None, watcher: None });
+        self.map().entry(key(claim)).or_insert_with(|| LocalClaim::new(Life::of(fifo)));
     }
 
     /// Remembers a claim that was granted.
     pub(super) fn holds(&self, claim: &Claim, fifo: Arc<LivenessFifo>, fence: Fence) {
-        let (trigger, signal) = LossTrigger::new();
         // Changed in place: dropping the previous entry would end the sign of life that both share.
         let mut map = self.map();
-        let own = map.entry(key(claim)).or_insert_with(|| LocalClaim { fifo, held: None, watcher: None });
-        own.held = Some(GrantData { fence, signal, trigger });
+        let own = map.entry(key(claim)).or_insert_with(|| LocalClaim::new(Life::of(fifo)));
+        own.held = Some(GrantData::new(&own.life.fifo, fence));
     }
 
-    /// Ends the task with the claim that it watches over, which may have ended meanwhile.
-    pub(super) fn watched_by(&self, claim: &Claim, watcher: AbortHandle) {
-        match self.map().get_mut(&key(claim)) {
-            Some(own) => own.watcher = Some(watcher),
-            None => watcher.abort(),
+    /// Remembers a claim that was granted with the sign of life of an earlier one.
+    pub(super) fn holds_with(&self, claim: &Claim, life: Life, fence: Fence) {
+        let held = Some(GrantData::new(&life.fifo, fence));
+        let before = self.map().insert(key(claim), LocalClaim { life, held, kept: None });
+        drop(before);
+    }
+
+    /// Keeps files open for the release of a claim, if it still holds. Called without the short lock.
+    pub(super) fn keep(&self, claim: &Claim, kept: KeptDir) {
+        if let Some(own) = self.map().get_mut(&key(claim)).filter(|own| own.held.is_some()) {
+            own.kept = Some(kept);
         }
-    }
-
-    pub(super) fn has_watcher(&self, claim: &Claim) -> bool {
-        self.map().get(&key(claim)).is_some_and(|own| own.watcher.is_some())
     }
 
     /// Forgets a claim. Dropping the returned value ends its sign of life.
@@ -93,13 +120,21 @@ impl LocalClaims {
     pub(super) fn lose(&self, claim: &Claim, fifo: &Arc<LivenessFifo>) {
         let lost = {
             let mut map = self.map();
-            let is_same = map.get(&key(claim)).is_some_and(|own| Arc::ptr_eq(&own.fifo, fifo));
+            let is_same = map.get(&key(claim)).is_some_and(|own| Arc::ptr_eq(&own.life.fifo, fifo));
             if is_same { map.remove(&key(claim)) } else { None }
         };
-        // Notified before the sign of life ends: the holder learns of it before the next one can hold.
-        if let Some(held) = lost.as_ref().and_then(|own| own.held.as_ref()) {
-            held.trigger.fire(LossCause::Gone);
-        }
+        notify(lost);
+    }
+
+    /// Does the same for the claim that has this sign of life, if there is one.
+    pub(super) fn lose_by(&self, fifo: &Arc<LivenessFifo>) {
+        let lost = {
+            let mut map = self.map();
+            let key =
+                map.iter().find(|(_, own)| Arc::ptr_eq(&own.life.fifo, fifo)).map(|(key, _)| key.clone());
+            key.and_then(|key| map.remove(&key))
+        };
+        notify(lost);
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<Key, LocalClaim>> {
@@ -108,11 +143,49 @@ impl LocalClaims {
     }
 }
 
-impl Drop for LocalClaim {
+/// Notifies the holder of a claim before its sign of life ends: it learns of the loss before the next one can
+/// hold.
+fn notify(lost: Option<LocalClaim>) {
+    if let Some(held) = lost.as_ref().and_then(|own| own.held.as_ref()) {
+        held.trigger.fire(LossCause::Gone);
+    }
+}
+
+impl LocalClaim {
+    fn new(life: Life) -> LocalClaim {
+        LocalClaim { life, held: None, kept: None }
+    }
+
+    /// Returns `true` if no other process has the sign of life, or will get it from this claim's grant.
+    pub(super) fn is_private(&mut self) -> bool {
+        // A program that has the grant may be copying the descriptor at this moment: then it shares this value.
+        let is_last = self.held.take().is_none_or(|held| Arc::into_inner(held.sign).is_some());
+        is_last && !self.life.fifo.was_copied()
+    }
+}
+
+impl GrantData {
+    fn new(fifo: &Arc<LivenessFifo>, fence: Fence) -> GrantData {
+        let (trigger, signal) = LossTrigger::new();
+        GrantData { fence, signal, trigger, sign: Arc::new(HeldSign(fifo.clone())) }
+    }
+}
+
+impl Life {
+    fn of(fifo: Arc<LivenessFifo>) -> Life {
+        Life { fifo, watcher: None, process: Process::this() }
+    }
+}
+
+impl Drop for Life {
     fn drop(&mut self) {
-        self.fifo.end();
         if let Some(watcher) = &self.watcher {
             watcher.abort();
+        }
+        // A fork shares the lock with its parent, whose claim it still is.
+        if self.process.is_this() {
+            self.fifo.remove();
+            self.fifo.end();
         }
     }
 }

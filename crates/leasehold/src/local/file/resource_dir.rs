@@ -7,6 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_core::{Clock, Effect, Failure, FailureKind, Moment, Patience, Resource};
@@ -191,8 +192,8 @@ impl ResourceDir {
                 Err(cause) => return Err(cannot("open", &path, cause)),
             };
             lock_in_time(&file, &path, limit)?;
-            let lock = DirLock(file);
-            let stat = fstat(&lock.0).map_err(|cause| cannot("look at", &path, cause))?;
+            let lock = DirLock(Arc::new(file));
+            let stat = fstat(&*lock.0).map_err(|cause| cannot("look at", &path, cause))?;
             if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 return Err(foreign(&path, "is not an ordinary file: remove it"));
             }
@@ -249,13 +250,26 @@ impl ResourceDir {
 
 /// The short lock of a resource directory. Held for one change only, never over a wait.
 #[derive(Debug)]
-pub(super) struct DirLock(OwnedFd);
+pub(super) struct DirLock(Arc<OwnedFd>);
+
+impl DirLock {
+    /// Takes the short lock by the descriptor of an earlier one, if it is free.
+    pub(super) fn retake(file: &Arc<OwnedFd>) -> Option<DirLock> {
+        flock(&**file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(DirLock(file.clone()))
+    }
+
+    /// Returns the descriptor, which is locked as long as this value lives.
+    pub(super) fn file(&self) -> &Arc<OwnedFd> {
+        &self.0
+    }
+}
 
 impl Drop for DirLock {
     fn drop(&mut self) {
         // Explicit: a child between fork and exec has a copy of the descriptor, and closing ours would
         // not free the lock before that child reaches its exec.
-        let _ = flock(&self.0, FlockOperation::Unlock);
+        let _ = flock(&*self.0, FlockOperation::Unlock);
     }
 }
 
@@ -368,7 +382,7 @@ pub(super) fn write_all_at(file: BorrowedFd<'_>, content: &[u8], offset: u64) ->
     Ok(())
 }
 
-const LOCK: &str = "lock";
+pub(super) const LOCK: &str = "lock";
 const NAME: &str = "name";
 /// The number of times that a path may change under us before we give up.
 const MAX_REOPEN: u32 = 100;

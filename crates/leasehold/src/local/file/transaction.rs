@@ -11,8 +11,10 @@ use leasehold_core::{Claim, Effect, Entry, Failure, FailureKind, MAX_QUEUE, Pati
 
 use super::Inner;
 use super::failure::with_effect;
+use super::kept_dir::KeptDir;
 use super::ledger_file::{LedgerFile, ask};
 use super::liveness_fifo::{self, FifoName, LivenessFifo, Probe, probe};
+use super::local_claims::LocalClaim;
 use super::resource_dir::{DirLock, Limit, ResourceDir};
 use super::watch::Watch;
 
@@ -54,12 +56,16 @@ pub(super) fn contend(
     let effect = if own.is_some() { Effect::Unknown } else { Effect::None };
     let transaction = Transaction::begin(inner, claim, &Limit::of(patience));
     let outcome = transaction.and_then(|mut transaction| {
-        transaction.contend(own, last).map(|attempt| (attempt, transaction.woken.take()))
+        let attempt = transaction.contend(own, last)?;
+        Ok((attempt, transaction.woken.take(), transaction.kept.take()))
     });
     match outcome {
-        // The short lock is free again: the woken claims need it.
-        Ok((attempt, woken)) => {
+        // The short lock is free again: the woken claims need it, and what is kept can take it.
+        Ok((attempt, woken, kept)) => {
             woken.inspect(|fifo| fifo.wake_watchers());
+            if let Some(kept) = kept {
+                inner.claims.keep(claim, kept);
+            }
             Ok(attempt)
         }
         // A place whose FIFO is missing counts as dead.
@@ -72,9 +78,8 @@ pub(super) fn contend(
 }
 
 /// Ends a claim of this process. Returns `true` if it existed until now.
-pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
-    let Some(own) = inner.claims.forget(claim) else { return Ok(false) };
-    let was_there = own.fifo.remove();
+pub(super) fn release(inner: &Inner, claim: &Claim, own: LocalClaim) -> bool {
+    let was_there = own.life.fifo.remove();
     // Even if the ledger fails, the claim ends here: without its sign of life the next one sees it dead.
     if let Ok(Some((dir, lock))) =
         ResourceDir::lock_existing(&inner.root, &claim.resource, &Limit::fixed(RELEASE_WAIT))
@@ -94,7 +99,7 @@ pub(super) fn release(inner: &Inner, claim: &Claim) -> Result<bool, Failure> {
         drop(lock);
     }
     drop(own);
-    Ok(was_there)
+    was_there
 }
 
 /// Ends a claim that belongs to another process, or notifies that process to end it.
@@ -133,7 +138,7 @@ pub(super) enum Force {
 /// Gives up a place without the ledger.
 fn abandon(inner: &Inner, claim: &Claim) {
     if let Some(own) = inner.claims.forget(claim) {
-        own.fifo.remove();
+        own.life.fifo.remove();
     }
 }
 
@@ -141,19 +146,21 @@ fn abandon(inner: &Inner, claim: &Claim) {
 struct Transaction<'a> {
     inner: &'a Inner,
     claim: &'a Claim,
-    dir: ResourceDir,
+    dir: Arc<ResourceDir>,
     ledger: LedgerFile,
     /// The FIFO of the claim whose watchers have to check the queue again.
     woken: Option<Arc<LivenessFifo>>,
+    /// The open files of a claim that was granted, for its release.
+    kept: Option<KeptDir>,
     // The last field, so that it is released last.
-    _lock: DirLock,
+    lock: DirLock,
 }
 
 impl<'a> Transaction<'a> {
     fn begin(inner: &'a Inner, claim: &'a Claim, limit: &Limit) -> Result<Self, Failure> {
         let (dir, lock) = ResourceDir::lock_or_create(&inner.root, &claim.resource, limit)?;
         let ledger = LedgerFile::open(&inner.root, &dir)?;
-        Ok(Transaction { inner, claim, dir, ledger, woken: None, _lock: lock })
+        Ok(Transaction { inner, claim, dir: Arc::new(dir), ledger, woken: None, kept: None, lock })
     }
 
     fn contend(&mut self, own: Option<Arc<LivenessFifo>>, last: bool) -> Result<Attempt, Failure> {
@@ -168,6 +175,9 @@ impl<'a> Transaction<'a> {
                 if self.successor_shares() {
                     self.woken = Some(fifo.clone());
                 }
+                let permit = self.inner.spares.permit(&self.claim.resource);
+                self.kept =
+                    permit.and_then(|permit| KeptDir::of(&self.dir, &self.lock, &self.ledger, permit));
                 self.inner.claims.holds(self.claim, fifo, fence);
                 Ok(Attempt::Granted)
             }

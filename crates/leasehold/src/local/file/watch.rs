@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use leasehold_core::{Claim, Failure, Patience};
+use leasehold_core::{Failure, Patience};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use tokio::io::Interest;
@@ -118,8 +118,9 @@ pub(super) async fn end_of(watch: Watch, limit: Duration) -> Result<(), Failure>
     Ok(())
 }
 
-/// Watches over a granted claim of this process, and ends it when another process breaks it.
-pub(super) async fn over(fifo: Arc<LivenessFifo>, inner: Weak<Inner>, claim: Claim) {
+/// Watches over the granted claims of this process that have this sign of life, one after the other, and ends
+/// the one that another process breaks.
+pub(super) async fn over(fifo: Arc<LivenessFifo>, inner: Weak<Inner>) {
     let Ok(watch) = register(Watch::own(fifo.clone())) else {
         tracing::warn!(
             "a granted claim cannot be watched: if it is broken, only its next renewal will notice"
@@ -133,7 +134,7 @@ pub(super) async fn over(fifo: Arc<LivenessFifo>, inner: Weak<Inner>, claim: Cla
         }
         let Some(inner) = inner.upgrade() else { return };
         if let Ok(false) = fifo.is_in_place() {
-            return inner.claims.lose(&claim, &fifo);
+            return inner.claims.lose_by(&fifo);
         }
     }
 }
