@@ -24,6 +24,7 @@
 //! Values and names can be read as well. A claim is written with its public tag, and cannot be read, because
 //! its id is a secret. Fields may be added.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod backend;
