@@ -2,6 +2,7 @@
 //!
 //! - [`url`]: the URLs of lock servers: hosts, credentials, options and the files of TLS.
 //! - [`pollers`]: the claims that poll, and the number of requests of each.
+//! - [`changes`]: the loop that waits for a change of what a store shows.
 //! - [`random`]: random numbers of the operating system.
 //! - [`connecting`]: failures of connections that could not be opened.
 //! - [`diagnose`]: checks of `doctor` that stores of different forms share.
@@ -17,6 +18,7 @@
 
 #[cfg(feature = "cell")]
 pub mod cell;
+pub mod changes;
 pub mod connecting;
 pub mod diagnose;
 pub mod pollers;

@@ -21,7 +21,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("backends/mysql/src", &["config", "error", "net", "sql", "backend", "compat"]),
     ("backends/sqlite/src", &["config", "error", "sql", "net", "backend"]),
     ("backends/memcached/src", &["protocol", "config", "net", "backend", "compat"]),
-    ("crates/backend/src", &["random", "pollers", "connecting", "url", "diagnose", "cell", "sql", "session"]),
+    (
+        "crates/backend/src",
+        &["random", "pollers", "changes", "connecting", "url", "diagnose", "cell", "sql", "session"],
+    ),
     (
         "crates/backend/src/cell",
         &["wait", "diagnose", "listing", "cells", "laws", "compat", "state", "backend"],

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold_backend::changes::until_changed;
 use leasehold_core::{
     ClaimInfo, Failure, Fence, Patience, Resource, ResourceSummary, Snapshot, SnapshotVersion,
 };
 
 use crate::client::Shared;
 use crate::net::error::Refusal;
-use crate::net::watcher::Target;
 use crate::protocol::proto::{KeyValue, LeaseTimeToLiveRequest, RangeRequest};
 use crate::protocol::queue::{Entry, holders};
 
@@ -23,7 +23,7 @@ pub(crate) async fn inspect(
     patience: &Patience,
 ) -> Result<Snapshot, Failure> {
     let queue = shared.layout.queue(resource);
-    loop {
+    let look = || async {
         let request = RangeRequest { keys_only: false, ..shared.layout.keys_request(&queue, 0) };
         let asked = shared.cluster.ask(|conn| {
             let request = request.clone();
@@ -31,17 +31,13 @@ pub(crate) async fn inspect(
         });
         let found = asked.await.map_err(Refusal::without_effect)?.value;
         let entries = shared.layout.read_queue(resource, &found.kvs)?;
-        let version = version(&entries);
-        if patience.is_ended() || seen.is_none_or(|seen| *seen != version) {
-            return Ok(snapshot(shared, resource, version, &entries, &found.kvs).await);
-        }
         let revision = found.header.map_or(0, |header| header.revision);
-        let watch = shared.watcher.watch([Target::Any(queue.clone())], revision + 1);
-        tokio::select! {
-            woken = watch.woken() => woken?,
-            () = patience.ended() => {}
-        }
-    }
+        let change = shared.watcher.changed(queue.clone(), revision + 1);
+        Ok(((version(&entries), entries, found.kvs), change))
+    };
+    let is_news = |(version, ..): &(SnapshotVersion, _, _)| seen.is_none_or(|seen| seen != version);
+    let (version, entries, kvs) = until_changed(patience, is_news, look).await?;
+    Ok(snapshot(shared, resource, version, &entries, &kvs).await)
 }
 
 /// Returns the version. Each new claim has a higher revision than all before, and claims then only leave, so

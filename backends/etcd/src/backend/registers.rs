@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use leasehold_backend::changes::until_changed;
 use leasehold_backend::random;
 use leasehold_core::{
     Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
@@ -20,7 +21,6 @@ use super::EtcdBackend;
 use crate::client::Shared;
 use crate::net::cluster::Answer;
 use crate::net::error::Refusal;
-use crate::net::watcher::Target;
 use crate::protocol::layout::key_request;
 use crate::protocol::proto::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseTimeToLiveRequest, PutRequest,
@@ -58,19 +58,12 @@ impl Registers for EtcdBackend {
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
         let place = Place::of(&self.shared, at);
         let end = [place.key.as_slice(), &[0]].concat();
-        loop {
+        let look = || async {
             let (found, revision) = look(&self.shared, &place).await?;
-            if patience.is_ended() || found.stamp != *seen {
-                return Ok(found);
-            }
             let span = Span { start: place.key.clone(), end: end.clone() };
-            let watch = self.shared.watcher.watch([Target::Any(span)], revision + 1);
-            tokio::select! {
-                woken = watch.woken() => woken?,
-                () = patience.ended() => {}
-                () = tokio::time::sleep(patience.left()) => {}
-            }
-        }
+            Ok((found, self.shared.watcher.changed(span, revision + 1)))
+        };
+        until_changed(patience, |found| found.stamp != *seen, look).await
     }
 }
 

@@ -103,6 +103,11 @@ impl Watcher {
         }
         Watch { numbers, wakeup, commands: self.commands.clone() }
     }
+
+    /// Waits for the first change in a range at or after the revision `from`, as [`Watch::woken`].
+    pub(crate) async fn changed(&self, span: Span, from: i64) -> Result<(), Failure> {
+        self.watch([Target::Any(span)], from).woken().await
+    }
 }
 
 impl Watch {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use leasehold_backend::changes::patience_ended;
 use leasehold_core::{
     CallWatch, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, QueueOrder, Step, spread, stagger,
 };
@@ -282,16 +283,4 @@ pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Failure> {
         Effect::None,
         format!("a ttl of {} cannot be kept: choose {} to {}", shown(ttl), shown(MIN_TTL), shown(MAX_TTL)),
     ))
-}
-
-/// Waits until patience has ended, by cancellation or by its deadline.
-pub(crate) async fn patience_ended(patience: &Patience) {
-    let left = patience.left();
-    if left == Duration::MAX {
-        return patience.ended().await;
-    }
-    tokio::select! {
-        () = patience.ended() => {}
-        () = tokio::time::sleep(left) => {}
-    }
 }

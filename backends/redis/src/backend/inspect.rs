@@ -1,15 +1,17 @@
 //! Inspects one resource, and lists all of them. Changes nothing.
 
 use std::collections::BTreeSet;
+use std::future::pending;
 use std::time::Duration;
 
+use leasehold_backend::changes::{until_changed, within};
 use leasehold_core::{
     Effect, Failure, FailureKind, Patience, Resource, ResourceSummary, Snapshot, SnapshotVersion,
 };
 use redis::cmd;
+use tokio::sync::Mutex;
 
 use crate::backend::RedisBackend;
-use crate::backend::acquire::patience_ended;
 use crate::config::Wait;
 use crate::net::command_conn::{CommandConn, Request};
 use crate::protocol::keys::{Keys, MAX_NAME, plain};
@@ -26,38 +28,14 @@ impl RedisBackend {
     ) -> Result<Snapshot, Failure> {
         let keys = Keys::of(&self.config.prefix, resource);
         let channel = keys.channel(self.scope);
-        let mut subscription = None;
-        loop {
-            let snapshot = self.snapshot(resource, &keys).await?;
-            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
-                return Ok(snapshot);
-            }
-            if subscription
-                .as_ref()
-                .is_some_and(|subscription| !self.subscribers.is_current(subscription, &channel))
-            {
-                subscription = None;
-            }
-            if self.config.wait == Wait::Pubsub && subscription.is_none() {
-                tokio::select! {
-                    subscribed = self.subscribers.subscribe(&channel) => subscription = Some(subscribed?),
-                    () = patience_ended(patience) => {}
-                }
-                continue;
-            }
-            let notification = async {
-                match &mut subscription {
-                    Some(subscription) => _ = subscription.recv().await,
-                    None => std::future::pending().await,
-                }
-            };
-            // Releases are announced; grants and arrivals are not, so that they cost nothing.
-            tokio::select! {
-                () = notification => {}
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
-                () = patience_ended(patience) => {}
-            }
-        }
+        let subscription = Mutex::new(None);
+        // Releases are announced; grants and arrivals are not, so that they cost nothing.
+        let change = async || match self.config.wait {
+            Wait::Pubsub => self.subscribers.next(&subscription, &channel, |_| LOOK_AGAIN).await,
+            Wait::Poll => within(LOOK_AGAIN, pending::<()>()).await,
+        };
+        let look = || async { Ok((self.snapshot(resource, &keys).await?, change())) };
+        until_changed(patience, |snapshot| seen.is_none_or(|seen| *seen != snapshot.version), look).await
     }
 
     async fn snapshot(&self, resource: &Resource, keys: &Keys) -> Result<Snapshot, Failure> {

@@ -9,15 +9,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, Engine as _};
+use leasehold_backend::changes::until_changed;
 use leasehold_backend::random;
 use leasehold_core::{
     Failure, Patience, Profile, Put, RegisterPromise, Registered, Registers, Resource, Stamp, WaitMode,
 };
 use redis::Value;
+use tokio::sync::Mutex;
 
 use crate::backend::RedisBackend;
-use crate::backend::acquire::patience_ended;
 use crate::net::command_conn::Request;
+use crate::net::subscriber::Subscription;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
 use crate::protocol::scripts::{self, Script};
@@ -66,33 +68,19 @@ impl Registers for RedisBackend {
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
         let channel = Keys::of(&self.config.prefix, at).channel(self.scope);
-        let polls = self.registers.waiting == WaitMode::Polls;
-        let mut subscription = if polls { None } else { self.subscribers.join(&channel) };
-        loop {
-            let found = Registers::read(self, at).await?;
-            if polls || found.stamp != *seen || patience.is_ended() {
-                return Ok(found);
-            }
-            let Some(events) = &mut subscription else {
-                // A change between the look and the subscription would be missed: look again once
-                // subscribed.
-                tokio::select! {
-                    subscribed = self.subscribers.subscribe(&channel) => subscription = Some(subscribed?),
-                    () = patience_ended(patience) => {}
-                }
-                continue;
-            };
-            let pause = if events.is_active() { LOOK_AGAIN } else { POLL_WHILE_DISCONNECTED };
-            let pause = found.left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
-            tokio::select! {
-                _ = events.recv() => {}
-                () = tokio::time::sleep(pause) => {}
-                () = patience_ended(patience) => {}
-            }
-            if !self.subscribers.is_current(events, &channel) {
-                subscription = None;
-            }
+        if self.registers.waiting == WaitMode::Polls {
+            return Registers::read(self, at).await;
         }
+        let subscription = Mutex::new(self.subscribers.join(&channel));
+        let look = || async {
+            let found = Registers::read(self, at).await?;
+            let left = found.left.map_or(Duration::MAX, |left| left.saturating_add(TICK));
+            let pause = move |events: &Subscription| {
+                left.min(if events.is_active() { LOOK_AGAIN } else { POLL_WHILE_DISCONNECTED })
+            };
+            Ok((found, self.subscribers.next(&subscription, &channel, pause)))
+        };
+        until_changed(patience, |found| found.stamp != *seen, look).await
     }
 }
 

@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use leasehold_backend::changes::patience_ended;
 use leasehold_core::{
     Backend, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Profile, Release, Renew, Renewal,
     Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode, spread,
 };
+use tokio::sync::Mutex;
 
 use super::ScriptDialect;
 use super::reading::{self, ContendReply};
 use crate::backend::RedisBackend;
-use crate::backend::acquire::{check_ttl, patience_ended};
+use crate::backend::acquire::check_ttl;
 use crate::backend::inspect::{each_key, glob_escaped};
 use crate::net::command_conn::Request;
+use crate::net::subscriber::Subscription;
 use crate::protocol::reply;
 use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX};
 use crate::wait::polling::{LAST_POLL, TICK, pause};
@@ -66,7 +69,7 @@ impl<T: ScriptDialect> ScriptBackend<T> {
 
     /// Looks, and waits for notifications, until the claim is granted or patience ends.
     async fn wait(&self, claim: &Claim, channel: &str, patience: &Patience) -> Result<Step, Failure> {
-        let mut subscription = self.native.subscribers.join(channel);
+        let subscription = Mutex::new(self.native.subscribers.join(channel));
         let mut last = None;
         for round in 0.. {
             let seen = match self.look(claim, patience).await? {
@@ -77,25 +80,12 @@ impl<T: ScriptDialect> ScriptBackend<T> {
             if patience.is_ended() {
                 break;
             }
-            let Some(events) = &mut subscription else {
-                // A release between the look and the subscription would be missed: look again once
-                // subscribed.
-                tokio::select! {
-                    subscribed = self.native.subscribers.subscribe(channel) => subscription = Some(subscribed?),
-                    () = patience_ended(patience) => break,
-                }
-                continue;
+            let pause = |events: &Subscription| {
+                let longest = if events.is_active() { SAFETY_POLL } else { LAST_POLL };
+                seen.end_for(claim).min(spread(claim.id, longest, round))
             };
-            // The slot may have moved: then releases are announced elsewhere.
-            if !self.native.subscribers.is_current(events, channel) {
-                subscription = None;
-                continue;
-            }
-            let longest = if events.is_active() { SAFETY_POLL } else { LAST_POLL };
-            let longest = spread(claim.id, longest, round);
             tokio::select! {
-                _ = events.recv() => {}
-                () = tokio::time::sleep(seen.end_for(claim).min(longest)) => {}
+                changed = self.native.subscribers.next(&subscription, channel, pause) => changed?,
                 () = patience_ended(patience) => break,
             }
         }

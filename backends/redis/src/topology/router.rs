@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold_backend::changes::within;
 use leasehold_backend::random;
 use leasehold_core::{Failure, FailureKind, jittered};
 use redis::Value;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::net::command_conn::{CommandConn, Request, RequestRole, SendError};
@@ -127,6 +129,25 @@ impl Subscribers {
             Subscribers::One(_) => true,
             Subscribers::BySlot(_) => {
                 self.owner(channel).is_none_or(|owner| owner.subscriber.owns(subscription))
+            }
+        }
+    }
+
+    /// Waits for a notification, for so long at most as `pause` allows. Where nothing is subscribed to, it
+    /// subscribes and returns: a change before that would be missed, so its caller looks again.
+    pub(crate) async fn next(
+        &self,
+        subscription: &Mutex<Option<Subscription>>,
+        channel: &str,
+        pause: impl Fn(&Subscription) -> Duration,
+    ) -> Result<(), Failure> {
+        let mut subscription = subscription.lock().await;
+        subscription.take_if(|events| !self.is_current(events, channel));
+        match &mut *subscription {
+            Some(events) => within(pause(events), events.recv()).await,
+            none => {
+                *none = Some(self.subscribe(channel).await?);
+                Ok(())
             }
         }
     }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{OptionFuture, join, join_all, join4, select_all};
+use futures_util::future::{OptionFuture, join, join_all, join4};
 use leasehold_core::{
     Claim, Effect, Failure, Fence, Grant, Hint, MAX_QUEUE, Moment, Patience, Proof, Resource, Step,
 };
@@ -17,7 +17,7 @@ use zookeeper_client::{Error, Stat};
 
 use crate::client::Ensemble;
 use crate::net::session::EnsembleSession;
-use crate::net::watching::Watching;
+use crate::net::watching::{Watching, any_change};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::layout;
 use crate::protocol::names::NodeRole;
@@ -468,9 +468,8 @@ async fn wait_for_any(watchers: Vec<Watching>, end: impl Future<Output = ()>) ->
     if watchers.is_empty() {
         return false;
     }
-    let changes = watchers.into_iter().map(|watcher| Box::pin(watcher.changed()));
     tokio::select! {
-        _ = select_all(changes) => false,
+        _ = any_change(watchers) => false,
         () = end => true,
     }
 }

@@ -1,6 +1,7 @@
 //! Inspects one resource, with its notes. Changes nothing.
 
-use futures_util::future::{join, join_all, select_all};
+use futures_util::future::{join, join_all};
+use leasehold_backend::changes::until_changed;
 use leasehold_core::{
     ClaimId, ClaimInfo, Failure, Fence, Note, Patience, Resource, Share, Snapshot, SnapshotVersion,
 };
@@ -9,7 +10,7 @@ use zookeeper_client::{Error, MultiReadResult, Stat};
 use crate::backend::acquire::look_failure;
 use crate::client::Ensemble;
 use crate::net::session::EnsembleSession;
-use crate::net::watching::Watching;
+use crate::net::watching::{Watching, any_change};
 use crate::protocol::dialect::Dialect;
 use crate::protocol::layout;
 use crate::protocol::names::NodeRole;
@@ -40,16 +41,16 @@ impl Ensemble {
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         let session = self.sessions.present(self.config.timeout).await?;
-        while let Some(seen) = seen.filter(|_| !patience.is_ended()) {
-            let (version, watchers) = self.version_and_watches(&session, resource).await?;
-            if version != *seen {
-                break;
-            }
-            let changes = watchers.into_iter().map(|watcher| Box::pin(watcher.changed()));
-            tokio::select! {
-                _ = select_all(changes) => {}
-                () = patience.ended() => {}
-            }
+        if let Some(seen) = seen {
+            let look = || async {
+                // The last look is the one below.
+                let (version, watchers) = match patience.is_ended() {
+                    true => (None, Vec::new()),
+                    false => self.version_and_watches(&session, resource).await?,
+                };
+                Ok((version, any_change(watchers)))
+            };
+            until_changed(patience, |version| version.as_ref() != Some(seen), look).await?;
         }
         for _ in 0..MAX_TRIES {
             let view = self.current_view(&session, resource).await?;
@@ -108,7 +109,7 @@ impl Ensemble {
         &self,
         session: &EnsembleSession,
         resource: &Resource,
-    ) -> Result<(SnapshotVersion, Vec<Watching>), Failure> {
+    ) -> Result<(Option<SnapshotVersion>, Vec<Watching>), Failure> {
         let (mut nodes, mut watchers) = (Vec::new(), Vec::new());
         for role in self.names.roles() {
             let (children, watcher) =
@@ -118,7 +119,7 @@ impl Ensemble {
         }
         let view = ResourceView::of(self.names.dialect(), nodes)
             .map_err(|why| layout::unreadable(resource, &why))?;
-        Ok((view.version(), watchers))
+        Ok((Some(view.version()), watchers))
     }
 
     /// Returns the children of a node, and a watch on their next change, or on the making of the node.

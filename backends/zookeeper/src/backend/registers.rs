@@ -7,6 +7,7 @@
 
 use async_trait::async_trait;
 use futures_util::future::join;
+use leasehold_backend::changes::until_changed;
 use leasehold_core::{
     Durability, Effect, Failure, FailureKind, Patience, Put, RegisterPromise, Registered, Registers,
     Resource, Stamp, WaitMode,
@@ -16,7 +17,7 @@ use zookeeper_client::{Error, Stat};
 use crate::backend::ZooKeeperBackend;
 use crate::client::Ensemble;
 use crate::net::session::EnsembleSession;
-use crate::net::watching::Watching;
+use crate::net::watching::{Watching, any_change};
 use crate::protocol::layout;
 
 /// The promise of every ensemble.
@@ -77,22 +78,16 @@ impl Registers for ZooKeeperBackend {
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
         let ensemble = &self.ensemble;
-        loop {
+        let look = || async {
             let session = ensemble.sessions.present(ensemble.config.timeout).await?;
-            if patience.is_ended() {
-                return self.read(at).await;
-            }
-            let (found, watcher) = ensemble.watch_register(&session, at).await?;
-            if found.stamp != *seen {
-                return Ok(found);
-            }
-            tokio::select! {
-                // Also where the session has ended: then the next look fails, or finds another one.
-                () = watcher.changed() => {}
-                () = patience.ended() => {}
-                () = tokio::time::sleep(patience.left()) => {}
-            }
-        }
+            let (found, watchers) = match patience.is_ended() {
+                true => (self.read(at).await?, Vec::new()),
+                false => ensemble.watch_register(&session, at).await?,
+            };
+            // A watch fires also where the session has ended: then the next look fails, or finds another one.
+            Ok((found, any_change(watchers)))
+        };
+        until_changed(patience, |found| found.stamp != *seen, look).await
     }
 }
 
@@ -129,7 +124,7 @@ impl Ensemble {
         &self,
         session: &EnsembleSession,
         at: &Resource,
-    ) -> Result<(Registered, Watching), Failure> {
+    ) -> Result<(Registered, Vec<Watching>), Failure> {
         let (path, limit) = (self.names.register(at), self.config.timeout);
         for _ in 0..MAX_TRIES {
             let synced = session.client.sync(self.names.root());
@@ -140,7 +135,7 @@ impl Ensemble {
             };
             match session.ask(limit, both).await {
                 Ok((data, stat, watcher)) => {
-                    return Ok((registered(at, &data, &stat)?, watcher));
+                    return Ok((registered(at, &data, &stat)?, vec![watcher]));
                 }
                 Err(Error::NoNode) => {}
                 Err(error) => return Err(cannot_read(error)),
@@ -148,7 +143,7 @@ impl Ensemble {
             let absent = session.watch_stat(&path, limit).await;
             let (stat, watcher) = absent.map_err(cannot_read)?;
             if stat.is_none() {
-                return Ok((nothing(), watcher));
+                return Ok((nothing(), vec![watcher]));
             }
         }
         Err(Failure::unavailable("a register comes and goes faster than it can be watched; look again"))

@@ -9,7 +9,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use leasehold_core::Failure;
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use zookeeper_client::OneshotWatcher;
 
@@ -58,6 +60,12 @@ impl Watching {
             }
         }
     }
+}
+
+/// Waits until one of the watches ends; without any it returns at once. Does not fail.
+pub(crate) async fn any_change(watchers: Vec<Watching>) -> Result<(), Failure> {
+    watchers.into_iter().map(Watching::changed).collect::<FuturesUnordered<_>>().next().await;
+    Ok(())
 }
 
 /// The bytes that the client crate puts in one request, less some for watches that were dropped and are

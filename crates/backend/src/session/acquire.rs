@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cell::{check, ended, pause};
+use crate::cell::{check, pause};
+use crate::changes::patience_ended;
 use leasehold_core::{Claim, Effect, Failure, FailureKind, Grant, Hint, Moment, Patience, Step, WaitMode};
 use tokio_util::sync::CancellationToken;
 
@@ -210,7 +211,7 @@ async fn wait_on<S: Session>(
 
 async fn until_over(patience: &Patience, released: &CancellationToken) {
     tokio::select! {
-        () = ended(patience) => {}
+        () = patience_ended(patience) => {}
         () = released.cancelled() => {}
     }
 }

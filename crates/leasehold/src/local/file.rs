@@ -61,6 +61,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_backend::changes::until_changed;
 use leasehold_core::{
     Backend, Claim, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint, Liveness, LockSupport,
     Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource,
@@ -302,17 +303,14 @@ impl Backend for FileBackend {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        loop {
-            let patient = !patience.is_ended();
+        let look = || async {
             let owned = resource.clone();
             let (snapshot, watches) = self.run(move |inner| inspect::snapshot(&inner.root, &owned)).await?;
-            if !patient || seen.is_none_or(|seen| *seen != snapshot.version) {
-                return Ok(snapshot);
-            }
             // A newcomer at the end of the queue wakes no claim. Observers are people and their
             // screens: they poll.
-            watch::any(watches, patience, Some(RECHECK_INTERVAL)).await?;
-        }
+            Ok((snapshot, watch::any(watches, patience, Some(RECHECK_INTERVAL))))
+        };
+        until_changed(patience, |snapshot| seen.is_none_or(|seen| *seen != snapshot.version), look).await
     }
 
     async fn list(

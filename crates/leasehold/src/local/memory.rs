@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use leasehold_backend::changes::{until_changed, within};
 use leasehold_core::{
     Ask, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, Fence,
     FenceGrade, Grant, Hint, Liveness, LockSupport, MAX_QUEUE, Moment, Patience, Profile, Proof, QueueOrder,
@@ -265,20 +266,13 @@ impl Backend for MemoryBackend {
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
         let wakeup = Wakeup::register(self, (resource.clone(), None));
-        loop {
-            let mut woken = std::pin::pin!(wakeup.notify.notified());
-            woken.as_mut().enable();
-            let patient = !patience.is_ended();
+        let look = || async {
+            // Notified of every change from here on.
+            let woken = wakeup.notify.notified();
             let (snapshot, earliest) = self.snapshot(resource);
-            if !patient || seen.is_none_or(|seen| *seen != snapshot.version) {
-                return Ok(snapshot);
-            }
-            tokio::select! {
-                () = woken => {}
-                () = patience.ended() => {}
-                () = tokio::time::sleep(self.pause(earliest, patience)) => {}
-            }
-        }
+            Ok((snapshot, within(self.pause(earliest, patience), woken)))
+        };
+        until_changed(patience, |snapshot| seen.is_none_or(|seen| *seen != snapshot.version), look).await
     }
 
     async fn list(

@@ -17,7 +17,8 @@ use crate::cell::state::decoded::{self, BY_STORE, DecodedCell};
 use crate::cell::state::owned_cells::Alone;
 use crate::cell::wait::notifier::{Notification, Subscription, address};
 use crate::cell::wait::polling;
-use crate::cell::wait::timing::{self, LAST_POLL, PLACE_TTL, REFRESH, TICK, Tries, ended};
+use crate::cell::wait::timing::{self, LAST_POLL, PLACE_TTL, REFRESH, TICK, Tries};
+use crate::changes::patience_ended;
 
 impl<C: CellStore> CellBackend<C> {
     /// Takes one step towards holding the claim.
@@ -72,7 +73,7 @@ impl<C: CellStore> CellBackend<C> {
             }
             tokio::select! {
                 () = until_next_check(claim, &subscription, before, first_end, round) => {}
-                () = ended(patience) => break,
+                () = patience_ended(patience) => break,
             }
         }
         self.leave(claim, last_ahead).await

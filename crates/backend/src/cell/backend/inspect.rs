@@ -13,7 +13,8 @@ use crate::cell::backend::CellBackend;
 use crate::cell::cells::{CellStore, read_one};
 use crate::cell::listing::Listing;
 use crate::cell::state::decoded::DecodedCell;
-use crate::cell::wait::timing::{TICK, ended};
+use crate::cell::wait::timing::TICK;
+use crate::changes::{until_changed, within};
 
 impl<C: CellStore> CellBackend<C> {
     /// Reads one resource; with `seen`, again and again until it has another version or patience ends.
@@ -23,25 +24,15 @@ impl<C: CellStore> CellBackend<C> {
         seen: Option<&SnapshotVersion>,
         patience: &Patience,
     ) -> Result<Snapshot, Failure> {
-        let subscription = seen.map(|_| self.notifier().subscribe(resource, None));
-        loop {
+        let Some(seen) = seen else { return Ok(self.snapshot(resource).await?.0) };
+        let subscription = self.notifier().subscribe(resource, None);
+        let look = || async {
             let (snapshot, first_end) = self.snapshot(resource).await?;
-            if seen.is_none_or(|seen| *seen != snapshot.version) || patience.is_ended() {
-                return Ok(snapshot);
-            }
-            let called = async {
-                match &subscription {
-                    Some(subscription) => _ = subscription.receive().await,
-                    None => std::future::pending().await,
-                }
-            };
             // Calls are notified; grants and arrivals are not, so that they cost nothing.
-            tokio::select! {
-                () = called => {}
-                () = tokio::time::sleep(LOOK_AGAIN.min(first_end.saturating_add(TICK))) => {}
-                () = ended(patience) => {}
-            }
-        }
+            let pause = LOOK_AGAIN.min(first_end.saturating_add(TICK));
+            Ok((snapshot, within(pause, subscription.receive())))
+        };
+        until_changed(patience, |snapshot| snapshot.version != *seen, look).await
     }
 
     async fn snapshot(&self, resource: &Resource) -> Result<(Snapshot, Duration), Failure> {

@@ -17,7 +17,8 @@ use crate::cell::cells::{
     self, Call, Cell, CellStore, ClockSource, Locked, Write, WriteAnswer, WriteCondition, WriteOutcome,
     read_one, write_one,
 };
-use crate::cell::wait::timing::{TICK, draw_version, ended};
+use crate::cell::wait::timing::{TICK, draw_version};
+use crate::changes::{until_changed, within};
 
 /// Registers of a store that has cells.
 #[derive(Debug)]
@@ -100,19 +101,13 @@ impl<C: CellStore> Registers for CellRegisters<C> {
         let notifier = self.cells.notifier().filter(|_| self.promise.waiting != WaitMode::Polls);
         let Some(notifier) = notifier else { return self.read(at).await };
         let subscription = notifier.subscribe(at, None);
-        loop {
+        let look = || async {
             let found = self.read(at).await?;
-            if found.stamp != *seen || patience.is_ended() {
-                return Ok(found);
-            }
             let pause = if subscription.is_connected() { LOOK_AGAIN } else { POLL_PAUSE };
             let pause = found.left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
-            tokio::select! {
-                _ = subscription.receive() => {}
-                () = tokio::time::sleep(pause) => {}
-                () = ended(patience) => {}
-            }
-        }
+            Ok((found, within(pause, subscription.receive())))
+        };
+        until_changed(patience, |found| found.stamp != *seen, look).await
     }
 }
 

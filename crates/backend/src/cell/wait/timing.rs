@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::random;
 use leasehold_core::{
-    Claim, Effect, Failure, FailureKind, Patience, Profile, Resource, SILENT_AFTER, Share, part_of,
+    Claim, Effect, Failure, FailureKind, Profile, Resource, SILENT_AFTER, Share, part_of,
 };
 use tokio::time::Instant;
 
@@ -77,21 +77,6 @@ impl Tries {
         self.made += 1;
         let is_early = self.until.is_some_and(|until| Instant::now() < until);
         (self.made < MAX_TRIES || is_early).then_some(self.made - 1)
-    }
-}
-
-/// Waits until patience has ended, by cancellation or by its deadline.
-///
-/// # Cancel safety
-/// Dropping the future loses nothing.
-pub async fn ended(patience: &Patience) {
-    let left = patience.left();
-    if left == Duration::MAX {
-        return patience.ended().await;
-    }
-    tokio::select! {
-        () = patience.ended() => {}
-        () = tokio::time::sleep(left) => {}
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use leasehold_backend::changes::patience_ended;
 use leasehold_core::quorum::{Member, Notification};
 use leasehold_core::{Claim, Failure, Hint, Patience, Resource, Step};
 use leasehold_machine::Unforked;
@@ -240,18 +241,6 @@ async fn forward_news(
 /// Returns the time over which a number of waiters is spread.
 fn spread(waiters: u32, slot: Duration) -> Duration {
     slot.saturating_mul(waiters.saturating_sub(1)).min(SPREAD_MAX)
-}
-
-/// Returns when patience has ended, by a signal or by the clock.
-pub(super) async fn patience_ended(patience: &Patience) {
-    let left = patience.left();
-    if left == Duration::MAX {
-        return patience.ended().await;
-    }
-    tokio::select! {
-        () = patience.ended() => {}
-        () = tokio::time::sleep(left) => {}
-    }
 }
 
 /// The number of tries of a claim that does not wait, if no claim has a majority.

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_backend::changes::{until_changed, within};
 use leasehold_core::{
     Durability, Failure, Moment, Patience, Put, RegisterPromise, Registered, Registers, Resource, Stamp,
     WaitMode,
@@ -105,21 +106,17 @@ impl Registers for MemoryBackend {
     }
 
     async fn changed(&self, at: &Resource, seen: &Stamp, patience: &Patience) -> Result<Registered, Failure> {
-        loop {
-            let mut woken = std::pin::pin!(self.registers.changed.notified());
-            woken.as_mut().enable();
-            let patient = !patience.is_ended() && !self.polls();
-            let found = self.read(at).await?;
-            if !patient || found.stamp != *seen {
-                return Ok(found);
-            }
-            let until = found.left.unwrap_or(Duration::MAX).min(patience.left());
-            tokio::select! {
-                () = woken => {}
-                () = patience.ended() => {}
-                () = tokio::time::sleep(until.clamp(super::MIN_PAUSE, super::MAX_PAUSE)) => {}
-            }
+        if self.polls() {
+            return self.read(at).await;
         }
+        let look = || async {
+            // Notified of every change from here on.
+            let woken = self.registers.changed.notified();
+            let found = self.read(at).await?;
+            let until = found.left.unwrap_or(Duration::MAX).min(patience.left());
+            Ok((found, within(until.clamp(super::MIN_PAUSE, super::MAX_PAUSE), woken)))
+        };
+        until_changed(patience, |found| found.stamp != *seen, look).await
     }
 }
 
