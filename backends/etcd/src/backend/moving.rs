@@ -9,7 +9,8 @@
 
 use std::time::Duration;
 
-use leasehold_core::{Claim, Moment};
+use leasehold_backend::random;
+use leasehold_core::{Backoff, Claim, Moment};
 
 use crate::client::{Shared, WaitScope};
 use crate::net::error::Refusal;
@@ -71,7 +72,7 @@ pub(crate) async fn park(shared: &Shared, claim: &Claim, entry: &Entry) -> i64 {
     if !is_worth_parking(length) {
         return entry.changed;
     }
-    let mut pause = AGAIN;
+    let mut backoff = Backoff::new(AGAIN, AGAIN_MOST);
     loop {
         match try_to_park(shared, claim, entry).await {
             Ok(changed) => return changed.unwrap_or(entry.changed),
@@ -79,8 +80,7 @@ pub(crate) async fn park(shared: &Shared, claim: &Claim, entry: &Entry) -> i64 {
                 tracing::debug!(resource = %claim.resource, ?refusal, "a waiting claim was not parked")
             }
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(AGAIN_MOST);
+        tokio::time::sleep(backoff.failed(random::chance())).await;
     }
 }
 

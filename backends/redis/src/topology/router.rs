@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_backend::changes::within;
 use leasehold_backend::random;
-use leasehold_core::{Failure, FailureKind, jittered};
+use leasehold_core::{Failure, FailureKind, doubled, jittered};
 use redis::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -352,7 +352,7 @@ impl Cluster {
             _ = tokio::time::timeout_at(deadline, self.refresh(first)).await;
         }
         if result.wait || round >= EAGER_ROUNDS {
-            let pause = FIRST_PAUSE.saturating_mul(1 << round.min(8)).min(LAST_PAUSE);
+            let pause = doubled(FIRST_PAUSE, LAST_PAUSE, round);
             tokio::time::sleep_until(timer::after(jittered(pause, random::chance())).min(deadline)).await;
         }
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use leasehold_core::{Claim, Failure, Release};
+use leasehold_backend::random;
+use leasehold_core::{Backoff, Claim, Failure, Release};
 
 use crate::client::Ensemble;
 use crate::protocol::names::NodeRole;
@@ -92,15 +93,15 @@ impl Ensemble {
 /// Ends leftover claims, for as long as the client lives.
 pub(crate) async fn end_leftovers(ensemble: Weak<Ensemble>) {
     let Some(added) = ensemble.upgrade().map(|ensemble| ensemble.leftovers.added.clone()) else { return };
-    let mut pause = RETRY_FIRST;
+    let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LAST);
     loop {
-        {
+        let is_idle = {
             let Some(ensemble) = ensemble.upgrade() else { return };
             for claim in ensemble.leftovers.sample(AT_ONCE) {
                 match ensemble.try_end(&claim).await {
                     Ok(was_there) => {
                         tracing::debug!(resource = %claim.resource, was_there, "ended what was left over");
-                        pause = RETRY_FIRST;
+                        backoff.reset();
                     }
                     Err(failure) if failure.is_transient() => break,
                     // It can never succeed: the session's end is what ends the node.
@@ -110,16 +111,14 @@ pub(crate) async fn end_leftovers(ensemble: Weak<Ensemble>) {
                     }
                 }
             }
-            if ensemble.leftovers.sample(AT_ONCE).is_empty() {
-                pause = IDLE;
-            }
-        }
+            ensemble.leftovers.sample(AT_ONCE).is_empty()
+        };
+        let pause = if is_idle { IDLE } else { backoff.failed(random::chance()) };
         // The pause also makes the task notice that the client is gone.
         tokio::select! {
-            () = added.notified() => pause = RETRY_FIRST,
+            () = added.notified() => backoff.reset(),
             () = tokio::time::sleep(pause) => {}
         }
-        pause = (pause * 2).min(RETRY_LAST);
     }
 }
 

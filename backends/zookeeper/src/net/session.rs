@@ -11,8 +11,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold_backend::random;
 use leasehold_backend::url::{Host, reveal};
-use leasehold_core::{Effect, Failure, FailureKind, LossCause, LossSignal, LossTrigger};
+use leasehold_core::{Backoff, Effect, Failure, FailureKind, LossCause, LossSignal, LossTrigger};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use zookeeper_client::{Client, Error, SessionState, Stat};
@@ -340,7 +341,7 @@ async fn keep(
         session.trigger.fire(LossCause::SessionEnded);
         tracing::warn!(servers = %config, ?state, "the session ended");
         sender.send_replace(Present::Down(Failure::unavailable(format!("the session with {config} ended"))));
-        let mut pause = RETRY_FIRST;
+        let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LAST);
         session = loop {
             let opened = tokio::select! {
                 opened = EnsembleSession::open(&config, tunnel.as_deref()) => opened,
@@ -358,10 +359,9 @@ async fn keep(
             tracing::debug!(%failure, "no new session yet");
             sender.send_replace(Present::Down(failure));
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(backoff.failed(random::chance())) => {}
                 () = sender.closed() => return,
             }
-            pause = (pause * 2).min(RETRY_LAST);
         };
         sender.send_replace(Present::Open(session.clone()));
     }

@@ -10,8 +10,11 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use leasehold_backend::random;
 use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, Sessions, Sharing};
-use leasehold_core::{Claim, ClaimInfo, Failure, Finding, Profile, Resource, ResourceSummary, WaitMode};
+use leasehold_core::{
+    Backoff, Claim, ClaimInfo, Failure, Finding, Profile, Resource, ResourceSummary, WaitMode,
+};
 use tokio::sync::{Mutex, watch};
 use tokio_postgres::types::Type;
 
@@ -259,7 +262,7 @@ impl Session for RowSession {
 
     async fn cancel(&self) {
         let mut request = self.request.subscribe();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         // Until the request is over; the caller limits that.
         loop {
             let cancelling = self.cancelling.lock().await;
@@ -279,10 +282,9 @@ impl Session for RowSession {
             }
             drop(cancelling);
             let over = request.wait_for(|state| *state == RequestState::Idle);
-            if tokio::time::timeout(pause, over).await.is_ok() {
+            if tokio::time::timeout(backoff.failed(random::chance()), over).await.is_ok() {
                 return;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

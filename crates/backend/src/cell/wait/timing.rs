@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::random;
 use leasehold_core::{
-    Claim, Effect, Failure, FailureKind, Profile, Resource, SILENT_AFTER, Share, part_of,
+    Claim, Effect, Failure, FailureKind, Profile, Resource, SILENT_AFTER, Share, doubled, part_of,
 };
 use tokio::time::Instant;
 
@@ -41,6 +41,7 @@ const BUSY_FOR: Duration = Duration::from_secs(10);
 /// Limit of tries that find the cell unchanged and cannot change it, before it counts as locked, where
 /// other cells of the same call wait meanwhile. One that is alone gets nearly all tries, about a second.
 pub(crate) const LOCKED_TRIES: u32 = 16;
+const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(40);
 
 /// The most resources in one read or swap.
@@ -48,7 +49,7 @@ pub const BATCH_MAX: usize = 500;
 
 /// Sleeps for a random pause before another try against other writers, longer each time.
 pub async fn before_retry(tries: u32) {
-    let longest = Duration::from_millis(1 << tries.min(6)).min(LONGEST_RETRY);
+    let longest = doubled(FIRST_RETRY, LONGEST_RETRY, tries);
     tokio::time::sleep(part_of(longest, random::chance())).await;
 }
 

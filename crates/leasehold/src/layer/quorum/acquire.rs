@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use leasehold_backend::changes::patience_ended;
 use leasehold_core::quorum::{Member, Notification};
-use leasehold_core::{Claim, Failure, Hint, Patience, Resource, Step};
+use leasehold_core::{Claim, Failure, Hint, Patience, Resource, Step, doubled};
 use leasehold_machine::Unforked;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -93,7 +93,7 @@ impl Quorum {
                 Outcome::Failed(failure) => return Err(failure),
                 Outcome::Split if ended && splits >= TRIES_MAX => return Ok(Step::Busy(Hint::default())),
                 Outcome::Split => {
-                    let ceiling = (slot * 2).saturating_mul(1 << splits.min(6)).min(LAST_PAUSE);
+                    let ceiling = doubled(slot * 2, LAST_PAUSE, splits.min(6));
                     splits += 1;
                     tokio::time::sleep(some_of(ceiling)).await;
                 }

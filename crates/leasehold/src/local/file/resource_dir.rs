@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_core::{Clock, Effect, Failure, FailureKind, Moment, Patience, Resource};
+use leasehold_core::{Clock, Effect, Failure, FailureKind, Moment, Patience, Resource, doubled};
 use rustix::fs::{
     AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat, fchmod, flock, fstat, openat, renameat,
     statat, unlinkat,
@@ -310,7 +310,7 @@ impl Limit {
         if self.is_over() {
             return false;
         }
-        pause((FIRST_PAUSE * 2u32.saturating_pow(round.min(10))).min(LAST_PAUSE));
+        pause(doubled(FIRST_PAUSE, LAST_PAUSE, round));
         true
     }
 }
