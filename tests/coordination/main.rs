@@ -11,24 +11,50 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
-mod barrier;
-mod condition;
-mod deadlock;
-mod election;
+mod barrier {
+    pub(crate) mod stores;
+}
+mod condition {
+    pub(crate) mod stores;
+}
+mod deadlock {
+    pub(crate) mod stores;
+}
+mod election {
+    pub(crate) mod stores;
+}
 mod fixture;
-mod flight;
-mod latch;
+mod flight {
+    pub(crate) mod stores;
+}
+mod latch {
+    pub(crate) mod stores;
+}
 mod lock_delay;
-mod multi;
+mod multi {
+    pub(crate) mod stores;
+}
 mod player;
-mod rate;
-mod revocation;
+mod rate {
+    pub(crate) mod stores;
+}
+mod revocation {
+    pub(crate) mod stores;
+}
 mod schedules;
 mod semaphore;
-mod striped;
-mod transfer;
-mod upgrade;
-mod versioned;
+mod striped {
+    pub(crate) mod stores;
+}
+mod transfer {
+    pub(crate) mod stores;
+}
+mod upgrade {
+    pub(crate) mod stores;
+}
+mod versioned {
+    pub(crate) mod stores;
+}
 
 use std::sync::Arc;
 
@@ -38,21 +64,21 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 const PRIMITIVES: &[Primitive] = &[
-    multi::PRIMITIVE,
-    striped::PRIMITIVE,
-    election::PRIMITIVE,
-    versioned::PRIMITIVE,
-    latch::PRIMITIVE,
-    barrier::PRIMITIVE,
-    condition::PRIMITIVE,
-    rate::PRIMITIVE,
-    flight::PRIMITIVE,
+    multi::stores::PRIMITIVE,
+    striped::stores::PRIMITIVE,
+    election::stores::PRIMITIVE,
+    versioned::stores::PRIMITIVE,
+    latch::stores::PRIMITIVE,
+    barrier::stores::PRIMITIVE,
+    condition::stores::PRIMITIVE,
+    rate::stores::PRIMITIVE,
+    flight::stores::PRIMITIVE,
     semaphore::PRIMITIVE,
-    upgrade::PRIMITIVE,
+    upgrade::stores::PRIMITIVE,
     lock_delay::PRIMITIVE,
-    transfer::PRIMITIVE,
-    revocation::PRIMITIVE,
-    deadlock::PRIMITIVE,
+    transfer::stores::PRIMITIVE,
+    revocation::stores::PRIMITIVE,
+    deadlock::stores::PRIMITIVE,
 ];
 
 macro_rules! on_each_store {
