@@ -12,22 +12,28 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod barrier {
+    mod laws;
     pub(crate) mod stores;
 }
 mod condition {
+    mod laws;
     pub(crate) mod stores;
 }
 mod deadlock {
+    mod laws;
     pub(crate) mod stores;
 }
 mod election {
+    mod laws;
     pub(crate) mod stores;
 }
 mod fixture;
 mod flight {
+    mod laws;
     pub(crate) mod stores;
 }
 mod latch {
+    mod laws;
     pub(crate) mod stores;
 }
 mod lock_delay;
@@ -36,9 +42,11 @@ mod multi {
 }
 mod player;
 mod rate {
+    mod laws;
     pub(crate) mod stores;
 }
 mod revocation {
+    mod laws;
     pub(crate) mod stores;
 }
 mod schedules;
@@ -47,14 +55,17 @@ mod striped {
     pub(crate) mod stores;
 }
 mod transfer {
+    mod laws;
     pub(crate) mod stores;
 }
 mod upgrade {
     pub(crate) mod stores;
 }
 mod versioned {
+    mod laws;
     pub(crate) mod stores;
 }
+mod world;
 
 use std::sync::Arc;
 
