@@ -24,6 +24,7 @@ mod deadlock {
     pub(crate) mod stores;
 }
 mod election {
+    mod faults;
     mod laws;
     pub(crate) mod stores;
 }
@@ -38,6 +39,7 @@ mod latch {
 }
 mod lock_delay;
 mod multi {
+    mod laws;
     pub(crate) mod stores;
 }
 mod player;
@@ -52,6 +54,7 @@ mod revocation {
 mod schedules;
 mod semaphore;
 mod striped {
+    mod laws;
     pub(crate) mod stores;
 }
 mod transfer {
