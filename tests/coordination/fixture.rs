@@ -1,10 +1,10 @@
-//! The fixture of every suite: a store with its clients, time limits, and checks of what is left.
+//! The fixture of every suite on stores: a store with its clients, time limits, and checks of what is left.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use leasehold::{Client, ErrorKind, FenceGrade, LockSupport};
+use leasehold::{Client, ErrorKind, FenceGrade, LockSupport, Snapshot};
 use tokio::sync::SemaphorePermit;
 
 use crate::player::{Stage, Victim};
@@ -83,25 +83,12 @@ impl Fixture {
 
     /// Waits until no claim holds this name.
     pub(crate) async fn free(&self, name: &str) {
-        self.until(name, |holders, _| holders == 0).await;
+        until(&self.two, name, |seen| seen.holders.is_empty()).await;
     }
 
     /// Waits until a claim holds this name.
     pub(crate) async fn held(&self, name: &str) {
-        self.until(name, |holders, _| holders > 0).await;
-    }
-
-    async fn until(&self, name: &str, holds: impl Fn(usize, usize) -> bool) {
-        let looking = async {
-            loop {
-                let seen = self.two.inspect(name).await.unwrap();
-                if holds(seen.holders.len(), seen.waiting.len()) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        within_limit(name, looking).await;
+        until(&self.two, name, |seen| !seen.holders.is_empty()).await;
     }
 
     /// Waits until the store has no holders and no waiters.
@@ -114,6 +101,28 @@ impl Fixture {
         if tokio::time::timeout(LIMIT, looking).await.is_err() {
             panic!("left behind: {:?}", self.one.list("", None, 100).await);
         }
+    }
+}
+
+/// Waits until no claim holds this name or waits for it.
+pub(crate) async fn settles(locks: &Client, name: &str) {
+    until(locks, name, |seen| seen.holders.is_empty() && seen.waiting.is_empty()).await;
+}
+
+/// Waits until `count` claims wait for this name on the server.
+pub(crate) async fn waiting(locks: &Client, name: &str, count: usize) {
+    until(locks, name, |seen| seen.waiting.len() == count).await;
+}
+
+/// Waits until this name is in a state.
+pub(crate) async fn until(locks: &Client, name: &str, is_so: impl Fn(&Snapshot) -> bool) {
+    let looking = async {
+        while !is_so(&locks.inspect(name).await.unwrap()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if tokio::time::timeout(LIMIT, looking).await.is_err() {
+        panic!("it stays so: {:?}", locks.inspect(name).await);
     }
 }
 

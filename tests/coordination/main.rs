@@ -24,7 +24,6 @@ mod deadlock {
     pub(crate) mod stores;
 }
 mod election {
-    mod faults;
     mod laws;
     pub(crate) mod stores;
 }
@@ -33,6 +32,7 @@ mod flight {
     mod laws;
     pub(crate) mod stores;
 }
+mod history;
 mod latch {
     mod laws;
     pub(crate) mod stores;
@@ -51,7 +51,6 @@ mod revocation {
     mod laws;
     pub(crate) mod stores;
 }
-mod schedules;
 mod semaphore;
 mod striped {
     mod laws;
@@ -62,6 +61,7 @@ mod transfer {
     pub(crate) mod stores;
 }
 mod upgrade {
+    mod laws;
     pub(crate) mod stores;
 }
 mod versioned {

@@ -4,7 +4,6 @@
 //! Each part is played by a process that dies at its n-th request, for all n until one process lives to
 //! the end. The survivors must find everything in order. All processes run side by side on one server,
 //! each under a name of its own.
-#![allow(clippy::unwrap_used, reason = "a helper of tests is not a test to the linter")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,9 @@
-//! One store, its clients, and the faults between them.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+//! The fixture of every law: one store in memory, its clients, and the faults between them, on random
+//! schedules.
+//!
+//! Time is that of the runtime, and stands still while any task can run, so a schedule of minutes takes
+//! milliseconds. `LEASEHOLD_SCHEDULES` sets how many schedules each law tries, `LEASEHOLD_SEED` the
+//! first seed; a schedule that fails prints its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +11,7 @@ use std::time::Duration;
 
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
-use leasehold::{Backend, Client, Clock, Moment};
+use leasehold::{Backend, Client, ClientBuilder, Clock, Moment, Tuning};
 
 /// Randomness that can be repeated: xorshift64*.
 #[derive(Clone, Debug)]
@@ -28,6 +32,23 @@ impl Chance {
 
     pub(crate) fn ms(&mut self, end: u64) -> Duration {
         Duration::from_millis(self.below(end))
+    }
+
+    /// Lets others go first, a few times.
+    pub(crate) async fn pause(&mut self) {
+        for _ in 0..self.below(4) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// So many different numbers below `end`, in any order.
+    pub(crate) fn some_of(&mut self, end: usize) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..end).collect();
+        for last in (1..end).rev() {
+            all.swap(last, self.below(last as u64 + 1) as usize);
+        }
+        all.truncate(1 + self.below(end as u64) as usize);
+        all
     }
 
     /// Another chance, so that tasks do not disturb each other's.
@@ -67,9 +88,12 @@ pub(crate) struct Peer {
 }
 
 impl World {
-    /// For tests by the real clock, with the same store.
+    /// Returns a store in which waiters sleep until they are called, for tests that choose the schedule
+    /// and the clock of the runtime themselves.
     pub(crate) fn at_once() -> World {
-        World::new(3)
+        let clock = ticks();
+        let store = Arc::new(MemoryBackend::with_clock(clock.clone()));
+        World { store, clock, chance: Chance::of(3) }
     }
 
     fn new(seed: u64) -> World {
@@ -88,11 +112,25 @@ impl World {
         client
     }
 
-    pub(crate) fn calm_client(&mut self) -> Peer {
+    pub(crate) fn calm_client(&self) -> Peer {
+        self.client_of(Client::builder())
+    }
+
+    pub(crate) fn tuned_client(&self, tuning: Tuning) -> Peer {
+        self.client_of(Client::builder().tuning(tuning))
+    }
+
+    fn client_of(&self, builder: ClientBuilder) -> Peer {
         let fault = Arc::new(Fault::over(self.store.clone()));
-        let locks = Client::builder().clock(self.clock.clone()).over(fault.clone()).unwrap();
+        let locks = builder.clock(self.clock.clone()).over(fault.clone()).unwrap();
         Peer { locks, fault, is_silent: Arc::default() }
     }
+}
+
+/// Returns clients of one store, for tests that choose the schedule themselves.
+pub(crate) fn clients<const COUNT: usize>() -> [Peer; COUNT] {
+    let world = World::at_once();
+    std::array::from_fn(|_| world.calm_client())
 }
 
 impl Peer {
@@ -113,6 +151,12 @@ impl Peer {
         self.fault.set(verb, mode);
     }
 
+    /// Sets the fault of all its requests from now on.
+    pub(crate) fn fault_all(&self, mode: Mode) {
+        self.fault.set_all(mode);
+    }
+
+    /// Returns the number of requests so far.
     pub(crate) fn calls(&self, verb: Verb) -> u64 {
         self.fault.calls(verb)
     }
@@ -175,6 +219,11 @@ where
         });
         std::mem::forget(seed_printer);
     }
+}
+
+/// Returns `true` if all schedules are tried, so that each rare case occurs among them.
+pub(crate) fn is_whole_campaign() -> bool {
+    std::env::var_os("LEASEHOLD_SCHEDULES").is_none()
 }
 
 /// Prints the seed of a schedule that failed.

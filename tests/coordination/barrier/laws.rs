@@ -1,5 +1,4 @@
 //! No party passes a barrier early, and all pass or none.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,4 @@
 //! No wake-up is lost.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +7,7 @@ use std::time::Duration;
 use leasehold::layer::Verb;
 use leasehold::{Client, Condition, ErrorKind, Mutex, WaitOutcome};
 
-use crate::world::{Peer, World, on_half_of_them};
+use crate::world::{Peer, clients, on_half_of_them};
 
 /// The tokens that are waited for. They are only touched under the lock.
 type Tokens = Arc<AtomicU64>;
@@ -215,8 +214,7 @@ async fn condition_refuses_locks_it_cannot_wait_under() {
 
 #[tokio::test]
 async fn a_lost_lock_neither_waits_nor_notifies() {
-    let mut world = World::at_once();
-    let client = world.calm_client();
+    let [client] = clients();
     let (mutex, condition) = queue(&client.locks);
     let guard = mutex.max_hold(Duration::from_millis(20)).lock().await.unwrap();
     guard.lost().await;

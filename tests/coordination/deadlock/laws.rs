@@ -1,6 +1,5 @@
 //! A waiter that gets a deadlock error does wait in a circle, and no circle stays: on random schedules,
 //! compared with a table of holders and waiters that the detector does not see.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +8,7 @@ use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Guard, Note, Owner, Result, Share};
 
-use crate::world::{Chance, World, on_a_quarter_of_them};
+use crate::world::{Chance, World, is_whole_campaign, on_a_quarter_of_them};
 
 /// The holders and the waiters, as they report themselves.
 #[derive(Clone)]
@@ -220,7 +219,7 @@ fn on_all(setting: &Setting<'_>) {
     let (reported, seen) = (reported.into_inner(), seen.into_inner());
     println!("{reported} deadlocks were reported to a waiter, {seen} were seen from outside");
     // A single schedule that is requested by its seed may have none.
-    assert!(reported > 0 || std::env::var("LEASEHOLD_SCHEDULES").is_ok(), "no waiter ever met a deadlock");
+    assert!(reported > 0 || !is_whole_campaign(), "no waiter ever met a deadlock");
 }
 
 #[test]

@@ -1,14 +1,16 @@
-//! At most one candidate leads, and no value outlives its leader. A thousand schedules without faults
-//! are in `tests/coordination`.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
+//! At most one candidate leads, and no value outlives its leader; and a leader that is cut off.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Fence, Leadership};
+use futures_util::StreamExt;
+use leasehold::layer::{Mode, Verb};
+use leasehold::{Client, ErrorKind, Fence, FenceGrade, Leadership};
 
-use crate::world::{Chance, Peer, on_half_of_them};
+use crate::fixture::within_limit;
+use crate::history::{Event, crowds};
+use crate::world::{Chance, Peer, clients, is_whole_campaign, on_half_of_them};
 
 /// The leader as the leaders see it, by the one clock of the schedule.
 #[derive(Debug, Default)]
@@ -97,5 +99,62 @@ fn at_most_one_leads_and_no_value_outlives_its_leader() {
     });
 }
 
+#[test]
+fn elections_have_one_leader_and_no_value_outlives_its_leader() {
+    let events = crowds(|locks, history, mut chance| async move {
+        let election = locks.election("boss");
+        for round in 0..ROUNDS {
+            chance.pause().await;
+            let value = format!("{}/{round}", chance.below(1_000_000));
+            let leadership = match chance.below(4) {
+                0 => election.try_campaign(&value).await.unwrap(),
+                _ => Some(election.campaign(&value).await.unwrap()),
+            };
+            let Some(leadership) = leadership else { continue };
+            history.note(Event::Took(0, leadership.fence().unwrap()));
+            let mut seen = election.leader().await.unwrap().unwrap();
+            assert_eq!((seen.value.as_str(), seen.fence), (value.as_str(), leadership.fence()));
+            if chance.below(2) == 0 {
+                leadership.proclaim("again").await.unwrap();
+                seen = election.leader().await.unwrap().unwrap();
+                assert_eq!((seen.value.as_str(), seen.fence), ("again", leadership.fence()));
+            }
+            chance.pause().await;
+            history.note(Event::Gives(0));
+            leadership.resign().await.unwrap();
+        }
+    });
+    assert!(events > 10_000 || !is_whole_campaign(), "{events} events are too few for a campaign");
+}
+
+#[tokio::test]
+async fn an_observer_is_a_stream_too() {
+    let locks = Client::open("mem:").await.unwrap();
+    let election = locks.election("boss").with(|seat| seat.require_fencing(FenceGrade::Strict)).unwrap();
+    let stream = election.observe().into_stream();
+    let mut stream = std::pin::pin!(stream);
+    let mut next =
+        async || within_limit("a leader", stream.next()).await.unwrap().unwrap().map(|leader| leader.value);
+    assert_eq!(next().await, None);
+    let leadership = election.campaign("ann").await.unwrap();
+    assert_eq!(next().await.as_deref(), Some("ann"));
+    leadership.resign().await.unwrap();
+    assert_eq!(next().await, None);
+}
+
+#[tokio::test]
+async fn leader_that_is_cut_off_loses_and_may_not_proclaim() {
+    let [client] = clients();
+    let election = client.locks.election("boss").ttl(Duration::from_millis(200));
+    let leadership = election.campaign("ann").await.unwrap();
+    client.fault(Verb::Renew, Mode::Refuse);
+    let stopped = within_limit("the loss", leadership.run(std::future::pending::<()>())).await.unwrap_err();
+    assert!(matches!(stopped.kind(), ErrorKind::Lost(_)));
+    let refusal = leadership.proclaim("still here").await.unwrap_err();
+    assert!(matches!(refusal.kind(), ErrorKind::Lost(_)), "{refusal}");
+    assert!(matches!(leadership.resign().await.unwrap_err().kind(), ErrorKind::Lost(_)));
+}
+
 const TTL: Duration = Duration::from_secs(3);
+const ROUNDS: usize = 2;
 const LONG: Duration = Duration::from_secs(500);

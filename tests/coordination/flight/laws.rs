@@ -1,5 +1,4 @@
 //! One load for all, in order, and nothing old over anything newer.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold::layer::{Fault, Mode, Verb};
+use leasehold::layer::{Mode, Verb};
 use leasehold::{
     Cache, CacheError, Cached, Client, ErrorKind, FlightOutcome, LoadError, SingleFlight, ValueSource,
 };
 use tokio::time::Instant;
 
-use crate::world::{World, on_schedules};
+use crate::world::{World, clients, on_schedules};
 
 /// The source of values: it counts the loads, and how many run at a time.
 #[derive(Debug, Default)]
@@ -68,15 +67,13 @@ fn version(loaded: &FlightOutcome) -> u64 {
 /// together.
 #[tokio::test(start_paused = true)]
 async fn callers_of_one_key_fail_together_during_an_outage() {
-    let fault = Arc::new(Fault::over(Arc::new(leasehold::local::MemoryBackend::new())));
-    let clock = crate::world::ticks();
-    let locks = Client::builder().clock(clock).over(fault.clone()).unwrap();
+    let [client] = clients();
     let source = Arc::<Source>::default();
-    fault.set_all(Mode::Refuse);
+    client.fault_all(Mode::Refuse);
     let began = Instant::now();
     let callers: Vec<_> = (0..5)
         .map(|_| {
-            let (flight, source) = (flight(&locks), source.clone());
+            let (flight, source) = (flight(&client.locks), source.clone());
             tokio::spawn(async move { ask(&flight, &source, Duration::ZERO, false).await })
         })
         .collect();
@@ -88,10 +85,10 @@ async fn callers_of_one_key_fail_together_during_an_outage() {
         );
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
-    fault.set_all(Mode::Pass);
+    client.fault_all(Mode::Pass);
     // A failure that was reported then is not reported to later callers.
     assert_eq!(
-        ask(&flight(&locks), &source, Duration::ZERO, false).await.unwrap().origin,
+        ask(&flight(&client.locks), &source, Duration::ZERO, false).await.unwrap().origin,
         ValueSource::Loaded
     );
 }
@@ -100,9 +97,7 @@ async fn callers_of_one_key_fail_together_during_an_outage() {
 /// process and in others.
 #[tokio::test(start_paused = true)]
 async fn hung_loader_delays_others_by_its_time_limit_only() {
-    let store = Arc::new(leasehold::local::MemoryBackend::new());
-    let client = || Client::builder().over(store.clone()).unwrap();
-    let (one, two) = (client(), client());
+    let [one, two] = clients().map(|peer| peer.locks);
     let flight = |locks: &Client| locks.single_flight("page").within(Duration::from_secs(2));
     let hung = {
         let flight = flight(&one);
@@ -201,8 +196,7 @@ fn single_flight_loads_once_and_returns_no_replaced_value() {
 /// A loader that is slow beyond its lease is overtaken, and what it brings in the end replaces nothing.
 #[tokio::test(start_paused = true)]
 async fn a_slow_old_loader_does_not_replace_a_newer_value() {
-    let mut world = World::at_once();
-    let (old, new) = (world.calm_client(), world.calm_client());
+    let [old, new] = clients();
     let source = Arc::new(Source::default());
     let slow = tokio::spawn({
         let (flight, source) = (flight(&old.locks), source.clone());
@@ -222,7 +216,7 @@ async fn a_slow_old_loader_does_not_replace_a_newer_value() {
 /// A dead loader's successors are the waiters, in their order.
 #[tokio::test(start_paused = true)]
 async fn failed_loader_is_replaced_in_arrival_order() {
-    let mut world = World::at_once();
+    let world = World::at_once();
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for number in 0..4 {
@@ -250,8 +244,7 @@ async fn failed_loader_is_replaced_in_arrival_order() {
 /// Fresh, then stale and loaded anew behind the callers' backs, then gone.
 #[tokio::test(start_paused = true)]
 async fn a_stale_value_is_given_out_while_it_is_loaded_anew() {
-    let mut world = World::at_once();
-    let client = world.calm_client();
+    let [client] = clients();
     let source = Arc::new(Source::default());
     let flight = flight(&client.locks).stale_for(Duration::from_secs(10)).early(0.0);
     let ttl = Duration::from_secs(5);
@@ -286,8 +279,7 @@ async fn a_stale_value_is_given_out_while_it_is_loaded_anew() {
 /// The longer a load takes, the earlier it is repeated; it is not repeated early if that is turned off.
 #[tokio::test(start_paused = true)]
 async fn a_fresh_value_is_loaded_early_by_chance() {
-    let mut world = World::at_once();
-    let client = world.calm_client();
+    let [client] = clients();
     for (eagerness, loads) in [(0.0, 1), (1.0, 2)] {
         let source = Arc::new(Source::default());
         let flight = client.locks.single_flight(format!("page {eagerness}")).early(eagerness);
@@ -313,8 +305,7 @@ async fn a_fresh_value_is_loaded_early_by_chance() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_value_is_cached_for_its_negative_ttl() {
-    let mut world = World::at_once();
-    let client = world.calm_client();
+    let [client] = clients();
     let source = Arc::new(Source::default());
     let ask = |flight: SingleFlight| {
         let source = source.clone();
@@ -384,8 +375,7 @@ impl Cache for Shelf {
 
 #[tokio::test(start_paused = true)]
 async fn single_flight_keeps_values_in_a_custom_cache() {
-    let mut world = World::at_once();
-    let (one, two) = (world.calm_client(), world.calm_client());
+    let [one, two] = clients();
     let (source, shelf) = (Arc::new(Source::default()), Arc::new(Shelf::default()));
     let flights = [flight(&one.locks).cache(shelf.clone()), flight(&two.locks).cache(shelf.clone())];
     let asks = flights.iter().map(|flight| ask(flight, &source, Duration::from_millis(80), false));

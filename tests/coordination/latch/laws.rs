@@ -1,5 +1,4 @@
 //! No waiter passes a latch before the last count, and each member counts once.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

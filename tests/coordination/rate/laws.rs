@@ -1,5 +1,4 @@
 //! Grants never exceed the limit in any window of the period, by the server's clock.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

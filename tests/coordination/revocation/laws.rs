@@ -1,5 +1,4 @@
 //! A revocation request reaches the clients that hold the lock at that time, and no others.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +8,7 @@ use std::time::Duration;
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Revocation};
 
-use crate::world::{Chance, Peer, World, on_half_of_them};
-
-fn clients() -> (Peer, Peer) {
-    let mut world = World::at_once();
-    (world.calm_client(), world.calm_client())
-}
+use crate::world::{Chance, Peer, clients, on_half_of_them};
 
 fn reason(revocation: leasehold::Result<Revocation>) -> String {
     revocation.unwrap().reason
@@ -105,7 +99,7 @@ type Targets = Arc<Mutex<HashMap<String, Vec<String>>>>;
 
 #[tokio::test(start_paused = true)]
 async fn revocation_waits_for_a_listener_and_outlives_its_sender() {
-    let (holder, asker) = clients();
+    let [holder, asker] = clients();
     let guard = holder.locks.mutex("m").lock().await.unwrap();
     assert_eq!(asker.locks.revoke("m", "first").await.unwrap().len(), 1);
     asker.falls_silent();
@@ -116,7 +110,7 @@ async fn revocation_waits_for_a_listener_and_outlives_its_sender() {
 
 #[tokio::test(start_paused = true)]
 async fn revocation_reaches_all_holders_but_no_later_one() {
-    let (one, two) = clients();
+    let [one, two] = clients();
     let held = [&one, &two].map(|client| client.locks.semaphore("s", 3));
     let guards = [held[0].acquire().await.unwrap(), held[1].acquire().await.unwrap()];
     assert_eq!(two.locks.revoke("s", "all of you").await.unwrap().len(), 2);
@@ -131,7 +125,7 @@ async fn revocation_reaches_all_holders_but_no_later_one() {
 /// while the token was out does.
 #[tokio::test(start_paused = true)]
 async fn revocation_is_not_inherited_by_a_transfer() {
-    let (old, new) = clients();
+    let [old, new] = clients();
     let guard = old.locks.mutex("m").lock().await.unwrap();
     new.locks.revoke("m", "of the old one").await.unwrap();
     let token = guard.transfer().await.unwrap();
@@ -146,7 +140,7 @@ async fn revocation_is_not_inherited_by_a_transfer() {
 /// A lock that was requested is not handed to the next task of the same process.
 #[tokio::test(start_paused = true)]
 async fn revoked_lock_is_not_handed_off_locally() {
-    let (holder, other) = clients();
+    let [holder, other] = clients();
     let guard = holder.locks.mutex("m").lock().await.unwrap();
     let elsewhere = tokio::spawn(async move { other.locks.mutex("m").lock().await.unwrap().fence() });
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -161,7 +155,7 @@ async fn revoked_lock_is_not_handed_off_locally() {
 
 #[tokio::test(start_paused = true)]
 async fn holder_that_does_not_listen_sends_nothing_and_sees_loss() {
-    let (holder, asker) = clients();
+    let [holder, asker] = clients();
     let mutex = holder.locks.mutex("m").ttl(Duration::from_millis(400));
     let guard = mutex.lock().await.unwrap();
     asker.locks.revoke("m", "unheard").await.unwrap();

@@ -1,16 +1,16 @@
-//! A lock in stripes: a single stripe, the report, and waiters for any stripe.
-//!
-//! The promises on every store are tested in `tests/coordination`.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! A lock in stripes: one holder of each, a single stripe, the report, and waiters for any stripe.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::layer::{Fault, Mode, Verb};
-use leasehold::local::MemoryBackend;
+use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind};
+
+use crate::history::{Event, crowds};
+use crate::world::{clients, is_whole_campaign};
+
+const ROUNDS: usize = 2;
 
 async fn memory() -> Client {
     Client::open("mem:").await.unwrap()
@@ -51,13 +51,12 @@ async fn impossible_stripe_count_is_refused_by_each_call() {
 
 #[tokio::test]
 async fn striped_lock_waits_out_an_outage_at_the_first_try() {
-    let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    let locks = Client::builder().over(fault.clone()).unwrap();
-    let stock = locks.striped_mutex("stock", 3);
+    let [client] = clients();
+    let stock = client.locks.striped_mutex("stock", 3);
     for wait in ["any", "stripe"] {
-        fault.set(Verb::Contend, Mode::Refuse);
-        let before = fault.calls(Verb::Contend);
-        let (stock, asked) = (stock.clone(), fault.clone());
+        client.fault(Verb::Contend, Mode::Refuse);
+        let before = client.calls(Verb::Contend);
+        let (stock, asked) = (stock.clone(), client.clone());
         let waiting = tokio::spawn(async move {
             match wait {
                 "any" => stock.lock_any().await,
@@ -68,7 +67,7 @@ async fn striped_lock_waits_out_an_outage_at_the_first_try() {
         while asked.calls(Verb::Contend) < before + 2 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        fault.set(Verb::Contend, Mode::Pass);
+        client.fault(Verb::Contend, Mode::Pass);
         waiting.await.unwrap().unwrap().release().await.unwrap();
     }
 }
@@ -76,17 +75,16 @@ async fn striped_lock_waits_out_an_outage_at_the_first_try() {
 /// The check for other waiters belongs to the wait, and to its limit.
 #[tokio::test(start_paused = true)]
 async fn timed_lock_any_ends_in_time_although_a_try_hangs() {
-    let fault = Arc::new(Fault::over(Arc::new(MemoryBackend::new())));
-    let locks = Client::builder().over(fault.clone()).unwrap();
-    let stripe = locks.striped_mutex("stock", 3).for_key("key");
-    fault.set(Verb::Contend, Mode::Hang);
+    let [client] = clients();
+    let stripe = client.locks.striped_mutex("stock", 3).for_key("key");
+    client.fault(Verb::Contend, Mode::Hang);
     let began = tokio::time::Instant::now();
     let waiting =
         tokio::time::timeout(Duration::from_secs(60), stripe.try_lock_for(Duration::from_millis(100)));
     // Nothing is known of the lock, and the last try has a limit of its own.
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::OutcomeUnknown);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    fault.set(Verb::Contend, Mode::Pass);
+    client.fault(Verb::Contend, Mode::Pass);
     let guard = stripe.try_lock_for(Duration::from_secs(60)).await.unwrap().unwrap();
     assert!(stripe.try_lock_for(Duration::ZERO).await.unwrap().is_none());
     guard.release().await.unwrap();
@@ -147,4 +145,37 @@ async fn lock_any_takes_a_stripe_that_becomes_free_later() {
         assert_eq!(guard.resource().as_str(), format!("stock#{number}"));
         guards.push(guard);
     }
+}
+
+#[test]
+fn segments_have_one_holder_each() {
+    let events = crowds(|locks, history, mut chance| async move {
+        let stock = locks.striped_mutex("stock", 3);
+        for _ in 0..ROUNDS {
+            chance.pause().await;
+            let guards = match chance.below(5) {
+                0 => stock.try_lock_any().await.unwrap().into_iter().collect(),
+                1 => vec![stock.for_key(chance.below(9).to_string()).lock().await.unwrap()],
+                2 => {
+                    let whole = stock.all().lock().await.unwrap();
+                    for (number, guard) in whole.guards().iter().enumerate() {
+                        history.note(Event::Took(number, guard.fence().unwrap()));
+                    }
+                    chance.pause().await;
+                    (0..3).for_each(|number| history.note(Event::Gives(number)));
+                    drop(whole);
+                    Vec::new()
+                }
+                _ => vec![stock.lock_any().await.unwrap()],
+            };
+            for guard in guards {
+                let number = guard.resource().as_str().rsplit_once('#').unwrap().1.parse().unwrap();
+                history.note(Event::Took(number, guard.fence().unwrap()));
+                chance.pause().await;
+                history.note(Event::Gives(number));
+                guard.release().await.unwrap();
+            }
+        }
+    });
+    assert!(events > 10_000 || !is_whole_campaign(), "{events} events are too few for a campaign");
 }

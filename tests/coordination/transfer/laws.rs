@@ -1,6 +1,5 @@
 //! A lock that goes from process to process is never free in between and never held twice, and each
 //! token can be used once.
-#![allow(clippy::unwrap_used, reason = "it is part of tests, which the lint does not see here")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +10,7 @@ use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Fence, Guard, LossCause, Note, Owner, TransferToken};
 use tokio::time::Instant;
 
-use crate::world::{Chance, Peer, World, on_schedules};
+use crate::world::{Chance, Peer, World, clients, is_whole_campaign, on_schedules};
 
 /// The state that all clients of one schedule share: the holders, the last fence, and the token that is
 /// out.
@@ -192,21 +191,16 @@ fn transferred_lock_has_one_holder_at_any_time() {
     let counts = Arc::new(Counts::default());
     on_schedules(|world| schedule(world, counts.clone()));
     println!("{counts:?}");
-    if std::env::var_os("LEASEHOLD_SCHEDULES").is_none() {
+    if is_whole_campaign() {
         let of = |count: &AtomicU64| count.load(Ordering::SeqCst);
         let seen = [&counts.handed_off, &counts.taken_over, &counts.used_before, &counts.expired].map(of);
         assert!(seen.iter().all(|count| *count > 10), "the schedules are too tame: {counts:?}");
     }
 }
 
-fn clients() -> (Peer, Peer, Peer) {
-    let mut world = World::at_once();
-    (world.calm_client(), world.calm_client(), world.calm_client())
-}
-
 #[tokio::test(start_paused = true)]
 async fn transfer_precedes_waiters_and_the_old_fence_is_refused() {
-    let (old, new, other) = clients();
+    let [old, new, other] = clients();
     let gate = FenceGate::new(0);
     let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
     let before = gate.open(guard.fence()).unwrap();
@@ -239,7 +233,7 @@ async fn transfer_precedes_waiters_and_the_old_fence_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn unaccepted_transfer_ends_with_its_lease() {
-    let (old, new, other) = clients();
+    let [old, new, other] = clients();
     let token = old.locks.mutex("m").ttl(TTL).lock().await.unwrap().transfer().await.unwrap();
     assert!(token.lasts() <= TTL && token.lasts() > TTL / 2, "{token:?}");
     let began = Instant::now();
@@ -257,7 +251,7 @@ async fn unaccepted_transfer_ends_with_its_lease() {
 /// Watchers in the process that transfers the lock are notified before the token exists.
 #[tokio::test(start_paused = true)]
 async fn transfer_ends_the_old_hold_before_the_new_begins() {
-    let (old, _, _) = clients();
+    let [old, _, _] = clients();
     let owner = Owner::new();
     let mutex = old.locks.mutex("m").owner(&owner);
     let (guard, twice) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
@@ -279,7 +273,7 @@ async fn transfer_ends_the_old_hold_before_the_new_begins() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_half_leaves_nothing_behind() {
     for polls in 0..12 {
-        let (old, new, other) = clients();
+        let [old, new, other] = clients();
         let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
         let token = {
             let mut handing = Box::pin(guard.transfer());
@@ -315,7 +309,7 @@ async fn polled<T>(polls: u32, future: &mut (impl Future<Output = T> + Unpin)) -
 
 #[tokio::test(start_paused = true)]
 async fn transferred_readers_and_permits_coexist_with_others() {
-    let (old, new, other) = clients();
+    let [old, new, other] = clients();
     let beside = other.locks.rwlock("r").read().await.unwrap();
     let reader = old.locks.rwlock("r").read().await.unwrap().transfer().await.unwrap();
     let reader = new.locks.rwlock("r").accept_transfer(&reader).await.unwrap();
@@ -333,7 +327,7 @@ async fn transferred_readers_and_permits_coexist_with_others() {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_of_another_lock_is_refused_and_stays_good() {
-    let (old, new, _) = clients();
+    let [old, new, _] = clients();
     let token = old.locks.semaphore("s", 3).acquire().await.unwrap().transfer().await.unwrap();
     let owner = Owner::new();
     let calls = new.calls(Verb::Swap);
@@ -355,7 +349,7 @@ async fn a_token_of_another_lock_is_refused_and_stays_good() {
 /// A giver that was stopped past its lease during the transfer has lost the lock, and returns no token.
 #[tokio::test(start_paused = true)]
 async fn stopped_sender_of_a_transfer_has_lost_the_lock() {
-    let (old, _, other) = clients();
+    let [old, _, other] = clients();
     let guard = old.locks.mutex("m").ttl(TTL).lock().await.unwrap();
     old.fault(Verb::Renew, Mode::Hang);
     old.fault(Verb::Swap, Mode::LateReply(TTL * 2));

@@ -1,8 +1,6 @@
 //! Optimistic updates on every store that has registers: none is lost, among many and over answers that
 //! are lost.
 
-#![allow(clippy::unwrap_used, reason = "it is a test, which the lint does not see in helpers")]
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
