@@ -17,6 +17,10 @@ pub(crate) const LIVING: Duration = Duration::from_secs(12);
 /// Nothing takes longer, on however busy a machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
+/// So often within the limit.
+const LOOKS: u32 = 9_000;
+
 /// A primitive: its rules, and the parts that processes play in it.
 pub(crate) struct Primitive {
     pub(crate) name: &'static str,
@@ -83,12 +87,12 @@ impl Fixture {
 
     /// Waits until no claim holds this name.
     pub(crate) async fn free(&self, name: &str) {
-        until(&self.two, name, |seen| seen.holders.is_empty()).await;
+        until(&self.two, name, LOOKS, |seen| seen.holders.is_empty()).await;
     }
 
     /// Waits until a claim holds this name.
     pub(crate) async fn held(&self, name: &str) {
-        until(&self.two, name, |seen| !seen.holders.is_empty()).await;
+        until(&self.two, name, LOOKS, |seen| !seen.holders.is_empty()).await;
     }
 
     /// Waits until the store has no holders and no waiters.
@@ -104,31 +108,28 @@ impl Fixture {
     }
 }
 
-/// Waits until no claim holds this name or waits for it.
-pub(crate) async fn settles(locks: &Client, name: &str) {
-    until(locks, name, |seen| seen.holders.is_empty() && seen.waiting.is_empty()).await;
-}
-
-/// Waits until `count` claims wait for this name on the server.
-pub(crate) async fn waiting(locks: &Client, name: &str, count: usize) {
-    until(locks, name, |seen| seen.waiting.len() == count).await;
-}
-
-/// Waits until this name is in a state.
-pub(crate) async fn until(locks: &Client, name: &str, is_so: impl Fn(&Snapshot) -> bool) {
-    let looking = async {
-        while !is_so(&locks.inspect(name).await.unwrap()) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+/// Waits until this name is in a state, and looks at it so often.
+pub(crate) async fn until(locks: &Client, name: &str, looks: u32, is_so: impl Fn(&Snapshot) -> bool) {
+    let mut last = None;
+    for _ in 0..looks {
+        let seen = locks.inspect(name).await.unwrap();
+        if is_so(&seen) {
+            return;
         }
-    };
-    if tokio::time::timeout(LIMIT, looking).await.is_err() {
-        panic!("it stays so: {:?}", locks.inspect(name).await);
+        last = Some(seen);
+        tokio::time::sleep(BETWEEN_LOOKS).await;
     }
+    panic!("it stays so: {last:?}");
 }
 
 /// Fails with `what` if it takes too long.
 pub(crate) async fn within_limit<T>(what: &str, work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(LIMIT, work).await.unwrap_or_else(|_| panic!("it takes too long: {what}"))
+    within(LIMIT, what, work).await
+}
+
+/// Fails with `what` if it takes longer than this.
+pub(crate) async fn within<T>(limit: Duration, what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| panic!("it takes too long: {what}"))
 }
 
 /// Asserts that so much time has passed since then, less the possible difference of two clocks of one

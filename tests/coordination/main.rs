@@ -12,10 +12,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod barrier {
+    pub(crate) mod crashes;
     mod laws;
     pub(crate) mod stores;
 }
 mod condition {
+    pub(crate) mod crashes;
     mod laws;
     pub(crate) mod stores;
 }
@@ -29,21 +31,25 @@ mod election {
 }
 mod fixture;
 mod flight {
+    pub(crate) mod crashes;
     mod laws;
     pub(crate) mod stores;
 }
 mod history;
 mod latch {
+    pub(crate) mod crashes;
     mod laws;
     pub(crate) mod stores;
 }
 mod lock_delay;
+mod mortal;
 mod multi {
     mod laws;
     pub(crate) mod stores;
 }
 mod player;
 mod rate {
+    pub(crate) mod crashes;
     mod laws;
     pub(crate) mod stores;
 }
@@ -74,6 +80,7 @@ use std::sync::Arc;
 
 use fixture::{Fixture, Primitive};
 use leasehold_tests::stores::{self, Store};
+use mortal::Role;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -95,6 +102,16 @@ const PRIMITIVES: &[Primitive] = &[
     deadlock::stores::PRIMITIVE,
 ];
 
+/// The roles whose processes die at each of their requests, on one kind of server.
+const ROLES: &[&Role] = &[
+    &barrier::crashes::PARTY,
+    &condition::crashes::NOTIFIER,
+    &condition::crashes::WAITER,
+    &flight::crashes::LOADER,
+    &latch::crashes::COUNTER,
+    &rate::crashes::USER,
+];
+
 macro_rules! on_each_store {
     ($($store:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,7 +130,7 @@ on_each_store! {
 /// Plays a part if this program was started for one; otherwise does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn player() {
-    player::play_if_asked(PRIMITIVES).await;
+    player::play_if_asked(PRIMITIVES, ROLES).await;
 }
 
 /// Runs all suites and all deaths, and fails with the errors of each.

@@ -10,18 +10,38 @@ use leasehold_testkit::peers::Peer;
 use tokio::sync::SemaphorePermit;
 
 use crate::fixture::{Part, Primitive};
+use crate::mortal::{self, Role};
 
-/// The part that the test program is to play: store, primitive, part, name, and the step at which it
-/// will be killed.
+/// The part that the test program is to play: one of the two words below, store, primitive and part or
+/// role, name, and the step at which it dies.
 const PLAYER: &str = "LEASEHOLD_TEST_PLAYER";
+/// Its test kills it at a step of its part.
+const BY_STEPS: &str = "steps";
+/// It kills itself at a request.
+pub(crate) const BY_REQUESTS: &str = "requests";
 /// The time after which the work of a step is under way.
 const WITHIN: Duration = Duration::from_millis(50);
 
 /// Plays the part that this program was started for, if any.
-pub(crate) async fn play_if_asked(primitives: &[Primitive]) {
+pub(crate) async fn play_if_asked(primitives: &[Primitive], roles: &[&Role]) {
     let Ok(orders) = std::env::var(PLAYER) else { return };
     let orders: Vec<&str> = orders.split(' ').collect();
-    let [url, primitive, part, name, dies_at] = orders[..] else { panic!("{orders:?}") };
+    match orders[0] {
+        BY_STEPS => play(&orders[1..], primitives).await,
+        BY_REQUESTS => mortal::play(&orders[1..], roles).await,
+        _ => panic!("{orders:?}"),
+    }
+}
+
+/// Returns the command that starts this program with orders.
+pub(crate) fn started_with(orders: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["player", "--exact", "--nocapture", "--test-threads=1"]).env(PLAYER, orders);
+    command
+}
+
+async fn play(orders: &[&str], primitives: &[Primitive]) {
+    let [url, primitive, part, name, dies_at] = *orders else { panic!("{orders:?}") };
     let primitive = primitives.iter().find(|known| known.name == primitive).unwrap();
     let part = primitive.parts.iter().find(|known| known.name == part).unwrap();
     let stage = Stage { dies_at: dies_at.parse().unwrap(), reached: Arc::default() };
@@ -93,9 +113,7 @@ impl Victim {
         place: SemaphorePermit<'static>,
     ) -> Victim {
         let name = format!("{primitive}/{}/{dies_at}", part.name);
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["player", "--exact", "--nocapture"]);
-        command.env(PLAYER, format!("{url} {primitive} {} {name} {dies_at}", part.name));
+        let command = started_with(&format!("{BY_STEPS} {url} {primitive} {} {name} {dies_at}", part.name));
         Victim { command, name, steps: part.steps, dies_at, place }
     }
 

@@ -13,6 +13,8 @@ use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Backend, Client, ClientBuilder, Clock, Moment, Tuning};
 
+use crate::fixture::{until, within};
+
 /// Randomness that can be repeated: xorshift64*.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
@@ -178,6 +180,21 @@ async fn trouble(client: Peer, mut chance: Chance) {
     }
 }
 
+/// Waits until no claim holds this name or waits for it, sooner than any lease of 10 seconds ends.
+pub(crate) async fn settles(locks: &Client, name: &str) {
+    until(locks, name, LOOKS, |seen| seen.holders.is_empty() && seen.waiting.is_empty()).await;
+}
+
+/// Waits until `count` claims wait for this name on the server.
+pub(crate) async fn waiting(locks: &Client, name: &str, count: usize) {
+    until(locks, name, LOOKS, |seen| seen.waiting.len() == count).await;
+}
+
+/// Fails with `what` if it does not end soon.
+pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    within(SOON, what, work).await
+}
+
 /// Tries `schedule` on a thousand seeds, each in a runtime of its own whose time stands still while any
 /// task can run.
 pub(crate) fn on_schedules<F>(schedule: impl Fn(World) -> F)
@@ -235,6 +252,9 @@ impl Drop for SeedPrinter {
     }
 }
 
+/// Longer than anything takes in memory, and shorter than a lease by default.
+const SOON: Duration = Duration::from_secs(20);
+const LOOKS: u32 = 500;
 /// Longer than everything that is promised to end, many times over.
 const LONG: Duration = Duration::from_secs(600);
 /// So often the wire of one client is in trouble, for a second in all.

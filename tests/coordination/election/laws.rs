@@ -8,9 +8,8 @@ use futures_util::StreamExt;
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Fence, FenceGrade, Leadership};
 
-use crate::fixture::within_limit;
 use crate::history::{Event, crowds};
-use crate::world::{Chance, Peer, clients, is_whole_campaign, on_half_of_them};
+use crate::world::{Chance, Peer, clients, is_whole_campaign, on_half_of_them, soon};
 
 /// The leader as the leaders see it, by the one clock of the schedule.
 #[derive(Debug, Default)]
@@ -134,7 +133,7 @@ async fn an_observer_is_a_stream_too() {
     let stream = election.observe().into_stream();
     let mut stream = std::pin::pin!(stream);
     let mut next =
-        async || within_limit("a leader", stream.next()).await.unwrap().unwrap().map(|leader| leader.value);
+        async || soon("a leader", stream.next()).await.unwrap().unwrap().map(|leader| leader.value);
     assert_eq!(next().await, None);
     let leadership = election.campaign("ann").await.unwrap();
     assert_eq!(next().await.as_deref(), Some("ann"));
@@ -148,7 +147,7 @@ async fn leader_that_is_cut_off_loses_and_may_not_proclaim() {
     let election = client.locks.election("boss").ttl(Duration::from_millis(200));
     let leadership = election.campaign("ann").await.unwrap();
     client.fault(Verb::Renew, Mode::Refuse);
-    let stopped = within_limit("the loss", leadership.run(std::future::pending::<()>())).await.unwrap_err();
+    let stopped = soon("the loss", leadership.run(std::future::pending::<()>())).await.unwrap_err();
     assert!(matches!(stopped.kind(), ErrorKind::Lost(_)));
     let refusal = leadership.proclaim("still here").await.unwrap_err();
     assert!(matches!(refusal.kind(), ErrorKind::Lost(_)), "{refusal}");

@@ -5,9 +5,9 @@ use std::time::Duration;
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, MultiLock};
 
-use crate::fixture::{settles, within_limit};
+use crate::fixture::within;
 use crate::history::{Event, crowds};
-use crate::world::{Chance, World, clients, is_whole_campaign};
+use crate::world::{Chance, World, clients, is_whole_campaign, settles, soon};
 
 const ROUNDS: usize = 2;
 
@@ -34,7 +34,7 @@ async fn the_loss_of_one_is_the_loss_of_all_and_says_which() {
         MultiLock::new().and(steady.mutex("a")).and(shaky.locks.mutex("b").ttl(Duration::from_millis(200)));
     let guard = all.lock().await.unwrap();
     shaky.fault(Verb::Renew, Mode::Hang);
-    let lost = within_limit("the loss", guard.run(std::future::pending::<()>())).await.unwrap_err();
+    let lost = soon("the loss", guard.run(std::future::pending::<()>())).await.unwrap_err();
     assert!(matches!(lost.kind(), ErrorKind::Lost(_)) && lost.to_string().contains(" b:"), "{lost}");
     assert_eq!(guard.loss().unwrap().resource.as_str(), "b");
     assert_eq!(guard.lost().await.resource.as_str(), "b");
@@ -52,7 +52,7 @@ async fn a_loss_while_it_waits_for_the_next_ends_the_wait() {
     shaky.fault(Verb::Renew, Mode::Hang);
     let all =
         MultiLock::new().and(shaky.locks.mutex("a").ttl(Duration::from_millis(200))).and(steady.mutex("b"));
-    let lost = within_limit("the loss", all.lock()).await.unwrap_err();
+    let lost = soon("the loss", all.lock()).await.unwrap_err();
     assert!(matches!(lost.kind(), ErrorKind::Lost(_)) && lost.to_string().contains(" a:"), "{lost}");
     assert_eq!(steady.inspect("b").await.unwrap().waiting.len(), 0, "and its place in the queue is given up");
     drop(busy);
@@ -108,7 +108,7 @@ fn fifty_multi_locks_in_random_orders_come_to_an_end() {
             }));
         }
         for task in tasks {
-            within_limit("they wait for each other", task).await.unwrap();
+            within(Duration::from_secs(60), "they wait for each other", task).await.unwrap();
         }
     });
 }

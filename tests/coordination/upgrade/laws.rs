@@ -8,8 +8,7 @@ use leasehold::backend::LossCause;
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Owner, RwLock};
 
-use crate::fixture::{settles, waiting};
-use crate::world::{Chance, Peer, clients, is_whole_campaign, on_schedules};
+use crate::world::{Chance, Peer, clients, is_whole_campaign, on_schedules, settles, waiting};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -9,8 +9,7 @@ use leasehold::backend::{Put, Resource};
 use leasehold::layer::{Mode, Verb};
 use leasehold::{Client, ErrorKind, Tuning, Versioned};
 
-use crate::fixture::within_limit;
-use crate::world::{Chance, Peer, World, clients, on_schedules};
+use crate::world::{Chance, Peer, World, clients, on_schedules, soon};
 
 /// The results of the updates, and the number of updates without a result.
 #[derive(Debug, Default)]
@@ -120,7 +119,7 @@ async fn two_removals_of_one_value_are_not_both_made() {
     }
     others.locks.versioned("ticket").update(|_| None).await.unwrap();
     client.fault(Verb::Swap, Mode::Pass);
-    let outcome = within_limit("the removal", late).await.unwrap();
+    let outcome = soon("the removal", late).await.unwrap();
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
 }
 
@@ -173,8 +172,8 @@ async fn after_so_many_conflicts_it_takes_the_lock() {
         Some((number(old) + 1).to_string().into_bytes())
     });
     let (done, ()) = tokio::join!(
-        within_limit("the update", updating),
-        within_limit("the lock", async {
+        soon("the update", updating),
+        soon("the lock", async {
             while locks.inspect("stock!updating").await.unwrap().waiting.is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -220,7 +219,7 @@ async fn no_random_schedule_of_faults_loses_or_doubles_an_update() {
     for some in (first..first + SCHEDULES).collect::<Vec<u64>>().chunks(AT_ONCE) {
         let running: Vec<_> = some.iter().map(|seed| tokio::spawn(schedule(*seed))).collect();
         for schedule in running {
-            unknown += within_limit("a schedule", schedule).await.unwrap();
+            unknown += soon("a schedule", schedule).await.unwrap();
         }
     }
     assert!(unknown > 0, "no fault ever left anything unknown, so nothing was tried");
