@@ -44,6 +44,7 @@ pub(crate) struct Fixture {
     pub(crate) one: Client,
     pub(crate) two: Client,
     url: String,
+    mortal: String,
     is_shared: bool,
 }
 
@@ -52,9 +53,15 @@ impl Fixture {
         Fixture {
             one: Client::open(&store.url).await.unwrap(),
             two: Client::open(&store.url).await.unwrap(),
-            url: store.mortal.clone(),
+            url: store.url.clone(),
+            mortal: store.mortal.clone(),
             is_shared: store.is_shared,
         }
+    }
+
+    /// Opens one more client, as a further process would have it.
+    pub(crate) async fn another(&self) -> Client {
+        Client::open(&self.url).await.unwrap()
     }
 
     /// `true` if other processes can reach the store.
@@ -82,7 +89,7 @@ impl Fixture {
         step: u32,
         place: SemaphorePermit<'static>,
     ) -> Victim {
-        Victim::new(&self.url, primitive.name, part, step, place)
+        Victim::new(&self.mortal, primitive.name, part, step, place)
     }
 
     /// Waits until no claim holds this name.

@@ -31,9 +31,18 @@ impl History {
         self.0.lock().unwrap().push(event);
     }
 
+    /// Returns the fence of the last grant of this resource.
+    pub(crate) fn newest(&self, resource: usize) -> Option<Fence> {
+        let fence = |event: &Event| match *event {
+            Event::Took(taken, fence) if taken == resource => Some(fence),
+            _ => None,
+        };
+        self.0.lock().unwrap().iter().rev().find_map(fence)
+    }
+
     /// Asserts that no resource had two holders, and that each grant had a later fence than the one
     /// before it. Returns the number of events.
-    fn judge(&self) -> usize {
+    pub(crate) fn judge(&self) -> usize {
         let events = self.0.lock().unwrap();
         let mut holders = BTreeSet::new();
         let mut newest = BTreeMap::new();

@@ -1,12 +1,17 @@
-//! The primitives that are built on locks, on every store: one list of primitives, one of stores, and
-//! each runs on each.
+//! The primitives that are built on locks: each has a folder here with all that it keeps.
 //!
-//! A primitive is a suite of rules, and the parts that a process can play in it. Each part is played by
-//! a process of its own (this program, started again as the test `player`), which is killed at each of
-//! its steps; the others must come through. What a store cannot carry is refused, as its profile says,
-//! before anything is sent: the suites check that too.
+//! - `stores.rs` has what it keeps on every store: there is one list of primitives, one of stores, and
+//!   each runs on each. A primitive is a suite of rules, and the parts that a process can play in it. Each
+//!   part is played by a process of its own (this program, started again as the test `player`), which is
+//!   killed at each of its steps; the others must come through. What a store cannot carry is refused, as
+//!   its profile says, before anything is sent: the suites check that too. The fixture is `fixture.rs`.
+//! - `laws.rs` has what it keeps in memory: on random schedules in virtual time, with lost and late
+//!   requests and answers, with waits that are dropped and clients that fall silent for good; and in the
+//!   single cases that need a fault or a moment of the test's choice. The fixture is `world.rs`.
+//! - `crashes.rs` has what it keeps if a process dies before or after any of its requests. The fixture is
+//!   `mortal.rs`.
 //!
-//! To add a primitive, write its module and a line in `PRIMITIVES`. To add a store, write it in
+//! To add a primitive, write its folder and a line in `PRIMITIVES`. To add a store, write it in
 //! `tests/src/stores.rs`, with its server's name below.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -72,6 +77,7 @@ mod upgrade {
 }
 mod versioned {
     mod laws;
+    mod servers;
     pub(crate) mod stores;
 }
 mod world;

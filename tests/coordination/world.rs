@@ -180,7 +180,8 @@ async fn trouble(client: Peer, mut chance: Chance) {
     }
 }
 
-/// Waits until no claim holds this name or waits for it, sooner than any lease of 10 seconds ends.
+/// Waits until no claim holds this name or waits for it, for less than a lease lasts by default: what only
+/// the end of its lease removes is a claim that was left behind.
 pub(crate) async fn settles(locks: &Client, name: &str) {
     until(locks, name, LOOKS, |seen| seen.holders.is_empty() && seen.waiting.is_empty()).await;
 }
@@ -224,7 +225,6 @@ fn on<F>(count: u64, schedule: impl Fn(World) -> F)
 where
     F: Future<Output = ()>,
 {
-    let env_number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let first = env_number("LEASEHOLD_SEED").unwrap_or(1);
     for seed in first..first + env_number("LEASEHOLD_SCHEDULES").unwrap_or(count) {
         let seed_printer = SeedPrinter(seed);
@@ -238,9 +238,13 @@ where
     }
 }
 
-/// Returns `true` if all schedules are tried, so that each rare case occurs among them.
+/// Returns `true` if so many schedules are tried that each rare case occurs among them.
 pub(crate) fn is_whole_campaign() -> bool {
-    std::env::var_os("LEASEHOLD_SCHEDULES").is_none()
+    env_number("LEASEHOLD_SCHEDULES").is_none_or(|count| count >= SCHEDULES)
+}
+
+fn env_number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
 }
 
 /// Prints the seed of a schedule that failed.

@@ -212,7 +212,7 @@ async fn condition_refuses_locks_it_cannot_wait_under() {
     assert_eq!(waiting.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lost_lock_neither_waits_nor_notifies() {
     let [client] = clients();
     let (mutex, condition) = queue(&client.locks);

@@ -26,10 +26,10 @@ async fn a_bad_name_is_refused_before_anything_is_taken() {
     assert!(MultiLock::new().lock().await.unwrap().release().await.is_ok(), "nothing is held at once");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_loss_of_one_is_the_loss_of_all_and_says_which() {
     let [shaky] = clients();
-    let steady = memory().await;
+    let steady = World::at_once().calm_client().locks;
     let all =
         MultiLock::new().and(steady.mutex("a")).and(shaky.locks.mutex("b").ttl(Duration::from_millis(200)));
     let guard = all.lock().await.unwrap();
@@ -44,10 +44,10 @@ async fn the_loss_of_one_is_the_loss_of_all_and_says_which() {
     settles(&steady, "a").await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_loss_while_it_waits_for_the_next_ends_the_wait() {
     let [shaky] = clients();
-    let steady = memory().await;
+    let steady = World::at_once().calm_client().locks;
     let busy = steady.mutex("b").lock().await.unwrap();
     shaky.fault(Verb::Renew, Mode::Hang);
     let all =

@@ -49,7 +49,7 @@ async fn impossible_stripe_count_is_refused_by_each_call() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn striped_lock_waits_out_an_outage_at_the_first_try() {
     let [client] = clients();
     let stock = client.locks.striped_mutex("stock", 3);

@@ -16,41 +16,7 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-#[tokio::test]
-async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer() {
-    let [one, two] = clients().map(|peer| peer.locks);
-    let (here, there) = (one.rwlock("prices"), two.rwlock("prices"));
-    let mut guard = here.upgradable_read().await.unwrap();
-    let reader = there.read().await.unwrap();
-    let as_reader = guard.fence();
-    assert!(!guard.try_upgrade_for(ms(50)).await.unwrap());
-    assert!(!guard.try_upgrade().await.unwrap());
-    assert!(!guard.is_writer() && guard.check().is_ok());
-    // Its request is gone, so readers are let in again.
-    drop(there.try_read_for(PATIENCE).await.unwrap().unwrap());
-    let upgrade = tokio::spawn(async move {
-        guard.upgrade().await.unwrap();
-        guard
-    });
-    waiting(&one, "prices", 1).await;
-    reader.release().await.unwrap();
-    let mut guard = upgrade.await.unwrap();
-    assert!(guard.is_writer() && guard.fence() > as_reader);
-    guard.upgrade().await.unwrap();
-    assert!(there.try_read().await.unwrap().is_none());
-    assert!(here.try_read().await.unwrap().is_none());
-    guard.downgrade().await.unwrap();
-    assert!(!guard.is_writer() && guard.fence() == as_reader);
-    let reader = there.try_read().await.unwrap().unwrap();
-    assert!(there.try_write().await.unwrap().is_none());
-    drop(reader);
-    guard.release().await.unwrap();
-    for name in ["prices", "prices!upgrade"] {
-        settles(&one, name).await;
-    }
-}
-
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_of_two_upgraders_is_refused_and_stays_a_reader() {
     let [one, two] = clients().map(|peer| peer.locks);
     let mut first = one.rwlock("prices").upgradable_read().await.unwrap();
@@ -67,7 +33,7 @@ async fn one_of_two_upgraders_is_refused_and_stays_a_reader() {
     assert!(tokio::time::timeout(PATIENCE, upgrade).await.unwrap().unwrap().is_writer());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn upgrade_behind_a_waiting_writer_is_refused_as_deadlock() {
     let [one, two] = clients().map(|peer| peer.locks);
     for own_process in [true, false] {
@@ -85,7 +51,7 @@ async fn upgrade_behind_a_waiting_writer_is_refused_as_deadlock() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_loss_of_either_is_the_loss_of_both() {
     for part in [0, 1] {
         let [locks, operator] = clients().map(|peer| peer.locks);
@@ -104,7 +70,7 @@ async fn the_loss_of_either_is_the_loss_of_both() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn reader_lost_during_an_upgrade_is_reported() {
     let [shaky, other] = clients();
     let reader = other.locks.rwlock("prices").read().await.unwrap();
@@ -118,7 +84,7 @@ async fn reader_lost_during_an_upgrade_is_reported() {
 }
 
 /// Dropped after each of its polls, an upgrade leaves a reader and nothing else.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_dropped_upgrade_leaves_nothing_behind() {
     let [one, two] = clients().map(|peer| peer.locks);
     for polls in 0..30 {
@@ -149,7 +115,7 @@ async fn a_dropped_upgrade_leaves_nothing_behind() {
 
 /// The release of another reader of this process begins after the upgrade, and its caller is not polled
 /// again.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_upgrade_waits_for_no_caller_that_is_not_polled() {
     let [client] = clients();
     let lock = client.locks.rwlock("prices");
@@ -170,7 +136,7 @@ async fn an_upgrade_waits_for_no_caller_that_is_not_polled() {
     guard.release().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn impossible_upgrade_is_refused_before_sending() {
     let [client] = clients();
     let locks = &client.locks;
@@ -294,7 +260,7 @@ fn the_law_of_readers_and_writers_holds_through_upgrades() {
     );
 }
 
-/// In virtual time: the queue of a waiting upgrade is read every few seconds.
+/// The queue of a waiting upgrade is read every few seconds.
 #[tokio::test(start_paused = true)]
 async fn upgrade_that_loses_its_place_is_refused_as_deadlock() {
     let [one, two] = clients().map(|peer| peer.locks);
@@ -352,7 +318,7 @@ async fn upgrade_and_transfer_emit_the_events_of_a_grant() {
     assert_eq!((counts["prices"], counts["job"]), ([2, 2, 2], [2, 2, 2]), "{counts:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_upgrade_right_after_another_is_no_deadlock() {
     let [one, two] = clients().map(|peer| peer.locks);
     let mut guard = one.rwlock("prices").upgradable_read().await.unwrap();

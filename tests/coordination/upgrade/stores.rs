@@ -1,6 +1,7 @@
 //! Readers that become writers and readers again: no other client writes in between, two upgrades are
 //! not both granted, and dead processes block no other.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -98,16 +99,39 @@ async fn rules(fixture: &Fixture) {
     if !fixture.admits(LockSupport::Counted) {
         return assert_unsupported(ours.upgradable_read().await);
     }
+    a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer(fixture, &ours, &theirs).await;
+    nobody_writes_between_reading_and_writing(&[ours, theirs]).await;
+}
+
+async fn a_writer_by_upgrade_is_alone_and_its_fence_is_the_newer(
+    fixture: &Fixture,
+    ours: &RwLock,
+    theirs: &RwLock,
+) {
     let mut guard = within_limit("to read", ours.upgradable_read()).await.unwrap();
     let reader = within_limit("to read", theirs.read()).await.unwrap();
-    reader.release().await.unwrap();
-    within_limit("to write", guard.upgrade()).await.unwrap();
-    assert!(guard.is_writer() && theirs.try_read().await.unwrap().is_none());
+    let as_reader = guard.fence();
+    assert!(!guard.try_upgrade_for(AWHILE).await.unwrap());
+    assert!(!guard.try_upgrade().await.unwrap());
+    assert!(!guard.is_writer() && guard.check().is_ok());
+    // Its request is gone, so readers are let in again.
+    theirs.try_read_for(LIMIT).await.unwrap().unwrap().release().await.unwrap();
+    {
+        let mut upgrade = pin!(guard.upgrade());
+        assert!(tokio::time::timeout(AWHILE, &mut upgrade).await.is_err(), "a writer beside a reader");
+        reader.release().await.unwrap();
+        within_limit("to write", upgrade).await.unwrap();
+    }
+    assert!(guard.is_writer() && (guard.fence() > as_reader || !fixture.has_fences()));
+    guard.upgrade().await.unwrap();
+    assert!(theirs.try_read().await.unwrap().is_none());
+    assert!(ours.try_read().await.unwrap().is_none());
     guard.downgrade().await.unwrap();
-    assert!(!guard.is_writer() && theirs.try_write().await.unwrap().is_none());
-    within_limit("to read", theirs.read()).await.unwrap().release().await.unwrap();
+    assert!(!guard.is_writer() && guard.fence() == as_reader);
+    let reader = theirs.try_read().await.unwrap().expect("readers are let in at once");
+    assert!(theirs.try_write().await.unwrap().is_none());
+    reader.release().await.unwrap();
     guard.release().await.unwrap();
-    nobody_writes_between_reading_and_writing(&[ours, theirs]).await;
 }
 
 async fn nobody_writes_between_reading_and_writing(locks: &[RwLock; 2]) {
@@ -146,3 +170,6 @@ async fn nobody_writes_between_reading_and_writing(locks: &[RwLock; 2]) {
     }
     assert_eq!(value.load(Ordering::SeqCst), 8);
 }
+
+/// Long enough for a request, and for a wait to be one.
+const AWHILE: Duration = Duration::from_millis(200);

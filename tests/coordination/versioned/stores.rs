@@ -1,10 +1,12 @@
 //! Optimistic updates: none is lost, even if a process dies in the middle of one; a store without values
 //! refuses them.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use leasehold::Versioned;
 
-use crate::fixture::{Fixture, Part, Primitive, assert_unsupported, within_limit};
+use crate::fixture::{Fixture, LIMIT, Part, Primitive, assert_unsupported, within_limit};
 use crate::player::Victim;
 
 pub(crate) const PRIMITIVE: Primitive = Primitive {
@@ -31,11 +33,11 @@ pub(crate) const PRIMITIVE: Primitive = Primitive {
     }],
 };
 
-fn number(bytes: Option<&[u8]>) -> u64 {
+pub(super) fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| str::from_utf8(bytes).unwrap().parse().unwrap())
 }
 
-fn plus_one(bytes: Option<&[u8]>) -> Vec<u8> {
+pub(super) fn plus_one(bytes: Option<&[u8]>) -> Vec<u8> {
     (number(bytes) + 1).to_string().into_bytes()
 }
 
@@ -59,16 +61,44 @@ async fn somebody_dies(fixture: &Fixture, victim: Victim) {
 }
 
 async fn rules(fixture: &Fixture) {
-    let (ours, theirs) = (fixture.one.versioned("versioned/1"), fixture.two.versioned("versioned/1"));
+    let (ours, theirs) = (fixture.one.versioned(NAME), fixture.two.versioned(NAME));
     if !fixture.keeps_values() {
+        let error = ours.update(|old| Some(plus_one(old))).await.unwrap_err();
+        assert!(error.to_string().contains("keeps no values"), "{error}");
+        assert_unsupported::<()>(Err(error));
         return assert_unsupported(ours.read().await);
     }
-    assert_eq!(ours.read().await.unwrap().value(), None);
     let seen = ours.read().await.unwrap();
+    assert_eq!(seen.value(), None);
+    no_update_is_lost(fixture).await;
+    let now = within_limit("a change", theirs.changed(&seen, LIMIT)).await.unwrap();
+    assert_eq!(number(now.value()), CLIENTS * UPDATES);
+    let (changed, removed) = tokio::join!(theirs.changed(&now, LIMIT), async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        within_limit("to remove", ours.update(|_| None)).await
+    });
+    assert_eq!((changed.unwrap().value(), removed.unwrap().value), (None, None));
+    assert_eq!(ours.read().await.unwrap().value(), None);
+    assert_eq!(within_limit("nothing to remove", ours.update(|_| None)).await.unwrap().value, None);
+    let mut written = Vec::new();
+    for _ in 0..2 {
+        add_one(&theirs).await;
+        written.push(ours.read().await.unwrap());
+        within_limit("to remove", ours.update(|_| None)).await.unwrap();
+    }
+    assert_eq!(written[0].value(), written[1].value());
+    assert_ne!(written[0], written[1], "another writing of the same value is another state");
+}
+
+async fn no_update_is_lost(fixture: &Fixture) {
     let mut tasks = Vec::new();
-    for value in [ours.clone(), theirs.clone(), ours.clone(), theirs.clone()] {
+    for number in 1..=CLIENTS {
+        let locks = fixture.another().await;
         tasks.push(tokio::spawn(async move {
-            for _ in 0..5 {
+            // The last one goes the pessimistic way, and is in the others' way all the same.
+            let value = locks.versioned(NAME);
+            let value = if number == CLIENTS { value.escalate_after(0) } else { value };
+            for _ in 0..UPDATES {
                 add_one(&value).await;
             }
         }));
@@ -76,10 +106,8 @@ async fn rules(fixture: &Fixture) {
     for task in tasks {
         task.await.unwrap();
     }
-    let now = within_limit("a change", theirs.changed(&seen, crate::fixture::LIMIT)).await.unwrap();
-    assert_eq!(number(now.value()), 20);
-    assert_eq!(within_limit("to remove", ours.update(|_| None)).await.unwrap().value, None);
-    assert_eq!(theirs.read().await.unwrap().value(), None);
-    add_one(&theirs).await;
-    within_limit("to remove", ours.update(|_| None)).await.unwrap();
 }
+
+const NAME: &str = "versioned/ü";
+const CLIENTS: u64 = 4;
+const UPDATES: u64 = 8;
