@@ -46,7 +46,9 @@ mod latch {
     mod laws;
     pub(crate) mod stores;
 }
-mod lock_delay;
+mod lock_delay {
+    pub(crate) mod stores;
+}
 mod mortal;
 mod multi {
     mod laws;
@@ -62,7 +64,9 @@ mod revocation {
     mod laws;
     pub(crate) mod stores;
 }
-mod semaphore;
+mod semaphore {
+    pub(crate) mod stores;
+}
 mod striped {
     mod laws;
     pub(crate) mod stores;
@@ -100,9 +104,9 @@ const PRIMITIVES: &[Primitive] = &[
     condition::stores::PRIMITIVE,
     rate::stores::PRIMITIVE,
     flight::stores::PRIMITIVE,
-    semaphore::PRIMITIVE,
+    semaphore::stores::PRIMITIVE,
     upgrade::stores::PRIMITIVE,
-    lock_delay::PRIMITIVE,
+    lock_delay::stores::PRIMITIVE,
     transfer::stores::PRIMITIVE,
     revocation::stores::PRIMITIVE,
     deadlock::stores::PRIMITIVE,
