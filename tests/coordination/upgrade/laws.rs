@@ -318,6 +318,28 @@ async fn upgrade_and_transfer_emit_the_events_of_a_grant() {
     assert_eq!((counts["prices"], counts["job"]), ([2, 2, 2], [2, 2, 2]), "{counts:?}");
 }
 
+/// The gate may be granted after its caller has left: the next upgrade must not take it for another reader's.
+#[tokio::test(start_paused = true)]
+async fn upgrade_after_one_that_was_dropped_is_no_deadlock() {
+    let [one, two] = clients().map(|peer| peer.locks);
+    let mut guard = one.rwlock("prices").upgradable_read().await.unwrap();
+    let reader = two.rwlock("prices").read().await.unwrap();
+    for polls in 0..40 {
+        {
+            let mut upgrade = std::pin::pin!(guard.upgrade());
+            for _ in 0..polls % 10 {
+                assert!(futures_util::poll!(&mut upgrade).is_pending());
+                tokio::task::yield_now().await;
+            }
+        }
+        let next = tokio::time::timeout(ms(5), guard.upgrade()).await;
+        assert!(next.is_err(), "{next:?} after {} polls", polls % 10);
+    }
+    reader.release().await.unwrap();
+    assert!(guard.try_upgrade_for(PATIENCE).await.unwrap());
+    guard.release().await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_upgrade_right_after_another_is_no_deadlock() {
     let [one, two] = clients().map(|peer| peer.locks);

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use leasehold_core::{Fence, LossCause, Resource, Share};
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, oneshot};
 
 use super::kind::{Exclusive, Shared};
 use super::reacquire::LockOptions;
 use super::{Guard, Lock, while_held};
 use crate::engine::{Engine, Wait};
 use crate::error::{Error, ErrorKind, Result, none_if_timed_out};
+use crate::panics::in_this_span;
 
 /// A reader that can become a writer, from [`RwLock::upgradable_read`](crate::RwLock::upgradable_read).
 ///
@@ -171,12 +172,11 @@ impl Upgradable {
         let unused = async { Ok(Some(self.gate_use.clone().lock_owned().await)) };
         // If the store does not answer the release, the request for the gate fails with the reason.
         let in_use = engine.with_answer_limit(Duration::ZERO, unused).await.unwrap_or_default();
-        let Some(gate) = self.gate.try_hold(Share::MUTEX, Wait::No).await? else {
+        let Some(gate) = self.enter_gate(in_use).await? else {
             let text = "another reader is about to become a writer, so each would wait for the other; \
                         nothing changed; release the lock, then acquire it as a writer";
             return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(&resource));
         };
-        let gate = Gate { held: Some((gate, in_use)), engine };
         let want = self.lock.want(rest()?)?;
         let asking = self.lock.engine.acquire_alongside(want, Share::READER, wait);
         let lost = async {
@@ -203,6 +203,22 @@ impl Upgradable {
         // No other reader is left now, so none can want to upgrade: the gate is not needed any more.
         drop(gate);
         self.check()
+    }
+
+    /// Acquires the gate; `None` if another reader has it.
+    ///
+    /// A task of its own does so: if this future is dropped meanwhile, the gate may be granted and released
+    /// later, and is in use until then.
+    async fn enter_gate(&self, in_use: Option<OwnedMutexGuard<()>>) -> Result<Option<Gate>> {
+        let (lock, engine, (reply, entered)) =
+            (self.gate.clone(), self.lock.engine.clone(), oneshot::channel());
+        self.lock.engine.spawn(in_this_span(async move {
+            let tried = lock.try_hold(Share::MUTEX, Wait::No).await;
+            let gate = tried.map(|held| held.map(|guard| Gate { held: Some((guard, in_use)), engine }));
+            // A gate that cannot be delivered is dropped here, which releases it.
+            drop(reply.send(gate));
+        }));
+        entered.await.unwrap_or_else(|_| Err(Error::closed("upgrade").on(self.resource())))
     }
 
     /// Returns `true` if the guard is a writer now.
