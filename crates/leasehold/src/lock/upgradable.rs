@@ -172,7 +172,13 @@ impl Upgradable {
         let unused = async { Ok(Some(self.gate_use.clone().lock_owned().await)) };
         // If the store does not answer the release, the request for the gate fails with the reason.
         let in_use = engine.with_answer_limit(Duration::ZERO, unused).await.unwrap_or_default();
+        let was_unused = in_use.is_some();
         let Some(gate) = self.enter_gate(in_use).await? else {
+            if !was_unused {
+                let text = "the store has not confirmed the end of an earlier upgrade of this guard; nothing \
+                            changed; try again";
+                return Err(Error::new(ErrorKind::Unavailable, "upgrade", text).on(&resource));
+            }
             let text = "another reader is about to become a writer, so each would wait for the other; \
                         nothing changed; release the lock, then acquire it as a writer";
             return Err(Error::new(ErrorKind::Deadlock, "upgrade", text).on(&resource));
