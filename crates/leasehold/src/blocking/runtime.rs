@@ -7,11 +7,13 @@
 //! there are enough: as many as threads of the user wait here, and [`ACTIONS_MAX`] for actions, of
 //! which there may be one for each lock.
 
+use std::any::Any;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Mutex, PoisonError, mpsc};
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Semaphore;
 
@@ -23,13 +25,7 @@ pub(super) fn wait<T: Send + 'static>(
     op: &'static str,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T> {
-    let (done, receiver) = mpsc::sync_channel(1);
-    handle(op)?.spawn(async move {
-        // No receiver is left only if the waiting thread was ended with its process.
-        drop(done.send(AssertUnwindSafe(work).catch_unwind().await));
-    });
-    let outcome = receiver.recv().map_err(|_| Error::closed(op))?;
-    Ok(outcome.unwrap_or_else(|payload| resume_unwind(payload)))
+    run(op, None, erase(work)).map(restore)
 }
 
 /// Runs a future likewise, until the interrupt is triggered.
@@ -38,16 +34,43 @@ pub(super) fn wait_unless<T: Send + 'static>(
     op: &'static str,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    let Some(interrupt) = interrupt else { return wait(op, work)? };
-    wait(op, async move {
+    run(op, interrupt, erase(work)).map(restore)?
+}
+
+/// What a call returns. Each of some hundred calls has its own type, and a task and a channel for each type
+/// would be half of the compiled library.
+type Erased = Box<dyn Any + Send>;
+
+fn erase<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> BoxFuture<'static, Erased> {
+    Box::pin(async move { Box::new(work.await) as Erased })
+}
+
+fn restore<T: 'static>(value: Erased) -> T {
+    match value.downcast() {
+        Ok(value) => *value,
+        Err(_) => unreachable!("the value has the type of the future that returned it"),
+    }
+}
+
+/// Runs a future and blocks until it is done or interrupted. Panics if it panics.
+fn run(op: &'static str, interrupt: Option<Interrupt>, work: BoxFuture<'static, Erased>) -> Result<Erased> {
+    let work = async move {
+        let Some(interrupt) = interrupt else { return Some(work.await) };
         tokio::select! {
             biased;
-            () = interrupt.interrupted() => {
-                Err(Error::new(ErrorKind::Interrupted, op, "the wait was interrupted; nothing is held"))
-            }
-            outcome = work => outcome,
+            () = interrupt.interrupted() => None,
+            value = work => Some(value),
         }
-    })?
+    };
+    let (done, receiver) = mpsc::sync_channel(1);
+    handle(op)?.spawn(async move {
+        // No receiver is left only if the waiting thread was ended with its process.
+        drop(done.send(AssertUnwindSafe(work).catch_unwind().await));
+    });
+    let outcome = receiver.recv().map_err(|_| Error::closed(op))?;
+    outcome
+        .unwrap_or_else(|payload| resume_unwind(payload))
+        .ok_or_else(|| Error::new(ErrorKind::Interrupted, op, "the wait was interrupted; nothing is held"))
 }
 
 /// Runs code of the user on a thread of the runtime, whose other tasks continue elsewhere meanwhile.
