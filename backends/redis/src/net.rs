@@ -9,3 +9,5 @@ pub(crate) mod pubsub_conn;
 pub(crate) mod replicas;
 pub(crate) mod subscriber;
 pub(crate) mod timer;
+#[cfg_attr(not(feature = "tls"), path = "net/no_tls.rs")]
+pub(crate) mod tls;

@@ -103,7 +103,7 @@ impl Client {
     /// |---|---|
     /// | `mem:` | this client's memory; `mem:name` is shared by all clients of the process |
     /// | `file:` or `file:/a/directory` | files, for all processes of one machine |
-    /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server |
+    /// | `redis://host:6379`, `rediss://…`, `redis+unix:///a/socket` | a Redis or Valkey server; with TLS it needs the feature `redis-tls` |
     /// | `redis+sentinel://h1,h2,h3/name`, `rediss+sentinel://…` | the primary that Redis Sentinel elects |
     /// | `redis+cluster://h1,h2,h3`, `rediss+cluster://…` | a Redis or Valkey cluster |
     /// | `redlock://h1,h2,h3`, `redlocks://…` | a majority of independent Redis or Valkey servers |

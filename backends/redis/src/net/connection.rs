@@ -1,29 +1,26 @@
 //! Opens connections: the socket, TLS, and the login.
 //!
 //! Nothing that fails in here can have changed anything on the server, so every failure of this file
-//! has the effect `None`. The TLS provider is chosen here and not taken from the process, so that no
-//! other crate can change it.
+//! has the effect `None`.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold_backend::connecting::{cannot_connect, cannot_open_socket, cannot_secure};
-use leasehold_backend::url::client_settings;
+use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
 use leasehold_core::Failure;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::TlsConnector;
 
 use crate::config::{Endpoint, RedisConfig, invalid, reveal};
 use crate::net::endpoint::{Source, Target};
 use crate::net::login::{Login, LoginError};
 use crate::net::replicas::Barrier;
-use crate::protocol::error::{self, TLS_ADVICE};
+use crate::net::tls;
+use crate::protocol::error;
 
 /// Opens connections to the current target.
 #[derive(Debug)]
@@ -125,12 +122,9 @@ async fn open_stream(endpoint: &Endpoint) -> Result<Box<dyn Duplex>, Failure> {
             Ok(Box::new(stream.map_err(|error| cannot_open_socket(error, &endpoint.to_string()))?))
         }
         Endpoint::Tls { host, port, files } => {
-            let name = ServerName::try_from(host.clone())
-                .map_err(|error| invalid(format!("{host} is not a host name for TLS")).because(error))?;
-            let connector = TlsConnector::from(Arc::new(client_settings(files)?));
+            let connector = tls::Connector::new(host, files)?;
             let stream = open_tcp(endpoint, host, *port).await?;
-            let secured = connector.connect(name, stream).await;
-            Ok(Box::new(secured.map_err(|error| cannot_secure(error, &endpoint.to_string(), TLS_ADVICE))?))
+            Ok(Box::new(connector.connect(stream, endpoint).await?))
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::io;
 
+#[cfg(feature = "tls")]
 use leasehold_backend::connecting::cannot_secure;
 use leasehold_core::{Effect, Failure, FailureKind};
 use redis::RedisError;
@@ -20,11 +21,13 @@ pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all 
 +zrangebyscore +hset +hget +hmget +hdel +publish +subscribe +unsubscribe +scan +info +config|get";
 
 /// What to check if TLS could not be agreed on, and no certificate was refused.
+#[cfg(feature = "tls")]
 pub(crate) const TLS_ADVICE: &str =
     "check that the server speaks TLS on this port, and whether it needs a certificate (?cert=path&key=path)";
 
 /// Explains why a connection ended before the server had answered on it.
 pub(crate) fn of_greeting(error: io::Error, endpoint: &Endpoint) -> Failure {
+    #[cfg(feature = "tls")]
     if let Endpoint::Tls { .. } = endpoint {
         return cannot_secure(error, &endpoint.to_string(), TLS_ADVICE);
     }
