@@ -8,8 +8,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Returns the number of forks of this process since this function was first called; `None` if the system
-/// does not count them.
+/// Returns the number of forks of this process since this function was first called, and one more in a fork;
+/// `None` if the system does not count them.
 ///
 /// Not counted: a fork by a bare system call, and one that runs another program at once, as
 /// [`std::process::Command`] does mostly, whose copies of descriptors are closed by the `exec`.
@@ -17,13 +17,13 @@ pub fn forks() -> Option<u64> {
     COUNTS.call_once(|| {
         // SAFETY: the handler is a function of this program without captures, and does nothing but one
         // atomic addition, which is allowed in any state of the process.
-        let refused = unsafe { libc::pthread_atfork(None, Some(count), None) };
+        let refused = unsafe { libc::pthread_atfork(None, Some(count), Some(count)) };
         IS_COUNTING.store(refused == 0, Ordering::Release);
     });
     IS_COUNTING.load(Ordering::Acquire).then(|| FORKS.load(Ordering::Acquire))
 }
 
-/// Runs in the parent after each fork.
+/// Runs in the parent and in the child after each fork. The child must not use what it shares with its parent.
 extern "C" fn count() {
     FORKS.fetch_add(1, Ordering::AcqRel);
 }
@@ -37,18 +37,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fork_is_counted_in_the_parent() {
+    fn fork_is_counted_in_the_parent_and_in_the_child() {
         let before = forks().expect("this system counts forks");
-        // SAFETY: the child calls nothing but `_exit`, which is allowed after a fork of several threads.
+        // SAFETY: the child reads two atomic numbers and calls `_exit`, which is allowed after a fork of several
+        // threads.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            let is_counted = forks() > Some(before);
             // SAFETY: ends the child at once, without running anything of this program.
-            unsafe { libc::_exit(0) };
+            unsafe { libc::_exit(i32::from(!is_counted)) };
         }
         assert!(child > 0, "the fork failed");
         let mut status = 0;
         // SAFETY: the child was made above, and `status` is a number that outlives the call.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(forks() > Some(before));
+        assert_eq!(status, 0, "the child has not counted it");
     }
 }
