@@ -259,3 +259,22 @@ async fn tasks_of_two_handles_never_hold_together() {
         within(LIMIT, task).await.unwrap();
     }
 }
+
+/// The runtime of the last claim exists, but nothing drives it.
+#[test]
+fn loss_is_reported_by_the_runtime_of_the_claim() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (idle, driven) = (runtime(), runtime());
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    idle.block_on(warm(&one, "a"));
+    for _ in 0..2 {
+        driven.block_on(async {
+            let ours = claim("a", Share::MUTEX);
+            let held = grant(&one, &ours).await;
+            assert!(matches!(two.release(&[&ours]).await[..], [Release::Freed]));
+            within(LIMIT / 10, held.lost.unwrap().fired()).await;
+        });
+        idle.block_on(warm(&one, "a"));
+    }
+}

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use leasehold_core::{Claim, ClaimId, Fence, LossCause, LossSignal, LossTrigger, Resource};
 use leasehold_machine::Process;
+use tokio::runtime::{Handle, Id};
 use tokio::task::AbortHandle;
 
 use super::kept_dir::KeptDir;
@@ -23,12 +24,13 @@ pub(super) struct LocalClaim {
     pub(super) kept: Option<KeptDir>,
 }
 
-/// A sign of life, and the task that watches over it. Dropping it ends the sign of life.
+/// A sign of life, and the tasks that watch over it. Dropping it ends the sign of life.
 #[derive(Debug)]
 pub(super) struct Life {
     pub(super) fifo: Arc<LivenessFifo>,
-    /// The task that notices when another process breaks the claim.
-    watcher: Option<AbortHandle>,
+    /// The tasks that notice when another process breaks the claim: one on each runtime that has used the sign
+    /// of life. The task of an earlier claim may be on a runtime that exists, but that nothing drives.
+    watchers: Vec<(Option<Id>, AbortHandle)>,
     process: Process,
 }
 
@@ -63,7 +65,7 @@ impl LocalClaims {
     }
 
     /// Returns the fence, the loss signal and the sign of life of a claim that was granted. `watch` starts the
-    /// task that watches over it, if none does.
+    /// task that watches over it, if none does on this runtime.
     pub(super) fn grant_of(
         &self,
         claim: &Claim,
@@ -73,8 +75,10 @@ impl LocalClaims {
         let own = map.get_mut(&key(claim))?;
         let held = own.held.as_ref()?;
         // A task ends with its runtime, and the claim may be used by the next one.
-        if own.life.watcher.as_ref().is_none_or(AbortHandle::is_finished) {
-            own.life.watcher = Some(watch(own.life.fifo.clone()));
+        own.life.watchers.retain(|(_, watcher)| !watcher.is_finished());
+        let runtime = Handle::try_current().ok().map(|runtime| runtime.id());
+        if own.life.watchers.iter().all(|(watched_on, _)| *watched_on != runtime) {
+            own.life.watchers.push((runtime, watch(own.life.fifo.clone())));
         }
         Some((held.fence, held.signal.clone(), Arc::downgrade(&held.sign)))
     }
@@ -173,13 +177,13 @@ impl GrantData {
 
 impl Life {
     fn of(fifo: Arc<LivenessFifo>) -> Life {
-        Life { fifo, watcher: None, process: Process::this() }
+        Life { fifo, watchers: Vec::new(), process: Process::this() }
     }
 }
 
 impl Drop for Life {
     fn drop(&mut self) {
-        if let Some(watcher) = &self.watcher {
+        for (_, watcher) in &self.watchers {
             watcher.abort();
         }
         // A fork shares the lock with its parent, whose claim it still is.
