@@ -307,3 +307,32 @@ async fn break_holder(backend: &FileBackend, name: &str) -> Release {
     let copy = claim(name, seen.holders[0].share).id(seen.holders[0].id);
     backend.release(&[&copy]).await.remove(0)
 }
+
+/// The child of a fork has a copy of the FIFO that a waiter made, and a copy keeps a claim alive. So the FIFO
+/// ends with that claim, although the claim is granted and released after the fork.
+#[tokio::test]
+async fn fifo_of_a_waiter_that_a_fork_copied_is_not_used_again() {
+    use std::os::unix::process::CommandExt;
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    for _ in 0..3 {
+        let first = claim("f", Share::MUTEX);
+        granted(&one, &first).await;
+        assert!(matches!(one.release(&[&first]).await[..], [Release::Freed]));
+    }
+    let (theirs, ours) = (claim("f", Share::MUTEX), claim("f", Share::MUTEX));
+    granted(&two, &theirs).await;
+    let waiter = spawn_wait(&one, &ours);
+    until_waiting(&two, "f", 1).await;
+    // The standard library calls `fork` for a program that gets a user.
+    let user = rustix::process::geteuid().as_raw();
+    assert!(std::process::Command::new("true").uid(user).status().unwrap().success());
+    assert!(matches!(two.release(&[&theirs]).await[..], [Release::Freed]));
+    within(LIMIT, waiter).await.unwrap();
+    assert!(matches!(one.release(&[&ours]).await[..], [Release::Freed]));
+    let files = std::fs::read_dir(one.path_of(&resource("f"))).unwrap();
+    let kept = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .find(|name| name.contains(&ours.id.to_hex()));
+    assert_eq!(kept, None, "the child may have it open");
+}

@@ -45,14 +45,16 @@ pub(super) enum Retaken {
 }
 
 impl KeptDir {
-    /// Keeps what a step under the short lock has open; `None` if it cannot be kept.
+    /// Keeps what a step under the short lock has open; `None` if it cannot be kept. `forks` was counted before
+    /// the step opened anything.
     pub(super) fn of(
         dir: &Arc<ResourceDir>,
         lock: &DirLock,
         ledger: &LedgerFile,
+        forks: Option<u64>,
         permit: OwnedSemaphorePermit,
     ) -> Option<KeptDir> {
-        let forks = leasehold_machine::forks()?;
+        let forks = forks?;
         let lock_file = lock.file().clone();
         let identity = Identity::of(&fstat(&*lock_file).ok()?);
         let lock = Kept { path: dir.path_to(LOCK), identity, file: lock_file };

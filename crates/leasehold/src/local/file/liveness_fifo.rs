@@ -62,8 +62,10 @@ pub(super) struct LivenessFifo {
     file: OwnedFd,
     /// Changes when the next claim of this process on the same resource uses the FIFO.
     path: Mutex<PathBuf>,
-    /// `true` once another process may have a copy of the descriptor.
+    /// `true` once another process was given a copy of the descriptor.
     was_copied: AtomicBool,
+    /// The number of forks before it was opened: the child of a later one has a copy of the descriptor.
+    forks: Option<u64>,
     identity: Identity,
     /// The resource directory in which it was made.
     pub(super) dir: Identity,
@@ -81,11 +83,12 @@ impl LivenessFifo {
     pub(super) fn make(root: &Root, dir: &ResourceDir, name: &FifoName) -> Result<LivenessFifo, Failure> {
         let text = name.text();
         let path = dir.path_to(&text);
+        let forks = leasehold_machine::forks();
         make_fifo(root, dir, &text)?;
         match open_and_lock(root, dir, &text) {
             Ok((identity, file)) => {
                 let (path, was_copied) = (Mutex::new(path), AtomicBool::new(false));
-                Ok(LivenessFifo { file, path, was_copied, identity, dir: dir.identity })
+                Ok(LivenessFifo { file, path, was_copied, forks, identity, dir: dir.identity })
             }
             Err(cause) => {
                 let _ = unlinkat(dir.at(), &*text, AtFlags::empty());
@@ -125,7 +128,8 @@ impl LivenessFifo {
 
     /// Returns `true` if another process may have a copy of the descriptor.
     pub(super) fn was_copied(&self) -> bool {
-        self.was_copied.load(Ordering::Acquire)
+        let is_forked = self.forks.is_none() || self.forks != leasehold_machine::forks();
+        is_forked || self.was_copied.load(Ordering::Acquire)
     }
 
     /// Returns `true` if its name still leads to it. If not, the claim was broken, or the store was removed.

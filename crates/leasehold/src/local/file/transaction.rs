@@ -152,15 +152,18 @@ struct Transaction<'a> {
     woken: Option<Arc<LivenessFifo>>,
     /// The open files of a claim that was granted, for its release.
     kept: Option<KeptDir>,
+    /// The number of forks before anything was opened.
+    forks: Option<u64>,
     // The last field, so that it is released last.
     lock: DirLock,
 }
 
 impl<'a> Transaction<'a> {
     fn begin(inner: &'a Inner, claim: &'a Claim, limit: &Limit) -> Result<Self, Failure> {
+        let forks = leasehold_machine::forks();
         let (dir, lock) = ResourceDir::lock_or_create(&inner.root, &claim.resource, limit)?;
         let ledger = LedgerFile::open(&inner.root, &dir)?;
-        Ok(Transaction { inner, claim, dir: Arc::new(dir), ledger, woken: None, kept: None, lock })
+        Ok(Transaction { inner, claim, dir: Arc::new(dir), ledger, woken: None, kept: None, forks, lock })
     }
 
     fn contend(&mut self, own: Option<Arc<LivenessFifo>>, last: bool) -> Result<Attempt, Failure> {
@@ -176,8 +179,8 @@ impl<'a> Transaction<'a> {
                     self.woken = Some(fifo.clone());
                 }
                 let permit = self.inner.spares.permit(&self.claim.resource);
-                self.kept =
-                    permit.and_then(|permit| KeptDir::of(&self.dir, &self.lock, &self.ledger, permit));
+                self.kept = permit
+                    .and_then(|permit| KeptDir::of(&self.dir, &self.lock, &self.ledger, self.forks, permit));
                 self.inner.claims.holds(self.claim, fifo, fence);
                 Ok(Attempt::Granted)
             }
