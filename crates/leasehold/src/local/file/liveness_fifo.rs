@@ -252,8 +252,10 @@ pub(super) fn all(dir: &ResourceDir) -> Result<Vec<FifoName>, Failure> {
         let entry = entry.map_err(failed)?;
         found.extend(entry.file_name().to_str().ok().and_then(FifoName::parse));
     }
-    found.sort_by_key(|name| name.place);
-    found.dedup_by_key(|name| name.place);
+    // A process that was killed before it wrote the ledger leaves a FIFO, and the next claim gets the same
+    // place: only two names of one claim may become one.
+    found.sort_by_key(|name| (name.place, name.id));
+    found.dedup();
     Ok(found)
 }
 
@@ -358,5 +360,21 @@ mod tests {
         for bad in ["lock", "claim-", "claim-1-0-5-07", &(name.text() + "-x")] {
             assert_eq!(FifoName::parse(bad), None, "{bad}");
         }
+    }
+
+    /// A process that is killed before it writes the ledger leaves a FIFO, whose place the next claim gets.
+    #[test]
+    fn leftover_hides_no_living_claim_of_the_same_place() {
+        let base = tempfile::tempdir().unwrap();
+        let root = Root::open(super::super::FileConfig::new(base.path().join("store"))).unwrap();
+        let limit = super::super::resource_dir::Limit::fixed(Duration::from_secs(60));
+        let resource = leasehold_core::Resource::new("a").unwrap();
+        let (dir, _lock) = ResourceDir::lock_or_create(&root, &resource, &limit).unwrap();
+        let name = |id| FifoName { place: 1, share: Share::MUTEX, id: ClaimId::from_bytes([id; 16]) };
+        let made = [1, 2].map(|id| LivenessFifo::make(&root, &dir, &name(id)).unwrap());
+        revoke(&dir, &name(1)).unwrap();
+        let found = all(&dir).unwrap();
+        assert!(found.contains(&name(1)) && found.contains(&name(2)), "{found:?}");
+        drop(made);
     }
 }
