@@ -213,11 +213,14 @@ impl<'a> Transaction<'a> {
     /// Checks an earlier place of this claim, and returns what still counts.
     fn check_own(&self, own: Option<Arc<LivenessFifo>>) -> Result<Option<Arc<LivenessFifo>>, Failure> {
         let Some(fifo) = own else { return Ok(None) };
-        if fifo.is_in_place()? && self.ledger.position(self.claim.id).is_some() {
-            return Ok(Some(fifo));
+        // Asked again under the short lock: after a release meanwhile, the FIFO may be that of a later claim.
+        if self.inner.claims.fifo(self.claim).is_some_and(|now| Arc::ptr_eq(&now, &fifo)) {
+            if fifo.is_in_place()? && self.ledger.position(self.claim.id).is_some() {
+                return Ok(Some(fifo));
+            }
+            fifo.remove();
+            self.inner.claims.lose(self.claim, &fifo);
         }
-        fifo.remove();
-        self.inner.claims.lose(self.claim, &fifo);
         if fifo.dir != self.dir.identity {
             // The store was removed and made again. A holder has lost; a waiter is queued anew.
             return Ok(None);
@@ -332,3 +335,40 @@ fn watched(entries: &[Entry], index: usize) -> (usize, bool) {
 pub(super) const WATCH_MAX: usize = 64;
 /// The time for which a release waits for the short lock before it leaves the ledger to others.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use leasehold_core::{Backend, ClaimId, Resource, Share, Step};
+
+    use super::*;
+    use crate::SystemClock;
+    use crate::local::{FileBackend, FileConfig};
+
+    /// A `contend` whose future was dropped continues on its thread, and may get the short lock after the
+    /// release of its claim.
+    #[tokio::test]
+    async fn late_step_of_a_released_claim_leaves_the_next_claim_alone() {
+        let base = tempfile::tempdir().unwrap();
+        let backend = FileBackend::open(FileConfig::new(base.path().join("store"))).unwrap();
+        let patience = Patience::unlimited(Arc::new(SystemClock));
+        let claim = |id| {
+            let resource = Resource::new("a").unwrap();
+            Claim::new(ClaimId::from_bytes([id; 16]), resource, Share::MUTEX, Duration::from_secs(1))
+        };
+        for id in 1..4 {
+            backend.contend(&claim(id), &patience).await.unwrap();
+            backend.release(&[&claim(id)]).await;
+        }
+        let (late, next) = (claim(4), claim(5));
+        backend.contend(&late, &patience).await.unwrap();
+        let seen = backend.inner.claims.fifo(&late).unwrap();
+        backend.release(&[&late]).await;
+        assert!(matches!(backend.contend(&next, &patience).await, Ok(Step::Granted(_))));
+        let reused = backend.inner.claims.fifo(&next).unwrap();
+        assert!(Arc::ptr_eq(&seen, &reused), "the next claim has the FIFO of the released one");
+        let mut step = Transaction::begin(&backend.inner, &late, &Limit::of(&patience)).unwrap();
+        step.contend(Some(seen), false).unwrap_err();
+        drop(step);
+        assert!(backend.still_holds(&next).unwrap(), "its FIFO is in place");
+    }
+}
