@@ -49,8 +49,8 @@
 //! A distinct resource costs a directory with three files, about 16 KiB, that stay: they carry the
 //! fence. The first grant of a resource is synced to the disk, and so is one grant in a million; all
 //! others change the page cache only. A claim that holds costs one descriptor, a waiting one three. The open
-//! files of a name that is used again are three more, or four while nothing holds it, for at most 256 names
-//! and a quarter of the descriptors that the process may have.
+//! files of a name that is used again are three more, or four while nothing holds it. Each open store keeps
+//! them for at most 256 names, and a quarter of the descriptors that the process may have.
 //!
 //! What may wait runs on the blocking threads of the runtime: waits for the short lock, new files, syncs to the
 //! disk, and everything on a network file system. The thread of the caller makes only calls that change the
