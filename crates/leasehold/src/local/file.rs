@@ -248,6 +248,8 @@ impl Backend for FileBackend {
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
         let uncertain = |failure| with_effect(failure, Effect::Unknown);
+        // Ends with this future: a step that begins later must not take a place that nobody releases.
+        let asker = Arc::new(());
         if self.inner.claims.fifo(claim).is_none() {
             let asked_at = patience.now();
             if uncontended::acquire(&self.inner, claim)
@@ -264,8 +266,8 @@ impl Backend for FileBackend {
                 return Ok(Step::Granted(grant));
             }
             let last = patience.is_ended();
-            let (owned, limit) = (claim.clone(), patience.clone());
-            match self.run(move |inner| transaction::contend(inner, &owned, &limit, last)).await? {
+            let (owned, limit, asker) = (claim.clone(), patience.clone(), Arc::downgrade(&asker));
+            match self.run(move |inner| transaction::contend(inner, &owned, &limit, last, &asker)).await? {
                 // The next round returns it, or finds it broken already.
                 Attempt::Granted => {}
                 Attempt::Busy { ahead, .. } if last => {

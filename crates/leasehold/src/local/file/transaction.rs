@@ -4,7 +4,7 @@
 //! rule, and writes it at most once. Before a claim gets the answer to wait, the claims that it will
 //! watch are proven to live, with their FIFOs open; so a later death is noticed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Claim, Effect, Entry, Failure, FailureKind, MAX_QUEUE, Patience, Verdict};
@@ -45,17 +45,23 @@ pub(super) enum Break {
 }
 
 /// Contends once. With patience at its end, nothing but a grant is left behind. `last` says whether
-/// patience has ended, as seen by the caller.
+/// patience has ended, as seen by the caller. Without an `asker`, whose future was dropped, nothing changes: the
+/// claim may have been released since.
 pub(super) fn contend(
     inner: &Inner,
     claim: &Claim,
     patience: &Patience,
     last: bool,
+    asker: &Weak<()>,
 ) -> Result<Attempt, Failure> {
     let own = inner.claims.fifo(claim);
     let effect = if own.is_some() { Effect::Unknown } else { Effect::None };
     let transaction = Transaction::begin(inner, claim, &Limit::of(patience));
     let outcome = transaction.and_then(|mut transaction| {
+        // Under the short lock: a release that comes later finds what this step leaves.
+        if asker.strong_count() == 0 {
+            return Err(Failure::unavailable("the call that asked for this claim has ended"));
+        }
         let attempt = transaction.contend(own, last)?;
         Ok((attempt, transaction.woken.take(), transaction.kept.take()))
     });
@@ -370,5 +376,17 @@ mod tests {
         step.contend(Some(seen), false).unwrap_err();
         drop(step);
         assert!(backend.still_holds(&next).unwrap(), "its FIFO is in place");
+    }
+
+    #[tokio::test]
+    async fn late_step_of_a_dropped_call_takes_no_place() {
+        let base = tempfile::tempdir().unwrap();
+        let backend = FileBackend::open(FileConfig::new(base.path().join("store"))).unwrap();
+        let patience = Patience::unlimited(Arc::new(SystemClock));
+        let resource = Resource::new("a").unwrap();
+        let claim = Claim::new(ClaimId::from_bytes([1; 16]), resource, Share::MUTEX, Duration::from_secs(1));
+        contend(&backend.inner, &claim, &patience, false, &Weak::new()).unwrap_err();
+        let seen = backend.inspect(&claim.resource, None, &patience).await.unwrap();
+        assert_eq!((seen.holders.len(), seen.waiting.len()), (0, 0), "nobody would release it");
     }
 }
