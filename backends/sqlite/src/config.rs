@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use leasehold_backend::url::{self, Create, Lack, Scheme, StoreUrls, UrlOption, invalid};
-use leasehold_core::{Failure, FenceGrade, QueueOrder};
+use leasehold_core::{Failure, QueueOrder};
 use percent_encoding::percent_decode_str;
 
 /// The URLs of SQLite.
@@ -17,24 +17,18 @@ pub static URLS: StoreUrls = StoreUrls {
         meaning: "a database file, from the root or from the working directory",
         example: "sqlite:/a/path/locks.db",
     }],
-    options: &[&SYNCHRONOUS, &url::ORDER, &TABLE, &TIMEOUT, &CREATE],
-    lacks: &[Lack {
-        schemes: &[],
-        options: &["ca", "cert", "key", "password-file", "sslmode", "connections"],
-        why: "a file has no server to connect to",
-    }],
+    options: &[&url::ORDER, &TABLE, &TIMEOUT, &CREATE],
+    lacks: &[
+        Lack {
+            schemes: &[],
+            options: &["ca", "cert", "key", "password-file", "sslmode", "connections"],
+            why: "a file has no server to connect to",
+        },
+        Lack { schemes: &[], options: &["synchronous"], why: "fences are strict without it: leave it out" },
+    ],
     check: |url| SqliteConfig::parse(url).map(drop),
 };
 
-const SYNCHRONOUS: UrlOption<Synchronous> = UrlOption::choice(
-    "synchronous",
-    &[("full", Synchronous::Full), ("normal", Synchronous::Normal)],
-)
-.about(
-    "with `full` each change is on the disk before it is confirmed; with `normal` a power failure can undo \
-     the last changes",
-)
-.default("full");
 const TABLE: UrlOption<String> = UrlOption::sql_name("table", 60)
     .about("beginning of the names of the tables, but not `sqlite_`")
     .default("leasehold");
@@ -56,34 +50,10 @@ const CREATE: UrlOption<Create> = url::CREATE.about("whether a missing database 
 #[derive(Clone, Debug)]
 pub struct SqliteConfig {
     pub(crate) path: PathBuf,
-    pub(crate) synchronous: Synchronous,
     pub(crate) order: QueueOrder,
     pub(crate) table: String,
     pub(crate) timeout: Duration,
     pub(crate) create: Create,
-}
-
-/// The moment at which a change is on the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Synchronous {
-    Full,
-    Normal,
-}
-
-impl Synchronous {
-    pub(crate) fn pragma_value(self) -> &'static str {
-        match self {
-            Synchronous::Full => "FULL",
-            Synchronous::Normal => "NORMAL",
-        }
-    }
-
-    pub(crate) fn grade(self) -> FenceGrade {
-        match self {
-            Synchronous::Full => FenceGrade::Strict,
-            Synchronous::Normal => FenceGrade::BestEffort,
-        }
-    }
 }
 
 impl SqliteConfig {
@@ -118,7 +88,6 @@ impl SqliteConfig {
         }
         Ok(SqliteConfig {
             path: PathBuf::from(path.as_ref()),
-            synchronous: options.get(&SYNCHRONOUS)?,
             order: options.get(&url::ORDER)?,
             table,
             timeout: options.get(&TIMEOUT)?,
@@ -146,9 +115,8 @@ mod tests {
         assert_eq!(path("sqlite:/a/b.db"), PathBuf::from("/a/b.db"));
         assert_eq!(path("sqlite:///a/b.db"), PathBuf::from("/a/b.db"));
         assert_eq!(path("sqlite:b%20c.db?order=fifo"), PathBuf::from("b c.db"));
-        let config = SqliteConfig::parse("sqlite:x?table=My_locks2&synchronous=normal&timeout=1s").unwrap();
-        assert_eq!((config.table.as_str(), config.synchronous), ("My_locks2", Synchronous::Normal));
-        assert_eq!(config.timeout, Duration::from_secs(1));
+        let config = SqliteConfig::parse("sqlite:x?table=My_locks2&timeout=1s").unwrap();
+        assert_eq!((config.table.as_str(), config.timeout), ("My_locks2", Duration::from_secs(1)));
     }
 
     #[test]
@@ -159,7 +127,7 @@ mod tests {
             ("sqlite::memory:", "mem:"),
             ("sqlite:/a/", "name a file"),
             ("sqlite://host/a", "no host"),
-            ("sqlite:x?tabel=y", "did you mean table?; known are synchronous, order, table, timeout, create"),
+            ("sqlite:x?tabel=y", "did you mean table?; known are order, table, timeout, create"),
             ("sqlite:x?create=maybe", "create=no"),
             ("sqlite:x?table=1a", "no digit first"),
             ("sqlite:x?table=a;drop", "A-Z a-z 0-9 _"),
@@ -167,7 +135,7 @@ mod tests {
             ("sqlite:x?table=", "1 to 60"),
             ("sqlite:x?table=sqlite_a", "begin with sqlite_"),
             ("sqlite:x?order=any", "order=fifo"),
-            ("sqlite:x?synchronous=off", "synchronous=full"),
+            ("sqlite:x?synchronous=full", "strict without it"),
             ("sqlite:x?timeout=1h", "between"),
         ] {
             let refusal = SqliteConfig::parse(url).unwrap_err().to_string();

@@ -48,7 +48,7 @@ mod fifo {
 
 mod unordered {
     use super::*;
-    leasehold_conformance::suite!(Sqlite::with("?order=unordered&synchronous=normal&table=other"));
+    leasehold_conformance::suite!(Sqlite::with("?order=unordered&table=other"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use leasehold_sqlite::SqliteConfig;
 use rusqlite::Connection;
 
 async fn open(file: &Path) -> Arc<dyn Backend> {
-    let url = format!("sqlite:{}?synchronous=normal", file.display());
+    let url = format!("sqlite:{}", file.display());
     leasehold_sqlite::connect(SqliteConfig::parse(&url).unwrap(), clock()).await.unwrap()
 }
 

@@ -9,12 +9,13 @@ use leasehold_backend::cell::{
     WriteCondition, WriteOutcome,
 };
 use leasehold_backend::sql::{each, lease_profile, micros, resource_of, signed};
-use leasehold_core::{Durability, Failure, Finding, Profile, Registers, Resource};
+use leasehold_core::{Durability, Failure, FenceGrade, Finding, Profile, Registers, Resource};
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
 
 use crate::backend::diagnose::diagnose;
 use crate::config::SqliteConfig;
-use crate::net::worker::Worker;
+use crate::net::worker::{Database, Worker};
+use crate::sql::fences::Fences;
 use crate::sql::rows::{cell, fence};
 use crate::sql::statements::Statements;
 use crate::sql::time;
@@ -23,6 +24,7 @@ use crate::sql::time;
 #[derive(Debug)]
 pub struct SqliteCells {
     profile: Profile,
+    rows: Rows,
     statements: Arc<Statements>,
     worker: Arc<Worker>,
     /// Its own cells, in the table of registers. They have none themselves.
@@ -36,16 +38,25 @@ impl SqliteCells {
     /// As [`connect`](crate::connect).
     pub async fn open(config: SqliteConfig) -> Result<SqliteCells, Failure> {
         let worker = Arc::new(Worker::start(config.clone()).await?);
-        let profile = lease_profile("sqlite", config.order, config.synchronous.grade())
+        let profile = lease_profile("sqlite", config.order, FenceGrade::Strict)
             // All holders are processes of this machine: a loss of power ends them too.
             .durability(Durability::Strict)
             .place_ttl(PLACE_TTL);
-        let cells = |table: &str, registers| {
+        let cells = |rows, table: &str, registers| {
             let (statements, profile) = (Arc::new(Statements::of(table)), profile.clone());
-            SqliteCells { profile, statements, worker: worker.clone(), registers }
+            SqliteCells { profile, rows, statements, worker: worker.clone(), registers }
         };
-        let registers = CellRegisters::new(cells(&format!("{}_registers", config.table), None));
-        Ok(cells(&config.table, Some(Box::new(registers))))
+        let registers =
+            CellRegisters::new(cells(Rows::Registers, &format!("{}_registers", config.table), None));
+        Ok(cells(Rows::Locks, &config.table, Some(Box::new(registers))))
+    }
+
+    /// Returns the least fence of the next grant in these rows.
+    fn low(rows: Rows, database: &Database) -> i64 {
+        match rows {
+            Rows::Locks => database.low(),
+            Rows::Registers => 0,
+        }
     }
 }
 
@@ -74,31 +85,38 @@ impl CellStore for SqliteCells {
 
     async fn read(&self, at: &[&Resource]) -> Vec<Result<Option<Cell>, Failure>> {
         let names: Vec<String> = at.iter().map(|at| at.as_str().to_owned()).collect();
-        let statements = self.statements.clone();
-        let found = self.worker.run(move |connection| {
-            let cells = names.iter().map(|name| read_one(connection, &statements, name));
+        let (rows, statements) = (self.rows, self.statements.clone());
+        let read = move |database: &mut Database| {
+            let low = Self::low(rows, database);
+            let cells = names.iter().map(|name| read_one(database.locks(), &statements, name, low));
             cells.collect::<rusqlite::Result<Vec<_>>>()
-        });
-        each(at.len(), found.await)
+        };
+        let found = match at.len() <= SHORT {
+            true => self.worker.run_short(read).await,
+            false => self.worker.run(read).await,
+        };
+        each(at.len(), found)
     }
 
-    /// Makes these writes, in one transaction: one wait for the disk.
+    /// Makes these writes, in one transaction: one turn of the writers.
     async fn write(&self, writes: &[&Write], _locked: Locked) -> Vec<Result<WriteOutcome, Failure>> {
-        let (count, statements) = (writes.len(), self.statements.clone());
+        let (count, rows, statements) = (writes.len(), self.rows, self.statements.clone());
         let writes: Vec<Write> = writes.iter().map(|write| (*write).clone()).collect();
-        // The present is that of the attempt which succeeds, and not of one that found the database busy.
-        let done = self.worker.run(move |connection| {
-            if let [one] = &writes[..] {
-                return Ok(vec![write_one(connection, &statements, one, time::now())?]);
+        let write = move |database: &mut Database| match rows {
+            Rows::Locks => {
+                let (connection, fences) = database.change_locks()?;
+                write_all(connection, &statements, &writes, fences)
             }
-            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let now = time::now();
-            let done = writes.iter().map(|write| write_one(&transaction, &statements, write, now));
-            let done = done.collect::<rusqlite::Result<Vec<WriteOutcome>>>()?;
-            transaction.commit()?;
-            Ok(done)
-        });
-        each(count, done.await)
+            Rows::Registers => {
+                let (connection, fences) = database.change_registers();
+                write_all(connection, &statements, &writes, fences)
+            }
+        };
+        let done = match rows {
+            Rows::Locks if count <= SHORT => self.worker.run_short(write).await,
+            Rows::Locks | Rows::Registers => self.worker.run(write).await,
+        };
+        each(count, done)
     }
 
     async fn list(
@@ -108,10 +126,11 @@ impl CellStore for SqliteCells {
         limit: usize,
     ) -> Result<Vec<(Resource, Cell)>, Failure> {
         let (prefix, after) = (prefix.to_owned(), after.map_or("", Resource::as_str).to_owned());
-        let statements = self.statements.clone();
+        let (rows, statements) = (self.rows, self.statements.clone());
         self.worker
-            .run(move |connection| {
-                let mut list = connection.prepare_cached(&statements.list)?;
+            .run(move |database| {
+                let low = Self::low(rows, database);
+                let mut list = database.locks().prepare_cached(&statements.list)?;
                 let mut rows = list.query((&prefix, &after, time::now()))?;
                 let mut found = Vec::new();
                 while let Some(row) = rows.next()? {
@@ -122,7 +141,7 @@ impl CellStore for SqliteCells {
                     // A name that no resource can have is not ours. It does not count, or the page would look
                     // like the last.
                     if let Ok(resource) = Resource::new(&name) {
-                        found.push((resource, cell(row, 1)?));
+                        found.push((resource, cell(row, 1, low)?));
                     }
                 }
                 Ok(found)
@@ -132,12 +151,14 @@ impl CellStore for SqliteCells {
 
     async fn all(&self, after: Option<&Resource>, limit: usize) -> Result<Vec<Found>, Failure> {
         let after = after.map_or("", Resource::as_str).to_owned();
-        let (statements, limit) = (self.statements.clone(), i64::try_from(limit).unwrap_or(i64::MAX));
-        let rows = self.worker.run(move |connection| {
-            let mut all = connection.prepare_cached(&statements.all)?;
+        let (rows, statements) = (self.rows, self.statements.clone());
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = self.worker.run(move |database| {
+            let low = Self::low(rows, database);
+            let mut all = database.locks().prepare_cached(&statements.all)?;
             let row = |row: &Row<'_>| {
                 let idle = u64::try_from(time::now().saturating_sub(row.get(5)?)).unwrap_or(0);
-                Ok((row.get::<_, String>(0)?, cell(row, 1)?, Duration::from_micros(idle)))
+                Ok((row.get::<_, String>(0)?, cell(row, 1, low)?, Duration::from_micros(idle)))
             };
             all.query_map((&after, limit), row)?.collect::<rusqlite::Result<Vec<_>>>()
         });
@@ -153,8 +174,36 @@ impl CellStore for SqliteCells {
     }
 }
 
+/// Which rows are meant.
+#[derive(Clone, Copy, Debug)]
+enum Rows {
+    Locks,
+    Registers,
+}
+
 /// A text of a few thousand claims.
 const MAX_TEXT: usize = 1 << 20;
+/// The most rows that a caller reads or changes by itself: some ten microseconds each.
+const SHORT: usize = 4;
+
+/// Makes these writes, in one transaction.
+fn write_all(
+    connection: &mut Connection,
+    statements: &Statements,
+    writes: &[Write],
+    fences: &mut Fences,
+) -> rusqlite::Result<Vec<WriteOutcome>> {
+    // The present is that of the attempt which succeeds, and not of one that found the database busy.
+    if let [one] = writes {
+        return Ok(vec![write_one(connection, statements, one, time::now(), fences)?]);
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let now = time::now();
+    let done = writes.iter().map(|write| write_one(&transaction, statements, write, now, fences));
+    let done = done.collect::<rusqlite::Result<Vec<WriteOutcome>>>()?;
+    transaction.commit()?;
+    Ok(done)
+}
 
 /// Carries out a statement that changes a row at most, as a transaction of its own, and answers the number
 /// that it returns.
@@ -179,13 +228,18 @@ fn write_one(
     statements: &Statements,
     write: &Write,
     now: i64,
+    fences: &mut Fences,
 ) -> rusqlite::Result<WriteOutcome> {
     let Write { at, when, put, answer } = write;
     let (name, text, version, keep) = (at.as_str(), &put.text, signed(put.version), micros(put.keep));
     let seq = match *when {
-        WriteCondition::Free => change_one(connection, &statements.free, (name, text, version, now, keep))?,
+        WriteCondition::Free => {
+            let parameters = (name, text, version, now, keep, fences.first(now), fences.low());
+            change_one(connection, &statements.free, parameters)?
+        }
         WriteCondition::Emptied(seen) => {
-            change_one(connection, &statements.emptied, (name, text, version, now, keep, signed(seen)))?
+            let parameters = (name, text, version, now, keep, signed(seen), fences.low());
+            change_one(connection, &statements.emptied, parameters)?
         }
         WriteCondition::Living { version: seen, .. } => {
             change_one(connection, &statements.living, (name, text, version, now, keep, signed(seen)))?
@@ -196,14 +250,24 @@ fn write_one(
         }
     };
     if let Some(seq) = seq {
+        fences.granted(seq);
         return Ok(put.written(fence(seq)));
     }
     let is_of_use = *when == WriteCondition::Free || *answer == WriteAnswer::Full;
-    Ok(WriteOutcome::Refused(if is_of_use { read_one(connection, statements, name)? } else { None }))
+    Ok(WriteOutcome::Refused(if is_of_use {
+        read_one(connection, statements, name, fences.low())?
+    } else {
+        None
+    }))
 }
 
-fn read_one(connection: &Connection, statements: &Statements, name: &str) -> rusqlite::Result<Option<Cell>> {
-    connection.prepare_cached(&statements.read)?.query_row([name], |row| cell(row, 0)).optional()
+fn read_one(
+    connection: &Connection,
+    statements: &Statements,
+    name: &str,
+    low: i64,
+) -> rusqlite::Result<Option<Cell>> {
+    connection.prepare_cached(&statements.read)?.query_row([name], |row| cell(row, 0, low)).optional()
 }
 
 #[cfg(test)]

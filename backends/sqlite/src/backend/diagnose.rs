@@ -1,13 +1,13 @@
-//! The checks of `doctor`: whether the database is sound, and what a loss of power takes back.
+//! The check of `doctor`: whether the database is sound.
 
 use leasehold_core::{Finding, Severity};
 
-use crate::config::Synchronous;
 use crate::net::worker::Worker;
 
 /// Examines the database.
 pub(crate) async fn diagnose(worker: &Worker) -> Vec<Finding> {
-    let facts = worker.run(|connection| {
+    let facts = worker.run(|database| {
+        let connection = database.locks();
         let version: String = connection.query_row("SELECT sqlite_version()", [], |row| row.get(0))?;
         let health: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
         Ok((version, health))
@@ -26,13 +26,5 @@ pub(crate) async fn diagnose(worker: &Worker) -> Vec<Finding> {
             .meaning("locks in damaged pages cannot be taken")
             .advice("restore it; see https://sqlite.org/recovery.html"),
     };
-    let durable = match worker.config.synchronous {
-        Synchronous::Full => {
-            Finding::new("synchronous", Severity::Good, "full: a grant is on the disk before it is answered")
-        }
-        Synchronous::Normal => Finding::new("synchronous", Severity::Notice, "normal")
-            .meaning("a loss of power can take the last fences back, and they are given out again")
-            .advice("write ?synchronous=full where fences matter"),
-    };
-    vec![health, durable]
+    vec![health]
 }

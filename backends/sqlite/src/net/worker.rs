@@ -1,13 +1,16 @@
-//! The thread that owns the connection.
+//! The thread of a database, and what its callers carry out themselves.
 //!
-//! Ground rules: SQLite blocks, so nothing of it runs on a thread of the runtime. One connection serves one
-//! client: its requests are carried out one after the other, as the database would do anyway. A request
-//! that was handed over is carried out, also where its caller has left. A file that was removed or replaced
-//! lives on for the processes that have it open, which would hold alongside those that open it now: so each
-//! request first checks whether the path still leads to the file.
+//! Ground rules: SQLite blocks, so what may wait for the disk or for another process runs on a thread of its
+//! own. A few changes of locks are not synced, and take less time than the way to a thread and back: they are
+//! tried by their caller, once. One request at a time uses the connections, as the database would have it
+//! anyway. A request that was handed to the thread is carried out, also where its caller has left. A file that
+//! was removed or replaced lives on for the processes that have it open, which would hold alongside those that
+//! open it now: so each request first checks whether the path still leads to the file.
 
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use leasehold_backend::url::Create;
@@ -17,16 +20,33 @@ use tokio::sync::oneshot;
 
 use crate::config::SqliteConfig;
 use crate::error::{failure, unsupported};
-use crate::sql::schema;
+use crate::sql::fences::Fences;
+use crate::sql::{schema, time};
 
-/// A connection on a thread of its own, which ends with this value.
+/// A database, and a thread for what may block, which ends with this value.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) config: SqliteConfig,
+    /// The thread has the only strong reference, so that it closes the connections, which may sync.
+    shared: Weak<Shared>,
     jobs: Sender<Job>,
 }
 
-type Job = Box<dyn FnOnce(Result<&mut Connection, Failure>) + Send>;
+/// What the thread and the callers share.
+#[derive(Debug)]
+struct Shared {
+    database: Mutex<Database>,
+    /// The number of jobs that the thread has not finished.
+    queued: AtomicUsize,
+}
+
+impl Shared {
+    fn database(&self) -> MutexGuard<'_, Database> {
+        self.database.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type Job = Box<dyn FnOnce(&Shared) + Send>;
 
 impl Worker {
     /// Opens the database and prepares it.
@@ -34,60 +54,144 @@ impl Worker {
         let (jobs, requests) = channel::<Job>();
         let (opened, reply) = oneshot::channel();
         let own = config.clone();
-        let begun = std::thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(move || {
-            let mut database = match Database::open(own) {
-                Ok(database) => database,
-                Err(failure) => return drop(opened.send(Err(failure))),
-            };
-            drop(opened.send(Ok(())));
-            while let Ok(job) = requests.recv() {
-                job(database.connection());
-            }
-        });
+        let begun =
+            std::thread::Builder::new().name("leasehold-sqlite".to_owned()).spawn(
+                move || match Database::open(own) {
+                    Ok(database) => {
+                        let shared =
+                            Arc::new(Shared { database: Mutex::new(database), queued: AtomicUsize::new(0) });
+                        drop(opened.send(Ok(Arc::downgrade(&shared))));
+                        carry_out(&shared, &requests);
+                    }
+                    Err(failure) => drop(opened.send(Err(failure))),
+                },
+            );
         begun.map_err(|error| {
             Failure::unavailable(format!("the operating system gives no thread: {error}"))
         })?;
-        reply.await.unwrap_or_else(|_| Err(Failure::unavailable("the thread of the database ended")))?;
-        Ok(Worker { config, jobs })
+        let shared =
+            reply.await.unwrap_or_else(|_| Err(Failure::unavailable("the thread of the database ended")))?;
+        Ok(Worker { config, shared, jobs })
     }
 
     /// Carries out `work`, and repeats it while others write, for up to the timeout. Nothing of it was done
     /// if the database itself can no longer be opened.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        mut work: impl FnMut(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+        mut work: impl FnMut(&mut Database) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, Failure> {
         let limit = self.config.timeout;
         let (done, reply) = oneshot::channel();
-        let job: Job = Box::new(move |connection| {
-            let connection = match connection {
-                Ok(connection) => connection,
-                Err(failure) => return drop(done.send(Err(failure))),
-            };
+        let job: Job = Box::new(move |shared| {
             let begun = Instant::now();
             let mut pause = Pause::new();
             let outcome = loop {
-                match work(connection) {
-                    Err(error) if is_busy(&error) && begun.elapsed() < limit => {
-                        std::thread::sleep(pause.next())
+                // Not locked during the pause, so that callers may try meanwhile.
+                let outcome = shared.database().current().map(&mut work);
+                match outcome {
+                    Ok(Err(error)) if is_busy(&error) && begun.elapsed() < limit => {
+                        std::thread::sleep(pause.next());
                     }
                     outcome => break outcome,
                 }
             };
-            drop(done.send(Ok(outcome)));
+            drop(done.send(outcome));
         });
-        let ended = || Failure::unanswered("the thread of the database ended");
-        self.jobs.send(job).map_err(|_| ended())?;
+        self.send(job)?;
         let outcome = reply.await.map_err(|_| ended())??;
         outcome.map_err(|error| failure(&self.config, error))
     }
+
+    /// Carries out `work` likewise, here and now where nothing else uses the database.
+    ///
+    /// It has to be short, and must not sync.
+    pub(crate) async fn run_short<T: Send + 'static>(
+        &self,
+        mut work: impl FnMut(&mut Database) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Failure> {
+        match self.try_now(&mut work) {
+            Some(outcome) => outcome.map_err(|error| failure(&self.config, error)),
+            None => self.run(work).await,
+        }
+    }
+
+    /// Tries `work` on this thread; `None` if something is in its way, and nothing was done.
+    fn try_now<T>(
+        &self,
+        work: impl FnOnce(&mut Database) -> rusqlite::Result<T>,
+    ) -> Option<rusqlite::Result<T>> {
+        let shared = self.shared.upgrade()?;
+        // What was handed to the thread comes first.
+        if shared.queued.load(Ordering::Acquire) > 0 {
+            return None;
+        }
+        let mut database = match shared.database.try_lock() {
+            Ok(database) => database,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if database.must_block() {
+            return None;
+        }
+        let outcome = work(&mut database);
+        let is_long = database.takes_checkpoint();
+        drop(database);
+        if is_long {
+            // The thread ended only if the process ends; the log is then written back at the next opening.
+            drop(self.send(Box::new(|shared| shared.database().checkpoint())));
+        }
+        match outcome {
+            Err(error) if is_busy(&error) => None,
+            outcome => Some(outcome),
+        }
+    }
+
+    fn send(&self, job: Job) -> Result<(), Failure> {
+        self.shared.upgrade().ok_or_else(ended)?.queued.fetch_add(1, Ordering::AcqRel);
+        self.jobs.send(job).map_err(|_| ended())
+    }
 }
 
-/// The database, and the identity of its file when it was opened.
-struct Database {
+fn ended() -> Failure {
+    Failure::unanswered("the thread of the database ended")
+}
+
+/// Carries out jobs until their sender is gone.
+fn carry_out(shared: &Shared, jobs: &Receiver<Job>) {
+    /// Counts a job as finished, also if it panics.
+    struct Finished<'a>(&'a AtomicUsize);
+
+    impl Drop for Finished<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    while let Ok(job) = jobs.recv() {
+        let _finished = Finished(&shared.queued);
+        job(shared);
+        let mut database = shared.database();
+        if database.takes_checkpoint() {
+            database.checkpoint();
+        }
+    }
+}
+
+/// The connections to a database, and the identity of its file when it was opened.
+#[derive(Debug)]
+pub(crate) struct Database {
     config: SqliteConfig,
-    connection: Connection,
+    /// The connection for locks, whose commits are not synced.
+    locks: Connection,
+    /// The connection for registers and for the bounds of fences, whose commits are synced, with all before.
+    durable: Connection,
+    /// The bounds of the fences of locks.
+    fences: Fences,
+    /// Those of registers.
+    unlimited: Fences,
     file: Option<(u64, u64)>,
+    /// The number of changes since the log was last written back.
+    changes: usize,
 }
 
 impl Database {
@@ -99,8 +203,8 @@ impl Database {
         let (begun, mut pause, mut reopened) = (Instant::now(), Pause::new(), 0);
         while reopened < MAX_REOPEN {
             let before = file_at(&config.path);
-            let connection = match open(&config) {
-                Ok(connection) => connection,
+            let mut database = match open(&config) {
+                Ok(database) => database,
                 // Another process writes, or sets the mode of the journal.
                 Err(refused) if cause(&refused).is_some_and(is_busy) && begun.elapsed() < config.timeout => {
                     std::thread::sleep(pause.next());
@@ -117,7 +221,8 @@ impl Database {
             // A file that was replaced between the two looks is not the one that this connection has. Of a
             // file that was made by opening it nothing was known before: it is opened once more.
             if before == file_at(&config.path) && (before.is_some() || cfg!(not(unix))) {
-                return Ok(Database { file: before, connection, config });
+                database.file = before;
+                return Ok(database);
             }
             reopened += 1;
         }
@@ -127,13 +232,62 @@ impl Database {
         )))
     }
 
-    /// Returns the connection to the file that the path leads to now.
-    fn connection(&mut self) -> Result<&mut Connection, Failure> {
-        if file_at(&self.config.path) != self.file {
+    /// Returns the database of the file that the path leads to now.
+    fn current(&mut self) -> Result<&mut Database, Failure> {
+        if !self.is_current() {
             *self = Database::open(self.config.clone())?;
             tracing::warn!(database = %self.config, "the file was removed or replaced: all its locks are lost");
         }
-        Ok(&mut self.connection)
+        Ok(self)
+    }
+
+    fn is_current(&self) -> bool {
+        file_at(&self.config.path) == self.file
+    }
+
+    /// Returns `true` if the next change of a lock has to open or to sync something first.
+    fn must_block(&self) -> bool {
+        !self.is_current() || self.fences.needs_reserve(time::now())
+    }
+
+    /// Returns the connection for locks, to read.
+    pub(crate) fn locks(&self) -> &Connection {
+        &self.locks
+    }
+
+    /// Returns the least fence of the next grant of a lock.
+    pub(crate) fn low(&self) -> i64 {
+        self.fences.low()
+    }
+
+    /// Returns the connection for locks, and the bounds of their fences, to change them.
+    pub(crate) fn change_locks(&mut self) -> rusqlite::Result<(&mut Connection, &mut Fences)> {
+        self.fences.reserve(&self.durable, &self.config.table, time::now())?;
+        self.changes += 1;
+        Ok((&mut self.locks, &mut self.fences))
+    }
+
+    /// Returns the same for registers.
+    pub(crate) fn change_registers(&mut self) -> (&mut Connection, &mut Fences) {
+        self.changes += 1;
+        (&mut self.durable, &mut self.unlimited)
+    }
+
+    /// Returns `true` once the log has grown so far that it should be written back.
+    fn takes_checkpoint(&self) -> bool {
+        self.changes >= CHANGES_MAX
+    }
+
+    /// Writes the log back into the database, as far as no reader is in the way.
+    ///
+    /// SQLite itself would do so at the end of some commit, on the thread of its caller.
+    fn checkpoint(&mut self) {
+        self.changes = 0;
+        let written: rusqlite::Result<i64> =
+            self.durable.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get(0));
+        if let Err(error) = written {
+            tracing::debug!(database = %self.config, %error, "the log could not be written back");
+        }
     }
 }
 
@@ -148,6 +302,10 @@ fn is_log_gone(refused: &Failure) -> bool {
     let code = cause(refused).and_then(rusqlite::Error::sqlite_error).map(|error| error.extended_code);
     code == Some(rusqlite::ffi::SQLITE_IOERR_DELETE_NOENT)
 }
+
+/// The number of changes after which the log is written back: that many have about the length after which SQLite
+/// does so by default.
+const CHANGES_MAX: usize = 500;
 
 /// The number of times that the file may change while it is opened.
 const MAX_REOPEN: u32 = 100;
@@ -167,7 +325,8 @@ fn file_at(path: &Path) -> Option<(u64, u64)> {
     }
 }
 
-fn open(config: &SqliteConfig) -> Result<Connection, Failure> {
+/// Opens both connections, and prepares the tables.
+fn open(config: &SqliteConfig) -> Result<Database, Failure> {
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     match config.create {
         Create::Yes => flags |= OpenFlags::SQLITE_OPEN_CREATE,
@@ -179,12 +338,23 @@ fn open(config: &SqliteConfig) -> Result<Connection, Failure> {
         Create::No => {}
     }
     let failed = |error| failure(config, error);
-    let mut connection = Connection::open_with_flags(&config.path, flags).map_err(failed)?;
-    // Callers wait by themselves, with pauses: SQLite does not wait in each case, as for the mode of the journal.
-    connection.busy_timeout(Duration::ZERO).map_err(failed)?;
-    schema::prepare(&mut connection, config)?;
-    connection.set_prepared_statement_cache_capacity(16);
-    Ok(connection)
+    let connect = || {
+        let connection = Connection::open_with_flags(&config.path, flags)?;
+        // Callers wait by themselves, with pauses: SQLite does not wait in each case, as for the mode of the
+        // journal.
+        connection.busy_timeout(Duration::ZERO)?;
+        connection.set_prepared_statement_cache_capacity(16);
+        Ok(connection)
+    };
+    let mut durable = connect().map_err(failed)?;
+    let fences = schema::prepare(&mut durable, config)?;
+    let locks = connect().map_err(failed)?;
+    locks.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+    for connection in [&durable, &locks] {
+        connection.pragma_update(None, "wal_autocheckpoint", 0).map_err(failed)?;
+    }
+    let unlimited = Fences::unlimited(time::wall_ahead(&locks).map_err(failed)?);
+    Ok(Database { config: config.clone(), locks, durable, fences, unlimited, file: None, changes: 0 })
 }
 
 fn is_busy(error: &rusqlite::Error) -> bool {

@@ -8,8 +8,9 @@ use rusqlite::Row;
 
 use crate::sql::time;
 
-/// Returns the cell in the columns from `first` on: claims, version, seq, origin.
-pub(crate) fn cell(row: &Row<'_>, first: usize) -> rusqlite::Result<Cell> {
+/// Returns the cell in the columns from `first` on: claims, version, seq, origin. The next fence is at least
+/// `low`.
+pub(crate) fn cell(row: &Row<'_>, first: usize, low: i64) -> rusqlite::Result<Cell> {
     let (version, seq, origin): (i64, i64, i64) =
         (row.get(first + 1)?, row.get(first + 2)?, row.get(first + 3)?);
     let age = u64::try_from(time::now().saturating_sub(origin)).unwrap_or(0);
@@ -17,7 +18,7 @@ pub(crate) fn cell(row: &Row<'_>, first: usize) -> rusqlite::Result<Cell> {
         text: row.get(first)?,
         version: version.unsigned_abs(),
         fence: fence(seq),
-        floor: fence(seq),
+        floor: fence(seq.max(low - 1)),
         age: Some(Duration::from_micros(age)),
     })
 }

@@ -9,20 +9,21 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use crate::config::SqliteConfig;
 use crate::error::{failure, unsupported};
+use crate::sql::fences::Fences;
 use crate::sql::time;
 
 /// The form of the tables that this client writes. Clients of form 1 remove all claims when they read
-/// another boot identity, which a container on the same kernel has: they may not open what this client
-/// uses.
-const FORM: i64 = 2;
+/// another boot identity, which a container on the same kernel has; those of form 2 know no bounds of
+/// fences. Neither may open what this client uses.
+const FORM: i64 = 3;
 
 /// Returns the statements that create the tables, to be read. Running them again changes nothing.
 pub fn schema(config: &SqliteConfig) -> String {
     format!("{}\n", statements(&config.table))
 }
 
-/// Prepares the connection and the tables.
-pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Result<(), Failure> {
+/// Prepares a connection whose commits are synced, and the tables. Returns the bounds of the fences.
+pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Result<Fences, Failure> {
     let failed = |error| failure(config, error);
     refuse_network(config)?;
     let mode: String =
@@ -33,11 +34,25 @@ pub(crate) fn prepare(connection: &mut Connection, config: &SqliteConfig) -> Res
         );
         return Err(unsupported(config, &text));
     }
-    connection.pragma_update(None, "synchronous", config.synchronous.pragma_value()).map_err(failed)?;
+    connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
     transaction.execute_batch(&statements(&config.table)).map_err(failed)?;
-    settle(&transaction, config, &Machine::here())?;
-    transaction.commit().map_err(failed)
+    add_bounds(&transaction, &config.table).map_err(failed)?;
+    let fences = settle(&transaction, config, &Machine::here(&transaction).map_err(failed)?)?;
+    transaction.commit().map_err(failed)?;
+    Ok(fences)
+}
+
+/// Adds the bounds of fences to a table of an earlier form, where they are 0.
+fn add_bounds(transaction: &Connection, table: &str) -> rusqlite::Result<()> {
+    let has_bounds = format!("SELECT count(*) FROM pragma_table_info('{table}_meta') WHERE name = 'high'");
+    if transaction.query_row(&has_bounds, [], |row| row.get::<_, i64>(0))? > 0 {
+        return Ok(());
+    }
+    transaction.execute_batch(&format!(
+        "ALTER TABLE {table}_meta ADD COLUMN low INTEGER NOT NULL DEFAULT 0; \
+         ALTER TABLE {table}_meta ADD COLUMN high INTEGER NOT NULL DEFAULT 0"
+    ))
 }
 
 /// The identity that distinguishes one run of the machine from another.
@@ -47,23 +62,29 @@ struct Machine {
     namespace: String,
     /// Microseconds since the machine started.
     now: i64,
+    /// The microseconds by which the wall clock is ahead of that.
+    wall_ahead: i64,
 }
 
 impl Machine {
-    fn here() -> Machine {
+    fn here(connection: &Connection) -> rusqlite::Result<Machine> {
         let boot = leasehold_machine::boot_id().unwrap_or_default();
-        Machine { boot, namespace: leasehold_machine::time_namespace(), now: time::now() }
+        let (namespace, now) = (leasehold_machine::time_namespace(), time::now());
+        Ok(Machine { boot, namespace, now, wall_ahead: time::wall_ahead(connection)? })
     }
 }
 
 /// Decides whether the claims in the tables are of this run of the machine, and removes those of an earlier
-/// one.
+/// one. Returns the bounds of the fences.
 ///
-/// Another boot identity does not prove a restart: containers on this very kernel read one of their own, or
+/// Another boot identity may follow a loss of power, so all fences from then on are above those that may have
+/// been lost. If the machine did not stop, fences only skip some numbers.
+///
+/// It does not prove a restart: containers on this very kernel read one of their own, or
 /// none. What is evidence is the clock that counts from the start: it shows less than a row says only after
 /// a restart. Without that evidence nothing is removed. Claims of an earlier run then end with their
 /// leases, as after any crash.
-fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<(), Failure> {
+fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<Fences, Failure> {
     let (failed, table) = (|error| failure(config, error), &config.table);
     let meta = format!("SELECT oldest_client, boot, namespace FROM {table}_meta");
     let found: Option<(i64, String, String)> = transaction
@@ -86,7 +107,7 @@ fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Re
         Some((oldest_client, known, _))
             if known == here.boot && !known.is_empty() && oldest_client == FORM =>
         {
-            return Ok(());
+            return Fences::read(transaction, table, here.wall_ahead).map_err(failed);
         }
         Some(_) => {
             let latest = format!(
@@ -110,16 +131,24 @@ fn settle(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Re
     sign(transaction, config, here)
 }
 
-/// Writes down which client, on which run of the machine, last decided about the claims.
-fn sign(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<(), Failure> {
+/// Writes down which client, on which run of the machine, last decided about the claims, and the bounds of its
+/// fences.
+fn sign(transaction: &Connection, config: &SqliteConfig, here: &Machine) -> Result<Fences, Failure> {
+    let (failed, table) = (|error| failure(config, error), &config.table);
+    let before = Fences::read(transaction, table, here.wall_ahead).optional().map_err(failed)?;
+    let seen = format!("SELECT coalesce(max(seq), 0) FROM {table}");
+    let seen = transaction.query_row(&seen, [], |row| row.get(0)).map_err(failed)?;
+    let fences = Fences::after_start(before, seen, here.now, here.wall_ahead);
     let sign = format!(
-        "INSERT INTO {}_meta (one, form, oldest_client, boot, namespace) VALUES (1, {FORM}, {FORM}, ?1, ?2) \
+        "INSERT INTO {table}_meta (one, form, oldest_client, boot, namespace, low, high) \
+         VALUES (1, {FORM}, {FORM}, ?1, ?2, ?3, ?4) \
          ON CONFLICT (one) DO UPDATE SET form = excluded.form, oldest_client = excluded.oldest_client, \
-                                         boot = excluded.boot, namespace = excluded.namespace",
-        config.table
+                                         boot = excluded.boot, namespace = excluded.namespace, \
+                                         low = excluded.low, high = excluded.high"
     );
-    transaction.execute(&sign, (&here.boot, &here.namespace)).map_err(|error| failure(config, error))?;
-    Ok(())
+    let row = (&here.boot, &here.namespace, fences.low(), fences.high());
+    transaction.execute(&sign, row).map_err(failed)?;
+    Ok(fences)
 }
 
 fn statements(table: &str) -> String {
@@ -139,7 +168,9 @@ CREATE TABLE IF NOT EXISTS {table}_meta (
     form          INTEGER NOT NULL,
     oldest_client INTEGER NOT NULL,
     boot          TEXT NOT NULL,
-    namespace     TEXT NOT NULL
+    namespace     TEXT NOT NULL,
+    low           INTEGER NOT NULL DEFAULT 0,
+    high          INTEGER NOT NULL DEFAULT 0
 );"
     )
 }
@@ -178,7 +209,7 @@ mod tests {
     }
 
     fn machine(boot: &str, now: i64) -> Machine {
-        Machine { boot: boot.to_owned(), namespace: String::new(), now }
+        Machine { boot: boot.to_owned(), namespace: String::new(), now, wall_ahead: 0 }
     }
 
     fn hold(connection: &Connection, origin: i64) {
@@ -229,12 +260,12 @@ mod tests {
     #[test]
     fn clients_that_trust_the_boot_id_are_locked_out() {
         let (connection, config) = database();
-        connection.execute("INSERT INTO leasehold_meta VALUES (1, 1, 1, 'host', '')", []).unwrap();
+        connection.execute("INSERT INTO leasehold_meta VALUES (1, 1, 1, 'host', '', 0, 0)", []).unwrap();
         hold(&connection, 1_000);
         settle(&connection, &config, &machine("host", 1_001)).unwrap();
         assert!(is_held(&connection));
         let oldest = "SELECT oldest_client FROM leasehold_meta";
         let oldest: i64 = connection.query_row(oldest, [], |row| row.get(0)).unwrap();
-        assert_eq!(oldest, 2);
+        assert_eq!(oldest, FORM);
     }
 }

@@ -15,17 +15,17 @@ pub(crate) struct Statements {
 impl Statements {
     pub(crate) fn of(table: &str) -> Statements {
         Statements {
-            // A new row's counter begins at the wall clock, so that fences rise even after the loss of the
-            // file.
+            // A new row's counter begins at the wall clock (?6), so that fences rise even after the loss of the
+            // file. No fence is less than ?7.
             free: format!(
                 "INSERT INTO {table} AS c (name, claims, version, seq, origin, lapses) \
-                 VALUES (?1, ?2, ?3, CAST(unixepoch('subsec') * 1000000 AS INTEGER), ?4, ?4 + ?5) \
+                 VALUES (?1, ?2, ?3, ?6, ?4, ?4 + ?5) \
                  ON CONFLICT (name) DO UPDATE SET claims = excluded.claims, version = excluded.version, \
-                 seq = c.seq + 1, origin = excluded.origin, lapses = excluded.lapses \
+                 seq = max(c.seq + 1, ?7), origin = excluded.origin, lapses = excluded.lapses \
                  WHERE c.lapses <= ?4 RETURNING seq"
             ),
             emptied: format!(
-                "UPDATE {table} SET claims = ?2, version = ?3, seq = seq + 1, origin = ?4, lapses = ?4 + ?5 \
+                "UPDATE {table} SET claims = ?2, version = ?3, seq = max(seq + 1, ?7), origin = ?4, lapses = ?4 + ?5 \
                  WHERE name = ?1 AND version = ?6 RETURNING seq"
             ),
             read: format!("SELECT claims, version, seq, origin FROM {table} WHERE name = ?1"),
