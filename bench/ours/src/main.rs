@@ -14,6 +14,7 @@ mod cycle;
 mod dead;
 mod effort;
 mod files;
+mod growth;
 mod handover;
 mod idle;
 mod leases;
@@ -57,17 +58,19 @@ struct Args {
     role: Option<Role>,
 }
 
-/// The part of this program when it starts itself as one of several processes.
+/// What this program does instead: the part of one of several processes, or a page of its own.
 #[derive(Debug, Subcommand)]
 enum Role {
     #[command(hide = true)]
     Waiter(waiter::Waiter),
+    Growth(growth::Growth),
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.role {
         Some(Role::Waiter(waiter)) => waiter.run(),
+        Some(Role::Growth(growth)) => growth.run(),
         None => bench(Plan::new(args.quick, args.only), args.json),
     };
     match outcome {
