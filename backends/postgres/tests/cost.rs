@@ -158,3 +158,32 @@ async fn transfer_to_a_waiter_reads_its_row_once() {
     let reads: i64 = sql(reads).await.parse().unwrap();
     assert!((40..=50).contains(&reads), "{reads} reads in 40 transfers");
 }
+
+/// Judges by the server's positions in its log: what was written, and what was brought to the disk.
+#[tokio::test]
+async fn grant_waits_for_the_disk_and_release_does_not() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let backend = open(&server.url()).await;
+    let (observer, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let is_behind = async || -> bool {
+        let behind = "SELECT pg_current_wal_insert_lsn() > pg_current_wal_flush_lsn()";
+        observer.query_one(behind, &[]).await.unwrap().get(0)
+    };
+    let (mut after_grants, mut after_releases, mut after_renewals) = (0, 0, 0);
+    for _ in 0..100 {
+        let claim = claim("job", LONG);
+        hold(&*backend, &claim).await;
+        after_grants += u32::from(is_behind().await);
+        let renewed = backend.renew(&[Renew { claim: &claim, proof: &Proof::none() }]).await;
+        assert!(matches!(renewed[..], [Renewal::Renewed]));
+        after_renewals += u32::from(is_behind().await);
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+        after_releases += u32::from(is_behind().await);
+    }
+    // The server writes its log by itself as well, at any time.
+    assert!(after_releases >= 20, "{after_releases} of 100 releases were not on the disk");
+    assert!(after_grants <= 10 && after_renewals <= 10, "{after_grants} grants, {after_renewals} renewals");
+    drop(observer);
+    connection.await.unwrap().unwrap();
+}

@@ -96,8 +96,8 @@ impl Statements {
         Statements {
             free: free(own.name("free", "free_register"), &table, &epoch, &cell),
             emptied_one: emptied_one(own.name("emptied_one", "emptied_register"), &table, &epoch),
-            living_one: living_one(own.name("living_one", "living_register"), &table),
-            living_full: living_full(own.name("living_full", "living_register_full"), &table, &cell),
+            living_one: living_one(own, &table),
+            living_full: living_full(own, &table, &cell),
             living_many: living_many(own.name("living_many", "living_registers"), &table),
             own_few: own_few(own, &table, &epoch),
             own_many: own_many(own.name("own_many", "own_registers"), &table, &epoch),
@@ -229,24 +229,34 @@ fn own_many(name: &'static str, table: &str, epoch: &str) -> Sql {
 
 /// Returns the statement by which a claim alone in its cell continues, or ends. Epoch and counter stay, and
 /// nobody is called.
-fn living(table: &str) -> String {
+///
+/// The commit of an end is not waited for: if the server crashes before it is on the disk, the claim ends with its
+/// lease instead. Whatever is committed after it and waited for brings it to the disk as well. The value of a
+/// register is always waited for.
+fn living(own: Table, table: &str) -> String {
+    let without_waiting = match own {
+        Table::Locks => {
+            "AND ($3 <> '' OR pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL) "
+        }
+        Table::Registers => "",
+    };
     format!(
         "UPDATE {table} c SET claims = $3, version = $4, origin = clock_timestamp(), \
          lapses = clock_timestamp() + $5::float8 * interval '1 microsecond' \
-         WHERE c.name = $1 AND c.version = $2 AND c.lapses > clock_timestamp() RETURNING true"
+         WHERE c.name = $1 AND c.version = $2 AND c.lapses > clock_timestamp() {without_waiting}RETURNING true"
     )
 }
 
-fn living_one(name: &'static str, table: &str) -> Sql {
-    sql(name, living(table), &LIVING)
+fn living_one(own: Table, table: &str) -> Sql {
+    sql(own.name("living_one", "living_register"), living(own, table), &LIVING)
 }
 
 // It costs the server twice as much as the change alone, so it is for rows that others use. A row that
 // another transaction has changed meanwhile is seen as it was before, and left out of the answer.
-fn living_full(name: &'static str, table: &str, cell: &str) -> Sql {
-    let living = living(table);
+fn living_full(own: Table, table: &str, cell: &str) -> Sql {
+    let living = living(own, table);
     sql(
-        name,
+        own.name("living_full", "living_register_full"),
         format!(
             "WITH put AS ({living}) SELECT true, NULL::text, NULL, NULL::int8, 0::int8, 0::int8, 0::int8, 0::int8, 0::int8 FROM put \
              UNION ALL SELECT false, {cell} FROM {table} c WHERE c.name = $1 AND c.version <> $2"
