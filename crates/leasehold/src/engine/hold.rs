@@ -183,7 +183,7 @@ impl Hold {
     }
 
     /// Waits until `moment`, but no longer than the lock is held and the client is open.
-    pub(crate) async fn linger_until(&self, moment: Moment) {
+    pub(crate) async fn stay_until(&self, moment: Moment) {
         let left = self.now().until(moment);
         if left.is_zero() {
             return;
@@ -196,9 +196,9 @@ impl Hold {
     }
 
     /// Keeps it until `moment`, without blocking the caller.
-    pub(crate) fn linger(self: Arc<Self>, moment: Moment) {
+    pub(crate) fn stay(self: Arc<Self>, moment: Moment) {
         let engine = self.engine.clone();
-        engine.spawn(async move { self.linger_until(moment).await });
+        engine.spawn(async move { self.stay_until(moment).await });
     }
 
     /// Releases it and returns the outcome. The release happens even if the future is dropped.

@@ -76,7 +76,7 @@ impl HoldHandle {
     pub(crate) async fn release(mut self) -> (State, Option<Released>) {
         // From here on the owner no longer uses the lock, even while the minimum time keeps it held.
         self.leave();
-        self.hold().linger_until(self.keep_until).await;
+        self.hold().stay_until(self.keep_until).await;
         let state = self.held().state();
         match self.into_hold() {
             Some(hold) => (state, Some(hold.release().await)),
@@ -143,6 +143,6 @@ impl Drop for HoldHandle {
         if let Some(end) = end {
             end.signal(hold.held().state());
         }
-        hold.linger(self.keep_until);
+        hold.stay(self.keep_until);
     }
 }
