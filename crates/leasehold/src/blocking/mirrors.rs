@@ -49,6 +49,7 @@ mirror! {
         set max_hold(limit: Duration);
         set min_hold(time: Duration);
         set lock_delay(time: Duration);
+        set linger(time: Duration);
         set priority(priority: i32);
         set detect_deadlocks(after: Duration);
         set announce_wait(after: Duration);

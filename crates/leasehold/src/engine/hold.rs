@@ -28,8 +28,8 @@ pub(crate) struct Hold {
     /// The lease; `None` once the hold has ended. Each way to end takes it out, so the drop that follows
     /// finds nothing to release.
     held: Option<Arc<Lease>>,
-    /// The number of local hand-offs since the server's grant.
-    handoffs: u32,
+    /// How often the claim was passed on since the server's grant.
+    passed: Passed,
     /// The time at which this user got it, where events are observed.
     since: Option<Moment>,
     /// `true` once its grant was reported to the event subscriber. A grant whose caller had left is not, and
@@ -39,6 +39,27 @@ pub(crate) struct Hold {
     pub(super) users: AtomicUsize,
     /// The end of its last handle, where something listens for it.
     end: Option<Arc<End>>,
+}
+
+/// How often a claim was passed on inside the process since the server's grant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// All times: the fence rises with each.
+    pub(super) all: u32,
+    /// The local hand-offs among them: those to a task that waited. Other processes may have waited as long.
+    pub(super) handoffs: u32,
+}
+
+impl Passed {
+    /// Returns the numbers after one more local hand-off.
+    pub(super) fn handed_off(self) -> Passed {
+        Passed { all: self.all.saturating_add(1), handoffs: self.handoffs.saturating_add(1) }
+    }
+
+    /// Returns the numbers after one more rest.
+    pub(super) fn resumed(self) -> Passed {
+        Passed { all: self.all.saturating_add(1), ..self }
+    }
 }
 
 /// The end of one handle. The claim may have another user afterwards, which the listeners of this handle
@@ -66,10 +87,10 @@ impl End {
 }
 
 impl Hold {
-    pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, handoffs: u32) -> Hold {
+    pub(super) fn new(engine: Arc<Engine>, held: Arc<Lease>, passed: Passed) -> Hold {
         let since = engine.events.has_subscriber().then(|| engine.clock.now());
         let (is_reported, users) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Hold { engine, held: Some(held), handoffs, since, is_reported, users, end: None }
+        Hold { engine, held: Some(held), passed, since, is_reported, users, end: None }
     }
 
     /// Returns the granted claim.
@@ -142,7 +163,7 @@ impl Hold {
 
     /// Returns `true` if another task of this process held it before.
     pub(super) fn came_from_local_queue(&self) -> bool {
-        self.handoffs > 0
+        self.passed.all > 0
     }
 
     /// Notes that its grant was reported, so that its end is reported too.
@@ -162,7 +183,7 @@ impl Hold {
     }
 
     pub(crate) fn fence(&self) -> Option<Fence> {
-        self.held().fence(self.handoffs)
+        self.held().fence(self.passed.all)
     }
 
     /// Leaves the claim to its lease: it is neither renewed nor released, and ends on the server when its
@@ -207,7 +228,7 @@ impl Hold {
         let (done, reply) = oneshot::channel();
         let inline_release = self.finish().and_then(|(held, state)| {
             self.report_end(&held);
-            self.engine.hand_off_or_release(held, state, self.handoffs, Some(done))
+            self.engine.hand_off_or_release(held, state, self.passed, Some(done))
         });
         // A runtime that shuts down takes the reaper with it, and the outcome is then unknown.
         async {
@@ -226,7 +247,7 @@ impl Drop for Hold {
         if let Some((held, state)) = self.finish() {
             self.report_end(&held);
             // No caller waits for the release, so none carries it out.
-            drop(self.engine.hand_off_or_release(held, state, self.handoffs, None));
+            drop(self.engine.hand_off_or_release(held, state, self.passed, None));
         }
     }
 }

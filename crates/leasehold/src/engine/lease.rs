@@ -46,6 +46,12 @@ pub(crate) struct Lease {
     pinned: AtomicBool,
     /// Why another client asked for its release, where this process knows.
     revoked: OnceLock<Arc<str>>,
+    /// The time for which it may rest, from the first time that it does.
+    linger: Duration,
+    /// The end of that time; unset until it rests for the first time.
+    rests_until: OnceLock<Moment>,
+    /// `true` while it belongs to no task. A loss concerns nobody then.
+    is_at_rest: AtomicBool,
     /// The registration for losses that only the backend can see; lives as long as the claim.
     listening: OnceLock<LossSubscription>,
 }
@@ -135,8 +141,43 @@ impl Lease {
             retired: AtomicBool::new(false),
             pinned: AtomicBool::new(false),
             revoked: OnceLock::new(),
+            linger: Duration::ZERO,
+            rests_until: OnceLock::new(),
+            is_at_rest: AtomicBool::new(false),
             listening: OnceLock::new(),
         }
+    }
+
+    /// Returns this claim with a linger time.
+    pub(super) fn lingering(self, linger: Duration) -> Lease {
+        Lease { linger, ..self }
+    }
+
+    /// Returns the end of a rest that begins now; `None` if it does not rest any more, or never does. All
+    /// rests of a claim end at the same moment, so that others do not wait for one after the other.
+    pub(super) fn rest_end(&self, now: Moment) -> Option<Moment> {
+        if self.linger.is_zero() {
+            return None;
+        }
+        let until = self.rests_until.get().copied().unwrap_or_else(|| now.after(self.linger));
+        (now < until).then_some(until)
+    }
+
+    /// Records that it rests, until this moment at most. Returns `true` for the first time.
+    pub(super) fn begin_rests(&self, until: Moment) -> bool {
+        self.rests_until.set(until).is_ok()
+    }
+
+    /// Records whether it belongs to no task.
+    pub(super) fn set_at_rest(&self, is_at_rest: bool) {
+        self.is_at_rest.store(is_at_rest, Ordering::SeqCst);
+    }
+
+    /// Returns `true` if a task could rely on it at `now`. Marks nothing, so it may be called under a lock.
+    pub(super) fn is_sound(&self, now: Moment) -> bool {
+        let health = *self.health.borrow();
+        let is_valid = health.state == State::Valid && health.overdue(now).is_none();
+        is_valid && !self.retired.load(Ordering::SeqCst) && self.process.is_this()
     }
 
     /// Keeps the registration for losses that only the backend can see.
@@ -309,6 +350,10 @@ impl Lease {
             logged!(debug, %resource, "lock transferred");
             return;
         }
+        if self.is_at_rest.load(Ordering::SeqCst) {
+            logged!(debug, %resource, %cause, "lock lost that belonged to no task");
+            return;
+        }
         match cause {
             LossCause::Closed | LossCause::RenewalEnded => logged!(debug, %resource, %cause, "lock lost"),
             _ => logged!(warn, %resource, %cause, "lock lost"),
@@ -390,6 +435,11 @@ impl Changes {
     pub(crate) async fn ended(&mut self) -> Option<LossCause> {
         let lost = |state| if let State::Lost(cause) = state { Some(cause) } else { None };
         self.until(lost).await
+    }
+
+    /// Waits until the claim is not valid any more, or is released.
+    pub(crate) async fn unsound(&mut self) {
+        self.until(|state| (state != State::Valid).then_some(())).await;
     }
 
     /// Waits until the state differs from `seen`.

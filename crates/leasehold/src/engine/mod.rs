@@ -64,6 +64,7 @@ pub(crate) use registers::register::{Change, Register, Seen};
 pub(crate) use release::job::Released;
 
 use acquire::contender::try_once;
+use acquire::linger::TriedLocally;
 use acquire::queue::LocalQueues;
 use acquire::span::AcquireSpan;
 use deadlock::detector;
@@ -164,6 +165,8 @@ pub(crate) struct Want {
     /// for which its holder relies on it.
     pub(crate) lock_delay: Duration,
     pub(crate) max_hold: Option<Duration>,
+    /// The time for which a claim may stay with the process without a user; zero for none.
+    pub(crate) linger: Duration,
     pub(crate) note: Note,
 }
 
@@ -171,8 +174,9 @@ impl Want {
     /// Returns `true` if a claim that was granted for `other` is exactly what is wanted. The `max_hold`
     /// of each user is its own, so it is not compared.
     fn is_met_by(&self, other: &Want) -> bool {
-        let Want { resource: _, share, ttl, lock_delay, max_hold: _, note } = other;
-        (self.share, self.ttl, self.lock_delay) == (*share, *ttl, *lock_delay) && self.note == *note
+        let Want { resource: _, share, ttl, lock_delay, max_hold: _, linger, note } = other;
+        (self.share, self.ttl, self.lock_delay, self.linger) == (*share, *ttl, *lock_delay, *linger)
+            && self.note == *note
     }
 }
 
@@ -430,8 +434,10 @@ impl Engine {
 
     /// Asks once, without joining a queue.
     async fn acquire_now(self: &Arc<Self>, want: Want) -> Result<Option<Hold>> {
-        if !self.admits(&want) {
-            return Ok(None);
+        match self.try_locally(&want).await? {
+            TriedLocally::Granted(hold) => return Ok(Some(hold)),
+            TriedLocally::Refused => return Ok(None),
+            TriedLocally::Allowed => {}
         }
         let resource = want.resource.clone();
         let attempt = try_once(self.clone(), want);
@@ -513,6 +519,14 @@ impl Drop for Engine {
             // Connections and files belong to the parent process. The leaked reference keeps the backend
             // from being dropped in the fork.
             std::mem::forget(self.backend.clone());
+            return;
+        }
+        // No handle is left through which a task could get a claim that rests.
+        for held in self.queues.take_resting() {
+            if held.retire() {
+                self.renewer.forget(&held);
+                self.reaper.abandon(held.claim.clone());
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ pub(crate) struct LockOptions {
     pub(super) max_hold: Option<Duration>,
     pub(super) min_hold: Duration,
     pub(super) lock_delay: Duration,
+    pub(super) linger: Duration,
     pub(super) options: WaitOptions,
     pub(super) owner: Option<Owner>,
 }
@@ -36,6 +37,7 @@ impl Reacquire {
             ttl: claim.ttl.saturating_sub(terms.lock_delay),
             lock_delay: terms.lock_delay,
             max_hold: terms.max_hold,
+            linger: terms.linger,
             note: claim.note.clone(),
         };
         Reacquire { engine, want, terms }

@@ -24,7 +24,18 @@ pub struct LockRequest {
 impl LockRequest {
     fn of<K: Kind>(lock: &Lock<K>, share: Result<Share>) -> LockRequest {
         let Lock {
-            engine, name, ttl, is_ttl_set, max_hold, min_hold, lock_delay, options, note, owner, ..
+            engine,
+            name,
+            ttl,
+            is_ttl_set,
+            max_hold,
+            min_hold,
+            lock_delay,
+            linger,
+            options,
+            note,
+            owner,
+            ..
         } = lock;
         let lock = Lock {
             engine: engine.clone(),
@@ -35,6 +46,7 @@ impl LockRequest {
             max_hold: *max_hold,
             min_hold: *min_hold,
             lock_delay: *lock_delay,
+            linger: *linger,
             options: *options,
             note: note.clone(),
             owner: owner.clone(),

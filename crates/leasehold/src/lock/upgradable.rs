@@ -101,6 +101,8 @@ impl Upgradable {
         lock.want(rest()?)?;
         let gate = lock.of_kind(&format!("{resource}!upgrade"), Exclusive);
         gate.want(Share::MUTEX)?;
+        // The two claims of an upgrade belong together, so neither stays behind alone.
+        let lock = &Lock { linger: Duration::ZERO, ..lock.clone() };
         let read = match lock.try_hold(Share::READER, wait).await? {
             Some(read) => read,
             None => return Err(Error::timeout(Duration::ZERO, &resource)),

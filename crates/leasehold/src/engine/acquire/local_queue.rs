@@ -6,8 +6,11 @@
 //!
 //! After every change of an open queue one of three things holds: a useful contender is under way,
 //! nothing waits, or the first waiter has to wait for a claim that this process holds and may hand over.
-//! A contender for another waiter is useful if it does not delay the first one. The handles of waiters
-//! and of releases are opaque here.
+//! A contender for another waiter is useful if it does not delay the first one. The handles of waiters,
+//! of releases and of resting claims are opaque here.
+//!
+//! A claim rests if its last user is gone, and it stays with the process for the next one. Nothing rests
+//! while anything waits: a request that is not met by a resting claim ends the rest of all of them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -22,12 +25,14 @@ use crate::mutant::mutant;
 pub(crate) type Place = (Reverse<i32>, u64);
 
 /// The wait queue of one resource; `W` is the handle of a waiter, `E` that of a release that its caller
-/// carries out inline.
+/// carries out inline, `R` that of a claim that rests.
 #[derive(Debug)]
-pub(crate) struct LocalQueue<W, E> {
+pub(crate) struct LocalQueue<W, E, R> {
     waiters: BTreeMap<Place, Waiter<W>>,
     contending: Option<Contending>,
     held: Vec<HeldClaim>,
+    /// Those of the held claims that belong to no task.
+    resting: Vec<(ClaimId, R)>,
     inline_release: Option<(ClaimId, E)>,
     /// The number of tasks outside the queue that wait for what this process releases.
     dependents: u32,
@@ -63,8 +68,10 @@ pub(crate) struct HeldClaim {
     /// The request for which it was granted.
     pub(crate) want: Want,
     pub(crate) task: Option<Requester>,
-    /// `true` once local hand-off is over for it.
+    /// `true` once local hand-off is over for it. It does not rest any more either.
     pub(crate) handoff_over: bool,
+    /// `true` once it does not rest any more.
+    pub(crate) rest_over: bool,
     /// `true` once it was reported in [`Outcome::handoff_candidates`].
     pub(crate) is_reported: bool,
 }
@@ -84,13 +91,13 @@ pub struct Head {
 }
 
 /// One change of a queue.
-pub(crate) enum Change<W, E> {
-    /// A task enters the queue.
+pub(crate) enum Change<W, E, R> {
+    /// A task enters the queue. It gets a claim that rests, if its request matches exactly.
     Enter { place: Place, want: Want, task: Option<Requester>, handle: W },
     /// A task leaves the queue, if it is still in it.
     Leave(Place),
-    /// A task that does not wait requests this share now.
-    Try(Share),
+    /// A task that does not wait makes this request now. It gets a claim that rests in the same way.
+    Try { want: Want, task: Option<Requester> },
     /// The contender has drawn the id of its claim.
     Drawn(ClaimId),
     /// The contender's claim was granted. It is held from here on, even if no waiter takes it.
@@ -100,8 +107,11 @@ pub(crate) enum Change<W, E> {
     /// A claim was granted to a task outside the queue.
     GrantedDirectly(HeldClaim),
     /// A task has released a claim that may be handed off `left` more times. The first waiter gets it if
-    /// its request matches exactly; without a taker the claim stays held until `Departed`.
-    Returned { id: ClaimId, left: u32 },
+    /// its request matches exactly. If nothing waits, it rests, where `rest` is its handle. Otherwise the
+    /// claim stays held until `Departed`.
+    Returned { id: ClaimId, left: u32, rest: Option<R> },
+    /// A claim does not rest any more.
+    RestOver(ClaimId),
     /// A claim is no longer handed off locally.
     HandoffOver(ClaimId),
     /// The caller of a release wants to carry it out inline.
@@ -118,9 +128,15 @@ pub(crate) enum Change<W, E> {
 
 /// The consequences of a change.
 #[derive(Debug)]
-pub(crate) struct Outcome<W, E> {
+pub(crate) struct Outcome<W, E, R> {
     /// The waiter that gets what was granted or released, with its request.
     pub(crate) taker: Option<(W, Want)>,
+    /// The resting claim that the taker gets, or a task whose `Try` is allowed.
+    pub(crate) resumed: Option<R>,
+    /// `true` if the released claim rests now.
+    pub(crate) rests: bool,
+    /// The claims whose rest is over: the caller has to release them.
+    pub(crate) rests_over: Vec<R>,
     /// The waiters that get the contender's error.
     pub(crate) failed: Vec<W>,
     /// The request for which a contender has to be started.
@@ -140,10 +156,13 @@ pub(crate) struct Outcome<W, E> {
     pub(crate) is_idle: bool,
 }
 
-impl<W, E> Default for Outcome<W, E> {
+impl<W, E, R> Default for Outcome<W, E, R> {
     fn default() -> Self {
         Outcome {
             taker: None,
+            resumed: None,
+            rests: false,
+            rests_over: Vec::new(),
             failed: Vec::new(),
             start: None,
             stop: false,
@@ -156,13 +175,14 @@ impl<W, E> Default for Outcome<W, E> {
     }
 }
 
-impl<W, E> LocalQueue<W, E> {
+impl<W, E, R> LocalQueue<W, E, R> {
     /// Creates an empty queue.
     pub(crate) fn new(store_has_queue: bool, is_closed: bool) -> Self {
         LocalQueue {
             waiters: BTreeMap::new(),
             contending: None,
             held: Vec::new(),
+            resting: Vec::new(),
             inline_release: None,
             dependents: 0,
             store_has_queue,
@@ -173,20 +193,26 @@ impl<W, E> LocalQueue<W, E> {
     }
 
     /// Applies a change and returns its consequences.
-    pub(crate) fn apply(&mut self, change: Change<W, E>) -> Outcome<W, E> {
+    pub(crate) fn apply(&mut self, change: Change<W, E, R>) -> Outcome<W, E, R> {
         #[cfg(test)]
         let forgets = self.mutant.is_some_and(|mutant| mutant.forgets(&change));
         let mut outcome = Outcome::default();
-        let is_try = matches!(change, Change::Try(_));
+        let is_try = matches!(change, Change::Try { .. });
         let skips_follow_up = self.skips_follow_up(&change);
         match change {
             Change::Enter { place, want, task, handle } => {
                 outcome.waits_for_itself = task.is_some()
                     && self.held.iter().any(|claim| claim.task == task && claim.want.share.is_exclusive());
-                self.waiters.insert(place, Waiter { want, task, handle });
+                match self.resume(&want, task) {
+                    Some(rest) => (outcome.taker, outcome.resumed) = (Some((handle, want)), Some(rest)),
+                    None => drop(self.waiters.insert(place, Waiter { want, task, handle })),
+                }
             }
             Change::Leave(place) => drop(self.waiters.remove(&place)),
-            Change::Try(share) => outcome.is_allowed = self.admits(share),
+            Change::Try { want, task } => {
+                outcome.resumed = self.resume(&want, task);
+                outcome.is_allowed = outcome.resumed.is_some() || self.admits(want.share);
+            }
             Change::Drawn(id) => {
                 if let Some(contending) = &mut self.contending {
                     contending.id = Some(id);
@@ -195,10 +221,13 @@ impl<W, E> LocalQueue<W, E> {
             Change::Granted(claim) => outcome.taker = self.grant(claim),
             Change::Ended { failed } => outcome.failed = self.end_contender(failed),
             Change::GrantedDirectly(claim) => self.held.push(claim),
-            Change::Returned { id, left } => outcome.taker = self.hand_off(id, left),
-            Change::HandoffOver(id) => {
-                self.held.iter_mut().filter(|held| held.id == id).for_each(|held| held.handoff_over = true);
+            Change::Returned { id, left, rest } => {
+                outcome.taker = self.hand_off(id, left);
+                let rest = rest.filter(|_| outcome.taker.is_none());
+                outcome.rests = rest.is_some_and(|rest| self.rest(id, rest));
             }
+            Change::HandoffOver(id) => self.change_held(id, |held| held.handoff_over = true),
+            Change::RestOver(id) => self.change_held(id, |held| held.rest_over = true),
             Change::ReleaseInline(id, inline) => {
                 // Closing detaches the inline release, so none may start afterwards.
                 outcome.is_allowed = !self.is_closed && !self.is_awaited() && self.inline_release.is_none();
@@ -209,6 +238,8 @@ impl<W, E> LocalQueue<W, E> {
             Change::AddDependent => self.dependents += 1,
             Change::RemoveDependent => self.dependents -= 1,
             Change::Departed(id) => {
+                // If it still rests, the renewal task has released it, and the caller finds nothing to do.
+                self.take_rests(&mut outcome.rests_over, |claim| claim.id == id);
                 self.held.retain(|claim| claim.id != id);
                 self.inline_release.take_if(|(released, _)| *released == id);
             }
@@ -262,8 +293,54 @@ impl<W, E> LocalQueue<W, E> {
         Some((waiter.handle, waiter.want))
     }
 
+    /// Gives a resting claim to a task, if its request matches exactly. Returns the handle of the claim.
+    fn resume(&mut self, want: &Want, task: Option<Requester>) -> Option<R> {
+        let LocalQueue { held, resting, .. } = self;
+        // Nothing waits while a claim rests, so no waiter is overtaken.
+        let (at, claim) = resting.iter().enumerate().find_map(|(at, (id, _))| {
+            let claim = held.iter().position(|claim| claim.id == *id && claim.may_serve(want))?;
+            Some((at, claim))
+        })?;
+        held[claim].task = task;
+        Some(resting.remove(at).1)
+    }
+
+    /// Lets a released claim rest, if nothing waits. Returns `true` if it rests now.
+    fn rest(&mut self, id: ClaimId, rest: R) -> bool {
+        if self.is_closed || self.is_awaited() {
+            return false;
+        }
+        let may_rest = |claim: &&mut HeldClaim| claim.id == id && !claim.handoff_over && !claim.rest_over;
+        let Some(claim) = self.held.iter_mut().find(may_rest) else { return false };
+        claim.task = None;
+        self.resting.push((id, rest));
+        true
+    }
+
+    /// Ends the rest of these claims, and adds their handles to `over`. No task gets them from here on.
+    fn take_rests(&mut self, over: &mut Vec<R>, is_meant: impl Fn(&HeldClaim) -> bool) {
+        if self.resting.is_empty() {
+            return;
+        }
+        let held = &mut self.held;
+        let ended = self.resting.extract_if(.., |(id, _)| {
+            let claim = held.iter_mut().find(|claim| claim.id == *id);
+            // Invariant: a resting claim is held.
+            claim.is_none_or(|claim| {
+                let is_over = is_meant(claim);
+                claim.handoff_over |= is_over;
+                is_over
+            })
+        });
+        over.extend(ended.map(|(_, rest)| rest));
+    }
+
+    fn change_held(&mut self, id: ClaimId, change: impl FnMut(&mut HeldClaim)) {
+        self.held.iter_mut().filter(|held| held.id == id).for_each(change);
+    }
+
     /// Returns `true` if an injected defect forgets the consequences of a change.
-    fn skips_follow_up(&self, change: &Change<W, E>) -> bool {
+    fn skips_follow_up(&self, change: &Change<W, E, R>) -> bool {
         match change {
             Change::Leave(_) if mutant!("who leaves wakes nobody") => true,
             // A task that was handed a claim leaves once more, without being in the queue.
@@ -276,7 +353,13 @@ impl<W, E> LocalQueue<W, E> {
     }
 
     /// Derives the consequences from the state alone.
-    fn follow_up(&mut self, outcome: &mut Outcome<W, E>, is_refused: bool) {
+    fn follow_up(&mut self, outcome: &mut Outcome<W, E, R>, is_refused: bool) {
+        // What nobody uses must not delay anything. The rest ends first: a claim that cannot be handed off any
+        // more is not waited for.
+        let is_in_the_way = is_refused || self.is_closed || self.is_awaited();
+        self.take_rests(&mut outcome.rests_over, |claim| {
+            is_in_the_way || claim.handoff_over || claim.rest_over
+        });
         // A queue has at most one contender: start one where none is under way, or stop the present one
         // when it has become useless.
         match &self.contending {
@@ -309,6 +392,11 @@ impl<W, E> LocalQueue<W, E> {
         debug_assert!(
             self.is_closed || self.contending.is_some() || self.next_to_contend().is_none(),
             "the first waiter could ask the server, and has no contender"
+        );
+        // Invariant: nothing rests while anything waits.
+        debug_assert!(
+            self.resting.is_empty() || !(self.is_closed || self.is_awaited()),
+            "a claim rests, and a task waits"
         );
         // Invariant: nothing waits for an inline release.
         debug_assert!(
@@ -370,6 +458,16 @@ impl<W, E> LocalQueue<W, E> {
         contending.id.filter(|_| contending.want == *want)
     }
 
+    /// Returns the handles of the claims that rest.
+    pub(crate) fn into_resting(self) -> impl Iterator<Item = R> {
+        self.resting.into_iter().map(|(_, rest)| rest)
+    }
+
+    /// Returns the claims that rest.
+    pub(crate) fn resting(&self) -> &[(ClaimId, R)] {
+        &self.resting
+    }
+
     /// Returns the first waiter.
     #[cfg(leasehold_sim)]
     pub(crate) fn head(&self) -> Option<Head> {
@@ -402,7 +500,7 @@ impl<W, E> LocalQueue<W, E> {
 
 impl HeldClaim {
     pub(crate) fn new(id: ClaimId, want: Want, task: Option<Requester>) -> HeldClaim {
-        HeldClaim { id, want, task, handoff_over: false, is_reported: false }
+        HeldClaim { id, want, task, handoff_over: false, rest_over: false, is_reported: false }
     }
 
     /// Returns `true` if it may be handed to a waiter with this request.

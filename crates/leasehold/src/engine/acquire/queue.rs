@@ -20,12 +20,13 @@ use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::engine::Want;
+use crate::engine::acquire::linger::Rest;
 #[cfg(leasehold_sim)]
 use crate::engine::acquire::local_queue::Head;
 use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outcome, Place};
 use crate::engine::acquire::requester::Requester;
-use crate::engine::hold::Hold;
 use crate::engine::hold::pending_grant::PendingGrant;
+use crate::engine::hold::{Hold, Passed};
 use crate::engine::lease::{Lease, State};
 use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture};
 use crate::engine::release::job::Released;
@@ -44,7 +45,7 @@ pub(crate) struct LocalQueues {
 
 /// The queue of one resource, the patience of its contender, and the store's last answer.
 struct Entry {
-    queue: LocalQueue<Reply, Weak<InlineRelease>>,
+    queue: LocalQueue<Reply, Weak<InlineRelease>, Rest>,
     patience: Option<Patience>,
     /// The time of the contender's last answer that the lock is not free; `None` if a later request was
     /// not answered.
@@ -53,7 +54,8 @@ struct Entry {
 
 /// The sender of the answer to one waiter.
 type Reply = oneshot::Sender<Result<Hold>>;
-type Changed = Outcome<Reply, Weak<InlineRelease>>;
+type QueueChange = Change<Reply, Weak<InlineRelease>, Rest>;
+type Changed = Outcome<Reply, Weak<InlineRelease>, Rest>;
 
 impl LocalQueues {
     /// Returns the claim that is queued on the server for exactly this request; `None` where the waiter
@@ -74,6 +76,14 @@ impl LocalQueues {
         self.shard(resource).get(resource)?.queue.head()
     }
 
+    /// Removes the claims that rest, and returns them. Nothing else is in any queue by then.
+    pub(crate) fn take_resting(&mut self) -> Vec<Arc<Lease>> {
+        let entries = self.shards.iter_mut().flat_map(|shard| {
+            std::mem::take(shard.get_mut().unwrap_or_else(PoisonError::into_inner)).into_values()
+        });
+        entries.flat_map(|entry| entry.queue.into_resting()).map(Rest::into_held).collect()
+    }
+
     fn shard(&self, resource: &Resource) -> MutexGuard<'_, HashMap<Resource, Entry>> {
         let hash = self.hasher.hash_one(resource);
         lock(&self.shards[(hash % SHARDS as u64) as usize])
@@ -86,11 +96,16 @@ impl Engine {
         let (reply, receiver) = oneshot::channel();
         let resource = want.resource.clone();
         let (task, mut place) = (Requester::here(), (Reverse(priority), 0));
-        let changed = self.change_queue_with(&resource, true, || {
+        let now = Some(self.clock.now());
+        let mut changed = self.change_queue_with(&resource, true, now, || {
             // Drawn under the shard's lock, so that the order of tickets is the order of arrival.
             place.1 = self.queues.next_ticket.fetch_add(1, Ordering::Relaxed);
             Change::Enter { place, want, task, handle: reply }
         });
+        if let (Some(rest), Some((reply, want))) = (changed.resumed.take(), changed.taker.take()) {
+            // The receiver is below, so it arrives.
+            drop(reply.send(Ok(self.use_again(rest, want.max_hold))));
+        }
         if changed.waits_for_itself {
             logged!(
                 warn,
@@ -100,13 +115,6 @@ impl Engine {
             );
         }
         Ticket { engine: self.clone(), resource, place, receiver }
-    }
-
-    /// Returns `true` if a task outside the queue may ask the server: the claims of this process leave
-    /// room for it, and for the first waiter.
-    pub(crate) fn admits(self: &Arc<Self>, want: &Want) -> bool {
-        let changed = self.change_queue(&want.resource, Change::Try(want.share));
-        changed.is_none_or(|changed| changed.is_allowed)
     }
 
     /// Records that a task outside the queue waits for what this process releases, for as long as the
@@ -144,14 +152,15 @@ impl Engine {
     /// `Closed` where the client was closed meanwhile; the claim is then released.
     pub(crate) fn grant_directly(grant: PendingGrant) -> Result<Hold> {
         let claim = held_claim(&grant, Requester::here());
-        grant.engine().change_queue_with(grant.resource(), true, || Change::GrantedDirectly(claim));
+        grant.engine().change_queue_with(grant.resource(), true, None, || Change::GrantedDirectly(claim));
         grant.begin()
     }
 
     /// Passes the contender's granted claim to the first task with exactly this request.
     pub(crate) fn grant_to_waiter(grant: PendingGrant) {
         let claim = held_claim(&grant, None);
-        let changed = grant.engine().change_queue_with(grant.resource(), true, || Change::Granted(claim));
+        let changed =
+            grant.engine().change_queue_with(grant.resource(), true, None, || Change::Granted(claim));
         let outcome = grant.begin();
         // If no waiter wants it any more, or the waiter has left, the hold is dropped here, which
         // releases it.
@@ -165,6 +174,11 @@ impl Engine {
         self.change_queue(resource, Change::HandoffOver(id));
     }
 
+    /// Ends the rests of a claim.
+    pub(crate) fn end_rests(self: &Arc<Self>, resource: &Resource, id: ClaimId) {
+        self.change_queue(resource, Change::RestOver(id));
+    }
+
     /// Records that the contender ended without a grant. An error goes to every waiter with the same request.
     pub(crate) fn end_contender(self: &Arc<Self>, want: &Want, error: Option<Error>) {
         let changed = self.change_queue(&want.resource, Change::Ended { failed: error.is_some() });
@@ -175,26 +189,39 @@ impl Engine {
         }
     }
 
-    /// Passes a hold that ended in this state to the next waiter if that is possible, otherwise releases it.
+    /// Passes a hold that ended in this state to the next waiter if that is possible, or lets its claim rest
+    /// if it may and nothing waits. Otherwise releases it.
     pub(crate) fn hand_off_or_release(
         self: &Arc<Self>,
         held: Arc<Lease>,
         mut state: State,
-        handoffs: u32,
+        passed: Passed,
         done: Option<oneshot::Sender<Released>>,
     ) -> Option<InlineReleaseFuture> {
         let Claim { id, resource, .. } = &held.claim;
         // Each round offers the claim to the next waiter, until one takes it or no further hand-off
         // is possible.
         loop {
-            let left = handoffs_left(self, &held, state, handoffs);
-            if left == 0 {
+            let left = handoffs_left(self, &held, state, passed);
+            let rest = self.rest_of(&held, state, passed);
+            let rests_until = rest.as_ref().map(Rest::until);
+            if left == 0 && rest.is_none() {
                 break;
             }
-            let changed = self.change_queue(resource, Change::Returned { id: *id, left });
+            let changed = self.change_queue(resource, Change::Returned { id: *id, left, rest });
+            if let Some(until) = rests_until {
+                if changed.as_ref().is_some_and(|changed| changed.rests) {
+                    self.keep_rests(&held, until);
+                    if let Some(done) = done {
+                        drop(done.send(Released::Freed));
+                    }
+                    return None;
+                }
+                held.set_at_rest(false);
+            }
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
             self.renewer.limit_hold(&held, want.max_hold);
-            let next = Hold::new(self.clone(), held.clone(), handoffs + 1);
+            let next = Hold::new(self.clone(), held.clone(), passed.handed_off());
             let Err(undelivered) = reply.send(Ok(next)) else {
                 if let Some(done) = done {
                     drop(done.send(Released::Freed));
@@ -262,26 +289,39 @@ impl Engine {
 
     /// Changes the queue of a resource. Returns `None` if it has none, because nothing waits, contends
     /// or holds.
-    fn change_queue(
-        self: &Arc<Self>,
-        resource: &Resource,
-        change: Change<Reply, Weak<InlineRelease>>,
-    ) -> Option<Changed> {
+    fn change_queue(self: &Arc<Self>, resource: &Resource, change: QueueChange) -> Option<Changed> {
         let mut exists = false;
-        let changed = self.change_queue_with(resource, false, || {
+        let changed = self.change_queue_with(resource, false, None, || {
             exists = true;
             change
         });
         exists.then_some(changed)
     }
 
+    /// Changes the queue of a resource as [`Engine::change_queue`] does, after the rest of all claims on which no
+    /// task could rely has ended.
+    pub(super) fn change_sound_queue(
+        self: &Arc<Self>,
+        resource: &Resource,
+        change: impl FnOnce() -> QueueChange,
+    ) -> Option<Changed> {
+        let mut exists = false;
+        let changed = self.change_queue_with(resource, false, Some(self.clock.now()), || {
+            exists = true;
+            change()
+        });
+        exists.then_some(changed)
+    }
+
     /// Applies a change to a queue, and carries out its consequences once the shard is free. All changes
-    /// pass through here. Creates a missing queue if `opens`.
+    /// pass through here. Creates a missing queue if `opens`. At `now`, what rests and is not sound does not rest
+    /// any more.
     fn change_queue_with(
         self: &Arc<Self>,
         resource: &Resource,
         opens: bool,
-        change: impl FnOnce() -> Change<Reply, Weak<InlineRelease>>,
+        now: Option<Moment>,
+        change: impl FnOnce() -> QueueChange,
     ) -> Changed {
         if self.is_forked() {
             // In a fork the shard may be locked for ever, by a thread that exists only in the parent.
@@ -296,7 +336,10 @@ impl Engine {
         let Some(entry) = shard.get_mut(resource) else { return Changed::default() };
         // Under the lock only the state changes. What follows from it runs below, once the shard is free,
         // because it may come back here.
+        let mut rests_over = now.map_or_else(Vec::new, |now| end_unsound_rests(&mut entry.queue, now));
         let mut changed = entry.queue.apply(change());
+        rests_over.append(&mut changed.rests_over);
+        changed.rests_over = rests_over;
         let stopped = if changed.stop { entry.patience.take() } else { None };
         let started = changed.start.take().map(|want| {
             let patience = Patience::unlimited(self.clock.clone());
@@ -307,6 +350,9 @@ impl Engine {
             shard.remove(resource);
         }
         drop(shard);
+        for rest in &mut changed.rests_over {
+            self.end_rest(rest);
+        }
         if let Some(patience) = stopped {
             patience.end();
         }
@@ -348,19 +394,26 @@ impl Default for LocalQueues {
 
 fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
     let held = grant.held();
-    let handoff_over = handoffs_left(grant.engine(), held, State::Valid, 0) == 0;
+    let handoff_over = handoffs_left(grant.engine(), held, State::Valid, Passed::default()) == 0;
     HeldClaim { handoff_over, ..HeldClaim::new(held.claim.id, grant.want().clone(), task) }
 }
 
+/// Ends the rest of all claims on which no task could rely at `now`. Returns their handles.
+fn end_unsound_rests(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, Rest>, now: Moment) -> Vec<Rest> {
+    let unsound = queue.resting().iter().filter(|(_, rest)| !rest.is_sound(now));
+    let ids: Vec<ClaimId> = unsound.map(|(id, _)| *id).collect();
+    ids.into_iter().flat_map(|id| queue.apply(Change::RestOver(id)).rests_over).collect()
+}
+
 /// Returns how often a claim may still be handed to the next waiter.
-fn handoffs_left(engine: &Engine, held: &Lease, state: State, handoffs: u32) -> u32 {
+fn handoffs_left(engine: &Engine, held: &Lease, state: State, passed: Passed) -> u32 {
     let age = engine.clock.now().since(held.granted_at);
     let in_time = state == State::Valid && age < engine.tuning.local_handoff_time;
     // A revoked claim is for other clients, not for the next local waiter.
-    let may_hand_off = in_time && held.revoked().is_none() && held.can_hand_off(handoffs);
-    match engine.tuning.local_handoff_limit.saturating_sub(handoffs) {
+    let may_hand_off = in_time && held.revoked().is_none() && held.can_hand_off(passed.all);
+    match engine.tuning.local_handoff_limit.saturating_sub(passed.handoffs) {
         _ if !may_hand_off => 0,
-        left if !held.can_hand_off(handoffs.saturating_add(1)) => left.min(1),
+        left if !held.can_hand_off(passed.all.saturating_add(1)) => left.min(1),
         left => left,
     }
 }

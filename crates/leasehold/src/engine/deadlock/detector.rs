@@ -181,6 +181,7 @@ impl DeadlockDetector {
                 ttl,
                 lock_delay: Duration::ZERO,
                 max_hold: None,
+                linger: Duration::ZERO,
                 note: announced.to_note(),
             };
             let engine = self.engine.clone();

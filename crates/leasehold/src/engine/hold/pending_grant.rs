@@ -10,7 +10,7 @@ use leasehold_core::{Claim, Grant, LossSignal, Resource};
 
 use crate::engine::Engine;
 use crate::engine::Want;
-use crate::engine::hold::Hold;
+use crate::engine::hold::{Hold, Passed};
 use crate::engine::lease::{Lease, State, Term};
 use crate::error::{Error, Result};
 use crate::panics::logged;
@@ -36,8 +36,8 @@ impl PendingGrant {
         grant: Grant,
     ) -> Result<Option<PendingGrant>> {
         let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).with_lock_delay(want.lock_delay);
-        let held =
-            Arc::new(Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.events.clone()));
+        let held = Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.events.clone());
+        let held = Arc::new(held.lingering(want.linger));
         if held.state() != State::Valid {
             logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
             return Ok(None);
@@ -76,7 +76,7 @@ impl PendingGrant {
             return Err(Error::closed("lock").on(&self.want.resource));
         }
         self.has_begun = true;
-        Ok(Hold::new(self.engine.clone(), self.held.clone(), 0))
+        Ok(Hold::new(self.engine.clone(), self.held.clone(), Passed::default()))
     }
 }
 

@@ -24,12 +24,14 @@ pub(crate) enum Mutant {
     Ended,
     Returned,
     HandoffOver,
+    RestOver,
+    Try,
     Departed,
     AddDependent,
 }
 
 impl Mutant {
-    pub(super) fn forgets<W, E>(self, change: &Change<W, E>) -> bool {
+    pub(super) fn forgets<W, E, R>(self, change: &Change<W, E, R>) -> bool {
         match change {
             Change::Enter { .. } => self == Mutant::Enter,
             Change::Leave(_) => self == Mutant::Leave,
@@ -37,6 +39,8 @@ impl Mutant {
             Change::Ended { .. } => self == Mutant::Ended,
             Change::Returned { .. } => self == Mutant::Returned,
             Change::HandoffOver(_) => self == Mutant::HandoffOver,
+            Change::RestOver(_) => self == Mutant::RestOver,
+            Change::Try { .. } => self == Mutant::Try,
             Change::Departed(_) => self == Mutant::Departed,
             Change::AddDependent => self == Mutant::AddDependent,
             _ => false,
@@ -49,12 +53,13 @@ impl Mutant {
 enum Step {
     Enter { kind: Kind, priority: i32 },
     Leave(usize),
-    Try(Share),
+    Try(Kind),
     Grant,
     End { failed: bool },
     GrantedDirectly(Kind),
-    Return { which: usize, left: u32 },
+    Return { which: usize, left: u32, rests: bool },
     EndHandoff(usize),
+    EndRests(usize),
     ReleaseInline(usize),
     AddDependent,
     RemoveDependent,
@@ -67,7 +72,7 @@ type Kind = (Share, bool);
 /// The queue, and what is known of it from outside: its waiters, what was started, what is held. Written
 /// to be simple.
 struct Model {
-    queue: LocalQueue<u64, ClaimId>,
+    queue: LocalQueue<u64, ClaimId, ClaimId>,
     store_has_queue: bool,
     next: u64,
     waiters: Vec<(Place, Want)>,
@@ -76,6 +81,9 @@ struct Model {
     held: Vec<(ClaimId, Want, bool)>,
     /// The claims for which hand-off is over, and those that were reported as candidates.
     handoff_over: BTreeSet<ClaimId>,
+    /// The claims that rest, and those that do not rest any more.
+    resting: Vec<ClaimId>,
+    rest_over: BTreeSet<ClaimId>,
     reported: BTreeSet<ClaimId>,
     inline_release: Option<ClaimId>,
     /// The tasks outside the queue that wait for a release.
@@ -90,6 +98,7 @@ fn want((share, noted): Kind) -> Want {
         ttl: Duration::from_secs(10),
         lock_delay: Duration::ZERO,
         max_hold: None,
+        linger: Duration::ZERO,
         note: if noted { Note::new("another").unwrap() } else { Note::default() },
     }
 }
@@ -112,6 +121,8 @@ impl Model {
             contender: None,
             held: Vec::new(),
             handoff_over: BTreeSet::new(),
+            resting: Vec::new(),
+            rest_over: BTreeSet::new(),
             reported: BTreeSet::new(),
             inline_release: None,
             dependents: 0,
@@ -143,19 +154,36 @@ impl Model {
         match step {
             Step::Enter { kind, priority } => {
                 let place = (Reverse(priority), self.number());
-                self.waiters.push((place, want(kind)));
-                self.apply(Change::Enter { place, want: want(kind), task: None, handle: place.1 })?;
+                let resumed = self.resume(&want(kind));
+                if resumed.is_none() {
+                    self.waiters.push((place, want(kind)));
+                }
+                let outcome =
+                    self.apply(Change::Enter { place, want: want(kind), task: None, handle: place.1 })?;
+                prop_assert_eq!(
+                    outcome.resumed,
+                    resumed,
+                    "a claim that rests goes to the first that wants it"
+                );
+                prop_assert_eq!(outcome.taker, resumed.map(|_| (place.1, want(kind))));
             }
             Step::Leave(which) if !self.waiters.is_empty() => {
                 let (place, _) = self.waiters.remove(which % self.waiters.len());
                 self.apply(Change::Leave(place))?;
             }
-            Step::Try(share) => {
+            Step::Try(kind) => {
                 let first_fits = self.in_order().first().is_none_or(|(_, first)| self.fits(first.share));
-                let allowed = self.fits(share) && first_fits;
+                let resumed = self.resume(&want(kind));
+                let allowed = resumed.is_some() || self.fits(kind.0) && first_fits;
                 let is_in_the_way = !allowed && self.inline_release.is_some();
-                let outcome = self.apply(Change::Try(share))?;
+                let outcome = self.apply(Change::Try { want: want(kind), task: None })?;
                 prop_assert_eq!(outcome.is_allowed, allowed);
+                prop_assert_eq!(
+                    outcome.resumed,
+                    resumed,
+                    "a claim that rests goes to the first that wants it"
+                );
+                prop_assert!(allowed || self.resting.is_empty(), "a claim rests, and a try is refused");
                 prop_assert!(
                     !is_in_the_way || self.inline_release.is_none(),
                     "a release that is in the way is sent off"
@@ -176,16 +204,21 @@ impl Model {
                 self.held.push((id, want(kind), false));
                 self.apply(Change::GrantedDirectly(HeldClaim::new(id, want(kind), None)))?;
             }
-            Step::Return { which, left } => {
-                let in_use: Vec<_> = self.held.iter().filter(|held| !held.2).cloned().collect();
+            Step::Return { which, left, rests } => {
+                let in_use: Vec<_> = self.in_use().cloned().collect();
                 if !in_use.is_empty() {
-                    self.return_claim(&in_use[which % in_use.len()], left)?;
+                    self.return_claim(&in_use[which % in_use.len()], left, rests)?;
                 }
             }
             Step::EndHandoff(which) if !self.held.is_empty() => {
                 let (id, _, _) = self.held[which % self.held.len()];
                 self.handoff_over.insert(id);
                 self.apply(Change::HandoffOver(id))?;
+            }
+            Step::EndRests(which) if !self.held.is_empty() => {
+                let (id, _, _) = self.held[which % self.held.len()];
+                self.rest_over.insert(id);
+                self.apply(Change::RestOver(id))?;
             }
             Step::ReleaseInline(which) => {
                 let releasing: Vec<_> = self.held.iter().filter(|held| held.2).map(|held| held.0).collect();
@@ -210,11 +243,14 @@ impl Model {
             Step::Depart(which) if !self.held.is_empty() => {
                 let (id, _, _) = self.held.remove(which % self.held.len());
                 self.inline_release.take_if(|inline_release| *inline_release == id);
-                self.apply(Change::Departed(id))?;
+                let rested = self.resting.contains(&id);
+                let outcome = self.apply(Change::Departed(id))?;
+                prop_assert_eq!(outcome.rests_over.contains(&id), rested);
             }
             Step::Leave(_)
             | Step::End { .. }
             | Step::EndHandoff(_)
+            | Step::EndRests(_)
             | Step::RemoveDependent
             | Step::Depart(_) => {}
         }
@@ -237,17 +273,43 @@ impl Model {
         Ok(())
     }
 
-    /// Makes a user release a claim: to the next waiter, or to the server.
-    fn return_claim(&mut self, held: &(ClaimId, Want, bool), left: u32) -> Result<bool, TestCaseError> {
+    /// The claims that a task uses.
+    fn in_use(&self) -> impl Iterator<Item = &(ClaimId, Want, bool)> {
+        self.held.iter().filter(|(id, _, is_releasing)| !is_releasing && !self.resting.contains(id))
+    }
+
+    /// Takes the first claim that rests and meets this request.
+    fn resume(&mut self, want: &Want) -> Option<ClaimId> {
+        let at = self
+            .resting
+            .iter()
+            .position(|id| self.held.iter().any(|(held, held_as, _)| held == id && held_as == want))?;
+        Some(self.resting.remove(at))
+    }
+
+    /// Makes a user release a claim: to the next waiter, to the next user if it may rest, or to the server.
+    fn return_claim(
+        &mut self,
+        held: &(ClaimId, Want, bool),
+        left: u32,
+        may_rest: bool,
+    ) -> Result<bool, TestCaseError> {
         let (id, held_as, _) = held;
         let taker = self.in_order().into_iter().next().filter(|(_, first)| left > 0 && first == held_as);
         self.waiters.retain(|waiter| Some(waiter) != taker.as_ref());
         let is_handed = taker.is_some();
-        self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed);
+        let is_over = self.handoff_over.contains(id) || self.rest_over.contains(id);
+        let rests = may_rest && !is_handed && !is_over && !self.is_awaited();
+        self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed && !rests);
+        if rests {
+            self.resting.push(*id);
+        }
         if is_handed && left == 1 {
             self.handoff_over.insert(*id);
         }
-        let outcome = self.apply(Change::Returned { id: *id, left })?;
+        let rest = may_rest.then_some(*id);
+        let outcome = self.apply(Change::Returned { id: *id, left, rest })?;
+        prop_assert_eq!(outcome.rests, rests, "it rests if nothing waits");
         prop_assert_eq!(
             outcome.taker,
             taker.map(|(place, want)| (place.1, want)),
@@ -257,8 +319,17 @@ impl Model {
     }
 
     /// Applies the change, and carries out its consequences.
-    fn apply(&mut self, change: Change<u64, ClaimId>) -> Result<Outcome<u64, ClaimId>, TestCaseError> {
+    fn apply(
+        &mut self,
+        change: Change<u64, ClaimId, ClaimId>,
+    ) -> Result<Outcome<u64, ClaimId, ClaimId>, TestCaseError> {
         let mut outcome = self.queue.apply(change);
+        for id in &outcome.rests_over {
+            prop_assert!(self.resting.contains(id), "its rest ends once");
+            self.resting.retain(|resting| resting != id);
+            self.handoff_over.insert(*id);
+            self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = true);
+        }
         if let Some(want) = outcome.start.take() {
             prop_assert!(self.contender.is_none(), "one contender at a time");
             self.contender = Some((want, false));
@@ -323,6 +394,9 @@ impl Model {
                 }
             }
         }
+        prop_assert!(!self.is_awaited() || self.resting.is_empty(), "a claim rests, and a task waits");
+        let is_over = |id: &&ClaimId| self.handoff_over.contains(id) || self.rest_over.contains(id);
+        prop_assert_eq!(self.resting.iter().find(is_over), None, "a claim rests after its time");
         prop_assert!(
             !self.is_awaited() || self.inline_release.is_none(),
             "a waiter depends on a release that its caller may leave"
@@ -336,17 +410,22 @@ impl Model {
     fn end(mut self) -> Result<(), TestCaseError> {
         for _ in 0..10_000 {
             let contender = self.contender.clone();
-            let in_use = self.held.iter().find(|held| !held.2).cloned();
+            let in_use = self.in_use().next().cloned();
             let releasing = self.held.iter().position(|held| held.2);
             match (contender, in_use, releasing) {
                 (Some((_, true)), _, _) => self.step(Step::End { failed: false })?,
                 (Some((want, false)), _, _) if self.fits(want.share) => self.step(Step::Grant)?,
                 (_, _, Some(which)) => self.step(Step::Depart(which))?,
                 (_, Some(held), _) => {
-                    self.return_claim(&held, u32::MAX)?;
+                    self.return_claim(&held, u32::MAX, true)?;
                     self.check()?;
                 }
                 (_, None, None) if self.dependents > 0 => self.step(Step::RemoveDependent)?,
+                (_, None, None) if !self.resting.is_empty() => {
+                    let id = self.resting[0];
+                    let which = self.held.iter().position(|held| held.0 == id).unwrap();
+                    self.step(Step::EndRests(which))?;
+                }
                 (_, None, None) => {
                     prop_assert!(
                         self.waiters.is_empty(),
@@ -382,12 +461,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (kinds(), -1..=1).prop_map(|(kind, priority)| Step::Enter { kind, priority }),
         3 => which.clone().prop_map(Step::Leave),
-        1 => shares().prop_map(Step::Try),
+        1 => kinds().prop_map(Step::Try),
         3 => Just(Step::Grant),
         2 => any::<bool>().prop_map(|failed| Step::End { failed }),
         1 => kinds().prop_map(Step::GrantedDirectly),
-        4 => (which.clone(), 0..=2u32).prop_map(|(which, left)| Step::Return { which, left }),
+        4 => (which.clone(), 0..=2u32, any::<bool>())
+            .prop_map(|(which, left, rests)| Step::Return { which, left, rests }),
         1 => which.clone().prop_map(Step::EndHandoff),
+        1 => which.clone().prop_map(Step::EndRests),
         1 => which.clone().prop_map(Step::ReleaseInline),
         2 => Just(Step::AddDependent),
         1 => Just(Step::RemoveDependent),
@@ -423,8 +504,11 @@ fn local_queue_never_sleeps_while_a_request_would_be_granted() {
 /// pass it.
 #[test]
 fn model_detects_a_queue_that_forgets_consequences() {
-    use Mutant::{AddDependent, Departed, Ended, Enter, Granted, HandoffOver, Leave, Returned};
-    for mutant in [Enter, Leave, Granted, Ended, Returned, HandoffOver, Departed, AddDependent] {
+    use Mutant::{
+        AddDependent, Departed, Ended, Enter, Granted, HandoffOver, Leave, RestOver, Returned, Try,
+    };
+    let all = [Enter, Leave, Granted, Ended, Returned, HandoffOver, RestOver, Try, Departed, AddDependent];
+    for mutant in all {
         assert!(matches!(run(Some(mutant)), Err(TestError::Fail(..))), "{mutant:?} passed");
     }
 }
@@ -451,7 +535,7 @@ fn leaving_or_multi_permit_handoff_wakes_the_next_waiter() {
             queue.step(step).unwrap();
         }
         assert_eq!(queue.contender, None, "what is held may be handed to the first");
-        queue.step(Step::Return { which: 0, left: 2 }).unwrap();
+        queue.step(Step::Return { which: 0, left: 2, rests: true }).unwrap();
         assert_eq!(queue.contender, Some((want(three(1)), false)));
     }
 }
@@ -506,7 +590,12 @@ fn waiter_without_possible_handoff_is_queued_on_the_server() {
         vec![Step::GrantedDirectly(plain), enter(noted)],
         vec![Step::GrantedDirectly(noted), enter(noted), Step::EndHandoff(0)],
         // The last hand-off.
-        vec![Step::GrantedDirectly(noted), enter(noted), enter(noted), Step::Return { which: 0, left: 1 }],
+        vec![
+            Step::GrantedDirectly(noted),
+            enter(noted),
+            enter(noted),
+            Step::Return { which: 0, left: 1, rests: true },
+        ],
     ];
     for steps in ends {
         let mut queue = Model::new(true, None);
@@ -520,7 +609,7 @@ fn waiter_without_possible_handoff_is_queued_on_the_server() {
 
 #[test]
 fn closed_local_queue_stops_its_contender_and_starts_none() {
-    let mut queue = LocalQueue::<u64, ClaimId>::new(true, false);
+    let mut queue = LocalQueue::<u64, ClaimId, ClaimId>::new(true, false);
     let enter = |number| Change::Enter {
         place: (Reverse(0), number),
         want: want((Share::MUTEX, false)),
@@ -536,5 +625,36 @@ fn closed_local_queue_stops_its_contender_and_starts_none() {
     assert!(!queue.apply(Change::ReleaseInline(id, id)).is_allowed);
     assert!(!queue.apply(Change::Leave((Reverse(0), 1))).is_idle);
     assert!(queue.apply(Change::Leave((Reverse(0), 2))).is_idle);
-    assert!(LocalQueue::<u64, ClaimId>::new(true, true).apply(enter(1)).start.is_none());
+    assert!(LocalQueue::<u64, ClaimId, ClaimId>::new(true, true).apply(enter(1)).start.is_none());
+}
+
+#[test]
+fn claim_that_rests_goes_to_the_next_task_or_to_the_server() {
+    let (plain, noted) = ((Share::MUTEX, false), (Share::MUTEX, true));
+    let rested = || {
+        let mut queue = Model::new(true, None);
+        queue.step(Step::GrantedDirectly(plain)).unwrap();
+        queue.step(Step::Return { which: 0, left: 0, rests: true }).unwrap();
+        assert_eq!(queue.resting.len(), 1);
+        queue
+    };
+    let mut queue = rested();
+    queue.step(Step::Enter { kind: plain, priority: 0 }).unwrap();
+    assert_eq!((queue.in_use().count(), queue.contender.is_none()), (1, true));
+    let mut queue = rested();
+    queue.step(Step::Try(plain)).unwrap();
+    assert_eq!(queue.in_use().count(), 1);
+    // What is not met by it ends its rest; so does everything else that ends hand-offs.
+    let ends = [
+        Step::Enter { kind: noted, priority: 0 },
+        Step::Try(noted),
+        Step::AddDependent,
+        Step::EndHandoff(0),
+        Step::EndRests(0),
+    ];
+    for end in ends {
+        let mut queue = rested();
+        queue.step(end.clone()).unwrap();
+        assert!(queue.resting.is_empty() && queue.held[0].2, "{end:?}");
+    }
 }

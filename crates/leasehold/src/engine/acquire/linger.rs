@@ -1,0 +1,248 @@
+//! Claims that rest: they stay with the process after their last user, for the next one.
+//!
+//! The idea is that of the lock managers of cluster file systems, which cache a granted lock in the node until
+//! another node wants it. Which claim rests, and which request gets it, is decided by the local queue. Here is
+//! what follows from it outside of the queue.
+//!
+//! Ground rules: a claim that rests belongs to no task, so its loss is reported to nobody, and nothing waits for
+//! it. All rests of a claim end at one moment, at most the linger time after the first one began. One keeper for
+//! each such claim, and not for each rest, ends them: then, or if the claim is not valid any more, or if another
+//! client waits, as far as the store notifies this client of that.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use leasehold_core::{Claim, ClaimId, Clock, Moment, Patience, QueueOrder, Resource, Snapshot, WaitMode};
+use tokio::sync::oneshot;
+
+use crate::engine::Engine;
+use crate::engine::Want;
+use crate::engine::acquire::local_queue::Change;
+use crate::engine::acquire::requester::Requester;
+use crate::engine::hold::{Hold, Passed};
+use crate::engine::inspect::EndOnDrop;
+use crate::engine::lease::{Lease, State};
+use crate::engine::release::job::Released;
+use crate::error::{Error, ErrorKind, Result};
+use crate::mutant::mutant;
+
+/// A claim that rests.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    held: Arc<Lease>,
+    passed: Passed,
+    until: Moment,
+    /// The outcome of its release, once its rest has ended with one.
+    released: Option<oneshot::Receiver<Released>>,
+}
+
+impl Rest {
+    /// Returns the end of the rest at the latest.
+    pub(super) fn until(&self) -> Moment {
+        self.until
+    }
+
+    /// Returns `true` if a task may get the claim at `now`.
+    pub(super) fn is_sound(&self, now: Moment) -> bool {
+        mutant!("what is lost is resumed") || now < self.until && self.held.is_sound(now)
+    }
+
+    pub(super) fn into_held(self) -> Arc<Lease> {
+        self.held
+    }
+}
+
+/// The answer of the local queue to a task that does not wait.
+pub(crate) enum TriedLocally {
+    /// It may ask the server.
+    Allowed,
+    /// Claims of this process are in its way, or in the way of the first waiter.
+    Refused,
+    /// It gets a claim that rested.
+    Granted(Hold),
+}
+
+impl Engine {
+    /// Asks the local queue for a task that does not wait. Claims that rest in its way are released first.
+    ///
+    /// # Errors
+    /// `Unavailable` where the store does not answer such a release in time, `Closed` where the client closes.
+    pub(crate) async fn try_locally(self: &Arc<Self>, want: &Want) -> Result<TriedLocally> {
+        for _ in 0..RECALLS_MAX {
+            let change = || Change::Try { want: want.clone(), task: Requester::here() };
+            let Some(mut changed) = self.change_sound_queue(&want.resource, change) else {
+                return Ok(TriedLocally::Allowed);
+            };
+            if let Some(rest) = changed.resumed.take() {
+                return Ok(TriedLocally::Granted(self.use_again(rest, want.max_hold)));
+            }
+            if changed.is_allowed {
+                return Ok(TriedLocally::Allowed);
+            }
+            let releases: Vec<_> =
+                changed.rests_over.iter_mut().filter_map(|rest| rest.released.take()).collect();
+            if releases.is_empty() {
+                return Ok(TriedLocally::Refused);
+            }
+            self.released_in_time(releases).await.map_err(|error| error.on(&want.resource))?;
+        }
+        Ok(TriedLocally::Refused)
+    }
+
+    async fn released_in_time(&self, releases: Vec<oneshot::Receiver<Released>>) -> Result<()> {
+        let all = async {
+            for release in releases {
+                // A release that was dropped has ended as well.
+                let _ = release.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = all => Ok(()),
+            is_open = self.sleep(RELEASE_LIMIT) => Err(match is_open {
+                true => Error::new(ErrorKind::Unavailable, "lock", NOT_RELEASED),
+                false => Error::closed("lock"),
+            }),
+        }
+    }
+
+    /// Begins the next use of a claim that rested.
+    pub(super) fn use_again(self: &Arc<Self>, rest: Rest, max_hold: Option<Duration>) -> Hold {
+        let Rest { held, passed, .. } = rest;
+        held.set_at_rest(false);
+        self.renewer.limit_hold(&held, max_hold);
+        Hold::new(self.clone(), held, passed.resumed())
+    }
+
+    /// Returns the handle with which a claim whose use has ended may rest; `None` if it may not.
+    pub(super) fn rest_of(&self, held: &Arc<Lease>, state: State, passed: Passed) -> Option<Rest> {
+        let until = held.rest_end(self.clock.now())?;
+        let may_rest = state == State::Valid && held.revoked().is_none() && held.can_hand_off(passed.all);
+        may_rest.then(|| {
+            // Before another task can get it.
+            held.set_at_rest(true);
+            Rest { held: held.clone(), passed, until, released: None }
+        })
+    }
+
+    /// Releases a claim whose rest is over.
+    pub(super) fn end_rest(self: &Arc<Self>, rest: &mut Rest) {
+        let held = &rest.held;
+        // The renewal task releases a claim that it finds lost, perhaps at this moment.
+        if held.retire() {
+            self.renewer.forget(held);
+            let (done, released) = oneshot::channel();
+            // Nobody polls an inline release here, so the reaper continues it.
+            drop(self.reaper.release(self, held.clone(), held.state(), Some(done)));
+            rest.released = Some(released);
+        }
+    }
+
+    /// Starts the keeper of a claim that rests for the first time.
+    pub(super) fn keep_rests(self: &Arc<Self>, held: &Arc<Lease>, until: Moment) {
+        if !held.begin_rests(until) {
+            return;
+        }
+        let Claim { id, resource, .. } = &held.claim;
+        let keeper = Keeper {
+            engine: Arc::downgrade(self),
+            clock: self.clock.clone(),
+            resource: resource.clone(),
+            id: *id,
+            until,
+            is_notified: self.profile().order == QueueOrder::Fifo
+                && self.profile().waiting == WaitMode::Notifies,
+        };
+        let mut changes = held.watch();
+        self.spawn_detached(async move { keeper.run(changes.unsound()).await });
+    }
+
+    /// Looks at a resource once, or until another version than `seen`, without keeping the client alive.
+    fn look(
+        &self,
+        resource: &Resource,
+        seen: Option<leasehold_core::SnapshotVersion>,
+        patience: &Patience,
+    ) -> impl Future<Output = Option<Snapshot>> + Send + use<> {
+        let (backend, resource, patience) = (self.backend.clone(), resource.clone(), patience.clone());
+        let looking = self.peek(async move { backend.inspect(&resource, seen.as_ref(), &patience).await });
+        async { looking.await.ok() }
+    }
+}
+
+/// The task that ends the rests of one claim. It holds neither the client nor the claim.
+struct Keeper {
+    engine: Weak<Engine>,
+    clock: Arc<dyn Clock>,
+    resource: Resource,
+    id: ClaimId,
+    until: Moment,
+    /// `true` if the store notifies a client that looks at a resource of those that begin to wait.
+    is_notified: bool,
+}
+
+impl Keeper {
+    /// Waits for the first reason to end the rests. `unsound` ends with the validity of the claim.
+    async fn run(self, unsound: impl Future<Output = ()>) {
+        let is_recalled = tokio::select! {
+            biased;
+            () = unsound => false,
+            () = self.reached_end() => false,
+            () = self.recalled(), if self.is_notified => true,
+        };
+        let Some(engine) = self.engine.upgrade() else { return };
+        if is_recalled {
+            // Another client has waited long enough: no other task of this process is before it either.
+            engine.end_handoff(&self.resource, self.id);
+        } else if !mutant!("a rest has no end") {
+            engine.end_rests(&self.resource, self.id);
+        }
+    }
+
+    /// Waits for the end of the linger time by the clock, which may go on while timers stand still.
+    async fn reached_end(&self) {
+        loop {
+            let left = self.clock.now().until(self.until);
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(CLOCK_READ_INTERVAL)).await;
+        }
+    }
+
+    /// Waits until another client waits for the resource.
+    async fn recalled(&self) {
+        let mut seen = None;
+        loop {
+            let Some(engine) = self.engine.upgrade() else { return std::future::pending().await };
+            let patience = Patience::until(self.clock.clone(), self.until);
+            // The look is never dropped: the end of its patience makes it return.
+            let _leaving = EndOnDrop(patience.clone());
+            let looking = engine.look(&self.resource, seen.clone(), &patience);
+            drop(engine);
+            let pause = match looking.await {
+                // A request of this process that waits has ended the rest already.
+                Some(snapshot) if !snapshot.waiting.is_empty() => return,
+                Some(snapshot) if seen.as_ref() != Some(&snapshot.version) => {
+                    seen = Some(snapshot.version);
+                    LOOK_PAUSE
+                }
+                _ => LOOK_RETRY,
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+/// How often one try waits for the release of what rests in its way.
+const RECALLS_MAX: u32 = 3;
+/// The time that the store has to answer such a release.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+/// The least time between two looks at a resource.
+const LOOK_PAUSE: Duration = Duration::from_millis(10);
+/// The time until the next look after one that failed or showed nothing new.
+const LOOK_RETRY: Duration = Duration::from_millis(300);
+/// The interval at which the clock is read, so that a suspend of the machine is noticed.
+const CLOCK_READ_INTERVAL: Duration = Duration::from_secs(1);
+const NOT_RELEASED: &str = "the store has not confirmed the release of a lock that lingered here; nothing was \
+                            requested; try again";
