@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex as StdMutex};
 use std::time::Duration;
 
 use common::{ms, settles, waiting};
+use leasehold::backend::ManualClock;
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, ErrorKind, Event, EventSubscriber, Fence, Mutex, Note, Owner, TokioClock, Tuning};
@@ -336,6 +337,22 @@ async fn suspect_lock_is_not_used_again() {
     assert!(wire.calls(Verb::Contend) > 1, "the store was asked");
     tokio::time::sleep(ms(1_000)).await;
     settles(&locks, "job").await;
+}
+
+/// The machine was suspended: its timers have not seen the time that passed, and no task has run yet.
+#[tokio::test(start_paused = true)]
+async fn stopped_process_does_not_use_what_is_over() {
+    for stopped in [LINGER, TTL * 2] {
+        let clock = Arc::new(ManualClock::new());
+        let wire = Arc::new(Fault::over(Arc::new(MemoryBackend::with_clock(clock.clone()))));
+        let locks = Client::builder().clock(clock.clone()).over(wire.clone()).unwrap();
+        let lock = job(&locks);
+        used(&lock).await;
+        clock.advance(stopped);
+        let guard = lock.lock().await.unwrap();
+        assert_eq!(wire.calls(Verb::Contend), 2, "after {stopped:?}");
+        guard.check().unwrap();
+    }
 }
 
 #[tokio::test(start_paused = true)]

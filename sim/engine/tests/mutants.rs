@@ -142,5 +142,10 @@ fn an_upgrade_is_not_reported() {
     is_found("an upgrade is not reported", "and reported no acquisition");
 }
 
+#[test]
+fn a_rest_has_no_end() {
+    is_found("a rest has no end", "without holders and waiters");
+}
+
 /// The number of seeds of a program that aims at one promise.
 const AIMED_SEEDS: u64 = 200;

@@ -20,6 +20,8 @@ pub(crate) struct Thing {
     pub(crate) resource: Resource,
     pub(crate) kind: Kind,
     pub(crate) ttl: Duration,
+    /// The linger time of most requests.
+    pub(crate) linger: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,7 @@ struct Ask {
     max_hold: Option<Duration>,
     min_hold: Duration,
     lock_delay: Duration,
+    linger: Duration,
     priority: i32,
     /// `true` if its note differs from most, so that no other claim may replace it.
     is_noted: bool,
@@ -53,7 +56,7 @@ enum Patience {
 }
 
 impl Thing {
-    pub(crate) fn draw(dice: &Dice, number: u64) -> Thing {
+    pub(crate) fn draw(dice: &Dice, lingers: &Dice, number: u64) -> Thing {
         let kind = match dice.below(3) {
             0 => Kind::Mutex,
             1 => Kind::RwLock,
@@ -61,7 +64,9 @@ impl Thing {
         };
         let ttl = dice.one_of(&[300, 1_000, 5_000]);
         let resource = Resource::new(&format!("thing/{number}")).expect("a name");
-        Thing { resource, kind, ttl: Duration::from_millis(ttl) }
+        // Half of the things never linger.
+        let linger = if lingers.percent(50) { lingers.ms(5, ttl) } else { Duration::ZERO };
+        Thing { resource, kind, ttl: Duration::from_millis(ttl), linger }
     }
 
     fn share(&self, dice: &Dice) -> Share {
@@ -88,14 +93,20 @@ impl Ask {
             _ => Patience::Forever,
         };
         let limit = rarely(10, 20, 2_000);
+        let share = thing.share(dice);
+        let ttl = if dice.percent(85) { thing.ttl } else { dice.ms(200, 4_000) };
+        let (min_hold, lock_delay) = (rarely(10, 50, 3_000), rarely(10, 100, 1_500));
+        let priority = if dice.percent(80) { 0 } else { dice.below(3) as i32 };
         Ask {
-            share: thing.share(dice),
+            share,
             patience,
-            ttl: if dice.percent(85) { thing.ttl } else { dice.ms(200, 4_000) },
+            ttl,
+            // A request with another priority lingers for another time, and so does not match.
+            linger: if priority == 2 { thing.linger.min(ttl) / 2 } else { thing.linger.min(ttl) },
             max_hold: Some(limit).filter(|limit| !limit.is_zero()),
-            min_hold: rarely(10, 50, 3_000),
-            lock_delay: rarely(10, 100, 1_500),
-            priority: if dice.percent(80) { 0 } else { dice.below(3) as i32 },
+            min_hold,
+            lock_delay,
+            priority,
             is_noted: dice.percent(15),
             owner,
             thing: thing.clone(),
@@ -144,6 +155,7 @@ impl Ask {
     fn settle<K: simulated::kind::Kind>(&self, lock: Lock<K>) -> Lock<K> {
         let mut lock =
             lock.ttl(self.ttl).min_hold(self.min_hold).lock_delay(self.lock_delay).priority(self.priority);
+        lock = lock.linger(self.linger);
         if let Some(limit) = self.max_hold {
             lock = lock.max_hold(limit);
         }
@@ -338,7 +350,7 @@ async fn hold(world: &Arc<World>, client: usize, ask: &Ask, guard: Arc<Guard>, d
 
 /// Becomes a reader, a writer, and a reader again.
 async fn upgrade(world: &Arc<World>, client: usize, thing: &Thing, dice: &Dice) -> bool {
-    let lock = world.client(client).rwlock(thing.resource.as_str()).ttl(thing.ttl);
+    let lock = world.client(client).rwlock(thing.resource.as_str()).ttl(thing.ttl).linger(thing.linger);
     let number = world.judge.waits(client, &thing.resource, Share::READER);
     let leaving = Leaving { world, number: Some(number) };
     let read = Polled::late(lock.upgradable_read(), dice).await;

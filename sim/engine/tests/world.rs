@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use simulated::backend::{Clock, LossCause, Moment, QueueOrder, Resource, Share};
 use simulated::{
-    Client, Event, EventSubscriber, Guard, Owner, State, TokioClock, TransferToken, Tuning, probe,
+    AcquireSource, Client, Event, EventSubscriber, Guard, Owner, State, TokioClock, TransferToken, Tuning,
+    probe,
 };
 use tokio::time::{Instant, sleep};
 
@@ -75,7 +76,7 @@ pub(crate) fn run(how: Run) -> Verdict {
 
 async fn play(how: Run, judge: Arc<Judge>) -> (Verdict, Arc<World>) {
     let dice = Dice::new(how.seed);
-    let world = Arc::new(World::new(&dice, judge.clone()));
+    let world = Arc::new(World::new(&dice, &Dice::new(!how.seed), judge.clone()));
     let tasks = dice.between(2, 8) as usize;
     for _ in 0..tasks {
         let client = dice.below(world.clients.len() as u64) as usize;
@@ -105,7 +106,7 @@ async fn play(how: Run, judge: Arc<Judge>) -> (Verdict, Arc<World>) {
 }
 
 impl World {
-    fn new(dice: &Dice, judge: Arc<Judge>) -> World {
+    fn new(dice: &Dice, lingers: &Dice, judge: Arc<Judge>) -> World {
         let store = Arc::new(Store::new(dice));
         let calm_from = Instant::now() + TROUBLE;
         let is_calm = dice.percent(30);
@@ -115,7 +116,7 @@ impl World {
             Peer::open(number, Arc::new(wire), judge.clone(), dice)
         });
         let clients = clients.collect();
-        let things = (0..dice.between(1, 2)).map(|number| Thing::draw(dice, number)).collect();
+        let things = (0..dice.between(1, 2)).map(|number| Thing::draw(dice, lingers, number)).collect();
         World {
             judge,
             things,
@@ -389,7 +390,12 @@ impl EventSubscriber for Reporter {
             Event::LeaseStarted { .. } => self.judge.kept(self.number, 1),
             Event::LeaseEnded { .. } => self.judge.kept(self.number, -1),
             Event::BecameSuspect { .. } => self.judge.suspected(self.number),
-            Event::Acquired { resource, .. } => self.judge.reported(self.number, resource, true),
+            Event::Acquired { resource, source, waited, .. } => {
+                if *source == AcquireSource::LocalQueue && waited.is_zero() {
+                    self.judge.count("used again");
+                }
+                self.judge.reported(self.number, resource, true);
+            }
             Event::Released { resource, .. } => self.judge.reported(self.number, resource, false),
             _ => {}
         }
