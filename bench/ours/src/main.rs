@@ -18,6 +18,7 @@ mod growth;
 mod handover;
 mod idle;
 mod leases;
+mod linger;
 mod load;
 mod plan;
 mod raw;
@@ -102,6 +103,7 @@ async fn measure(group: Group, plan: &Plan, report: &mut Report) -> Outcome<()> 
         Group::Files => files::measure(plan, report).await,
         Group::Handover => handover::measure(plan, report).await,
         Group::Crowd => crowd::measure(plan, report).await,
+        Group::Linger => linger::measure(plan, report).await,
         Group::Leases => leases::measure(plan, report).await,
         Group::Idle => idle::measure(plan, report).await,
         Group::Watched => watched::measure(plan, report).await,

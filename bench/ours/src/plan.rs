@@ -37,6 +37,8 @@ pub(crate) enum Group {
     Handover,
     /// 64 tasks of one process on one lock
     Crowd,
+    /// One task that locks one name repeatedly, with a linger time
+    Linger,
     /// 100,000 held leases
     Leases,
     /// 1,000 idle waiters
@@ -105,6 +107,7 @@ impl Group {
             Group::Files => "files: the file store, uncontended, and the command beside flock(1) …",
             Group::Handover => "handover: from a release to the next grant, 8 processes …",
             Group::Crowd => "crowd: 64 tasks of one process on one lock …",
+            Group::Linger => "linger: one task that locks one name repeatedly, on Redis and etcd …",
             Group::Leases => "leases: 100,000 of them, renewed …",
             Group::Idle => "idle: 1,000 waiters …",
             Group::Watched => "watched: with and without somebody who measures …",
