@@ -545,3 +545,56 @@ fn threads_that_block_have_it_as_well() {
         guard.release().unwrap();
     }
 }
+
+/// Two clients of one directory, as two processes are: the kernel notifies nobody of a waiter.
+#[tokio::test]
+async fn files_linger_for_at_most_the_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("file:{}", directory.path().display());
+    let (locks, other) = (Client::open(&url).await.unwrap(), Client::open(&url).await.unwrap());
+    let lock = locks.mutex("job").linger(ms(300));
+    let first = used(&lock).await;
+    let released = std::time::Instant::now();
+    assert_eq!(used(&lock).await, Fence { sub: 1, ..first });
+    if let Some(guard) = other.mutex("job").try_lock().await.unwrap() {
+        // The machine is so busy that the time is over.
+        assert!(released.elapsed() >= ms(250), "another process got it while it lingers");
+        drop(guard);
+    }
+    let theirs = other.mutex("job").try_lock_for(ms(60_000)).await.unwrap().expect("it is released");
+    assert!(theirs.fence().unwrap() > first);
+}
+
+#[cfg(feature = "redis")]
+#[tokio::test]
+async fn redis_is_asked_once_and_others_recall_it() {
+    let Some(server) = leasehold_testkit::RedisServer::start_or_skip().await else { return };
+    let (locks, other) =
+        (Client::open(&server.url()).await.unwrap(), Client::open(&server.url()).await.unwrap());
+    let lock = locks.mutex("job").linger(ms(20_000));
+    let first = used(&lock).await;
+    let before = commands(&server).await;
+    for _ in 0..5_000 {
+        used(&lock).await;
+    }
+    let after = commands(&server).await;
+    assert!(after - before < 500, "{before} commands, then {after}");
+    let fence = used(&lock).await;
+    assert_eq!((fence.epoch, fence.seq), (first.epoch, first.seq));
+    assert!(fence.sub > 5_000);
+    let began = std::time::Instant::now();
+    let theirs = other.mutex("job").lock().await.unwrap();
+    assert!(began.elapsed() < ms(15_000), "the process looks twice a second: {:?}", began.elapsed());
+    assert!(theirs.fence().unwrap() > fence);
+    drop(theirs);
+    // What the process keeps is released when its client closes.
+    used(&lock).await;
+    assert!(locks.close(ms(10_000)).await);
+    assert!(other.mutex("job").try_lock().await.unwrap().is_some());
+}
+
+/// The number of commands that the server has processed.
+#[cfg(feature = "redis")]
+async fn commands(server: &leasehold_testkit::RedisServer) -> u64 {
+    server.info_field("total_commands_processed").await.unwrap().unwrap().trim().parse().unwrap()
+}

@@ -10,7 +10,8 @@
 //!      ▼
 //!  release/ (one reaper per client, or inline by the caller) ───▶ Backend::release
 //!
-//!  next to them  acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
+//!  next to them  acquire/linger.rs                         claims that stay with the process unused
+//!                acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
 //!                deadlock/                                 circles among the waits of owners
 //!                registers/                                values that several parties change
 //!                inspect.rs                                the state of a resource

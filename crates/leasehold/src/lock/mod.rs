@@ -499,6 +499,19 @@ impl<K: kind::Kind> Lock<K> {
         }
     }
 
+    /// Checks the linger time.
+    fn check_linger(&self, resource: &Resource) -> Result<()> {
+        if self.linger <= self.ttl {
+            return Ok(());
+        }
+        let text = format!(
+            "a linger time of {:?} is longer than the ttl of {:?}: an idle process would keep others waiting for \
+             longer than one that crashed; take at most the ttl",
+            self.linger, self.ttl
+        );
+        Err(Error::new(ErrorKind::Invalid, "lock", text).on(resource))
+    }
+
     /// Checks everything that can be checked without sending anything.
     fn want(&self, share: Share) -> Result<Want> {
         let resource = self.name.clone()?;
@@ -514,6 +527,7 @@ impl<K: kind::Kind> Lock<K> {
             self.engine.announces_waits("lock").map_err(|error| error.on(&resource))?;
         }
         let invalid = |text: String| Err(Error::new(ErrorKind::Invalid, "lock", text).on(&resource));
+        self.check_linger(&resource)?;
         let name = profile.name;
         match profile.liveness {
             Liveness::Lease { min, max } => {
@@ -554,13 +568,6 @@ impl<K: kind::Kind> Lock<K> {
         }
         if self.max_hold.is_some_and(|limit| limit.is_zero()) {
             return invalid("a max_hold of zero leaves no time to hold it".to_owned());
-        }
-        if self.linger > self.ttl {
-            return invalid(format!(
-                "a linger time of {:?} is longer than the ttl of {:?}: an idle process would keep others waiting for \
-                 longer than one that crashed; take at most the ttl",
-                self.linger, self.ttl
-            ));
         }
         if self.options.deadlock_check.is_some() && self.owner.is_none() {
             return invalid(
