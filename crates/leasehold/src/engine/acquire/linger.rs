@@ -69,27 +69,40 @@ impl Engine {
     /// `Unavailable` where the store does not answer such a release in time, `Closed` where the client closes.
     pub(crate) async fn try_locally(self: &Arc<Self>, want: &Want) -> Result<TriedLocally> {
         for _ in 0..RECALLS_MAX {
-            let change = || Change::Try { want: want.clone(), task: Requester::here() };
-            let Some(mut changed) = self.change_sound_queue(&want.resource, change) else {
-                return Ok(TriedLocally::Allowed);
-            };
-            if let Some(rest) = changed.resumed.take() {
-                return Ok(TriedLocally::Granted(self.use_again(rest, want.max_hold)));
+            match self.try_in_queue(want) {
+                // Boxed, because it is rare, and the common future is moved with the caller's.
+                Err(releases) => Box::pin(self.released_in_time(releases, &want.resource)).await?,
+                Ok(tried) => return Ok(tried),
             }
-            if changed.is_allowed {
-                return Ok(TriedLocally::Allowed);
-            }
-            let releases: Vec<_> =
-                changed.rests_over.iter_mut().filter_map(|rest| rest.released.take()).collect();
-            if releases.is_empty() {
-                return Ok(TriedLocally::Refused);
-            }
-            self.released_in_time(releases).await.map_err(|error| error.on(&want.resource))?;
         }
         Ok(TriedLocally::Refused)
     }
 
-    async fn released_in_time(&self, releases: Vec<oneshot::Receiver<Released>>) -> Result<()> {
+    /// Asks the local queue once.
+    ///
+    /// # Errors
+    /// The releases of the claims that rested in the way.
+    fn try_in_queue(self: &Arc<Self>, want: &Want) -> Result<TriedLocally, Vec<oneshot::Receiver<Released>>> {
+        let change = || Change::Try { want: want.clone(), task: Requester::here() };
+        let Some(mut changed) = self.change_sound_queue(&want.resource, change) else {
+            return Ok(TriedLocally::Allowed);
+        };
+        if let Some(rest) = changed.resumed.take() {
+            return Ok(TriedLocally::Granted(self.use_again(rest, want.max_hold)));
+        }
+        if changed.is_allowed {
+            return Ok(TriedLocally::Allowed);
+        }
+        let releases = changed.rests_over.iter_mut().filter_map(|rest| rest.released.take());
+        let releases: Vec<_> = releases.collect();
+        if releases.is_empty() { Ok(TriedLocally::Refused) } else { Err(releases) }
+    }
+
+    async fn released_in_time(
+        &self,
+        releases: Vec<oneshot::Receiver<Released>>,
+        resource: &Resource,
+    ) -> Result<()> {
         let all = async {
             for release in releases {
                 // A release that was dropped has ended as well.
@@ -100,8 +113,8 @@ impl Engine {
             biased;
             () = all => Ok(()),
             is_open = self.sleep(RELEASE_LIMIT) => Err(match is_open {
-                true => Error::new(ErrorKind::Unavailable, "lock", NOT_RELEASED),
-                false => Error::closed("lock"),
+                true => Error::new(ErrorKind::Unavailable, "lock", NOT_RELEASED).on(resource),
+                false => Error::closed("lock").on(resource),
             }),
         }
     }
