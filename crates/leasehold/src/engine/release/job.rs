@@ -145,11 +145,12 @@ impl Job {
         if matches!(released, Released::Unknown(_)) {
             self.counters.unanswered.fetch_add(1, Ordering::SeqCst);
         }
-        if let Some(done) = self.done.take() {
-            drop(done.send(released));
-        }
+        // The queue comes first: a caller that tries again at once must not find the claim in its way.
         if let Some(engine) = self.engine.take() {
             engine.forget_claim(&self.claim.resource, self.claim.id);
+        }
+        if let Some(done) = self.done.take() {
+            drop(done.send(released));
         }
     }
 
