@@ -17,7 +17,7 @@ use leasehold_core::{Backend, Clock, Failure};
 
 pub use config::{MemcachedConfig, URLS};
 
-use backend::native::Items;
+use backend::cells::Items;
 use compat::plain::PlainBackend;
 use config::Dialect;
 use net::servers::Servers;

@@ -5,7 +5,7 @@ pub(crate) mod create;
 pub(crate) mod diagnose;
 pub(crate) mod inspect;
 pub(crate) mod leases;
-pub(crate) mod listing;
+pub(crate) mod list;
 pub(crate) mod registers;
 pub(crate) mod release;
 pub(crate) mod renew;

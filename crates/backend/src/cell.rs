@@ -46,7 +46,7 @@ mod compat;
 mod diagnose;
 #[cfg(feature = "laws")]
 pub mod laws;
-mod listing;
+mod list;
 mod state;
 mod wait;
 

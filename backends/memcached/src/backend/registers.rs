@@ -13,7 +13,7 @@ use leasehold_core::{
     Resource, Stamp, WaitMode,
 };
 
-use crate::backend::native::Items;
+use crate::backend::cells::Items;
 use crate::net::error;
 use crate::net::link::Link;
 use crate::protocol::command::{Command, Key, Life};

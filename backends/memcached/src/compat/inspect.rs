@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_core::{ClaimInfo, Failure, Note, Resource, Share, Snapshot, SnapshotVersion};
 
-use crate::backend::native::fence;
+use crate::backend::cells::fence;
 use crate::compat::plain::PlainBackend;
 use crate::compat::token::Token;
 use crate::net::error;

@@ -16,9 +16,9 @@ use leasehold_core::{
     QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
+use crate::backend::cells::{fence, profile};
 use crate::backend::diagnose;
-use crate::backend::dump::Found;
-use crate::backend::native::{fence, profile};
+use crate::backend::list::Found;
 use crate::compat::token::{PlainHolder, Token};
 use crate::net::error;
 use crate::net::link::Link;

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_is_no_answer_is_refused() {
+    fn input_that_is_not_an_answer_is_refused() {
         for text in [
             "HTTP/1.1 400 Bad Request\r\n",
             "VA 2 t9\r\nhi\r\n",

@@ -11,7 +11,7 @@ use leasehold_core::{
 
 use crate::cell::backend::CellBackend;
 use crate::cell::cells::{CellStore, read_one};
-use crate::cell::listing::Listing;
+use crate::cell::list::Listing;
 use crate::cell::state::decoded::DecodedCell;
 use crate::cell::wait::timing::TICK;
 use crate::changes::{until_changed, within};

@@ -13,7 +13,7 @@ use leasehold_core::{
 
 use super::owner::{LockedBy, owner_text};
 use super::{End, Row, RowRequest, ShedTable, Taken, row_name};
-use crate::cell::listing::Listing;
+use crate::cell::list::Listing;
 use crate::cell::wait::polling::pause;
 use crate::cell::wait::timing::{BATCH_MAX, check};
 use crate::pollers::Pollers;

@@ -19,7 +19,7 @@ use leasehold_core::{
 };
 
 use crate::backend::diagnose;
-use crate::backend::dump::Found;
+use crate::backend::list::Found;
 use crate::net::link::Link;
 use crate::net::servers::Servers;
 use crate::protocol::command::{Command, Key, Life};
