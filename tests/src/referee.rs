@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lost_grant_that_a_later_one_overtook_is_no_violation() {
+    async fn overtaken_lost_grant_is_not_a_violation() {
         let (lost, next) = lost_and_next().await;
         let referee = Referee::new();
         referee.enter(&next);

@@ -48,6 +48,11 @@ pub(crate) const STEPS: &[Step] = &[
         name: "clippy",
         work: Work::Cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
     },
+    // With its default features, which no other step has: the others of the workspace enable more.
+    Step {
+        name: "clippy-default",
+        work: Work::Cargo(&["clippy", "--package", "leasehold", "--lib", "--", "-D", "warnings"], &[]),
+    },
     Step {
         name: "build",
         work: Work::Cargo(&["build", "--workspace", "--lib", "--bins", "--tests", "--examples"], &[]),

@@ -459,7 +459,7 @@ async fn a_server_with_small_transactions_is_served_in_small_ones() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_no_claim_is_left_alone() {
+async fn key_that_is_not_a_claim_is_left_alone() {
     let Some(server) = EtcdCluster::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
     server.etcdctl(&["put", "leasehold/job!mine", "precious"]).unwrap();

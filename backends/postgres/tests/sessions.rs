@@ -463,7 +463,7 @@ async fn a_statement_through_a_pooler_ends_when_its_time_is_over() {
 /// The words of a server's messages are in its language. One statement that fails says nothing about the
 /// others.
 #[tokio::test]
-async fn an_error_in_another_language_is_no_more_than_an_error() {
+async fn error_in_another_language_is_recognized_as_an_error() {
     let Some(server) = PostgresServer::builder().language("de").start_or_skip().await else { return };
     let plain = connect_plainly(&server).await;
     let error = plain.batch_execute("SELECT 1/0").await.unwrap_err();

@@ -34,7 +34,7 @@ pub static URLS: StoreUrls = StoreUrls {
         Scheme {
             name: "rediss",
             form: "rediss://[user[:password]@]host[:port][/db]",
-            meaning: "TLS, certificate and host name verified",
+            meaning: "TLS, certificate and host name verified; needs the feature `redis-tls` of the library",
             example: "rediss://host:6379/0",
         },
         Scheme {

@@ -125,8 +125,8 @@ impl RedlockConfig {
         let count = self.servers.len();
         if !(3..=MAX_SERVERS).contains(&count) {
             return Err(invalid(format!(
-                "{count} servers: a majority that survives the loss of one takes three at least, and no more than \
-                 {MAX_SERVERS} may be named; three, five and seven are good numbers; write {}",
+                "{count} named: name three at least, so that a majority survives the loss of one, and {MAX_SERVERS} at most; \
+                 three, five and seven are good numbers; write {}",
                 REDLOCK_URLS.form()
             )));
         }

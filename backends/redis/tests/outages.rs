@@ -139,7 +139,7 @@ async fn many_requests_wait_for_one_attempt_to_connect() {
 }
 
 #[tokio::test]
-async fn a_limit_holds_while_there_is_no_connection() {
+async fn limit_holds_without_a_connection() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let proxy = Proxy::start(server.addr()).await.unwrap();
     // A minute to connect, and leases that are shorter than that.

@@ -105,7 +105,7 @@ async fn release_while_disconnected_completes_in_the_background() {
 
 /// Requests made in an outage are not kept until its end once their callers have left.
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_do_not_pile_up_while_there_is_no_connection() {
+async fn requests_do_not_pile_up_without_a_connection() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let proxy = Proxy::start(servers.addr(0)).await.unwrap();
     let broken = backend(&format!("{}?session=60s&timeout=2s", servers.url_at(proxy.addr()))).await;

@@ -452,7 +452,7 @@ async fn claim_behind_ten_thousand_is_refused() {
 /// The server removes a part of a semaphore that has become empty whenever it likes. Nobody has come or
 /// gone by that.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_node_that_goes_is_no_change() {
+async fn removal_of_an_empty_node_is_not_a_change() {
     let Some(servers) = ZooKeeperEnsemble::start_or_skip(1).await else { return };
     let client = backend(&format!("{}?session=60s&dialect=curator", servers.url())).await;
     let held = claim("job", Share::permits(1, 3).unwrap());

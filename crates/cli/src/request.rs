@@ -79,6 +79,8 @@ pub(crate) enum Loss {
 }
 
 impl Request {
+    /// Reads the options of `leasehold run`.
+    ///
     /// # Errors
     /// As [`StoreUrl::named`]; usage, for an empty command.
     pub(crate) fn new(args: RunArgs) -> Result<Request, Problem> {

@@ -137,7 +137,7 @@ macro_rules! __each_law {
             }
             residue {
                 contend_without_patience_leaves_no_place: "contend with ended patience leaves nothing behind",
-                an_ended_wait_leaves_no_place: "a wait gives up its place before it comes back",
+                an_ended_wait_leaves_no_place: "a wait gives up its place before it returns",
                 a_released_wait_leaves_no_place: "the release of a waiting claim takes it out of the queue",
                 two_hundred_cancelled_waits_leave_nothing: "waits that end at random moments leave nothing",
                 waits_cancelled_while_they_are_granted_leave_nothing: "nor do waits that end as their turn comes",
@@ -156,7 +156,7 @@ macro_rules! __each_law {
                 queue_of_ten_is_granted_in_order: "Fifo: first come, first served, over all connections",
                 readers_do_not_pass_a_waiting_writer: "Fifo: a reader that comes later waits behind the writer",
                 small_claims_do_not_pass_a_large_one: "Fifo: one permit does not pass a claim for three",
-                hint_counts_the_claims_ahead: "the number ahead counts holders and those who wait before",
+                hint_counts_the_claims_ahead: "the number ahead counts the holders and the waiters ahead",
             }
             own_only {
                 unknown_id_ends_and_renews_nothing: "an unknown id answers Gone and Lost, and changes nothing",
@@ -164,23 +164,23 @@ macro_rules! __each_law {
                 late_release_does_not_end_the_successor: "a release that comes again does not end the next holder",
                 expired_holder_does_not_end_the_successor: "nor does the release of one whose lease ran out",
                 a_waiting_claim_does_not_free_the_holder: "the end of a wait changes nothing for others",
-                release_of_one_holder_keeps_the_others: "of those who hold together one leaves, the others stay",
+                release_of_one_holder_keeps_the_others: "one of several holders leaves, the others stay",
             }
             wake {
                 a_release_wakes_a_waiter: "a release reaches a waiter, far sooner than a poll would",
                 no_release_is_lost_between_check_and_wait: "also one that comes just before the wait begins",
-                three_readers_wake_when_a_writer_leaves: "all who fit are woken, not the first alone",
+                three_readers_wake_when_a_writer_leaves: "all waiters that fit are woken, not the first alone",
                 leaving_waiter_wakes_the_waiters_behind_it: "Fifo: a waiter that leaves the queue makes way",
-                release_wakes_the_next_waiter_if_the_first_left: "a release reaches the next one who still waits",
+                release_wakes_the_next_waiter_if_the_first_left: "a release reaches the next waiter that is left",
                 leaving_waiter_passes_its_wake_up_on: "also when the first leaves at that very moment",
                 the_end_of_a_lease_wakes_a_waiter: "Lease: a silent holder blocks nobody beyond its ttl",
                 abandoned_place_does_not_block_the_queue: "Polls: nor a silent place in the queue",
             }
             view {
                 holders_and_queue_are_shown_as_they_are: "ids, shares, fences, notes and the queue are visible",
-                change_wakes_a_watcher: "one who has seen this version is answered at the next",
-                watcher_of_an_old_version_is_answered_at_once: "one who has seen an older version does not wait",
-                watcher_returns_when_patience_ends: "one who waits for a change is not kept longer",
+                change_wakes_a_watcher: "a watcher of this version is answered at the next change",
+                watcher_of_an_old_version_is_answered_at_once: "a watcher of an older version does not wait",
+                watcher_returns_when_patience_ends: "a watcher is not kept longer",
                 end_of_a_lease_wakes_a_watcher: "Lease: also when the change is that a lease ran out",
                 listings_come_in_pages: "listings are sorted, begin behind a name, and end at a limit",
                 names_never_collide: "names that differ in one byte are two resources",
@@ -212,7 +212,7 @@ macro_rules! __each_law {
                 a_value_that_is_too_long_is_refused: "longer ones fail as Invalid, without effect",
                 registers_of_different_names_are_different: "names that differ in one byte are two registers",
                 lock_and_register_of_one_name_are_independent: "neither changes, shows or ends the other",
-                no_addition_is_lost: "of many who count up none is lost, and no read goes back",
+                no_addition_is_lost: "no concurrent addition is lost, and no read goes back",
                 successful_writes_form_one_chain: "each write that succeeds follows the one that it saw",
                 of_many_writes_on_one_state_one_succeeds: "one state is left once",
                 values_are_never_read_by_half: "of two long values no reader sees a mixture",
@@ -221,7 +221,7 @@ macro_rules! __each_law {
                 waiter_with_an_old_state_is_answered_at_once: "a waiter with an older state does not wait",
                 register_wait_returns_when_patience_ends: "and gets the state that is still current",
                 a_value_is_forgotten_in_time_and_not_earlier: "or Unsupported where the store forgets nothing",
-                end_of_a_value_wakes_its_waiters: "one who waits learns that a value was forgotten",
+                end_of_a_value_wakes_its_waiters: "a waiter learns that a value was forgotten",
             }
         }
     };

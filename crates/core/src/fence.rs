@@ -87,7 +87,7 @@ impl fmt::Display for Fence {
 
 impl fmt::Debug for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Fence({}:{}:{})", self.epoch, self.seq, self.sub)
+        write!(f, "Fence({self})")
     }
 }
 

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_value_is_refused() {
+    fn text_that_is_not_a_value_is_refused() {
         for text in [r#""42""#, "42", r#""e1""#] {
             assert!(serde_json::from_str::<Fence>(text).is_err(), "{text}");
         }

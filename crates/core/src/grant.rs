@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_trigger_is_no_loss() {
+    async fn dropping_a_trigger_reports_no_loss() {
         let (trigger, mut signal) = LossTrigger::new();
         drop(trigger);
         tokio::select! {

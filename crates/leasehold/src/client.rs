@@ -140,7 +140,7 @@ impl Client {
     pub(crate) async fn findings(&self, ttl: Duration) -> Result<Vec<Finding>> {
         let backend = self.backend().clone();
         let found = self.engine.peek(async move { Ok(backend.diagnose(ttl).await) }).await;
-        found.map_err(|failure| Error::failed("examine", failure))
+        found.map_err(|failure| Error::failed("diagnose", failure))
     }
 
     #[cfg(leasehold_sim)]

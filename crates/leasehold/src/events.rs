@@ -202,9 +202,9 @@ impl Event<'_> {
         match self {
             Event::Acquired { source: AcquireSource::Server, .. } => "granted",
             Event::Acquired { source: AcquireSource::LocalQueue, .. } => "local_queue",
-            Event::Acquired { source: AcquireSource::Reentrant, .. } => "reentered",
+            Event::Acquired { source: AcquireSource::Reentrant, .. } => "reentrant",
             Event::AcquireFailed { failure: AcquireFailure::Busy, .. } => "busy",
-            Event::AcquireFailed { failure: AcquireFailure::Cancelled, .. } => "left",
+            Event::AcquireFailed { failure: AcquireFailure::Cancelled, .. } => "cancelled",
             Event::AcquireFailed { failure: AcquireFailure::Error(kind), .. } => match kind {
                 ErrorKind::Timeout => "timeout",
                 ErrorKind::Unavailable => "unavailable",

@@ -43,6 +43,10 @@
 //! A URL names the store that a client uses, see [`Client::open`]. The promises of that store are
 //! its [`Profile`]; requirements of the caller are compared with it before anything is sent.
 //!
+//! # Features
+//! Files and memory need no feature. `redis` is a default feature; `redis-tls` adds TLS to it. `etcd`,
+//! `zookeeper`, `postgres`, `mysql`, `sqlite` and `memcached` add the other stores. `metrics` exports counters.
+//!
 //! # Serde
 //! With the feature `serde`, what is displayed can be serialized: [`Snapshot`], [`ResourceSummary`],
 //! [`Finding`], [`Fence`] and others. Their forms are listed on the front page of [`backend`].

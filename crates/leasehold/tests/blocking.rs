@@ -258,7 +258,7 @@ fn interrupted_wait_ends_and_breaks_the_barrier_for_the_others() {
 }
 
 #[test]
-fn an_interrupted_wait_for_a_value_is_no_failure_of_the_store() {
+fn interrupted_wait_is_not_a_failure_of_the_store() {
     let locks = memory();
     let (flight, interrupt) = (locks.single_flight("key"), Interrupt::new());
     let (begun, loading) = mpsc::channel();

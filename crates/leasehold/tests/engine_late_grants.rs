@@ -44,7 +44,7 @@ async fn late_grants_are_not_requested_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_grants_far_apart_are_no_slow_store() {
+async fn late_grants_far_apart_do_not_report_a_slow_store() {
     let store = Store::new();
     let ((locks, wire), (other, _)) = (store.client(), store.client());
     // As where this process is stopped for a moment, each time in which a grant is on its way.

@@ -167,7 +167,7 @@ async fn an_owner_waits_for_the_rest_of_a_minimum_hold() {
 }
 
 #[tokio::test]
-async fn lock_kept_for_its_minimum_hold_is_no_deadlock() {
+async fn lock_kept_for_its_minimum_hold_is_not_a_deadlock() {
     let (locks, _wire) = Store::new().client();
     let owner = Owner::new();
     let lock = || locks.rwlock("prices").owner(&owner).detect_deadlocks(ms(10));

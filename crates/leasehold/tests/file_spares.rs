@@ -55,7 +55,7 @@ async fn released_lock_is_free_for_other_processes() {
 }
 
 #[tokio::test]
-async fn lock_that_is_acquired_again_is_busy_for_others_and_wakes_them() {
+async fn reacquired_lock_is_busy_for_others_and_wakes_them() {
     let store = Store::new();
     let (one, two) = (store.open(), store.open());
     let last = warm(&one, "a").await;

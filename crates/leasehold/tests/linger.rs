@@ -356,7 +356,7 @@ async fn stopped_process_does_not_use_what_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lock_that_is_used_for_long_is_renewed_and_released_at_the_end_of_its_use() {
+async fn long_used_lingering_lock_is_renewed_then_released() {
     let (locks, wire) = World::new().client();
     let lock = job(&locks).ttl(ms(1_500));
     used(&lock).await;

@@ -1,4 +1,4 @@
-//! Hand-over: a lock goes from one process to another, with no grant in between. Wherever one of the two
+//! Transfer: a lock goes from one process to another, with no grant in between. Wherever one of the two
 //! dies, at most one process holds the lock, and the queue continues.
 
 use futures_util::FutureExt;

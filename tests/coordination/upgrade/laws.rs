@@ -320,7 +320,7 @@ async fn upgrade_and_transfer_emit_the_events_of_a_grant() {
 
 /// The gate may be granted after its caller has left: the next upgrade must not take it for another reader's.
 #[tokio::test(start_paused = true)]
-async fn upgrade_after_one_that_was_dropped_is_no_deadlock() {
+async fn upgrade_after_a_dropped_one_is_not_a_deadlock() {
     let [one, two] = clients().map(|peer| peer.locks);
     let mut guard = one.rwlock("prices").upgradable_read().await.unwrap();
     let reader = two.rwlock("prices").read().await.unwrap();
@@ -341,7 +341,7 @@ async fn upgrade_after_one_that_was_dropped_is_no_deadlock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upgrade_right_after_another_is_no_deadlock() {
+async fn upgrade_right_after_another_is_not_a_deadlock() {
     let [one, two] = clients().map(|peer| peer.locks);
     let mut guard = one.rwlock("prices").upgradable_read().await.unwrap();
     for _ in 0..10 {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn arrows_one_way_are_no_circle() {
+    fn arrows_one_way_are_not_a_circle() {
         let tests = "pub struct Key;\n#[cfg(test)]\nmod tests { use crate::net::dial; }\n";
         let files = [
             ("lib.rs", "mod net; mod config; mod keys; use net::dial;\n"),

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_failed_beside_answered_ones_is_no_outage() {
+    fn failed_request_beside_answered_ones_is_not_an_outage() {
         let outage = Outage::default();
         let since = outage.answers();
         outage.answered();

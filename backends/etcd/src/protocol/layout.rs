@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn key_that_is_no_claim_is_an_error() {
+    fn key_that_is_not_a_claim_is_an_error() {
         let layout = native("p/");
         let resource = Resource::new("job").unwrap();
         for key in ["p/job!x", "p/job!abababababababababababababababab.2.1", "p/job!.1.1", "other"] {

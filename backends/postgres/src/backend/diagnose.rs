@@ -53,7 +53,7 @@ impl Facts {
              (SELECT count(*) FROM {table} WHERE origin > clock_timestamp() + interval '1 second') \
              FROM pg_stat_all_tables r WHERE r.relid = '{table}'::regclass::oid"
         );
-        let rows = pool.query_retrying(&Sql { name: "examine", text, types: &[] }, &[]).await;
+        let rows = pool.query_retrying(&Sql { name: "diagnose", text, types: &[] }, &[]).await;
         let rows = rows.map_err(|refusal| refusal.into_failure().to_string())?;
         let row = rows.first().ok_or("the table is not in the statistics")?;
         let facts = || {

@@ -145,7 +145,7 @@ impl ShedTable for ShedLock {
             self.pool.config.names.table(""),
             self.columns.now
         );
-        let rows = self.pool.query_retrying(&Sql { name: "examine", text, types: &[] }, &[]).await;
+        let rows = self.pool.query_retrying(&Sql { name: "diagnose", text, types: &[] }, &[]).await;
         let ahead = rows.map_err(Refusal::into_failure).and_then(|rows| read::<i64>(&only(rows)?, 0));
         findings.push(writer_clocks_finding(ahead));
         findings

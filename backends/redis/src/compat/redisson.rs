@@ -147,7 +147,7 @@ impl ScriptDialect for Redisson {
     }
 
     fn foreign(&self) -> &'static str {
-        "the key is no hash, so it is no lock of Redisson's: a string is one of the simple libraries', see \
+        "the key is not a hash, so it is not a lock of Redisson: a string is one of the simple libraries', see \
          dialect=plain, or a semaphore of Redisson's, which has no holders; another key-prefix keeps out of its way"
     }
 }

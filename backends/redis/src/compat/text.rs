@@ -109,7 +109,7 @@ impl ScriptDialect for Text {
     }
 
     fn foreign(&self) -> &'static str {
-        "the key is no string, so it is no lock of this dialect: a hash is one of Redisson's, see dialect=redisson; \
+        "the key is not a string, so it is not a lock of this dialect: a hash is one of Redisson's, see dialect=redisson; \
          anything else belongs to another program, and another key-prefix keeps out of its way"
     }
 }

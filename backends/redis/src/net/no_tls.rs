@@ -1,4 +1,4 @@
-//! What takes the place of TLS in a build without it: a refusal.
+//! The connector of a build without TLS: it refuses every connection.
 
 use leasehold_backend::url::TlsFiles;
 use leasehold_core::Failure;
@@ -13,8 +13,8 @@ impl Connector {
     /// Refuses the connection.
     pub(crate) fn new(host: &str, _files: &TlsFiles) -> Result<Connector, Failure> {
         Err(invalid(format!(
-            "{host} is to be reached by TLS, without which this program was built: enable the feature redis-tls \
-             of leasehold, which is the feature tls of leasehold-redis"
+            "cannot connect to {host} by TLS: this program was built without it; enable the feature `redis-tls` of \
+             `leasehold`, or `tls` of `leasehold-redis`"
         )))
     }
 

@@ -280,7 +280,7 @@ const KNOWN: &[Known] = &[
     known_text(
         "cluster support disabled",
         FailureKind::Unsupported,
-        "this server is of no cluster: connect by redis://",
+        "this server is not in cluster mode: connect by redis://",
     ),
     known_text("max number of clients", FailureKind::Unavailable, "raise maxclients"),
     known("NOSCRIPT", FailureKind::Unavailable, "the server forgot a script again at once: try again"),

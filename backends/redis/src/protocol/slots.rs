@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_servers_is_refused() {
+    fn reply_that_is_not_a_list_of_servers_is_refused() {
         for bad in ["what", "a b c d e f g h", "67ed h:1@2 master - 0 0 2 connected 5-99999"] {
             assert_eq!(View::read(bad).unwrap_err().kind, FailureKind::Unsupported, "{bad}");
         }

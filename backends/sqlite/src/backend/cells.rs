@@ -174,7 +174,7 @@ impl CellStore for SqliteCells {
     }
 }
 
-/// Which rows are meant.
+/// The kind of the rows in a table.
 #[derive(Clone, Copy, Debug)]
 enum Rows {
     Locks,
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn row_returned_before_a_failed_commit_is_no_success() {
+    fn row_returned_before_a_failed_commit_is_an_error() {
         let connection = Connection::open_in_memory().unwrap();
         // What a row refers to is looked for at the commit.
         let tables = "PRAGMA foreign_keys = ON; CREATE TABLE there (id INTEGER PRIMARY KEY); \

@@ -32,7 +32,7 @@ pub(crate) struct Worker {
     jobs: Sender<Job>,
 }
 
-/// What the thread and the callers share.
+/// The state that the thread and the callers share.
 #[derive(Debug)]
 struct Shared {
     database: Mutex<Database>,

@@ -94,9 +94,9 @@ impl Fences {
     }
 }
 
-/// How far a bound is moved: an hour of the clock at which the fences of new names begin, in microseconds.
+/// The distance by which a bound is moved: an hour of the clock at which the fences of new names begin, in microseconds.
 const RESERVE: i64 = 3_600_000_000;
-/// How near to the bound a grant may come.
+/// The distance from the bound that each grant keeps.
 const MARGIN: i64 = RESERVE / 2;
 
 #[cfg(test)]

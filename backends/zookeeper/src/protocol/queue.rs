@@ -60,14 +60,14 @@ impl fmt::Display for Unreadable {
         match self {
             Unreadable::Foreign(child) => write!(
                 f,
-                "has a child «{}» that is not written in this dialect: \
-                 remove it, or take another prefix or the dialect that it is of",
+                "has a child `{}` that is not written in this dialect: \
+                 remove it, or use another prefix or the child's dialect",
                 Shown(child)
             ),
             Unreadable::SameNumber(one, other) => write!(
                 f,
-                "cannot be put in order: ZooKeeper's counter has come to its end and numbers all new nodes alike, \
-                 «{}» and «{}»: remove the node above them once it is empty, and it begins anew",
+                "cannot be put in order: ZooKeeper's counter is exhausted, and gives all new nodes the same number, \
+                 `{}` and `{}`; remove the node above them once it is empty, and the counter begins anew",
                 Shown(one),
                 Shown(other)
             ),

@@ -22,6 +22,8 @@ pub(crate) struct Validity {
 }
 
 impl Validity {
+    /// Returns the validity that a session of this length allows.
+    ///
     /// # Errors
     /// `Invalid` where the sessions are too short to count on.
     pub(crate) fn of(session: Duration, tick: Option<Duration>) -> Result<Validity, Failure> {

@@ -52,10 +52,10 @@ pub fn user_for_locks(user: &str, rights: Rights) -> &str {
     if rights == Rights::Everything { OWN_USER } else { user }
 }
 
-/// Returns the finding that `what` could not be looked at.
+/// Returns the finding that `what` could not be checked.
 pub fn unexamined_finding(failure: impl Into<String>, what: &str) -> Finding {
     Finding::new("server", Severity::Unknown, failure)
-        .meaning(format!("{what} could not be looked at"))
+        .meaning(format!("could not check {what}"))
         .advice("run it again when the server answers")
 }
 

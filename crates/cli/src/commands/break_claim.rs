@@ -19,6 +19,8 @@ use crate::output::text::visible;
 use crate::request::args::BreakArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold break`.
+///
 /// # Errors
 /// Usage, if a confirmation is needed and there is no terminal; the store failed; stdout cannot be written.
 pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {

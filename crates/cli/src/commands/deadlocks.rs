@@ -12,6 +12,8 @@ use crate::output::text::visible;
 use crate::request::args::ListArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold ls --deadlocks`.
+///
 /// # Errors
 /// The store failed; refused where it does not show whole notes; stdout cannot be written.
 pub(crate) async fn deadlocks(args: ListArgs) -> Result<Exit, Problem> {

@@ -11,6 +11,8 @@ use crate::output::text::visible;
 use crate::request::args::DoctorArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold doctor`.
+///
 /// # Errors
 /// The store could not be opened; stdout cannot be written.
 pub(crate) async fn doctor(args: DoctorArgs) -> Result<Exit, Problem> {

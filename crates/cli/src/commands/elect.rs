@@ -13,6 +13,8 @@ use crate::request::Request;
 use crate::request::args::ElectArgs;
 use crate::system::signals::Signals;
 
+/// Runs `leasehold elect`.
+///
 /// # Errors
 /// Each of the table in `exit.rs`.
 pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {

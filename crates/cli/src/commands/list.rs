@@ -11,6 +11,8 @@ use crate::output::text::visible;
 use crate::request::args::ListArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold ls`.
+///
 /// # Errors
 /// The store failed; stdout cannot be written.
 pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {

@@ -14,6 +14,8 @@ use clap_mangen::roff::{Roff, roman};
 use crate::exit::{Exit, Problem};
 use crate::request::args::{Args, ManArgs};
 
+/// Runs `leasehold man`.
+///
 /// # Errors
 /// The directory or stdout cannot be written.
 pub(crate) fn man(args: &ManArgs) -> Result<Exit, Problem> {

@@ -14,6 +14,8 @@ use crate::output::stderr::complain;
 use crate::request::args::RearmArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold redlock rearm`.
+///
 /// # Errors
 /// Usage, if a confirmation is needed and there is no terminal, and for a store of another kind; a failure
 /// of the servers or of stdout.

@@ -12,6 +12,8 @@ use crate::output::text::visible;
 use crate::request::args::RevokeArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold revoke`.
+///
 /// # Errors
 /// The store failed; usage, for a reason that is too long; stdout cannot be written.
 pub(crate) async fn revoke(args: RevokeArgs) -> Result<Exit, Problem> {

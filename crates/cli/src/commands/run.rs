@@ -25,6 +25,8 @@ use crate::request::{After, Loss, Request, WaitLimit};
 use crate::system::signals::Signals;
 use crate::system::warden::Warden;
 
+/// Runs `leasehold run`.
+///
 /// # Errors
 /// Each of the table in `exit.rs`.
 pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {

@@ -6,6 +6,8 @@ use crate::exit::{Exit, Problem};
 use crate::request::args::SchemaArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold schema`.
+///
 /// # Errors
 /// The URL names no database; stdout cannot be written.
 pub(crate) fn schema(args: &SchemaArgs) -> Result<Exit, Problem> {

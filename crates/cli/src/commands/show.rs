@@ -13,6 +13,8 @@ use crate::output::text::{duration, visible};
 use crate::request::args::LookArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold show`.
+///
 /// # Errors
 /// The store failed; stdout cannot be written.
 pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {

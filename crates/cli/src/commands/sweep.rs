@@ -7,6 +7,8 @@ use crate::output::json;
 use crate::request::args::SweepArgs;
 use crate::request::store::StoreUrl;
 
+/// Runs `leasehold sweep`.
+///
 /// # Errors
 /// The store failed, or has no rows; stdout cannot be written.
 pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {

@@ -13,6 +13,8 @@ impl Table {
         self.rows.push(cells.into());
     }
 
+    /// Writes the rows, with columns of equal width.
+    ///
     /// # Errors
     /// Of the stream.
     pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {

@@ -58,7 +58,7 @@ fn at_least_holds_the_lock_after_the_command_has_ended() {
 }
 
 #[test]
-fn a_signal_ends_the_rest_of_at_least() {
+fn signal_ends_the_minimum_hold() {
     let sandbox = Sandbox::new();
     let holder = sandbox.start(&["--min-hold", "1h", "job"], "echo $$");
     crate::support::wait_until_gone(crate::support::number(&holder.line_with("")));

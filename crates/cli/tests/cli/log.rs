@@ -42,7 +42,7 @@ fn grants_and_releases_are_shown_on_demand() {
 }
 
 #[test]
-fn a_level_that_is_no_text_is_refused() {
+fn log_level_that_is_not_utf8_is_refused() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.leasehold(&["ls"]);
     command.env("LEASEHOLD_LOG", OsStr::from_bytes(b"\xff"));

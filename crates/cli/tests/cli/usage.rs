@@ -56,7 +56,7 @@ fn non_utf8_environment_exits_64_and_an_empty_one_is_unset() {
 }
 
 #[test]
-fn help_and_version_are_no_errors_and_teach() {
+fn help_and_version_succeed_and_explain() {
     let sandbox = Sandbox::new();
     for (args, texts) in [
         (&["--help"][..], &["Exit codes:", "75", "Examples:", "LEASEHOLD_URL"][..]),

@@ -207,7 +207,7 @@ impl VoteTally {
                 format!("{} of {count} servers answered, {needed} are needed: {report}", self.answered());
             return Failure::new(kind, effect, text);
         }
-        let text = format!("no fence can be had: {armed} of {count} servers are armed, {needed} are needed");
+        let text = format!("cannot issue a fence: {armed} of {count} servers are armed, {needed} are needed");
         // A member that is known to have served before could have forgotten anything.
         let unused = armed == 0 && unarmed().all(|memory| memory.mark.is_none());
         let advice = if unused {

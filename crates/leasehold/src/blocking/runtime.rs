@@ -37,7 +37,7 @@ pub(super) fn wait_unless<T: Send + 'static>(
     run(op, interrupt, erase(work)).map(restore)?
 }
 
-/// What a call returns. Each of some hundred calls has its own type, and a task and a channel for each type
+/// The result of a call, without its type. Each of some hundred calls has its own type, and a task and a channel for each type
 /// would be half of the compiled library.
 type Erased = Box<dyn Any + Send>;
 

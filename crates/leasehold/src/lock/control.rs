@@ -63,6 +63,8 @@ pub(super) enum Redemption {
 }
 
 impl ControlRegister {
+    /// Returns the register of this resource.
+    ///
     /// # Errors
     /// `Unsupported` if the store keeps no values, `Invalid` if the name is too long to put
     /// another one beside it.

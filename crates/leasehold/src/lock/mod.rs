@@ -539,10 +539,10 @@ impl<K: kind::Kind> Lock<K> {
                     ));
                 }
                 if self.lock_delay > max - self.ttl {
-                    let (ttl, lock_delay) = (self.ttl, self.lock_delay);
+                    let (ttl, lock_delay, max) = (hours(self.ttl), hours(self.lock_delay), hours(max));
                     let text = format!(
-                        "a ttl of {ttl:?} and a lock delay of {lock_delay:?} together exceed the longest lease of {name}, \
-                         which is {max:?}"
+                        "a ttl of {ttl} and a lock delay of {lock_delay} together exceed the longest lease of {name}, \
+                         which is {max}"
                     );
                     return invalid(text);
                 }

@@ -142,7 +142,7 @@ pub fn writer_clocks_finding(ahead: Result<i64, Failure>) -> Finding {
                 .advice("configure usingDbTime() in every ShedLock provider that uses this table")
         }
         Err(failure) => Finding::new("clock", Severity::Unknown, failure.to_string())
-            .meaning("whether all go by the server's clock could not be looked at")
+            .meaning("could not check whether all clients use the clock of the database")
             .advice("run it again when the server answers"),
     }
 }

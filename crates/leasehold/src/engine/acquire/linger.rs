@@ -5,7 +5,7 @@
 //! what follows from it outside of the queue.
 //!
 //! Ground rules: a claim that rests belongs to no task, so its loss is reported to nobody, and nothing waits for
-//! it. All rests of a claim end at one moment, at most the linger time after the first one began. One keeper for
+//! it. All rests of a claim end at one moment, at most the linger time after the first one began. One task for
 //! each such claim, and not for each rest, ends them: then, or if the claim is not valid any more, or if another
 //! client waits, as far as the store notifies this client of that.
 
@@ -151,13 +151,13 @@ impl Engine {
         }
     }
 
-    /// Starts the keeper of a claim that rests for the first time.
+    /// Starts the linger task of a claim that rests for the first time.
     pub(super) fn keep_rests(self: &Arc<Self>, held: &Arc<Lease>, until: Moment) {
         if !held.begin_rests(until) {
             return;
         }
         let Claim { id, resource, .. } = &held.claim;
-        let keeper = Keeper {
+        let task = LingerTask {
             engine: Arc::downgrade(self),
             clock: self.clock.clone(),
             resource: resource.clone(),
@@ -167,7 +167,7 @@ impl Engine {
                 && self.profile().waiting == WaitMode::Notifies,
         };
         let mut changes = held.watch();
-        self.spawn_detached(async move { keeper.run(changes.unsound()).await });
+        self.spawn_detached(async move { task.run(changes.unsound()).await });
     }
 
     /// Looks at a resource once, or until another version than `seen`, without keeping the client alive.
@@ -184,7 +184,7 @@ impl Engine {
 }
 
 /// The task that ends the rests of one claim. It holds neither the client nor the claim.
-struct Keeper {
+struct LingerTask {
     engine: Weak<Engine>,
     clock: Arc<dyn Clock>,
     resource: Resource,
@@ -194,7 +194,7 @@ struct Keeper {
     is_notified: bool,
 }
 
-impl Keeper {
+impl LingerTask {
     /// Waits for the first reason to end the rests. `unsound` ends with the validity of the claim.
     async fn run(self, unsound: impl Future<Output = ()>) {
         let is_recalled = tokio::select! {

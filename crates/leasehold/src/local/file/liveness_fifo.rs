@@ -333,7 +333,7 @@ mod tests {
 
     /// Another user of a shared store can put a link to any file in the place of a FIFO.
     #[test]
-    fn mode_of_a_file_that_is_no_fifo_is_unchanged() {
+    fn mode_of_a_file_that_is_not_a_fifo_is_unchanged() {
         use std::os::unix::fs::PermissionsExt;
         let base = tempfile::tempdir().unwrap();
         let config = super::super::FileConfig::new(base.path().join("store")).mode(0o666).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_no_store() {
+    fn file_is_refused_as_a_store_directory() {
         let base = tempfile::tempdir().unwrap();
         let path = base.path().join("file");
         fs::write(&path, "x").unwrap();
