@@ -96,6 +96,10 @@ async fn majority_data_loss_is_reported_and_blocks_until_rearmed() {
     let locks = impatient(&servers, "").await;
     let guard = locks.mutex("job").ttl(TTL).lock().await.unwrap();
     let fence = guard.fence();
+    // All three at once: a renewal between two restarts would put the claim back on the first.
+    for number in 0..3 {
+        servers.server(number).kill().unwrap();
+    }
     for number in 0..3 {
         servers.server(number).restart(Data::Lose).await.unwrap();
     }

@@ -527,7 +527,7 @@ async fn counter_overflow_keeps_one_holder_and_then_starts_again() {
                     Ok(Step::Granted(grant)) => panic!("granted beside a holder: {grant:?}"),
                     Err(failure) => {
                         assert_eq!(failure.kind, FailureKind::Foreign, "{failure}");
-                        assert!(failure.detail().contains("come to its end"), "{failure}");
+                        assert!(failure.detail().contains("counter is exhausted"), "{failure}");
                     }
                 }
                 release(&client, &claims[0]).await;
