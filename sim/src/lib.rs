@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cancel;
+pub mod capacity;
 pub mod epoch;
 pub mod lease;
 pub mod local_handoff;

@@ -62,7 +62,7 @@ fn renewing(store: &StoreModel, load: &Workload) -> Renewing {
     let period = (beats * beat(ttl)) as f64 / SECOND as f64;
     // Some processes hold one lock more than the others.
     let (few, more) = (load.held / load.processes, load.held % load.processes);
-    let each = |count: u64| requests_of_a_beat(store, count, beats * load.shards);
+    let each = |count: u64| requests_of_a_beat(store, count, beats, load.shards);
     let turns = each(few) * (load.processes - more) as f64 + each(few + 1) * more as f64;
     let requests = turns * (beats * load.shards) as f64 / period;
     Renewing { claims: load.held as f64 / period, requests }
@@ -70,24 +70,29 @@ fn renewing(store: &StoreModel, load: &Workload) -> Renewing {
 
 /// Returns the mean number of requests of one process in one beat to one server, where so many locks are
 /// spread over so many beats and servers.
-fn requests_of_a_beat(store: &StoreModel, count: u64, places: u64) -> f64 {
+fn requests_of_a_beat(store: &StoreModel, count: u64, beats: u64, shards: u64) -> f64 {
     let sessions = store.session_claims.map_or(1, |claims| count.div_ceil(claims).max(1));
     let in_session = count / sessions;
     let mut mean = 0.0;
-    for (due, chance) in binomial(in_session, places) {
+    for (due, chance) in binomial(in_session, beats * shards) {
         let (full, rest) = (due / store.batch_max, due % store.batch_max);
-        let renewing = full as f64 * slots_of(store, store.batch_max) + slots_of(store, rest);
+        let renewing = full as f64 * groups(store, store.batch_max, shards) + groups(store, rest, shards);
         mean += chance * (renewing + if due > 0 { store.beside as f64 } else { 0.0 });
     }
     mean * sessions as f64
 }
 
-/// Returns how many requests a batch needs: one, or one for each slot of its names.
-fn slots_of(store: &StoreModel, count: u64) -> f64 {
+/// Returns how many requests a batch to one server needs: one, or one for each slot of its names.
+fn groups(store: &StoreModel, count: u64, shards: u64) -> f64 {
     match store.slots {
         None => f64::from(u8::from(count > 0)),
-        Some(slots) => slots as f64 * (1.0 - (1.0 - 1.0 / slots as f64).powf(count as f64)),
+        Some(slots) => distinct(count as f64, slots as f64 / shards as f64),
     }
+}
+
+/// Returns how many of so many places have one of `count`, which fall into them by chance.
+fn distinct(count: f64, places: f64) -> f64 {
+    places * (1.0 - (1.0 - 1.0 / places).powf(count))
 }
 
 /// Returns the chances that so many of `count` fall into one of `places`, where they are not negligible.
@@ -118,8 +123,16 @@ fn looking(store: &StoreModel, load: &Workload) -> f64 {
     let refreshes = (4.0_f64 / 3.0).ln() / (REFRESH as f64 / 4.0 / second);
     match store.waiting {
         Waiting::Looks(requests) => load.waiters as f64 * refreshes * requests as f64,
-        Waiting::Glances => load.processes.min(load.waiters) as f64 * glances(each.max(1.0), refreshes),
-        Waiting::KeptAlive(every) => load.processes.min(load.waiters) as f64 * second / every as f64,
+        Waiting::Glances => {
+            let (processes, each) = (load.processes.min(load.waiters) as f64, each.max(1.0));
+            let rate = glances(each, refreshes);
+            let places = store.slots.unwrap_or(1).max(load.shards) as f64;
+            processes * rate * distinct(each * refreshes / rate, places)
+        }
+        Waiting::KeptAlive(every) => {
+            let processes = load.processes.min(load.waiters) as f64;
+            processes * distinct(each.max(1.0), load.shards as f64) * second / every as f64
+        }
         Waiting::Polls => {
             let queues = load.waiters as f64 / load.waiters_each as f64;
             queues * (0..load.waiters_each).map(polls).sum::<f64>()
@@ -176,7 +189,7 @@ fn handing(store: &StoreModel, load: &Workload) -> HandingRates {
     let waits = match store.waiting {
         // Half of the pause of the next in the queue passes before it looks.
         Waiting::Polls => (HEAD_POLL + TICK) as f64 / second / 2.0 + 5.0 * network + 2.0 * hand_over / 3.0 + 2.0 * sync,
-        _ => 4.0 * network + hand_over * 3.0 / 4.0 + 2.0 * sync,
+        _ => 4.0 * network + hand_over * 3.0 / (4 + store.hand_over_extra) as f64 + 2.0 * sync,
     };
     let rate = load.handing.queues as f64 / (load.handing.hold as f64 / second + waits);
     let polls = match store.waiting {
