@@ -1,6 +1,9 @@
-//! The closed form of the capacity model against the simulation, which knows none of its formulas.
+//! The closed forms of the capacity model against the simulations, which know none of their formulas.
 
+use leasehold_sim::capacity::dice::Dice;
 use leasehold_sim::capacity::estimate::{estimate, utilisation};
+use leasehold_sim::capacity::failover::{FailoverRules, Fault};
+use leasehold_sim::capacity::failover_run::outlives;
 use leasehold_sim::capacity::rules::SECOND;
 use leasehold_sim::capacity::stores::{self, StoreModel, Waiting};
 use leasehold_sim::capacity::workload::Workload;
@@ -95,4 +98,80 @@ fn capacity_overload_loses_locks_and_the_closed_form_says_so() {
     assert!(counted.held.suspects > 0 && counted.held.lost > 0, "{counted:?}");
     let enough = Workload { held: (0.7 / each) as u64, ..load };
     assert_eq!(simulate(&redis, &enough, 20 * SECOND, SEED).held.lost, 0);
+}
+
+const LENGTHS: [u64; 7] = [0, 1, 3, 5, 10, 20, 60];
+const RUNS: u64 = 2_000;
+
+/// Returns how many of some leases are lost by a failover that begins at any time between two renewals.
+fn lost(rules: &FailoverRules, ttl: u64, fault: Fault, length: u64) -> u64 {
+    let mut dice = Dice::new(SEED);
+    let period = (ttl as f64 * rules.renew_at) as u64;
+    (0..RUNS)
+        .filter(|run| {
+            // Just after a renewal was sent is the worst: a half of the runs tries that.
+            let begins = if run % 2 == 0 { period + dice.below(rules.answer) } else { dice.below(period) };
+            // A shorter one may end while an attempt to connect hangs, and a longer one after that.
+            let length = length - dice.below(length.min(rules.timeout));
+            !outlives(rules, ttl, fault, length, begins, &mut dice)
+        })
+        .count() as u64
+}
+
+#[test]
+fn capacity_shortest_ttl_of_the_formula_loses_no_lock_in_a_failover() {
+    let rules = FailoverRules::DEFAULT;
+    for fault in [Fault::Refuses, Fault::Vanishes] {
+        for length in LENGTHS.map(|seconds| seconds * SECOND) {
+            let ttl = rules.shortest_ttl(length, fault).unwrap();
+            for ttl in [ttl, ttl + SECOND, ttl * 2] {
+                assert_eq!(lost(&rules, ttl, fault, length), 0, "{fault:?} {length} {ttl}");
+            }
+        }
+    }
+}
+
+#[test]
+fn capacity_formula_of_failovers_is_not_generous() {
+    let rules = FailoverRules::DEFAULT;
+    // A machine that vanishes is a chain of bad luck, of which no run has all.
+    let loses = |fault, length, percent| {
+        let ttl = rules.shortest_ttl(length * SECOND, fault).unwrap() * percent / 100;
+        lost(&rules, ttl, fault, length * SECOND) > 0
+    };
+    for length in [5, 10, 20, 60] {
+        assert!(loses(Fault::Refuses, length, 80), "{length}");
+    }
+    // The worst is a failover that ends just after an attempt to connect began.
+    assert!((5..40).any(|length| loses(Fault::Vanishes, length, 70)));
+}
+
+#[test]
+fn capacity_formula_of_failovers_that_forgets_a_part_is_found_out() {
+    let rules = FailoverRules::DEFAULT;
+    let forgets = [
+        ("renewals", FailoverRules { renew_at: 0.0, ..rules }, Fault::Refuses),
+        ("half of the time to the renewal", FailoverRules { renew_at: 1.0 / 6.0, ..rules }, Fault::Refuses),
+        ("what hangs", rules, Fault::Vanishes),
+    ];
+    for (what, wrong, fault) in forgets {
+        let loses = |length: u64| {
+            let ttl = wrong.shortest_ttl(length * SECOND, Fault::Refuses).unwrap();
+            lost(&rules, ttl, fault, length * SECOND) > 0
+        };
+        assert!((5..40).any(loses), "a formula without {what} is not noticed");
+    }
+}
+
+#[test]
+fn capacity_failover_formula_goes_both_ways() {
+    let rules = FailoverRules::DEFAULT;
+    for fault in [Fault::Refuses, Fault::Vanishes] {
+        for ttl in [30, 60, 120].map(|seconds| seconds * SECOND) {
+            let length = rules.longest_failover(ttl, fault).unwrap();
+            assert!(rules.survives(ttl, length, fault) && !rules.survives(ttl, length + SECOND / 5, fault));
+            assert!(rules.shortest_ttl(length, fault).unwrap() <= ttl);
+        }
+    }
+    assert_eq!(rules.longest_failover(SECOND, Fault::Vanishes), None);
 }

@@ -34,10 +34,10 @@ pub struct StoreModel {
     pub renewals_sync: bool,
     /// The processor time of the server.
     pub costs: Costs,
-    /// Bytes of memory of the server for a held lock, and for a waiter, where they were measured.
-    pub memory: (Option<u64>, Option<u64>),
-    /// Bytes of memory of the client for them.
-    pub client_memory: (Option<u64>, Option<u64>),
+    /// The memory of the server.
+    pub memory: MemoryUse,
+    /// The memory of the client.
+    pub client_memory: MemoryUse,
     /// The processor time of the client for a cycle and for a renewal in a batch, in microseconds.
     pub client: (f64, f64),
 }
@@ -68,6 +68,17 @@ pub struct Costs {
     pub look: f64,
     /// A hand-over: release, notification, grant, and the place of the next waiter in the queue.
     pub hand_over: f64,
+}
+
+/// Bytes of memory, where they were measured.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryUse {
+    /// For a held lock.
+    pub held: Option<u64>,
+    /// For a waiter, each on a lock of its own.
+    pub waiter: Option<u64>,
+    /// For a client with one lock.
+    pub connection: Option<u64>,
 }
 
 impl StoreModel {
@@ -103,8 +114,8 @@ pub fn redis() -> StoreModel {
         sync: None,
         renewals_sync: false,
         costs: Costs { cycle: 22.8, request: 4.0, renew: 9.0, look: 4.0, hand_over: 60.0 },
-        memory: (None, None),
-        client_memory: (None, None),
+        memory: MemoryUse::default(),
+        client_memory: MemoryUse::default(),
         client: (19.0, 4.8),
     }
 }
@@ -129,7 +140,6 @@ pub fn etcd() -> StoreModel {
         hand_over_extra: 4,
         is_single: false,
         costs: Costs { cycle: 220.0, request: 100.0, renew: 12.0, look: 100.0, hand_over: 600.0 },
-        client_memory: (Some(3_789), None),
         client: (182.0, 11.0),
         ..redis()
     }
@@ -152,7 +162,6 @@ pub fn zookeeper() -> StoreModel {
         hand_over_extra: 3,
         is_single: false,
         costs: Costs { cycle: 200.0, request: 50.0, renew: 5.0, look: 30.0, hand_over: 400.0 },
-        client_memory: (None, None),
         client: (70.0, 5.0),
         ..redis()
     }

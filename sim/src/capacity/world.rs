@@ -26,7 +26,7 @@ pub struct Simulated {
     /// The time from a request for a free lock to its grant, in microseconds: the median, and the 99th of a
     /// hundred.
     pub acquire: (u64, u64),
-    /// Renewals: suspects and losses, too.
+    /// Renewals, with all suspects and losses from the beginning.
     pub held: HeldCounts,
     /// The longest queue of requests at a server.
     pub longest_queue: usize,
@@ -200,7 +200,7 @@ impl<'a> World<'a> {
     /// Begins to count.
     fn reset(&mut self) {
         self.servers.iter_mut().for_each(ServerQueue::reset);
-        self.held.counts = HeldCounts::default();
+        self.held.counts.renewals = 0;
         self.hand_overs = 0;
         self.acquires.clear();
     }
