@@ -13,7 +13,8 @@ fn page() -> PathBuf {
 
 /// Returns the text of a page before a table, the table, and the text after it.
 fn parts<'a>(page: &'a str, name: &str) -> (&'a str, &'a str, &'a str) {
-    let (begin, end) = (format!("<!-- capacity {name}: begin -->\n"), format!("<!-- capacity {name}: end -->"));
+    let (begin, end) =
+        (format!("<!-- capacity {name}: begin -->\n"), format!("<!-- capacity {name}: end -->"));
     let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("the page has no table {name}"));
     let (table, _) = rest.split_once(&end).unwrap_or_else(|| panic!("the table {name} has no end"));
     let at = before.len() + begin.len();

@@ -259,7 +259,10 @@ struct Memory {
 impl Memory {
     fn now() -> Outcome<Memory> {
         let client = Process::read(std::process::id())?.ok_or("this process is not in /proc")?;
-        Ok(Memory { server: started()?.iter().map(|process| process.resident).sum(), client: client.resident })
+        Ok(Memory {
+            server: started()?.iter().map(|process| process.resident).sum(),
+            client: client.resident,
+        })
     }
 
     /// Shows what was added since, for each of so many.

@@ -4,7 +4,9 @@
 //! step. So it holds below some 80 % of what a server can do; `world.rs` shows where it does not.
 
 use crate::capacity::figures::Figures;
-use crate::capacity::rules::{GLANCE_AHEAD, HEAD_POLL, LAST_POLL, REFRESH, RENEW_AT, SECOND, TICK, beat, beats};
+use crate::capacity::rules::{
+    GLANCE_AHEAD, HEAD_POLL, LAST_POLL, REFRESH, RENEW_AT, SECOND, TICK, beat, beats,
+};
 use crate::capacity::stores::{StoreModel, Waiting};
 use crate::capacity::workload::Workload;
 
@@ -21,9 +23,8 @@ pub fn estimate(store: &StoreModel, load: &Workload) -> Figures {
         + handing.rate * costs.hand_over
         + handing.polls * costs.look
         + load.cycles * costs.cycle;
-    let writes = 2.0 * load.cycles
-        + 3.0 * handing.rate
-        + if store.renewals_sync { renewing.requests } else { 0.0 };
+    let writes =
+        2.0 * load.cycles + 3.0 * handing.rate + if store.renewals_sync { renewing.requests } else { 0.0 };
     Figures {
         renewals: renewing.claims,
         renew_requests: renewing.requests,
@@ -188,7 +189,9 @@ fn handing(store: &StoreModel, load: &Workload) -> HandingRates {
     let sync = store.sync.unwrap_or(0.0) / 1e6;
     let waits = match store.waiting {
         // Half of the pause of the next in the queue passes before it looks.
-        Waiting::Polls => (HEAD_POLL + TICK) as f64 / second / 2.0 + 5.0 * network + 2.0 * hand_over / 3.0 + 2.0 * sync,
+        Waiting::Polls => {
+            (HEAD_POLL + TICK) as f64 / second / 2.0 + 5.0 * network + 2.0 * hand_over / 3.0 + 2.0 * sync
+        }
         _ => 4.0 * network + hand_over * 3.0 / (4 + store.hand_over_extra) as f64 + 2.0 * sync,
     };
     let rate = load.handing.queues as f64 / (load.handing.hold as f64 / second + waits);

@@ -11,7 +11,14 @@ use crate::capacity::rules::{MS, OPEN_MAX, jittered, next_due, relied_on, retry_
 
 /// Returns `true` if a lease of this ttl outlives a failover of this length, which begins so long after the
 /// request that was confirmed last.
-pub fn outlives(rules: &FailoverRules, ttl: u64, fault: Fault, length: u64, begins: u64, dice: &mut Dice) -> bool {
+pub fn outlives(
+    rules: &FailoverRules,
+    ttl: u64,
+    fault: Fault,
+    length: u64,
+    begins: u64,
+    dice: &mut Dice,
+) -> bool {
     let begin = ttl + begins;
     let run = Run {
         rules,

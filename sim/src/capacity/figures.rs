@@ -36,7 +36,8 @@ impl Figures {
     /// Returns a line for each figure that differs by more than this part of the other.
     pub fn differences(&self, other: &Figures, tolerance: f64) -> Vec<String> {
         let both = self.named().into_iter().zip(other.named());
-        let far = both.filter(|((_, one), (_, other))| (one - other).abs() > tolerance * other.abs().max(1e-9));
+        let far =
+            both.filter(|((_, one), (_, other))| (one - other).abs() > tolerance * other.abs().max(1e-9));
         far.map(|((name, one), (_, other))| format!("{name}: {one:.4} and {other:.4}")).collect()
     }
 

@@ -128,7 +128,10 @@ mod tests {
     fn capacity_rules_are_those_of_the_code() {
         let renewer = "crates/leasehold/src/engine/renew/renewer.rs";
         has(renewer, "let ceiling = ttl / if self.failures < 2 { 20 } else { 10 };");
-        has(renewer, "let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);");
+        has(
+            renewer,
+            "let beat = u64::try_from((ttl / 30).as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, 1_000_000_000);",
+        );
         has(renewer, "Moment::from_nanos(due.as_nanos() / beat * beat).min(lease.valid_until())");
         has(renewer, "const RETRY_MIN: Duration = Duration::from_millis(5);");
         has(renewer, "const RETRY_MAX: Duration = Duration::from_secs(2);");

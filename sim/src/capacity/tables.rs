@@ -239,7 +239,8 @@ fn failovers() -> String {
 }
 
 fn ttls() -> String {
-    let mut table = head(&["ttl", "the old server refuses", "its machine vanishes", "the same with `timeout=1s`"]);
+    let mut table =
+        head(&["ttl", "the old server refuses", "its machine vanishes", "the same with `timeout=1s`"]);
     let rules = FailoverRules::DEFAULT;
     let quick = FailoverRules { timeout: SECOND, ..rules };
     for ttl in [5, 10, 15, 20, 30, 60, 120, 300] {
@@ -258,7 +259,8 @@ fn ttls() -> String {
 }
 
 fn head(titles: &[&str]) -> String {
-    let lines: Vec<&str> = titles.iter().enumerate().map(|(n, _)| if n == 0 { "---" } else { "---:" }).collect();
+    let lines: Vec<&str> =
+        titles.iter().enumerate().map(|(n, _)| if n == 0 { "---" } else { "---:" }).collect();
     format!("| {} |\n|{}|\n", titles.join(" | "), lines.join("|"))
 }
 

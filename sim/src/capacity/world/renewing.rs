@@ -41,9 +41,10 @@ impl World<'_> {
     fn request_sizes(&self, locks: &[u64]) -> Vec<u64> {
         let mut sizes = Vec::new();
         // The locks of a client are spread over its sessions.
-        let sessions = self.store.session_claims.map_or(1, |claims| {
-            self.load.held.div_ceil(self.load.processes).div_ceil(claims).max(1)
-        });
+        let sessions = self
+            .store
+            .session_claims
+            .map_or(1, |claims| self.load.held.div_ceil(self.load.processes).div_ceil(claims).max(1));
         for session in 0..sessions {
             let here: Vec<u64> = match sessions {
                 1 => locks.to_vec(),
@@ -52,7 +53,9 @@ impl World<'_> {
             for batch in here.chunks(self.store.batch_max as usize) {
                 let mut by_slot = HashMap::<u64, u64>::new();
                 for lock in batch {
-                    *by_slot.entry(self.store.slots.map_or(0, |slots| mixed(*lock, 1) % slots)).or_default() += 1;
+                    *by_slot
+                        .entry(self.store.slots.map_or(0, |slots| mixed(*lock, 1) % slots))
+                        .or_default() += 1;
                 }
                 let mut here: Vec<u64> = by_slot.into_values().collect();
                 // The order in a map is not the same in each run.
