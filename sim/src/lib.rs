@@ -7,6 +7,9 @@
 //! Ground rules: no time, no randomness, no I/O; every bound is written; a search that finds nothing
 //! has to show that it went somewhere, by properties that must be *reached*. `docs/book/src/models.md` lists
 //! what was measured.
+//!
+//! One module is of another kind: [`capacity`] is arithmetic and a simulation in virtual time, with chance from
+//! a seed.
 #![forbid(unsafe_code)]
 
 pub mod cancel;

@@ -78,6 +78,23 @@ fn capacity_closed_form_with_a_wrong_constant_is_found_out() {
     assert!(!disagreements(&slow, &quick).is_empty(), "slow syncs are not noticed");
 }
 
+/// Messages in a second of one client that holds so many locks: rows "10,000 held" and "100,000 held" of
+/// `docs/book/src/bench.md`.
+#[test]
+fn capacity_closed_form_is_near_what_the_benchmark_counted() {
+    let rows = [
+        ("etcd", 10_000, 9.9),
+        ("etcd", 100_000, 86.0),
+        ("ZooKeeper", 10_000, 6.8),
+        ("ZooKeeper", 100_000, 65.0),
+    ];
+    for (store, held, counted) in rows {
+        let store = StoreModel::named(store).unwrap();
+        let found = estimate(&store, &Workload::of(1).held(held)).requests;
+        assert!((found - counted).abs() < 0.15 * counted, "{}, {held}: {found} and {counted}", store.name);
+    }
+}
+
 #[test]
 fn capacity_simulation_with_one_seed_is_one_run() {
     let load = Workload::of(50).held(2_000).cycles(100.0).waiters(100, 2);

@@ -17,7 +17,8 @@ pub fn estimate(store: &StoreModel, load: &Workload) -> Figures {
     let looking = looking(store, load);
     let handing = handing(store, load);
     let requests = renewing.requests + looking + handing.requests + 2.0 * load.cycles;
-    let micros = renewing.requests * costs.request
+    let micros = renewing.turns * costs.request
+        + (renewing.requests - renewing.turns) * costs.further
         + renewing.claims * costs.renew
         + looking_cost(store, load, looking)
         + handing.rate * costs.hand_over
@@ -55,6 +56,8 @@ pub fn syncs(writes: f64, sync_micros: f64, shards: u64) -> f64 {
 struct Renewing {
     claims: f64,
     requests: f64,
+    /// The turns of processes with the requests to one server.
+    turns: f64,
 }
 
 fn renewing(store: &StoreModel, load: &Workload) -> Renewing {
@@ -63,24 +66,34 @@ fn renewing(store: &StoreModel, load: &Workload) -> Renewing {
     let period = (beats * beat(ttl)) as f64 / SECOND as f64;
     // Some processes hold one lock more than the others.
     let (few, more) = (load.held / load.processes, load.held % load.processes);
-    let each = |count: u64| requests_of_a_beat(store, count, beats, load.shards);
-    let turns = each(few) * (load.processes - more) as f64 + each(few + 1) * more as f64;
-    let requests = turns * (beats * load.shards) as f64 / period;
-    Renewing { claims: load.held as f64 / period, requests }
+    let some = requests_of_a_beat(store, few, beats, load.shards);
+    let others = requests_of_a_beat(store, few + 1, beats, load.shards);
+    let rate = |few: f64, more_each: f64| {
+        let all = few * (load.processes - more) as f64 + more_each * more as f64;
+        all * (beats * load.shards) as f64 / period
+    };
+    Renewing {
+        claims: load.held as f64 / period,
+        requests: rate(some.0, others.0),
+        turns: rate(some.1, others.1),
+    }
 }
 
 /// Returns the mean number of requests of one process in one beat to one server, where so many locks are
-/// spread over so many beats and servers.
-fn requests_of_a_beat(store: &StoreModel, count: u64, beats: u64, shards: u64) -> f64 {
+/// spread over so many beats and servers; and the chance that there is any.
+fn requests_of_a_beat(store: &StoreModel, count: u64, beats: u64, shards: u64) -> (f64, f64) {
     let sessions = store.session_claims.map_or(1, |claims| count.div_ceil(claims).max(1));
     let in_session = count / sessions;
-    let mut mean = 0.0;
+    let (mut requests, mut turns) = (0.0, 0.0);
     for (due, chance) in binomial(in_session, beats * shards) {
-        let (full, rest) = (due / store.batch_max, due % store.batch_max);
-        let renewing = full as f64 * groups(store, store.batch_max, shards) + groups(store, rest, shards);
-        mean += chance * (renewing + if due > 0 { store.beside as f64 } else { 0.0 });
+        if due > 0 {
+            let (full, rest) = (due / store.batch_max, due % store.batch_max);
+            let renewing = full as f64 * groups(store, store.batch_max, shards) + groups(store, rest, shards);
+            requests += chance * (renewing + store.beside as f64);
+            turns += chance;
+        }
     }
-    mean * sessions as f64
+    (requests * sessions as f64, turns)
 }
 
 /// Returns how many requests a batch to one server needs: one, or one for each slot of its names.

@@ -62,6 +62,8 @@ pub struct Costs {
     pub cycle: f64,
     /// A request that renews, beside what each claim in it costs.
     pub request: f64,
+    /// A further such request of one process at the same time, over the same connection.
+    pub further: f64,
     /// The renewal of a claim.
     pub renew: f64,
     /// A look for one waiter, or a sign of life.
@@ -79,6 +81,16 @@ pub struct MemoryUse {
     pub waiter: Option<u64>,
     /// For a client with one lock.
     pub connection: Option<u64>,
+}
+
+impl MemoryUse {
+    /// Creates the memory for a held lock, a waiter and a client; zero is not measured.
+    const fn of(held: u64, waiter: u64, connection: u64) -> MemoryUse {
+        const fn measured(bytes: u64) -> Option<u64> {
+            if bytes == 0 { None } else { Some(bytes) }
+        }
+        MemoryUse { held: measured(held), waiter: measured(waiter), connection: measured(connection) }
+    }
 }
 
 impl StoreModel {
@@ -113,17 +125,19 @@ pub fn redis() -> StoreModel {
         is_single: true,
         sync: None,
         renewals_sync: false,
-        costs: Costs { cycle: 22.8, request: 4.0, renew: 9.0, look: 4.0, hand_over: 60.0 },
-        memory: MemoryUse::default(),
-        client_memory: MemoryUse::default(),
-        client: (19.0, 4.8),
+        costs: Costs { cycle: 22.7, request: 21.2, further: 21.2, renew: 7.7, look: 7.6, hand_over: 412.0 },
+        memory: MemoryUse::of(367, 1311, 13763),
+        client_memory: MemoryUse::of(4378, 17826, 0),
+        client: (24.0, 6.0),
     }
 }
 
 /// Redis Cluster: as Redis, but a script names the keys of one slot only (`group_by_slot` in
 /// `backends/redis/src/topology/router.rs`).
 pub fn redis_cluster() -> StoreModel {
-    StoreModel { name: "Redis Cluster", slots: Some(16_384), ..redis() }
+    // 9.4 µs one by one, 9.0 in batches: the row "leases, processor time of a renewal" of docs/book/src/bench.md.
+    let costs = Costs { further: 0.4, ..redis().costs };
+    StoreModel { name: "Redis Cluster", slots: Some(16_384), costs, ..redis() }
 }
 
 /// etcd: `backends/etcd/src`. A renewal looks at 128 keys in a transaction (`RENEW_BATCH_MAX` in `backend.rs`),
@@ -139,8 +153,17 @@ pub fn etcd() -> StoreModel {
         // 7.5 messages an acquisition with 64 waiters: docs/book/src/bench.md.
         hand_over_extra: 4,
         is_single: false,
-        costs: Costs { cycle: 220.0, request: 100.0, renew: 12.0, look: 100.0, hand_over: 600.0 },
-        client: (182.0, 11.0),
+        costs: Costs {
+            cycle: 169.5,
+            request: 42.7,
+            further: 42.7,
+            renew: 4.8,
+            look: 42.7,
+            hand_over: 4_015.0,
+        },
+        memory: MemoryUse::of(3510, 16429, 155156),
+        client_memory: MemoryUse::of(5643, 17695, 0),
+        client: (72.1, 6.8),
         ..redis()
     }
 }
@@ -161,8 +184,17 @@ pub fn zookeeper() -> StoreModel {
         // 6.5 messages an acquisition with 64 waiters: docs/book/src/bench.md.
         hand_over_extra: 3,
         is_single: false,
-        costs: Costs { cycle: 200.0, request: 50.0, renew: 5.0, look: 30.0, hand_over: 400.0 },
-        client: (70.0, 5.0),
+        costs: Costs {
+            cycle: 199.6,
+            request: 125.0,
+            further: 125.0,
+            renew: 6.3,
+            look: 125.0,
+            hand_over: 1_373.0,
+        },
+        memory: MemoryUse::of(970, 6685, 1966),
+        client_memory: MemoryUse::of(5253, 15991, 0),
+        client: (73.0, 4.7),
         ..redis()
     }
 }
@@ -177,8 +209,17 @@ pub fn postgres() -> StoreModel {
         is_single: false,
         sync: Some(47.0),
         renewals_sync: true,
-        costs: Costs { cycle: 35.0, request: 20.0, renew: 15.0, look: 20.0, hand_over: 150.0 },
-        client: (37.0, 5.0),
+        costs: Costs {
+            cycle: 34.0,
+            request: 624.0,
+            further: 624.0,
+            renew: 10.6,
+            look: 16.6,
+            hand_over: 2_447.0,
+        },
+        memory: MemoryUse::of(0, 0, 0),
+        client_memory: MemoryUse::of(4907, 15000, 0),
+        client: (24.9, 7.3),
         ..redis()
     }
 }
@@ -189,7 +230,17 @@ pub fn mariadb() -> StoreModel {
         name: "MariaDB",
         waiting: Waiting::Polls,
         sync: Some(50.0),
-        costs: Costs { cycle: 110.0, request: 20.0, renew: 20.0, look: 30.0, hand_over: 150.0 },
+        costs: Costs {
+            cycle: 128.3,
+            request: 313.0,
+            further: 313.0,
+            renew: 48.0,
+            look: 49.0,
+            hand_over: 3_632.0,
+        },
+        memory: MemoryUse::of(0, 0, 0),
+        client_memory: MemoryUse::of(5120, 13656, 0),
+        client: (69.9, 23.5),
         ..postgres()
     }
 }
@@ -203,8 +254,10 @@ pub fn memcached() -> StoreModel {
         beside: 1,
         waiting: Waiting::Polls,
         is_single: false,
-        costs: Costs { cycle: 5.0, request: 2.0, renew: 2.0, look: 2.0, hand_over: 10.0 },
-        client: (17.0, 5.0),
+        costs: Costs { cycle: 6.7, request: 20.2, further: 20.2, renew: 2.7, look: 8.3, hand_over: 1_461.0 },
+        memory: MemoryUse::of(223, 1049, 655),
+        client_memory: MemoryUse::of(2805, 17564, 0),
+        client: (21.5, 13.2),
         ..redis()
     }
 }

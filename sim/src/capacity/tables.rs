@@ -35,11 +35,10 @@ pub fn formulas() -> Vec<(&'static str, String)> {
 pub fn simulated() -> (&'static str, String) {
     let mut table = head(&[
         "store",
-        "servers",
+        "servers and cores of each",
         "requests/s",
-        "the same by the closed form",
         "cores in use",
-        "the same by the closed form",
+        "greatest difference of a figure of the closed form",
         "grant of a free lock, median and p99",
         "renewals overdue, locks lost",
     ]);
@@ -50,11 +49,10 @@ pub fn simulated() -> (&'static str, String) {
             &mut table,
             &[
                 store.name.to_owned(),
-                load.shards.to_string(),
+                servers(&store, &load),
                 number(counted.figures.requests),
-                number(found.requests),
                 fraction(counted.figures.cores),
-                fraction(found.cores),
+                format!("{:.1} %", found.greatest_difference(&counted.figures) * 100.0),
                 format!("{}, {}", millis(counted.acquire.0), millis(counted.acquire.1)),
                 format!("{}, {}", counted.held.suspects, counted.held.lost),
             ],
@@ -69,14 +67,23 @@ pub fn large_load() -> Workload {
     Workload::of(processes).held(held).cycles(cycles).waiters(waiters, 1)
 }
 
-/// Returns this load on as few servers as are not too busy with it; many, if no number is enough.
+/// Returns this load on servers that are not too busy with it: on one with many cores, or on as few as
+/// possible where a server uses one.
 pub fn enough_servers(store: &StoreModel, load: &Workload) -> Workload {
-    let on = |shards: u64| load.clone().shards(shards);
+    let on = |count: u64| match store.is_single {
+        true => load.clone().shards(count),
+        false => Workload { cores: count, ..load.clone() },
+    };
     let enough = (1..=MANY).map(on).find(|load| utilisation(store, load) <= FULL);
     enough.unwrap_or_else(|| on(MANY))
 }
 
-/// The most servers that are tried.
+/// Shows the number of servers and the cores of each.
+fn servers(store: &StoreModel, load: &Workload) -> String {
+    format!("{} × {}", load.shards, store.cores(load.cores))
+}
+
+/// The most servers or cores that are tried.
 const MANY: u64 = 1_000;
 
 fn constants() -> String {
@@ -119,7 +126,6 @@ fn saturation() -> String {
         "locks held by 10,000 processes",
         "cycles/s",
         "waiters of 10,000 processes",
-        "cores counted",
     ]);
     let few = |held: f64| Workload::of(100).held(held as u64);
     let many = |held: f64| Workload::of(10_000).held(held as u64);
@@ -134,7 +140,6 @@ fn saturation() -> String {
                 most(&store, many),
                 most(&store, cycles),
                 most(&store, waiters),
-                "1".to_owned(),
             ],
         );
     }
@@ -152,7 +157,7 @@ fn most(store: &StoreModel, load: impl Fn(f64) -> Workload) -> String {
         let middle = f64::midpoint(low, high);
         if bears(middle) { low = middle } else { high = middle }
     }
-    if low >= 1e8 / 2.0 { "more than 50,000,000".to_owned() } else { number(low) }
+    if low >= 1e8 / 2.0 { "no limit".to_owned() } else { number(low) }
 }
 
 fn large() -> String {
@@ -161,7 +166,7 @@ fn large() -> String {
         "requests/s",
         "of these, renewals",
         "cores",
-        "servers of 4 cores, at most 80 % busy",
+        "servers and cores, at most 80 % busy",
         "with 100 processes: cores",
     ]);
     for store in stores::all() {
@@ -174,7 +179,7 @@ fn large() -> String {
                 number(found.requests),
                 number(found.renew_requests),
                 fraction(found.cores),
-                enough_servers(&store, &large_load()).shards.to_string(),
+                servers(&store, &enough_servers(&store, &large_load())),
                 fraction(few.cores),
             ],
         );

@@ -27,8 +27,10 @@ impl World<'_> {
         let (number, now) = (self.last_batch, self.events.now());
         self.held.sent(&locks, number);
         let sizes = self.request_sizes(&locks);
-        for size in &sizes {
-            let micros = self.store.costs.request + *size as f64 * self.store.costs.renew;
+        for (nth, size) in sizes.iter().enumerate() {
+            let costs = &self.store.costs;
+            let request = if nth == 0 { costs.request } else { costs.further };
+            let micros = request + *size as f64 * costs.renew;
             self.send(shard, Kind::Renew, micros, Origin::Batch(number));
         }
         let pause = retry_pause(self.held.ttl(), failures, failures as usize + 1);
