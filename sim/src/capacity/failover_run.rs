@@ -230,7 +230,7 @@ impl Run<'_> {
             waiting.into_iter().for_each(|request| self.send(request));
             return;
         }
-        let pause = (50 * MS << self.dials.min(16)).min(self.rules.dial_pause);
+        let pause = ((50 * MS) << self.dials.min(16)).min(self.rules.dial_pause);
         self.dials += 1;
         self.opens_at = self.events.now() + jittered(pause, self.dice);
         self.link = Link::Down;
