@@ -23,11 +23,13 @@ fn parts<'a>(page: &'a str, name: &str) -> (&'a str, &'a str, &'a str) {
 
 /// Compares a table of the page with that of the model, or writes it.
 fn check(name: &str, table: &str) {
-    let page_text = fs::read_to_string(page()).unwrap();
+    let page_text =
+        fs::read_to_string(page()).unwrap_or_else(|error| panic!("the page cannot be read: {error}"));
     let (before, kept, after) = parts(&page_text, name);
     let wanted = format!("\n{table}\n");
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(page(), format!("{before}{wanted}{after}")).unwrap();
+        fs::write(page(), format!("{before}{wanted}{after}"))
+            .unwrap_or_else(|error| panic!("the page cannot be written: {error}"));
         return;
     }
     assert!(
