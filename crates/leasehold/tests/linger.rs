@@ -217,6 +217,44 @@ async fn other_request_of_this_process_ends_it() {
     assert_eq!(wire.calls(Verb::Contend), 5);
 }
 
+/// What nobody uses is not a holder, also while the store is asked to release it.
+#[tokio::test(start_paused = true)]
+async fn try_during_the_release_of_an_unused_lock_gets_it() {
+    let (locks, wire) = World::new().client();
+    wire.set(Verb::Release, Mode::LateReply(ms(100)));
+    used(&job(&locks)).await;
+    tokio::time::sleep(LINGER + ms(50)).await;
+    assert_eq!(wire.calls(Verb::Release), 1, "its time is over, and the store has not answered");
+    assert!(job(&locks).try_lock().await.unwrap().is_some());
+    settle().await;
+    // Two that ask at once, where the first ends the rest.
+    let lock = locks.rwlock("data").ttl(TTL).linger(LINGER);
+    drop(lock.write().await.unwrap());
+    let (one, two) = tokio::join!(lock.try_read(), lock.try_read());
+    assert!(one.unwrap().is_some() && two.unwrap().is_some());
+    // The same for a reader that becomes a writer beside a reader that rests.
+    let mut upgradable = lock.upgradable_read().await.unwrap();
+    drop(lock.read().await.unwrap());
+    assert!(upgradable.try_upgrade().await.unwrap(), "no other task reads");
+    upgradable.release().await.unwrap();
+    // What a task uses is in the way at once.
+    let (guard, began) = (lock.write().await.unwrap(), Instant::now());
+    assert!(lock.try_read().await.unwrap().is_none() && began.elapsed().is_zero());
+    drop(guard);
+}
+
+/// An unused permit does not keep this process itself from another one.
+#[tokio::test(start_paused = true)]
+async fn try_that_fits_beside_an_unused_permit_has_it_released_first() {
+    let world = World::new();
+    let ((locks, _), (other, _)) = (world.client(), world.client());
+    let permits = |locks: &Client| locks.semaphore("job", 3).ttl(TTL).linger(LINGER);
+    drop(permits(&locks).acquire().await.unwrap());
+    let _theirs = permits(&other).try_acquire_many(2).await.unwrap().unwrap();
+    let noted = permits(&locks).note(Note::new("another").unwrap());
+    assert!(noted.try_acquire().await.unwrap().is_some(), "only an unused permit is in the way");
+}
+
 #[tokio::test(start_paused = true)]
 async fn writer_ends_the_rest_of_readers_and_so_does_an_upgrade() {
     let (locks, _) = World::new().client();

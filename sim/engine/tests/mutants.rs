@@ -147,5 +147,17 @@ fn a_rest_has_no_end() {
     is_found("a rest has no end", "without holders and waiters");
 }
 
+#[test]
+fn what_nobody_uses_is_in_the_way() {
+    let mutant = "what nobody uses is in the way";
+    is_found_by_aim(mutant, "because of what nobody uses", aims::tries_while_nobody_uses_it);
+}
+
+#[test]
+fn a_try_leaves_alone_what_fits_beside_it() {
+    let mutant = "a try leaves alone what fits beside it";
+    is_found_by_aim(mutant, "is in the way", aims::tries_beside_an_unused_permit);
+}
+
 /// The number of seeds of a program that aims at one promise.
 const AIMED_SEEDS: u64 = 200;

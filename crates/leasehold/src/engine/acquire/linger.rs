@@ -13,7 +13,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, Clock, Moment, Patience, QueueOrder, Resource, Snapshot, WaitMode};
-use tokio::sync::oneshot;
 
 use crate::engine::Engine;
 use crate::engine::Want;
@@ -22,7 +21,6 @@ use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::{Hold, Passed};
 use crate::engine::inspect::EndOnDrop;
 use crate::engine::lease::{Lease, State};
-use crate::engine::release::job::Released;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
@@ -32,8 +30,6 @@ pub(crate) struct Rest {
     held: Arc<Lease>,
     passed: Passed,
     until: Moment,
-    /// The outcome of its release, once its rest has ended with one.
-    released: Option<oneshot::Receiver<Released>>,
 }
 
 impl Rest {
@@ -63,55 +59,40 @@ pub(crate) enum TriedLocally {
 }
 
 impl Engine {
-    /// Asks the local queue for a task that does not wait. Claims that rest in its way are released first.
+    /// Asks the local queue for a task that does not wait. Claims that no task has are released first.
     ///
     /// # Errors
     /// `Unavailable` where the store does not answer such a release in time, `Closed` where the client closes.
     pub(crate) async fn try_locally(self: &Arc<Self>, want: &Want) -> Result<TriedLocally> {
         for _ in 0..RECALLS_MAX {
             match self.try_in_queue(want) {
+                Some(tried) => return Ok(tried),
                 // Boxed, because it is rare, and the common future is moved with the caller's.
-                Err(releases) => Box::pin(self.released_in_time(releases, &want.resource)).await?,
-                Ok(tried) => return Ok(tried),
+                None => Box::pin(self.unused_gone_in_time(&want.resource)).await?,
             }
         }
         Ok(TriedLocally::Refused)
     }
 
-    /// Asks the local queue once.
-    ///
-    /// # Errors
-    /// The releases of the claims that rested in the way.
-    fn try_in_queue(self: &Arc<Self>, want: &Want) -> Result<TriedLocally, Vec<oneshot::Receiver<Released>>> {
+    /// Asks the local queue once; `None` if the task has to ask again once no claim is left that no task has.
+    fn try_in_queue(self: &Arc<Self>, want: &Want) -> Option<TriedLocally> {
         let change = || Change::Try { want: want.clone(), task: Requester::here() };
         let Some(mut changed) = self.change_sound_queue(&want.resource, change) else {
-            return Ok(TriedLocally::Allowed);
+            return Some(TriedLocally::Allowed);
         };
-        if let Some(rest) = changed.resumed.take() {
-            return Ok(TriedLocally::Granted(self.use_again(rest, want.max_hold)));
+        match changed.resumed.take() {
+            Some(rest) => Some(TriedLocally::Granted(self.use_again(rest, want.max_hold))),
+            None if changed.is_allowed => Some(TriedLocally::Allowed),
+            None if changed.may_try_later && !mutant!("what nobody uses is in the way") => None,
+            None => Some(TriedLocally::Refused),
         }
-        if changed.is_allowed {
-            return Ok(TriedLocally::Allowed);
-        }
-        let releases = changed.rests_over.iter_mut().filter_map(|rest| rest.released.take());
-        let releases: Vec<_> = releases.collect();
-        if releases.is_empty() { Ok(TriedLocally::Refused) } else { Err(releases) }
     }
 
-    async fn released_in_time(
-        &self,
-        releases: Vec<oneshot::Receiver<Released>>,
-        resource: &Resource,
-    ) -> Result<()> {
-        let all = async {
-            for release in releases {
-                // A release that was dropped has ended as well.
-                let _ = release.await;
-            }
-        };
+    async fn unused_gone_in_time(&self, resource: &Resource) -> Result<()> {
+        let Some(gone) = self.queues.unused_gone(resource) else { return Ok(()) };
         tokio::select! {
             biased;
-            () = all => Ok(()),
+            () = gone.cancelled() => Ok(()),
             is_open = self.sleep(RELEASE_LIMIT) => Err(match is_open {
                 true => Error::new(ErrorKind::Unavailable, "lock", NOT_RELEASED).on(resource),
                 false => Error::closed("lock").on(resource),
@@ -134,20 +115,17 @@ impl Engine {
         may_rest.then(|| {
             // Before another task can get it.
             held.set_at_rest(true);
-            Rest { held: held.clone(), passed, until, released: None }
+            Rest { held: held.clone(), passed, until }
         })
     }
 
     /// Releases a claim whose rest is over.
-    pub(super) fn end_rest(self: &Arc<Self>, rest: &mut Rest) {
+    pub(super) fn end_rest(self: &Arc<Self>, rest: &Rest) {
         let held = &rest.held;
         // The renewal task releases a claim that it finds lost, perhaps at this moment.
         if held.retire() {
             self.renewer.forget(held);
-            let (done, released) = oneshot::channel();
-            // Nobody polls an inline release here, so the reaper continues it.
-            drop(self.reaper.release(self, held.clone(), held.state(), Some(done)));
-            rest.released = Some(released);
+            drop(self.reaper.release(self, held.clone(), held.state(), None));
         }
     }
 

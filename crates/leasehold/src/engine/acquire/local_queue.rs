@@ -72,6 +72,8 @@ pub(crate) struct HeldClaim {
     pub(crate) handoff_over: bool,
     /// `true` once it does not rest any more.
     pub(crate) rest_over: bool,
+    /// `true` while no task has it: it rests, or its rest is over and it is being released.
+    pub(crate) is_unused: bool,
     /// `true` once it was reported in [`Outcome::handoff_candidates`].
     pub(crate) is_reported: bool,
 }
@@ -150,6 +152,8 @@ pub(crate) struct Outcome<W, E, R> {
     pub(crate) detach: Option<E>,
     /// `true` if the request is allowed: to try, or to carry out a release inline.
     pub(crate) is_allowed: bool,
+    /// `true` if a `Try` is not allowed only until the claims that no task has have departed.
+    pub(crate) may_try_later: bool,
     /// `true` if the task itself holds, exclusively, what it now waits for.
     pub(crate) waits_for_itself: bool,
     /// `true` if the queue is empty and has to be removed.
@@ -169,6 +173,7 @@ impl<W, E, R> Default for Outcome<W, E, R> {
             handoff_candidates: Vec::new(),
             detach: None,
             is_allowed: false,
+            may_try_later: false,
             waits_for_itself: false,
             is_idle: true,
         }
@@ -211,7 +216,12 @@ impl<W, E, R> LocalQueue<W, E, R> {
             Change::Leave(place) => drop(self.waiters.remove(&place)),
             Change::Try { want, task } => {
                 outcome.resumed = self.resume(&want, task);
-                outcome.is_allowed = outcome.resumed.is_some() || self.admits(want.share);
+                // What fits beside an unused claim here may not fit in the store, which knows of more claims.
+                let is_clear = !self.has_unused() || mutant!("a try leaves alone what fits beside it");
+                let is_clear = is_clear && self.admits(want.share, |_| true);
+                outcome.is_allowed = outcome.resumed.is_some() || is_clear;
+                outcome.may_try_later =
+                    !outcome.is_allowed && self.admits(want.share, |held| !held.is_unused);
             }
             Change::Drawn(id) => {
                 if let Some(contending) = &mut self.contending {
@@ -301,7 +311,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
             let claim = held.iter().position(|claim| claim.id == *id && claim.may_serve(want))?;
             Some((at, claim))
         })?;
-        held[claim].task = task;
+        (held[claim].task, held[claim].is_unused) = (task, false);
         Some(resting.remove(at).1)
     }
 
@@ -312,7 +322,7 @@ impl<W, E, R> LocalQueue<W, E, R> {
         }
         let may_rest = |claim: &&mut HeldClaim| claim.id == id && !claim.handoff_over && !claim.rest_over;
         let Some(claim) = self.held.iter_mut().find(may_rest) else { return false };
-        claim.task = None;
+        (claim.task, claim.is_unused) = (None, true);
         self.resting.push((id, rest));
         true
     }
@@ -445,11 +455,17 @@ impl<W, E, R> LocalQueue<W, E, R> {
         !(waits_for_us || (is_easier && first_came < came))
     }
 
-    /// Returns `true` if a task outside the queue may ask the server: if no claim of this process is in its
-    /// way, or in the way of the first waiter, which would wait longer.
-    fn admits(&self, share: Share) -> bool {
+    /// Returns `true` if a task outside the queue may ask the server: if no claim of this process that counts is
+    /// in its way, or in the way of the first waiter, which would wait longer.
+    fn admits(&self, share: Share, counts: fn(&HeldClaim) -> bool) -> bool {
         let first = self.waiters.values().next().filter(|_| !mutant!("who tries passes who waits"));
-        self.fits(share) && first.is_none_or(|first| self.fits(first.want.share))
+        self.fits_beside(share, counts)
+            && first.is_none_or(|first| self.fits_beside(first.want.share, counts))
+    }
+
+    /// Returns `true` if this process holds a claim that no task has.
+    pub(crate) fn has_unused(&self) -> bool {
+        self.held.iter().any(|claim| claim.is_unused)
     }
 
     /// Returns the contender's claim, if it is for exactly this request and this process holds nothing.
@@ -481,7 +497,12 @@ impl<W, E, R> LocalQueue<W, E, R> {
     }
 
     fn fits(&self, share: Share) -> bool {
-        let held = || self.held.iter().map(|claim| claim.want.share);
+        self.fits_beside(share, |_| true)
+    }
+
+    /// Returns `true` if the share fits beside those of the held claims that count.
+    fn fits_beside(&self, share: Share, counts: fn(&HeldClaim) -> bool) -> bool {
+        let held = || self.held.iter().filter(|claim| counts(claim)).map(|claim| claim.want.share);
         let load: u64 = held().map(|held| u64::from(held.weight())).sum();
         let capacity = held().map(Share::capacity).fold(share.capacity(), u32::min);
         load + u64::from(share.weight()) <= u64::from(capacity)
@@ -500,7 +521,15 @@ impl<W, E, R> LocalQueue<W, E, R> {
 
 impl HeldClaim {
     pub(crate) fn new(id: ClaimId, want: Want, task: Option<Requester>) -> HeldClaim {
-        HeldClaim { id, want, task, handoff_over: false, rest_over: false, is_reported: false }
+        HeldClaim {
+            id,
+            want,
+            task,
+            handoff_over: false,
+            rest_over: false,
+            is_unused: false,
+            is_reported: false,
+        }
     }
 
     /// Returns `true` if it may be handed to a waiter with this request.

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use leasehold_core::{Claim, ClaimId, Moment, Patience, QueueOrder, Resource};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
 use crate::engine::Want;
@@ -50,6 +51,8 @@ struct Entry {
     /// The time of the contender's last answer that the lock is not free; `None` if a later request was
     /// not answered.
     busy_at: Option<Moment>,
+    /// Cancelled once no claim is left that no task has; `None` if nothing waits for that.
+    unused_gone: Option<CancellationToken>,
 }
 
 /// The sender of the answer to one waiter.
@@ -62,6 +65,14 @@ impl LocalQueues {
     /// may be granted it past that claim, by another task of this process.
     pub(crate) fn queued_claim(&self, want: &Want) -> Option<ClaimId> {
         self.shard(&want.resource).get(&want.resource)?.queue.queued_claim(want)
+    }
+
+    /// Returns a token that is cancelled once this process holds no claim that no task has; `None` if it holds none
+    /// now.
+    pub(super) fn unused_gone(&self, resource: &Resource) -> Option<CancellationToken> {
+        let mut shard = self.shard(resource);
+        let entry = shard.get_mut(resource).filter(|entry| entry.queue.has_unused())?;
+        Some(entry.unused_gone.get_or_insert_default().clone())
     }
 
     /// Returns the number of resources with a waiter or a holder.
@@ -331,7 +342,7 @@ impl Engine {
         if opens && !shard.contains_key(resource) {
             let store_has_queue = self.profile().order >= QueueOrder::Fifo;
             let queue = LocalQueue::new(store_has_queue, self.closed.is_cancelled());
-            shard.insert(resource.clone(), Entry { queue, patience: None, busy_at: None });
+            shard.insert(resource.clone(), Entry { queue, patience: None, busy_at: None, unused_gone: None });
         }
         let Some(entry) = shard.get_mut(resource) else { return Changed::default() };
         // Under the lock only the state changes. What follows from it runs below, once the shard is free,
@@ -340,6 +351,7 @@ impl Engine {
         let mut changed = entry.queue.apply(change());
         rests_over.append(&mut changed.rests_over);
         changed.rests_over = rests_over;
+        let gone = if entry.queue.has_unused() { None } else { entry.unused_gone.take() };
         let stopped = if changed.stop { entry.patience.take() } else { None };
         let started = changed.start.take().map(|want| {
             let patience = Patience::unlimited(self.clock.clone());
@@ -350,8 +362,11 @@ impl Engine {
             shard.remove(resource);
         }
         drop(shard);
-        for rest in &mut changed.rests_over {
+        for rest in &changed.rests_over {
             self.end_rest(rest);
+        }
+        if let Some(gone) = gone {
+            gone.cancel();
         }
         if let Some(patience) = stopped {
             patience.end();

@@ -84,6 +84,8 @@ struct Model {
     /// The claims that rest, and those that do not rest any more.
     resting: Vec<ClaimId>,
     rest_over: BTreeSet<ClaimId>,
+    /// The claims that rest or have rested last, and that no task has.
+    unused: BTreeSet<ClaimId>,
     reported: BTreeSet<ClaimId>,
     inline_release: Option<ClaimId>,
     /// The tasks outside the queue that wait for a release.
@@ -123,6 +125,7 @@ impl Model {
             handoff_over: BTreeSet::new(),
             resting: Vec::new(),
             rest_over: BTreeSet::new(),
+            unused: BTreeSet::new(),
             reported: BTreeSet::new(),
             inline_release: None,
             dependents: 0,
@@ -141,6 +144,11 @@ impl Model {
 
     fn fits(&self, share: Share) -> bool {
         fits(self.held.iter().map(|(_, want, _)| want.share), share)
+    }
+
+    fn fits_beside_used(&self, share: Share) -> bool {
+        let used = self.held.iter().filter(|(id, ..)| !self.unused.contains(id));
+        fits(used.map(|(_, want, _)| want.share), share)
     }
 
     /// The waiters, in the order in which they are served.
@@ -172,12 +180,25 @@ impl Model {
                 self.apply(Change::Leave(place))?;
             }
             Step::Try(kind) => {
-                let first_fits = self.in_order().first().is_none_or(|(_, first)| self.fits(first.share));
+                let shares: Vec<Share> = self
+                    .in_order()
+                    .into_iter()
+                    .take(1)
+                    .map(|(_, first)| first.share)
+                    .chain([kind.0])
+                    .collect();
                 let resumed = self.resume(&want(kind));
-                let allowed = resumed.is_some() || self.fits(kind.0) && first_fits;
+                let is_clear = self.unused.is_empty() && shares.iter().all(|share| self.fits(*share));
+                let fits_beside_used = shares.iter().all(|share| self.fits_beside_used(*share));
+                let allowed = resumed.is_some() || is_clear;
                 let is_in_the_way = !allowed && self.inline_release.is_some();
                 let outcome = self.apply(Change::Try { want: want(kind), task: None })?;
                 prop_assert_eq!(outcome.is_allowed, allowed);
+                prop_assert_eq!(
+                    outcome.may_try_later,
+                    !allowed && fits_beside_used,
+                    "what no task has refuses nothing for good"
+                );
                 prop_assert_eq!(
                     outcome.resumed,
                     resumed,
@@ -242,6 +263,7 @@ impl Model {
             }
             Step::Depart(which) if !self.held.is_empty() => {
                 let (id, _, _) = self.held.remove(which % self.held.len());
+                self.unused.remove(&id);
                 self.inline_release.take_if(|inline_release| *inline_release == id);
                 let rested = self.resting.contains(&id);
                 let outcome = self.apply(Change::Departed(id))?;
@@ -284,7 +306,9 @@ impl Model {
             .resting
             .iter()
             .position(|id| self.held.iter().any(|(held, held_as, _)| held == id && held_as == want))?;
-        Some(self.resting.remove(at))
+        let id = self.resting.remove(at);
+        self.unused.remove(&id);
+        Some(id)
     }
 
     /// Makes a user release a claim: to the next waiter, to the next user if it may rest, or to the server.
@@ -303,6 +327,7 @@ impl Model {
         self.held.iter_mut().filter(|held| held.0 == *id).for_each(|held| held.2 = !is_handed && !rests);
         if rests {
             self.resting.push(*id);
+            self.unused.insert(*id);
         }
         if is_handed && left == 1 {
             self.handoff_over.insert(*id);

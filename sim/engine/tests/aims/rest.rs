@@ -1,0 +1,41 @@
+//! Programs in which a claim rests, and another task asks.
+
+use std::sync::Arc;
+
+use simulated::layer::{Fault, Mode, Verb};
+use tokio::time::sleep;
+
+use super::{aimed, client, store};
+use crate::judge::Verdict;
+
+/// Lets two tasks try at any time of a rest, or while the claim that rested is being released.
+pub(crate) fn tries_while_nobody_uses_it(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let wire = Arc::new(Fault::over(store()));
+        wire.set(Verb::Release, Mode::LateReply(dice.ms(50, 500)));
+        let locks = client(wire);
+        let linger = dice.ms(100, 1_000);
+        let lock = locks.rwlock("book").linger(linger);
+        drop(lock.write().await.unwrap());
+        sleep(if dice.percent(50) { linger + dice.ms(1, 49) } else { dice.ms(1, 99) }).await;
+        let tries = tokio::join!(lock.try_read(), lock.try_read());
+        let refused = [&tries.0, &tries.1].iter().filter(|tried| !matches!(tried, Ok(Some(_)))).count();
+        (refused > 0).then(|| format!("{refused} of 2 tries are refused because of what nobody uses"))
+    })
+}
+
+/// Lets a task try for a permit that fits beside one that rests here, but not beside those of another client too.
+pub(crate) fn tries_beside_an_unused_permit(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let store = store();
+        let (ours, theirs) = (client(store.clone()), client(store));
+        let all = dice.between(2, 6) as u32;
+        drop(ours.semaphore("seats", all).linger(dice.ms(100, 1_000)).acquire().await.unwrap());
+        let _others = theirs.semaphore("seats", all).try_acquire_many(all - 1).await.unwrap().unwrap();
+        sleep(dice.ms(0, 50)).await;
+        // A lock without a linger time is another one.
+        let tried = ours.semaphore("seats", all).try_acquire().await;
+        (!matches!(tried, Ok(Some(_))))
+            .then(|| format!("an unused permit of this client is in the way: {tried:?}"))
+    })
+}
