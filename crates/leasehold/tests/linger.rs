@@ -377,6 +377,22 @@ async fn suspect_lock_is_not_used_again() {
     settles(&locks, "job").await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn doubt_about_an_unused_lock_is_reported_to_nobody() {
+    let (world, counter) = (World::new(), Arc::new(Counter::default()));
+    let wire = Arc::new(Fault::over(world.0.clone()));
+    let builder = Client::builder().clock(Arc::new(TokioClock::new())).subscriber(counter.clone());
+    let locks = builder.over(wire.clone()).unwrap();
+    used(&job(&locks).ttl(ms(1_000))).await;
+    wire.set(Verb::Renew, Mode::LoseRequest);
+    tokio::time::sleep(ms(900)).await;
+    assert!(wire.calls(Verb::Renew) > 0 && wire.calls(Verb::Release) == 1, "the doubt has ended the rest");
+    assert_eq!(
+        (counter.count("BecameSuspect"), counter.count("Recovered"), counter.count("Lost")),
+        (0, 0, 0)
+    );
+}
+
 /// The machine was suspended: its timers have not seen the time that passed, and no task has run yet.
 #[tokio::test(start_paused = true)]
 async fn stopped_process_does_not_use_what_is_over() {

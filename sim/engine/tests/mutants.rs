@@ -159,5 +159,10 @@ fn a_try_leaves_alone_what_fits_beside_it() {
     is_found_by_aim(mutant, "is in the way", aims::tries_beside_an_unused_permit);
 }
 
+#[test]
+fn a_doubt_at_rest_is_reported() {
+    is_found_by_aim("a doubt at rest is reported", "is reported", aims::doubt_at_rest);
+}
+
 /// The number of seeds of a program that aims at one promise.
 const AIMED_SEEDS: u64 = 200;

@@ -14,6 +14,7 @@ use leasehold_machine::Process;
 
 use crate::alarm::Alarm;
 use crate::events::{Event, EventSink};
+use crate::mutant::mutant;
 use crate::panics::logged;
 use crate::watch;
 
@@ -173,6 +174,11 @@ impl Lease {
         self.is_at_rest.store(is_at_rest, Ordering::SeqCst);
     }
 
+    /// Returns `true` if it belongs to no task, so that neither doubt nor a loss concerns any.
+    fn is_at_rest(&self) -> bool {
+        self.is_at_rest.load(Ordering::SeqCst) && !mutant!("a doubt at rest is reported")
+    }
+
     /// Returns `true` if a task could rely on it at `now`. Marks nothing, so it may be called under a lock.
     pub(super) fn is_sound(&self, now: Moment) -> bool {
         let health = *self.health.borrow();
@@ -302,7 +308,9 @@ impl Lease {
             suspect = health.suspect_since.take();
             recovered
         });
-        if let Some(since) = suspect {
+        if let Some(since) = suspect
+            && !self.is_at_rest()
+        {
             let resource = &self.claim.resource;
             self.events.emit(|| Event::Recovered { resource, suspect: now.since(since) });
         }
@@ -321,7 +329,7 @@ impl Lease {
             suspected = valid;
             valid
         });
-        if suspected {
+        if suspected && !self.is_at_rest() {
             logged!(debug, resource = %self.claim.resource, "lock suspect");
             self.events.emit(|| Event::BecameSuspect { resource: &self.claim.resource });
         }
@@ -350,7 +358,7 @@ impl Lease {
             logged!(debug, %resource, "lock transferred");
             return;
         }
-        if self.is_at_rest.load(Ordering::SeqCst) {
+        if self.is_at_rest() {
             logged!(debug, %resource, %cause, "lock lost that belonged to no task");
             return;
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use simulated::layer::{Fault, Mode, Verb};
+use simulated::{Client, Event, EventSubscriber, Note, TokioClock};
 use tokio::time::sleep;
 
 use super::{aimed, client, store};
@@ -37,5 +38,34 @@ pub(crate) fn tries_beside_an_unused_permit(seed: u64, mutant: &'static str) -> 
         let tried = ours.semaphore("seats", all).try_acquire().await;
         (!matches!(tried, Ok(Some(_))))
             .then(|| format!("an unused permit of this client is in the way: {tried:?}"))
+    })
+}
+
+/// A subscriber that notes a doubt.
+#[derive(Debug, Default)]
+struct Doubts(std::sync::atomic::AtomicBool);
+
+impl EventSubscriber for Doubts {
+    fn on_event(&self, event: &Event<'_>) {
+        if matches!(event, Event::BecameSuspect { .. } | Event::Recovered { .. } | Event::Lost { .. }) {
+            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+}
+
+/// Lets the store not answer the renewals of a claim that rests.
+pub(crate) fn doubt_at_rest(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let (wire, doubts) = (Arc::new(Fault::over(store())), Arc::new(Doubts::default()));
+        let builder = Client::builder().clock(Arc::new(TokioClock::new())).note(Note::default());
+        let locks = builder.subscriber(doubts.clone()).over(wire.clone()).unwrap();
+        let ttl = dice.ms(500, 2_000);
+        drop(locks.mutex("job").ttl(ttl).linger(ttl).lock().await.unwrap());
+        wire.set(Verb::Renew, Mode::LoseRequest);
+        sleep(ttl / 2 + dice.ms(0, 2_000)).await;
+        wire.set(Verb::Renew, Mode::Pass);
+        sleep(dice.ms(0, 2_000)).await;
+        let is_reported = doubts.0.load(std::sync::atomic::Ordering::SeqCst);
+        is_reported.then(|| "a doubt about a lock that nobody uses is reported".to_owned())
     })
 }
