@@ -159,6 +159,32 @@ async fn another_process_waits_for_at_most_the_linger_time() {
     user.abort();
 }
 
+/// A store without a queue gives a lock to the first that asks after a release, which is this process itself.
+#[tokio::test(start_paused = true)]
+async fn nothing_lingers_where_the_store_keeps_no_queue() {
+    let unordered = || MemoryBackend::with_clock(Arc::new(TokioClock::new())).unordered();
+    for store in [unordered(), unordered().polling()] {
+        let world = World(Arc::new(store));
+        let ((busy, wire), (other, _)) = (world.client(), world.client());
+        let user = tokio::spawn({
+            let lock = job(&busy);
+            async move {
+                loop {
+                    used(&lock).await;
+                    tokio::time::sleep(ms(1)).await;
+                }
+            }
+        });
+        tokio::time::sleep(ms(100)).await;
+        let began = Instant::now();
+        let waiting = other.mutex("job");
+        let theirs = tokio::time::timeout(LINGER + ms(300), waiting.lock()).await;
+        assert!(theirs.is_ok(), "it waits for {:?}", began.elapsed());
+        assert!(wire.calls(Verb::Release) > 1);
+        user.abort();
+    }
+}
+
 /// On a store that notifies, a waiter ends it at once.
 #[tokio::test(start_paused = true)]
 async fn waiter_of_another_process_ends_it() {

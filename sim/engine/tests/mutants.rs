@@ -164,5 +164,11 @@ fn a_doubt_at_rest_is_reported() {
     is_found_by_aim("a doubt at rest is reported", "is reported", aims::doubt_at_rest);
 }
 
+#[test]
+fn claims_rest_without_a_queue() {
+    let mutant = "claims rest without a queue";
+    is_found_by_aim(mutant, "starves", aims::a_waiter_on_a_store_without_a_queue);
+}
+
 /// The number of seeds of a program that aims at one promise.
 const AIMED_SEEDS: u64 = 200;

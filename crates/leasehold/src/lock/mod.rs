@@ -256,7 +256,8 @@ impl<K: kind::Kind> Lock<K> {
     /// Others see a lock that nobody uses as held: [`Lock::inspect`] shows it with the note of its last user, and
     /// `try_lock` of another client does not get it. A request to [release it](crate::Client::revoke) is not seen
     /// while nobody uses it. [`Guard::release`] returns without an answer of the store, so it does not find out that
-    /// the store has lost the lock. The limits of [`Tuning`](crate::Tuning) for local hand-offs count
+    /// the store has lost the lock. On a store that keeps no queue, and in whose requests no waiter blocks, no lock
+    /// lingers: another client could wait for much longer than `time` there. The limits of [`Tuning`](crate::Tuning) for local hand-offs count
     /// tasks that wait, and not the acquisitions of an unused lock; if they are zero, no lock lingers.
     ///
     /// A lock whose proof was [taken](Guard::proof), or whose release another client has requested, does not linger.

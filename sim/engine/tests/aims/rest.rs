@@ -1,10 +1,12 @@
 //! Programs in which a claim rests, and another task asks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use simulated::layer::{Fault, Mode, Verb};
+use simulated::local::MemoryBackend;
 use simulated::{Client, Event, EventSubscriber, Note, TokioClock};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::{aimed, client, store};
 use crate::judge::Verdict;
@@ -69,3 +71,27 @@ pub(crate) fn doubt_at_rest(seed: u64, mutant: &'static str) -> Verdict {
         is_reported.then(|| "a doubt about a lock that nobody uses is reported".to_owned())
     })
 }
+
+/// Lets another client wait for a lock that this one uses without a pause, on a store without a queue.
+pub(crate) fn a_waiter_on_a_store_without_a_queue(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let store = MemoryBackend::with_clock(Arc::new(TokioClock::new())).unordered();
+        let store = Arc::new(if dice.percent(50) { store.polling() } else { store });
+        let (busy, other) = (client(store.clone()), client(store));
+        let (linger, pause) = (dice.ms(100, 2_000), dice.ms(1, 3));
+        let lock = busy.mutex("job").linger(linger);
+        let user = tokio::spawn(async move {
+            while let Ok(guard) = lock.lock().await {
+                drop(guard);
+                sleep(pause).await;
+            }
+        });
+        sleep(dice.ms(1, 3_000)).await;
+        let waited = timeout(linger + POLL, other.mutex("job").lock()).await;
+        user.abort();
+        waited.is_err().then(|| format!("a waiter starves behind a linger time of {linger:?}"))
+    })
+}
+
+/// The longest pause of a waiter that polls.
+const POLL: Duration = Duration::from_millis(500);

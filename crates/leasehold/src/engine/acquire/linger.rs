@@ -12,7 +12,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Claim, ClaimId, Clock, Moment, Patience, QueueOrder, Resource, Snapshot, WaitMode};
+use leasehold_core::{
+    Claim, ClaimId, Clock, Moment, Patience, Profile, QueueOrder, Resource, Snapshot, WaitMode,
+};
 
 use crate::engine::Engine;
 use crate::engine::Want;
@@ -112,11 +114,19 @@ impl Engine {
     pub(super) fn rest_of(&self, held: &Arc<Lease>, state: State, passed: Passed) -> Option<Rest> {
         let until = held.rest_end(self.clock.now())?;
         let may_rest = state == State::Valid && held.revoked().is_none() && held.can_hand_off(passed.all);
-        may_rest.then(|| {
+        (may_rest && self.lets_claims_rest()).then(|| {
             // Before another task can get it.
             held.set_at_rest(true);
             Rest { held: held.clone(), passed, until }
         })
+    }
+
+    /// Returns `true` if another client that waits gets the lock at its release. Elsewhere the first that asks
+    /// afterwards gets it, which would be this process again, and after a rest the other had one chance instead of
+    /// many.
+    fn lets_claims_rest(&self) -> bool {
+        let Profile { order, waiting, .. } = self.profile();
+        *order >= QueueOrder::Fifo || *waiting == WaitMode::Blocks || mutant!("claims rest without a queue")
     }
 
     /// Releases a claim whose rest is over.
