@@ -249,15 +249,18 @@ impl<K: kind::Kind> Lock<K> {
     ///   meets a request with the same share, ttl, lock delay, linger time and note.
     /// - While the lock is not used, it is renewed. If it is lost then, or a renewal fails, that is reported to
     ///   nobody, and the next acquisition asks the store. [`Client::close`](crate::Client::close) releases it, and so
-    ///   does the drop of the last handle of the client. If the process crashes, it costs others what the crash of a
-    ///   holder does: a ttl at most.
+    ///   does the drop of the last handle of the client, in the background. If the process crashes, or its runtime
+    ///   ends before that, it costs others what the crash of a holder does: a ttl at most. So a program that is about
+    ///   to end calls `close`, also if it has awaited each release.
     ///
     /// # Does not promise
     /// Others see a lock that nobody uses as held: [`Lock::inspect`] shows it with the note of its last user, and
     /// `try_lock` of another client does not get it. A request to [release it](crate::Client::revoke) is not seen
     /// while nobody uses it. [`Guard::release`] returns without an answer of the store, so it does not find out that
-    /// the store has lost the lock. On a store that keeps no queue, and in whose requests no waiter blocks, no lock
-    /// lingers: another client could wait for much longer than `time` there. The limits of [`Tuning`](crate::Tuning) for local hand-offs count
+    /// the store has lost the lock. If the lock is broken by hand while nobody uses it, the next acquisition may get
+    /// it all the same, until a renewal finds that out, as a holder would keep it for that long. On a store that
+    /// keeps no queue, and in whose requests no waiter blocks, no lock lingers: another client could wait for much
+    /// longer than `time` there. The limits of [`Tuning`](crate::Tuning) for local hand-offs count
     /// tasks that wait, and not the acquisitions of an unused lock; if they are zero, no lock lingers.
     ///
     /// A lock whose proof was [taken](Guard::proof), or whose release another client has requested, does not linger.
