@@ -243,7 +243,7 @@ async fn other_request_of_this_process_ends_it() {
     assert_eq!(wire.calls(Verb::Contend), 5);
 }
 
-/// What nobody uses is not a holder, also while the store is asked to release it.
+/// A lock that nobody uses has no holder, also while the store is asked to release it.
 #[tokio::test(start_paused = true)]
 async fn try_during_the_release_of_an_unused_lock_gets_it() {
     let (locks, wire) = World::new().client();
