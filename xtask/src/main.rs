@@ -7,6 +7,7 @@
 mod api;
 mod bench;
 mod docs;
+mod semver;
 mod servers;
 mod suites;
 mod test;
@@ -22,7 +23,7 @@ Usage: cargo xtask <chore> [options]
 
 Chores:
   test                  everything that a change has to pass, in this order:
-                        servers, fmt, tidy, clippy, clippy-default, build, docs, test, doc, package, deny, api
+                        servers, fmt, tidy, clippy, clippy-default, build, docs, test, doc, package, deny, api, semver
   test --only A,B       only these steps (`test` and `docs` bring `build` along)
   test redis core ...   only the tests of these crates, named by their folders in backends or crates
   tidy                  the rules of this repository that no compiler knows: which crate and which module

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::{api, docs, servers, suites, tidy};
+use crate::{api, docs, semver, servers, suites, tidy};
 
 /// One step of the run.
 #[derive(Debug)]
@@ -70,9 +70,12 @@ pub(crate) const STEPS: &[Step] = &[
     Step { name: "package", work: Work::Cargo(PACKAGE, &[]) },
     Step { name: "deny", work: Work::Optional("cargo-deny", &Work::Cargo(&["deny", "check"], &[])) },
     Step { name: "api", work: Work::Optional("cargo-public-api", &API) },
+    Step { name: "semver", work: Work::Optional("cargo-semver-checks", &SEMVER) },
 ];
 
 const API: Work = Work::Chore("cargo xtask api", |root| api::run(root, api::Mode::Check));
+
+const SEMVER: Work = Work::Chore("compare the API with that of the last release", semver::run);
 
 /// Packs every crate that is published, in the order in which they depend on each other.
 const PACKAGE: &[&str] = &[
