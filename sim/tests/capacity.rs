@@ -136,7 +136,7 @@ fn lost(rules: &FailoverRules, ttl: u64, fault: Fault, length: u64) -> u64 {
 }
 
 #[test]
-fn capacity_shortest_ttl_of_the_formula_loses_no_lock_in_a_failover() {
+fn shortest_ttl_of_the_formula_survives_a_failover() {
     let rules = FailoverRules::DEFAULT;
     for fault in [Fault::Refuses, Fault::Vanishes] {
         for length in LENGTHS.map(|seconds| seconds * SECOND) {
@@ -164,7 +164,7 @@ fn capacity_formula_of_failovers_is_not_generous() {
 }
 
 #[test]
-fn capacity_formula_of_failovers_that_forgets_a_part_is_found_out() {
+fn formula_of_failovers_without_a_part_is_found() {
     let rules = FailoverRules::DEFAULT;
     let forgets = [
         ("renewals", FailoverRules { renew_at: 0.0, ..rules }, Fault::Refuses),

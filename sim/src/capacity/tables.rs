@@ -1,6 +1,6 @@
 //! The tables of `docs/book/src/capacity.md`, as Markdown.
 //!
-//! The page has each between two comments that name it. A test compares them, and writes them if it is told to.
+//! The page has each between two comments that name it. A test compares them, and writes them with `UPDATE=1`.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! A party that dies, at whichever request, neither stops the others nor spoils the barrier.
+//! A party that dies, at any request, neither stops the others nor spoils the barrier.
 
 use std::time::Duration;
 

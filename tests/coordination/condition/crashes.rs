@@ -1,4 +1,4 @@
-//! No wake-up is lost by the death of a waiter or of a notifier, at whichever request.
+//! No wake-up is lost by the death of a waiter or of a notifier, at any request.
 
 use futures_util::FutureExt;
 use leasehold::Client;

@@ -9,7 +9,7 @@ use leasehold::{Client, ErrorKind, FenceGrade, Leadership};
 use crate::history::{Event, History, crowds};
 use crate::world::{Chance, Peer, clients, is_whole_campaign, on_half_of_them, soon};
 
-/// Leads until the time is over or leadership is lost, whichever is first.
+/// Leads until the time is over or leadership is lost, the one that is first.
 async fn lead(leadership: &Leadership, terms: &History, reign: Duration) {
     terms.note(Event::Took(0, leadership.fence().unwrap()));
     let _ = tokio::time::timeout(reign, leadership.guard().lost()).await;

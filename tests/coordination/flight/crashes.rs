@@ -1,4 +1,4 @@
-//! A loader that dies, at whichever request, is replaced by another.
+//! A loader that dies, at any request, is replaced by another.
 
 use std::time::Duration;
 

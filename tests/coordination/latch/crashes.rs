@@ -1,4 +1,4 @@
-//! A member that dies in its count, at whichever request, is counted once.
+//! A member that dies in its count, at any request, is counted once.
 
 use futures_util::FutureExt;
 

@@ -1,4 +1,4 @@
-//! The death of a client, at whichever request, gives back nothing of the rate.
+//! The death of a client, at any request, frees nothing of the rate.
 
 use std::time::Duration;
 
