@@ -35,7 +35,7 @@ impl Process {
 
 /// A future that belongs to the process that made it. In a fork it never ends: it is neither polled nor
 /// dropped.
-pub struct Unforked<F> {
+pub struct Unforked<F: ?Sized> {
     process: Process,
     work: Option<Pin<Box<F>>>,
 }
@@ -47,7 +47,7 @@ impl<F> Unforked<F> {
     }
 }
 
-impl<F: Future> Future for Unforked<F> {
+impl<F: Future + ?Sized> Future for Unforked<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
@@ -62,7 +62,7 @@ impl<F: Future> Future for Unforked<F> {
     }
 }
 
-impl<F> Drop for Unforked<F> {
+impl<F: ?Sized> Drop for Unforked<F> {
     fn drop(&mut self) {
         if !self.process.is_this() {
             std::mem::forget(self.work.take());
@@ -70,7 +70,7 @@ impl<F> Drop for Unforked<F> {
     }
 }
 
-impl<F> fmt::Debug for Unforked<F> {
+impl<F: ?Sized> fmt::Debug for Unforked<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Unforked").field("process", &self.process).finish_non_exhaustive()
     }
@@ -88,7 +88,9 @@ pub fn spawn<F>(work: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: Send> + Send + 'static,
 {
-    tokio::spawn(Unforked::new(work))
+    // Without its type, because tokio compiles some two thousand lines for each type that is spawned.
+    let work: Pin<Box<dyn Future<Output = F::Output> + Send>> = Box::pin(work);
+    tokio::spawn(Unforked { process: Process::this(), work: Some(work) })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold_core::{Claim, Effect, Failure, FailureKind};
 
 use super::Engine;
@@ -43,7 +44,9 @@ impl Engine {
         W: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         let open = !self.is_forked();
-        let task = open.then(|| self.runtime.spawn(async move { answered(work).await.flatten() }));
+        // Without the type of the request, as in `Engine::spawn`.
+        let request = async move { answered(work).await.flatten() };
+        let task = open.then(|| self.runtime.spawn(request.boxed()));
         #[cfg(leasehold_sim)]
         let aborted = task.as_ref().and_then(|task| crate::mutant::aborted("who asks drops the call", task));
         async move {

@@ -40,6 +40,7 @@ use std::future::Future;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use leasehold_core::{Backend, Claim, ClaimId, Clock, Moment, Note, Profile, Resource, Share};
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
@@ -468,12 +469,13 @@ impl Engine {
 
     /// Spawns a future that must not be dropped with its caller.
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.contenders.spawn_on(work, &self.runtime));
+        // Without its type, because tokio compiles some two thousand lines for each type that is spawned.
+        drop(self.contenders.spawn_on(work.boxed(), &self.runtime));
     }
 
     /// Starts a task that closing does not wait for.
     pub(crate) fn spawn_detached(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.runtime.spawn(work));
+        drop(self.runtime.spawn(work.boxed()));
     }
 
     /// Returns the number of resources with a waiter or a holder.
