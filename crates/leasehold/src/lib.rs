@@ -34,7 +34,7 @@
 //!
 //! A wait that takes nothing, such as [`Latch::wait`], [`Guard::lost`] or [`Guard::revoked`], has no form
 //! with a limit: drop its future, as `tokio::time::timeout` does. A thread cannot drop a future, so in
-//! [`blocking`] these are `wait_within`, `lost_within` and `revoked_within`.
+//! `blocking` these are `wait_within`, `lost_within` and `revoked_within`.
 //!
 //! `tokio::time::timeout` is also safe around every other wait, since to drop its future leaves nothing
 //! behind. It cannot distinguish a lock that is held from a store that does not answer.
@@ -45,7 +45,8 @@
 //!
 //! # Features
 //! Files and memory need no feature. `redis` is a default feature; `redis-tls` adds TLS to it. `etcd`,
-//! `zookeeper`, `postgres`, `mysql`, `sqlite` and `memcached` add the other stores. `metrics` exports counters.
+//! `zookeeper`, `postgres`, `mysql`, `sqlite` and `memcached` add the other stores. `blocking` adds the module
+//! of that name, for threads that block. `metrics` exports counters.
 //!
 //! # Serde
 //! With the feature `serde`, what is displayed can be serialized: [`Snapshot`], [`ResourceSummary`],
@@ -55,6 +56,7 @@
 #![forbid(unsafe_code)]
 
 mod alarm;
+#[cfg(feature = "blocking")]
 pub mod blocking;
 mod client;
 mod clock;

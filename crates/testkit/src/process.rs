@@ -81,7 +81,7 @@ impl Process {
         self.running().as_ref().map(|running| running.child.id())
     }
 
-    /// Returns how it ended, if it did so by itself since it was started. Told once.
+    /// Returns how it ended, if it did so by itself since it was started. Returned once.
     pub fn exited(&self) -> Option<ExitStatus> {
         let mut running = self.running();
         let ended = running.take_if(|running| running.has_exited())?;

@@ -114,7 +114,7 @@ pub enum LoadError<E> {
     Loader(E),
     /// The store failed, or the request is invalid.
     Store(Error),
-    /// An [`Interrupt`](crate::blocking::Interrupt) ended the wait of a thread.
+    /// An `Interrupt` of the module `blocking` ended the wait of a thread.
     Interrupted(Error),
 }
 

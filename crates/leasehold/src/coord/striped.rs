@@ -37,7 +37,7 @@ use crate::lock::{Guard, Mutex};
 /// ```
 ///
 /// # Promises
-/// Segment `i` of `name` is the mutex `name#i`, counted from 0, in every process and every version. A
+/// Stripe `i` of `name` is the mutex `name#i`, counted from 0, in every process and every version. A
 /// key always belongs to the same stripe as long as the number of stripes stays the same.
 ///
 /// # Does not promise
