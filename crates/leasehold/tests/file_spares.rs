@@ -133,10 +133,179 @@ async fn copy_of_a_sign_of_life_keeps_no_later_claim_alive() {
     drop(copy);
 }
 
+/// Returns the name of the only FIFO of a resource.
+fn fifo_of(backend: &FileBackend, name: &str) -> String {
+    let names = fs::read_dir(backend.path_of(&resource(name))).unwrap();
+    let names = names.map(|file| file.unwrap().file_name().into_string().unwrap());
+    let fifos: Vec<String> = names.filter(|name| name.starts_with("claim-")).collect();
+    assert_eq!(fifos.len(), 1, "{fifos:?}");
+    fifos[0].clone()
+}
+
+/// A rename takes longer than everything else that an uncontended lock costs.
+#[tokio::test]
+async fn fifo_keeps_its_name_for_claims_of_the_same_share() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    warm(&one, "a").await;
+    let name = fifo_of(&one, "a");
+    for _ in 0..5 {
+        let ours = claim("a", Share::MUTEX);
+        granted(&one, &ours).await;
+        assert_eq!(fifo_of(&one, "a"), name);
+        assert!(!name.contains(&ours.id.to_hex()));
+        let seen = snapshot_of(&two, "a").await;
+        assert_eq!((seen.holders[0].id, seen.holders.len()), (ours.id, 1), "the ledger has its id");
+        assert_busy(&two, &claim("a", Share::MUTEX)).await;
+        release(&one, &ours).await;
+    }
+    // The share of a claim is read from the name if the ledger is lost.
+    let reader = claim("a", Share::READER);
+    granted(&one, &reader).await;
+    assert_ne!(fifo_of(&one, "a"), name);
+    granted(&two, &claim("a", Share::READER)).await;
+    assert_busy(&two, &claim("a", Share::WRITER)).await;
+}
+
+/// The process of the claim does not notice it.
+#[tokio::test]
+async fn lost_ledger_is_rebuilt_with_a_fifo_of_another_name() {
+    for change in ["removed", "all damaged", "first slot damaged", "second slot damaged"] {
+        let store = Store::new();
+        let (one, two) = (store.open(), store.open());
+        warm(&one, "a").await;
+        let (ours, theirs) = (claim("a", Share::MUTEX), claim("a", Share::MUTEX));
+        let held = grant(&one, &ours).await;
+        let ledger = one.path_of(&resource("a")).join("ledger");
+        let mut bytes = fs::read(&ledger).unwrap();
+        let half = bytes.len() / 2;
+        match change {
+            "first slot damaged" => bytes[100] ^= 1,
+            "second slot damaged" => bytes[half + 100] ^= 1,
+            _ => bytes.fill(b'x'),
+        }
+        match change {
+            "removed" => fs::remove_file(&ledger).unwrap(),
+            _ => fs::write(&ledger, bytes).unwrap(),
+        }
+        assert_busy(&two, &claim("a", Share::MUTEX)).await;
+        let seen = snapshot_of(&two, "a").await;
+        assert_eq!(seen.holders.len(), 1, "{change}");
+        assert!(
+            seen.holders[0].fence.unwrap() >= held.fence.unwrap(),
+            "{change}: no fence of an earlier claim"
+        );
+        let waiter = spawn_wait(&two, &theirs);
+        until_waiting(&two, "a", 1).await;
+        assert!(matches!(
+            one.renew(&[Renew { claim: &ours, proof: &held.proof }]).await[..],
+            [Renewal::Alive]
+        ));
+        release(&one, &ours).await;
+        assert!(within(LIMIT, waiter).await.unwrap() > held.fence.unwrap(), "{change}");
+        release(&two, &theirs).await;
+        warm(&one, "a").await;
+    }
+}
+
+/// The claim is not in a ledger that another process has rebuilt, but its holder is found by what is shown.
+#[tokio::test]
+async fn holder_that_a_rebuilt_ledger_shows_can_be_broken() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    warm(&one, "a").await;
+    let ours = claim("a", Share::MUTEX);
+    let held = grant(&one, &ours).await;
+    fs::remove_file(one.path_of(&resource("a")).join("ledger")).unwrap();
+    assert_busy(&two, &claim("a", Share::MUTEX)).await;
+    let shown = snapshot_of(&two, "a").await.holders[0].id;
+    let shown = Claim::new(shown, resource("a"), Share::MUTEX, std::time::Duration::from_secs(1));
+    assert!(matches!(two.release(&[&shown]).await[..], [Release::Freed]));
+    within(LIMIT, held.lost.unwrap().fired()).await;
+    assert!(matches!(one.release(&[&ours]).await[..], [Release::Gone]));
+    granted(&two, &claim("a", Share::MUTEX)).await;
+}
+
+/// Another program writes an older ledger into the same file. Places are given again then, and the name of the FIFO
+/// that is kept has a higher one.
+#[tokio::test]
+async fn fifo_with_a_higher_place_keeps_its_rank_in_a_rebuilt_queue() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let ledger = one.path_of(&resource("a")).join("ledger");
+    let first = claim("a", Share::MUTEX);
+    granted(&one, &first).await;
+    release(&one, &first).await;
+    let old = fs::read(&ledger).unwrap();
+    warm(&one, "a").await;
+    // In place: the file stays the same.
+    fs::write(&ledger, old).unwrap();
+    let (ours, theirs) = (claim("a", Share::MUTEX), claim("a", Share::MUTEX));
+    let held = grant(&one, &ours).await;
+    let waiter = spawn_wait(&two, &theirs);
+    until_waiting(&two, "a", 1).await;
+    fs::remove_file(&ledger).unwrap();
+    assert_busy(&two, &claim("a", Share::MUTEX)).await;
+    let seen = snapshot_of(&two, "a").await;
+    assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 1));
+    assert_eq!(seen.waiting[0].id, theirs.id, "the waiter has not passed the holder");
+    assert!(matches!(one.renew(&[Renew { claim: &ours, proof: &held.proof }]).await[..], [Renewal::Alive]));
+    release(&one, &ours).await;
+    within(LIMIT, waiter).await.unwrap();
+}
+
+/// Each has the ledger open as it was before the other one changed it.
+#[tokio::test]
+async fn handles_that_take_turns_see_what_the_other_wrote() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let mut last = warm(&one, "a").await;
+    for round in 0..40 {
+        let backend = if round % 3 == 0 { &two } else { &one };
+        let claim = claim("a", Share::MUTEX);
+        let fence = granted(backend, &claim).await;
+        assert_eq!(fence, Fence::new(0, last.seq + 1, 0), "round {round}");
+        last = fence;
+        release(backend, &claim).await;
+    }
+}
+
+/// The same claim is requested again after another one lives by its FIFO.
+#[tokio::test]
+async fn id_of_a_claim_that_made_a_fifo_may_be_used_again() {
+    let store = Store::new();
+    let (one, two) = (store.open(), store.open());
+    let first = claim("a", Share::MUTEX);
+    for _ in 0..3 {
+        granted(&one, &first).await;
+        release(&one, &first).await;
+    }
+    let ours = claim("a", Share::MUTEX);
+    granted(&one, &ours).await;
+    let waiter = spawn_wait(&two, &first);
+    until_waiting(&two, "a", 1).await;
+    fs::remove_file(one.path_of(&resource("a")).join("ledger")).unwrap();
+    assert_busy(&two, &claim("a", Share::MUTEX)).await;
+    let seen = snapshot_of(&two, "a").await;
+    assert_eq!((seen.holders.len(), seen.waiting.len()), (1, 1), "{seen:?}");
+    release(&one, &ours).await;
+    within(LIMIT, waiter).await.unwrap();
+}
+
 /// Each of these is done by another program while nothing is held.
 #[tokio::test]
 async fn files_that_were_replaced_are_noticed() {
-    for change in ["the directory", "lock", "ledger", "the FIFO", "a copied ledger", "a damaged ledger"] {
+    for change in [
+        "the directory",
+        "lock",
+        "ledger",
+        "the FIFO",
+        "a FIFO that was moved",
+        "a copied ledger",
+        "a ledger with a second name",
+        "a damaged ledger",
+        "a moved directory",
+    ] {
         let store = Store::new();
         let (one, two) = (store.open(), store.open());
         let last = warm(&one, "a").await;
@@ -147,6 +316,16 @@ async fn files_that_were_replaced_are_noticed() {
             "the FIFO" => {
                 let is_fifo = |path: &std::path::PathBuf| path.to_string_lossy().contains("claim-");
                 fs::remove_file(fifo().find(is_fifo).unwrap()).unwrap();
+            }
+            "a FIFO that was moved" => {
+                fs::rename(dir.join(fifo_of(&one, "a")), store.path().join("x")).unwrap()
+            }
+            "a moved directory" => fs::rename(&dir, store.path().join("moved")).unwrap(),
+            "a ledger with a second name" => {
+                // As a backup does that links files: the old one exists after it was replaced.
+                fs::hard_link(dir.join("ledger"), dir.join("backup")).unwrap();
+                fs::copy(dir.join("ledger"), dir.join("copy")).unwrap();
+                fs::rename(dir.join("copy"), dir.join("ledger")).unwrap();
             }
             "a copied ledger" => {
                 fs::copy(dir.join("ledger"), dir.join("copy")).unwrap();

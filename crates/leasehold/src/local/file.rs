@@ -37,8 +37,9 @@
 //! # Uncontended locks
 //! A process that uses a name again keeps the files of its directory open, and the FIFO of its last claim, whose
 //! lock it gives up with the claim. The next claim takes the short lock by the open descriptor, compares the
-//! paths with what is open, renames the FIFO, locks it and writes the ledger: no file is opened or made, and no
-//! other thread is needed. If anything is out of the ordinary, the claim goes the long way. What is kept is
+//! names with what is open, locks the FIFO and writes the ledger: no file is opened, made or renamed, and no
+//! other thread is needed. The ledger says by which FIFO the claim lives, because its name is that of an earlier
+//! one. If anything is out of the ordinary, the claim goes the long way. What is kept is
 //! given up after a fork, whose copies of the descriptors would keep later claims alive.
 //!
 //! # Costs
@@ -77,6 +78,7 @@ mod ledger_file;
 mod liveness_fifo;
 mod liveness_handle;
 mod local_claims;
+mod places;
 mod registers;
 mod reserve;
 mod resource_dir;

@@ -8,9 +8,7 @@
 //! change that never happened or one that did: the queue is then rebuilt from the claims that live, in the
 //! order of their places, which is all that admission needs, and fences continue above the reserve.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use leasehold_core::{Ask, ClaimId, Entry, Failure, Fence, Ledger, Moment, Note, Verdict, Wait};
@@ -19,6 +17,7 @@ use rustix::io::Errno;
 
 use super::failure::{cannot, foreign};
 use super::liveness_fifo::{self, FifoName, Probe, probe};
+use super::places::Places;
 use super::reserve;
 use super::resource_dir::{Identity, ResourceDir, Sync, pause, read_all_at, write_all_at};
 use super::store_dir::Root;
@@ -27,35 +26,33 @@ use super::store_dir::Root;
 #[derive(Debug)]
 pub(super) struct LedgerFile {
     ledger: Ledger,
-    places: HashMap<ClaimId, u64>,
+    places: Places,
     next_place: u64,
     /// The number up to which fences are reserved.
     ceiling: u64,
     generation: u64,
+    /// The file as it was read or written last, until another one replaces it.
     slots: Option<Slots>,
-    /// The file that was read, until another one replaces it.
-    file: Option<OpenLedger>,
     is_changed: bool,
     /// `true` if the fences of the queue are made up, because the ledger does not have them.
     is_rebuilt: bool,
 }
 
 /// The open file of a ledger.
-#[derive(Clone, Debug)]
-pub(super) struct OpenLedger {
-    file: Arc<OwnedFd>,
-    pub(super) identity: Identity,
-    length: usize,
+#[derive(Debug)]
+struct OpenLedger {
+    file: OwnedFd,
+    identity: Identity,
 }
 
 /// The two halves of the open file, and which of them may be written.
 #[derive(Debug)]
 struct Slots {
-    file: Arc<OwnedFd>,
-    size: usize,
+    file: OpenLedger,
+    /// The content of both.
+    bytes: Vec<u8>,
+    /// The number of the slot that does not hold the present state.
     spare: usize,
-    /// The content of the spare slot, to be restored when a write fails.
-    before: Vec<u8>,
 }
 
 impl LedgerFile {
@@ -67,41 +64,45 @@ impl LedgerFile {
             Err(Errno::NOENT) => return LedgerFile::rebuild(root, dir, Defect::Missing, None),
             Err(cause) => return Err(failed(cause)),
         };
-        match LedgerFile::of_slots(root, file, &bytes) {
-            Some(ledger) => Ok(ledger),
-            None => {
-                let valid = parse_slots(&bytes, root.boot()).into_iter().flatten().next();
-                LedgerFile::rebuild(root, dir, Defect::Invalid, valid)
-            }
+        match parse_slots(&bytes, root.boot()) {
+            [Some(first), Some(second)] => Ok(LedgerFile::newer(first, second, file, bytes)),
+            [first, second] => LedgerFile::rebuild(root, dir, Defect::Invalid, first.or(second)),
         }
     }
 
-    /// Reads the ledger by a descriptor that stayed open. `None` if it is not in order. Called under the short
-    /// lock, when the name of the ledger still leads to this file.
-    pub(super) fn reopen(root: &Root, file: &OpenLedger) -> Option<LedgerFile> {
-        let mut bytes = vec![0; file.length];
-        let length = read_all_at(file.file.as_fd(), &mut bytes).ok()?;
-        if length < bytes.len() {
+    /// Reads the ledger again by the descriptor that is open. `None` if it is not in order. Called under the
+    /// short lock, when the name of the ledger still leads to this file.
+    pub(super) fn refreshed(mut self, root: &Root) -> Option<LedgerFile> {
+        let slots = self.slots.take()?;
+        let mut bytes = vec![0; slots.bytes.len()];
+        if read_all_at(slots.file.file.as_fd(), &mut bytes).ok()? < bytes.len() {
             return None;
         }
-        LedgerFile::of_slots(root, file.clone(), &bytes)
+        if bytes == slots.bytes {
+            // What these bytes say is known.
+            self.slots = Some(slots);
+            return Some(self);
+        }
+        let [Some(first), Some(second)] = parse_slots(&bytes, root.boot()) else { return None };
+        Some(LedgerFile::newer(first, second, slots.file, bytes))
     }
 
-    /// Takes the newer of two valid slots; `None` if one is not valid.
-    fn of_slots(root: &Root, file: OpenLedger, bytes: &[u8]) -> Option<LedgerFile> {
-        let size = bytes.len() / 2;
-        let [Some(first), Some(second)] = parse_slots(bytes, root.boot()) else { return None };
+    /// Takes the newer of two valid slots.
+    fn newer(first: LedgerFile, second: LedgerFile, file: OpenLedger, bytes: Vec<u8>) -> LedgerFile {
         let spare = usize::from(first.generation > second.generation);
         let mut ledger = if spare == 1 { first } else { second };
-        let before = bytes[spare * size..(spare + 1) * size].to_vec();
-        ledger.slots = Some(Slots { file: file.file.clone(), size, spare, before });
-        ledger.file = Some(file);
-        Some(ledger)
+        ledger.slots = Some(Slots { file, bytes, spare });
+        ledger
     }
 
-    /// Returns the file of the ledger, if it is still the one that was read.
-    pub(super) fn file(&self) -> Option<OpenLedger> {
-        self.file.clone()
+    /// Returns `true` if the file is open, and so small that its content may be kept.
+    pub(super) fn is_small(&self) -> bool {
+        self.slots.as_ref().is_some_and(|slots| slots.bytes.len() == 2 * SLOT)
+    }
+
+    /// Returns `true` if the name of the ledger leads to the file that is open.
+    pub(super) fn is_in(&self, dir: &ResourceDir) -> bool {
+        self.slots.as_ref().is_some_and(|slots| dir.leads_to(NAME, slots.file.identity))
     }
 
     /// Returns `true` if the next fence is reserved already.
@@ -161,10 +162,12 @@ impl LedgerFile {
 
     /// Returns the name under which the claim of an entry lives.
     pub(super) fn name_of(&self, entry: &Entry) -> FifoName {
-        // Invariant: every entry has a place; a head that lacks one is damaged. Place 0 is never assigned.
-        let place = self.places.get(&entry.id).copied().unwrap_or(0);
-        debug_assert!(place != 0, "an entry without a place: {entry:?}");
-        FifoName { place, share: entry.share, id: entry.id }
+        self.places.name_of(entry)
+    }
+
+    /// Lets a claim that is new in the queue live by a FIFO that has another name, with the same share.
+    pub(super) fn lives_by(&mut self, id: ClaimId, fifo: &FifoName) {
+        self.places.lives_by(id, fifo);
     }
 
     /// Asks for admission. A claim that is new in the queue gets a place.
@@ -179,7 +182,7 @@ impl LedgerFile {
                 self.next_place += 1;
             }
             (Some(_), None) => {
-                self.places.remove(&ask.id);
+                self.places.remove(ask.id);
             }
             _ => {}
         }
@@ -189,7 +192,7 @@ impl LedgerFile {
     /// Ends a claim. Returns `false` if it does not exist.
     pub(super) fn remove(&mut self, id: ClaimId) -> bool {
         let removed = self.ledger.release(id, unix_time());
-        self.places.remove(&id);
+        self.places.remove(id);
         self.is_changed |= removed;
         removed
     }
@@ -218,14 +221,14 @@ impl LedgerFile {
         self.reserve(root, dir)?;
         self.generation += 1;
         let slot = self.slot(root);
-        // Taken: the next reader finds out which slot is spare after the change.
         match self.slots.take() {
-            Some(slots) if slot.len() <= slots.size => {
-                let is_wasteful = slots.size > SLOT && slot.len() < slots.size / 16;
+            Some(mut slots) if slot.len() <= slots.size() => {
+                let is_wasteful = slots.size() > SLOT && slot.len() < slots.size() / 16;
                 // Every read is of the whole file. But without space for a smaller file, this one is
                 // kept.
                 if !is_wasteful || self.write_anew(root, dir).is_err() {
                     slots.write(&slot, dir)?;
+                    self.slots = Some(slots);
                 }
             }
             _ => self.write_anew(root, dir)?,
@@ -243,7 +246,7 @@ impl LedgerFile {
     /// Removes the FIFOs of processes that were killed between making them and writing the ledger.
     fn sweep(&self, dir: &ResourceDir) -> Result<(), Failure> {
         for name in liveness_fifo::all(dir)? {
-            if !self.places.contains_key(&name.id) && matches!(probe(dir, &name)?, Probe::Gone) {
+            if !self.places.contains(name.id) && matches!(probe(dir, &name)?, Probe::Gone) {
                 liveness_fifo::remove_and_wake(dir, &name)?;
             }
         }
@@ -258,20 +261,17 @@ impl LedgerFile {
         let mut bytes = vec![0; 2 * size];
         bytes[..slot.len()].copy_from_slice(&slot);
         bytes[size..size + slot.len()].copy_from_slice(&slot);
-        self.file = None;
         dir.replace_file(root, NAME, &bytes, Sync::Cached)
     }
 
     fn slot(&self, root: &Root) -> Vec<u8> {
-        let places: Vec<String> =
-            self.entries().iter().map(|entry| self.name_of(entry).place.to_string()).collect();
         let head = format!(
             "{HEAD} {} {} {} {} {}",
             self.generation,
             root.boot(),
             self.ceiling,
             self.next_place,
-            places.join(",")
+            self.places.text(self.entries())
         );
         let text = self.ledger.to_text(&head);
         format!("{:08x}\n{text}", text.len()).into_bytes()
@@ -320,8 +320,13 @@ impl LedgerFile {
         mut dead: impl FnMut(&FifoName) -> Result<(), Failure>,
     ) -> Result<LedgerFile, Failure> {
         let mut ledger = Ledger::new(Fence::new(0, floor, 0));
-        let mut places = HashMap::new();
-        let known = |id| valid.as_ref().and_then(|old| old.position(id).map(|at| &old.entries()[at]));
+        let mut places = Places::default();
+        // The name of a FIFO that is not that of its claim says nothing about the claim: the half that is valid
+        // may be the older one, and that claim may have ended.
+        let known = |id| {
+            let entry = valid.as_ref().and_then(|old| old.position(id).map(|at| &old.entries()[at]));
+            entry.filter(|entry| valid.as_ref().is_some_and(|old| old.name_of(entry).id == id))
+        };
         for name in liveness_fifo::all(dir)? {
             if matches!(probe(dir, &name)?, Probe::Gone) {
                 dead(&name)?;
@@ -336,7 +341,7 @@ impl LedgerFile {
             None => entry.clone(),
         };
         let entries = ledger.entries().iter().map(remember).collect();
-        let next_place = places.values().max().map_or(FIRST_PLACE, |place| place + 1);
+        let next_place = places.last().map_or(FIRST_PLACE, |place| place + 1);
         Ok(LedgerFile {
             ledger: Ledger::restore(entries, ledger.last_fence()),
             places,
@@ -344,7 +349,6 @@ impl LedgerFile {
             ceiling: floor,
             generation: valid.map_or(0, |old| old.generation + 1),
             slots: None,
-            file: None,
             is_changed: false,
             is_rebuilt: true,
         })
@@ -361,35 +365,37 @@ impl LedgerFile {
             return None;
         }
         let (ceiling, next_place) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        let listed = fields.next()?;
-        let mut places = HashMap::new();
-        for (entry, place) in ledger.entries().iter().zip(listed.split(',')) {
-            places.insert(entry.id, place.parse().ok()?);
-        }
-        let is_whole = places.len() == ledger.entries().len();
-        let parsed = LedgerFile {
+        let places = Places::parse(fields.next()?, ledger.entries())?;
+        Some(LedgerFile {
             ledger,
             places,
             next_place,
             ceiling,
             generation,
             slots: None,
-            file: None,
             is_changed: false,
             is_rebuilt: false,
-        };
-        is_whole.then_some(parsed)
+        })
     }
 }
 
 impl Slots {
-    fn write(&self, slot: &[u8], dir: &ResourceDir) -> Result<(), Failure> {
-        let offset = (self.spare * self.size) as u64;
-        if let Err(cause) = write_all_at(self.file.as_fd(), slot, offset) {
+    fn size(&self) -> usize {
+        self.bytes.len() / 2
+    }
+
+    /// Writes the spare slot. Then it holds the present state, and the other one is spare.
+    fn write(&mut self, slot: &[u8], dir: &ResourceDir) -> Result<(), Failure> {
+        let offset = self.spare * self.size();
+        let before = &mut self.bytes[offset..offset + slot.len()];
+        let file = self.file.file.as_fd();
+        if let Err(cause) = write_all_at(file, slot, offset as u64) {
             // Half a change must not be found; if even this fails, the next process rebuilds the queue.
-            let _ = write_all_at(self.file.as_fd(), &self.before, offset);
+            let _ = write_all_at(file, before, offset as u64);
             return Err(cannot("write", &dir.path_to(NAME), cause));
         }
+        before.copy_from_slice(slot);
+        self.spare = 1 - self.spare;
         Ok(())
     }
 }
@@ -418,7 +424,7 @@ fn read(root: &Root, dir: &ResourceDir, access: OFlags) -> Result<(OpenLedger, V
     let mut bytes = vec![0; length];
     let read = read_all_at(file.as_fd(), &mut bytes)?;
     bytes.truncate(read);
-    Ok((OpenLedger { file: Arc::new(file), identity: Identity::of(&found), length }, bytes))
+    Ok((OpenLedger { file, identity: Identity::of(&found) }, bytes))
 }
 
 fn parse_slots(bytes: &[u8], boot: &str) -> [Option<LedgerFile>; 2] {

@@ -12,7 +12,7 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_core::{ClaimId, Failure, Share};
@@ -60,8 +60,7 @@ impl FifoName {
 /// The sign of life of a claim of this process.
 pub(super) struct LivenessFifo {
     file: OwnedFd,
-    /// Changes when the next claim of this process on the same resource uses the FIFO.
-    path: Mutex<PathBuf>,
+    named: Mutex<Named>,
     /// `true` once another process was given a copy of the descriptor.
     was_copied: AtomicBool,
     /// The number of forks before it was opened: the child of a later one has a copy of the descriptor.
@@ -69,6 +68,15 @@ pub(super) struct LivenessFifo {
     identity: Identity,
     /// The resource directory in which it was made.
     pub(super) dir: Identity,
+}
+
+/// The name of a FIFO. It changes when a claim uses the FIFO of which the name says something else.
+#[derive(Debug)]
+struct Named {
+    path: PathBuf,
+    name: FifoName,
+    /// `true` if the id in the name is that of no claim. So what is found under the name of a claim belongs to it.
+    is_of_no_claim: bool,
 }
 
 impl fmt::Debug for LivenessFifo {
@@ -87,8 +95,9 @@ impl LivenessFifo {
         make_fifo(root, dir, &text)?;
         match open_and_lock(root, dir, &text) {
             Ok((identity, file)) => {
-                let (path, was_copied) = (Mutex::new(path), AtomicBool::new(false));
-                Ok(LivenessFifo { file, path, was_copied, forks, identity, dir: dir.identity })
+                let named = Mutex::new(Named { path, name: *name, is_of_no_claim: false });
+                let was_copied = AtomicBool::new(false);
+                Ok(LivenessFifo { file, named, was_copied, forks, identity, dir: dir.identity })
             }
             Err(cause) => {
                 let _ = unlinkat(dir.at(), &*text, AtFlags::empty());
@@ -97,21 +106,36 @@ impl LivenessFifo {
         }
     }
 
-    /// Gives it to the next claim. Called under the short lock of the resource directory, after
-    /// [`LivenessFifo::rest`]. If the result is `false`, it cannot be used any more.
-    pub(super) fn reuse(&self, dir: &ResourceDir, name: &FifoName) -> bool {
-        let text = name.text();
-        {
-            let mut path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(old) = path.file_name() else { return false };
-            if renameat(dir.at(), old, dir.at(), &*text).is_err() {
-                return false;
+    /// Gives it to the next claim, which would live by a FIFO of the name `claim`, and returns the name under which
+    /// it is found from now on. Called under the short lock of the resource directory, after
+    /// [`LivenessFifo::rest`]. If the result is `None`, it cannot be used any more.
+    pub(super) fn reuse(&self, dir: &ResourceDir, claim: &FifoName) -> Option<FifoName> {
+        let name = {
+            let mut named = self.named();
+            // A rename takes longer than everything else that an uncontended lock costs. The claim is the first in the
+            // queue, so a lower place in the name leaves the order as it is. A higher one is found if an older ledger
+            // was restored.
+            let fits =
+                named.is_of_no_claim && named.name.share == claim.share && named.name.place < claim.place;
+            if !fits {
+                let name = FifoName { id: draw_id()?, ..*claim };
+                let text = name.text();
+                renameat(dir.at(), named.path.file_name()?, dir.at(), &*text).ok()?;
+                *named = Named { path: dir.path_to(&text), name, is_of_no_claim: true };
             }
-            *path = dir.path_to(&text);
-        }
-        // The old name may have led to something else by now.
-        self.is_in_place().unwrap_or(false)
-            && flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
+            named.name
+        };
+        // The name may lead to something else by now.
+        let is_ours = self.is_in(dir) && flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        is_ours.then_some(name)
+    }
+
+    /// Returns `true` if its name in `dir` leads to it. Cheaper than [`LivenessFifo::is_in_place`], for a directory
+    /// that is known to be in place.
+    pub(super) fn is_in(&self, dir: &ResourceDir) -> bool {
+        let named = self.named();
+        let name = named.path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| dir.leads_to(name, self.identity))
     }
 
     /// Ends the sign of life, for a claim that nobody watches, and keeps the FIFO for [`LivenessFifo::reuse`].
@@ -134,16 +158,20 @@ impl LivenessFifo {
 
     /// Returns `true` if its name still leads to it. If not, the claim was broken, or the store was removed.
     pub(super) fn is_in_place(&self) -> Result<bool, Failure> {
-        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
-        match statat(CWD, &*path, AtFlags::SYMLINK_NOFOLLOW) {
+        let named = self.named();
+        match statat(CWD, &named.path, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Identity::of(&stat) == self.identity),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-            Err(cause) => Err(cannot("look at", &path, cause)),
+            Err(cause) => Err(cannot("look at", &named.path, cause)),
         }
     }
 
+    fn named(&self) -> MutexGuard<'_, Named> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn path(&self) -> PathBuf {
-        self.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.named().path.clone()
     }
 
     /// Removes its name. Returns `false` if that no longer leads to it.
@@ -318,6 +346,13 @@ fn wake(dir: &ResourceDir, text: &str) {
 fn wake_watchers(file: BorrowedFd<'_>) {
     // A full FIFO has woken every watcher already.
     let _ = rustix::io::write(file, b"!");
+}
+
+/// Draws an id that no claim has; `None` without random numbers.
+fn draw_id() -> Option<ClaimId> {
+    let mut bytes = [0; 16];
+    crate::random::fill(&mut bytes).ok()?;
+    Some(ClaimId::from_bytes(bytes))
 }
 
 const PREFIX: &str = "claim-";

@@ -215,6 +215,11 @@ impl ResourceDir {
             .is_ok_and(|stat| Identity::of(&stat) == self.identity)
     }
 
+    /// Returns `true` if this name in it leads to that file.
+    pub(super) fn leads_to(&self, name: &str, file: Identity) -> bool {
+        statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| Identity::of(&stat) == file)
+    }
+
     /// Compares the name: a hashed directory name does not carry it, so it is kept in a file.
     fn compare_name(&self, root: &Root, resource: &Resource) -> Result<(), Failure> {
         let hashed = self.path.file_name().and_then(|name| name.to_str()).is_some_and(Resource::is_hashed);

@@ -63,7 +63,9 @@ pub(super) fn contend(
             return Err(Failure::unavailable("the call that asked for this claim has ended"));
         }
         let attempt = transaction.contend(own, last)?;
-        Ok((attempt, transaction.woken.take(), transaction.kept.take()))
+        let woken = transaction.woken.take();
+        let kept = matches!(attempt, Attempt::Granted).then(|| transaction.keep()).flatten();
+        Ok((attempt, woken, kept))
     });
     match outcome {
         // The short lock is free again: the woken claims need it, and what is kept can take it.
@@ -152,12 +154,10 @@ fn abandon(inner: &Inner, claim: &Claim) {
 struct Transaction<'a> {
     inner: &'a Inner,
     claim: &'a Claim,
-    dir: Arc<ResourceDir>,
+    dir: ResourceDir,
     ledger: LedgerFile,
     /// The FIFO of the claim whose watchers have to check the queue again.
     woken: Option<Arc<LivenessFifo>>,
-    /// The open files of a claim that was granted, for its release.
-    kept: Option<KeptDir>,
     /// The number of forks before anything was opened.
     forks: Option<u64>,
     // The last field, so that it is released last.
@@ -169,7 +169,14 @@ impl<'a> Transaction<'a> {
         let forks = leasehold_machine::forks();
         let (dir, lock) = ResourceDir::lock_or_create(&inner.root, &claim.resource, limit)?;
         let ledger = LedgerFile::open(&inner.root, &dir)?;
-        Ok(Transaction { inner, claim, dir: Arc::new(dir), ledger, woken: None, kept: None, forks, lock })
+        Ok(Transaction { inner, claim, dir, ledger, woken: None, forks, lock })
+    }
+
+    /// Ends the step, and keeps the open files for the release of the claim that was granted.
+    fn keep(self) -> Option<KeptDir> {
+        let Transaction { inner, claim, dir, ledger, forks, lock, .. } = self;
+        let permit = inner.spares.permit(&claim.resource)?;
+        KeptDir::of(dir, &lock, ledger, forks, permit)
     }
 
     fn contend(&mut self, own: Option<Arc<LivenessFifo>>, last: bool) -> Result<Attempt, Failure> {
@@ -184,9 +191,6 @@ impl<'a> Transaction<'a> {
                 if self.successor_shares() {
                     self.woken = Some(fifo.clone());
                 }
-                let permit = self.inner.spares.permit(&self.claim.resource);
-                self.kept = permit
-                    .and_then(|permit| KeptDir::of(&self.dir, &self.lock, &self.ledger, self.forks, permit));
                 self.inner.claims.holds(self.claim, fifo, fence);
                 Ok(Attempt::Granted)
             }
