@@ -20,6 +20,7 @@ mod exits;
 mod inspect;
 mod killed;
 mod kinds;
+mod linking;
 mod log;
 mod loss;
 mod man;
