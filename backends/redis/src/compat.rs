@@ -18,7 +18,7 @@ use leasehold_core::{Backend, Claim, Failure, Profile, Resource};
 
 use crate::backend::RedisBackend;
 use crate::config::{Dialect, RedisConfig, invalid};
-use crate::net::command_conn::Request;
+use crate::net::request::Request;
 
 /// Opens what `config` names, in the dialect that it names.
 ///

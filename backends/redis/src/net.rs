@@ -2,11 +2,15 @@
 
 pub(crate) mod command_conn;
 pub(crate) mod connection;
+pub(crate) mod duplex;
 pub(crate) mod endpoint;
 pub(crate) mod login;
 pub(crate) mod outage;
+pub(crate) mod pipe;
 pub(crate) mod pubsub_conn;
 pub(crate) mod replicas;
+pub(crate) mod replies;
+pub(crate) mod request;
 pub(crate) mod subscriber;
 pub(crate) mod timer;
 #[cfg_attr(not(feature = "tls"), path = "net/no_tls.rs")]

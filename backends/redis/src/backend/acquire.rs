@@ -13,8 +13,8 @@ use leasehold_core::{
 
 use crate::backend::RedisBackend;
 use crate::config::Wait;
-use crate::net::command_conn::Request;
 use crate::net::replicas::Unconfirmed;
+use crate::net::request::Request;
 use crate::net::subscriber::{Notification, Subscription};
 use crate::net::timer;
 use crate::protocol::keys::Keys;

@@ -13,7 +13,8 @@ use tokio::sync::Mutex;
 
 use crate::backend::RedisBackend;
 use crate::config::Wait;
-use crate::net::command_conn::{CommandConn, Request};
+use crate::net::command_conn::CommandConn;
+use crate::net::request::Request;
 use crate::protocol::keys::{Keys, MAX_NAME, plain};
 use crate::protocol::reply;
 use crate::protocol::scripts;

@@ -18,7 +18,7 @@ use redis::Value;
 use tokio::sync::Mutex;
 
 use crate::backend::RedisBackend;
-use crate::net::command_conn::Request;
+use crate::net::request::Request;
 use crate::net::subscriber::Subscription;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;

@@ -3,7 +3,7 @@
 use leasehold_core::{Claim, Release};
 
 use crate::backend::RedisBackend;
-use crate::net::command_conn::Request;
+use crate::net::request::Request;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
 use crate::protocol::scripts;

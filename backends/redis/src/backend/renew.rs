@@ -3,8 +3,8 @@
 use leasehold_core::{Claim, Failure, Renew, Renewal};
 
 use crate::backend::RedisBackend;
-use crate::net::command_conn::Request;
 use crate::net::replicas::Unconfirmed;
+use crate::net::request::Request;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply;
 use crate::protocol::scripts;

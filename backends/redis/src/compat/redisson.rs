@@ -13,7 +13,7 @@ use leasehold_core::{
 
 use super::ScriptDialect;
 use super::scripts::{HASH_CONTEND, HASH_INSPECT, HASH_RELEASE, HASH_RENEW};
-use crate::net::command_conn::Request;
+use crate::net::request::Request;
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::reply;
 

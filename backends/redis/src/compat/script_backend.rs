@@ -20,7 +20,7 @@ use super::reading::{self, ContendReply};
 use crate::backend::RedisBackend;
 use crate::backend::acquire::check_ttl;
 use crate::backend::inspect::{each_key, glob_escaped};
-use crate::net::command_conn::Request;
+use crate::net::request::Request;
 use crate::net::subscriber::Subscription;
 use crate::protocol::reply;
 use crate::topology::server::{MIN_TTL, RENEW_BATCH_MAX};

@@ -10,7 +10,7 @@ use leasehold_core::{Claim, FenceGrade, LockSupport, Profile, QueueOrder, Resour
 
 use super::ScriptDialect;
 use super::scripts::{TEXT_CONTEND, TEXT_INSPECT, TEXT_RELEASE, TEXT_RENEW};
-use crate::net::command_conn::Request;
+use crate::net::request::Request;
 use crate::protocol::reply;
 
 /// The dialects of one string.

@@ -11,33 +11,24 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
+use futures_util::future::{BoxFuture, FutureExt, Shared, join_all, try_join_all};
 use leasehold_core::{Effect, Failure};
-use redis::{Cmd, Pipeline, RedisError, Value, cmd};
+use redis::{Cmd, RedisError, Value, cmd};
 
 use crate::net::connection::{Dialer, Link};
 use crate::net::outage::{Outage, Pause};
-use crate::net::replicas::{Confirm, Unconfirmed};
+use crate::net::pipe::Reply;
+use crate::net::replicas::Unconfirmed;
+use crate::net::request::{Naming, Request, push_command};
 use crate::net::timer::{self, Limit};
 use crate::protocol::error::{self, Redirect};
 use crate::protocol::reply;
-use crate::protocol::scripts::{Script, Stamp};
 
 /// The shared connection for commands.
 #[derive(Debug)]
 pub(crate) struct CommandConn {
     dialer: Arc<Dialer>,
     state: Mutex<DialState>,
-}
-
-/// One script with its keys and arguments.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) script: &'static Script,
-    pub(crate) keys: Vec<String>,
-    pub(crate) args: Vec<String>,
-    /// The replicas' confirmation that is required, if any.
-    pub(crate) confirm: Option<Confirm>,
 }
 
 impl CommandConn {
@@ -68,8 +59,16 @@ impl CommandConn {
 
     /// Runs one script.
     pub(crate) async fn run(&self, request: &Request, limit: Duration) -> Result<Value, Failure> {
-        let mut outcomes = self.deliver(&[request], limit).await;
-        outcomes.pop().unwrap_or_else(|| Err(Failure::unavailable("nothing was sent")))
+        let limit = Limit::of(limit);
+        let outcome = self.attempt_one(request, RequestRole::Known, limit).await;
+        let outcome = match outcome {
+            // A server that is not the primary refused, and did nothing: try once more over a new connection.
+            Err(SendError::Redirect(Redirect::Deposed | Redirect::Outdated, _)) => {
+                self.attempt_one(request, RequestRole::Known, limit).await
+            }
+            outcome => outcome,
+        };
+        outcome.map_err(SendError::into_failure)
     }
 
     /// Runs scripts in one go; each has its own outcome, in order.
@@ -109,9 +108,7 @@ impl CommandConn {
         value: Value,
         limit: Limit,
     ) -> Result<Value, Failure> {
-        let Some(confirm) = request.confirm.filter(|confirm| (confirm.applies_to)(&value)) else {
-            return Ok(value);
-        };
+        let Some(confirm) = request.confirm_of(&value) else { return Ok(value) };
         let ask = |left: Duration| async move {
             let mut wait = cmd("WAIT");
             // None would mean without end.
@@ -139,12 +136,15 @@ impl CommandConn {
         sent: RequestRole,
         limit: Limit,
     ) -> Vec<Result<Value, SendError>> {
+        if let [request] = requests {
+            return vec![self.attempt_one(request, sent, limit).await];
+        }
         let link = match self.connected(limit).await {
             Ok(link) => link,
             Err(failure) => return vec![Err(SendError::Unreached(failure)); requests.len()],
         };
         let link = &*link;
-        let mut outcomes = self.pipeline(link, requests, Request::short, sent, limit).await;
+        let mut outcomes = self.pipeline(link, requests, Naming::Short, sent, limit).await;
         let unknown: Vec<usize> = (0..outcomes.len())
             .filter(|index| matches!(outcomes[*index], Err(ReplyError::UnknownScript)))
             .collect();
@@ -152,9 +152,9 @@ impl CommandConn {
             // One script in full loads it on the server; the rest are then sent by name.
             for chunk in [&unknown[..1], &unknown[1..]] {
                 let again: Vec<&Request> = chunk.iter().map(|index| requests[*index]).collect();
-                let write = if chunk.first() == Some(first) { Request::full } else { Request::short };
+                let naming = if chunk.first() == Some(first) { Naming::Full } else { Naming::Short };
                 for (index, outcome) in
-                    chunk.iter().zip(self.pipeline(link, &again, write, sent, limit).await)
+                    chunk.iter().zip(self.pipeline(link, &again, naming, sent, limit).await)
                 {
                     outcomes[*index] = outcome;
                 }
@@ -167,6 +167,22 @@ impl CommandConn {
         join_all(confirmed).await
     }
 
+    /// Runs one script, as [`CommandConn::attempt`].
+    async fn attempt_one(
+        &self,
+        request: &Request,
+        sent: RequestRole,
+        limit: Limit,
+    ) -> Result<Value, SendError> {
+        let link = self.connected(limit).await.map_err(SendError::Unreached)?;
+        let mut answer = self.ask(&link, request, Naming::Short, sent, limit).await;
+        if let Err(ReplyError::UnknownScript) = answer {
+            answer = self.ask(&link, request, Naming::Full, sent, limit).await;
+        }
+        let value = answer.map_err(|error| send_error(error, &link))?;
+        self.confirmed(&link, request, value, limit).await.map_err(SendError::Failed)
+    }
+
     /// Sends one plain command.
     pub(crate) async fn command(&self, command: &Cmd, limit: Duration) -> Result<Value, Failure> {
         let limit = Limit::of(limit);
@@ -174,49 +190,44 @@ impl CommandConn {
         self.send(&link, command, limit).await.map_err(|error| failure(error, &link))
     }
 
+    /// Sends scripts in one go.
     async fn pipeline(
         &self,
         link: &Link,
         requests: &[&Request],
-        write: fn(&Request, &Link) -> Cmd,
+        naming: Naming,
         sent: RequestRole,
         limit: Limit,
     ) -> Vec<Result<Value, ReplyError>> {
-        let mut pipeline = Pipeline::new();
-        for request in requests {
-            if sent == RequestRole::Referred {
-                pipeline.add_command(redis::cmd("ASKING"));
-            }
-            pipeline.add_command(write(request, link));
-        }
-        let count = requests.len();
-        if count == 0 {
-            return Vec::new();
-        }
-        match self.send_pipeline(link, &pipeline, limit).await {
+        let replies = requests.iter().map(|request| deliver(link, request, naming, sent));
+        let replies = try_join_all(replies.collect::<Vec<_>>());
+        match self.receive(link, replies, limit).await {
             Ok(values) => {
-                let answers =
-                    values.into_iter().skip(pipeline.len() / count - 1).step_by(pipeline.len() / count);
-                answers.map(|value| self.classify(link, value.extract_error())).collect()
+                values.into_iter().map(|value| self.classify(link, value.extract_error())).collect()
             }
-            Err(error) => vec![Err(error); count],
+            Err(error) => vec![Err(error); requests.len()],
         }
     }
 
-    async fn send_pipeline(
+    /// Sends one script.
+    async fn ask(
         &self,
         link: &Link,
-        pipeline: &Pipeline,
+        request: &Request,
+        naming: Naming,
+        sent: RequestRole,
         limit: Limit,
-    ) -> Result<Vec<Value>, ReplyError> {
-        let mut connection = link.connection();
-        self.receive(link, connection.send_packed_commands(pipeline, 0, pipeline.len()), limit).await
+    ) -> Result<Value, ReplyError> {
+        let value = self.receive(link, deliver(link, request, naming, sent), limit).await?;
+        self.classify(link, value.extract_error())
     }
 
     async fn send(&self, link: &Link, command: &Cmd, limit: Limit) -> Result<Value, ReplyError> {
-        let mut connection = link.connection();
-        let value = self.receive(link, connection.send_packed_command(command), limit).await?;
-        self.classify(link, value.extract_error())
+        let outcome = self.receive(link, link.pipe().command(command), limit).await;
+        match outcome {
+            Ok(value) => self.classify(link, value.extract_error()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Classifies refusals, and reports a target that is not the primary.
@@ -343,30 +354,15 @@ impl CommandConn {
     }
 }
 
-impl Request {
-    /// Builds the command by the script's name; the arguments are what most requests consist of.
-    fn short(&self, link: &Link) -> Cmd {
-        self.write("EVALSHA", &self.script.sha, link)
-    }
-
-    /// Builds the command with the script's text, which the server then knows by name.
-    fn full(&self, link: &Link) -> Cmd {
-        self.write("EVAL", self.script.source, link)
-    }
-
-    fn write(&self, verb: &str, script: &str, link: &Link) -> Cmd {
-        let texts = || self.keys.iter().chain(&self.args);
-        let bytes = script.len() + texts().map(String::len).sum::<usize>();
-        let mut command = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), bytes + 16);
-        command.arg(verb).arg(script).arg(self.keys.len());
-        for text in texts() {
-            command.arg(text);
+/// Sends a script over a connection, and returns its reply.
+fn deliver(link: &Link, request: &Request, naming: Naming, sent: RequestRole) -> Reply {
+    let is_referred = sent == RequestRole::Referred;
+    link.pipe().send(usize::from(is_referred), |bytes| {
+        if is_referred {
+            push_command(bytes, "ASKING");
         }
-        if self.script.stamp == Stamp::Epoch {
-            command.arg(link.target().epoch);
-        }
-        command
-    }
+        request.write(bytes, naming, link.target().epoch);
+    })
 }
 
 /// A connection, or the attempt to make one.

@@ -3,21 +3,19 @@
 //! Nothing that fails in here can have changed anything on the server, so every failure of this file
 //! has the effect `None`.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
 use leasehold_core::Failure;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::config::{Endpoint, RedisConfig, invalid, reveal};
+use crate::net::duplex::Duplex;
 use crate::net::endpoint::{Source, Target};
 use crate::net::login::{Login, LoginError};
+use crate::net::pipe::Pipe;
 use crate::net::replicas::Barrier;
 use crate::net::tls;
 use crate::protocol::error;
@@ -45,15 +43,8 @@ impl Dialer {
         let target = self.source.target().await?;
         self.bounded(&target.endpoint, async {
             let stream = self.open(&target.endpoint).await?;
-            let settings = AsyncConnectionConfig::new()
-                .set_response_timeout(None)
-                .set_connection_timeout(None)
-                .set_pipeline_buffer_size(QUEUE);
-            let (connection, driver) = MultiplexedConnection::new_with_config(&logged_in(), stream, settings)
-                .await
-                .map_err(|error| error::of_request(&error, &target.endpoint.to_string()))?;
-            let link = Link::new(target.clone(), connection, driver);
-            self.source.admit(link.connection(), &target).await?;
+            let link = Link::new(target.clone(), stream);
+            self.source.admit(link.pipe().clone(), &target).await?;
             Ok(link)
         })
         .await
@@ -141,7 +132,7 @@ async fn open_tcp(endpoint: &Endpoint, host: &str, port: u16) -> Result<TcpStrea
 #[derive(Debug)]
 pub(crate) struct Link {
     target: Target,
-    connection: MultiplexedConnection,
+    pipe: Pipe,
     closed: Arc<AtomicBool>,
     /// Set once the server has carried out a request.
     proved: AtomicBool,
@@ -151,11 +142,8 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn new(
-        target: Target,
-        connection: MultiplexedConnection,
-        driver: impl Future<Output = ()> + Send + 'static,
-    ) -> Link {
+    fn new(target: Target, stream: Box<dyn Duplex>) -> Link {
+        let (pipe, driver) = Pipe::new(stream);
         let closed = Arc::new(AtomicBool::new(false));
         let ended = closed.clone();
         let driver = leasehold_machine::spawn(async move {
@@ -164,7 +152,7 @@ impl Link {
         });
         Link {
             target,
-            connection,
+            pipe,
             closed,
             proved: AtomicBool::new(false),
             silences: AtomicU32::new(0),
@@ -183,16 +171,16 @@ impl Link {
         &self.barrier
     }
 
-    /// Returns a handle to send with.
-    pub(crate) fn connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
+    /// Returns the connection to send over.
+    pub(crate) fn pipe(&self) -> &Pipe {
+        &self.pipe
     }
 
     /// Returns `true` if more requests may be sent. A request that is sent over a connection
     /// known to be dead would be reported as one of unknown outcome without need.
     pub(crate) fn is_usable(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
-            && !self.driver.is_finished()
+            && !self.pipe.has_ended()
             && self.silences.load(Ordering::Acquire) < MAX_SILENCES
     }
 
@@ -232,18 +220,6 @@ impl Drop for Link {
         self.driver.abort();
     }
 }
-
-/// A byte stream that a connection is made of.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Duplex for S {}
-
-/// Returns what is left to do for the client once a stream is logged in: nothing.
-fn logged_in() -> RedisConnectionInfo {
-    RedisConnectionInfo::default().set_skip_set_lib_name()
-}
-
-/// Requests that may wait to be written to one connection; more wait with their senders.
-const QUEUE: usize = 1024;
 
 /// The number of consecutive unanswered requests after which the connection is abandoned.
 const MAX_SILENCES: u32 = 2;

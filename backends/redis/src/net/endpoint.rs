@@ -8,10 +8,10 @@ use std::fmt::Debug;
 
 use async_trait::async_trait;
 use leasehold_core::Failure;
-use redis::aio::MultiplexedConnection;
 use tokio::sync::watch;
 
 use crate::config::Endpoint;
+use crate::net::pipe::Pipe;
 
 /// One server, and the epoch in which it decides.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub(crate) trait Source: Debug + Send + Sync {
     async fn target(&self) -> Result<Target, Failure>;
 
     /// Refuses a new connection that does not lead to what the target says.
-    async fn admit(&self, _connection: MultiplexedConnection, _target: &Target) -> Result<(), Failure> {
+    async fn admit(&self, _connection: Pipe, _target: &Target) -> Result<(), Failure> {
         Ok(())
     }
 

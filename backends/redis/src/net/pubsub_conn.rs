@@ -14,7 +14,8 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use crate::net::connection::{Dialer, Duplex};
+use crate::net::connection::Dialer;
+use crate::net::duplex::Duplex;
 use crate::net::endpoint::Target;
 use crate::net::timer;
 use crate::protocol::channel_scope::ChannelScope;

@@ -18,9 +18,10 @@ use leasehold_core::quorum::{
 use leasehold_core::{Claim, ClaimId, Effect, Failure, FailureKind, Fence, Resource};
 
 use crate::config::RedisConfig;
-use crate::net::command_conn::{CommandConn, Request};
+use crate::net::command_conn::CommandConn;
 use crate::net::connection::Dialer;
 use crate::net::endpoint::Fixed;
+use crate::net::request::Request;
 use crate::net::subscriber::{self, Subscriber};
 use crate::protocol::channel_scope::ChannelScope;
 use crate::protocol::keys::Keys;

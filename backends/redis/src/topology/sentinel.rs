@@ -16,7 +16,6 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use leasehold_backend::url::{Host, invalid};
 use leasehold_core::Failure;
-use redis::aio::MultiplexedConnection;
 use redis::{Value, cmd};
 use tokio::task::JoinHandle;
 
@@ -24,6 +23,7 @@ use crate::config::{Group, RedisConfig};
 use crate::net::command_conn::CommandConn;
 use crate::net::connection::Dialer;
 use crate::net::endpoint::{Fixed, Source, Target, Views};
+use crate::net::pipe::Pipe;
 use crate::net::timer;
 use crate::protocol::error;
 use verdict::{Answer, Named, Verdict};
@@ -107,9 +107,9 @@ impl Source for Sentinels {
         Ok(Target { endpoint: self.shared.config.endpoint_at(&named.host), epoch, view })
     }
 
-    async fn admit(&self, mut connection: MultiplexedConnection, target: &Target) -> Result<(), Failure> {
+    async fn admit(&self, connection: Pipe, target: &Target) -> Result<(), Failure> {
         let address = target.endpoint.to_string();
-        let answer = connection.send_packed_command(&cmd("ROLE")).await.and_then(Value::extract_error);
+        let answer = connection.command(&cmd("ROLE")).await.and_then(Value::extract_error);
         let role = answer.map_err(|error| error::of_request(&error, &address))?;
         let parts: Vec<Value> = redis::from_redis_value(role).unwrap_or_default();
         let text_of =

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::net::command_conn::Request;
+use crate::net::request::Request;
 use crate::net::timer;
 use crate::protocol::reply;
 use crate::protocol::scripts;

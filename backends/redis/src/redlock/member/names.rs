@@ -7,7 +7,8 @@ use leasehold_core::{ClaimId, Failure, Resource};
 use super::{LOCK, answers, scripts};
 use crate::backend::inspect::{each_key, glob_escaped, searched};
 use crate::config::RedisConfig;
-use crate::net::command_conn::{CommandConn, Request};
+use crate::net::command_conn::CommandConn;
+use crate::net::request::Request;
 use crate::protocol::keys::MAX_NAME;
 
 /// Lists the locked resources whose names begin with `prefix`, and the holders of their locks.

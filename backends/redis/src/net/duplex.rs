@@ -1,0 +1,9 @@
+//! The stream under a connection.
+
+use std::fmt::Debug;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A byte stream that a connection is made of.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Debug + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Debug + Send + Unpin> Duplex for S {}

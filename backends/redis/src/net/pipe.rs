@@ -1,0 +1,308 @@
+//! One connection that many requests share: written in the order in which they come, answered in that order.
+//!
+//! A request is written into a buffer where it is made, and one task writes the buffer, reads the replies, and
+//! hands them out. So requests that come at the same time are one write, and their replies one read.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use redis::{Cmd, RedisError, Value};
+use tokio::io::ReadBuf;
+use tokio::sync::oneshot;
+
+use crate::net::duplex::Duplex;
+use crate::net::replies;
+
+/// The handle to a connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Pipe {
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The requests that are not written yet.
+    unwritten: Vec<u8>,
+    /// The receivers of the replies, in the order of the requests.
+    pending: VecDeque<Pending>,
+    /// The task of the connection, while it waits.
+    driver: Option<Waker>,
+    has_ended: bool,
+}
+
+/// A request that is not answered yet.
+#[derive(Debug)]
+struct Pending {
+    /// Replies to commands before the one that counts.
+    ignored: usize,
+    /// The receiver may be gone; the reply is read all the same.
+    reply: oneshot::Sender<Value>,
+}
+
+impl Pipe {
+    /// Creates a connection from a stream that is logged in, and the future that drives it until it ends.
+    pub(crate) fn new(stream: Box<dyn Duplex>) -> (Pipe, Driver) {
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let driver = Driver {
+            shared: shared.clone(),
+            stream,
+            written: 0,
+            writing: Vec::new(),
+            must_flush: false,
+            received: Vec::new(),
+        };
+        (Pipe { shared }, driver)
+    }
+
+    /// Sends a request, which `write` appends to the bytes that it is given, and returns its reply; an error of
+    /// the server is a reply. The request is of `ignored` commands, whose replies are dropped, and the one
+    /// that counts.
+    ///
+    /// # Cancel safety
+    /// A request that was begun is sent, even if its future is dropped.
+    pub(crate) fn send(&self, ignored: usize, write: impl FnOnce(&mut Vec<u8>)) -> Reply {
+        let (reply, receiver) = oneshot::channel();
+        let driver = {
+            let mut shared = lock(&self.shared);
+            if shared.has_ended || shared.unwritten.len() > MAX_UNWRITTEN {
+                drop(reply);
+                None
+            } else {
+                write(&mut shared.unwritten);
+                shared.pending.push_back(Pending { ignored, reply });
+                shared.driver.take()
+            }
+        };
+        if let Some(driver) = driver {
+            driver.wake();
+        }
+        Reply(receiver)
+    }
+
+    /// Returns `true` once it is known that no reply comes any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.shared).has_ended
+    }
+
+    /// Sends one plain command, and returns its reply; an error of the server is a reply.
+    pub(crate) async fn command(&self, command: &Cmd) -> Result<Value, RedisError> {
+        self.send(0, |bytes| bytes.extend_from_slice(&command.get_packed_command())).await
+    }
+}
+
+/// The reply to a request, once it arrives.
+#[derive(Debug)]
+pub(crate) struct Reply(oneshot::Receiver<Value>);
+
+impl Future for Reply {
+    type Output = Result<Value, RedisError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let ended = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the connection ended").into();
+        Pin::new(&mut self.0).poll(cx).map(|reply| reply.map_err(ended))
+    }
+}
+
+/// The future that writes and reads. The connection ends when it ends or is dropped.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    shared: Arc<Mutex<Shared>>,
+    stream: Box<dyn Duplex>,
+    /// The requests that are being written, and how much of them is.
+    writing: Vec<u8>,
+    written: usize,
+    must_flush: bool,
+    /// The bytes that were received and are not a whole reply yet.
+    received: Vec<u8>,
+}
+
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let driver = &mut *self;
+        loop {
+            // It may be woken for either, and a write that is not done yet must not keep replies from being read.
+            let writes = driver.write(cx);
+            let reads = driver.read(cx);
+            if matches!(writes, Poll::Ready(Err(_))) || matches!(reads, Poll::Ready(Err(_))) {
+                return Poll::Ready(());
+            }
+            if reads.is_ready() {
+                continue;
+            }
+            let mut shared = lock(&driver.shared);
+            if writes.is_pending() || shared.unwritten.is_empty() {
+                shared.driver = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Writes what there is to write.
+    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.written == self.writing.len() {
+                self.writing.clear();
+                self.written = 0;
+                std::mem::swap(&mut self.writing, &mut lock(&self.shared).unwritten);
+                if self.writing.is_empty() {
+                    if self.must_flush {
+                        ready!(Pin::new(&mut *self.stream).poll_flush(cx))?;
+                        self.must_flush = false;
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+            }
+            let rest = self.writing.get(self.written..).unwrap_or_default();
+            let count = ready!(Pin::new(&mut *self.stream).poll_write(cx, rest))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += count;
+            self.must_flush = true;
+        }
+    }
+
+    /// Reads once, and hands out the replies that are complete.
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut space = [std::mem::MaybeUninit::uninit(); READ_SIZE];
+        let mut buffer = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut *self.stream).poll_read(cx, &mut buffer))?;
+        if buffer.filled().is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+        // Mostly the bytes are whole replies, which need not be kept.
+        let taken = if self.received.is_empty() {
+            let taken = hand_out(&self.shared, buffer.filled())?;
+            self.received.extend_from_slice(&buffer.filled()[taken..]);
+            0
+        } else {
+            self.received.extend_from_slice(buffer.filled());
+            hand_out(&self.shared, &self.received)?
+        };
+        self.received.drain(..taken);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Hands out the complete replies at the beginning of `bytes`, and returns how long they are.
+fn hand_out(shared: &Mutex<Shared>, bytes: &[u8]) -> io::Result<usize> {
+    let mut taken = 0;
+    while taken < bytes.len() {
+        let read = replies::read(&bytes[taken..]);
+        let Some((value, length)) = read.map_err(|_| io::Error::from(io::ErrorKind::InvalidData))? else {
+            break;
+        };
+        taken += length;
+        let reply = {
+            let mut shared = lock(shared);
+            match shared.pending.front_mut() {
+                None => return Err(io::ErrorKind::InvalidData.into()),
+                Some(pending) if pending.ignored > 0 => {
+                    pending.ignored -= 1;
+                    None
+                }
+                Some(_) => shared.pending.pop_front(),
+            }
+        };
+        if let Some(pending) = reply {
+            // Its sender may have left.
+            _ = pending.reply.send(value);
+        }
+    }
+    Ok(taken)
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let pending = {
+            let mut shared = lock(&self.shared);
+            shared.has_ended = true;
+            std::mem::take(&mut shared.pending)
+        };
+        // Their receivers wake up outside the lock.
+        drop(pending);
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The most bytes of requests that wait to be written: far more than all that fit within their time limits.
+const MAX_UNWRITTEN: usize = 64 * 1024 * 1024;
+
+/// The bytes that are read at once: the replies to some hundred requests.
+const READ_SIZE: usize = 8 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::*;
+
+    /// Returns a connection and its other end.
+    fn opened(size: usize) -> (Pipe, DuplexStream) {
+        let (near, far) = tokio::io::duplex(size);
+        let (pipe, driver) = Pipe::new(Box::new(near));
+        leasehold_machine::spawn(driver);
+        (pipe, far)
+    }
+
+    fn send(pipe: &Pipe, ignored: usize, text: &str) -> Reply {
+        pipe.send(ignored, |bytes| bytes.extend_from_slice(text.as_bytes()))
+    }
+
+    async fn received(far: &mut DuplexStream, count: usize) -> String {
+        let mut bytes = vec![0; count];
+        far.read_exact(&mut bytes).await.unwrap();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[tokio::test]
+    async fn replies_are_handed_out_in_the_order_of_the_requests() {
+        // So small that each request and each reply comes in several parts.
+        let (pipe, mut far) = opened(3);
+        let replies = [send(&pipe, 0, "one "), send(&pipe, 1, "two twice "), send(&pipe, 0, "three")];
+        let serving = async {
+            assert_eq!(received(&mut far, 19).await, "one two twice three");
+            far.write_all(b":1\r\n+ignored\r\n$5\r\nsecon\r\n*1\r\n:3\r\n").await.unwrap();
+        };
+        let (values, ()) = tokio::join!(futures_util::future::join_all(replies), serving);
+        let values: Vec<Value> = values.into_iter().map(Result::unwrap).collect();
+        let second = Value::BulkString(b"secon".to_vec());
+        assert_eq!(values, [Value::Int(1), second, Value::Array(vec![Value::Int(3)])]);
+    }
+
+    #[tokio::test]
+    async fn reply_to_a_request_whose_sender_left_belongs_to_nobody_else() {
+        let (pipe, mut far) = opened(64);
+        drop(send(&pipe, 0, "left"));
+        let kept = send(&pipe, 0, "kept");
+        assert_eq!(received(&mut far, 8).await, "leftkept");
+        far.write_all(b":1\r\n:2\r\n").await.unwrap();
+        assert_eq!(kept.await.unwrap(), Value::Int(2));
+    }
+
+    #[tokio::test]
+    async fn requests_fail_once_the_connection_ends() {
+        for last in [&b""[..], b"?what\r\n", b":1\r\n:2\r\n:3\r\n"] {
+            let (pipe, mut far) = opened(64);
+            let (first, second) = (send(&pipe, 0, "first"), send(&pipe, 0, "second"));
+            far.write_all(last).await.unwrap();
+            drop(far);
+            let is_answered = last.len() > 8;
+            assert_eq!((first.await.is_ok(), second.await.is_ok()), (is_answered, is_answered));
+            while !pipe.has_ended() {
+                tokio::task::yield_now().await;
+            }
+            assert!(send(&pipe, 0, "third").await.unwrap_err().is_unrecoverable_error());
+        }
+    }
+}
