@@ -139,13 +139,27 @@ impl RedisBackend {
         self.config.timeout.min(ttl.max(MIN_TTL))
     }
 
-    /// Returns the channel on which the scripts name the waiters that they call; it is empty where
+    /// Returns the end of the channel on which the scripts name the waiters that they call; it is empty where
     /// nothing may be published.
+    pub(crate) fn wake_scope(&self) -> &'static str {
+        match self.config.wait {
+            Wait::Pubsub => self.scope.part(),
+            Wait::Poll => "",
+        }
+    }
+
+    /// Returns the channel of that end, empty where nothing may be published.
     pub(crate) fn wake_channel(&self, keys: &Keys) -> String {
         match self.config.wait {
             Wait::Pubsub => keys.channel(self.scope),
             Wait::Poll => String::new(),
         }
+    }
+
+    /// Returns `true` if a request has to name all keys that it may use: those of a resource may be on
+    /// different servers while a slot moves, which a proxy may hide.
+    pub(crate) fn names_all_keys(&self) -> bool {
+        matches!(self.config.deployment, Deployment::Cluster(_)) || self.config.wait == Wait::Poll
     }
 
     /// Returns the required confirmation by replicas of answers for which `applies_to` is `true`.

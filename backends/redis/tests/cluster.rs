@@ -282,7 +282,7 @@ async fn waiters_are_notified_after_a_change_of_primaries() {
 #[tokio::test]
 async fn tls_password_and_the_documented_rights_are_enough() {
     let rules = "resetkeys ~{lh:* resetchannels &{lh:* -@all +ping +select +eval +evalsha +script|load +time +get +set \
-                 +del +exists +type +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange +zrangebyscore +hset +hget \
+                 +mget +del +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange +zrangebyscore +hset +hget \
                  +hmget +hdel +scan +info +config|get +cluster|nodes +asking +spublish +ssubscribe +sunsubscribe";
     let server = RedisServer::builder().tls(Tls::Mutual).password("all").acl_user("jobs", "s:p/w", rules);
     let builder = RedisCluster::builder().node_timeout(PATIENT).server(server);

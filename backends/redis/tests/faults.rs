@@ -257,10 +257,9 @@ async fn foreign_keys_are_reported_and_left_alone() {
         let others = if part == "fence" { "LPUSH" } else { "APPEND" };
         server.command(&[others, &key, "theirs"]).await.unwrap();
         let (claim, neighbour) = (mutex(&name), mutex("neighbour"));
-        // A foreign `line` or `claims` alone does nothing to a resource without waiters; it is met by the
-        // first waiter.
+        // What only waiters use does nothing to a resource without waiters; it is met by the first waiter.
         match (part, backend.contend(&claim, &patience(Duration::from_millis(50))).await) {
-            ("queue" | "claims", Ok(Step::Granted(_))) => {
+            ("queue" | "places" | "claims", Ok(Step::Granted(_))) => {
                 let waiter = mutex(&name);
                 let met = backend.contend(&waiter, &patience(Duration::from_millis(50))).await.unwrap_err();
                 is(&met, FailureKind::Foreign, Effect::None);

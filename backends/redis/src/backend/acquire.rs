@@ -20,7 +20,7 @@ use crate::net::timer;
 use crate::protocol::keys::Keys;
 use crate::protocol::reply::{self, ContendReply};
 use crate::protocol::scripts;
-use crate::topology::server::{MAX_TTL, MIN_TTL, PLACE_TTL};
+use crate::topology::server::{MAX_TTL, MIN_TTL, PLACE_TTL, PLACE_TTL_MILLIS};
 use crate::wait::keepalive::Watched;
 use crate::wait::polling::{self, LAST_POLL, TICK, pause};
 
@@ -31,7 +31,7 @@ impl RedisBackend {
         let attempt = Attempt { backend: self, claim, keys: Keys::of(&self.config.prefix, &claim.resource) };
         if patience.is_ended() {
             self.pollers.forget(claim.id);
-            return Ok(match attempt.look(patience, Place::None).await? {
+            return Ok(match attempt.look(patience, Place::None, Expected::Free).await? {
                 Outcome::Granted(grant) => Step::Granted(grant),
                 Outcome::Busy(queue) => Step::Busy(Hint { ask_again_in: None, ahead: Some(queue.ahead) }),
             });
@@ -53,6 +53,15 @@ enum Place {
     Kept,
     /// It goes away.
     None,
+}
+
+/// The state in which a look expects its resource. It is a matter of cost only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// Nobody holds it.
+    Free,
+    /// Claims wait for it, perhaps this one.
+    Queue,
 }
 
 struct Attempt<'a> {
@@ -81,7 +90,7 @@ struct QueueState {
 impl Attempt<'_> {
     /// Looks once and says when to look again.
     async fn poll(&self, patience: &Patience) -> Result<Step, Failure> {
-        match self.look(patience, Place::Kept).await? {
+        match self.look(patience, Place::Kept, Expected::Free).await? {
             Outcome::Granted(grant) => {
                 self.backend.pollers.forget(self.claim.id);
                 Ok(Step::Granted(grant))
@@ -104,7 +113,8 @@ impl Attempt<'_> {
         let mut calls = CallWatch::default();
         for round in 0.. {
             calls.checked();
-            let queue = match self.look(patience, Place::Kept).await? {
+            let expected = if round == 0 { Expected::Free } else { Expected::Queue };
+            let queue = match self.look(patience, Place::Kept, expected).await? {
                 Outcome::Granted(grant) => return Ok(Step::Granted(grant)),
                 Outcome::Busy(queue) => queue,
             };
@@ -185,27 +195,41 @@ impl Attempt<'_> {
         }
     }
 
-    /// Asks the server once.
-    async fn look(&self, patience: &Patience, place: Place) -> Result<Outcome, Failure> {
-        let wait = match (self.backend.config.order, place) {
-            (QueueOrder::Unordered, _) => -1,
-            (_, Place::None) => 0,
-            (_, Place::Kept) => i64::try_from(PLACE_TTL.as_millis()).unwrap_or(i64::MAX),
-        };
-        let request = Request {
-            script: &scripts::CONTEND,
-            keys: self.keys.all().into(),
+    /// Builds the request that asks once.
+    fn request(&self, place: Place, expected: Expected) -> Request {
+        let is_ordered = self.backend.config.order == QueueOrder::Fifo;
+        Request {
+            script: match expected {
+                Expected::Free if self.keys.hashed_name.is_empty() => &scripts::ACQUIRE,
+                Expected::Free | Expected::Queue => &scripts::CONTEND,
+            },
+            keys: if self.backend.names_all_keys() {
+                let [held, queue, places, claims, fence] = self.keys.all();
+                vec![held, fence, queue, places, claims]
+            } else {
+                vec![self.keys.held(), self.keys.fence()]
+            },
             args: vec![
-                reply::member(self.claim),
+                reply::single_value(self.claim),
                 reply::millis(self.claim.ttl),
-                wait.to_string(),
-                self.claim.note.as_str().to_owned(),
-                self.keys.hashed_name.clone(),
-                self.backend.wake_channel(&self.keys),
-                self.keys.floor(),
+                reply::contend_options(
+                    match (is_ordered, place) {
+                        (false, Place::Kept) => "!-1",
+                        (false, Place::None) => "-1",
+                        (true, Place::Kept) => PLACE_TTL_MILLIS,
+                        (true, Place::None) => "0",
+                    },
+                    self.backend.wake_scope(),
+                    &self.keys,
+                ),
             ],
             confirm: self.backend.confirm(reply::is_grant),
-        };
+        }
+    }
+
+    /// Asks the server once.
+    async fn look(&self, patience: &Patience, place: Place, expected: Expected) -> Result<Outcome, Failure> {
+        let request = self.request(place, expected);
         let asked_at = patience.now();
         let limit = self.backend.limit_for(self.claim.ttl);
         let answer = match self.backend.servers.run(&request, limit).await {

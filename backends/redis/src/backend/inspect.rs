@@ -35,15 +35,17 @@ impl RedisBackend {
             Wait::Pubsub => self.subscribers.next(&subscription, &channel, |_| LOOK_AGAIN).await,
             Wait::Poll => within(LOOK_AGAIN, pending::<()>()).await,
         };
-        let look = || async { Ok((self.snapshot(resource, &keys).await?, change())) };
+        let watch = if seen.is_some() && self.config.wait == Wait::Pubsub { "!" } else { "" };
+        let look = || async { Ok((self.snapshot(resource, &keys, watch).await?, change())) };
         until_changed(patience, |snapshot| seen.is_none_or(|seen| *seen != snapshot.version), look).await
     }
 
-    async fn snapshot(&self, resource: &Resource, keys: &Keys) -> Result<Snapshot, Failure> {
+    /// Looks once. With `watch`, the release of a single value is published.
+    async fn snapshot(&self, resource: &Resource, keys: &Keys, watch: &str) -> Result<Snapshot, Failure> {
         let request = Request {
             script: &scripts::INSPECT,
             keys: keys.all().into(),
-            args: vec![keys.hashed_name.clone()],
+            args: vec![keys.hashed_name.clone(), watch.to_owned()],
             confirm: None,
         };
         reply::snapshot(resource, self.servers.run(&request, self.config.timeout).await?)

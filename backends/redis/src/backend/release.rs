@@ -26,8 +26,8 @@ impl RedisBackend {
         let keys = Keys::of(&self.config.prefix, &claim.resource);
         Request {
             script: &scripts::RELEASE,
-            keys: keys.all().into(),
-            args: vec![reply::member(claim), self.wake_channel(&keys)],
+            keys: if self.names_all_keys() { keys.all().into() } else { vec![keys.held()] },
+            args: vec![reply::member(claim), self.wake_scope().to_owned()],
             confirm: None,
         }
     }

@@ -19,7 +19,7 @@ use crate::net::connection::{Dialer, Link};
 use crate::net::outage::{Outage, Pause};
 use crate::net::pipe::Reply;
 use crate::net::replicas::Unconfirmed;
-use crate::net::request::{Naming, Request, push_command};
+use crate::net::request::{Naming, Request, Stamping, push_command};
 use crate::net::timer::{self, Limit};
 use crate::protocol::error::{self, Redirect};
 use crate::protocol::reply;
@@ -199,11 +199,19 @@ impl CommandConn {
         sent: RequestRole,
         limit: Limit,
     ) -> Vec<Result<Value, ReplyError>> {
-        let replies = requests.iter().map(|request| deliver(link, request, naming, sent));
+        let begun_at = timer::now();
+        let stamping = link.stamping(begun_at);
+        let replies = requests.iter().map(|request| deliver(link, request, naming, sent, stamping));
         let replies = try_join_all(replies.collect::<Vec<_>>());
         match self.receive(link, replies, limit).await {
             Ok(values) => {
-                values.into_iter().map(|value| self.classify(link, value.extract_error())).collect()
+                let answers = requests.iter().zip(values);
+                let classified = answers.map(|(request, value)| {
+                    let answer = self.classify(link, value.extract_error())?;
+                    link.learn_rights(request, stamping, begun_at);
+                    Ok(answer)
+                });
+                classified.collect()
             }
             Err(error) => vec![Err(error); requests.len()],
         }
@@ -218,8 +226,12 @@ impl CommandConn {
         sent: RequestRole,
         limit: Limit,
     ) -> Result<Value, ReplyError> {
-        let value = self.receive(link, deliver(link, request, naming, sent), limit).await?;
-        self.classify(link, value.extract_error())
+        let begun_at = timer::now();
+        let stamping = link.stamping(begun_at);
+        let value = self.receive(link, deliver(link, request, naming, sent, stamping), limit).await?;
+        let answer = self.classify(link, value.extract_error())?;
+        link.learn_rights(request, stamping, begun_at);
+        Ok(answer)
     }
 
     async fn send(&self, link: &Link, command: &Cmd, limit: Limit) -> Result<Value, ReplyError> {
@@ -355,13 +367,13 @@ impl CommandConn {
 }
 
 /// Sends a script over a connection, and returns its reply.
-fn deliver(link: &Link, request: &Request, naming: Naming, sent: RequestRole) -> Reply {
+fn deliver(link: &Link, request: &Request, naming: Naming, sent: RequestRole, stamping: Stamping) -> Reply {
     let is_referred = sent == RequestRole::Referred;
     link.pipe().send(usize::from(is_referred), |bytes| {
         if is_referred {
             push_command(bytes, "ASKING");
         }
-        request.write(bytes, naming, link.target().epoch);
+        request.write(bytes, naming, stamping);
     })
 }
 

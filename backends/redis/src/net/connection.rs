@@ -3,13 +3,14 @@
 //! Nothing that fails in here can have changed anything on the server, so every failure of this file
 //! has the effect `None`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
 use leasehold_core::Failure;
 use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
 
 use crate::config::{Endpoint, RedisConfig, invalid, reveal};
 use crate::net::duplex::Duplex;
@@ -17,6 +18,7 @@ use crate::net::endpoint::{Source, Target};
 use crate::net::login::{Login, LoginError};
 use crate::net::pipe::Pipe;
 use crate::net::replicas::Barrier;
+use crate::net::request::{Request, Stamping};
 use crate::net::tls;
 use crate::protocol::error;
 
@@ -138,6 +140,8 @@ pub(crate) struct Link {
     proved: AtomicBool,
     silences: AtomicU32,
     barrier: Barrier,
+    /// When a request last had the server check the right to publish.
+    rights_checked_at: Mutex<Option<Instant>>,
     driver: tokio::task::AbortHandle,
 }
 
@@ -157,6 +161,7 @@ impl Link {
             proved: AtomicBool::new(false),
             silences: AtomicU32::new(0),
             barrier: Barrier::new(),
+            rights_checked_at: Mutex::new(None),
             driver: driver.abort_handle(),
         }
     }
@@ -174,6 +179,24 @@ impl Link {
     /// Returns the connection to send over.
     pub(crate) fn pipe(&self) -> &Pipe {
         &self.pipe
+    }
+
+    /// Returns what requests that are sent now carry in addition.
+    pub(crate) fn stamping(&self, now: Instant) -> Stamping {
+        let is_known = |checked_at| now.duration_since(checked_at) < RIGHTS_KNOWN;
+        let checks_rights = !self.rights_checked_at().is_some_and(is_known);
+        Stamping { epoch: self.target.epoch, checks_rights }
+    }
+
+    /// Records that the server carried out a request of that time, which may have had it check the right to publish.
+    pub(crate) fn learn_rights(&self, request: &Request, stamping: Stamping, begun_at: Instant) {
+        if stamping.checks_rights && request.checks_rights() {
+            *self.rights_checked_at() = Some(begun_at);
+        }
+    }
+
+    fn rights_checked_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.rights_checked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns `true` if more requests may be sent. A request that is sent over a connection
@@ -220,6 +243,9 @@ impl Drop for Link {
         self.driver.abort();
     }
 }
+
+/// The time after which the right to publish is checked again: so long may pass until its loss is noticed.
+const RIGHTS_KNOWN: Duration = Duration::from_secs(1);
 
 /// The number of consecutive unanswered requests after which the connection is abandoned.
 const MAX_SILENCES: u32 = 2;

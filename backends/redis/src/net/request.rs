@@ -26,15 +26,25 @@ pub(crate) enum Naming {
     Full,
 }
 
+/// What the connection adds to a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamping {
+    /// The epoch of the connection.
+    pub(crate) epoch: u64,
+    /// Whether the right to publish has to be checked.
+    pub(crate) checks_rights: bool,
+}
+
 impl Request {
     /// Appends the command to `bytes`.
-    pub(crate) fn write(&self, bytes: &mut Vec<u8>, naming: Naming, epoch: u64) {
+    pub(crate) fn write(&self, bytes: &mut Vec<u8>, naming: Naming, stamping: Stamping) {
         let (verb, script) = match naming {
             Naming::Short => (&b"EVALSHA"[..], self.script.sha.as_bytes()),
             Naming::Full => (&b"EVAL"[..], self.script.source.as_bytes()),
         };
         let stamp = match self.script.stamp {
-            Stamp::Epoch => Some(epoch),
+            Stamp::Epoch => Some(stamping.epoch),
+            Stamp::Rights => Some(stamping.epoch).filter(|epoch| *epoch > 0 || stamping.checks_rights),
             Stamp::None => None,
         };
         let texts = || self.keys.iter().chain(&self.args);
@@ -49,6 +59,11 @@ impl Request {
         if let Some(stamp) = stamp {
             push_number(bytes, stamp);
         }
+    }
+
+    /// Returns `true` if its answer shows that the server has checked the right to publish.
+    pub(crate) fn checks_rights(&self) -> bool {
+        self.script.stamp == Stamp::Rights
     }
 
     /// Returns the confirmation that this answer requires.
@@ -89,16 +104,21 @@ mod tests {
     use super::*;
     use crate::protocol::scripts;
 
-    fn written(request: &Request, naming: Naming) -> Vec<u8> {
+    fn written(request: &Request, naming: Naming, epoch: u64, checks_rights: bool) -> Vec<u8> {
         let mut bytes = b"before".to_vec();
-        request.write(&mut bytes, naming, 17);
+        request.write(&mut bytes, naming, Stamping { epoch, checks_rights });
         bytes.split_off(6)
     }
 
     #[test]
     fn a_request_is_written_as_the_client_library_writes_it() {
-        for script in [&scripts::CONTEND, &scripts::RELEASE] {
-            for naming in [Naming::Short, Naming::Full] {
+        for script in [&scripts::ACQUIRE, &scripts::CONTEND, &scripts::RELEASE] {
+            for (naming, epoch, checks) in [
+                (Naming::Short, 17, false),
+                (Naming::Short, 0, false),
+                (Naming::Short, 0, true),
+                (Naming::Full, 3, true),
+            ] {
                 let keys = ["", "k", "{lh:job}:held"].map(str::to_owned).to_vec();
                 let args = vec!["x".repeat(9), "é".repeat(40), "y".repeat(100), "z".repeat(10)];
                 let mut command = redis::Cmd::new();
@@ -107,11 +127,13 @@ mod tests {
                     Naming::Full => command.arg("EVAL").arg(script.source),
                 };
                 command.arg(3).arg(&keys).arg(&args);
-                if script.stamp == Stamp::Epoch {
-                    command.arg(17);
+                match script.stamp {
+                    Stamp::Epoch => _ = command.arg(epoch),
+                    Stamp::Rights if checks || epoch > 0 => _ = command.arg(epoch),
+                    Stamp::Rights | Stamp::None => {}
                 }
                 let request = Request { script, keys, args, confirm: None };
-                assert_eq!(written(&request, naming), command.get_packed_command());
+                assert_eq!(written(&request, naming, epoch, checks), command.get_packed_command());
             }
         }
         let mut bytes = Vec::new();

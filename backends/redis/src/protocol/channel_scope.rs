@@ -10,6 +10,14 @@ pub(crate) enum ChannelScope {
 }
 
 impl ChannelScope {
+    /// Returns the end of a channel of this scope. The scripts know by it which servers a channel reaches.
+    pub(crate) fn part(self) -> &'static str {
+        match self {
+            ChannelScope::Everywhere => "wake",
+            ChannelScope::Slot => "swake",
+        }
+    }
+
     /// Returns the command that publishes a message in this scope.
     pub(crate) fn publish(self) -> &'static str {
         match self {

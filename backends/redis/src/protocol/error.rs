@@ -17,7 +17,7 @@ use crate::config::Endpoint;
 ///
 /// One constant, so that the documentation, the failures and the test that logs in with it say the same.
 pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all +ping +select +eval +evalsha \
-+script|load +time +get +set +del +exists +type +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
++script|load +time +get +mget +set +del +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
 +zrangebyscore +hset +hget +hmget +hdel +publish +subscribe +unsubscribe +scan +info +config|get";
 
 /// What to check if TLS could not be agreed on, and no certificate was refused.

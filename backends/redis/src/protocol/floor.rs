@@ -10,16 +10,19 @@ use crate::protocol::slots::{SLOTS, crc16};
 
 /// Returns the floor's key of a slot under `prefix`.
 pub(crate) fn floor_key(prefix: &str, slot: u16) -> String {
-    let mut tag = format!("{prefix}: ").into_bytes();
-    let head = tag.len();
-    tag.extend([FIRST; LETTERS]);
+    let mut key = String::with_capacity(1 + prefix.len() + 2 + LETTERS + END.len());
+    key.push('{');
+    key.push_str(prefix);
+    key.push_str(": ");
+    let head = key.len();
+    key.extend([char::from(FIRST); LETTERS]);
     // The checksum is linear: what another ending changes in it depends on the ending alone.
-    let change = (crc16(&tag) ^ slot) % SLOTS;
+    let change = (crc16(&key.as_bytes()[1..]) ^ slot) % SLOTS;
     let ending = ENDINGS.get(usize::from(change)).copied().unwrap_or_default();
-    for (letter, byte) in tag[head..].iter_mut().enumerate() {
-        *byte |= nibble(ending, letter);
-    }
-    format!("{{{}}}:floor", String::from_utf8_lossy(&tag))
+    key.truncate(head);
+    key.extend((0..LETTERS).map(|letter| char::from(FIRST | nibble(ending, letter))));
+    key.push_str(END);
+    key
 }
 
 /// The ending that makes each change of a slot, four bits a letter.
@@ -37,6 +40,8 @@ static ENDINGS: LazyLock<Vec<u16>> = LazyLock::new(|| {
 /// Four letters of four bits are enough for every slot.
 const LETTERS: usize = 4;
 const FIRST: u8 = b'@';
+/// The end of each key.
+const END: &str = "}:floor";
 
 fn letters(ending: u16) -> [u8; LETTERS] {
     std::array::from_fn(|letter| nibble(ending, letter))

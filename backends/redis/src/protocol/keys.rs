@@ -28,7 +28,11 @@ impl Keys {
         let escaped = resource.escaped(plain, MAX_NAME);
         let hashed_name =
             if Resource::is_hashed(&escaped) { resource.as_str().to_owned() } else { String::new() };
-        Keys { tag: format!("{{{prefix}:{escaped}}}"), prefix: prefix.len(), hashed_name }
+        let mut tag = String::with_capacity(prefix.len() + escaped.len() + 3);
+        for part in ["{", prefix, ":", &escaped, "}"] {
+            tag.push_str(part);
+        }
+        Keys { tag, prefix: prefix.len(), hashed_name }
     }
 
     /// Returns the keys of the resource whose fence has this key, under `prefix`; `None` for the key of
@@ -43,6 +47,11 @@ impl Keys {
     /// Returns the key of what is held.
     pub(crate) fn held(&self) -> String {
         self.key("held")
+    }
+
+    /// Returns the key of the last fence.
+    pub(crate) fn fence(&self) -> String {
+        self.key("fence")
     }
 
     /// Returns the key of the times at which waiters expire.
@@ -77,13 +86,9 @@ impl Keys {
         floor_key(prefix, slot_of(&self.tag))
     }
 
-    /// Returns the channel on which releases are announced. The scripts know by its end
-    /// which servers a channel reaches.
+    /// Returns the channel on which releases are announced.
     pub(crate) fn channel(&self, scope: ChannelScope) -> String {
-        self.key(match scope {
-            ChannelScope::Everywhere => "wake",
-            ChannelScope::Slot => "swake",
-        })
+        self.key(scope.part())
     }
 
     /// Returns the key of one part.

@@ -11,6 +11,8 @@ use leasehold_core::{
 };
 use redis::Value;
 
+use crate::protocol::keys::Keys;
+
 /// The reply to one `contend`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ContendReply {
@@ -28,7 +30,40 @@ pub(crate) enum ContendReply {
 
 /// Writes a claim as the sorted sets name it.
 pub(crate) fn member(claim: &Claim) -> String {
-    format!("{}:{}:{}", claim.id.to_hex(), claim.share.weight(), claim.share.capacity())
+    written_member(claim, 0)
+}
+
+/// Writes the member of a claim, with room for more text.
+fn written_member(claim: &Claim, room: usize) -> String {
+    let (id, share) = (claim.id.to_hex(), &claim.share);
+    let mut text = String::with_capacity(id.len() + 2 * NUMBER + room);
+    text.push_str(&id);
+    if (share.weight(), share.capacity()) == (1, 1) {
+        text.push_str(":1:1");
+    } else {
+        text.push_str(&format!(":{}:{}", share.weight(), share.capacity()));
+    }
+    text
+}
+
+/// The length of a number of a share with its colon.
+const NUMBER: usize = 11;
+
+/// Writes what a single value of the claim is.
+pub(crate) fn single_value(claim: &Claim) -> String {
+    let note = claim.note.as_str();
+    let mut text = written_member(claim, 2 + note.len());
+    text.push_str("=:");
+    text.push_str(note);
+    text
+}
+
+/// Writes the options of the script `contend`, of which most are of interest only to what is not free.
+pub(crate) fn contend_options(wait: &str, scope: &str, keys: &Keys) -> String {
+    let floor = keys.floor();
+    let length = floor.len().to_string();
+    let parts = [wait, " ", scope, " ", &length, " ", &floor, &keys.hashed_name];
+    parts.concat()
 }
 
 /// Writes a duration in whole milliseconds, at least one.
@@ -38,6 +73,10 @@ pub(crate) fn millis(duration: Duration) -> String {
 
 /// Reads the answer of the script `contend`.
 pub(crate) fn contend_reply(answer: Value) -> Result<ContendReply, Failure> {
+    if let Value::BulkString(fence) = &answer {
+        let seq = std::str::from_utf8(fence).ok().and_then(|digits| digits.parse().ok());
+        return seq.map(|seq| ContendReply::Granted(Fence::new(0, seq, 0))).ok_or_else(not_understood);
+    }
     let numbers: Vec<i64> = read(answer)?;
     // The client's own conversion to unsigned numbers wraps.
     let numbers: Option<Vec<u64>> = numbers.into_iter().map(|number| u64::try_from(number).ok()).collect();
@@ -56,7 +95,11 @@ pub(crate) fn contend_reply(answer: Value) -> Result<ContendReply, Failure> {
 
 /// Returns `true` if the script `contend` has granted.
 pub(crate) fn is_grant(answer: &Value) -> bool {
-    matches!(answer, Value::Array(parts) if parts.first() == Some(&Value::Int(1)))
+    match answer {
+        Value::BulkString(_) => true,
+        Value::Array(parts) => parts.first() == Some(&Value::Int(1)),
+        _ => false,
+    }
 }
 
 /// Returns `true` if the script `contend` has granted what the claim held before.
@@ -176,6 +219,11 @@ mod tests {
     fn answers_of_contend_are_read() {
         let granted = ContendReply::Granted(Fence::new(3, 1_800_000_000_000_000, 0));
         assert_eq!(contend_reply(ints(&[1, 1_800_000_000_000_000, 3])).unwrap(), granted);
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let plain = ContendReply::Granted(Fence::new(0, 1_800_000_000_000_000, 0));
+        assert_eq!(contend_reply(text("1800000000000000")).unwrap(), plain);
+        assert!(is_grant(&text("1800000000000000")) && !was_held(&text("1800000000000000")));
+        assert!(contend_reply(text("1.8")).is_err() && contend_reply(text("")).is_err());
         let busy = |check_in| ContendReply::Busy {
             ahead: 3,
             first_end: Duration::from_millis(70),

@@ -27,16 +27,23 @@ pub(crate) enum Stamp {
     None,
     /// The epoch of the connection over which it is sent, as its last argument.
     Epoch,
+    /// The same, but not the epoch 0, unless the right to publish has to be checked over this connection.
+    Rights,
 }
 
 macro_rules! script {
-    // `first` is a shortcut that ends the script before the claims beside this one are of interest.
-    ($name:ident, $(first $first:literal,)? $($file:literal)+, $stamp:ident, $what:literal) => {
+    // A shortcut ends the script early: `shortcut` before it creates any function, `alone` before the claims
+    // beside this one are of interest.
+    (
+        $name:ident, $(shortcut $shortcut:literal,)? $(alone $alone:literal,)? $($file:literal)+, $stamp:ident,
+        $what:literal
+    ) => {
         #[doc = $what]
         pub(crate) static $name: LazyLock<Script> = LazyLock::new(|| {
             let source = concat!(
+                $(include_str!($shortcut),)?
                 include_str!("scripts/head.lua"),
-                $(include_str!($first),)?
+                $(include_str!($alone),)?
                 include_str!("scripts/queue.lua"),
                 $(include_str!($file)),+
             );
@@ -46,14 +53,22 @@ macro_rules! script {
 }
 
 script!(
+    ACQUIRE,
+    shortcut "scripts/acquire_free.lua",
+    alone "scripts/grant_alone.lua",
+    "scripts/contend.lua",
+    Rights,
+    "One step towards holding a claim, which expects a free lock."
+);
+script!(
     CONTEND,
-    first "scripts/acquire_free.lua",
+    alone "scripts/grant_alone.lua",
     "scripts/contend.lua",
     Epoch,
     "One step towards holding a claim."
 );
 script!(RENEW, "scripts/renew.lua", None, "Extends a batch of claims.");
-script!(RELEASE, first "scripts/release_single.lua", "scripts/release.lua", None, "Ends one claim.");
+script!(RELEASE, shortcut "scripts/release_single.lua", "scripts/release.lua", None, "Ends one claim.");
 script!(GLANCE, "scripts/glance.lua", None, "Keeps the places of a batch of waiting claims.");
 script!(INSPECT, "scripts/inspect.lua", None, "Looks at one resource.");
 script!(COUNT, "scripts/count.lua", None, "Counts the claims of a batch of resources.");
@@ -98,8 +113,18 @@ mod tests {
 
     #[test]
     fn every_script_has_a_name_of_its_own() {
-        let all =
-            [&CONTEND, &RENEW, &RELEASE, &GLANCE, &INSPECT, &COUNT, &SWEEP, &READ_REGISTER, &SWAP_REGISTER];
+        let all = [
+            &ACQUIRE,
+            &CONTEND,
+            &RENEW,
+            &RELEASE,
+            &GLANCE,
+            &INSPECT,
+            &COUNT,
+            &SWEEP,
+            &READ_REGISTER,
+            &SWAP_REGISTER,
+        ];
         let mut names = all.map(|script| script.sha.clone());
         names.sort();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1] && pair[0].len() == 40));

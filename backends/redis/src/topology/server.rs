@@ -207,6 +207,9 @@ pub(crate) const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// comes, or once it keeps another waiter from a free share.
 pub(crate) const PLACE_TTL: Duration = Duration::from_secs(60);
 
+/// The same in milliseconds, as the scripts get it.
+pub(crate) const PLACE_TTL_MILLIS: &str = "60000";
+
 /// The most claims that one script renews: about a millisecond of the server's time.
 pub(crate) const RENEW_BATCH_MAX: usize = 500;
 
@@ -258,6 +261,11 @@ mod tests {
     fn promises_at(url: &str, info: &str, appendfsync: Option<&str>) -> (FenceGrade, Durability) {
         let profile = server(info, appendfsync).profile(&RedisConfig::parse(url).unwrap());
         (profile.fencing, profile.durability)
+    }
+
+    #[test]
+    fn place_ttl_is_the_same_as_text() {
+        assert_eq!(PLACE_TTL.as_millis().to_string(), PLACE_TTL_MILLIS);
     }
 
     #[test]

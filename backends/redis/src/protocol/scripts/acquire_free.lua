@@ -1,73 +1,42 @@
--- One step towards holding a claim. This part grants what is free; `contend.lua` does the rest.
+-- One step towards holding a claim. This part grants a free lock as a single value; `contend.lua` does the rest.
 --
--- KEYS  held queue places claims fence
--- ARGV  member ttl wait note name channel floor epoch
---   wait     milliseconds for which a place in the queue is kept; 0: no place; -1: no place, and ahead of the waiters
---   name     of the resource if its keys carry only a hash, else empty
---   channel  on which the claims that this calls are notified; empty to publish nothing
---   floor    key of the highest fence that was removed from the slot, read if the resource has no fence
---   epoch    in which the client believes that this server decides; 0 without elections
--- Returns {1, seq, epoch} | {1, seq, epoch, 1}: the claim held it before | {2}: the queue is full |
--- {0, claims ahead, milliseconds until the first lease or place may end, milliseconds until another look challenges a
--- claim or calls more of the queue (0 if none will), waiters ahead}.
-local held, queue, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local own, ttl, wait, note, name, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
-local floor, epoch = ARGV[7], tonumber(ARGV[8])
-local id = id_of(own)
-
--- Returns the replication id, which changes with each restart and each promotion. It is empty if INFO is refused; then
--- no record counts as own.
-local function identity()
-  local info = redis.pcall('INFO', 'replication')
-  return type(info) == 'string' and string.match(info, 'master_replid:(%x+)') or ''
-end
-
--- Returns the fence after `record`: its counter, its text, the stored text.
-local function next_fence(record)
-  local micros = clock[1] * 1000000 + clock[2]
-  if epoch == 0 then
-    -- The counter follows the server's clock in microseconds and never decreases. After a loss of data it
-    -- continues above earlier grants, as far as that clock allows.
-    local text = string.format('%.0f', math.max(record.seq + 1, micros))
-    return tonumber(text), text, text
+-- KEYS  held fence; and queue places claims, if a key may be elsewhere than the others
+-- ARGV  value ttl options epoch
+--   value    what a single value of this claim is: `<member>=:<note>`
+--   options  `<watch><wait> <scope> <length of floor> <floor><name>`, see `contend.lua`
+--   epoch    in which the client believes that this server decides; 0 without elections, and absent if moreover the
+--            right to publish need not be checked again
+-- Returns a fence, if it is without epoch and the claim did not hold it before; otherwise what `contend.lua` returns.
+if ARGV[4] == '0' then
+  local scope = string.match(ARGV[3], '^%S+ (%a+)')
+  local channel = scope and string.sub(KEYS[1], 1, -5) .. scope
+  local publish = scope == 'swake' and 'SPUBLISH' or 'PUBLISH'
+  if channel and redis.acl_check_cmd and not redis.acl_check_cmd(publish, channel, '') then
+    return redis.error_reply('NOPERM this user may not ' .. publish .. ' to the channel ' .. channel)
   end
-  -- The counter continues only the server's own record of this epoch. Any other record, for instance an old copy after
-  -- a restart, may miss grants: counting then begins at the clock. `grant` in `sim/src/epoch.rs` does the same.
-  local by = identity()
-  local last = record.epoch == epoch and record.seq or 0
-  local seq = last + 1
-  if record.epoch ~= epoch or record.by ~= by or by == '' then seq = 1 + math.max(micros, last) end
-  local text = string.format('%.0f.%.0f', epoch, seq)
-  return seq, text, text .. '@' .. by
 end
-
--- Returns the entry of this claim.
-local function describe(seq, member) return seq .. ':' .. now .. string.sub(member, 33) .. ':' .. note end
-
--- Grants an unused resource as a single value.
-local function grant_single(record)
-  local seq, text, stored = next_fence(record)
-  redis.call('SET', fence, name == '' and stored or stored .. ' ' .. name)
-  redis.call('SET', held, own .. ' ' .. describe(text, own), 'PX', ttl)
-  return { 1, seq, epoch }
+if not ARGV[4] or ARGV[4] == '0' then
+  local time = redis.call('TIME')
+  -- If it is refused (no memory, or a replica), what follows decides whether something else is to be done.
+  local done = redis.pcall('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2])
+  if done and done.ok then
+    -- The counter follows the server's clock in microseconds: digits of the same number, so they compare as texts.
+    local fence = time[1] .. (#time[2] == 6 and time[2] or string.sub('000000', #time[2] + 1) .. time[2])
+    local last = redis.pcall('SET', KEYS[2], fence, 'GET')
+    local is_new = not last
+    if is_new then
+      -- Its fence may have been removed: it begins above the highest that was removed from the slot.
+      local length, rest = string.match(ARGV[3], '^%S+ %a* (%d+) (.*)$')
+      last = redis.pcall('GET', string.sub(rest, 1, length)) or '1000000000000000'
+      if #rest > tonumber(length) then last = '' end
+    end
+    -- Anything else has a mark, an epoch or a name, is foreign, or shows that the clock was set back.
+    if type(last) == 'string' and #last == 16 and #fence == 16 and last < fence and tonumber(last) then return fence end
+    if is_new then
+      redis.call('DEL', KEYS[2])
+    elseif type(last) == 'string' then
+      redis.call('SET', KEYS[2], last)
+    end
+    redis.call('DEL', KEYS[1])
+  end
 end
-
-read_clock()
-local mute = refuse_as_mute(channel)
-if mute then return mute end
-local record, foreign = read_fence(fence, name)
-if foreign then return foreign end
-if record.text == '' then
-  -- Its fence may have been removed. It begins above the highest that was removed from the slot.
-  -- The floor is not among KEYS, so that a resource with all its keys is served while its slot moves. A moving slot
-  -- refuses a script if one of its KEYS is missing. So without a fence, this line is reached only if the floor is here.
-  local last, unreadable = read_fence(floor, '')
-  if unreadable then return unreadable end
-  record.epoch, record.seq = last.epoch, last.seq
-end
-if epoch < record.epoch then
-  local code = epoch == 0 and 'NEEDS_EPOCH' or 'STALE_EPOCH'
-  return redis.error_reply(code .. ' ' .. fence .. ' was granted in epoch ' .. record.epoch .. ', this is epoch ' .. epoch)
-end
-local present = redis.call('EXISTS', held, places)
-if present == 0 then return grant_single(record) end

@@ -1,4 +1,5 @@
--- The rest of an acquisition. `acquire_free.lua` describes its KEYS, its arguments and its answers.
+-- The rest of an acquisition: the queue, and the claims beside this one. `grant_alone.lua` describes KEYS, ARGV and answers.
+local waited
 
 local function expire_at(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
 
@@ -11,7 +12,7 @@ local function unfold(state)
   -- This changes nothing, as no member is empty. It is refused if the rights, the memory or the type of the key do not
   -- allow what follows, while the single value still exists.
   redis.call('ZADD', queue, 'XX', 0, '')
-  redis.call('HSET', claims, id_of(single.member), single.written)
+  redis.call('HSET', claims, id_of(single.member), entry_of(single, record))
   expire_at(claims, single.stop)
   redis.call('DEL', held)
   redis.call('ZADD', held, single.stop, single.member)
@@ -31,7 +32,8 @@ local function grant(member, record, known, latest, state)
     redis.call('ZREM', places, member)
   end
   write_claim(text, member)
-  redis.call('SET', fence, name == '' and stored or stored .. ' ' .. name)
+  -- Before the places are looked for, the mark stays.
+  write_fence(stored, waited and '+' or waited == nil and record.mark or '')
   redis.call('ZADD', held, stop, member)
   if state.count >= MAX_READ or state.was_written then
     add_held(state, member, 1)
@@ -50,19 +52,24 @@ local function renoted(entry)
   return head and seen ~= note and head .. note
 end
 
--- Grants a single value again to its holder: returns the same fence and extends the lease.
-local function grant_single_again(single)
+-- Grants a single value again to its holder: returns the same fence and extends the lease. Another client may continue the
+-- claim, and its note replaces the old one.
+local function grant_single_again(single, record)
   -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script.
   extend_single(held, ttl)
-  local entry = renoted(single.written)
-  if entry then redis.call('SET', held, single.member .. ' ' .. entry, 'XX', 'KEEPTTL') end
-  local known_epoch, known = parse_fence(single.written)
-  return { 1, known, known_epoch, 1 }
+  if single.note ~= note then
+    redis.call('SET', held, single.member .. single.mark .. single.since .. ':' .. note, 'XX', 'KEEPTTL')
+  end
+  if record.text ~= '' then return { 1, record.seq, record.epoch, 1 } end
+  -- The fence is lost.
+  local seq, text, stored = next_fence(record)
+  write_fence(stored, '')
+  return { 1, seq, epoch }
 end
 
 -- Grants a held claim again: extends, never shortens its lease. Its fence stays unless lost.
 local function grant_again(state, record)
-  if state.single then return grant_single_again(state.single) end
+  if state.single then return grant_single_again(state.single, record) end
   local stop = math.max(state.own_end, now + ttl)
   local latest = math.max(stop, state.latest)
   -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script.
@@ -100,6 +107,7 @@ local function wait_in_queue(rank, state)
     local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')
     redis.call('ZADD', queue, (tonumber(last[2]) or 0) + 1, own)
   end
+  if record.text ~= '' and record.mark == '' then write_fence(record.text, '+') end
   redis.call('ZADD', places, now + wait, own)
   local latest = last_place(places)
   expire_at(queue, latest)
@@ -156,7 +164,7 @@ local state, unreadable = read_held(held, claims, own, record.text)
 if not state then return unreadable end
 if state.own then return grant_again(state, record) end
 
-local waited = present == 2 or redis.call('EXISTS', places) == 1
+waited = present == 2 or redis.call('EXISTS', places) == 1
 if state.count == 0 and not waited then return grant_single(record) end
 
 local rank, met, load, capacity, blocker
@@ -200,9 +208,12 @@ if wait > 0 then
   if blocker and blocker ~= own and fits(load, capacity) then look_in = challenge(state, blocker, not rank) end
   local probe_in = probe(state)
   look_in = math.min(look_in or probe_in or 0, probe_in or look_in or 0)
-elseif rank then
-  forget({ own }, claims, queue, places)
-  walk(state, queue, places, claims, nil)
+else
+  if rank then
+    forget({ own }, claims, queue, places)
+    walk(state, queue, places, claims, nil)
+  end
+  if watch ~= '' and state.single then mark_single(held, state.single) end
 end
 tell(channel, state.called)
 

@@ -10,13 +10,22 @@ local function keep(key, stop)
   redis.call('PEXPIREAT', key, math.max(stop + SLACK, now + redis.call('PTTL', key)))
 end
 
-local function first_end(key)
-  if is_string(key) then return read_single(key) and single_end(key) end
-  return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+local function first_end(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
+
+-- Returns the end of a lock in a single value, or nil if its release would not be published: the claim itself has to look.
+local function single_watched(held, stored)
+  local single = parse_single(held, stored)
+  return single and single.mark == '!' and single_end(held) or nil
 end
 
 local function glance(held, queue, places, claims, member, wait)
-  local first = first_end(held)
+  local stored = stored_single(held)
+  local first
+  if stored then
+    first = single_watched(held, stored)
+  else
+    first = first_end(held)
+  end
   if not first or first <= now then return 0 end
   if wait == 0 then return first - now end
   local stop = tonumber(redis.call('ZSCORE', places, member) or nil)

@@ -1,18 +1,22 @@
--- Every script begins with this part: the keys of one resource, and its lock in a single value.
+-- Every script has this part: the keys of one resource, and its lock in a single value. Only the shortcuts for a free lock
+-- and for a single value come before it, because each function that a script creates costs time.
 --
--- Rules: every key comes from KEYS, except the floor of `acquire_free.lua` and the claims of `renew.lua`. Times are of the
--- server, in milliseconds. A script reads keys that may hold a foreign type before it writes. Its first write is one that
+-- Rules: a key comes from KEYS, or has the tag of one in KEYS, except the floor. Times are of the server, in milliseconds.
+-- A script reads keys that may hold a foreign type before it writes, or undoes what it wrote. Its first write is one that
 -- may be refused (no memory) or one that never is, so a refused script has changed nothing.
 --
 -- A member is `<claim id, 32 hex digits>:<weight>:<capacity>`. The entry of a claim is
 -- `<fence, 0 while it waits>:<since>:<weight>:<capacity>:<note>`.
---   held    string, if the claim was alone since its grant; expires with the lease: `<member> <entry of the claim>`;
+--   held    string, if the claim was alone since its grant; expires with the lease: `<member><mark><since>:<note>`;
+--           its fence is the last one granted; without `since`, that is when the clock showed this fence; the mark is `=`,
+--           or `!` if its release has to be published, because a client subscribed that is not in the queue;
 --           else a sorted set: member -> end of its lease
 --   queue    sorted set, the queue: member -> its position, which rises with each arrival
 --   places  sorted set: member -> when it leaves the queue unless extended
 --   claims  hash: claim id -> its entry; and, if many hold, `load` ->
 --           `<the last fence> <number of holders>`, and for each of their shares ` :<weight>:<capacity>=<number>`
---   fence   string: the last fence granted, followed by the resource's name if the keys carry only its hash
+--   fence   string: the last fence granted, followed by the resource's name if the keys carry only its hash; `+` follows
+--           a fence without suffix and name if claims may wait, because the shortcut for a free lock does not look for them
 --   floor   string, one for all resources of a slot: the highest fence that was removed from it
 --
 -- A fence is `<seq>`, or `<epoch>.<seq>` if the server is elected. The latter is stored with a suffix: `@` and the
@@ -30,8 +34,11 @@ end
 
 local function id_of(member) return string.sub(member, 1, 32) end
 
--- Returns whether a key is a string, as a lock in a single value is. Others may be sorted sets of ours.
-local function is_string(key) return redis.call('TYPE', key).ok == 'string' end
+-- Returns the key or the channel of another part of the resource of `held`.
+local function beside(held, part) return string.sub(held, 1, -5) .. part end
+
+-- Returns a lock in a single value as it is stored, or false: others may be sorted sets of ours, to which MGET does not object.
+local function stored_single(held) return redis.call('MGET', held)[1] end
 
 -- Extends a lock in a single value to `ttl` from now; a longer lease stays. The clock is read after the remaining time: some
 -- servers give each command of a script another time, which must not shorten a lease. It always writes, so that a replica
@@ -53,11 +60,28 @@ local function single_end(held)
   return now + left
 end
 
--- Returns the member of a lock in a single value and its entry, or an error if the string is not ours.
-local function read_single(held)
-  local member, written = string.match(redis.call('GET', held), '^(%x+:%d+:%d+) (%d[%d.]*:%d+:%d+:%d+:.*)$')
-  if member and string.find(member, ':', 1, true) == 33 then return member, written end
+-- Returns the parts of a lock in a single value, or an error if the string is not ours.
+local function parse_single(held, stored)
+  local member, mark, since, note = string.match(stored, '^(%x+:%d+:%d+)([=!])(%d*):(.*)$')
+  if member and string.find(member, ':', 1, true) == 33 then
+    return { member = member, mark = mark, since = since, note = note }
+  end
   return nil, redis.error_reply('FOREIGN no lock of leasehold is stored in ' .. held)
+end
+
+-- Returns the entry of the claim in a single value, which has the last fence.
+local function entry_of(single, record)
+  local since = single.since
+  if since == '' then since = string.format('%.0f', record.seq > 0 and math.floor(record.seq / 1000) or now) end
+  local fence = string.match(record.text, '^[%d.]+') or '0'
+  return fence .. ':' .. since .. string.sub(single.member, 33) .. ':' .. single.note
+end
+
+-- Marks a single value, so that its release is published. If that is refused (no memory, or no right to write), the client
+-- notices the release when it looks again.
+local function mark_single(held, single)
+  if single.mark == '!' then return end
+  redis.pcall('SET', held, single.member .. '!' .. single.since .. ':' .. single.note, 'XX', 'KEEPTTL')
 end
 
 -- Returns the publish command: only a slot's servers carry a channel that ends so.
@@ -83,12 +107,12 @@ end
 -- Returns the stored fence and its replication id, or an error if it is foreign or of another name.
 local function read_fence(fence, name)
   local stored = redis.call('GET', fence)
-  if not stored then return { epoch = 0, seq = 0, by = '', text = '' } end
+  if not stored then return { epoch = 0, seq = 0, by = '', text = '', mark = '' } end
   local epoch, seq, rest = parse_fence(stored)
-  local by, whose = string.match(rest or '', '^@?(%x*) ?(.*)$')
+  local mark, by, whose = string.match(rest or '', '^(%+?)@?(%x*) ?(.*)$')
   if not seq then return nil, redis.error_reply('FOREIGN no fence of leasehold is stored in ' .. fence) end
   if whose ~= name then return nil, redis.error_reply('FOREIGN ' .. fence .. ' belongs to a resource of another name') end
-  return { epoch = epoch, seq = seq, by = by, text = string.match(stored, '^[^ ]*') }
+  return { epoch = epoch, seq = seq, by = by, text = string.match(stored, '^[^ +]*'), mark = mark }
 end
 
 -- Returns the error of a replica, whose copy may lag: only the server that decides may report that something is gone.

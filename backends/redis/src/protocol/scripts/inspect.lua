@@ -1,8 +1,9 @@
--- Returns the holders and the queue of one resource. Changes nothing.
+-- Returns the holders and the queue of one resource. Changes at most the mark of a single value.
 --
 -- KEYS  held queue places claims fence
--- ARGV  name
---   name  of the resource if its keys carry only a hash, else empty
+-- ARGV  name watch
+--   name   of the resource if its keys carry only a hash, else empty
+--   watch  `!` if the client waits for a change, to get a message about the release; else empty
 -- Returns {now, epoch and counter of the last fence, version, holders, waiting}; each claim as its member, end, and entry.
 local held, queue, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
@@ -34,10 +35,13 @@ local function living(key)
 end
 
 local holders, described
-if is_string(held) then
-  local member, written = read_single(held)
-  if not member then return written end
-  holders, described = { member }, { member, single_end(held), written }
+local stored = stored_single(held)
+if stored then
+  local single, unreadable = parse_single(held, stored)
+  if not single then return unreadable end
+  local member = single.member
+  holders, described = { member }, { member, single_end(held), entry_of(single, record) }
+  if ARGV[2] ~= '' then mark_single(held, single) end
 else
   local lease_ends
   holders, lease_ends = living(held)

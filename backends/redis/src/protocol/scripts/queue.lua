@@ -99,14 +99,14 @@ local function write_load(state, claims, fence)
 end
 
 -- Does what `read_held` does for a single value, and adds it as `single`. Returns an error if it is not ours.
-local function read_held_single(held, own)
-  local member, written = read_single(held)
-  if not member then return nil, written end
-  local stop = single_end(held)
-  local weight, capacity = share_of(member)
-  local state = { count = 1, load = weight, capacity = capacity, earliest = stop, latest = stop, shares = {} }
-  state.single = { member = member, written = written, stop = stop }
-  if own and id_of(own) == id_of(member) then state.own, state.own_end = member, stop end
+local function read_held_single(held, stored, own)
+  local single, foreign = parse_single(held, stored)
+  if not single then return nil, foreign end
+  single.stop = single_end(held)
+  local weight, capacity = share_of(single.member)
+  local state = { count = 1, load = weight, capacity = capacity, earliest = single.stop, latest = single.stop, shares = {} }
+  state.single = single
+  if own and id_of(own) == id_of(single.member) then state.own, state.own_end = single.member, single.stop end
   return state
 end
 
@@ -116,7 +116,8 @@ end
 -- `fence` is the last one granted, as it is stored. With many holders, `load` in `claims` counts their shares, so
 -- that no holder has to be read.
 local function read_held(held, claims, own, fence)
-  if is_string(held) then return read_held_single(held, own) end
+  local stored = stored_single(held)
+  if stored then return read_held_single(held, stored, own) end
   local found = redis.call('ZRANGE', held, 0, MAX_READ, 'WITHSCORES')
   local state = { count = 0, load = 0, capacity = 4294967295, latest = 0, shares = {} }
   local dead, members = {}, {}

@@ -1,5 +1,20 @@
--- The rest of a release: the claim is one of several that hold or wait.
-local function stored_fence() return string.match(redis.call('GET', fence) or '', '^[^ ]*') end
+-- The rest of a release: the claim is one of several that hold or wait, or is named with another share.
+local held, own = KEYS[1], ARGV[1]
+local queue, places = KEYS[2] or beside(held, 'queue'), KEYS[3] or beside(held, 'places')
+local claims, fence = KEYS[4] or beside(held, 'claims'), KEYS[5] or beside(held, 'fence')
+local channel = ARGV[2] == '' and '' or beside(held, ARGV[2])
+
+local stored = stored_single(held)
+if stored then
+  local single, foreign = parse_single(held, stored)
+  if not single then return foreign end
+  if id_of(single.member) ~= id_of(own) then return refuse_as_replica(held) or 0 end
+  redis.call('DEL', held)
+  if single.mark == '!' and channel ~= '' then redis.pcall(publish_on(channel), channel, '-') end
+  return 1
+end
+
+local function stored_fence() return string.match(redis.call('GET', fence) or '', '^[^ +]*') end
 
 -- Removes one holder from the stored load.
 local function take_from_load(member)

@@ -1,19 +1,23 @@
 -- Ends one claim, granted or waiting, and calls the claims whose turn comes by it. This part ends a single value;
 -- `release.lua` does the rest.
 --
--- KEYS  held queue places claims fence
--- ARGV  member channel
---   channel  on which the claims that this calls are notified; empty to publish nothing
+-- KEYS  held; and queue places claims fence, if a key may be elsewhere than the others
+-- ARGV  member scope
+--   scope  `wake` or `swake`, the end of the channel on which the claims that this calls are notified; empty to publish nothing
 -- Returns 1 if the claim was there, 0 if it was gone.
-local held, queue, places, claims, fence = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local own, channel = ARGV[1], ARGV[2]
-
--- A single value has no waiters in the queue. Other subscribers are notified.
-if is_string(held) then
-  local member, written = read_single(held)
-  if not member then return written end
-  if id_of(member) ~= id_of(own) then return refuse_as_replica(held) or 0 end
-  redis.call('DEL', held)
-  if channel ~= '' then redis.pcall(publish_on(channel), channel, '-') end
-  return 1
+--
+-- A single value has no waiters in the queue; its mark shows whether other clients have subscribed. MGET does not object to
+-- sorted sets.
+do
+  local own, stored = ARGV[1], redis.call('MGET', KEYS[1])[1]
+  if stored and string.sub(stored, 1, #own) == own then
+    local mark = string.sub(stored, #own + 1, #own + 1)
+    if mark == '=' or mark == '!' then
+      redis.call('DEL', KEYS[1])
+      if mark == '!' and ARGV[2] ~= '' then
+        redis.pcall(ARGV[2] == 'swake' and 'SPUBLISH' or 'PUBLISH', string.sub(KEYS[1], 1, -5) .. ARGV[2], '-')
+      end
+      return 1
+    end
+  end
 end

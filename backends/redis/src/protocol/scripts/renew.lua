@@ -21,15 +21,16 @@ local function find(held, claims, member)
   return member, tonumber(ask('ZSCORE', held, member) or nil)
 end
 
-local function renew_single(held, member, ttl)
-  local own = read_single(held)
-  if not own or id_of(own) ~= id_of(member) then return 0 end
+local function renew_single(held, stored, member, ttl)
+  local single = parse_single(held, stored)
+  if not single or id_of(single.member) ~= id_of(member) then return 0 end
   extend_single(held, ttl)
   return 1
 end
 
 local function renew(held, claims, member, ttl)
-  if is_string(held) then return renew_single(held, member, ttl) end
+  local stored = stored_single(held)
+  if stored then return renew_single(held, stored, member, ttl) end
   local stop
   member, stop = find(held, claims, member)
   if not stop or stop <= now then return 0 end
