@@ -56,7 +56,7 @@ end
 -- claim, and its note replaces the old one.
 local function grant_single_again(single, record)
   -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script.
-  extend_single(held, ttl)
+  extend(held, now + ttl)
   if single.note ~= note then
     redis.call('SET', held, single.member .. single.mark .. single.since .. ':' .. note, 'XX', 'KEEPTTL')
   end

@@ -5,11 +5,6 @@
 --   wait  milliseconds that its place is kept; 0 for a claim without a place
 -- Returns for each claim the milliseconds until the first lease or place may end; 0 if it should look now.
 
--- Keeps a key alive until `stop` at least. Never shortens it, as others may need it.
-local function keep(key, stop)
-  redis.call('PEXPIREAT', key, math.max(stop + SLACK, now + redis.call('PTTL', key)))
-end
-
 local function first_end(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
 
 -- Returns the end of a lock in a single value, or nil if its release would not be published: the claim itself has to look.
@@ -33,10 +28,11 @@ local function glance(held, queue, places, claims, member, wait)
   if not stop or stop <= now + CALL_GRACE then return 0 end
   if stop < now + wait * 2 / 3 then
     -- First a write that is allowed when memory has run out; then the others are, too.
-    keep(places, now + wait)
-    redis.call('ZADD', places, 'XX', now + wait, member)
-    keep(queue, now + wait)
-    keep(claims, now + wait)
+    local last = now + wait
+    extend(places, last + SLACK)
+    redis.call('ZADD', places, 'XX', last, member)
+    extend(queue, last + SLACK)
+    extend(claims, last + SLACK)
   end
   return math.max(math.min(first, first_end(places)) - now, 0)
 end

@@ -40,13 +40,21 @@ local function beside(held, part) return string.sub(held, 1, -5) .. part end
 -- Returns a lock in a single value as it is stored, or false: others may be sorted sets of ours, to which MGET does not object.
 local function stored_single(held) return redis.call('MGET', held)[1] end
 
--- Extends a lock in a single value to `ttl` from now; a longer lease stays. The clock is read after the remaining time: some
--- servers give each command of a script another time, which must not shorten a lease. It always writes, so that a replica
--- refuses.
-local function extend_single(held, ttl)
-  local left = redis.call('PTTL', held)
+-- Whether the server knows the condition that a time is later, as Redis does from 7.0 on.
+local knows_later = true
+
+-- Keeps a key until `stop` at least; a later end stays. It always writes, so that a replica refuses.
+local function extend(key, stop)
+  if knows_later then
+    local answer = redis.pcall('PEXPIREAT', key, stop, 'GT')
+    if answer == 1 then return end
+    knows_later = answer == 0
+  end
+  -- Its end is later or unknown, or it has none. The clock is read after the remaining time: some servers give each command of
+  -- a script another time, which must not shorten a lease.
+  local left = redis.call('PTTL', key)
   read_clock()
-  redis.call('PEXPIREAT', held, now + math.max(ttl, left))
+  redis.call('PEXPIREAT', key, math.max(stop, now + left))
 end
 
 -- How long a lock in a single value counts as held after its expiry was removed: a day, the longest lease.

@@ -5,11 +5,6 @@
 --   claims  not in KEYS: a moving slot refuses a script if one of its KEYS is missing, as this is beside a single value
 -- Returns for each claim 1 if its lease runs at least that long, 0 if it is gone.
 
--- Keeps a key alive until `stop` at least. Never shortens it, as others may need it.
-local function keep(key, stop)
-  redis.call('PEXPIREAT', key, math.max(stop + SLACK, now + redis.call('PTTL', key)))
-end
-
 -- Returns the member and the end of its lease. The first request fixes the share, so a claim that names another one
 -- now is found by its id.
 local function find(held, claims, member)
@@ -24,7 +19,7 @@ end
 local function renew_single(held, stored, member, ttl)
   local single = parse_single(held, stored)
   if not single or id_of(single.member) ~= id_of(member) then return 0 end
-  extend_single(held, ttl)
+  extend(held, now + ttl)
   return 1
 end
 
@@ -38,9 +33,9 @@ local function renew(held, claims, member, ttl)
   if until_then > stop then
     -- Keeping a key alive is allowed when memory has run out, and so are later writes of the same script: held
     -- claims stay held although the server has no memory left.
-    keep(held, until_then)
+    extend(held, until_then + SLACK)
     redis.call('ZADD', held, 'XX', until_then, member)
-    keep(claims, until_then)
+    extend(claims, until_then + SLACK)
   end
   return 1
 end
