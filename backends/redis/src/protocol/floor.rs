@@ -18,24 +18,64 @@ pub(crate) fn floor_key(prefix: &str, slot: u16) -> String {
     key.extend([char::from(FIRST); LETTERS]);
     // The checksum is linear: what another ending changes in it depends on the ending alone.
     let change = (crc16(&key.as_bytes()[1..]) ^ slot) % SLOTS;
-    let ending = ENDINGS.get(usize::from(change)).copied().unwrap_or_default();
+    let ending = ENDINGS.of(change);
     key.truncate(head);
     key.extend((0..LETTERS).map(|letter| char::from(FIRST | nibble(ending, letter))));
     key.push_str(END);
     key
 }
 
-/// The ending that makes each change of a slot, four bits a letter.
-static ENDINGS: LazyLock<Vec<u16>> = LazyLock::new(|| {
-    let mut endings = vec![0; usize::from(SLOTS)];
-    let changes: Vec<u16> = (0..16).map(|bit| crc16(&letters(1 << bit))).collect();
-    for ending in 0..=u16::MAX {
-        let bits = (0..16).filter(|bit| (ending >> bit) & 1 == 1);
-        let change = bits.fold(0, |change, bit| change ^ changes[bit]);
-        endings[usize::from(change % SLOTS)] = ending;
+/// The endings by which the slot is changed, four bits a letter.
+static ENDINGS: LazyLock<Endings> = LazyLock::new(Endings::find);
+
+/// What each ending changes is linear, so some of them, combined, make every change.
+#[derive(Default)]
+struct Endings {
+    /// For each bit of a slot, an ending and its change, of which this is the highest bit.
+    pivots: [(u16, u16); SLOT_BITS],
+    /// The endings that change nothing.
+    neutral: Vec<u16>,
+}
+
+impl Endings {
+    fn find() -> Endings {
+        let mut found = Endings::default();
+        for bit in 0..u16::BITS {
+            let ending = 1 << bit;
+            let (ending, change) = found.reduce(ending, crc16(&letters(ending)) % SLOTS);
+            match change.checked_ilog2() {
+                Some(highest) => found.pivots[highest as usize] = (ending, change),
+                None => found.neutral.push(ending),
+            }
+        }
+        found
     }
-    endings
-});
+
+    /// Combines an ending with those known, as long as they take a bit from its change.
+    fn reduce(&self, mut ending: u16, mut change: u16) -> (u16, u16) {
+        for (bit, pivot) in self.pivots.iter().enumerate().rev() {
+            if (change >> bit) & 1 == 1 && *pivot != (0, 0) {
+                ending ^= pivot.0;
+                change ^= pivot.1;
+            }
+        }
+        (ending, change)
+    }
+
+    /// Returns the greatest ending that makes this change.
+    fn of(&self, change: u16) -> u16 {
+        let (ending, _) = self.reduce(0, change);
+        let mut same = vec![ending];
+        for neutral in &self.neutral {
+            same.extend_from_within(..);
+            let half = same.len() / 2;
+            same[half..].iter_mut().for_each(|ending| *ending ^= neutral);
+        }
+        same.into_iter().max().unwrap_or_default()
+    }
+}
+
+const SLOT_BITS: usize = 14;
 
 /// Four letters of four bits are enough for every slot.
 const LETTERS: usize = 4;
@@ -58,6 +98,19 @@ mod tests {
 
     use super::*;
     use crate::protocol::slots::slot_of;
+
+    /// All clients have to use the same key.
+    #[test]
+    fn endings_are_the_greatest_that_make_each_change() {
+        let mut greatest = vec![0; usize::from(SLOTS)];
+        for ending in 0..=u16::MAX {
+            greatest[usize::from(crc16(&letters(ending)) % SLOTS)] = ending;
+        }
+        for change in 0..SLOTS {
+            assert_eq!(ENDINGS.of(change), greatest[usize::from(change)], "{change}");
+        }
+        assert_eq!(usize::from(SLOTS), 1 << SLOT_BITS);
+    }
 
     #[test]
     fn every_slot_has_a_key_of_its_own() {
