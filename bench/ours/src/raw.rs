@@ -115,10 +115,10 @@ pub(crate) fn id(task: usize) -> String {
     format!("{task:032x}")
 }
 
-/// Checks that it worked: `OK`, 1, or an array that begins with 1.
+/// Checks that it worked: `OK`, 1, an array that begins with 1, or a fence.
 fn granted(answer: Value) -> Outcome<()> {
     match answer {
-        Value::Okay | Value::Int(1) => Ok(()),
+        Value::Okay | Value::Int(1) | Value::BulkString(_) => Ok(()),
         Value::Array(parts) if matches!(parts.first(), Some(Value::Int(1))) => Ok(()),
         other => Err(format!("a raw command was answered with {other:?}").into()),
     }
@@ -140,8 +140,8 @@ fn ask(socket: &mut TcpStream, requests: &[u8], lines: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// An array of two numbers.
-const ACQUIRED_LINES: usize = 3;
+/// A fence as a text, behind its length.
+const ACQUIRED_LINES: usize = 2;
 
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
