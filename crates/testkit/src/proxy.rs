@@ -158,6 +158,12 @@ impl Proxy {
         self.shared.accepted.load(Ordering::SeqCst)
     }
 
+    /// Returns how many round trips there were since the start: a reply counts if the client has sent
+    /// something since the one before. Opening a connection is one more, see [`Proxy::accepted`].
+    pub fn round_trips(&self) -> u64 {
+        self.shared.round_trips.load(Ordering::SeqCst)
+    }
+
     /// Returns how many bytes were delivered that way since the start.
     pub fn bytes(&self, way: Way) -> u64 {
         let of = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
@@ -249,6 +255,7 @@ struct Shared {
     faults: watch::Sender<Faults>,
     open: AtomicUsize,
     accepted: AtomicU64,
+    round_trips: AtomicU64,
     to_server: AtomicU64,
     to_client: AtomicU64,
     lost_replies: AtomicU64,
@@ -261,6 +268,7 @@ impl Shared {
             faults: watch::Sender::new(Faults::default()),
             open: AtomicUsize::new(0),
             accepted: AtomicU64::new(0),
+            round_trips: AtomicU64::new(0),
             to_server: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
             lost_replies: AtomicU64::new(0),

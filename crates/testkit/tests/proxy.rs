@@ -72,7 +72,7 @@ async fn until(mut seen: impl FnMut() -> bool) {
 async fn a_whole_proxy_carries_and_counts() {
     let (proxy, mut client) = proxy_and_client().await;
     assert_eq!(ask(&mut client, "hello", SOON).await, text("hello"));
-    assert_eq!((proxy.connections(), proxy.accepted()), (1, 1));
+    assert_eq!((proxy.connections(), proxy.accepted(), proxy.round_trips()), (1, 1, 1));
     assert_eq!((proxy.bytes(Way::ToServer), proxy.bytes(Way::ToClient), proxy.bytes(Way::Both)), (5, 5, 10));
     client.shutdown().await.unwrap();
     assert_eq!(got(&mut client, SOON).await, Got::End);

@@ -107,9 +107,12 @@ impl Direction for ToClient {
     }
 
     fn deliver(talk: &Talk<'_>, bytes: usize) -> io::Result<()> {
-        if talk.asked.swap(false, Ordering::SeqCst) && talk.loses_this_reply() {
-            talk.shared.lost_replies.fetch_add(1, Ordering::SeqCst);
-            return Err(io::ErrorKind::ConnectionAborted.into());
+        if talk.asked.swap(false, Ordering::SeqCst) {
+            talk.shared.round_trips.fetch_add(1, Ordering::SeqCst);
+            if talk.loses_this_reply() {
+                talk.shared.lost_replies.fetch_add(1, Ordering::SeqCst);
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
         }
         talk.shared.to_client.fetch_add(bytes as u64, Ordering::SeqCst);
         Ok(())
