@@ -2,5 +2,6 @@
 
 pub(crate) mod cells;
 pub(crate) mod diagnose;
+pub(crate) mod opening;
 pub(crate) mod session;
 pub(crate) mod sweep;

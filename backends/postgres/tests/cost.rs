@@ -65,6 +65,31 @@ async fn uncontended_acquire_and_release_take_one_statement_each() {
     assert_eq!(server.sql(sent).await.unwrap().trim(), "UPDATE|180|180\nWITH|20|20");
 }
 
+/// Counted on the wire. The connection itself takes one more.
+#[tokio::test]
+async fn opening_takes_one_round_trip_beyond_the_login_and_so_do_lock_and_release() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    // Creates the tables.
+    drop(open(&server.url()).await);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = server.socket_folder().join(format!(".s.PGSQL.{}", server.addr().port()));
+    let relay = Relay::start(folder.path(), 5432, socket);
+    let backend = open(&format!("postgres://postgres@/postgres?host={}", folder.path().display())).await;
+    // A login without a password takes one; one with a password takes three.
+    assert_eq!((relay.accepted(), relay.round_trips()), (1, 2));
+    for round in 0..3 {
+        let before = relay.round_trips();
+        let claim = claim(&format!("job/{round}"), LONG);
+        hold(&*backend, &claim).await;
+        let held = relay.round_trips() - before;
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+        let released = relay.round_trips() - before - held;
+        // Each statement is prepared when it is sent for the second time.
+        assert_eq!((held, released), if round == 1 { (2, 2) } else { (1, 1) }, "{round}");
+    }
+    assert_eq!(relay.accepted(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn simultaneous_requests_of_tasks_share_commits() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };

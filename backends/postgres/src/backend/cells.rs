@@ -15,6 +15,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use crate::backend::diagnose::diagnose;
+use crate::backend::opening::Opened;
 use crate::backend::sweep;
 use crate::config::{Create, PostgresConfig};
 use crate::error::Refusal;
@@ -24,7 +25,7 @@ use crate::net::server::Server;
 use crate::sql::rows::{cell, end_of, fence, named};
 use crate::sql::schema;
 use crate::sql::statements::{Statements, Table};
-use crate::wait::calls::{channel, encode_call};
+use crate::wait::calls::encode_call;
 use crate::wait::listener::Listener;
 
 /// The table of locks in one database.
@@ -44,11 +45,10 @@ pub struct PostgresCells {
 impl PostgresCells {
     /// Connects, creates what is missing, and asks what the server is.
     pub(crate) async fn connect(config: PostgresConfig) -> Result<PostgresCells, Failure> {
-        let pool = Arc::new(Pool::new(Arc::new(config)));
-        schema::ensure(&pool).await?;
-        let server = Server::inspect(&pool).await?;
+        let opened = Opened::open(Arc::new(config)).await?;
+        let channel = opened.channel()?;
+        let (pool, server) = (Arc::new(opened.pool), opened.server);
         let profile = server.profile(&pool.config);
-        let channel = channel(&pool).await?;
         let listens = profile.waiting == WaitMode::Notifies;
         let cells = |table, channel: String, registers| PostgresCells {
             pool: pool.clone(),

@@ -15,6 +15,7 @@ use std::time::Duration;
 use leasehold_backend::random;
 use leasehold_core::{Effect, Failure, FailureKind};
 
+use crate::backend::opening::Opened;
 use crate::config::{Create, PostgresConfig};
 use crate::error::Refusal;
 use crate::net::dial::{Link, Sql, only, read};
@@ -40,9 +41,7 @@ pub(crate) struct Base {
 impl Base {
     async fn connect(config: PostgresConfig) -> Result<Base, Failure> {
         let config = Arc::new(config);
-        let pool = Pool::new(config.clone());
-        schema::ensure(&pool).await?;
-        let server = Server::inspect(&pool).await?;
+        let Opened { pool, server, .. } = Opened::open(config.clone()).await?;
         let holders_table = HoldersTable::of(&config.names);
         Ok(Base { config, pool, server, holders_table })
     }

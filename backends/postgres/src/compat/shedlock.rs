@@ -19,7 +19,7 @@ use tokio_postgres::types::{ToSql, Type};
 use crate::backend::diagnose;
 use crate::config::{Create, PostgresConfig};
 use crate::error::Refusal;
-use crate::net::dial::{Sql, only, read};
+use crate::net::dial::{GREETED, Sql, only, read};
 use crate::net::pool::Pool;
 use crate::net::server::Server;
 use crate::sql::rows::end_of;
@@ -38,9 +38,10 @@ pub(crate) struct ShedLock {
 impl ShedLock {
     /// Connects, creates the table where it is missing, and asks what it and the server are.
     pub(crate) async fn connect(config: PostgresConfig) -> Result<ShedLock, Failure> {
-        let pool = Arc::new(Pool::new(Arc::new(config)));
+        let (pool, answer) = Pool::open(Arc::new(config), Server::question()).await?;
+        let pool = Arc::new(pool);
         let columns = Columns::ensure(&pool).await?;
-        let server = Server::inspect(&pool).await?;
+        let server = Server::read(&answer.map_err(Refusal::into_failure)?, GREETED, &pool).await?;
         let profile = shed_profile("postgres", server.durability());
         let statements = Statements::of(&pool.config, &columns);
         Ok(ShedLock { pool, server, profile, columns, statements })

@@ -1,15 +1,16 @@
 //! One connection: made, logged in, and asked what it is.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use leasehold_backend::connecting::{cannot_connect, cannot_open_socket};
 use leasehold_backend::url::{client_settings, reveal};
-use leasehold_core::{Failure, FailureKind};
+use leasehold_core::{Effect, Failure, FailureKind};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -28,7 +29,8 @@ pub(crate) type ServerMessages = mpsc::Receiver<AsyncMessage>;
 /// One open connection. Closed when it is dropped.
 pub(crate) struct Link {
     client: Client,
-    prepared: Mutex<HashMap<&'static str, Statement>>,
+    /// The statements that were sent here, by their names; prepared once they were sent a second time.
+    known: Mutex<HashMap<&'static str, Option<Statement>>>,
     /// `true` if the server on the other side is always the same one.
     pub(crate) is_direct: bool,
     /// The server's version as it counts them: 150018 is 15.18.
@@ -40,6 +42,14 @@ pub(crate) struct Link {
     driver: JoinHandle<()>,
     /// Its other end is dropped with the driver.
     driven: watch::Receiver<()>,
+}
+
+/// A connection that was just made.
+struct Dialled {
+    link: Link,
+    messages: ServerMessages,
+    /// The answer to the question, behind the columns of the greeting; none where nothing was asked.
+    answer: Option<Result<Row, Refusal>>,
 }
 
 /// A statement with the types of its parameters, under a name of its own.
@@ -56,20 +66,38 @@ impl Link {
         Ok(Link::dial_listening(config).await?.0)
     }
 
-    /// Dials as [`Link::dial`] does, and returns the server's own messages too.
-    // Boxed, because the compiler cannot see through the client's own futures that this one may be sent.
-    pub(crate) fn dial_listening(
+    /// Dials as [`Link::dial`] does, and asks a question in the request that asks what the server is. The
+    /// question is a query for one row, and neither its answer nor its failure decides whether the
+    /// connection is of use.
+    pub(crate) async fn dial_asking(
         config: &PostgresConfig,
-    ) -> BoxFuture<'_, Result<(Link, ServerMessages), Failure>> {
-        Box::pin(Link::dial_any(config))
+        question: &str,
+    ) -> Result<(Link, Result<Row, Refusal>), Failure> {
+        let dialled = Link::dial_any(config, Some(question)).await?;
+        let missing = || Refusal::Failed(Failure::unavailable("PostgreSQL did not answer the question"));
+        Ok((dialled.link, dialled.answer.unwrap_or_else(|| Err(missing()))))
     }
 
-    async fn dial_any(config: &PostgresConfig) -> Result<(Link, ServerMessages), Failure> {
+    /// Dials as [`Link::dial`] does, and returns the server's own messages too.
+    pub(crate) async fn dial_listening(config: &PostgresConfig) -> Result<(Link, ServerMessages), Failure> {
+        let dialled = Link::dial_any(config, None).await?;
+        Ok((dialled.link, dialled.messages))
+    }
+
+    // Boxed, because the compiler cannot see through the client's own futures that this one may be sent.
+    fn dial_any<'a>(
+        config: &'a PostgresConfig,
+        question: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Dialled, Failure>> {
+        Box::pin(Link::dial_in_turn(config, question))
+    }
+
+    async fn dial_in_turn(config: &PostgresConfig, question: Option<&str>) -> Result<Dialled, Failure> {
         let mut last = None;
         for endpoint in &config.endpoints {
-            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, endpoint)).await;
-            match dialled {
-                Ok(Ok(link)) => return Ok(link),
+            let dialling = Link::dial_one(config, endpoint, question);
+            match tokio::time::timeout(config.sql.timeout, dialling).await {
+                Ok(Ok(dialled)) => return Ok(dialled),
                 Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
                 Ok(Err(failure)) => last = Some(failure),
                 Err(_) => {
@@ -84,7 +112,8 @@ impl Link {
     async fn dial_one(
         config: &PostgresConfig,
         endpoint: &Endpoint,
-    ) -> Result<(Link, ServerMessages), Failure> {
+        question: Option<&str>,
+    ) -> Result<Dialled, Failure> {
         let failed = |error| match endpoint {
             Endpoint::Tcp(_) => cannot_connect(error, &endpoint.to_string()),
             Endpoint::Unix(..) => cannot_open_socket(error, &endpoint.to_string()),
@@ -116,23 +145,54 @@ impl Link {
                 (client, drive(connection, sender, driving))
             }
         };
-        let (prepared, endpoint, timeout) = (Mutex::default(), endpoint.clone(), config.sql.timeout);
+        let (known, endpoint, timeout) = (Mutex::default(), endpoint.clone(), config.sql.timeout);
         let (is_direct, version, is_secured) = (false, 0, config.sql.tls == Tls::Verified);
         let mut link =
-            Link { client, prepared, is_direct, version, is_secured, endpoint, timeout, driver, driven };
-        link.greet(port).await?;
-        Ok((link, messages))
+            Link { client, known, is_direct, version, is_secured, endpoint, timeout, driver, driven };
+        let answer = link.greet(port, question).await?;
+        Ok(Dialled { link, messages, answer })
     }
 
-    /// Asks what the server is. A standby is refused, because it can decide nothing.
-    async fn greet(&mut self, port: Option<u16>) -> Result<(), Failure> {
+    /// Asks what the server is, and the question. Where both together fail, because the question does, the
+    /// server is asked alone.
+    async fn greet(
+        &mut self,
+        port: Option<u16>,
+        question: Option<&str>,
+    ) -> Result<Option<Result<Row, Refusal>>, Failure> {
+        let Some(question) = question else {
+            let rows = self.send_greeting(port, GREETING.to_owned()).await.map_err(Refusal::into_failure)?;
+            self.judge(&only(rows)?)?;
+            return Ok(None);
+        };
+        let both = format!("SELECT g.*, q.* FROM ({GREETING}) AS g LEFT JOIN ({question}) AS q ON true");
+        let refusal = match self.send_greeting(port, both).await {
+            Ok(rows) => {
+                let row = only(rows)?;
+                self.judge(&row)?;
+                return Ok(Some(Ok(row)));
+            }
+            Err(Refusal::Failed(failure)) if failure.effect == Effect::Unknown => return Err(failure),
+            Err(refusal) => refusal,
+        };
+        let rows = self.send_greeting(port, GREETING.to_owned()).await.map_err(Refusal::into_failure)?;
+        self.judge(&only(rows)?)?;
+        Ok(Some(Err(refusal)))
+    }
+
+    /// Asks what the server is. In the same statement the session gets its time limit, if it is one that no
+    /// other client uses.
+    async fn send_greeting(&self, port: Option<u16>, text: String) -> Result<Vec<Row>, Refusal> {
+        let process = if self.is_secured { None } else { process_of_login(&self.client).await };
+        let (port, limit) = (port.map(i32::from), self.statement_timeout_millis().to_string());
+        let greeting = Sql { name: "", text, types: &[Type::INT4, Type::BOOL, Type::INT4, Type::TEXT] };
+        self.query(&greeting, &[&port, &self.is_secured, &process, &limit]).await
+    }
+
+    /// Takes over what the server is. A standby is refused, because it can decide nothing.
+    fn judge(&mut self, row: &Row) -> Result<(), Failure> {
         let endpoint = &self.endpoint;
-        let rows = self.query(&Sql { name: "", text: GREETING.to_owned(), types: &[] }, &[]).await;
-        let rows = rows.map_err(Refusal::into_failure)?;
-        let row = only(rows)?;
-        let (standby, seen_port, version): (bool, Option<i32>, i32) =
-            (read(&row, 0)?, read(&row, 1)?, read(&row, 2)?);
-        let process: i32 = read(&row, 3)?;
+        let (standby, version): (bool, i32) = (read(row, 0)?, read(row, 1)?);
         if standby {
             return Err(Failure::unavailable(format!(
                 "{endpoint} is a standby, which cannot decide anything: name the primary"
@@ -140,22 +200,15 @@ impl Link {
         }
         if version < OLDEST {
             let text = format!("{endpoint} is PostgreSQL {}: leasehold needs 12 or later", version / 10_000);
-            return Err(Failure::new(FailureKind::Unsupported, leasehold_core::Effect::None, text));
+            return Err(Failure::new(FailureKind::Unsupported, Effect::None, text));
         }
         self.version = version;
-        // A pooler has connections of its own to the server, so the server sees another port than ours.
-        // Where neither has one, because both ways are unix sockets, a pooler shows by the process that it
-        // has made up.
-        let is_same_port = seen_port.and_then(|port| u16::try_from(port).ok()) == port;
-        self.is_direct =
-            is_same_port && (self.is_secured || process_of_login(&self.client).await == Some(process));
-        if self.is_direct {
-            self.run(&format!("SET {}", self.statement_timeout())).await.map_err(Refusal::into_failure)?;
-        }
+        self.is_direct = read::<Option<String>>(row, 2)?.is_some();
         Ok(())
     }
 
-    /// Sends one statement, in one round trip once it is known, and waits for its rows.
+    /// Sends one statement, and waits for its rows. One that is sent for the first time here goes with its
+    /// text, in one round trip. The second time it is prepared, because it will probably be sent again.
     pub(crate) async fn query(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         self.query_within(sql, params, Duration::ZERO).await
     }
@@ -168,23 +221,38 @@ impl Link {
         wait: Duration,
     ) -> Result<Vec<Row>, Refusal> {
         // What is prepared belongs to one session of the server; a pooler may give us another each time.
-        if !self.is_direct {
+        let is_first = !self.is_direct || sql.name.is_empty() || self.is_first(sql.name);
+        if is_first {
             let typed: Vec<(&(dyn ToSql + Sync), Type)> =
                 params.iter().copied().zip(sql.types.iter().cloned()).collect();
             return self.limited(self.client.query_typed(&sql.text, &typed), wait).await;
         }
-        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(sql.name).cloned();
-        let statement = match known {
+        let prepared = self.known().get(sql.name).cloned().flatten();
+        let statement = match prepared {
             Some(statement) => statement,
             None => {
                 let preparing = self.client.prepare_typed(&sql.text, sql.types);
                 let statement = self.limited(preparing, Duration::ZERO).await?;
-                let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-                prepared.insert(sql.name, statement.clone());
+                self.known().insert(sql.name, Some(statement.clone()));
                 statement
             }
         };
         self.limited(self.client.query(&statement, params), wait).await
+    }
+
+    /// Returns `true` if a statement of this name was never sent here, and counts it as sent.
+    fn is_first(&self, name: &'static str) -> bool {
+        match self.known().entry(name) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(None);
+                true
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<&'static str, Option<Statement>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a statement that is a transaction of its own, as [`Link::query`] does. The server ends it when
@@ -197,7 +265,7 @@ impl Link {
         if self.is_direct {
             return self.query(sql, params).await;
         }
-        let begin = format!("BEGIN; SET LOCAL {}", self.statement_timeout());
+        let begin = format!("BEGIN; SET LOCAL statement_timeout = {}", self.statement_timeout_millis());
         // Sent one behind the other, and answered in one round trip. A statement that fails makes a
         // rollback of the last.
         let (begun, answer, ended) =
@@ -206,10 +274,10 @@ impl Link {
         begun.and(ended).map(|()| rows)
     }
 
-    /// Writes a setting of the server: a statement whose answer is no longer awaited must not take effect
-    /// much later.
-    fn statement_timeout(&self) -> String {
-        format!("statement_timeout = {}", self.timeout.as_millis().max(1))
+    /// Returns the server's limit for a statement: one whose answer is no longer awaited must not take
+    /// effect much later.
+    fn statement_timeout_millis(&self) -> u128 {
+        self.timeout.as_millis().max(1)
     }
 
     /// Sends statements without parameters, as one transaction unless they say otherwise.
@@ -317,12 +385,21 @@ pub(crate) fn only(mut rows: Vec<Row>) -> Result<Row, Failure> {
 pub(crate) fn read<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, Failure> {
     row.try_get(at).map_err(|error| {
         let text = format!("PostgreSQL answered what cannot be read: {error}");
-        Failure::new(FailureKind::Foreign, leasehold_core::Effect::Unknown, text)
+        Failure::new(FailureKind::Foreign, Effect::Unknown, text)
     })
 }
 
-const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.inet_client_port(), \
-                        pg_catalog.current_setting('server_version_num')::int4, pg_catalog.pg_backend_pid()";
+/// Asks what the server is, and limits the time of statements in the session if it is this client's own. A
+/// pooler has connections of its own to the server, so the server sees another port (`$1`) than ours. Where
+/// neither has one, because both ways are unix sockets, a pooler shows by the process (`$3`) that it has made
+/// up; with TLS (`$2`) a process cannot be read, and need not be.
+const GREETING: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
+                        pg_catalog.current_setting('server_version_num')::int4, \
+                        CASE WHEN pg_catalog.inet_client_port() IS NOT DISTINCT FROM $1 \
+                        AND ($2 OR pg_catalog.pg_backend_pid() = $3) \
+                        THEN pg_catalog.set_config('statement_timeout', $4, false) END";
+/// The columns of the greeting, behind which those of a question begin.
+pub(crate) const GREETED: usize = 3;
 
 /// The messages that wait to be read by a listener; beyond that the server waits.
 const MESSAGES_MAX: usize = 1_000;

@@ -30,6 +30,18 @@ impl Pool {
         Pool { config, idle: Mutex::default(), permits }
     }
 
+    /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. A row of the
+    /// answer begins with the columns of the greeting.
+    pub(crate) async fn open(
+        config: Arc<PostgresConfig>,
+        question: &str,
+    ) -> Result<(Pool, Result<Row, Refusal>), Failure> {
+        let (link, answer) = Link::dial_asking(&config, question).await?;
+        let pool = Pool::new(config);
+        pool.give_back(link);
+        Ok((pool, answer))
+    }
+
     /// Sends one statement and waits for its rows.
     pub(crate) async fn query(&self, sql: &Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Refusal> {
         let (_permit, link) = self.check_out().await.map_err(Refusal::Failed)?;

@@ -6,7 +6,7 @@ use leasehold_backend::{random, sql};
 use leasehold_core::{
     Durability, Effect, Failure, FailureKind, FenceGrade, Liveness, LockSupport, Profile, WaitMode,
 };
-use tokio_postgres::AsyncMessage;
+use tokio_postgres::{AsyncMessage, Row};
 
 use crate::config::{PostgresConfig, Wait};
 use crate::error::Refusal;
@@ -41,11 +41,18 @@ pub(crate) enum Sessions {
 }
 
 impl Server {
-    /// Asks what is needed to make promises.
-    pub(crate) async fn inspect(pool: &Pool) -> Result<Server, Failure> {
-        let facts = Sql { name: "facts", text: FACTS.to_owned(), types: &[] };
-        let row = only(pool.query_retrying(&facts, &[]).await.map_err(Refusal::into_failure)?)?;
-        let encoding: String = read(&row, 4)?;
+    /// The columns of the question.
+    pub(crate) const COLUMNS: usize = 8;
+
+    /// Returns a query for one row: what is needed to make promises.
+    pub(crate) fn question() -> &'static str {
+        FACTS
+    }
+
+    /// Reads the answer to the question, from the column `at` on, and finds out which way leads to the
+    /// server.
+    pub(crate) async fn read(row: &Row, at: usize, pool: &Pool) -> Result<Server, Failure> {
+        let encoding: String = read(row, at + 4)?;
         if encoding != "UTF8" {
             return Err(Failure::new(
                 FailureKind::Unsupported,
@@ -54,13 +61,13 @@ impl Server {
             ));
         }
         Ok(Server {
-            fsync: read::<String>(&row, 0)? == "on",
-            synchronous_commit: read(&row, 1)?,
-            synchronous_standby_names: read(&row, 2)?,
-            standbys: read(&row, 3)?,
-            unawaited: read(&row, 6)?,
-            away: read(&row, 7)?,
-            version: read(&row, 5)?,
+            fsync: read::<String>(row, at)? == "on",
+            synchronous_commit: read(row, at + 1)?,
+            synchronous_standby_names: read(row, at + 2)?,
+            standbys: read(row, at + 3)?,
+            unawaited: read(row, at + 6)?,
+            away: read(row, at + 7)?,
+            version: read(row, at + 5)?,
             sessions: probe(pool).await?,
         })
     }

@@ -6,6 +6,7 @@
 
 use leasehold_backend::sql::too_new;
 use leasehold_core::{Effect, Failure, FailureKind};
+use tokio_postgres::Row;
 
 use crate::config::{Create, Dialect, Method, Names, PostgresConfig};
 use crate::error::Refusal;
@@ -210,19 +211,17 @@ fn last_table(config: &PostgresConfig) -> String {
 
 /// Sees to it that the tables are there, and are such that this client may use them.
 pub(crate) async fn ensure(pool: &Pool) -> Result<(), Failure> {
-    let found = match form(pool).await {
+    let found = match Form::ask(pool).await {
         Err(Refusal::NoTable(failure)) if pool.config.sql.create == Create::No => return Err(failure),
         Err(Refusal::NoTable(_)) => {
             create(pool, &schema(&pool.config)).await?;
-            form(pool).await
+            Form::ask(pool).await
         }
         found => found,
     };
-    let (oldest_client, is_moved) = found.map_err(Refusal::into_failure)?;
-    if oldest_client > FORM {
-        return Err(too_new(&pool.config.names.table("")));
-    }
-    if is_moved { settle_in(pool).await } else { Ok(()) }
+    let form = found.map_err(Refusal::into_failure)?;
+    form.check(&pool.config.names)?;
+    if form.is_moved { settle_in(pool).await } else { Ok(()) }
 }
 
 /// Creates what is missing of the tables: they are lost, or were made by a client that knew fewer of them.
@@ -231,25 +230,56 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
     ensure(pool).await
 }
 
-/// Returns the oldest client that may use the tables, and whether they came from another cluster.
-async fn form(pool: &Pool) -> Result<(i32, bool), Refusal> {
-    let text = format!(
-        "SELECT oldest_client, system_identifier <> (SELECT system_identifier::text FROM pg_control_system()), \
-         to_regclass('{}'::text) IS NOT NULL FROM {}",
-        last_table(&pool.config),
-        pool.config.names.table("_meta")
-    );
-    let rows = pool.query_retrying(&Sql { name: "form", text, types: &[] }, &[]).await?;
-    let row = only(rows).map_err(Refusal::Failed)?;
-    let read = || Ok((read(&row, 0)?, read(&row, 1)?, read(&row, 2)?));
-    match read().map_err(Refusal::Failed)? {
-        (oldest_client, is_moved, true) => Ok((oldest_client, is_moved)),
+/// The form of the tables that are there.
+pub(crate) struct Form {
+    oldest_client: i32,
+    /// `true` if the tables came from another cluster.
+    is_moved: bool,
+    has_all_tables: bool,
+}
+
+impl Form {
+    /// The columns of the question.
+    pub(crate) const COLUMNS: usize = 3;
+
+    /// Returns a query for one row.
+    pub(crate) fn question(config: &PostgresConfig) -> String {
+        format!(
+            "SELECT oldest_client, system_identifier <> (SELECT system_identifier::text FROM pg_control_system()), \
+             to_regclass('{}'::text) IS NOT NULL FROM {}",
+            last_table(config),
+            config.names.table("_meta")
+        )
+    }
+
+    /// Reads the answer to the question, from the column `at` on.
+    pub(crate) fn read(row: &Row, at: usize) -> Result<Form, Failure> {
+        let (oldest_client, is_moved) = (read(row, at)?, read(row, at + 1)?);
+        Ok(Form { oldest_client, is_moved, has_all_tables: read(row, at + 2)? })
+    }
+
+    /// Returns `true` if nothing need be done before the tables are used.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.oldest_client <= FORM && !self.is_moved && self.has_all_tables
+    }
+
+    async fn ask(pool: &Pool) -> Result<Form, Refusal> {
+        let text = Form::question(&pool.config);
+        let rows = pool.query_retrying(&Sql { name: "form", text, types: &[] }, &[]).await?;
+        let form = only(rows).and_then(|row| Form::read(&row, 0)).map_err(Refusal::Failed)?;
+        if form.has_all_tables {
+            return Ok(form);
+        }
         // Another method has made its own tables.
-        _ => Err(Refusal::NoTable(Failure::new(
+        Err(Refusal::NoTable(Failure::new(
             FailureKind::Unsupported,
             Effect::None,
             "a table is missing; create what `leasehold schema --store` prints",
-        ))),
+        )))
+    }
+
+    fn check(&self, names: &Names) -> Result<(), Failure> {
+        if self.oldest_client > FORM { Err(too_new(&names.table(""))) } else { Ok(()) }
     }
 }
 

@@ -4,22 +4,25 @@ use std::fmt::Write;
 
 use leasehold_backend::cell::Call;
 use leasehold_core::{Failure, Resource};
+use tokio_postgres::Row;
 
-use crate::error::Refusal;
-use crate::net::dial::{Sql, only, read};
-use crate::net::pool::Pool;
+use crate::config::Names;
+use crate::net::dial::read;
 
-/// Names the channel of the calls about one table of locks by its schema and its own name: a table that is
-/// restored from a backup keeps it.
-pub(crate) async fn channel(pool: &Pool) -> Result<String, Failure> {
-    let text = format!(
+/// Returns a query for the schema and the name of the table of locks; without a row where it is not there.
+pub(crate) fn channel_question(names: &Names) -> String {
+    format!(
         "SELECT n.nspname::text, c.relname::text FROM pg_catalog.pg_class c \
-         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = '{}'::regclass::oid",
-        pool.config.names.table("")
-    );
-    let rows = pool.query_retrying(&Sql { name: "channel", text, types: &[] }, &[]).await;
-    let row = only(rows.map_err(Refusal::into_failure)?)?;
-    let (schema, table): (String, String) = (read(&row, 0)?, read(&row, 1)?);
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         WHERE c.oid = to_regclass('{}'::text)::oid",
+        names.table("")
+    )
+}
+
+/// Names the channel of the calls about one table of locks by its schema and its own name, which are read
+/// from the column `at` on: a table that is restored from a backup keeps it.
+pub(crate) fn channel(row: &Row, at: usize) -> Result<String, Failure> {
+    let (schema, table): (String, String) = (read(row, at)?, read(row, at + 1)?);
     let digest = sha1_smol::Sha1::from(format!("{schema}\0{table}")).digest().to_string();
     Ok(format!("leasehold_{}", &digest[..32]))
 }
