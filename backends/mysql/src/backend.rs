@@ -2,4 +2,5 @@
 
 pub(crate) mod cells;
 pub(crate) mod diagnose;
+pub(crate) mod opening;
 pub(crate) mod session;

@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use leasehold_core::{Proof, Release, Renew, Renewal};
-use leasehold_testkit::MariaDbServer;
+use leasehold_testkit::{MariaDbServer, Proxy};
 
 /// As many renewals as `LEASEHOLD_RENEWALS` says, else two thousand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -74,4 +74,26 @@ async fn ten_thousand_rows_need_no_scan_and_renewals_are_batched() {
     }
     let references: Vec<_> = claims.iter().collect();
     assert!(backend.release(&references).await.iter().all(|answer| matches!(answer, Release::Freed)));
+}
+
+/// Counted on the wire. The connection itself takes one more, in which the server greets.
+#[tokio::test]
+async fn opening_takes_one_round_trip_beyond_the_login_and_so_do_lock_and_release() {
+    let Some(server) = MariaDbServer::builder().password("secret").start_or_skip().await else { return };
+    // Creates the tables.
+    drop(open(&server.url()).await);
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let backend = open(&server.url_at(proxy.addr())).await;
+    assert_eq!((proxy.accepted(), proxy.round_trips()), (1, 2));
+    for round in 0..3 {
+        let before = proxy.round_trips();
+        let claim = claim(&format!("job/{round}"), LONG);
+        hold(&*backend, &claim).await;
+        let held = proxy.round_trips() - before;
+        assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+        let released = proxy.round_trips() - before - held;
+        // Each statement is prepared when it is sent for the second time.
+        assert_eq!((held, released), if round == 1 { (2, 2) } else { (1, 1) }, "{round}");
+    }
+    assert_eq!(proxy.accepted(), 1);
 }

@@ -94,10 +94,13 @@ async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let backend = open(&format!("{}?timeout=500ms", server.url_at(proxy.addr()))).await;
     let direct = open(&server.url()).await;
-    // So that the statements are known to the connection: what is lost must be the answer to one of them.
-    let before = claim("before", LONG);
-    hold(&*backend, &before).await;
-    assert!(matches!(renew_until_known(&*backend, &before).await, Renewal::Renewed));
+    // Twice, so that the statements are prepared on the connection: what is lost must be the answer to one of
+    // them.
+    let before = [claim("before", LONG), claim("before too", LONG)];
+    for before in &before {
+        hold(&*backend, before).await;
+        assert!(matches!(renew_until_known(&*backend, before).await, Renewal::Renewed));
+    }
 
     let (lost, other) = (claim("a", LONG), claim("a", LONG));
     proxy.drop_replies();
@@ -112,8 +115,10 @@ async fn lost_answer_is_settled_by_a_retry_of_the_same_claim() {
     assert_eq!(seen.holders[0].fence, again.fence);
 
     assert!(matches!(renew_until_known(&*backend, &lost).await, Renewal::Renewed));
-    // The statement of a release is known to the connection now.
-    release_until_known(&*backend, &before).await;
+    // The statement of a release is prepared on the connection then.
+    for before in &before {
+        release_until_known(&*backend, before).await;
+    }
     proxy.drop_replies();
     assert!(matches!(release(&*backend, &lost).await, Release::Unknown(_)));
     proxy.heal().unwrap();

@@ -17,6 +17,7 @@ use leasehold_core::{
 };
 use mysql_async::Row;
 
+use crate::backend::opening::Opened;
 use crate::config::{Create, Dialect, MySqlConfig};
 use crate::error::Refusal;
 use crate::net::dial::{Flavour, Link, only, read};
@@ -48,12 +49,8 @@ impl Base {
         clock: Arc<dyn Clock>,
         holders_table: &str,
     ) -> Result<Base, Failure> {
-        let mut link = Link::dial(&config).await?;
-        let (flavour, database) = (link.flavour, std::mem::take(&mut link.database));
-        let written = (config.database != database).then(|| config.database.clone());
-        let pool = Pool::new(Arc::new(config), clock);
-        schema::ensure(&pool).await?;
-        let server = Server::inspect(&pool).await?;
+        let Opened { pool, server, flavour, database } = Opened::open(config, clock).await?;
+        let written = (pool.config.database != database).then(|| pool.config.database.clone());
         if server.is_clustered() {
             return Err(Failure::new(
                 FailureKind::Unsupported,

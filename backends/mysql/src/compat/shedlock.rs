@@ -20,7 +20,7 @@ use leasehold_core::{Clock, Failure, Finding, Profile};
 use crate::backend::diagnose;
 use crate::config::{Create, MySqlConfig};
 use crate::error::Refusal;
-use crate::net::dial::{only, read};
+use crate::net::dial::{Question, only, read};
 use crate::net::pool::Pool;
 use crate::net::server::Server;
 use crate::sql::statements::literal;
@@ -40,9 +40,13 @@ pub(crate) struct ShedLock {
 impl ShedLock {
     /// Connects, creates the table where it is missing, and asks what it and the server are.
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<ShedLock, Failure> {
-        let pool = Pool::new(Arc::new(config), clock);
+        let question = Question { counters: Server::COUNTERS, statements: vec![Server::question()] };
+        let (pool, answer, _) = Pool::open(Arc::new(config), clock, &question).await?;
         let columns = Columns::ensure(&pool).await?;
-        let server = Server::inspect(&pool).await?;
+        let server = match answer.statements.first() {
+            Some(settings) => Server::read(settings.iter().chain(&answer.counters))?,
+            None => Server::inspect(&pool).await?,
+        };
         let profile = shed_profile("mysql", server.durability());
         let table = pool.config.names.table("");
         Ok(ShedLock { pool, server, profile, columns, table })

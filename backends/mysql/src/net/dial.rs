@@ -3,13 +3,14 @@
 //! Ground rules: a statement takes the connection with it, and gives it back only when the server has
 //! answered in full. A future that is dropped, and an answer that does not come, leave it closed.
 
-use std::fmt;
+use std::collections::HashSet;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use leasehold_backend::url::{reveal, trusted_authorities};
 use leasehold_core::{Effect, Failure, FailureKind};
 use mysql_async::prelude::{FromValue, Queryable};
-use mysql_async::{ClientIdentity, Conn, OptsBuilder, Params, Row, SslOpts};
+use mysql_async::{ClientIdentity, Conn, OptsBuilder, Params, Row, SslOpts, Value};
 
 use crate::config::{Endpoint, MySqlConfig, Tls};
 use crate::error::Refusal;
@@ -20,6 +21,8 @@ pub(crate) struct Link {
     connection: Option<Conn>,
     /// `true` while an answer has not been read to its end.
     is_asking: bool,
+    /// The statements that were sent here as text.
+    known: HashSet<Box<str>>,
     pub(crate) flavour: Flavour,
     /// The name by which the server distinguishes the database from others.
     pub(crate) database: String,
@@ -44,6 +47,23 @@ enum Replication {
     Cluster,
 }
 
+/// What is asked in the request that makes a session what it has to be.
+#[derive(Debug, Default)]
+pub(crate) struct Question {
+    /// Counters of the server.
+    pub(crate) counters: &'static [&'static str],
+    /// Queries, each of which has a row in its answer.
+    pub(crate) statements: Vec<String>,
+}
+
+/// The answer to a [`Question`].
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) counters: Vec<Row>,
+    /// The rows of each query, up to one that failed.
+    pub(crate) statements: Vec<Vec<Row>>,
+}
+
 /// The outcome of a statement.
 #[derive(Debug)]
 pub(crate) struct Done {
@@ -57,11 +77,20 @@ pub(crate) struct Done {
 impl Link {
     /// Connects to the first server that is not a replica.
     pub(crate) async fn dial(config: &MySqlConfig) -> Result<Link, Failure> {
+        Ok(Link::dial_asking(config, &Question::default()).await?.0)
+    }
+
+    /// Dials as [`Link::dial`] does, and asks a question in the request that makes the session what it has
+    /// to be. Neither its answer nor its failure decides whether the connection is of use.
+    pub(crate) async fn dial_asking(
+        config: &MySqlConfig,
+        question: &Question,
+    ) -> Result<(Link, Answer), Failure> {
         let mut last = None;
         for endpoint in &config.endpoints {
-            let dialled = tokio::time::timeout(config.sql.timeout, Link::dial_one(config, endpoint)).await;
-            match dialled {
-                Ok(Ok(link)) => return Ok(link),
+            let dialling = Link::dial_one(config, endpoint, question);
+            match tokio::time::timeout(config.sql.timeout, dialling).await {
+                Ok(Ok(dialled)) => return Ok(dialled),
                 Ok(Err(failure)) if failure.kind != FailureKind::Unavailable => return Err(failure),
                 Ok(Err(failure)) => last = Some(failure),
                 Err(_) => {
@@ -73,22 +102,45 @@ impl Link {
         Err(last.unwrap_or_else(|| Failure::unavailable("no server is named")))
     }
 
-    async fn dial_one(config: &MySqlConfig, endpoint: &Endpoint) -> Result<Link, Failure> {
+    async fn dial_one(
+        config: &MySqlConfig,
+        endpoint: &Endpoint,
+        question: &Question,
+    ) -> Result<(Link, Answer), Failure> {
         let login = login(config, endpoint)?;
         let opened = Conn::new(login).await;
         let connection = opened.map_err(|error| Refusal::of_login(error, &endpoint.to_string()))?;
-        let timeout = config.sql.timeout;
-        let (flavour, database) = (Flavour::MySql, String::new());
-        let mut link = Link { connection: Some(connection), is_asking: false, flavour, database, timeout };
-        link.greet(endpoint).await?;
-        Ok(link)
+        // What the server is called may be said by a proxy. The greeting knows better.
+        let flavour =
+            if connection.server_version() >= (10, 0, 0) { Flavour::MariaDb } else { Flavour::MySql };
+        let (known, database, timeout) = (HashSet::new(), String::new(), config.sql.timeout);
+        let connection = Some(connection);
+        let mut link = Link { connection, is_asking: false, known, flavour, database, timeout };
+        let answer = link.greet(endpoint, question).await?;
+        Ok((link, answer))
     }
 
-    /// Makes the session what the statements expect, and asks what the server is. A replica is refused,
-    /// because what it decides is its own opinion.
-    async fn greet(&mut self, endpoint: &Endpoint) -> Result<(), Failure> {
+    /// Makes the session what the statements expect, asks what the server is, and asks the question, in one
+    /// request. A replica is refused, because what it decides is its own opinion.
+    async fn greet(&mut self, endpoint: &Endpoint, question: &Question) -> Result<Answer, Failure> {
         let failed = |refusal: Refusal| refusal.into_failure();
-        let row = only(self.exec(GREETING, Params::Empty).await.map_err(failed)?.rows)?;
+        let settings = settings(self.timeout);
+        let counters: Vec<String> =
+            COUNTERS.iter().chain(question.counters).map(|name| format!("'{name}'")).collect();
+        let counters = format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({})", counters.join(", "));
+        let mut statements = vec![GREETING, &settings, &counters];
+        statements.extend(question.statements.iter().map(String::as_str));
+        let asks_followed = self.flavour == Flavour::MySql;
+        if asks_followed {
+            statements.push(FOLLOWED);
+        }
+        let (done, refusal) =
+            self.run_until_refused(&statements.join("; "), Duration::ZERO).await.map_err(failed)?;
+        let mut answers = done.into_iter().map(|done| done.rows);
+        let (Some(greeting), Some(_settings)) = (answers.next(), answers.next()) else {
+            return Err(refusal.map_or_else(unread, failed));
+        };
+        let row = only(greeting)?;
         let (version, comment): (String, String) = (read(&row, 0)?, read(&row, 1)?);
         let is_mariadb = [&version, &comment].iter().any(|text| text.to_lowercase().contains("mariadb"));
         self.flavour = if is_mariadb { Flavour::MariaDb } else { Flavour::MySql };
@@ -96,47 +148,54 @@ impl Link {
         check_version(self.flavour, &version, endpoint)?;
         let is_on =
             |at| read::<String>(&row, at).map(|value| value != "0" && !value.eq_ignore_ascii_case("off"));
-        let replication = self.replication().await?;
+        let counters = answers.next().unwrap_or_default();
+        let statements: Vec<Vec<Row>> = answers.by_ref().take(question.statements.len()).collect();
+        // Where only the last question failed, this user may not ask it.
+        let is_asked = asks_followed && statements.len() == question.statements.len();
+        let followed = is_asked.then(|| answers.next().unwrap_or_default());
+        let replication = self.replication(&counters, followed).await?;
         if is_on(2)? || is_on(3)? || replication == Replication::Primary {
             return Err(Failure::unavailable(format!(
                 "{endpoint} is a replica or set read-only, and cannot decide anything: name the primary"
             )));
-        }
-        // A statement whose answer is no longer awaited must not take effect much later.
-        let seconds = lock_wait(self.timeout);
-        let mut settings = format!(
-            "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {seconds}, \
-             lock_wait_timeout = {seconds}"
-        );
-        if self.flavour == Flavour::MariaDb {
-            settings += &format!(", max_statement_time = {}", self.timeout.as_secs_f64());
         }
         if replication == Replication::Cluster {
             // What another server of the cluster has confirmed to us may not have come here yet. A change
             // made on such ground fails by itself, so only reading has to wait for it. The server would run
             // a statement whose change came too late once more, in which it changes nothing, and answer
             // with the count of the first run: a lock that is held would be reported as released.
-            settings += ", wsrep_sync_wait = 1, wsrep_retry_autocommit = 0";
+            let settings = "SET SESSION wsrep_sync_wait = 1, wsrep_retry_autocommit = 0";
+            self.run(settings).await.map_err(failed)?;
         }
-        self.run(&settings).await.map(drop).map_err(failed)
+        Ok(Answer { counters, statements })
     }
-
-    /// Reads which other servers decide. One that does not let this user ask is believed to be a
-    /// primary, unless it is set read-only.
-    async fn replication(&mut self) -> Result<Replication, Failure> {
+    /// Returns which other servers decide, by the counters and the primaries that the server follows. One
+    /// that does not let this user ask is believed to be a primary, unless it is set read-only.
+    async fn replication(
+        &mut self,
+        counters: &[Row],
+        followed: Option<Vec<Row>>,
+    ) -> Result<Replication, Failure> {
         // MySQL has a row for each server that it follows, MariaDB a number.
-        if self.flavour == Flavour::MySql && !self.allowed("SHOW REPLICA STATUS").await?.is_empty() {
-            return Ok(Replication::Primary);
+        if self.flavour == Flavour::MySql {
+            let followed = match followed {
+                Some(followed) => followed,
+                None => self.allowed(FOLLOWED).await?,
+            };
+            if !followed.is_empty() {
+                return Ok(Replication::Primary);
+            }
         }
-        let status = "SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_running', 'wsrep_connected')";
         let mut replication = Replication::None;
-        for row in &self.allowed(status).await? {
+        for row in counters {
             let (name, value): (String, String) = (read(row, 0)?, read(row, 1)?);
             match (name.to_lowercase().as_str(), value.as_str()) {
                 // The number of connections to servers that it follows.
                 ("slaves_running", "0") => {}
                 ("slaves_running", _) => return Ok(Replication::Primary),
-                (_, value) if value.eq_ignore_ascii_case("on") => replication = Replication::Cluster,
+                ("wsrep_connected", value) if value.eq_ignore_ascii_case("on") => {
+                    replication = Replication::Cluster;
+                }
                 _ => {}
             }
         }
@@ -152,9 +211,17 @@ impl Link {
         }
     }
 
-    /// Sends one statement with its parameters, in one round trip once it is known, and waits for all of
-    /// its answer.
+    /// Sends one statement with its parameters, and waits for all of its answer. One that is sent for the
+    /// first time here goes as text, in one round trip. The second time it is prepared, because it will
+    /// probably be sent again.
     pub(crate) async fn exec(&mut self, sql: &str, params: Params) -> Result<Done, Refusal> {
+        if let Params::Positional(values) = &params
+            && !self.known.contains(sql)
+        {
+            self.known.insert(sql.into());
+            let mut done = self.run_each(&written_out(sql, values), Duration::ZERO).await?;
+            return Ok(done.swap_remove(0));
+        }
         let asking = async |connection: &mut Conn| {
             let mut result = connection.exec_iter(sql, params).await?;
             let (changed, number) = (result.affected_rows(), result.last_insert_id().unwrap_or_default());
@@ -178,6 +245,19 @@ impl Link {
 
     /// Runs statements as [`Link::run_within`] does, and returns what each of them did.
     pub(crate) async fn run_each(&mut self, statements: &str, wait: Duration) -> Result<Vec<Done>, Refusal> {
+        match self.run_until_refused(statements, wait).await? {
+            (done, None) => Ok(done),
+            (_, Some(refusal)) => Err(refusal),
+        }
+    }
+
+    /// Runs statements up to the first that the server refuses, and returns what those before it did. A
+    /// refusal of the first one is the error.
+    async fn run_until_refused(
+        &mut self,
+        statements: &str,
+        wait: Duration,
+    ) -> Result<(Vec<Done>, Option<Refusal>), Refusal> {
         let asking = async |connection: &mut Conn| {
             let mut result = connection.query_iter(statements).await?;
             let mut done = Vec::new();
@@ -191,8 +271,14 @@ impl Link {
                 done.push(Done { rows: result.collect().await?, changed, number });
             }
             // An error of any but the first statement looks like an end, and is only reported here.
-            result.drop_result().await?;
-            Ok(done)
+            match result.drop_result().await {
+                Ok(()) => Ok((done, None)),
+                Err(error @ mysql_async::Error::Server(_)) => {
+                    done.pop();
+                    Ok((done, Some(Refusal::of(error))))
+                }
+                Err(error) => Err(error),
+            }
         };
         self.limited(wait, asking).await
     }
@@ -277,6 +363,46 @@ fn login(config: &MySqlConfig, endpoint: &Endpoint) -> Result<OptsBuilder, Failu
     Ok(login)
 }
 
+/// Returns the settings of a session. A statement whose answer is no longer awaited must not take effect
+/// much later. What is in the comment is read by MariaDB alone.
+fn settings(timeout: Duration) -> String {
+    let (seconds, limit) = (lock_wait(timeout), timeout.as_secs_f64());
+    format!(
+        "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', innodb_lock_wait_timeout = {seconds}, \
+         lock_wait_timeout = {seconds} /*M! , max_statement_time = {limit} */"
+    )
+}
+
+/// Writes the values into the statement, in the place of its question marks.
+fn written_out(sql: &str, values: &[Value]) -> String {
+    let mut text = String::with_capacity(sql.len() + values.len() * 24);
+    let mut values = values.iter();
+    for (n, part) in sql.split('?').enumerate() {
+        if n > 0 {
+            match values.next() {
+                Some(Value::Bytes(bytes)) => text += &literal(bytes),
+                // Numbers, which have no form that something in them could end.
+                Some(value) => text += &value.as_sql(true),
+                None => text.push('?'),
+            }
+        }
+        text += part;
+    }
+    text
+}
+
+/// Returns bytes in a form that nothing in them can end.
+pub(crate) fn literal(bytes: &[u8]) -> String {
+    let mut digits = String::with_capacity(2 * bytes.len() + 3);
+    digits.push_str("X'");
+    for byte in bytes {
+        // Writing into a String does not fail.
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits.push('\'');
+    digits
+}
+
 /// Refuses older versions, whose maintenance has ended.
 fn check_version(flavour: Flavour, version: &str, endpoint: &Endpoint) -> Result<(), Failure> {
     // MariaDB may be called "5.5.5-10.11.6-MariaDB", for clients that know no other beginning.
@@ -292,6 +418,10 @@ fn check_version(flavour: Flavour, version: &str, endpoint: &Endpoint) -> Result
     }
     let text = format!("{endpoint} is version {version}: leasehold needs {name} or later");
     Err(Failure::new(FailureKind::Unsupported, Effect::None, text))
+}
+
+fn unread() -> Failure {
+    Failure::unavailable("the server did not answer what it is")
 }
 
 /// Returns the one row of an answer that has exactly one.
@@ -312,6 +442,11 @@ pub(crate) fn read<T: FromValue>(row: &Row, at: usize) -> Result<T, Failure> {
 const GREETING: &str = "SELECT VERSION(), CAST(@@version_comment AS CHAR), CAST(@@global.read_only AS CHAR), \
                         CAST(@@innodb_read_only AS CHAR), \
                         IF(@@lower_case_table_names = 0, DATABASE(), LOWER(DATABASE()))";
+
+/// Counters that every session asks for.
+const COUNTERS: &[&str] = &["Slaves_running", "wsrep_connected"];
+/// Asks MySQL which servers it follows.
+const FOLLOWED: &str = "SHOW REPLICA STATUS";
 
 /// The time after which the operating system begins to ask whether the other side still exists.
 const KEEPALIVE: Duration = Duration::from_secs(30);

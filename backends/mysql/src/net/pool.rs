@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::config::MySqlConfig;
 use crate::error::Refusal;
-use crate::net::dial::{Done, Link};
+use crate::net::dial::{Answer, Done, Flavour, Link, Question};
 
 /// The connections of one client.
 #[derive(Debug)]
@@ -27,6 +27,20 @@ impl Pool {
     pub(crate) fn new(config: Arc<MySqlConfig>, clock: Arc<dyn Clock>) -> Pool {
         let permits = Semaphore::new(config.sql.connections);
         Pool { config, idle: Mutex::default(), permits, clock }
+    }
+
+    /// Opens the first connection, and asks a question with it, as [`Link::dial_asking`] does. Returns the
+    /// kind of the server as well, and the name by which it knows the database.
+    pub(crate) async fn open(
+        config: Arc<MySqlConfig>,
+        clock: Arc<dyn Clock>,
+        question: &Question,
+    ) -> Result<(Pool, Answer, (Flavour, String)), Failure> {
+        let (link, answer) = Link::dial_asking(&config, question).await?;
+        let kind = (link.flavour, link.database.clone());
+        let pool = Pool::new(config, clock);
+        pool.idle().push((link, pool.clock.now()));
+        Ok((pool, answer, kind))
     }
 
     /// Sends one statement with its parameters, and waits for its answer.

@@ -18,19 +18,26 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Counters of the server by which promises are made.
+    pub(crate) const COUNTERS: &'static [&'static str] = COUNTERS;
+
+    /// Returns a query for the settings by which promises are made. One that this server does not have has
+    /// no row.
+    pub(crate) fn question() -> String {
+        format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({})", quoted(SETTINGS))
+    }
+
     /// Asks what is needed to make promises.
     pub(crate) async fn inspect(pool: &Pool) -> Result<Server, Failure> {
-        let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
-        let counters: Vec<String> = COUNTERS.iter().map(|name| format!("'{name}'")).collect();
-        // A name that this server does not have has no row.
-        let queries = format!(
-            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ({}); SHOW GLOBAL STATUS WHERE Variable_name IN ({})",
-            names.join(", "),
-            counters.join(", ")
-        );
-        let rows = pool.run(&queries).await.map_err(Refusal::into_failure)?;
+        let counters = format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({})", quoted(COUNTERS));
+        let queries = format!("{}; {counters}", Server::question());
+        Server::read(&pool.run(&queries).await.map_err(Refusal::into_failure)?)
+    }
+
+    /// Reads settings and counters.
+    pub(crate) fn read<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Result<Server, Failure> {
         let pair = |row: &Row| Ok((read::<String>(row, 0)?.to_lowercase(), read(row, 1)?));
-        Ok(Server { settings: rows.iter().map(pair).collect::<Result<_, Failure>>()? })
+        Ok(Server { settings: rows.into_iter().map(pair).collect::<Result<_, Failure>>()? })
     }
 
     /// Returns the promises of leases in a table here.
@@ -138,6 +145,10 @@ impl Server {
     fn number(&self, name: &str) -> u64 {
         self.setting(name).parse().unwrap_or_default()
     }
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
 }
 
 /// A queue of some ten thousand claims with short notes.

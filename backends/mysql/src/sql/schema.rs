@@ -6,6 +6,7 @@
 
 use leasehold_backend::sql::too_new;
 use leasehold_core::{Effect, Failure, FailureKind};
+use mysql_async::Row;
 
 use crate::config::{Create, Dialect, Method, MySqlConfig, Names};
 use crate::error::Refusal;
@@ -181,17 +182,27 @@ pub(crate) async fn restore(pool: &Pool) -> Result<(), Failure> {
     ensure(pool).await
 }
 
+/// Returns a query for the oldest client that may use the tables, which fails where one of them is missing.
+pub(crate) fn question(config: &MySqlConfig) -> String {
+    let mut query = format!("SELECT m.oldest_client FROM {} m", config.names.table("_meta"));
+    for (n, ending) in needed(config.method).iter().enumerate() {
+        query += &format!(" LEFT JOIN {} c{n} ON FALSE", config.names.table(ending));
+    }
+    query
+}
+
+/// Returns `true` if the answer to the question says that this client may use the tables.
+pub(crate) fn is_settled(rows: &[Row]) -> bool {
+    rows.first().and_then(|row| read::<i32>(row, 0).ok()).is_some_and(|oldest_client| oldest_client <= FORM)
+}
+
 /// Returns the oldest client that may use the tables, where all are there.
 async fn oldest_client(pool: &Pool) -> Result<i32, Refusal> {
-    let meta = pool.config.names.table("_meta");
-    let mut query = format!("SELECT m.oldest_client FROM {meta} m");
-    for (n, ending) in needed(pool.config.method).iter().enumerate() {
-        query += &format!(" LEFT JOIN {} c{n} ON FALSE", pool.config.names.table(ending));
-    }
-    let rows = pool.run(&query).await?;
+    let rows = pool.run(&question(&pool.config)).await?;
     match rows.first() {
         Some(row) => read(row, 0).map_err(Refusal::Failed),
         None => {
+            let meta = pool.config.names.table("_meta");
             let text = format!("the table {meta} is empty: run what `leasehold schema --store` prints");
             Err(Refusal::NoTable(Failure::new(FailureKind::Unsupported, Effect::None, text)))
         }
