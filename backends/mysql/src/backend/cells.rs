@@ -14,6 +14,7 @@ use leasehold_core::{Clock, Failure, Fence, Finding, Profile, Registers, Resourc
 use mysql_async::{Params, Row, Value};
 
 use crate::backend::diagnose::diagnose;
+use crate::backend::opening::Opened;
 use crate::config::{Create, MySqlConfig};
 use crate::error::Refusal;
 use crate::net::dial::{Done, lock_wait, read};
@@ -36,9 +37,8 @@ pub struct MySqlCells {
 impl MySqlCells {
     /// Connects, creates what is missing, and asks what the server is.
     pub(crate) async fn connect(config: MySqlConfig, clock: Arc<dyn Clock>) -> Result<MySqlCells, Failure> {
-        let pool = Arc::new(Pool::new(Arc::new(config), clock));
-        schema::ensure(&pool).await?;
-        let server = Server::inspect(&pool).await?;
+        let Opened { pool, server, .. } = Opened::open(config, clock).await?;
+        let pool = Arc::new(pool);
         let profile = server.profile(&pool.config);
         let cells = |ending, registers| MySqlCells {
             statements: Statements::of(&pool.config.names, ending),
@@ -148,14 +148,17 @@ impl MySqlCells {
             }
             let some: Vec<&Write> = chosen.iter().map(|at| writes[*at]).collect();
             let seconds = lock_wait(self.pool.config.sql.timeout);
-            match self.transact(&self.statements.write_many(&some, seconds), some.len()).await {
+            match self.transact(self.statements.write_many(&some, seconds)).await {
                 Err(Refusal::RowLocked(_)) if locked == Locked::Wait => break,
                 Err(Refusal::RowLocked(_)) if tries < MAX_READS => {}
                 // A dropped table is created anew by the next read, which follows a write that was refused.
                 Err(Refusal::LostRace | Refusal::NoTable(_)) => break,
                 answer => {
-                    for (at, done) in chosen.into_iter().zip(answer?) {
-                        outcomes[at] = outcome(writes[at], &done);
+                    let written = answer?;
+                    for at in chosen {
+                        if let Some(seq) = written.get(writes[at].at.as_str()) {
+                            outcomes[at] = made(writes[at], *seq);
+                        }
                     }
                     break;
                 }
@@ -164,15 +167,16 @@ impl MySqlCells {
         Ok(outcomes)
     }
 
-    /// Sends statements that change so many rows, one each, and returns the result of each.
-    async fn transact(&self, statements: &str, count: usize) -> Result<Vec<Done>, Refusal> {
-        let mut done = self.pool.run_each(statements).await?;
-        // The first two set the limit and begin the transaction, the last two end it and set the limit back.
-        if done.len() != count + 4 {
-            let text = format!("{} statements were answered, of {}", done.len(), count + 4);
+    /// Sends so many statements, and returns the counter of each row that they wrote, by its name.
+    async fn transact(&self, (statements, count): (String, usize)) -> Result<HashMap<String, u64>, Refusal> {
+        let done = self.pool.run_each(&statements).await?;
+        if done.len() != count {
+            let text = format!("{} statements were answered, of {count}", done.len());
             return Err(Refusal::Failed(Failure::unanswered(text)));
         }
-        Ok(done.drain(2..count + 2).collect())
+        let rows = done.iter().flat_map(|done| &done.rows);
+        let written = rows.map(|row| Ok((read(row, 0)?, read(row, 1)?))).collect::<Result<_, Failure>>();
+        written.map_err(Refusal::Failed)
     }
 }
 
@@ -256,13 +260,16 @@ impl CellStore for MySqlCells {
 fn outcome(write: &Write, done: &Done) -> WriteOutcome {
     match (write.when, done.changed) {
         // One row was inserted, or one was changed, which an insertion counts as two.
-        (WriteCondition::Free, 1 | 2) | (WriteCondition::Emptied(_), 1) => {
-            write.put.written(Fence::new(0, done.number, 0))
-        }
-        (WriteCondition::Living { .. } | WriteCondition::Seen { .. }, 1) => {
-            write.put.written(write.put.fence)
-        }
+        (WriteCondition::Free, 1 | 2) | (_, 1) => made(write, done.number),
         _ => WriteOutcome::Refused(None),
+    }
+}
+
+/// Returns the outcome of a write that was made. `seq` is the counter of the row, if the store made it.
+fn made(write: &Write, seq: u64) -> WriteOutcome {
+    match write.when {
+        WriteCondition::Free | WriteCondition::Emptied(_) => write.put.written(Fence::new(0, seq, 0)),
+        WriteCondition::Living { .. } | WriteCondition::Seen { .. } => write.put.written(write.put.fence),
     }
 }
 
@@ -302,7 +309,7 @@ fn parts<'a, 'w>(writes: &'a [&'w Write], most: usize) -> Vec<&'a [&'w Write]> {
 
 /// Returns the length of one write in a request. What else is in its statement has a length of its own.
 fn length(write: &Write) -> usize {
-    write.put.text.len() + 2 * write.at.as_str().len() + NUMBERS
+    write.put.text.len() + 3 * write.at.as_str().len() + NUMBERS
 }
 
 /// Bytes of the numbers and words of one change in a request, halved as all that is counted, since texts
@@ -345,6 +352,53 @@ mod tests {
         let lock = "BEGIN; SELECT 1 FROM leasehold WHERE name = 'locked' FOR UPDATE";
         laws::locked_cell_delays_no_other(&cells, async || run(lock).await, async || run("ROLLBACK").await)
             .await;
+    }
+
+    #[tokio::test]
+    async fn locked_rows_of_others_do_not_delay_a_batch() {
+        let Some(server) = MariaDbServer::start_or_skip().await else { return };
+        let cells = cells(&server).await;
+        let names = ["a", "b", "c", "d", "e"].map(|name| Resource::new(name).unwrap());
+        let write = |at: &Resource, when, version, text: &str| {
+            let (text, keep) = (text.to_owned(), Duration::from_secs(60));
+            let put = Put { text, version, fence: Fence::default(), keep, call: Call::None };
+            Write { at: at.clone(), when, put, answer: WriteAnswer::Brief }
+        };
+        for (version, at) in (1..).zip(&names) {
+            let first = write(at, WriteCondition::Free, version, "first");
+            let outcome = cells.write(&[&first], Locked::Wait).await.remove(0).unwrap();
+            assert!(matches!(outcome, WriteOutcome::Written { .. }), "{outcome:?}");
+        }
+        let mut stranger = Link::dial(&cells.pool.config).await.unwrap();
+        // By two statements, because one for both would lock all rows of so small a table.
+        let lock = "BEGIN; SELECT 1 FROM leasehold WHERE name = 'b' FOR UPDATE; \
+                    SELECT 1 FROM leasehold WHERE name = 'd' FOR UPDATE";
+        stranger.run_each(lock, Duration::ZERO).await.unwrap();
+        let begun = std::time::Instant::now();
+        // Those of others are between its own, and before and behind the ends of its own.
+        let when = |version, is_seen| match is_seen {
+            true => WriteCondition::Seen { version, epoch: 0 },
+            false => WriteCondition::Living { version, epoch: None },
+        };
+        for is_seen in [false, true] {
+            let shift = if is_seen { 10 } else { 0 };
+            let some = [(0, 1), (2, 3), (4, 5)].map(|(n, version): (usize, u64)| {
+                write(&names[n], when(version + shift, is_seen), version + shift + 10, "next")
+            });
+            let some: Vec<&Write> = some.iter().collect();
+            for outcome in cells.write(&some, Locked::Wait).await {
+                assert!(matches!(outcome, Ok(WriteOutcome::Written { .. })), "{outcome:?}");
+            }
+        }
+        // The versions of others in the batch are of no use for a row.
+        let swapped = [(0, 25), (4, 21)].map(|(n, version): (usize, u64)| {
+            write(&names[n], when(version, false), version + 10, "swapped")
+        });
+        let swapped: Vec<&Write> = swapped.iter().collect();
+        for outcome in cells.write(&swapped, Locked::Wait).await {
+            assert!(matches!(outcome, Ok(WriteOutcome::Refused(_))), "{outcome:?}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     }
 
     #[test]
