@@ -76,9 +76,9 @@ async fn ten_thousand_rows_need_no_scan_and_renewals_are_batched() {
     assert!(backend.release(&references).await.iter().all(|answer| matches!(answer, Release::Freed)));
 }
 
-/// Counted on the wire. The connection itself takes one more, in which the server greets.
+/// Counted on the wire, without the login. The connection itself takes one more, in which the server greets.
 #[tokio::test]
-async fn opening_takes_one_round_trip_beyond_the_login_and_so_do_lock_and_release() {
+async fn opening_lock_and_release_take_one_round_trip_each() {
     let Some(server) = MariaDbServer::builder().password("secret").start_or_skip().await else { return };
     // Creates the tables.
     drop(open(&server.url()).await);

@@ -65,9 +65,9 @@ async fn uncontended_acquire_and_release_take_one_statement_each() {
     assert_eq!(server.sql(sent).await.unwrap().trim(), "UPDATE|180|180\nWITH|20|20");
 }
 
-/// Counted on the wire. The connection itself takes one more.
+/// Counted on the wire, without the login. The connection itself takes one more.
 #[tokio::test]
-async fn opening_takes_one_round_trip_beyond_the_login_and_so_do_lock_and_release() {
+async fn opening_lock_and_release_take_one_round_trip_each() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     // Creates the tables.
     drop(open(&server.url()).await);
