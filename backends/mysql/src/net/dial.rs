@@ -47,7 +47,7 @@ enum Replication {
     Cluster,
 }
 
-/// What is asked in the request that makes a session what it has to be.
+/// Questions that go in the request that makes a session what it has to be.
 #[derive(Debug, Default)]
 pub(crate) struct Question {
     /// Counters of the server.
@@ -363,8 +363,8 @@ fn login(config: &MySqlConfig, endpoint: &Endpoint) -> Result<OptsBuilder, Failu
     Ok(login)
 }
 
-/// Returns the settings of a session. A statement whose answer is no longer awaited must not take effect
-/// much later. What is in the comment is read by MariaDB alone.
+/// Returns the settings of a session. A statement whose answer nobody awaits must not take effect much
+/// later. What is in the comment is read by MariaDB alone.
 fn settings(timeout: Duration) -> String {
     let (seconds, limit) = (lock_wait(timeout), timeout.as_secs_f64());
     format!(

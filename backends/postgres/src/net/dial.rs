@@ -274,8 +274,8 @@ impl Link {
         begun.and(ended).map(|()| rows)
     }
 
-    /// Returns the server's limit for a statement: one whose answer is no longer awaited must not take
-    /// effect much later.
+    /// Returns the server's limit for a statement: one whose answer nobody awaits must not take effect much
+    /// later.
     fn statement_timeout_millis(&self) -> u128 {
         self.timeout.as_millis().max(1)
     }
