@@ -44,6 +44,27 @@ fn disagreements(claimed: &StoreModel, actual: &StoreModel) -> Vec<String> {
     lines
 }
 
+/// The sentences below the tables of failovers in `docs/book/src/capacity.md`.
+#[test]
+fn capacity_rule_of_thumb_never_names_too_short_a_ttl() {
+    let thumb = |length: u64| (length + 14 * SECOND / 10) / 10 * 18;
+    let rules = FailoverRules::DEFAULT;
+    for length in (10..6_000).map(|tenths| tenths * SECOND / 10) {
+        assert!(rules.survives(thumb(length), length, Fault::Refuses), "{length} ns, refuses");
+        for timeout in [1, 2, 3, 5].map(|seconds| seconds * SECOND) {
+            let ttl = thumb(length + 2 * timeout);
+            let rules = FailoverRules { timeout, ..rules };
+            assert!(rules.survives(ttl, length, Fault::Vanishes), "{length} ns, timeout of {timeout} ns");
+        }
+    }
+}
+
+#[test]
+fn capacity_a_short_ttl_survives_no_machine_that_vanishes() {
+    let shortest = FailoverRules::DEFAULT.shortest_ttl(0, Fault::Vanishes);
+    assert_eq!(shortest, Some(222 * SECOND / 10));
+}
+
 #[test]
 fn capacity_closed_form_agrees_with_the_simulation() {
     let found: Vec<String> = stores::all().iter().flat_map(|store| disagreements(store, store)).collect();

@@ -166,6 +166,7 @@ fn large() -> String {
         "requests/s",
         "of these, renewals",
         "cores",
+        "syncs of the disk/s",
         "servers and cores, at most 80 % busy",
         "with 100 processes: cores",
     ]);
@@ -179,6 +180,7 @@ fn large() -> String {
                 number(found.requests),
                 number(found.renew_requests),
                 fraction(found.cores),
+                store.sync.map_or_else(|| "–".to_owned(), |_| number(found.syncs)),
                 servers(&store, &enough_servers(&store, &large_load())),
                 fraction(few.cores),
             ],
