@@ -185,17 +185,21 @@ pub fn rust(manifest: &Path, program: &str) -> Result<Command, Error> {
     Ok(Command::new(target.join("debug").join(program)))
 }
 
-/// Returns a Java that has these jars of Debian's, and gets the source of its program next.
+/// Returns a Java that has these jars of Debian's, and gets the source of its program next. A package that
+/// is not installed is fetched and unpacked.
 ///
 /// # Errors
-/// [`Error::is_missing`] where the jars, or a Java that compiles, are not there.
+/// [`Error::is_missing`] where a jar cannot be had, or a Java that compiles is not there.
 pub fn java(jars: &[(&str, &str)]) -> Result<Command, Error> {
     // A runtime alone cannot run a source.
     require::program("javac", "default-jdk-headless")?;
     let java = require::program("java", "default-jdk-headless")?;
     let mut paths = Vec::new();
     for (jar, package) in jars {
-        let path = Path::new(JARS).join(jar);
+        let mut path = Path::new(JARS).join(jar);
+        if !path.is_file() {
+            path = unpacked(package)?.join(JARS.trim_start_matches('/')).join(jar);
+        }
         if !path.is_file() {
             return Err(Error::missing(jar, package));
         }
@@ -204,6 +208,17 @@ pub fn java(jars: &[(&str, &str)]) -> Result<Command, Error> {
     let mut command = Command::new(java);
     command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]).arg(paths.join(":"));
     Ok(command)
+}
+
+/// Returns the folder into which a package of Debian's was unpacked. It is fetched as `apt-get` would, and not
+/// installed.
+fn unpacked(package: &str) -> Result<PathBuf, Error> {
+    require::program("apt-get", "apt")?;
+    folder(&format!("debian-{package}"), |folder| {
+        let mut fetch = Command::new("sh");
+        fetch.args(["-ec", UNPACK, "sh"]).arg(folder).arg(package);
+        run(&fetch, "apt-get")
+    })
 }
 
 /// Returns a folder that is kept beside the tests' programs, filled by `fill` unless an earlier test did
@@ -254,6 +269,9 @@ fn run(command: &Command, name: &str) -> Result<(), Error> {
 }
 
 const JARS: &str = "/usr/share/java";
+/// Fetches one package, without those that it depends on, and unpacks it.
+const UNPACK: &str =
+    r#"cd "$1"; apt-get download --quiet=2 "$2"; for it in ./*.deb; do dpkg-deb -x "$it" .; rm "$it"; done"#;
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 /// Long enough to build the dependencies of a Rust package on a busy machine.
 const INSTALL_LIMIT: Duration = Duration::from_secs(400);
@@ -300,6 +318,7 @@ mod tests {
 
     #[test]
     fn unavailable_package_is_reported_as_missing() {
+        assert!(unpacked("no-such-package-of-debian").unwrap_err().is_missing());
         assert!(java(&[("no-such.jar", "libno-such-java")]).unwrap_err().is_missing());
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo cannot reach it >&2; exit 1"]);
