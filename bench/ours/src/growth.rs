@@ -5,7 +5,7 @@
 //! that rises by the same step at each point grows with the logarithm.
 
 mod locks;
-mod page;
+pub(crate) mod page;
 mod plot;
 mod processes;
 mod readers;

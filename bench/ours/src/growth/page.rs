@@ -18,11 +18,21 @@ pub(super) fn markdown(series: &[Series]) -> Outcome<String> {
             let values: Vec<String> = values.iter().map(|value| number(*value)).collect();
             writeln!(page, "| {} | {} |", thousands(*size), values.join(" | "))?;
         }
+        let growths: Vec<String> = (0..series.columns.len()).map(|column| growth(series, column)).collect();
+        writeln!(page, "| **last by first** | {} |", growths.join(" | "))?;
         page.push('\n');
     }
     page.truncate(page.trim_end().len());
     page.push('\n');
     Ok(page)
+}
+
+/// Returns by how much a column grows from its first value to its last.
+fn growth(series: &Series, column: usize) -> String {
+    let mut values = series.points.iter().map(|point| point.values[column]).filter(|value| value.is_finite());
+    let first = values.next();
+    let last = values.next_back().or(first);
+    first.zip(last).map_or(String::new(), |(first, last)| format!("**× {}**", number(last / first)))
 }
 
 const HEAD: &str = "\
@@ -36,6 +46,8 @@ Both axes of a plot are logarithmic.
 Each line is divided by its first value, so it shows growth and not size.
 A flat line is a cost that does not grow.
 The grey line is what a cost would be that grows in proportion.
+The last row of a table is the last value divided by the first one.
+For a cost that grows with the logarithm it is a small number, and not the factor between the sizes.
 Times are medians on a machine with other work, so they are rough; counts are exact.
 
 ";
@@ -51,7 +63,7 @@ fn machine() -> Outcome<String> {
 }
 
 /// Writes a value with three digits.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value {
         value if !value.is_finite() => String::new(),
         value if value >= 100.0 => thousands(value.round() as usize),
@@ -61,7 +73,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// Writes a number with a comma between thousands.
-pub(super) fn thousands(number: usize) -> String {
+pub(crate) fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -91,7 +103,7 @@ mod tests {
         };
         let page = markdown(&[series]).unwrap();
         assert!(
-            page.contains("| held | µs | bytes |\n|---|---|---|\n| 1 | 1.23 |  |\n| 10,000 | 56.8 | 1,235 |")
+            page.contains("| held | µs | bytes |\n|---|---|---|\n| 1 | 1.23 |  |\n| 10,000 | 56.8 | 1,235 |\n| **last by first** | **× 46.0** | **× 1.00** |")
         );
         assert!(page.contains("![Locks](growth/locks.svg)") && page.ends_with("|\n"));
     }

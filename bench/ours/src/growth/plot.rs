@@ -56,7 +56,7 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 20.0;
 const BOTTOM: f64 = 50.0;
 /// Colours that differ in brightness, too.
-const COLORS: [&str; 4] = ["#0b5394", "#cc4125", "#38761d", "#b45f06"];
+const COLORS: [&str; 5] = ["#0b5394", "#cc4125", "#38761d", "#b45f06", "#674ea7"];
 
 fn first_value(series: &Series, column: usize) -> Option<f64> {
     let mut values = series.points.iter().map(|point| point.values[column]);

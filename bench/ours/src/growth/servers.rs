@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use leasehold::Client;
 use leasehold_testkit::RedisServer;
 
-use super::locks::{CYCLES, LONG};
+use super::locks::{CYCLES, LONG, used_memory};
 use super::{Point, Series, median};
 use crate::Outcome;
 use crate::effort::sent;
@@ -42,16 +42,37 @@ pub(super) async fn measure() -> Outcome<Series> {
         for (server, before) in servers.iter().zip(&before) {
             commands += sent(&server.counts().await?.since(before));
         }
+        let mut memory = 0.0;
+        for server in &servers {
+            memory -= used_memory(server).await?;
+        }
+        let mut guards = Vec::new();
+        for held in 0..HELD {
+            guards.push(locks.mutex(format!("held/{held}")).ttl(Duration::from_secs(1)).lock().await?);
+        }
+        for server in &servers {
+            memory += used_memory(server).await?;
+        }
+        drop(guards);
         locks.close(LONG).await;
-        points.push(Point { size, values: vec![median(times), commands as f64 / CYCLES as f64] });
+        points.push(Point {
+            size,
+            values: vec![median(times), commands as f64 / CYCLES as f64, memory / HELD as f64],
+        });
     }
     Ok(Series {
         name: "servers",
         title: "Redlock, uncontended (1: a single server without Redlock)",
         size: "servers",
-        columns: &["acquire and release, µs", "commands for both, of all servers"],
+        columns: &[
+            "acquire and release, µs",
+            "commands for both, of all servers",
+            "bytes for a held lock, of all servers",
+        ],
         points,
     })
 }
 
 const NAME: &str = "redlock";
+/// Held at the same time, to see the memory of one.
+const HELD: usize = 200;

@@ -6,10 +6,10 @@ use leasehold::Client;
 use leasehold_testkit::RedisServer;
 use tokio::task::JoinSet;
 
-use super::locks::LONG;
+use super::locks::{LONG, used_memory};
 use super::{Point, Series};
 use crate::Outcome;
-use crate::effort::{sent, server_cpu};
+use crate::effort::{resident, sent, server_cpu};
 
 pub(super) async fn measure(sizes: &[usize]) -> Outcome<Series> {
     let mut points = Vec::new();
@@ -20,7 +20,13 @@ pub(super) async fn measure(sizes: &[usize]) -> Outcome<Series> {
         name: "waiters",
         title: "One lock and its waiters, in two clients",
         size: "waiters",
-        columns: &["a grant, µs", "commands for a grant", "server's processor time for a grant, µs"],
+        columns: &[
+            "a grant, µs",
+            "commands for a grant",
+            "server's processor time for a grant, µs",
+            "server's bytes for each waiter",
+            "client's bytes for each waiter",
+        ],
         points,
     })
 }
@@ -31,6 +37,11 @@ async fn pass_through(size: usize) -> Outcome<Vec<f64>> {
     let clients = [Client::open(&server.url()).await?, Client::open(&server.url()).await?];
     let holder = Client::open(&server.url()).await?;
     let guard = holder.mutex(NAME).ttl(LONG).lock().await?;
+    // What every client and server needs once is not counted.
+    for client in &clients {
+        client.mutex("first").lock().await?.release().await?;
+    }
+    let (memory, own) = (used_memory(&server).await?, resident()?);
     let mut waiting = JoinSet::new();
     for waiter in 0..size {
         let mutex = clients[waiter % 2].mutex(NAME);
@@ -38,6 +49,8 @@ async fn pass_through(size: usize) -> Outcome<Vec<f64>> {
     }
     // Until all of them are in the queues, and the first looks are over.
     tokio::time::sleep(Duration::from_secs(2)).await;
+    let memory = used_memory(&server).await? - memory;
+    let own = resident()?.saturating_sub(own) as f64;
     let (before, served, began) = (server.counts().await?, server_cpu(&server).await?, Instant::now());
     guard.release().await?;
     while let Some(ended) = waiting.join_next().await {
@@ -50,7 +63,9 @@ async fn pass_through(size: usize) -> Outcome<Vec<f64>> {
         client.close(LONG).await;
     }
     let each = |total: f64| total / size as f64;
-    Ok(vec![each(took * 1e6), each(commands as f64), each(served * 1e6)])
+    // A process gets its memory in pages, so that a few waiters cannot be measured by it.
+    let own = if size < 1_000 { f64::NAN } else { own };
+    Ok(vec![each(took * 1e6), each(commands as f64), each(served * 1e6), each(memory), each(own)])
 }
 
 const NAME: &str = "wanted";
