@@ -35,7 +35,8 @@ Chores:
                         and builds the book if mdbook is installed. --check writes nothing, and fails if a
                         generated page is out of date
   bench [options]       ratios against the server's own limit, flock and others, in release; `bench --help`
-  bench --rivals        the same, with another library in the same run, which is fetched and built first
+  bench --rivals        leasehold beside other libraries, which are fetched and built first; writes the page
+                        docs/book/src/benchmarks.md and its plots; `bench --rivals --help`
   help                  this text
 
 Environment:

@@ -4,11 +4,11 @@
 //! One server each, as the test kit starts it: etcd syncs each write to the disk of the temporary
 //! folder, ZooKeeper only writes it. Both do the same for ours as for what it is compared with.
 
-mod etcd;
+pub(crate) mod etcd;
 mod idle;
 mod line;
-mod peers;
-mod zookeeper;
+pub(crate) mod peers;
+pub(crate) mod zookeeper;
 
 use leasehold_testkit::{EtcdCluster, ZooKeeperEnsemble};
 

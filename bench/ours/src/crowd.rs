@@ -10,14 +10,12 @@ use crate::effort::sent;
 use crate::load::Load;
 use crate::plan::Plan;
 use crate::report::{Measure, Report, Series, Target, Unit};
-use crate::rival::Rival;
 
 pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     let server = RedisServer::start().await?;
     let crowd = Ours::open(&server.url(), TASKS, |_| "crowded".to_owned()).await?;
     let alone = Ours::open(&server.url(), 1, |_| "alone".to_owned()).await?;
     let inner = Arc::new(tokio::sync::Mutex::new(()));
-    let rival = Rival::find();
     crowd.run(plan.round / 5).await?;
     let mut rounds = Rounds::default();
     for _ in 0..plan.rounds {
@@ -40,14 +38,6 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
         let load = Load::run(TASKS, plan.round / 4, cycle).await?;
         rounds.inner.push(load.rate());
         rounds.inner_unfairness.push(load.unfairness());
-        if let Some(rival) = &rival {
-            let load = rival.run(&server.url(), TASKS, 1, plan.round * 2).await?;
-            rounds.rival.push(load.rate());
-            rounds.rival_unfairness.push(load.unfairness());
-        }
-    }
-    if rival.is_none() {
-        report.skip(format!("crowd: {}", Rival::MISSING));
     }
     rounds.add_to_report(report);
     Ok(())
@@ -65,8 +55,6 @@ struct Rounds {
     alone: Series,
     inner: Series,
     inner_unfairness: Series,
-    rival: Series,
-    rival_unfairness: Series,
 }
 
 impl Rounds {
@@ -86,13 +74,7 @@ impl Rounds {
             Some(Target::AtLeast(1.0)),
         );
         report.compare(rate, &self.ours, "tokio's mutex, without any server", &self.inner, None);
-        if !self.rival.is_empty() {
-            report.compare(rate, &self.ours, Rival::NAME, &self.rival, None);
-        }
         report.compare(commands, &self.ours_commands, "each through the server", &self.two, None);
         report.compare(fairness, &self.ours_unfairness, "tokio's mutex", &self.inner_unfairness, None);
-        if !self.rival.is_empty() {
-            report.compare(fairness, &self.ours_unfairness, Rival::NAME, &self.rival_unfairness, None);
-        }
     }
 }

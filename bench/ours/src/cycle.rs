@@ -13,7 +13,6 @@ use crate::load::Load;
 use crate::plan::Plan;
 use crate::raw::{self, Raw};
 use crate::report::{Measure, Report, Series, Target, Unit};
-use crate::rival::Rival;
 
 pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
     let server = RedisServer::start().await?;
@@ -68,7 +67,6 @@ struct Rounds {
     library: Series,
     library_cpu: Series,
     classic: Series,
-    rival: Series,
 }
 
 async fn measure_tasks(
@@ -81,7 +79,6 @@ async fn measure_tasks(
     let ours = Ours::open(&server.url(), tasks, raw::name).await?;
     let library = Raw::scripts(server, captured, tasks).await?;
     let classic = Raw::classic(server, tasks).await?;
-    let rival = Rival::find();
     let (mut many, mut deep) = (Benchmark::new(tasks, 1)?, Benchmark::new(1, tasks)?);
     // Unmeasured: connections are made, scripts known, numbers of requests guessed.
     ours.run(plan.round / 5).await?;
@@ -103,13 +100,6 @@ async fn measure_tasks(
             rounds.deep.push(deep.rate(server, captured, plan.round).await?);
         }
         rounds.classic.push(value(classic.run(plan.round).await?.rate()));
-        if let Some(rival) = &rival {
-            let load = rival.run(&server.url(), tasks, tasks, plan.round).await?;
-            rounds.rival.push(value(load.rate()));
-        }
-    }
-    if rival.is_none() {
-        report.skip(format!("cycle, {tasks} tasks: {}", Rival::MISSING));
     }
     rounds.add_to_report(report, tasks);
     Ok(())
@@ -140,9 +130,6 @@ impl Rounds {
             &self.classic,
             None,
         );
-        if !self.rival.is_empty() {
-            report.compare(measure, &self.ours, Rival::NAME, &self.rival, None);
-        }
         let cpu = Measure {
             group: GROUP,
             what: if one {

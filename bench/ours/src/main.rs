@@ -23,7 +23,7 @@ mod load;
 mod plan;
 mod raw;
 mod report;
-mod rival;
+mod rivals;
 mod rows;
 mod updates;
 mod waiter;
@@ -64,7 +64,19 @@ struct Args {
 enum Role {
     #[command(hide = true)]
     Waiter(waiter::Waiter),
+    #[command(hide = true)]
+    Peer(Peer),
     Growth(growth::Growth),
+    Rivals(rivals::Rivals),
+}
+
+/// The arguments of a contestant, which reads them by itself.
+#[derive(Debug, clap::Args)]
+struct Peer {
+    kind: String,
+    at: String,
+    tasks: usize,
+    locks: usize,
 }
 
 fn main() -> ExitCode {
@@ -72,6 +84,10 @@ fn main() -> ExitCode {
     let outcome = match args.role {
         Some(Role::Waiter(waiter)) => waiter.run(),
         Some(Role::Growth(growth)) => growth.run(),
+        Some(Role::Rivals(rivals)) => rivals.run(),
+        Some(Role::Peer(Peer { kind, at, tasks, locks })) => {
+            rivals::run_own(&leasehold_bench_peer::Arguments { kind, at, tasks, locks })
+        }
         None => bench(Plan::new(args.quick, args.only), args.json),
     };
     match outcome {

@@ -143,5 +143,5 @@ fn ask(socket: &mut TcpStream, requests: &[u8], lines: usize) -> Outcome<()> {
 /// A fence as a text, behind its length.
 const ACQUIRED_LINES: usize = 2;
 
-const COMPARE_AND_DELETE: &str =
+pub(crate) const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";

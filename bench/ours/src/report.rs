@@ -74,10 +74,6 @@ impl Series {
         median(&self.0)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns a value that needs no rounds, because it is counted and not timed.
     pub(crate) fn once(value: f64) -> Series {
         Series(vec![value])

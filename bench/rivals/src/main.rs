@@ -1,53 +1,70 @@
-//! Another library under the load that leasehold is measured by:
-//! `leasehold-bench-rivals URL TASKS LOCKS MILLISECONDS`.
+//! Crates without a database: `leasehold-bench-rivals KIND AT TASKS LOCKS`, see `bench/peer`.
 //!
-//! So many tasks lock and unlock on so many locks, each on lock `task % locks`, as fast as they can. It
-//! prints one JSON object: the cycles of each task, and the seconds that passed. Settings are the
-//! library's own, but that it never gives up waiting.
+//! Settings are those of each library, but that none gives up waiting.
 
 #![forbid(unsafe_code)]
 
-use std::error::Error;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rslock::LockManager;
+use distributed_lock_core::prelude::*;
+use distributed_lock_file::{FileDistributedLock, FileLockHandle, FileLockProvider};
+use leasehold_bench_peer::{Arguments, Contestant, Outcome, locked_version, serve};
+use rslock::{Lock, LockManager};
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, tasks, locks, millis] = arguments.as_slice() else {
-        return Err("usage: leasehold-bench-rivals URL TASKS LOCKS MILLISECONDS".into());
-    };
-    let (tasks, locks, millis): (usize, usize, u64) = (tasks.parse()?, locks.parse()?, millis.parse()?);
-    let mut manager = LockManager::new(vec![url.as_str()]);
-    manager.set_retry(u32::MAX, RETRY_DELAY);
-    // The first cycle connects.
-    let first = manager.lock("rival/first", TTL).await?;
-    manager.unlock(&first).await;
-    let began = Instant::now();
-    let end = began + Duration::from_millis(millis);
-    let running: Vec<_> = (0..tasks)
-        .map(|task| {
-            let (manager, name) = (manager.clone(), format!("rival/{}", task % locks.max(1)));
-            tokio::spawn(async move {
-                let mut cycles = 0u64;
-                while Instant::now() < end {
-                    let lock = manager.lock(name.as_str(), TTL).await?;
-                    manager.unlock(&lock).await;
-                    cycles += 1;
-                }
-                Ok::<u64, rslock::LockError>(cycles)
-            })
-        })
-        .collect();
-    let mut by_task = Vec::new();
-    for task in running {
-        by_task.push(task.await??);
+async fn main() -> Outcome<()> {
+    let arguments = Arguments::read()?;
+    match arguments.kind.as_str() {
+        "rslock" => {
+            let mut manager = LockManager::new(arguments.at.split(',').collect());
+            manager.set_retry(u32::MAX, RETRY_DELAY);
+            let names = (0..arguments.tasks).map(|task| arguments.name_of(task)).collect();
+            serve(Rslock { manager, names }, &arguments, locked_version(LOCKED, "rslock")).await
+        }
+        "distributed-lock" => {
+            let provider = FileLockProvider::new(&arguments.at)?;
+            let lock = |task| provider.create_lock(&arguments.name_of(task));
+            let locks = Files((0..arguments.tasks).map(lock).collect());
+            serve(locks, &arguments, locked_version(LOCKED, "distributed-lock-file")).await
+        }
+        unknown => Err(format!("no rival is called {unknown}").into()),
     }
-    println!("{{\"by_task\": {by_task:?}, \"seconds\": {}}}", began.elapsed().as_secs_f64());
-    Ok(())
 }
 
+const LOCKED: &str = include_str!("../Cargo.lock");
 const TTL: Duration = Duration::from_secs(30);
 /// The library's own; a task pauses for a part of it that is drawn by chance.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
+
+struct Rslock {
+    manager: LockManager,
+    names: Vec<String>,
+}
+
+impl Contestant for Rslock {
+    type Held = Lock;
+
+    async fn lock(&self, task: usize) -> Outcome<Lock> {
+        Ok(self.manager.lock(self.names[task].as_str(), TTL).await?)
+    }
+
+    async fn unlock(&self, _: usize, held: Lock) -> Outcome<()> {
+        self.manager.unlock(&held).await;
+        Ok(())
+    }
+}
+
+/// The crate distributed-lock on files.
+struct Files(Vec<FileDistributedLock>);
+
+impl Contestant for Files {
+    type Held = FileLockHandle;
+
+    async fn lock(&self, task: usize) -> Outcome<FileLockHandle> {
+        Ok(self.0[task].acquire(None).await?)
+    }
+
+    async fn unlock(&self, _: usize, held: FileLockHandle) -> Outcome<()> {
+        Ok(held.release().await?)
+    }
+}

@@ -32,12 +32,18 @@ impl RawEtcd {
 
     /// Puts a key that does not exist, and deletes it.
     pub(crate) async fn cycle(self) -> Outcome<()> {
+        self.put().await?;
+        self.delete().await
+    }
+
+    pub(crate) async fn put(&self) -> Outcome<()> {
         let absent = Compare { target: CREATE, key: KEY.to_vec(), create_revision: Some(0) };
         let put = Operation::Put(Put { key: KEY.to_vec(), value: VALUE.to_vec(), lease: self.lease });
         let put = Transaction { compare: vec![absent], success: vec![Request { operation: Some(put) }] };
-        if !self.transact(put).await? {
-            return Err("the key was there before".into());
-        }
+        if self.transact(put).await? { Ok(()) } else { Err("the key was there before".into()) }
+    }
+
+    pub(crate) async fn delete(&self) -> Outcome<()> {
         let delete = Operation::Delete(Delete { key: KEY.to_vec() });
         let delete = Transaction { compare: Vec::new(), success: vec![Request { operation: Some(delete) }] };
         self.transact(delete).await?;

@@ -171,7 +171,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// With the Debian package that each is of.
-const JARS: [(&str, &str); 8] = [
+pub(crate) const JARS: [(&str, &str); 8] = [
     ("curator-recipes.jar", "libcurator-recipes-java"),
     ("curator-framework.jar", "libcurator-framework-java"),
     ("curator-client.jar", "libcurator-client-java"),

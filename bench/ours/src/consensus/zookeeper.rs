@@ -21,10 +21,18 @@ impl RawZooKeeper {
 
     /// Creates a node in a line, and deletes it.
     pub(crate) async fn cycle(self) -> Outcome<()> {
+        let path = self.create().await?;
+        self.delete(&path).await
+    }
+
+    pub(crate) async fn create(&self) -> Outcome<String> {
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let (_, sequence) = self.0.create(PREFIX, DATA, &options).await?;
-        self.0.delete(&format!("{PREFIX}{sequence}"), None).await?;
-        Ok(())
+        Ok(format!("{PREFIX}{sequence}"))
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Outcome<()> {
+        Ok(self.0.delete(path, None).await?)
     }
 }
 

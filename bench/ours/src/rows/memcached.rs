@@ -1,13 +1,12 @@
-//! memcached, beside add and delete on a bare socket, and beside tooz.
+//! memcached, beside add and delete on a bare socket.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use leasehold_testkit::{Error, MemcachedServer, peers};
+use leasehold_testkit::MemcachedServer;
 
 use super::{AsyncRate, Comparison, RAW, in_turn};
 use crate::Outcome;
@@ -22,14 +21,7 @@ pub(crate) async fn measure(plan: &Plan, report: &mut Report) -> Outcome<()> {
         for tasks in [1, TASKS] {
             let ours = Ours::open(&url, tasks, |task| format!("rows/{task}")).await?;
             let raw = Bare { addr: server.addr(), tasks };
-            let mut others =
-                vec![Comparison::new("add and delete, bare socket, all at once", Some(RAW), raw)];
-            if tasks == 1 {
-                match Tooz::start(server.addr()).await? {
-                    Ok(tooz) => others.push(Comparison::new("tooz, its memcached driver", None, tooz)),
-                    Err(missing) => report.skip(format!("memcached beside tooz: {missing}")),
-                }
-            }
+            let others = vec![Comparison::new("add and delete, bare socket, all at once", Some(RAW), raw)];
             in_turn(group, &ours, tasks, others, plan, report).await?;
         }
     }
@@ -84,38 +76,3 @@ fn bare(addr: SocketAddr, tasks: usize, length: Duration) -> Outcome<f64> {
 
 /// About as long as what leasehold writes.
 const VALUE: &str = "leasehold 1 0123456789abcdef0123456789abcdef - rows host=bench";
-
-/// The lock of Python's tooz, in a program of its own.
-struct Tooz(Option<peers::Peer>);
-
-impl Tooz {
-    /// Starts it, or says what is missing.
-    async fn start(addr: SocketAddr) -> Outcome<Result<Tooz, Error>> {
-        tokio::task::spawn_blocking(move || {
-            let mut python = match peers::python(&["tooz", "pymemcache"]) {
-                Ok(python) => python,
-                Err(error) if error.is_missing() => return Ok(Err(error)),
-                Err(error) => return Err(error.into()),
-            };
-            let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rivals/peers/tooz_cycle.py");
-            python.arg(script).arg(addr.to_string());
-            Ok(Ok(Tooz(Some(peers::Peer::start(python)?))))
-        })
-        .await?
-    }
-}
-
-#[async_trait]
-impl AsyncRate for Tooz {
-    async fn rate(&mut self, plan: &Plan) -> Outcome<f64> {
-        let mut peer = self.0.take().ok_or("the peer was lost with an earlier round")?;
-        let millis = plan.round.as_millis();
-        let (peer, answer) = tokio::task::spawn_blocking(move || {
-            let answer = peer.ask(&millis.to_string());
-            (peer, answer)
-        })
-        .await?;
-        self.0 = Some(peer);
-        Ok(answer?.parse()?)
-    }
-}

@@ -1,4 +1,4 @@
-//! PostgreSQL, beside its own statements, its own benchmark, and advisory locks by hand and by another crate.
+//! PostgreSQL, beside its own statements, its own benchmark, and advisory locks by hand.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::cycle::Ours;
 use crate::load::Load;
 use crate::plan::Plan;
 use crate::report::Report;
-use crate::rival::Rival;
 
 /// The choice whether a commit waits for the disk.
 #[derive(Clone, Copy)]
@@ -34,7 +33,7 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
     server.sql(table).await?;
     for tasks in [1, TASKS] {
         let ours = Ours::open(&server.url(), tasks, |task| format!("rows/{task}")).await?;
-        let mut others = vec![
+        let others = vec![
             Comparison::new(
                 "insert and delete by hand, crate tokio-postgres",
                 Some(RAW),
@@ -51,13 +50,6 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
                 Raw::connect(&server, tasks, LOCK, UNLOCK).await?,
             ),
         ];
-        match Rival::postgres() {
-            Some(rival) => {
-                let name = "crate distributed-lock, advisory";
-                others.push(Comparison::new(name, None, Other { rival, url: server.url(), tasks }));
-            }
-            None => report.skip(format!("PostgreSQL, {tasks} tasks: {}", Rival::MISSING)),
-        }
         in_turn(group, &ours, tasks, others, plan, report).await?;
     }
     Ok(())
@@ -144,19 +136,5 @@ impl AsyncRate for PgBench {
             format!("pgbench ended without a rate: {text}{}", String::from_utf8_lossy(&output.stderr))
         })?;
         Ok(self.guess)
-    }
-}
-
-/// Another library, in a program of its own.
-struct Other {
-    rival: Rival,
-    url: String,
-    tasks: usize,
-}
-
-#[async_trait]
-impl AsyncRate for Other {
-    async fn rate(&mut self, plan: &Plan) -> Outcome<f64> {
-        Ok(self.rival.run(&self.url, self.tasks, self.tasks, plan.round).await?.rate())
     }
 }
