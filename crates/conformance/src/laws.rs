@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `profile` | the profile: shares, ttl, fences, notes, how a claim waits, and how long it is held |
 //! | `safety` | what is held together fits the capacity: exclusion, readers, permits |
+//! | `at_once` | what is decided on the thread of the caller counts like any other decision |
 //! | `idempotence` | `contend`, `renew` and `release` may be repeated with the same claim |
 //! | `adoption` | another client continues a granted claim |
 //! | `renewal` | a renewal extends a lease, and never resurrects, shortens or grants one |
@@ -23,6 +24,7 @@
 //! | `registers/time.rs` | waits for a change of a register, and values that end by themselves |
 
 pub(crate) mod adoption;
+pub(crate) mod at_once;
 pub(crate) mod batch;
 pub(crate) mod idempotence;
 pub(crate) mod order;

@@ -116,6 +116,10 @@ macro_rules! __each_law {
                 readers_and_writers: "readers together or one writer, never both",
                 the_smallest_capacity_counts: "of different capacities the smallest bounds all",
             }
+            at_once {
+                a_decision_at_once_counts_like_any_other: "what is granted at once is held, what is declined leaves nothing",
+                no_decision_at_once_passes_the_queue: "Fifo: a claim that is decided at once passes none that waits",
+            }
             idempotence {
                 repeated_contend_returns_the_same_grant: "contending again after the grant answers the same grant",
                 a_repeated_claim_takes_its_weight_once: "a claim that asks again takes no second share",

@@ -68,6 +68,11 @@ faults! {
         LeaseNeverEnds in strong breaks "profile::a_lease_lasts_for_its_ttl",
             "renewal::an_expired_claim_is_not_renewed", "adoption::claim_that_is_not_adopted_ends_with_its_lease";
     }
+    at_once {
+        GrantsAtOnceInSecret in strong breaks "at_once::a_decision_at_once_counts_like_any_other";
+        DeclinesWithAPlace in strong breaks "at_once::a_decision_at_once_counts_like_any_other";
+        PassesTheQueueAtOnce in strong breaks "at_once::no_decision_at_once_passes_the_queue";
+    }
     admission {
         AdmitsOneTooMany in strong breaks "safety::each_pair_of_shares_is_decided_by_the_rule",
             "safety::a_capacity_fills_up_exactly", "safety::one_holder_among_many_takers",

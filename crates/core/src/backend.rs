@@ -11,8 +11,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Claim, Failure, Finding, Grant, Patience, Profile, Proof, Registers, Resource, ResourceSummary, Share,
-    Snapshot, SnapshotVersion,
+    AtOnce, Claim, Failure, Finding, Grant, Patience, Profile, Proof, Registers, Resource, ResourceSummary,
+    Share, Snapshot, SnapshotVersion,
 };
 
 /// A lock service, with five operations: contend, renew, release, inspect, list.
@@ -43,6 +43,12 @@ pub trait Backend: Any + Debug + Send + Sync {
     fn unsupported_reason(&self, _share: Share) -> Option<&'static str> {
         None
     }
+
+    /// Returns what this store decides on the thread of the caller; see [`AtOnce`]. `None` if its calls ask a
+    /// server, or wait.
+    ///
+    /// It has no default, which would hide what the inner one of two backends does.
+    fn at_once(&self) -> Option<&dyn AtOnce>;
 
     /// Returns the registers of the same store, if it has them; see [`Registers`].
     fn registers(&self) -> Option<&dyn Registers> {

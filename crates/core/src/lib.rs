@@ -5,7 +5,8 @@
 //! Time comes in as a [`Moment`], identity as bytes. Plain property tests can therefore test all of it, and a
 //! foreign backend depends on nothing else of leasehold.
 //!
-//! Start reading at [`Backend`]: it is the seam; [`Registers`] is a second one, which a store may have.
+//! Start reading at [`Backend`]: it is the seam. A store may have two more: [`AtOnce`] for what it decides
+//! without asking anyone, and [`Registers`].
 //! [`Ledger`] is the admission rule as an executable specification: memory and file stores run it, and the
 //! others are tested against it.
 //!
@@ -27,6 +28,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+mod at_once;
 mod backend;
 mod backoff;
 mod call_watch;
@@ -49,6 +51,7 @@ mod resource;
 mod share;
 mod snapshot;
 
+pub use at_once::AtOnce;
 pub use backend::{Backend, BreakOutcome, Hint, Release, Renew, Renewal, Step};
 pub use backoff::{Backoff, doubled, jittered, part_of, spread};
 pub use call_watch::{CallWatch, stagger};

@@ -80,6 +80,16 @@ pub(crate) async fn spanned<T>(span: impl FnOnce() -> Span, work: impl Future<Ou
     outcome.unwrap_or_else(|payload| resume_unwind(payload))
 }
 
+/// Makes a call, which must not panic, inside the span that is made here, even if the subscriber panics.
+pub(crate) fn in_span<T>(span: impl FnOnce() -> Span, call: impl FnOnce() -> T) -> T {
+    let mut span = Closing(contained(span));
+    let entered = span.0.as_ref().and_then(|span| contained(|| span.enter()));
+    let outcome = call();
+    contained(|| drop(entered));
+    span.close();
+    outcome
+}
+
 /// Runs a future inside the span that is current now.
 pub(crate) fn in_this_span<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
     // The subscriber is called for it now, and again when it ends, even if the future is never polled.

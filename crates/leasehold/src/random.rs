@@ -52,6 +52,31 @@ pub(crate) use source::*;
 /// A map that a simulation iterates in the same order each time.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, Hashing>;
 
+/// Ids that are drawn in blocks, because a system call for each takes longer than to grant a lock in memory.
+///
+/// Ground rules: a fork has a copy of the block, and a copy of a virtual machine has one too. The owner of a stock
+/// refuses to work in a fork, and the ids are for stores of which such a machine has a copy as well.
+#[derive(Debug, Default)]
+pub(crate) struct Stock(std::sync::Mutex<Vec<[u8; 16]>>);
+
+impl Stock {
+    pub(crate) fn draw(&self) -> Result<[u8; 16], getrandom::Error> {
+        let mut ids = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(id) = ids.pop() {
+            return Ok(id);
+        }
+        let mut block = [0; STOCK * 16];
+        fill(&mut block)?;
+        let (block, _) = block.as_chunks();
+        ids.extend_from_slice(block);
+        // The block has one id at least.
+        ids.pop().ok_or(getrandom::Error::UNEXPECTED)
+    }
+}
+
+/// The kernel draws so many, which are 256 bytes, without interruption.
+const STOCK: usize = 16;
+
 /// Draws 32 random bits.
 pub(crate) fn u32() -> Result<u32, getrandom::Error> {
     let mut bytes = [0; 4];

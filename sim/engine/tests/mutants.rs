@@ -128,6 +128,16 @@ fn who_tries_passes_who_waits() {
 }
 
 #[test]
+fn who_is_granted_at_once_passes_who_waits() {
+    is_found_by_aim("who is granted at once passes who waits", "a try passed", aims::tries_behind_a_waiter);
+}
+
+#[test]
+fn who_is_granted_at_once_never_pauses() {
+    is_found_by_aim("who is granted at once never pauses", "let no other run", aims::a_task_locks_in_a_loop);
+}
+
+#[test]
 fn who_asks_drops_the_call() {
     is_found("who asks drops the call", "dropped a call of");
 }

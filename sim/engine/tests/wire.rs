@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use simulated::backend::{
-    Backend, Claim, Effect, Failure, FailureKind, Patience, Profile, Put, RegisterPromise, Registered,
-    Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Stamp, Step,
+    AtOnce, Backend, Claim, Effect, Failure, FailureKind, Grant, Moment, Patience, Profile, Put,
+    RegisterPromise, Registered, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Stamp, Step,
 };
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -35,6 +36,8 @@ pub(crate) struct Wire {
     parts: u64,
     /// The number of calls in a hundred that take time.
     slow: u64,
+    /// The number of calls in a hundred that are decided at once.
+    at_once: u64,
     crashed: CancellationToken,
     cut_off: std::sync::Mutex<Instant>,
     has_hung: AtomicU64,
@@ -61,6 +64,7 @@ impl Wire {
         let faults = dice.one_of(&[0, 0, 5, 20, 50]);
         let slow = dice.one_of(&[0, 20, 60]);
         let parts = dice.one_of(&[1, 1, 3]);
+        let at_once = dice.one_of(&[0, 70, 100]);
         let cut_off = std::sync::Mutex::new(Instant::now());
         Wire {
             client,
@@ -71,6 +75,7 @@ impl Wire {
             calm_from,
             parts,
             slow,
+            at_once,
             crashed: CancellationToken::new(),
             cut_off,
             has_hung: AtomicU64::new(0),
@@ -124,6 +129,24 @@ impl Wire {
             },
         };
         (before, fate, after)
+    }
+
+    /// Makes a call that is decided at once, where this one is.
+    fn decide<T>(&self, verb: &str, request: impl FnOnce() -> Option<T>) -> Option<T> {
+        let is_cut_off = Instant::now() < *self.cut_off.lock().unwrap();
+        if is_cut_off || self.is_crashed() || !self.dice.percent(self.at_once) {
+            return None;
+        }
+        self.judge.note(format_args!("c{} -> {verb} at once", self.client));
+        self.judge.foreign();
+        let answer = request();
+        self.judge.note(format_args!("c{} <- {verb} at once: {}", self.client, answer.is_some()));
+        if answer.is_some() {
+            self.judge.count("decided at once");
+        }
+        // Also after it has taken effect.
+        self.judge.foreign();
+        answer
     }
 
     /// Brings one call to the store, and its answer back.
@@ -201,6 +224,10 @@ impl Backend for Wire {
         self.store.profile()
     }
 
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        (self.at_once > 0).then_some(self)
+    }
+
     fn registers(&self) -> Option<&dyn Registers> {
         Some(self)
     }
@@ -247,6 +274,19 @@ impl Backend for Wire {
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
         self.call("list", self.store.memory.list(prefix, after, limit)).await?
+    }
+}
+
+impl AtOnce for Wire {
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
+        let memory = self.store.memory.at_once()?;
+        let grant = self.decide("grant", || memory.grant_now(claim, asked_at))?;
+        Some(self.store.signalled(claim.id, grant))
+    }
+
+    fn release_now(&self, claim: &Claim) -> Option<Release> {
+        let memory = self.store.memory.at_once()?;
+        self.decide("release", || memory.release_now(claim))
     }
 }
 

@@ -13,6 +13,10 @@ pub enum Defect {
     SessionRunsOut,
     LeaseEndsEarly,
     LeaseNeverEnds,
+    // Of what is decided at once.
+    GrantsAtOnceInSecret,
+    DeclinesWithAPlace,
+    PassesTheQueueAtOnce,
     // Of the admission.
     AdmitsOneTooMany,
     WriterLeavesRoom,

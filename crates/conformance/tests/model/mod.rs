@@ -14,8 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::{SteadyClock, Subject, TakerCommand};
 use leasehold_core::{
-    Ask, Backend, Claim, ClaimId, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, Fence,
-    FenceGrade, Grant, Hint, Ledger, Liveness, LockSupport, Moment, Note, Patience, Profile, Proof,
+    Ask, AtOnce, Backend, Claim, ClaimId, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind,
+    Fence, FenceGrade, Grant, Hint, Ledger, Liveness, LockSupport, Moment, Note, Patience, Profile, Proof,
     QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
     Snapshot, SnapshotVersion, Step, Verdict, Wait, WaitMode,
 };
@@ -201,6 +201,10 @@ impl Store {
         let last = state.idle.remove(&resource).unwrap_or_default();
         let ledger = state.queues.entry(resource.clone()).or_insert_with(|| Ledger::new(last));
         ledger.expire(now);
+        if !patient && self.is(Defect::PassesTheQueueAtOnce) {
+            let ask = Ask { wait: Wait::Barging, ..self.ask_of(claim, patient) };
+            return ledger.contend(&ask, now);
+        }
         if self.is(Defect::FenceBeginsAgain) && ledger.entries().is_empty() {
             *ledger = Ledger::default();
         }
@@ -476,10 +480,36 @@ impl Model {
     }
 }
 
+impl AtOnce for Model {
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
+        let store = &self.store;
+        store.refuse(claim).ok()?;
+        let Verdict::Granted(fence) = store.ask(claim, false, 0) else {
+            if store.is(Defect::DeclinesWithAPlace) {
+                store.ask(claim, true, 0);
+            }
+            return None;
+        };
+        if store.is(Defect::GrantsAtOnceInSecret) {
+            store.release(claim);
+        }
+        let fence = (self.profile.fencing > FenceGrade::None).then_some(fence);
+        Some(Grant::new(asked_at).fence(fence))
+    }
+
+    fn release_now(&self, claim: &Claim) -> Option<Release> {
+        Some(if self.store.release(claim) { Release::Freed } else { Release::Gone })
+    }
+}
+
 #[async_trait]
 impl Backend for Model {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        (self.profile.waiting != WaitMode::Polls).then_some(self)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

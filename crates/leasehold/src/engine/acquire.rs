@@ -1,5 +1,6 @@
 //! The acquisition of a lock: the local queue, its contender on the server, upgrades and transfers.
 
+pub(super) mod at_once;
 pub(super) mod contender;
 pub(super) mod linger;
 pub(super) mod local_queue;

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
-use super::lease::{Lease, State};
+use super::lease::{Ended, Lease, State};
 use super::release::job::Released;
 use crate::events::Event;
 use crate::mutant::mutant;
@@ -129,14 +129,15 @@ impl Hold {
         &held.proof
     }
 
-    /// Ends the hold and signals that. Returns the claim, and the state in which it ended.
-    fn finish(&mut self) -> Option<(Arc<Lease>, State)> {
+    /// Ends the hold and signals that. Returns the claim, and how its use ended.
+    fn finish(&mut self) -> Option<(Arc<Lease>, Ended)> {
         let held = self.held.take()?;
-        let state = held.end_use();
+        let at = self.engine.clock.now();
+        let state = held.end_use(at);
         if let Some(end) = &self.end {
             end.signal(state);
         }
-        Some((held, state))
+        Some((held, Ended { state, at }))
     }
 
     /// Takes the claim out of the hold so that it can be marked as lost. The listeners of the hold see
@@ -205,6 +206,9 @@ impl Hold {
 
     /// Waits until `moment`, but no longer than the lock is held and the client is open.
     pub(crate) async fn stay_until(&self, moment: Moment) {
+        if moment == Moment::START {
+            return;
+        }
         let left = self.now().until(moment);
         if left.is_zero() {
             return;
@@ -222,32 +226,36 @@ impl Hold {
         engine.spawn(async move { self.stay_until(moment).await });
     }
 
-    /// Releases it and returns the outcome. The release happens even if the future is dropped.
-    pub(crate) fn release(mut self) -> impl Future<Output = Released> {
+    /// Releases it. Returns the state in which it ended, and the outcome. The release happens even if the future is
+    /// dropped.
+    pub(crate) fn release(mut self) -> (State, impl Future<Output = Released>) {
         // All of this runs at the call, before the first poll: a future that is never polled releases, too.
         let (done, reply) = oneshot::channel();
-        let inline_release = self.finish().and_then(|(held, state)| {
+        let mut state = State::Valid;
+        let inline_release = self.finish().and_then(|(held, ended)| {
+            state = ended.state;
             self.report_end(&held);
-            self.engine.hand_off_or_release(held, state, self.passed, Some(done))
+            self.engine.hand_off_or_release(held, ended, self.passed, Some(done))
         });
         // A runtime that shuts down takes the reaper with it, and the outcome is then unknown.
-        async {
+        let released = async {
             // An inline release progresses only while it is polled here. It is also ready when the reaper has
             // taken the release over; the outcome then comes from there.
             if let Some(inline_release) = inline_release {
                 inline_release.await;
             }
             reply.await.unwrap_or(Released::unknown("the runtime ended before the release was confirmed"))
-        }
+        };
+        (state, released)
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some((held, state)) = self.finish() {
+        if let Some((held, ended)) = self.finish() {
             self.report_end(&held);
             // No caller waits for the release, so none carries it out.
-            drop(self.engine.hand_off_or_release(held, state, self.passed, None));
+            drop(self.engine.hand_off_or_release(held, ended, self.passed, None));
         }
     }
 }

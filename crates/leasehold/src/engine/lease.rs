@@ -30,6 +30,13 @@ pub enum State {
     Lost(LossCause),
 }
 
+/// The state in which the use of a claim ended, and when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) state: State,
+    pub(crate) at: Moment,
+}
+
 /// A granted claim.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -122,6 +129,7 @@ impl Lease {
         term: Term,
         clock: Arc<dyn Clock>,
         events: EventSink,
+        now: Moment,
     ) -> Lease {
         let health = Health {
             state: State::Valid,
@@ -132,7 +140,7 @@ impl Lease {
         Lease {
             claim,
             proof: grant.proof.clone(),
-            granted_at: clock.now(),
+            granted_at: now,
             fence: grant.fence,
             clock,
             events,
@@ -215,30 +223,37 @@ impl Lease {
         !self.is_pinned() && self.fence.is_none_or(rises)
     }
 
-    /// Ends the use by one user, and with it that user's `max_hold`. Returns the state in which it ended.
-    pub(super) fn end_use(&self) -> State {
-        if !matches!(self.state(), State::Lost(_)) {
-            let now = self.clock.now();
-            self.health.send_if_modified(|health| {
-                // The limit of this user does not apply to the next. One that was reached before the end
-                // of the use stays, and marks the loss below.
-                if health.overdue(now).is_none() {
-                    health.hold_until = Moment::NEVER;
-                }
-                false
-            });
+    /// Ends the use by one user at `now`, and with it that user's `max_hold`. Returns the state in which it ended.
+    pub(super) fn end_use(&self, now: Moment) -> State {
+        // A claim that is overdue is marked as lost here.
+        let state = self.state_at(now);
+        if let State::Lost(_) = state {
+            return state;
         }
-        // A claim that was overdue is marked as lost here.
-        self.state()
+        let mut state = state;
+        self.health.send_if_modified(|health| {
+            // The limit of this user does not apply to the next.
+            if health.overdue(now).is_none() {
+                health.hold_until = Moment::NEVER;
+            }
+            state = health.state;
+            false
+        });
+        state
     }
 
     /// Returns the present state by the clock. The first call after the end marks the loss.
     pub(crate) fn state(&self) -> State {
+        self.state_at(self.clock.now())
+    }
+
+    /// Returns the state by a reading of the clock. The first call after the end marks the loss.
+    pub(super) fn state_at(&self, now: Moment) -> State {
         let health = *self.health.borrow();
         if let State::Lost(_) = health.state {
             return health.state;
         }
-        let overdue = health.overdue(self.clock.now());
+        let overdue = health.overdue(now);
         let forked = (!self.process.is_this()).then_some(LossCause::Forked);
         match forked.or(overdue) {
             None => health.state,
@@ -279,9 +294,10 @@ impl Lease {
     /// Returns `true` if the claim was lost with a lock delay, so that the server is to keep it until its
     /// lease ends.
     pub(super) fn keeps_lock_delay(&self) -> bool {
-        let lost_here =
-            matches!(self.state(), State::Lost(LossCause::Expired | LossCause::MaxHold | LossCause::Forked));
-        lost_here && !self.lock_delay().is_zero()
+        let lost_here = || {
+            matches!(self.state(), State::Lost(LossCause::Expired | LossCause::MaxHold | LossCause::Forked))
+        };
+        !self.lock_delay().is_zero() && lost_here()
     }
 
     /// Returns how long it is valid without another renewal; zero when lost.
@@ -505,7 +521,7 @@ mod tests {
             Duration::from_secs(10),
         );
         let grant = Grant::new(clock.now()).fence(Some(Fence::new(0, 7, 0)));
-        Lease::new(claim, &grant, TERM, clock.clone(), EventSink::default())
+        Lease::new(claim, &grant, TERM, clock.clone(), EventSink::default(), clock.now())
     }
 
     #[test]
@@ -517,7 +533,8 @@ mod tests {
             .liveness(leasehold_core::Liveness::Heartbeat { valid: Duration::from_secs(3) });
         let grant = Grant::new(clock.now());
         let term = Term::of(&profile, long.claim.ttl, 0.01);
-        let held = Lease::new(long.claim.clone(), &grant, term, clock.clone(), EventSink::default());
+        let held =
+            Lease::new(long.claim.clone(), &grant, term, clock.clone(), EventSink::default(), clock.now());
         assert_eq!((held.pace(), long.pace()), (Duration::from_secs(3), Duration::from_secs(10)));
         clock.advance(Duration::from_millis(2_960));
         assert_eq!(held.state(), State::Valid);
@@ -589,7 +606,8 @@ mod tests {
         };
         let grant = Grant::new(clock.now());
         let claim = held(&Arc::new(ManualClock::new())).claim;
-        let held = Arc::new(Lease::new(claim, &grant, term, clock.clone(), EventSink::default()));
+        let held =
+            Arc::new(Lease::new(claim, &grant, term, clock.clone(), EventSink::default(), clock.now()));
         let (mut changes, mut others) = (held.watch(), held.watch());
         let mut lost = std::pin::pin!(changes.lost());
         assert_eq!((&mut lost).now_or_never(), None);
@@ -618,12 +636,12 @@ mod tests {
         let held = held(&clock);
         held.limit_hold(Some(Duration::from_secs(4)));
         clock.advance(Duration::from_secs(3));
-        assert_eq!(held.end_use(), State::Valid);
+        assert_eq!(held.end_use(clock.now()), State::Valid);
         clock.advance(Duration::from_secs(2));
         assert_eq!(held.state(), State::Valid, "it ended before its user's limit did");
         held.limit_hold(Some(Duration::from_secs(1)));
         clock.advance(Duration::from_secs(1));
-        assert_eq!(held.end_use(), State::Lost(LossCause::MaxHold));
+        assert_eq!(held.end_use(clock.now()), State::Lost(LossCause::MaxHold));
     }
 
     #[test]
@@ -631,7 +649,8 @@ mod tests {
         let clock = Arc::new(ManualClock::new());
         let first = held(&clock);
         let grant = Grant::new(clock.now()).fence(Some(Fence::new(0, 7, u32::MAX - 2)));
-        let held = Lease::new(first.claim.clone(), &grant, TERM, clock.clone(), EventSink::default());
+        let held =
+            Lease::new(first.claim.clone(), &grant, TERM, clock.clone(), EventSink::default(), clock.now());
         assert!(
             held.can_hand_off(0)
                 && held.can_hand_off(1)

@@ -10,7 +10,8 @@
 //!      ▼
 //!  release/ (one reaper per client, or inline by the caller) ───▶ Backend::release
 //!
-//!  next to them  acquire/linger.rs                         claims that stay with the process unused
+//!  next to them  acquire/at_once.rs                        uncontended locks of a store that decides at once
+//!                acquire/linger.rs                         claims that stay with the process unused
 //!                acquire/upgrade.rs, acquire/transfer.rs   acquisitions that bypass the local queue
 //!                deadlock/                                 circles among the waits of owners
 //!                registers/                                values that several parties change
@@ -51,6 +52,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events::EventSink;
 use crate::mutant::mutant;
 use crate::panics::{contained, logged};
+use crate::random::Stock;
 
 #[cfg(leasehold_sim)]
 pub use acquire::local_queue::Head;
@@ -226,6 +228,8 @@ pub(crate) struct Engine {
     reaper: Reaper,
     closed: CancellationToken,
     unused_ttl: Once,
+    /// The ids of claims that a store may grant at once.
+    ids: Stock,
     /// The tasks that send requests to the server, so that closing can wait for their end.
     contenders: TaskTracker,
 }
@@ -262,6 +266,7 @@ impl Engine {
             owners: Owners::default(),
             closed: CancellationToken::new(),
             unused_ttl: Once::new(),
+            ids: Stock::default(),
             contenders: TaskTracker::new(),
             runtime,
             process: Process::this(),
@@ -364,6 +369,20 @@ impl Engine {
         deadline: Deadline,
         priority: i32,
     ) -> Result<Option<Hold>> {
+        if let Some(hold) = self.acquire_at_once(&want).await? {
+            return Ok(Some(hold));
+        }
+        // Boxed, so that the common future, which is moved with the caller's, stays small.
+        Box::pin(self.acquire_by_a_task(want, deadline, priority)).await
+    }
+
+    /// Acquires it over the local queue and its contender, or asks once in a task of its own.
+    async fn acquire_by_a_task(
+        self: &Arc<Self>,
+        want: Want,
+        deadline: Deadline,
+        priority: i32,
+    ) -> Result<Option<Hold>> {
         if deadline.is_zero() {
             return self.acquire_now(want).await;
         }
@@ -451,13 +470,7 @@ impl Engine {
 
     /// Creates a claim with a new random id.
     fn claim(&self, want: &Want) -> Result<Claim> {
-        Ok(Claim::new(
-            ClaimId::from_bytes(random("lock")?),
-            want.resource.clone(),
-            want.share,
-            want.ttl + want.lock_delay,
-        )
-        .note(want.note.clone()))
+        Ok(claim_of(want, random("lock")?))
     }
 
     /// Records that another client asks for the release of a claim of this process. From here on it is
@@ -540,14 +553,22 @@ impl std::fmt::Debug for Engine {
     }
 }
 
+/// Creates a claim whose id has these random bytes.
+fn claim_of(want: &Want, id: [u8; 16]) -> Claim {
+    let ttl = want.ttl + want.lock_delay;
+    Claim::new(ClaimId::from_bytes(id), want.resource.clone(), want.share, ttl).note(want.note.clone())
+}
+
 /// Returns bytes of the operating system's random source.
 pub(crate) fn random<const N: usize>(op: &'static str) -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    crate::random::fill(&mut bytes).map_err(|error| {
-        let text = format!("the operating system gives no random bytes: {error}");
-        Error::new(ErrorKind::Unavailable, op, text)
-    })?;
+    crate::random::fill(&mut bytes).map_err(|error| no_random(op, &error))?;
     Ok(bytes)
+}
+
+fn no_random(op: &'static str, error: &dyn std::fmt::Display) -> Error {
+    let text = format!("the operating system gives no random bytes: {error}");
+    Error::new(ErrorKind::Unavailable, op, text)
 }
 
 /// The deadline of one caller's wait.
@@ -560,7 +581,9 @@ struct Deadline {
 
 impl Deadline {
     fn of(wait: Wait, engine: &Arc<Engine>) -> Self {
-        Deadline { engine: engine.clone(), began: engine.clock.now(), wait }
+        // Without a limit nothing asks for the time.
+        let began = if let Wait::For(_) = wait { engine.clock.now() } else { Moment::START };
+        Deadline { engine: engine.clone(), began, wait }
     }
 
     fn is_zero(&self) -> bool {
@@ -572,7 +595,10 @@ impl Deadline {
     }
 
     fn waited(&self) -> Duration {
-        self.engine.clock.now().since(self.began)
+        match self.wait {
+            Wait::For(_) => self.engine.clock.now().since(self.began),
+            Wait::No | Wait::Forever => Duration::ZERO,
+        }
     }
 
     /// Waits until the deadline has passed; never returns if the client closes first.

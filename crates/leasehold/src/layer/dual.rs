@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, BreakOutcome, Claim, Effect, Failure, FailureKind, Finding, Grant, Hint, Liveness, Patience,
-    Profile, Proof, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
+    AtOnce, Backend, BreakOutcome, Claim, Effect, Failure, FailureKind, Finding, Grant, Hint, Liveness,
+    Patience, Profile, Proof, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
     SnapshotVersion, Step,
 };
 
@@ -104,6 +104,10 @@ impl Dual {
 impl Backend for Dual {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        None
     }
 
     fn unsupported_reason(&self, share: Share) -> Option<&'static str> {

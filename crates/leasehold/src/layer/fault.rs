@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    Backend, BreakOutcome, Claim, Durability, Effect, Failure, FailureKind, Finding, Patience, Profile, Put,
-    RegisterPromise, Registered, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
-    Snapshot, SnapshotVersion, Stamp, Step, WaitMode,
+    AtOnce, Backend, BreakOutcome, Claim, Durability, Effect, Failure, FailureKind, Finding, Grant, Moment,
+    Patience, Profile, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Share, Snapshot, SnapshotVersion, Stamp, Step, WaitMode,
 };
 use tokio::sync::watch;
 
@@ -117,6 +117,15 @@ impl Fault {
         &self.verbs[verb as usize]
     }
 
+    /// Makes a call that is decided at once. It counts as a request if it is.
+    fn pass_at_once<T>(&self, verb: Verb, call: impl FnOnce(&dyn AtOnce) -> Option<T>) -> Option<T> {
+        let wire = self.wire(verb);
+        let inner = self.inner.at_once().filter(|_| *wire.mode.borrow() == Mode::Pass)?;
+        let answer = call(inner)?;
+        wire.calls.fetch_add(1, Ordering::SeqCst);
+        Some(answer)
+    }
+
     /// Applies the mode: returns the fate of the answer, or the failure of a request that does not arrive.
     async fn pass(&self, verb: Verb, patience: Option<&Patience>) -> Result<Answer, Failure> {
         let wire = self.wire(verb);
@@ -175,6 +184,10 @@ impl Backend for Fault {
 
     fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
         self.inner.unsupported_reason(share)
+    }
+
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        self.inner.at_once().map(|_| self as &dyn AtOnce)
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
@@ -241,6 +254,18 @@ impl Backend for Fault {
 
     async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
         self.inner.diagnose(ttl).await
+    }
+}
+
+/// What passes is decided at once if the wrapped backend does so. Every other mode takes the longer way.
+#[deny(clippy::missing_trait_methods)]
+impl AtOnce for Fault {
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
+        self.pass_at_once(Verb::Contend, |inner| inner.grant_now(claim, asked_at))
+    }
+
+    fn release_now(&self, claim: &Claim) -> Option<Release> {
+        self.pass_at_once(Verb::Release, |inner| inner.release_now(claim))
     }
 }
 

@@ -27,9 +27,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::quorum::Member;
 use leasehold_core::{
-    Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness, Patience,
-    Profile, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
-    WaitMode,
+    AtOnce, Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness,
+    Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion,
+    Step, WaitMode,
 };
 
 use acquire::WaiterCounts;
@@ -172,6 +172,10 @@ impl Quorum {
 impl Backend for Quorum {
     fn profile(&self) -> &Profile {
         &self.profile
+    }
+
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        None
     }
 
     fn unsupported_reason(&self, share: Share) -> Option<&'static str> {

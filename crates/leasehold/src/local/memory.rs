@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use leasehold_backend::changes::{until_changed, within};
 use leasehold_core::{
-    Ask, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, Fence,
+    Ask, AtOnce, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, Fence,
     FenceGrade, Grant, Hint, Liveness, LockSupport, MAX_QUEUE, Moment, Patience, Profile, Proof, QueueOrder,
     Registers, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict,
     Wait, WaitMode,
@@ -199,6 +199,10 @@ impl Backend for MemoryBackend {
         &self.profile
     }
 
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        Some(self)
+    }
+
     fn registers(&self) -> Option<&dyn Registers> {
         Some(self)
     }
@@ -252,11 +256,7 @@ impl Backend for MemoryBackend {
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         let mut store = self.store();
         let now = self.clock.now();
-        let release = |claim: &&Claim| match store.release(&claim.resource, claim.id, now) {
-            true => Release::Freed,
-            false => Release::Gone,
-        };
-        batch.iter().map(release).collect()
+        batch.iter().map(|claim| store.release(&claim.resource, claim.id, now)).map(released).collect()
     }
 
     async fn inspect(
@@ -282,6 +282,25 @@ impl Backend for MemoryBackend {
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
         Ok(self.store().list(prefix, after, limit, self.clock.now()))
+    }
+}
+
+impl AtOnce for MemoryBackend {
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
+        // What is wrong with it is said by the longer way.
+        self.check_ttl(claim).ok()?;
+        let is_ordered = self.profile.order == QueueOrder::Fifo;
+        let ask = ask_of(claim, if is_ordered { Wait::No } else { Wait::Barging });
+        let mut store = self.store();
+        let now = self.clock.now();
+        let fence = store.grant(&claim.resource, &ask, now)?;
+        Some(Grant::new(asked_at).fence(Some(fence)))
+    }
+
+    fn release_now(&self, claim: &Claim) -> Option<Release> {
+        let mut store = self.store();
+        let now = self.clock.now();
+        Some(released(store.release(&claim.resource, claim.id, now)))
     }
 }
 
@@ -332,6 +351,10 @@ impl Drop for Wakeup<'_> {
 
 fn ask_of(claim: &Claim, wait: Wait) -> Ask {
     Ask { id: claim.id, share: claim.share, lease: claim.ttl, wait, note: claim.note.clone() }
+}
+
+fn released(freed: bool) -> Release {
+    if freed { Release::Freed } else { Release::Gone }
 }
 
 /// Derives the version from the state, so that resources without claims need no counter.

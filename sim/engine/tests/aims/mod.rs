@@ -13,7 +13,9 @@ use std::time::Duration;
 use simulated::local::MemoryBackend;
 use simulated::{Client, TokioClock, probe};
 
-pub(crate) use order::{readers_behind_a_writer, the_next_behind_a_handoff, tries_behind_a_waiter};
+pub(crate) use order::{
+    a_task_locks_in_a_loop, readers_behind_a_writer, the_next_behind_a_handoff, tries_behind_a_waiter,
+};
 pub(crate) use parts::{one_part_hangs_in_releases, one_part_hangs_in_renewals};
 pub(crate) use rest::{
     a_waiter_on_a_store_without_a_queue, doubt_at_rest, tries_beside_an_unused_permit,

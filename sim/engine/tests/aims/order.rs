@@ -49,6 +49,18 @@ pub(crate) fn tries_behind_a_waiter(seed: u64, mutant: &'static str) -> Verdict 
     })
 }
 
+/// Lets a task lock in a loop, on a thread that other tasks need.
+pub(crate) fn a_task_locks_in_a_loop(seed: u64, mutant: &'static str) -> Verdict {
+    aimed(seed, mutant, |dice| async move {
+        let locks = client(store());
+        let other = tokio::spawn(async {});
+        for _ in 0..dice.between(500, 1_000) {
+            locks.mutex("loop").lock().await.unwrap().release().await.unwrap();
+        }
+        (!other.is_finished()).then(|| "a task that locks in a loop let no other run".to_owned())
+    })
+}
+
 /// Lets a claim wait behind a waiter that gets its permits by a local hand-off, with room for both.
 pub(crate) fn the_next_behind_a_handoff(seed: u64, mutant: &'static str) -> Verdict {
     aimed(seed, mutant, |dice| async move {

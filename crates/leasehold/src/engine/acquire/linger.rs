@@ -22,7 +22,7 @@ use crate::engine::acquire::local_queue::Change;
 use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::{Hold, Passed};
 use crate::engine::inspect::EndOnDrop;
-use crate::engine::lease::{Lease, State};
+use crate::engine::lease::{Ended, Lease, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
@@ -111,9 +111,10 @@ impl Engine {
     }
 
     /// Returns the handle with which a claim whose use has ended may rest; `None` if it may not.
-    pub(super) fn rest_of(&self, held: &Arc<Lease>, state: State, passed: Passed) -> Option<Rest> {
-        let until = held.rest_end(self.clock.now())?;
-        let may_rest = state == State::Valid && held.revoked().is_none() && held.can_hand_off(passed.all);
+    pub(super) fn rest_of(&self, held: &Arc<Lease>, ended: Ended, passed: Passed) -> Option<Rest> {
+        let until = held.rest_end(ended.at)?;
+        let may_rest =
+            ended.state == State::Valid && held.revoked().is_none() && held.can_hand_off(passed.all);
         (may_rest && self.lets_claims_rest()).then(|| {
             // Before another task can get it.
             held.set_at_rest(true);
@@ -135,7 +136,8 @@ impl Engine {
         // The renewal task releases a claim that it finds lost, perhaps at this moment.
         if held.retire() {
             self.renewer.forget(held);
-            drop(self.reaper.release(self, held.clone(), held.state(), None));
+            let at = self.clock.now();
+            drop(self.reaper.release(self, held.clone(), Ended { state: held.state_at(at), at }, None));
         }
     }
 

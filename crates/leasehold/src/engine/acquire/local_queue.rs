@@ -468,6 +468,13 @@ impl<W, E, R> LocalQueue<W, E, R> {
         self.held.iter().any(|claim| claim.is_unused)
     }
 
+    /// Returns `true` if a task that does not enter the queue may ask the server: nothing waits, no claim is
+    /// unused, and none is in its way.
+    pub(crate) fn admits_at_once(&self, share: Share) -> bool {
+        let is_awaited = self.is_awaited() && !mutant!("who is granted at once passes who waits");
+        !self.is_closed && !is_awaited && !self.has_unused() && self.fits(share)
+    }
+
     /// Returns the contender's claim, if it is for exactly this request and this process holds nothing.
     pub(crate) fn queued_claim(&self, want: &Want) -> Option<ClaimId> {
         let contending = self.contending.as_ref().filter(|_| self.held.is_empty())?;

@@ -28,7 +28,7 @@ use crate::engine::acquire::local_queue::{Change, HeldClaim, LocalQueue, Outcome
 use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::hold::{Hold, Passed};
-use crate::engine::lease::{Lease, State};
+use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture};
 use crate::engine::release::job::Released;
 use crate::error::{Error, Result};
@@ -140,6 +140,13 @@ impl Engine {
         self.change_queue(resource, Change::Drawn(id));
     }
 
+    /// Returns `true` if a task may ask the store without entering the queue: nothing waits for the resource here,
+    /// and what is held leaves room for the request.
+    pub(super) fn admits_at_once(&self, want: &Want) -> bool {
+        let shard = self.queues.shard(&want.resource);
+        shard.get(&want.resource).is_none_or(|entry| entry.queue.admits_at_once(want.share))
+    }
+
     /// Records whether the store has just said that the resource is not free, or has not answered.
     pub(crate) fn record_answer(&self, resource: &Resource, is_busy: bool) {
         let busy_at = is_busy.then(|| self.clock.now());
@@ -205,7 +212,7 @@ impl Engine {
     pub(crate) fn hand_off_or_release(
         self: &Arc<Self>,
         held: Arc<Lease>,
-        mut state: State,
+        mut ended: Ended,
         passed: Passed,
         done: Option<oneshot::Sender<Released>>,
     ) -> Option<InlineReleaseFuture> {
@@ -213,8 +220,8 @@ impl Engine {
         // Each round offers the claim to the next waiter, until one takes it or no further hand-off
         // is possible.
         loop {
-            let left = handoffs_left(self, &held, state, passed);
-            let rest = self.rest_of(&held, state, passed);
+            let left = handoffs_left(self, &held, ended, passed);
+            let rest = self.rest_of(&held, ended, passed);
             let rests_until = rest.as_ref().map(Rest::until);
             if left == 0 && rest.is_none() {
                 break;
@@ -245,13 +252,14 @@ impl Engine {
                 hold.defuse();
             }
             // The `max_hold` of that task has started, and is ended here.
-            state = held.end_use();
+            let at = self.clock.now();
+            ended = Ended { state: held.end_use(at), at };
         }
         // The renewal task releases a claim that it finds lost, perhaps at this moment. `retire` is `true`
         // for one of the two, so the claim is released once.
         if held.retire() {
             self.renewer.forget(&held);
-            return self.reaper.release(self, held, state, done);
+            return self.reaper.release(self, held, ended, done);
         }
         if let Some(done) = done {
             // It was lost, and the renewal task has released it already.
@@ -410,7 +418,8 @@ impl Default for LocalQueues {
 
 fn held_claim(grant: &PendingGrant, task: Option<Requester>) -> HeldClaim {
     let held = grant.held();
-    let handoff_over = handoffs_left(grant.engine(), held, State::Valid, Passed::default()) == 0;
+    let granted = Ended { state: State::Valid, at: held.granted_at };
+    let handoff_over = handoffs_left(grant.engine(), held, granted, Passed::default()) == 0;
     HeldClaim { handoff_over, ..HeldClaim::new(held.claim.id, grant.want().clone(), task) }
 }
 
@@ -422,9 +431,9 @@ fn end_unsound_rests(queue: &mut LocalQueue<Reply, Weak<InlineRelease>, Rest>, n
 }
 
 /// Returns how often a claim may still be handed to the next waiter.
-fn handoffs_left(engine: &Engine, held: &Lease, state: State, passed: Passed) -> u32 {
-    let age = engine.clock.now().since(held.granted_at);
-    let in_time = state == State::Valid && age < engine.tuning.local_handoff_time;
+fn handoffs_left(engine: &Engine, held: &Lease, ended: Ended, passed: Passed) -> u32 {
+    let age = ended.at.since(held.granted_at);
+    let in_time = ended.state == State::Valid && age < engine.tuning.local_handoff_time;
     // A revoked claim is for other clients, not for the next local waiter.
     let may_hand_off = in_time && held.revoked().is_none() && held.can_hand_off(passed.all);
     match engine.tuning.local_handoff_limit.saturating_sub(passed.handoffs) {

@@ -18,7 +18,7 @@ use crate::engine::acquire::span;
 use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
 use crate::engine::hold::pending_grant::PendingGrant;
-use crate::engine::lease::State;
+use crate::engine::lease::{Ended, State};
 use crate::engine::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -122,7 +122,8 @@ impl Hold {
         if let lost @ State::Lost(cause) = held.lose(LossCause::Transferred)
             && cause != LossCause::Transferred
         {
-            drop(engine.reaper.release(&engine, held, lost, None));
+            let ended = Ended { state: lost, at: engine.clock.now() };
+            drop(engine.reaper.release(&engine, held, ended, None));
             return Err(cause);
         }
         engine.backend.detach(&held.claim);

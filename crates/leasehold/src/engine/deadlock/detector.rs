@@ -216,7 +216,7 @@ impl DeadlockDetector {
         // the engine.
         drop(self.finish_pending().await);
         if let Some((_, hold)) = self.current.take() {
-            self.withdrawal = Some(Box::pin(hold.release()));
+            self.withdrawal = Some(Box::pin(hold.release().1));
         }
         if let Some(withdrawal) = &mut self.withdrawal {
             withdrawal.await;

@@ -77,10 +77,13 @@ impl HoldHandle {
         // From here on the owner no longer uses the lock, even while the minimum time keeps it held.
         self.leave();
         self.hold().stay_until(self.keep_until).await;
-        let state = self.held().state();
+        let held = self.held().clone();
         match self.into_hold() {
-            Some(hold) => (state, Some(hold.release().await)),
-            None => (state, None),
+            Some(hold) => {
+                let (state, released) = hold.release();
+                (state, Some(released.await))
+            }
+            None => (held.state(), None),
         }
     }
 

@@ -11,7 +11,7 @@ use leasehold_core::{Claim, Grant, LossSignal, Resource};
 use crate::engine::Engine;
 use crate::engine::Want;
 use crate::engine::hold::{Hold, Passed};
-use crate::engine::lease::{Lease, State, Term};
+use crate::engine::lease::{Ended, Lease, State, Term};
 use crate::error::{Error, Result};
 use crate::panics::logged;
 
@@ -36,9 +36,10 @@ impl PendingGrant {
         grant: Grant,
     ) -> Result<Option<PendingGrant>> {
         let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).with_lock_delay(want.lock_delay);
-        let held = Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.events.clone());
+        let now = engine.clock.now();
+        let held = Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.events.clone(), now);
         let held = Arc::new(held.lingering(want.linger));
-        if held.state() != State::Valid {
+        if held.state_at(now) != State::Valid {
             logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
             return Ok(None);
         }
@@ -84,8 +85,9 @@ impl Drop for PendingGrant {
     fn drop(&mut self) {
         if !self.has_begun && self.held.retire() {
             let held = self.held.clone();
-            let state = held.state();
-            drop(self.engine.reaper.release(&self.engine, held, state, None));
+            let now = self.engine.clock.now();
+            let ended = Ended { state: held.state_at(now), at: now };
+            drop(self.engine.reaper.release(&self.engine, held, ended, None));
         }
     }
 }

@@ -154,6 +154,20 @@ impl Job {
         }
     }
 
+    /// Ends with the server's answer to a request of `asked_at`. Returns the job if it is to be tried again.
+    pub(crate) fn answered(mut self, release: Release, asked_at: Moment, now: Moment) -> Option<Job> {
+        if let Release::Unknown(failure) = &release
+            && failure.is_transient()
+            && (now < self.until || self.counters.retries_after_close(asked_at))
+        {
+            self.tries += 1;
+            return Some(self);
+        }
+        let released = self.outcome_of(release);
+        self.finish(released);
+        None
+    }
+
     /// Translates the server's answer into the outcome for the caller.
     fn outcome_of(&self, release: Release) -> Released {
         match release {
@@ -182,7 +196,7 @@ impl Drop for Job {
 }
 
 /// Wraps work so that a panic in it only ends the work. Jobs that the panic drops settle themselves.
-pub(crate) fn contained(work: impl Future<Output = bool> + Send + 'static) -> ReleaseFuture {
+pub(crate) fn without_panics(work: impl Future<Output = bool> + Send + 'static) -> ReleaseFuture {
     AssertUnwindSafe(work).catch_unwind().map(|done| done.unwrap_or(false)).boxed()
 }
 
@@ -203,20 +217,8 @@ pub(crate) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Cloc
     releases.resize(batch.len(), Release::Unknown(failure));
     let now = clock.now();
     let mut again = Vec::new();
-    for (mut job, release) in batch.into_iter().zip(releases) {
-        match release {
-            Release::Unknown(ref failure)
-                if failure.is_transient()
-                    && (now < job.until || job.counters.retries_after_close(asked_at)) =>
-            {
-                job.tries += 1;
-                again.push(job);
-            }
-            release => {
-                let released = job.outcome_of(release);
-                job.finish(released);
-            }
-        }
+    for (job, release) in batch.into_iter().zip(releases) {
+        again.extend(job.answered(release, asked_at, now));
     }
     again
 }

@@ -9,18 +9,28 @@
 
 use std::sync::{Arc, Weak};
 
-use leasehold_core::{Backend, Claim, Clock};
+use leasehold_core::{Backend, Claim, Clock, Failure, Moment, Release};
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::Engine;
-use crate::engine::lease::{Lease, State};
+use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture};
-use crate::engine::release::job::{Job, ReleaseCounters, contained, end};
+use crate::engine::release::job::{Job, ReleaseCounters, end, without_panics};
 use crate::engine::release::worker::{Order, Worker};
 
 use crate::engine::release::job::Released;
+use crate::panics::{contained, in_span};
+
+/// What became of a release that a store may decide at once.
+enum AtOnceRelease {
+    Done,
+    /// The store may be asked again.
+    Failed(Job),
+    /// The store was not asked, or left it to the longer way.
+    Declined(Job),
+}
 
 /// The engine's handle to the release worker.
 #[derive(Debug)]
@@ -53,17 +63,25 @@ impl Reaper {
         &self,
         engine: &Arc<Engine>,
         held: Arc<Lease>,
-        state: State,
+        ended: Ended,
         done: Option<oneshot::Sender<Released>>,
     ) -> Option<InlineReleaseFuture> {
-        let was_valid = !matches!(state, State::Lost(_));
+        let was_valid = !matches!(ended.state, State::Lost(_));
         let waits = done.is_some();
-        let (job, is_only) = self.job(held.claim.clone(), was_valid, Some(engine.clone()), done);
+        let (job, is_only) = self.job(held.claim.clone(), ended.at, was_valid, Some(engine.clone()), done);
         // The server keeps a claim with a lock delay on purpose, and a fork must not end those of its parent.
         if held.keeps_lock_delay() || self.is_forked() {
             job.finish(Released::Gone);
             return None;
         }
+        let job = match self.release_at_once(engine, job, ended.at) {
+            AtOnceRelease::Done => return None,
+            AtOnceRelease::Failed(job) => {
+                self.send(job);
+                return None;
+            }
+            AtOnceRelease::Declined(job) => job,
+        };
         if is_only && waits {
             return self.release_inline(engine, job);
         }
@@ -73,28 +91,52 @@ impl Reaper {
 
     /// Releases a claim that never had a user.
     pub(crate) fn abandon(&self, claim: Claim) {
-        let (job, _) = self.job(claim, false, None, None);
+        let (job, _) = self.job(claim, self.clock.now(), false, None, None);
         if self.is_forked() {
             return job.finish(Released::Gone);
         }
         self.send(job);
     }
 
-    /// Creates a job. Also returns whether nothing else is under way.
+    /// Creates a job at `now`. Also returns whether nothing else is under way.
     fn job(
         &self,
         claim: Claim,
+        now: Moment,
         was_valid: bool,
         engine: Option<Arc<Engine>>,
         done: Option<oneshot::Sender<Released>>,
     ) -> (Job, bool) {
-        let until = self.clock.now().after(claim.ttl);
+        let until = now.after(claim.ttl);
         Job::new(claim, until, was_valid, engine, done, self.counters.clone())
     }
 
     fn send(&self, job: Job) {
         // If it cannot be delivered, the job is dropped here and ends as unknown.
         drop(self.jobs.send(Order::Release(job)));
+    }
+
+    /// Lets a store that decides at once end the claim, on this thread.
+    fn release_at_once(&self, engine: &Engine, job: Job, asked_at: Moment) -> AtOnceRelease {
+        if contained(|| self.backend.at_once().is_none()).unwrap_or(true) {
+            return AtOnceRelease::Declined(job);
+        }
+        let span = || tracing::debug_span!("leasehold.release", claims = 1);
+        let answer = in_span(span, || {
+            let _entered = engine.runtime.enter();
+            contained(|| self.backend.at_once().and_then(|store| store.release_now(&job.claim)))
+        });
+        let release = match answer {
+            Some(Some(release)) => release,
+            Some(None) => return AtOnceRelease::Declined(job),
+            None => Release::Unknown(Failure::unanswered("the backend panicked")),
+        };
+        // Only a failure depends on the time.
+        let now = if let Release::Unknown(_) = release { self.clock.now() } else { asked_at };
+        match job.answered(release, asked_at, now) {
+            None => AtOnceRelease::Done,
+            Some(job) => AtOnceRelease::Failed(job),
+        }
     }
 
     fn release_inline(&self, engine: &Arc<Engine>, job: Job) -> Option<InlineReleaseFuture> {
@@ -111,7 +153,7 @@ impl Reaper {
         let resume = move |release| drop(jobs.send(Order::Resume(release)));
         // The queue keeps a weak reference to it, with which a later waiter detaches it. If something
         // depends on it already, the worker carries it out from the start.
-        let inline = InlineRelease::new(contained(release), engine.runtime.clone(), resume);
+        let inline = InlineRelease::new(without_panics(release), engine.runtime.clone(), resume);
         if !engine.may_release_inline(&resource, id, &inline) {
             inline.detach();
             return None;

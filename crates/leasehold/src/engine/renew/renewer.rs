@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 
 use crate::engine::Engine;
 use crate::engine::Tuning;
-use crate::engine::lease::{Lease, State};
+use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::renew::agenda::Agenda;
 use crate::engine::renew::inbox::RenewalInbox;
 use crate::engine::retry::jittered;
@@ -478,8 +478,9 @@ fn end(engine: Option<Arc<Engine>>, events: &EventSink, lease: Arc<Lease>, cause
     }
     events.emit(|| Event::LeaseEnded { resource: &lease.claim.resource });
     if let Some(engine) = engine {
-        let state = lease.state();
-        drop(engine.reaper.release(&engine, lease, state, None));
+        let at = engine.clock().now();
+        let ended = Ended { state: lease.state_at(at), at };
+        drop(engine.reaper.release(&engine, lease, ended, None));
     }
 }
 

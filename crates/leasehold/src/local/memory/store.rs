@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use leasehold_core::{Claim, ClaimId, Entry, Fence, Ledger, Moment, Resource, ResourceSummary};
+use leasehold_core::{Ask, Claim, ClaimId, Entry, Fence, Ledger, Moment, Resource, ResourceSummary, Verdict};
 use tokio::sync::Notify;
 
 use super::MemoryBackend;
@@ -86,6 +86,19 @@ impl MemoryState {
         renewed
     }
 
+    /// Grants a new claim that does not wait; `None` if it is not admitted now.
+    pub(super) fn grant(&mut self, resource: &Resource, ask: &Ask, now: Moment) -> Option<Fence> {
+        let ledger = self.ledger(resource, now);
+        // A claim that has a place asks by the longer way, which knows what to do with the place.
+        let is_new = ledger.entries().iter().all(|entry| entry.id != ask.id);
+        let verdict = is_new.then(|| ledger.contend(ask, now));
+        self.finish_change(resource);
+        match verdict {
+            Some(Verdict::Granted(fence)) => Some(fence),
+            _ => None,
+        }
+    }
+
     pub(super) fn release(&mut self, resource: &Resource, id: ClaimId, now: Moment) -> bool {
         let Some(ledger) = self.ledgers.get_mut(resource) else { return false };
         let freed = ledger.release(id, now);
@@ -138,6 +151,9 @@ impl MemoryState {
     }
 
     pub(super) fn wake(&self, resource: &Resource, id: Option<ClaimId>) {
+        if self.wakeups.is_empty() {
+            return;
+        }
         if let Some(wakeup) = self.wakeups.get(&(resource.clone(), id)) {
             wakeup.notify_waiters();
         }

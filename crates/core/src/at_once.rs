@@ -1,0 +1,33 @@
+//! A second seam: what a store decides on the thread of the caller.
+
+use std::fmt::Debug;
+
+use crate::{Claim, Grant, Moment, Release};
+
+/// The calls of a store that decides without asking anyone: no server, no other thread, no disk that has to
+/// answer.
+///
+/// A task, a channel and a switch of threads cost more than such a decision. So the engine makes these calls
+/// on the thread of the caller, before it begins the longer way over
+/// [`Backend::contend`](crate::Backend::contend) and [`Backend::release`](crate::Backend::release).
+///
+/// Promises:
+/// 1. A call takes microseconds, waits for nothing, and calls nothing of the engine.
+/// 2. It decides as the calls of [`Backend`](crate::Backend) do: the same safety, the same order, the same
+///    wake-ups.
+/// 3. A copy of the whole machine, such as a virtual machine that is restored twice, has a store of its own: both may
+///    name a new claim by the same id.
+/// 4. `None` is always right: it changes nothing, and the engine goes the longer way.
+///
+/// The engine calls it on any thread, inside of the client's runtime or not, and with that runtime entered.
+/// A panic counts as an answer of unknown effect.
+pub trait AtOnce: Debug + Send + Sync {
+    /// Grants a claim that no call has named before, if its resource is free for it now and no claim waits
+    /// ahead of it. The grant counts from `asked_at`.
+    ///
+    /// After `None`, nothing of the claim exists, and it has no place in the queue.
+    fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant>;
+
+    /// Ends a claim as [`Backend::release`](crate::Backend::release) does.
+    fn release_now(&self, claim: &Claim) -> Option<Release>;
+}
