@@ -50,7 +50,7 @@ fn count() -> Result<ExitCode, Box<dyn Error>> {
 fn per_cycle(tool: &str, option: &str, line: &str, which: usize) -> Result<f64, Box<dyn Error>> {
     let few = counted(tool, option, line, which, FEW)?;
     let many = counted(tool, option, line, which, MANY)?;
-    Ok((many - few) / (MANY - FEW) as f64)
+    Ok((many - few) / f64::from(MANY - FEW))
 }
 
 /// Returns a number of the line of the tool's report that contains this text.
@@ -64,8 +64,8 @@ fn counted(tool: &str, option: &str, line: &str, which: usize, cycles: u32) -> R
     }
     let line = report.lines().find_map(|text| text.split_once(line)).ok_or("the report has no such line")?;
     let digits = |word: &str| word.chars().filter(char::is_ascii_digit).collect::<String>();
-    let numbers = line.1.split_whitespace().map(digits).filter(|word| !word.is_empty());
-    let number = numbers.into_iter().nth(which).ok_or("the line has no such number")?;
+    let mut numbers = line.1.split_whitespace().map(digits).filter(|word| !word.is_empty());
+    let number = numbers.nth(which).ok_or("the line has no such number")?;
     Ok(number.parse()?)
 }
 

@@ -117,7 +117,7 @@ macro_rules! __each_law {
                 the_smallest_capacity_counts: "of different capacities the smallest bounds all",
             }
             at_once {
-                a_decision_at_once_counts_like_any_other: "what is granted at once is held, what is declined leaves nothing",
+                a_decision_at_once_counts_like_any_other: "a grant at once counts, and a refusal leaves nothing",
                 no_decision_at_once_passes_the_queue: "Fifo: a claim that is decided at once passes none that waits",
             }
             idempotence {

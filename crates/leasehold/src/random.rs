@@ -3,6 +3,10 @@
 //! Ground rules: everything that this crate draws, it draws here, so that a simulation of the engine,
 //! which is compiled with `cfg(leasehold_sim)`, draws everything from the seed of its run.
 
+use std::hash::{BuildHasherDefault, Hasher};
+
+use leasehold_core::ClaimId;
+
 #[cfg(not(leasehold_sim))]
 mod source {
     /// The hashing of maps: by a key of this process.
@@ -51,6 +55,33 @@ pub(crate) use source::*;
 
 /// A map that a simulation iterates in the same order each time.
 pub(crate) type HashMap<K, V> = std::collections::HashMap<K, V, Hashing>;
+
+/// A map by ids, which are random themselves.
+pub(crate) type IdMap<V> = std::collections::HashMap<ClaimId, V, BuildHasherDefault<AsItIs>>;
+
+/// The hash of what is a hash already, or as random as one.
+#[derive(Debug, Default)]
+pub(crate) struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut whole = [0; 8];
+            whole[..part.len()].copy_from_slice(part);
+            self.0 ^= u64::from_le_bytes(whole);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 ^= hash;
+    }
+
+    fn write_usize(&mut self, _length: usize) {}
+}
 
 /// Ids that are drawn in blocks, because a system call for each takes longer than to grant a lock in memory.
 ///

@@ -59,10 +59,6 @@ mod ordered {
             Sender(Arc::new(Shared { value, changed: Notify::new(), is_over: AtomicBool::new(false) }))
         }
 
-        pub(crate) fn borrow(&self) -> Ref<'_, T> {
-            Ref(self.0.value())
-        }
-
         pub(crate) fn subscribe(&self) -> Receiver<T> {
             Receiver { shared: self.0.clone(), seen: self.0.value().version }
         }

@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use leasehold_core::{Fence, LossCause, Moment, Proof};
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Engine;
 use super::lease::{Ended, Lease, State};
 use super::release::job::Released;
+use super::release::reaper::{Ending, Waits};
 use crate::events::Event;
 use crate::mutant::mutant;
 
@@ -230,21 +230,31 @@ impl Hold {
     /// dropped.
     pub(crate) fn release(mut self) -> (State, impl Future<Output = Released>) {
         // All of this runs at the call, before the first poll: a future that is never polled releases, too.
-        let (done, reply) = oneshot::channel();
         let mut state = State::Valid;
-        let inline_release = self.finish().and_then(|(held, ended)| {
+        let ending = self.finish().map_or(Ending::Unwatched, |(held, ended)| {
             state = ended.state;
             self.report_end(&held);
-            self.engine.hand_off_or_release(held, ended, self.passed, Some(done))
+            self.engine.hand_off_or_release(held, ended, self.passed, Waits::Yes)
         });
-        // A runtime that shuts down takes the reaper with it, and the outcome is then unknown.
         let released = async {
             // An inline release progresses only while it is polled here. It is also ready when the reaper has
             // taken the release over; the outcome then comes from there.
-            if let Some(inline_release) = inline_release {
-                inline_release.await;
-            }
-            reply.await.unwrap_or(Released::unknown("the runtime ended before the release was confirmed"))
+            let outcome = match ending {
+                Ending::Over(released) => return released,
+                Ending::Pending(outcome) => Some(outcome),
+                Ending::Inline(inline, outcome) => {
+                    inline.await;
+                    Some(outcome)
+                }
+                Ending::Unwatched => None,
+            };
+            let released = match outcome {
+                Some(outcome) => outcome.await.ok(),
+                None => None,
+            };
+            // A runtime that shuts down takes the reaper with it, and the outcome is then unknown.
+            released
+                .unwrap_or_else(|| Released::unknown("the runtime ended before the release was confirmed"))
         };
         (state, released)
     }
@@ -255,7 +265,7 @@ impl Drop for Hold {
         if let Some((held, ended)) = self.finish() {
             self.report_end(&held);
             // No caller waits for the release, so none carries it out.
-            drop(self.engine.hand_off_or_release(held, ended, self.passed, None));
+            drop(self.engine.hand_off_or_release(held, ended, self.passed, Waits::No));
         }
     }
 }

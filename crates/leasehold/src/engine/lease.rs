@@ -6,7 +6,7 @@
 //! only by a confirmed renewal.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Claim, Clock, Fence, Grant, LossCause, LossSubscription, Moment, Profile, Proof};
@@ -48,7 +48,7 @@ pub(crate) struct Lease {
     events: EventSink,
     process: Process,
     term: Term,
-    health: watch::Sender<Health>,
+    health: Watched,
     retired: AtomicBool,
     /// `true` once its proof was taken: it then stays with its present user.
     pinned: AtomicBool,
@@ -146,7 +146,7 @@ impl Lease {
             events,
             process: Process::this(),
             term,
-            health: watch::Sender::new(health),
+            health: Watched::new(health),
             retired: AtomicBool::new(false),
             pinned: AtomicBool::new(false),
             revoked: OnceLock::new(),
@@ -157,9 +157,9 @@ impl Lease {
         }
     }
 
-    /// Returns this claim with a linger time.
-    pub(super) fn lingering(self, linger: Duration) -> Lease {
-        Lease { linger, ..self }
+    /// Sets the linger time.
+    pub(super) fn set_linger(&mut self, linger: Duration) {
+        self.linger = linger;
     }
 
     /// Returns the end of a rest that begins now; `None` if it does not rest any more, or never does. All
@@ -189,7 +189,7 @@ impl Lease {
 
     /// Returns `true` if a task could rely on it at `now`. Marks nothing, so it may be called under a lock.
     pub(super) fn is_sound(&self, now: Moment) -> bool {
-        let health = *self.health.borrow();
+        let health = self.health.get();
         let is_valid = health.state == State::Valid && health.overdue(now).is_none();
         is_valid && !self.retired.load(Ordering::SeqCst) && self.process.is_this()
     }
@@ -231,7 +231,7 @@ impl Lease {
             return state;
         }
         let mut state = state;
-        self.health.send_if_modified(|health| {
+        self.health.change(|health| {
             // The limit of this user does not apply to the next.
             if health.overdue(now).is_none() {
                 health.hold_until = Moment::NEVER;
@@ -249,7 +249,7 @@ impl Lease {
 
     /// Returns the state by a reading of the clock. The first call after the end marks the loss.
     pub(super) fn state_at(&self, now: Moment) -> State {
-        let health = *self.health.borrow();
+        let health = self.health.get();
         if let State::Lost(_) = health.state {
             return health.state;
         }
@@ -264,12 +264,12 @@ impl Lease {
     /// Returns the state that was marked last, even if the clock says otherwise by now.
     #[cfg(leasehold_sim)]
     pub(crate) fn marked(&self) -> State {
-        self.health.borrow().state
+        self.health.get().state
     }
 
     /// Returns the end of its validity without another renewal.
     pub(crate) fn valid_until(&self) -> Moment {
-        let health = self.health.borrow();
+        let health = self.health.get();
         health.valid_until.min(health.hold_until)
     }
 
@@ -313,7 +313,7 @@ impl Lease {
         let end = self.term.end(asked_at);
         let now = self.clock.now();
         let mut suspect = None;
-        self.health.send_if_modified(|health| {
+        self.health.change(|health| {
             // A claim that has ended by the clock is marked as lost below, when its state is read.
             if matches!(health.state, State::Lost(_)) || health.overdue(now).is_some() {
                 return false;
@@ -336,7 +336,7 @@ impl Lease {
     /// Marks the claim as suspect, because a renewal failed or is overdue.
     pub(crate) fn suspect(&self) {
         let mut suspected = false;
-        self.health.send_if_modified(|health| {
+        self.health.change(|health| {
             let valid = health.state == State::Valid;
             if valid {
                 health.state = State::Suspect;
@@ -353,14 +353,14 @@ impl Lease {
 
     /// Marks the claim as lost. The first cause stays, and is returned as the state.
     pub(crate) fn lose(&self, cause: LossCause) -> State {
-        let first = self.health.send_if_modified(|health| {
+        let first = self.health.change(|health| {
             let first = !matches!(health.state, State::Lost(_));
             if first {
                 health.state = State::Lost(cause);
             }
             first
         });
-        let health = *self.health.borrow();
+        let health = self.health.get();
         if first {
             self.report_loss(cause, health);
         }
@@ -412,7 +412,7 @@ impl Lease {
     /// Starts the `max_hold` of one user of the lock.
     pub(crate) fn limit_hold(&self, max_hold: Option<Duration>) {
         let end = max_hold.map_or(Moment::NEVER, |limit| self.clock.now().after(limit));
-        self.health.send_if_modified(|health| {
+        self.health.change(|health| {
             health.hold_until = end;
             false
         });
@@ -422,6 +422,56 @@ impl Lease {
     pub(crate) fn watch(self: &Arc<Self>) -> Changes {
         let (held, clock) = (Arc::downgrade(self), self.clock.clone());
         Changes { health: self.health.subscribe(), held, clock }
+    }
+}
+
+/// The health of a lease, and the channel of its changes, which exists once something listens: few locks are
+/// watched, and a channel costs more than the rest of a lease.
+#[derive(Debug)]
+struct Watched {
+    /// Not a mutex: what a thread only reads while the process forks, the fork can read too.
+    health: RwLock<Health>,
+    changes: OnceLock<watch::Sender<Health>>,
+}
+
+impl Watched {
+    fn new(health: Health) -> Watched {
+        Watched { health: RwLock::new(health), changes: OnceLock::new() }
+    }
+
+    fn get(&self) -> Health {
+        *self.read()
+    }
+
+    /// Changes the health, and wakes the listeners if `change` returns `true`, which this returns as well.
+    fn change(&self, change: impl FnOnce(&mut Health) -> bool) -> bool {
+        let mut health = self.health.write().unwrap_or_else(PoisonError::into_inner);
+        let is_modified = change(&mut health);
+        let changes = self.changes.get();
+        // Under the lock, so that the last change is the one that is shown.
+        if let Some(changes) = changes {
+            changes.send_if_modified(|shown| {
+                *shown = *health;
+                false
+            });
+        }
+        drop(health);
+        // A listener is foreign code, which may come back here.
+        if let Some(changes) = changes.filter(|_| is_modified) {
+            changes.send_if_modified(|_| true);
+        }
+        is_modified
+    }
+
+    fn subscribe(&self) -> watch::Receiver<Health> {
+        // Under the lock, so that no change falls between the reading and the channel.
+        let health = self.read();
+        self.changes.get_or_init(|| watch::Sender::new(*health)).subscribe()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Health> {
+        // Every change is whole before anything can panic.
+        self.health.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

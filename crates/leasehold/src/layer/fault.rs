@@ -257,7 +257,7 @@ impl Backend for Fault {
     }
 }
 
-/// What passes is decided at once if the wrapped backend does so. Every other mode takes the longer way.
+/// Calls that pass are decided at once if the wrapped backend does so. Every other mode takes the longer way.
 #[deny(clippy::missing_trait_methods)]
 impl AtOnce for Fault {
     fn grant_now(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {

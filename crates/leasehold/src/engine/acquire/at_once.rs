@@ -58,9 +58,11 @@ impl Engine {
         let span =
             || tracing::debug_span!("leasehold.contend", resource = %claim.resource, share = %claim.share);
         let asked = in_span(span, || {
-            // The store may start tasks for what it grants.
-            let _entered = self.runtime.enter();
-            contained(|| self.backend.at_once().and_then(|store| store.grant_now(&claim, asked_at)))
+            contained(|| {
+                // The store may start tasks for what it grants.
+                let _entered = self.runtime.enter();
+                self.backend.at_once().and_then(|store| store.grant_now(&claim, asked_at))
+            })
         });
         let answer = match asked {
             Some(Some(grant)) => Answer::Granted(grant),

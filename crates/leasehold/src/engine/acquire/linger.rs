@@ -23,6 +23,7 @@ use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::{Hold, Passed};
 use crate::engine::inspect::EndOnDrop;
 use crate::engine::lease::{Ended, Lease, State};
+use crate::engine::release::reaper::Waits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
@@ -137,7 +138,8 @@ impl Engine {
         if held.retire() {
             self.renewer.forget(held);
             let at = self.clock.now();
-            drop(self.reaper.release(self, held.clone(), Ended { state: held.state_at(at), at }, None));
+            let ended = Ended { state: held.state_at(at), at };
+            drop(self.reaper.release(self, held.clone(), ended, Waits::No));
         }
     }
 

@@ -10,7 +10,8 @@
 //! back into this module.
 
 use std::cmp::Reverse;
-use std::hash::BuildHasher;
+use std::collections::hash_map::Entry as Slot;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -29,19 +30,36 @@ use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::hold::{Hold, Passed};
 use crate::engine::lease::{Ended, Lease, State};
-use crate::engine::release::inline::{InlineRelease, InlineReleaseFuture};
+use crate::engine::release::inline::InlineRelease;
 use crate::engine::release::job::Released;
+use crate::engine::release::reaper::{Ending, Waits};
 use crate::error::{Error, Result};
 use crate::panics::{in_this_span, logged};
-use crate::random::{HashMap, Hashing};
+use crate::random::{AsItIs, Hashing};
 
 /// The local queues of all resources, in shards so that unrelated resources do not contend.
 pub(crate) struct LocalQueues {
-    shards: Vec<Mutex<HashMap<Resource, Entry>>>,
+    shards: Vec<Mutex<Shard>>,
     hasher: Hashing,
     /// The next ticket number. Numbers are never reused, so that a late `Leave` cannot remove another
     /// task from a queue that was created anew.
     next_ticket: AtomicU64,
+}
+
+type Shard = std::collections::HashMap<Key, Entry, BuildHasherDefault<AsItIs>>;
+
+/// A resource with its hash, which chooses the shard as well.
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    hash: u64,
+    resource: Resource,
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // The lowest bits are the same in a shard.
+        state.write_u64(self.hash.rotate_right(SHARDS.trailing_zeros()));
+    }
 }
 
 /// The queue of one resource, the patience of its contender, and the store's last answer.
@@ -64,14 +82,15 @@ impl LocalQueues {
     /// Returns the claim that is queued on the server for exactly this request; `None` where the waiter
     /// may be granted it past that claim, by another task of this process.
     pub(crate) fn queued_claim(&self, want: &Want) -> Option<ClaimId> {
-        self.shard(&want.resource).get(&want.resource)?.queue.queued_claim(want)
+        let (shard, key) = self.shard(&want.resource);
+        shard.get(&key)?.queue.queued_claim(want)
     }
 
     /// Returns a token that is cancelled once this process holds no claim that no task has; `None` if it holds none
     /// now.
     pub(super) fn unused_gone(&self, resource: &Resource) -> Option<CancellationToken> {
-        let mut shard = self.shard(resource);
-        let entry = shard.get_mut(resource).filter(|entry| entry.queue.has_unused())?;
+        let (mut shard, key) = self.shard(resource);
+        let entry = shard.get_mut(&key).filter(|entry| entry.queue.has_unused())?;
         Some(entry.unused_gone.get_or_insert_default().clone())
     }
 
@@ -84,7 +103,8 @@ impl LocalQueues {
     /// Returns the first waiter for a resource.
     #[cfg(leasehold_sim)]
     pub(crate) fn head(&self, resource: &Resource) -> Option<Head> {
-        self.shard(resource).get(resource)?.queue.head()
+        let (shard, key) = self.shard(resource);
+        shard.get(&key)?.queue.head()
     }
 
     /// Removes the claims that rest, and returns them. Nothing else is in any queue by then.
@@ -95,9 +115,10 @@ impl LocalQueues {
         entries.flat_map(|entry| entry.queue.into_resting()).map(Rest::into_held).collect()
     }
 
-    fn shard(&self, resource: &Resource) -> MutexGuard<'_, HashMap<Resource, Entry>> {
+    fn shard(&self, resource: &Resource) -> (MutexGuard<'_, Shard>, Key) {
         let hash = self.hasher.hash_one(resource);
-        lock(&self.shards[(hash % SHARDS as u64) as usize])
+        let key = Key { hash, resource: resource.clone() };
+        (lock(&self.shards[(hash % SHARDS as u64) as usize]), key)
     }
 }
 
@@ -143,14 +164,15 @@ impl Engine {
     /// Returns `true` if a task may ask the store without entering the queue: nothing waits for the resource here,
     /// and what is held leaves room for the request.
     pub(super) fn admits_at_once(&self, want: &Want) -> bool {
-        let shard = self.queues.shard(&want.resource);
-        shard.get(&want.resource).is_none_or(|entry| entry.queue.admits_at_once(want.share))
+        let (shard, key) = self.queues.shard(&want.resource);
+        shard.get(&key).is_none_or(|entry| entry.queue.admits_at_once(want.share))
     }
 
     /// Records whether the store has just said that the resource is not free, or has not answered.
     pub(crate) fn record_answer(&self, resource: &Resource, is_busy: bool) {
         let busy_at = is_busy.then(|| self.clock.now());
-        if let Some(entry) = self.queues.shard(resource).get_mut(resource) {
+        let (mut shard, key) = self.queues.shard(resource);
+        if let Some(entry) = shard.get_mut(&key) {
             entry.busy_at = busy_at;
         }
     }
@@ -159,8 +181,8 @@ impl Engine {
     /// answer since.
     pub(crate) fn was_busy_recently(&self, resource: &Resource) -> bool {
         let now = self.clock.now();
-        let shard = self.queues.shard(resource);
-        let busy_at = shard.get(resource).and_then(|entry| entry.busy_at);
+        let (shard, key) = self.queues.shard(resource);
+        let busy_at = shard.get(&key).and_then(|entry| entry.busy_at);
         busy_at.is_some_and(|at| now.since(at) <= BUSY_ANSWER_MAX_AGE)
     }
 
@@ -214,8 +236,8 @@ impl Engine {
         held: Arc<Lease>,
         mut ended: Ended,
         passed: Passed,
-        done: Option<oneshot::Sender<Released>>,
-    ) -> Option<InlineReleaseFuture> {
+        waits: Waits,
+    ) -> Ending {
         let Claim { id, resource, .. } = &held.claim;
         // Each round offers the claim to the next waiter, until one takes it or no further hand-off
         // is possible.
@@ -230,22 +252,14 @@ impl Engine {
             if let Some(until) = rests_until {
                 if changed.as_ref().is_some_and(|changed| changed.rests) {
                     self.keep_rests(&held, until);
-                    if let Some(done) = done {
-                        drop(done.send(Released::Freed));
-                    }
-                    return None;
+                    return Ending::Over(Released::Freed);
                 }
                 held.set_at_rest(false);
             }
             let Some((reply, want)) = changed.and_then(|changed| changed.taker) else { break };
             self.renewer.limit_hold(&held, want.max_hold);
             let next = Hold::new(self.clone(), held.clone(), passed.handed_off());
-            let Err(undelivered) = reply.send(Ok(next)) else {
-                if let Some(done) = done {
-                    drop(done.send(Released::Freed));
-                }
-                return None;
-            };
+            let Err(undelivered) = reply.send(Ok(next)) else { return Ending::Over(Released::Freed) };
             // That task has left. Its undelivered hold must not release the claim, which this function
             // still owns.
             if let Ok(hold) = undelivered {
@@ -259,13 +273,10 @@ impl Engine {
         // for one of the two, so the claim is released once.
         if held.retire() {
             self.renewer.forget(&held);
-            return self.reaper.release(self, held, ended, done);
+            return self.reaper.release(self, held, ended, waits);
         }
-        if let Some(done) = done {
-            // It was lost, and the renewal task has released it already.
-            drop(done.send(Released::Gone));
-        }
-        None
+        // It was lost, and the renewal task has released it already.
+        Ending::Over(Released::Gone)
     }
 
     /// Returns `true` if the caller may carry out the release inline: nothing else in this process
@@ -299,7 +310,7 @@ impl Engine {
             return;
         }
         for shard in &self.queues.shards {
-            let resources: Vec<_> = lock(shard).keys().cloned().collect();
+            let resources: Vec<_> = lock(shard).keys().map(|key| key.resource.clone()).collect();
             for resource in resources {
                 self.change_queue(&resource, Change::Close);
             }
@@ -346,13 +357,17 @@ impl Engine {
             // In a fork the shard may be locked for ever, by a thread that exists only in the parent.
             return Changed::default();
         }
-        let mut shard = self.queues.shard(resource);
-        if opens && !shard.contains_key(resource) {
-            let store_has_queue = self.profile().order >= QueueOrder::Fifo;
-            let queue = LocalQueue::new(store_has_queue, self.closed.is_cancelled());
-            shard.insert(resource.clone(), Entry { queue, patience: None, busy_at: None, unused_gone: None });
-        }
-        let Some(entry) = shard.get_mut(resource) else { return Changed::default() };
+        let (mut shard, key) = self.queues.shard(resource);
+        let mut slot = match shard.entry(key) {
+            Slot::Occupied(slot) => slot,
+            Slot::Vacant(_) if !opens => return Changed::default(),
+            Slot::Vacant(slot) => {
+                let store_has_queue = self.profile().order >= QueueOrder::Fifo;
+                let queue = LocalQueue::new(store_has_queue, self.closed.is_cancelled());
+                slot.insert_entry(Entry { queue, patience: None, busy_at: None, unused_gone: None })
+            }
+        };
+        let entry = slot.get_mut();
         // Under the lock only the state changes. What follows from it runs below, once the shard is free,
         // because it may come back here.
         let mut rests_over = now.map_or_else(Vec::new, |now| end_unsound_rests(&mut entry.queue, now));
@@ -367,7 +382,7 @@ impl Engine {
             self.contend(want, patience)
         });
         if changed.is_idle {
-            shard.remove(resource);
+            slot.remove();
         }
         drop(shard);
         for rest in &changed.rests_over {

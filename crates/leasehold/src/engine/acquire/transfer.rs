@@ -19,6 +19,7 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::lease::{Ended, State};
+use crate::engine::release::reaper::Waits;
 use crate::engine::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -123,7 +124,7 @@ impl Hold {
             && cause != LossCause::Transferred
         {
             let ended = Ended { state: lost, at: engine.clock.now() };
-            drop(engine.reaper.release(&engine, held, ended, None));
+            drop(engine.reaper.release(&engine, held, ended, Waits::No));
             return Err(cause);
         }
         engine.backend.detach(&held.claim);

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::engine::Want;
 use crate::engine::hold::{Hold, Passed};
 use crate::engine::lease::{Ended, Lease, State, Term};
+use crate::engine::release::reaper::Waits;
 use crate::error::{Error, Result};
 use crate::panics::logged;
 
@@ -37,8 +38,10 @@ impl PendingGrant {
     ) -> Result<Option<PendingGrant>> {
         let term = Term::of(engine.profile(), want.ttl, engine.tuning.drift).with_lock_delay(want.lock_delay);
         let now = engine.clock.now();
-        let held = Lease::new(claim.clone(), &grant, term, engine.clock.clone(), engine.events.clone(), now);
-        let held = Arc::new(held.lingering(want.linger));
+        let (clock, events) = (engine.clock.clone(), engine.events.clone());
+        let mut held = Lease::new(claim.clone(), &grant, term, clock, events, now);
+        held.set_linger(want.linger);
+        let held = Arc::new(held);
         if held.state_at(now) != State::Valid {
             logged!(debug, resource = %claim.resource, "the lease of a grant had ended when the grant arrived");
             return Ok(None);
@@ -87,7 +90,7 @@ impl Drop for PendingGrant {
             let held = self.held.clone();
             let now = self.engine.clock.now();
             let ended = Ended { state: held.state_at(now), at: now };
-            drop(self.engine.reaper.release(&self.engine, held, ended, None));
+            drop(self.engine.reaper.release(&self.engine, held, ended, Waits::No));
         }
     }
 }

@@ -115,11 +115,17 @@ impl Job {
         until: Moment,
         was_valid: bool,
         engine: Option<Arc<Engine>>,
-        done: Option<oneshot::Sender<Released>>,
         counters: Arc<ReleaseCounters>,
     ) -> (Job, bool) {
         let is_only = counters.under_way.fetch_add(1, Ordering::SeqCst) == 0;
-        (Job { claim, until, was_valid, tries: 0, engine, done, counters, has_ended: false }, is_only)
+        (Job { claim, until, was_valid, tries: 0, engine, done: None, counters, has_ended: false }, is_only)
+    }
+
+    /// Returns a receiver of the outcome.
+    pub(crate) fn outcome(&mut self) -> oneshot::Receiver<Released> {
+        let (done, outcome) = oneshot::channel();
+        self.done = Some(done);
+        outcome
     }
 
     /// Returns the pause before the next attempt.
@@ -154,18 +160,26 @@ impl Job {
         }
     }
 
-    /// Ends with the server's answer to a request of `asked_at`. Returns the job if it is to be tried again.
-    pub(crate) fn answered(mut self, release: Release, asked_at: Moment, now: Moment) -> Option<Job> {
+    /// Ends with the server's answer to a request of `asked_at`, and returns the outcome.
+    ///
+    /// # Errors
+    /// The job, if it is to be tried again.
+    pub(crate) fn answered(
+        mut self,
+        release: Release,
+        asked_at: Moment,
+        now: Moment,
+    ) -> Result<Released, Job> {
         if let Release::Unknown(failure) = &release
             && failure.is_transient()
             && (now < self.until || self.counters.retries_after_close(asked_at))
         {
             self.tries += 1;
-            return Some(self);
+            return Err(self);
         }
         let released = self.outcome_of(release);
-        self.finish(released);
-        None
+        self.finish(released.clone());
+        Ok(released)
     }
 
     /// Translates the server's answer into the outcome for the caller.
@@ -218,7 +232,7 @@ pub(crate) async fn end(batch: Vec<Job>, backend: &dyn Backend, clock: &dyn Cloc
     let now = clock.now();
     let mut again = Vec::new();
     for (job, release) in batch.into_iter().zip(releases) {
-        again.extend(job.answered(release, asked_at, now));
+        again.extend(job.answered(release, asked_at, now).err());
     }
     again
 }

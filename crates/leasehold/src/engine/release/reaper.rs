@@ -23,10 +23,29 @@ use crate::engine::release::worker::{Order, Worker};
 use crate::engine::release::job::Released;
 use crate::panics::{contained, in_span};
 
-/// What became of a release that a store may decide at once.
+/// Whether the caller of a release waits for its outcome.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waits {
+    Yes,
+    No,
+}
+
+/// The state of a release when its caller has begun it.
+#[must_use = "it may be the caller who does the work"]
+pub(crate) enum Ending {
+    Over(Released),
+    /// The reaper continues it.
+    Pending(oneshot::Receiver<Released>),
+    /// The caller carries it out.
+    Inline(InlineReleaseFuture, oneshot::Receiver<Released>),
+    /// The reaper continues it, and nothing waits for its outcome.
+    Unwatched,
+}
+
+/// The result of a release that a store may decide at once.
 enum AtOnceRelease {
-    Done,
-    /// The store may be asked again.
+    Over(Released),
+    /// The store may get another request.
     Failed(Job),
     /// The store was not asked, or left it to the longer way.
     Declined(Job),
@@ -64,34 +83,38 @@ impl Reaper {
         engine: &Arc<Engine>,
         held: Arc<Lease>,
         ended: Ended,
-        done: Option<oneshot::Sender<Released>>,
-    ) -> Option<InlineReleaseFuture> {
+        waits: Waits,
+    ) -> Ending {
         let was_valid = !matches!(ended.state, State::Lost(_));
-        let waits = done.is_some();
-        let (job, is_only) = self.job(held.claim.clone(), ended.at, was_valid, Some(engine.clone()), done);
+        let (job, is_only) = self.job(held.claim.clone(), ended.at, was_valid, Some(engine.clone()));
         // The server keeps a claim with a lock delay on purpose, and a fork must not end those of its parent.
         if held.keeps_lock_delay() || self.is_forked() {
             job.finish(Released::Gone);
-            return None;
+            return Ending::Over(Released::Gone);
         }
-        let job = match self.release_at_once(engine, job, ended.at) {
-            AtOnceRelease::Done => return None,
-            AtOnceRelease::Failed(job) => {
-                self.send(job);
-                return None;
-            }
-            AtOnceRelease::Declined(job) => job,
+        let (mut job, is_only) = match self.release_at_once(engine, job, ended.at) {
+            AtOnceRelease::Over(released) => return Ending::Over(released),
+            AtOnceRelease::Failed(job) => (job, false),
+            AtOnceRelease::Declined(job) => (job, is_only),
         };
-        if is_only && waits {
-            return self.release_inline(engine, job);
+        let Waits::Yes = waits else {
+            self.send(job);
+            return Ending::Unwatched;
+        };
+        let outcome = job.outcome();
+        if is_only {
+            return match self.release_inline(engine, job) {
+                Some(inline) => Ending::Inline(inline, outcome),
+                None => Ending::Pending(outcome),
+            };
         }
         self.send(job);
-        None
+        Ending::Pending(outcome)
     }
 
     /// Releases a claim that never had a user.
     pub(crate) fn abandon(&self, claim: Claim) {
-        let (job, _) = self.job(claim, self.clock.now(), false, None, None);
+        let (job, _) = self.job(claim, self.clock.now(), false, None);
         if self.is_forked() {
             return job.finish(Released::Gone);
         }
@@ -99,16 +122,9 @@ impl Reaper {
     }
 
     /// Creates a job at `now`. Also returns whether nothing else is under way.
-    fn job(
-        &self,
-        claim: Claim,
-        now: Moment,
-        was_valid: bool,
-        engine: Option<Arc<Engine>>,
-        done: Option<oneshot::Sender<Released>>,
-    ) -> (Job, bool) {
+    fn job(&self, claim: Claim, now: Moment, was_valid: bool, engine: Option<Arc<Engine>>) -> (Job, bool) {
         let until = now.after(claim.ttl);
-        Job::new(claim, until, was_valid, engine, done, self.counters.clone())
+        Job::new(claim, until, was_valid, engine, self.counters.clone())
     }
 
     fn send(&self, job: Job) {
@@ -123,8 +139,11 @@ impl Reaper {
         }
         let span = || tracing::debug_span!("leasehold.release", claims = 1);
         let answer = in_span(span, || {
-            let _entered = engine.runtime.enter();
-            contained(|| self.backend.at_once().and_then(|store| store.release_now(&job.claim)))
+            contained(|| {
+                // It panics in a thread that is ending, which may drop a guard.
+                let _entered = engine.runtime.enter();
+                self.backend.at_once().and_then(|store| store.release_now(&job.claim))
+            })
         });
         let release = match answer {
             Some(Some(release)) => release,
@@ -134,8 +153,8 @@ impl Reaper {
         // Only a failure depends on the time.
         let now = if let Release::Unknown(_) = release { self.clock.now() } else { asked_at };
         match job.answered(release, asked_at, now) {
-            None => AtOnceRelease::Done,
-            Some(job) => AtOnceRelease::Failed(job),
+            Ok(released) => AtOnceRelease::Over(released),
+            Err(job) => AtOnceRelease::Failed(job),
         }
     }
 

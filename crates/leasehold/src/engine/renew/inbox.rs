@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::engine::lease::Lease;
 use crate::mutant::mutant;
-use crate::random::HashMap;
+use crate::random::IdMap;
 
 /// The inbox and the signal that wakes the watchdog.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) struct RenewalMail {
     /// again under its old id.
     pub(crate) forgotten: Vec<ClaimId>,
     /// Claims to start watching.
-    pub(crate) fresh: HashMap<ClaimId, Arc<Lease>>,
+    pub(crate) fresh: IdMap<Arc<Lease>>,
     /// Claims whose end has moved closer or has been reached.
     pub(crate) hastened: Vec<ClaimId>,
     /// Callers that close the client, each waiting until every claim is marked as lost.

@@ -20,6 +20,9 @@ pub(super) type WakeupKey = (Resource, Option<ClaimId>);
 pub(super) struct MemoryState {
     /// The resources that have claims, or had when they were last used.
     pub(super) ledgers: BTreeMap<Resource, Ledger>,
+    /// The resource whose ledger became empty last. It is kept for the next claim, which is often one on the same
+    /// resource.
+    rested: Option<Resource>,
     /// The last fences of resources without claims.
     pub(super) idle: HashMap<Resource, Fence>,
     /// A fence above the last fence of every resource that is in neither map.
@@ -140,7 +143,8 @@ impl MemoryState {
                 break;
             }
             self.expire(&resource, now);
-            let Some(ledger) = self.ledgers.get(&resource) else { continue };
+            let ledger = self.ledgers.get(&resource).filter(|ledger| !ledger.entries().is_empty());
+            let Some(ledger) = ledger else { continue };
             let holders = ledger.entries().iter().filter(|entry| entry.granted.is_some()).count();
             let waiting = ledger.entries().len() - holders;
             let (holders, waiting) = (u32::try_from(holders), u32::try_from(waiting));
@@ -172,10 +176,18 @@ impl MemoryState {
         let Some(ledger) = self.ledgers.get(resource) else { return };
         ledger.called().for_each(|entry| self.wake(resource, Some(entry.id)));
         self.wake(resource, None);
-        if !ledger.entries().is_empty() {
+        if !ledger.entries().is_empty() || self.rested.as_ref() == Some(resource) {
             return;
         }
-        let last = ledger.last_fence();
+        if let Some(before) = self.rested.replace(resource.clone()) {
+            self.put_away(&before);
+        }
+    }
+
+    /// Removes the ledger of a resource, unless it has claims again. Keeps its last fence.
+    fn put_away(&mut self, resource: &Resource) {
+        let empty = self.ledgers.get(resource).filter(|ledger| ledger.entries().is_empty());
+        let Some(last) = empty.map(Ledger::last_fence) else { return };
         self.ledgers.remove(resource);
         if last > self.floor {
             if self.idle.len() >= MemoryBackend::MAX_IDLE {

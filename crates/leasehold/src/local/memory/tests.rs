@@ -139,7 +139,8 @@ async fn unclaimed_names_cost_little_and_their_fences_never_decrease() {
     }
     {
         let store = backend.store();
-        assert!(store.ledgers.is_empty() && store.idle.len() <= MemoryBackend::MAX_IDLE);
+        // That of the last one is kept for its next claim.
+        assert!(store.ledgers.len() <= 1 && store.idle.len() <= MemoryBackend::MAX_IDLE);
         assert!(!store.idle.contains_key(&first.resource), "the test means to have it forgotten");
     }
     assert!(fence_of(&backend, &first).await.unwrap() > last);
