@@ -36,6 +36,13 @@ enum Reply<Q, A> {
     Turn(Turn<Q, A>, Q),
 }
 
+/// What becomes of a request that has just come.
+#[derive(Debug)]
+enum Entry<Q, A> {
+    Sends(Turn<Q, A>, Q),
+    Waits(oneshot::Receiver<Reply<Q, A>>),
+}
+
 /// The right to send what waits. It is passed on when it is dropped.
 #[derive(Debug)]
 struct Turn<Q, A>(Option<Shared<Q, A>>);
@@ -59,8 +66,8 @@ impl<Q: Send, A: Send> Combiner<Q, A> {
         F: Future<Output = Vec<A>>,
     {
         let (turn, request) = match self.enter(request) {
-            Ok(first) => first,
-            Err(reply) => match reply.await.ok()? {
+            Entry::Sends(turn, request) => (turn, request),
+            Entry::Waits(reply) => match reply.await.ok()? {
                 Reply::Answer(answer) => return Some(answer),
                 Reply::Turn(turn, request) => (turn, request),
             },
@@ -88,15 +95,15 @@ impl<Q: Send, A: Send> Combiner<Q, A> {
     }
 
     /// Takes the turn with the request, or leaves it to the task that has the turn.
-    fn enter(&self, request: Q) -> Result<(Turn<Q, A>, Q), oneshot::Receiver<Reply<Q, A>>> {
+    fn enter(&self, request: Q) -> Entry<Q, A> {
         let mut state = lock(&self.0);
         if !state.is_taken {
             state.is_taken = true;
-            return Ok((Turn(Some(self.0.clone())), request));
+            return Entry::Sends(Turn(Some(self.0.clone())), request);
         }
         let (reply, replied) = oneshot::channel();
         state.waiting.push_back(Waiting { request, reply });
-        Err(replied)
+        Entry::Waits(replied)
     }
 }
 
