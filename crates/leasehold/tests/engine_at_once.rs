@@ -76,7 +76,8 @@ async fn waiter_of_another_client_is_not_passed() {
     let writer = other.rwlock("book");
     let writer = tokio::spawn(async move { writer.write().await });
     waiting(&locks, "book", 1).await;
-    let mut late = Box::pin(locks.rwlock("book").read().map(|locked| locked));
+    let book = locks.rwlock("book");
+    let mut late = Box::pin(book.read());
     assert!((&mut late).now_or_never().is_none(), "a reader passed a writer that waits");
     held.release().await.unwrap();
     writer.await.unwrap().unwrap().release().await.unwrap();

@@ -31,6 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "crates/leasehold/src/engine",
         &[
             "retry",
+            "deadline",
             "backend_call",
             "inspect",
             "lease",

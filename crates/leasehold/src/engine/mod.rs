@@ -28,6 +28,7 @@
 
 mod acquire;
 mod backend_call;
+mod deadline;
 mod deadlock;
 mod hold;
 mod inspect;
@@ -42,7 +43,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use leasehold_core::{Backend, Claim, ClaimId, Clock, Moment, Note, Profile, Resource, Share};
+use leasehold_core::{Backend, Claim, ClaimId, Clock, Note, Profile, Resource, Share};
 use leasehold_machine::Process;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +72,7 @@ use acquire::contender::try_once;
 use acquire::linger::TriedLocally;
 use acquire::queue::LocalQueues;
 use acquire::span::AcquireSpan;
+use deadline::Deadline;
 use deadlock::detector;
 use hold::owner::Owners;
 use lease::Term;
@@ -569,49 +571,6 @@ pub(crate) fn random<const N: usize>(op: &'static str) -> Result<[u8; N]> {
 fn no_random(op: &'static str, error: &dyn std::fmt::Display) -> Error {
     let text = format!("the operating system gives no random bytes: {error}");
     Error::new(ErrorKind::Unavailable, op, text)
-}
-
-/// The deadline of one caller's wait.
-#[derive(Clone, Debug)]
-struct Deadline {
-    engine: Arc<Engine>,
-    began: Moment,
-    wait: Wait,
-}
-
-impl Deadline {
-    fn of(wait: Wait, engine: &Arc<Engine>) -> Self {
-        // Without a limit nothing asks for the time.
-        let began = if let Wait::For(_) = wait { engine.clock.now() } else { Moment::START };
-        Deadline { engine: engine.clone(), began, wait }
-    }
-
-    fn is_zero(&self) -> bool {
-        matches!(self.wait, Wait::No) || matches!(self.wait, Wait::For(limit) if limit.is_zero())
-    }
-
-    fn is_limited(&self) -> bool {
-        matches!(self.wait, Wait::For(_))
-    }
-
-    fn waited(&self) -> Duration {
-        match self.wait {
-            Wait::For(_) => self.engine.clock.now().since(self.began),
-            Wait::No | Wait::Forever => Duration::ZERO,
-        }
-    }
-
-    /// Waits until the deadline has passed; never returns if the client closes first.
-    async fn passed(&self) {
-        let left = match self.wait {
-            Wait::No => return,
-            Wait::For(limit) => self.engine.clock.now().until(self.began.after(limit)),
-            Wait::Forever => return std::future::pending().await,
-        };
-        if !self.engine.sleep(left).await {
-            std::future::pending().await
-        }
-    }
 }
 
 /// The time that the store has to answer a last attempt after the end of a wait.

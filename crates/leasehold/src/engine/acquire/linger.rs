@@ -23,7 +23,6 @@ use crate::engine::acquire::requester::Requester;
 use crate::engine::hold::{Hold, Passed};
 use crate::engine::inspect::EndOnDrop;
 use crate::engine::lease::{Ended, Lease, State};
-use crate::engine::release::reaper::Waits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutant::mutant;
 
@@ -139,7 +138,7 @@ impl Engine {
             self.renewer.forget(held);
             let at = self.clock.now();
             let ended = Ended { state: held.state_at(at), at };
-            drop(self.reaper.release(self, held.clone(), ended, Waits::No));
+            self.release_unattended(held.clone(), ended);
         }
     }
 

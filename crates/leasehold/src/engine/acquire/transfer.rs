@@ -19,7 +19,6 @@ use crate::engine::hold::Hold;
 use crate::engine::hold::handle::HoldHandle;
 use crate::engine::hold::pending_grant::PendingGrant;
 use crate::engine::lease::{Ended, State};
-use crate::engine::release::reaper::Waits;
 use crate::engine::retry::RetryState;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -124,7 +123,7 @@ impl Hold {
             && cause != LossCause::Transferred
         {
             let ended = Ended { state: lost, at: engine.clock.now() };
-            drop(engine.reaper.release(&engine, held, ended, Waits::No));
+            engine.release_unattended(held, ended);
             return Err(cause);
         }
         engine.backend.detach(&held.claim);

@@ -23,6 +23,13 @@ use crate::engine::release::worker::{Order, Worker};
 use crate::engine::release::job::Released;
 use crate::panics::{contained, in_span};
 
+impl Engine {
+    /// Releases a claim for which no caller waits.
+    pub(crate) fn release_unattended(self: &Arc<Self>, held: Arc<Lease>, ended: Ended) {
+        drop(self.reaper.release(self, held, ended, Waits::No));
+    }
+}
+
 /// Whether the caller of a release waits for its outcome.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waits {

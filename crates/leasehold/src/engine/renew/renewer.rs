@@ -26,7 +26,6 @@ use crate::engine::Engine;
 use crate::engine::Tuning;
 use crate::engine::lease::{Ended, Lease, State};
 use crate::engine::renew::agenda::Agenda;
-use crate::engine::release::reaper::Waits;
 use crate::engine::renew::inbox::RenewalInbox;
 use crate::engine::retry::jittered;
 use crate::events::{Event, EventSink};
@@ -481,7 +480,7 @@ fn end(engine: Option<Arc<Engine>>, events: &EventSink, lease: Arc<Lease>, cause
     if let Some(engine) = engine {
         let at = engine.clock().now();
         let ended = Ended { state: lease.state_at(at), at };
-        drop(engine.reaper.release(&engine, lease, ended, Waits::No));
+        engine.release_unattended(lease, ended);
     }
 }
 
