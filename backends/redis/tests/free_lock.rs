@@ -101,7 +101,12 @@ async fn fences_rise_also_if_the_clock_is_behind_them() {
 async fn what_the_shortcut_meets_is_reported_and_left_alone() {
     let Some(server) = RedisServer::start_or_skip().await else { return };
     let backend = connect(&server.url()).await;
-    let met: [&[&str]; 5] = [
+    let met: [&[&str]; 9] = [
+        // Each has as many bytes as a fence, and Lua takes it for a number.
+        &["SET", FENCE, "1700000000.12345"],
+        &["SET", FENCE, "1.12345678901234"],
+        &["SET", FENCE, "0x00000000000001"],
+        &["SET", FENCE, "-000000000000001"],
         &["SET", FENCE, "not a number 123"],
         &["SET", FENCE, "10zzzzzzzzzzzzzz"],
         &["SET", FENCE, "3.1700000000000000@0123456789abcdef0123456789abcdef01234567"],
@@ -117,6 +122,41 @@ async fn what_the_shortcut_meets_is_reported_and_left_alone() {
         assert_eq!(server.command(&["DBSIZE"]).await.unwrap(), Reply::Int(1), "{command:?}");
         server.flushall().await.unwrap();
     }
+}
+
+/// A user that may set keys, but not delete them, cannot take back what the shortcut wrote.
+#[tokio::test]
+async fn nothing_remains_of_a_refusal_to_delete() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let rules =
+        "reset on >secret ~{lh:* &{lh:* -@all +ping +eval +evalsha +time +get +mget +set +exists +publish";
+    let rules: Vec<&str> = ["ACL", "SETUSER", "keeper"].into_iter().chain(rules.split(' ')).collect();
+    server.command(&rules).await.unwrap();
+    let keeper = connect(&format!("redis://keeper:secret@{}", server.addr())).await;
+    server.command(&["SET", FENCE, "1700000000000000+"]).await.unwrap();
+    let failure = keeper.contend(&long("job"), &no_patience()).await.unwrap_err();
+    assert_eq!((failure.kind, failure.effect), (FailureKind::Denied, Effect::None), "{failure}");
+    assert_eq!(text(&server, FENCE).await.unwrap(), "1700000000000000+");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(try_take(&backend, &mutex("job")).await.is_some());
+}
+
+/// The fence was lost with its mark, so a newcomer overtakes a waiter. Nothing of the waiter remains when it leaves.
+#[tokio::test]
+async fn waiter_that_was_overtaken_leaves_the_queue() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&format!("{}?wait=poll", server.url())).await;
+    let (holder, waiter, newcomer) = (mutex("job"), long("job"), long("job"));
+    try_take(&backend, &holder).await.unwrap();
+    assert!(matches!(ask(&backend, &waiter).await, Step::Busy(_)));
+    assert!(freed(&backend, &holder).await);
+    server.command(&["DEL", FENCE]).await.unwrap();
+    assert!(try_take(&backend, &newcomer).await.is_some());
+    assert!(freed(&backend, &waiter).await);
+    assert!(!freed(&backend, &waiter).await);
+    assert_eq!(server.command(&["DBSIZE"]).await.unwrap(), Reply::Int(2), "the lock and its fence");
+    assert!(freed(&backend, &newcomer).await);
 }
 
 /// A lock in a form that is not known is held, and nobody but its writer may end it.
@@ -198,6 +238,27 @@ async fn waiters_outside_the_queue_are_notified_of_each_release() {
     }
     // A waiter that nobody notifies looks again after many seconds.
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+/// No memory is left for the mark, so the release is not published.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiter_that_cannot_be_notified_looks_twice_a_second() {
+    let builder = RedisServer::builder().arg("--maxmemory-policy").arg("noeviction");
+    let Some(server) = builder.start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    let watcher = connect(&format!("{}?order=unordered", server.url())).await;
+    let (holder, waiter) = (long("job"), long("job"));
+    try_take(&backend, &holder).await.unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await.unwrap();
+    let waiting =
+        tokio::spawn(async move { take(&watcher, &waiter, &patience(Duration::from_secs(20))).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(text(&server, HELD).await.unwrap().starts_with(&format!("{}=", member(&holder))));
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await.unwrap();
+    let begun = Instant::now();
+    assert!(freed(&backend, &holder).await);
+    assert!(waiting.await.unwrap().is_some());
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
 }
 
 /// A claim that is granted again, with another note, keeps the mark.

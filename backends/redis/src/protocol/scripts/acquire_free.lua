@@ -31,12 +31,20 @@ if not ARGV[4] or ARGV[4] == '0' then
       if #rest > tonumber(length) then last = '' end
     end
     -- Anything else has a mark, an epoch or a name, is foreign, or shows that the clock was set back.
-    if type(last) == 'string' and #last == 16 and #fence == 16 and last < fence and tonumber(last) then return fence end
+    if type(last) == 'string' and #last == 16 and #fence == 16 and last < fence and not string.find(last, '%D') then return fence end
+    local undone
     if is_new then
-      redis.call('DEL', KEYS[2])
-    elseif type(last) == 'string' then
-      redis.call('SET', KEYS[2], last)
+      undone = redis.pcall('DEL', KEYS[1], KEYS[2])
+    else
+      if type(last) == 'string' then redis.call('SET', KEYS[2], last) end
+      undone = redis.pcall('DEL', KEYS[1])
     end
-    redis.call('DEL', KEYS[1])
+    if type(undone) == 'table' then
+      -- This user may set keys, but not delete them: they end with this millisecond. Until then the fence is none, as it may
+      -- be below the floor.
+      if is_new then redis.call('SET', KEYS[2], '?', 'PX', 1) end
+      redis.call('SET', KEYS[1], ARGV[1], 'PX', 1)
+      return undone
+    end
   end
 end

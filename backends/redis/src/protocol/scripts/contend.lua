@@ -1,6 +1,9 @@
 -- The rest of an acquisition: the queue, and the claims beside this one. `grant_alone.lua` describes KEYS, ARGV and answers.
 local waited
 
+-- Milliseconds between two looks of a waiter outside the queue whose message about a release could not be ordered.
+local UNHEARD_LOOK = 500
+
 local function expire_at(key, stop) redis.call('PEXPIREAT', key, stop + SLACK) end
 
 local function write_claim(seq, member) redis.call('HSET', claims, id, describe(seq, member)) end
@@ -64,7 +67,7 @@ local function grant_single_again(single, record)
   -- The fence is lost.
   local seq, text, stored = next_fence(record)
   write_fence(stored, '')
-  return { 1, seq, epoch }
+  return { 1, seq, epoch, 1 }
 end
 
 -- Grants a held claim again: extends, never shortens its lease. Its fence stays unless lost.
@@ -79,7 +82,9 @@ local function grant_again(state, record)
   latest = math.max(latest, last_place(places))
   if not known or known == 0 then
     add_held(state, state.own, -1)
-    return grant(state.own, record, nil, latest, state)
+    local answer = grant(state.own, record, nil, latest, state)
+    answer[4] = 1
+    return answer
   end
   local entry = renoted(stored)
   if entry then redis.call('HSET', claims, id, entry) end
@@ -213,7 +218,12 @@ else
     forget({ own }, claims, queue, places)
     walk(state, queue, places, claims, nil)
   end
-  if watch ~= '' and state.single then mark_single(held, state.single) end
+  if watch ~= '' and state.single and not mark_single(held, state.single) then
+    -- A replica may be one for ever, and its clients get no message of a release without a mark.
+    local refusal = refuse_as_replica(held)
+    if refusal then return refusal end
+    look_in = UNHEARD_LOOK
+  end
 end
 tell(channel, state.called)
 

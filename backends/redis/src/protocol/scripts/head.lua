@@ -85,11 +85,12 @@ local function entry_of(single, record)
   return fence .. ':' .. since .. string.sub(single.member, 33) .. ':' .. single.note
 end
 
--- Marks a single value, so that its release is published. If that is refused (no memory, or no right to write), the client
--- notices the release when it looks again.
+-- Marks a single value, so that its release is published. Returns false if that is refused (no memory, or no right to
+-- write): then the client notices the release when it looks again.
 local function mark_single(held, single)
-  if single.mark == '!' then return end
-  redis.pcall('SET', held, single.member .. '!' .. single.since .. ':' .. single.note, 'XX', 'KEEPTTL')
+  if single.mark == '!' then return true end
+  local done = redis.pcall('SET', held, single.member .. '!' .. single.since .. ':' .. single.note, 'XX', 'KEEPTTL')
+  return done and done.ok ~= nil
 end
 
 -- Returns the publish command: only a slot's servers carry a channel that ends so.

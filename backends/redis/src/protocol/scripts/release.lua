@@ -8,7 +8,12 @@ local stored = stored_single(held)
 if stored then
   local single, foreign = parse_single(held, stored)
   if not single then return foreign end
-  if id_of(single.member) ~= id_of(own) then return refuse_as_replica(held) or 0 end
+  if id_of(single.member) ~= id_of(own) then
+    -- A newcomer overtook the waiters if the fence was lost with its mark. This claim may be one of them.
+    if not ask('ZSCORE', places, own) then return refuse_as_replica(held) or 0 end
+    forget({ own }, claims, queue, places)
+    return 1
+  end
   redis.call('DEL', held)
   if single.mark == '!' and channel ~= '' then redis.pcall(publish_on(channel), channel, '-') end
   return 1
