@@ -53,6 +53,7 @@ impl Pipe {
             writing: Vec::new(),
             must_flush: false,
             received: Vec::new(),
+            tried: 0,
         };
         (Pipe { shared }, driver)
     }
@@ -117,6 +118,8 @@ pub(crate) struct Driver {
     must_flush: bool,
     /// The bytes that were received and are not a whole reply yet.
     received: Vec<u8>,
+    /// The number of those in which the end of a reply was looked for.
+    tried: usize,
 }
 
 impl Future for Driver {
@@ -173,21 +176,34 @@ impl Driver {
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut space = [std::mem::MaybeUninit::uninit(); READ_SIZE];
         let mut buffer = ReadBuf::uninit(&mut space);
-        ready!(Pin::new(&mut *self.stream).poll_read(cx, &mut buffer))?;
+        let outcome = Pin::new(&mut *self.stream).poll_read(cx, &mut buffer);
+        self.accept(buffer.filled())?;
+        ready!(outcome)?;
         if buffer.filled().is_empty() {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
-        // Mostly the bytes are whole replies, which need not be kept.
-        let taken = if self.received.is_empty() {
-            let taken = hand_out(&self.shared, buffer.filled())?;
-            self.received.extend_from_slice(&buffer.filled()[taken..]);
-            0
-        } else {
-            self.received.extend_from_slice(buffer.filled());
-            hand_out(&self.shared, &self.received)?
-        };
-        self.received.drain(..taken);
         Poll::Ready(Ok(()))
+    }
+
+    /// Takes the bytes of one read, none if there was nothing to read, and hands out the complete replies.
+    fn accept(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.received.is_empty() {
+            // Mostly the bytes are whole replies, which need not be kept.
+            let taken = hand_out(&self.shared, bytes)?;
+            self.received.extend_from_slice(&bytes[taken..]);
+            self.tried = self.received.len();
+            return Ok(());
+        }
+        self.received.extend_from_slice(bytes);
+        // A reply is read from its beginning each time. So a long one is not tried again while more of it is
+        // there, unless it has doubled.
+        let more_may_follow = bytes.len() == READ_SIZE && self.received.len() < 2 * self.tried;
+        if self.received.len() > self.tried && !more_may_follow {
+            let taken = hand_out(&self.shared, &self.received)?;
+            self.received.drain(..taken);
+            self.tried = self.received.len();
+        }
+        Ok(())
     }
 }
 
@@ -278,6 +294,19 @@ mod tests {
         let values: Vec<Value> = values.into_iter().map(Result::unwrap).collect();
         let second = Value::BulkString(b"secon".to_vec());
         assert_eq!(values, [Value::Int(1), second, Value::Array(vec![Value::Int(3)])]);
+    }
+
+    #[tokio::test]
+    async fn long_reply_arrives_whole_and_the_next_one_behind_it() {
+        for count in [READ_SIZE / 4 - 2, READ_SIZE, 10 * READ_SIZE + 3] {
+            let (pipe, mut far) = opened(3 * READ_SIZE);
+            let (long, next) = (send(&pipe, 0, "long"), send(&pipe, 0, "next"));
+            let text = format!("*{count}\r\n{}:7\r\n", ":1\r\n".repeat(count));
+            let serving = async { far.write_all(text.as_bytes()).await.unwrap() };
+            let (long, next, ()) = tokio::join!(long, next, serving);
+            assert_eq!(long.unwrap(), Value::Array(vec![Value::Int(1); count]));
+            assert_eq!(next.unwrap(), Value::Int(7));
+        }
     }
 
     #[tokio::test]
