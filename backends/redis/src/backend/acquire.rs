@@ -214,8 +214,9 @@ impl Attempt<'_> {
                 reply::millis(self.claim.ttl),
                 reply::contend_options(
                     match (is_ordered, place) {
-                        (false, Place::Kept) => "!-1",
-                        (false, Place::None) => "-1",
+                        // A claim that polls hears no message.
+                        (false, Place::Kept) if self.backend.config.wait == Wait::Pubsub => "!-1",
+                        (false, _) => "-1",
                         (true, Place::Kept) => PLACE_TTL_MILLIS,
                         (true, Place::None) => "0",
                     },
