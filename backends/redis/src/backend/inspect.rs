@@ -1,4 +1,4 @@
-//! Inspects one resource, and lists all of them. Changes nothing.
+//! Inspects one resource, and lists all of them. Changes at most the mark of a lock whose release it waits for.
 
 use std::collections::BTreeSet;
 use std::future::pending;

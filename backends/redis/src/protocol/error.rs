@@ -1,8 +1,8 @@
 //! The meaning of the server's and the network's refusals, and advice about them.
 //!
 //! An answer is known to have changed nothing when the server refused it: scripts read before they
-//! write, what they write first is what may be refused, and a refusal to notify others at the end is
-//! ignored. A request that was sent and not answered is of unknown effect.
+//! write or take back what they wrote, what they write first is what may be refused, and a refusal to notify
+//! others at the end is ignored. A request that was sent and not answered is of unknown effect.
 
 use std::io;
 
