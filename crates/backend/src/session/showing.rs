@@ -3,13 +3,14 @@
 //! Ground rules: a lock decides, and what shows its holder only informs. It is written while the claim
 //! holds and at no other time: a release waits for the end of the writing.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use leasehold_core::{Clock, Moment};
 
-use crate::session::claims::{ClaimTable, ToShow};
+use crate::session::claims::ClaimTable;
 use crate::session::sessions::{Holder, SHOWN_AFTER, Session};
 
 /// The writing of what shows holders to other clients.
@@ -40,37 +41,46 @@ impl<S: Session> Showing<S> {
         drop(self.writing.lock().await);
     }
 
-    /// Shows what is to be shown by now.
+    /// Shows what is to be shown by now. A server that is slow to write it is given up soon, since releases
+    /// wait for the end.
     async fn show_due(&self) {
         let _writing = self.writing.lock().await;
-        for (open, holders) in self.claims.begin_to_show(self.clock.now()) {
-            self.show(&(open, holders)).await;
-        }
-    }
-
-    async fn show(&self, (open, holders): &ToShow<S>) {
-        for some in holders.chunks(AT_ONCE) {
-            let again = self.clock.now().after(AGAIN_AFTER);
-            let mut attempt =
-                Attempt { claims: &self.claims, failed: some.iter().collect(), shown: vec![], again };
-            if open.session.show(some).await.is_ok() {
-                attempt.shown = std::mem::take(&mut attempt.failed);
-                continue;
-            }
-            // One that cannot be shown must not hide the others.
-            for one in some {
-                match open.session.show(std::slice::from_ref(one)).await {
-                    Ok(()) => {
-                        attempt.failed.retain(|failed| failed.claim.id != one.claim.id);
-                        attempt.shown.push(one);
-                    }
-                    Err(failure) => {
-                        let resource = &one.claim.resource;
-                        tracing::warn!(%failure, %resource, "other clients do not see who holds a lock");
-                    }
+        let begun = self.clock.now();
+        let due = self.claims.begin_to_show(begun);
+        let pending = due.iter().flat_map(|(_, holders)| holders).collect();
+        let mut attempt = Attempt { claims: &self.claims, clock: &*self.clock, pending };
+        for (open, holders) in &due {
+            for some in holders.chunks(AT_ONCE) {
+                if self.is_slow(begun) {
+                    return;
+                }
+                match open.session.show(some).await {
+                    Ok(()) => attempt.end(some.len(), None),
+                    // One that cannot be shown must not hide the others.
+                    Err(_) => self.show_each(&open.session, some, begun, &mut attempt).await,
                 }
             }
         }
+    }
+
+    async fn show_each(&self, session: &S, some: &[Holder], begun: Moment, attempt: &mut Attempt<'_, S>) {
+        for one in some {
+            if self.is_slow(begun) {
+                return attempt.end(usize::MAX, Some(AGAIN_AFTER));
+            }
+            match session.show(std::slice::from_ref(one)).await {
+                Ok(()) => attempt.end(1, None),
+                Err(failure) => {
+                    let resource = &one.claim.resource;
+                    tracing::warn!(%failure, %resource, "other clients do not see who holds a lock");
+                    attempt.end(1, Some(AGAIN_AFTER));
+                }
+            }
+        }
+    }
+
+    fn is_slow(&self, begun: Moment) -> bool {
+        self.clock.now().since(begun) > WRITING_MAX
     }
 
     /// Notes that the task ends; `false` where it has to continue.
@@ -84,19 +94,27 @@ impl<S: Session> Showing<S> {
     }
 }
 
-/// An attempt to show claims. It ends when it is dropped, so that no release waits for it for ever.
+/// An attempt to show claims. It ends for all that are left when it is dropped, however that happens, so that
+/// no release waits for it for ever.
 struct Attempt<'a, S: Session> {
     claims: &'a ClaimTable<S>,
-    failed: Vec<&'a Holder>,
-    shown: Vec<&'a Holder>,
-    /// The moment at which those that failed are tried again.
-    again: Moment,
+    clock: &'a dyn Clock,
+    /// The claims that are being shown, in their order.
+    pending: VecDeque<&'a Holder>,
+}
+
+impl<S: Session> Attempt<'_, S> {
+    /// Ends it for so many claims, or all that are left. Those that are not shown are tried again after this
+    /// time.
+    fn end(&mut self, count: usize, again_after: Option<Duration>) {
+        let ended: Vec<&Holder> = self.pending.drain(..count.min(self.pending.len())).collect();
+        self.claims.end_showing(&ended, again_after.map(|after| self.clock.now().after(after)));
+    }
 }
 
 impl<S: Session> Drop for Attempt<'_, S> {
     fn drop(&mut self) {
-        self.claims.end_showing(&self.shown, None);
-        self.claims.end_showing(&self.failed, Some(self.again));
+        self.end(self.pending.len(), Some(AGAIN_AFTER));
     }
 }
 
@@ -116,3 +134,5 @@ async fn show_all<S: Session>(showing: Weak<Showing<S>>) {
 const AT_ONCE: usize = 100;
 /// The time after which it is tried again, where it failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// The time for which it is tried to show claims, before the rest is left for the next time.
+const WRITING_MAX: Duration = Duration::from_secs(1);
