@@ -46,8 +46,7 @@ pub(super) struct Fences {
 impl Fences {
     /// Begins a block for a session that has just been opened, in the server that it is a session of.
     pub(super) async fn open(link: &Link, statements: &FenceStatements) -> Result<Fences, Refusal> {
-        let rows = link.query(&statements.raise, &[&0i64]).await?;
-        let block = only(rows).and_then(|row| block(&row)).map_err(Refusal::Failed)?;
+        let block = raise(link, statements).await?;
         Ok(Fences { block: Mutex::new(block), turn: tokio::sync::Mutex::new(()) })
     }
 
@@ -89,10 +88,20 @@ impl Fences {
             true => link.query(&statements.read, &[]).await?,
             false => raised,
         };
-        let block = only(rows).and_then(|row| block(&row)).map_err(Refusal::Failed)?;
+        let mut block = only(rows).and_then(|row| block(&row)).map_err(Refusal::Failed)?;
+        if (block.epoch, block.last) <= (known.0.epoch, known.0.last) {
+            // An older copy was put back, of which numbers may have been given.
+            block = raise(link, statements).await?;
+        }
         *self.block.lock().unwrap_or_else(PoisonError::into_inner) = block;
         Ok(Known(block))
     }
+}
+
+/// Begins the next block, whatever the last one is.
+async fn raise(link: &Link, statements: &FenceStatements) -> Result<Block, Refusal> {
+    let rows = link.query(&statements.raise, &[&0i64]).await?;
+    only(rows).and_then(|row| block(&row)).map_err(Refusal::Failed)
 }
 
 /// The block that a session knew before it drew a number.
@@ -114,7 +123,8 @@ impl Known {
 /// The statements about blocks of fences.
 #[derive(Debug)]
 pub(super) struct FenceStatements {
-    /// Begins the next block, if the last one still ends with this number, or the number is 0.
+    /// Begins the next block, if the last one still ends with this number, or the number is 0. Without a row it
+    /// begins behind this number.
     raise: Sql,
     read: Sql,
     draw: Sql,
@@ -129,7 +139,7 @@ impl FenceStatements {
             raise: Sql {
                 name: "raise_fences",
                 text: format!(
-                    "INSERT INTO {blocks} AS b (one, epoch, last) SELECT true, {epoch}, {NOW} + {LENGTH} \
+                    "INSERT INTO {blocks} AS b (one, epoch, last) SELECT true, {epoch}, greatest($1, {NOW}) + {LENGTH} \
                      FROM (SELECT pg_catalog.set_config('synchronous_commit', 'local', true) AS awaited OFFSET 0) s \
                      WHERE s.awaited IS NOT NULL \
                      ON CONFLICT (one) DO UPDATE SET epoch = greatest(b.epoch, excluded.epoch), \
