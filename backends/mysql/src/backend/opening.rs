@@ -30,13 +30,14 @@ impl Opened {
         let question = Question { counters: Server::COUNTERS, statements };
         let (pool, answer, (flavour, database)) = Pool::open(Arc::new(config), clock, &question).await?;
         let rows = |n: usize| -> &[Row] { answer.statements.get(n).map_or(&[], Vec::as_slice) };
-        if !schema::is_settled(rows(1)) {
-            schema::ensure(&pool).await?;
-        }
         let server = match rows(0) {
             [] => Server::inspect(&pool).await?,
             settings => Server::read(settings.iter().chain(&answer.counters))?,
         };
+        // What another server of a cluster has confirmed may not have been there yet when this one was asked.
+        if !schema::is_settled(rows(1)) || server.is_clustered() {
+            schema::ensure(&pool).await?;
+        }
         Ok(Opened { pool, server, flavour, database })
     }
 }

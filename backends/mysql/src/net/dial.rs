@@ -136,6 +136,11 @@ impl Link {
         }
         let (done, refusal) =
             self.run_until_refused(&statements.join("; "), Duration::ZERO).await.map_err(failed)?;
+        let refusal = match refusal {
+            // The session may have ended, and what was not asked must not be taken for nothing.
+            Some(Refusal::Failed(failure)) if failure.effect == Effect::Unknown => return Err(failure),
+            refusal => refusal,
+        };
         let mut answers = done.into_iter().map(|done| done.rows);
         let (Some(greeting), Some(_settings)) = (answers.next(), answers.next()) else {
             return Err(refusal.map_or_else(unread, failed));
