@@ -118,3 +118,18 @@ async fn break_spares_a_connection_whose_claim_was_released() {
     assert_eq!(outcome, leasehold_core::BreakOutcome::Gone);
     assert!(matches!(renew(&*backend, &second).await, leasehold_core::Renewal::Alive));
 }
+
+/// A grant writes nothing, so the server itself would refuse none after another one has taken its place.
+#[tokio::test]
+async fn server_that_was_set_read_only_grants_nothing() {
+    let Some(server) = MariaDbServer::start_or_skip().await else { return };
+    let backend = client(&server).await;
+    let kept = claim("kept", LONG);
+    hold(&*backend, &kept).await;
+    server.sql("SET GLOBAL read_only = 1").await.unwrap();
+    let next = claim("job", LONG);
+    assert!(backend.contend(&next, &Patience::none(clock())).await.is_err());
+    assert!(matches!(renew(&*backend, &kept).await, leasehold_core::Renewal::Lost));
+    server.sql("SET GLOBAL read_only = 0").await.unwrap();
+    hold(&*backend, &next).await;
+}

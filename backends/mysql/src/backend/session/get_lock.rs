@@ -234,7 +234,8 @@ impl GetLockSession {
     async fn take(&self, claim: &Claim) -> Result<Answer, Refusal> {
         let (name, former) = (self.base.lock_name(&claim.resource), self.base.former_name(&claim.resource));
         let known = self.fences.as_ref().map(|fences| (fences, fences.known()));
-        let request = Request::Lock { name: quoted(&name), former: former.as_deref().map(quoted) };
+        let (name, former) = (quoted(&name), former.as_deref().map(quoted));
+        let request = Request::Lock { name, former, claim: claim.id };
         let answer = self.requests.ask(&self.link, request).await.map_err(Refusal::Failed)?;
         let fence = match (answer, known) {
             (None, _) => {
@@ -254,8 +255,8 @@ impl GetLockSession {
     /// Releases the lock; `false` where the server says that this session did not have it.
     async fn give_back(&self, claim: &Claim, is_shown: bool) -> Result<bool, Failure> {
         let (name, former) = (self.base.lock_name(&claim.resource), self.base.former_name(&claim.resource));
-        let claim = is_shown.then(|| lock_of_claim(claim.id));
-        let request = Request::Unlock { name: quoted(&name), former: former.as_deref().map(quoted), claim };
+        let (name, former) = (quoted(&name), former.as_deref().map(quoted));
+        let request = Request::Unlock { name, former, claim: claim.id, is_shown };
         Ok(self.requests.ask(&self.link, request).await? == Some(1))
     }
 
@@ -326,7 +327,7 @@ impl Session for GetLockSession {
 
     async fn show(&self, holders: &[Holder]) -> Result<(), Failure> {
         self.write_rows(holders).await?;
-        let claims = holders.iter().map(|holder| lock_of_claim(holder.claim.id)).collect();
+        let claims = holders.iter().map(|holder| holder.claim.id).collect();
         match self.requests.ask(&self.link, Request::Show { claims }).await? {
             Some(1) => Ok(()),
             _ => Err(Failure::unavailable("the server did not take the locks by which their rows count")),

@@ -3,29 +3,32 @@
 //!
 //! Ground rules: a statement that fails may have taken some locks, and released others. What it may have taken
 //! is released by another one, or the session is in doubt. While a session has locks that other clients do
-//! not see yet, it has a named lock that says so.
+//! not see yet, it has a named lock that says so. A grant writes nothing, so a server that was set read-only
+//! meanwhile, because another one has taken its place, would not refuse it: each statement asks for that, and
+//! the session ends.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_backend::session::Combiner;
-use leasehold_core::Failure;
+use leasehold_core::{ClaimId, Failure};
 
-use super::UNSHOWN;
+use super::{UNSHOWN, lock_of_claim};
 use crate::backend::session::fences::COUNTER;
 use crate::error::Refusal;
 use crate::net::dial::{only, read};
 use crate::net::session::SessionLink;
 
-/// A request. Names of locks are expressions of SQL, those of claims are plain.
+/// A request for a claim. Names of locks are expressions of SQL.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     /// Takes a lock: 0 if another session has it, else a number for its fence, or 1.
-    Lock { name: String, former: Option<String> },
-    /// Releases a lock: 1 if the session had it.
-    Unlock { name: String, former: Option<String>, claim: Option<String> },
+    Lock { name: String, former: Option<String>, claim: ClaimId },
+    /// Releases a lock, and what lets the row of the claim count if it is shown: 1 if the session had it.
+    Unlock { name: String, former: Option<String>, claim: ClaimId, is_shown: bool },
     /// Lets the rows of claims count: 1.
-    Show { claims: Vec<String> },
+    Show { claims: Vec<ClaimId> },
     /// Nothing: 0.
     Nothing,
 }
@@ -35,11 +38,11 @@ impl Request {
     fn write(&self, statement: &mut String, given: &str) -> usize {
         // What is evaluated depends on what was before: a CASE evaluates nothing in advance.
         let written = match self {
-            Request::Lock { name, former: None } => {
+            Request::Lock { name, former: None, .. } => {
                 (write!(statement, "CASE GET_LOCK({name}, 0) WHEN 1 THEN {given} WHEN 0 THEN 0 END, "), 1)
             }
             // A lock with two names is taken under both or none.
-            Request::Lock { name, former: Some(former) } => (
+            Request::Lock { name, former: Some(former), .. } => (
                 write!(
                     statement,
                     "CASE GET_LOCK({name}, 0) WHEN 1 THEN CASE GET_LOCK({former}, 0) WHEN 1 THEN {given} \
@@ -47,21 +50,21 @@ impl Request {
                 ),
                 1,
             ),
-            Request::Unlock { name, former, claim } => {
+            Request::Unlock { name, former, claim, is_shown } => {
                 let mut columns = 1;
                 let mut written = write!(statement, "RELEASE_LOCK({name}), ");
                 if let Some(former) = former {
                     written = written.and(write!(statement, "RELEASE_LOCK({former}), "));
                     columns += 1;
                 }
-                if let Some(claim) = claim {
-                    written = written.and(write!(statement, "RELEASE_LOCK('{claim}'), "));
+                if *is_shown {
+                    written = written.and(write!(statement, "RELEASE_LOCK('{}'), ", lock_of_claim(*claim)));
                     columns += 1;
                 }
                 (written, columns)
             }
             Request::Show { claims } => {
-                let shown = claims.iter().map(|claim| {
+                let shown = claims.iter().map(|claim| lock_of_claim(*claim)).map(|claim| {
                     format!("CASE IS_USED_LOCK('{claim}') WHEN CONNECTION_ID() THEN 1 ELSE GET_LOCK('{claim}', 0) END")
                 });
                 (write!(statement, "{}, ", shown.collect::<Vec<_>>().join(" * ")), 1)
@@ -75,19 +78,24 @@ impl Request {
 
     /// Writes the expressions that take the request back.
     fn write_undone(&self, statement: &mut String) {
-        let undone = match self {
-            Request::Lock { name, former } | Request::Unlock { name, former, .. } => {
-                let former = former.as_ref().map(|former| format!(", RELEASE_LOCK({former})"));
-                format!("RELEASE_LOCK({name}){}, ", former.unwrap_or_default())
+        if let Request::Lock { name, former, .. } | Request::Unlock { name, former, .. } = self {
+            for name in [Some(name), former.as_ref()].into_iter().flatten() {
+                statement.push_str(&format!("RELEASE_LOCK({name}), "));
             }
-            Request::Show { claims } => {
-                claims.iter().map(|claim| format!("RELEASE_LOCK('{claim}'), ")).collect()
+        }
+        if let Request::Show { .. } | Request::Unlock { is_shown: true, .. } = self {
+            for claim in self.seen_or_gone() {
+                statement.push_str(&format!("RELEASE_LOCK('{}'), ", lock_of_claim(*claim)));
             }
-            Request::Nothing => String::new(),
-        };
-        statement.push_str(&undone);
-        if let Request::Unlock { claim: Some(claim), .. } = self {
-            statement.push_str(&format!("RELEASE_LOCK('{claim}'), "));
+        }
+    }
+
+    /// Returns the claims whose locks are seen by others afterwards, or gone.
+    fn seen_or_gone(&self) -> &[ClaimId] {
+        match self {
+            Request::Show { claims } => claims,
+            Request::Unlock { claim, .. } => std::slice::from_ref(claim),
+            Request::Lock { .. } | Request::Nothing => &[],
         }
     }
 }
@@ -103,10 +111,10 @@ pub(super) struct Requests {
     unshown: Mutex<Unshown>,
 }
 
-/// The locks that other clients do not see yet.
-#[derive(Clone, Copy, Debug, Default)]
+/// The claims whose locks other clients do not see yet.
+#[derive(Debug, Default)]
 struct Unshown {
-    count: usize,
+    claims: HashSet<ClaimId>,
     /// `true` if the session has the lock that says so.
     is_marked: bool,
 }
@@ -131,48 +139,66 @@ impl Requests {
         answer.unwrap_or_else(|| Err(Failure::unanswered("the task that sent it for others has left")))
     }
 
-    /// Notes on the server that other clients see all locks, if that is so.
+    /// Notes on the server that other clients see all locks, if that is so, and asks whether it still decides.
     pub(super) async fn rest(&self, link: &SessionLink) -> Result<(), Failure> {
-        let Unshown { count, is_marked } = self.unshown();
-        if is_marked && count == 0 {
-            self.ask(link, Request::Nothing).await?;
-        }
-        Ok(())
+        self.ask(link, Request::Nothing).await.map(drop)
     }
 
     async fn send(&self, link: &SessionLink, requests: Vec<Request>) -> Vec<Result<Option<u64>, Failure>> {
         let mut statement = String::from("SELECT ");
         let columns: Vec<usize> =
             requests.iter().map(|request| request.write(&mut statement, self.given)).collect();
-        let before = self.unshown();
         let locks = requests.iter().any(|request| matches!(request, Request::Lock { .. }));
-        let gone = requests.iter().map(seen_or_gone).sum();
+        let seen_or_gone: HashSet<ClaimId> =
+            requests.iter().flat_map(Request::seen_or_gone).copied().collect();
+        let (was_marked, is_marked) = {
+            let unshown = self.unshown();
+            (unshown.is_marked, locks || !unshown.claims.is_subset(&seen_or_gone))
+        };
         // Behind the requests, so that no lock is unseen and unsaid when it has been shown.
-        let is_marked = locks || before.count > gone;
-        match (before.is_marked, is_marked) {
-            (false, true) => statement.push_str(&format!("GET_LOCK({}, 0)", self.marker)),
-            (true, false) => statement.push_str(&format!("RELEASE_LOCK({})", self.marker)),
+        match (was_marked, is_marked) {
+            (false, true) => _ = write!(statement, "GET_LOCK({}, 0)", self.marker),
+            (true, false) => _ = write!(statement, "RELEASE_LOCK({})", self.marker),
             _ => statement.push('0'),
         }
+        _ = write!(statement, ", {IS_READ_ONLY}");
         let answers = match link.run(&statement).await {
             Ok(rows) => read_answers(rows, &columns),
             Err(refusal) => Err(refusal.into_failure()),
         };
         match answers {
             Ok(answers) => {
-                let is_new = |(request, answer): &(&Request, &Option<u64>)| {
-                    matches!(request, Request::Lock { .. }) && answer.is_some_and(|given| given != 0)
-                };
-                let new = requests.iter().zip(&answers).filter(is_new).count();
-                self.set_unshown(Unshown { count: (before.count + new).saturating_sub(gone), is_marked });
+                let mut unshown = self.unshown();
+                unshown.is_marked = is_marked;
+                for (request, answer) in requests.iter().zip(&answers) {
+                    match (request, *answer) {
+                        (Request::Lock { claim, .. }, Some(given)) if given != 0 => {
+                            unshown.claims.insert(*claim);
+                        }
+                        // They are not shown, and it is tried again.
+                        (Request::Show { .. }, answer) if answer != Some(1) => {}
+                        _ => {
+                            for claim in request.seen_or_gone() {
+                                unshown.claims.remove(claim);
+                            }
+                        }
+                    }
+                }
                 answers.into_iter().map(Ok).collect()
             }
             Err(failure) => {
                 let undone = self.undo(link, &requests).await;
+                let mut unshown = self.unshown();
                 // It is not known whether the session has the lock, and one that it does not have is taken.
-                let count = before.count.saturating_sub(gone);
-                self.set_unshown(Unshown { count, is_marked: false });
-                requests.iter().map(|request| after_failure(request, &failure, &undone)).collect()
+                unshown.is_marked = false;
+                for request in &requests {
+                    if let Request::Unlock { claim, .. } = request {
+                        unshown.claims.remove(claim);
+                    }
+                }
+                let is_alone = requests.len() == 1;
+                let answer = |request| after_failure(request, &failure, &undone, is_alone);
+                requests.iter().map(answer).collect()
             }
         }
     }
@@ -188,21 +214,9 @@ impl Requests {
         link.run(&statement).await.map(drop).map_err(unanswered)
     }
 
-    fn unshown(&self) -> Unshown {
-        *self.unshown.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set_unshown(&self, unshown: Unshown) {
-        *self.unshown.lock().unwrap_or_else(PoisonError::into_inner) = unshown;
-    }
-}
-
-/// Returns how many locks that others do not see are seen or gone afterwards.
-fn seen_or_gone(request: &Request) -> usize {
-    match request {
-        Request::Show { claims } => claims.len(),
-        Request::Unlock { claim: None, .. } => 1,
-        Request::Unlock { .. } | Request::Lock { .. } | Request::Nothing => 0,
+    fn unshown(&self) -> MutexGuard<'_, Unshown> {
+        // Every change is complete before anything can panic.
+        self.unshown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -214,7 +228,13 @@ fn read_answers(rows: Vec<mysql_async::Row>, columns: &[usize]) -> Result<Vec<Op
         answers.push(read(&row, at)?);
         at += columns;
     }
-    Ok(answers)
+    // Behind the marker.
+    match read::<u8>(&row, at + 1)? {
+        0 => Ok(answers),
+        _ => Err(Failure::unanswered(
+            "the server was set read-only, so another one may decide by now: the session ends, and all its locks",
+        )),
+    }
 }
 
 /// Returns the answer to a request whose statement failed, and that was taken back or not.
@@ -222,14 +242,22 @@ fn after_failure(
     request: &Request,
     failure: &Failure,
     undone: &Result<(), Failure>,
+    is_alone: bool,
 ) -> Result<Option<u64>, Failure> {
     match (request, undone) {
         (_, Err(failure)) => Err(failure.clone()),
         // The session had it before, and has it no longer.
         (Request::Unlock { .. }, Ok(())) => Ok(Some(1)),
+        // It may be the fault of another request, which the server refuses for good.
+        (_, Ok(())) if !is_alone && !failure.is_transient() => {
+            let text = format!("one of several requests was refused, so all were: {failure}");
+            Err(Failure::unavailable(text))
+        }
         (_, Ok(())) => Err(failure.clone()),
     }
 }
 
+/// As a number, because it is a switch on one server, and a word on another.
+const IS_READ_ONLY: &str = "CAST(@@global.read_only AS CHAR) NOT IN ('0', 'OFF')";
 /// Requests of one statement.
 const AT_ONCE: usize = 100;
