@@ -115,7 +115,8 @@ impl MemoryState {
         let Some(ledger) = self.ledgers.get_mut(resource) else { return };
         let before = ledger.entries().len();
         ledger.expire(now);
-        if ledger.entries().len() != before || before == 0 {
+        // What was empty before has not changed: its watchers, who look in this way, must not wake each other.
+        if ledger.entries().len() != before {
             self.finish_change(resource);
         }
     }

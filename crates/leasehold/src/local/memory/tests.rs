@@ -193,3 +193,17 @@ fn calls_that_end_together_leave_no_wakeup() {
         assert!(!backend.store().has_wakeup(&at));
     }
 }
+
+#[tokio::test]
+async fn watcher_of_a_released_resource_sleeps() {
+    let backend = MemoryBackend::new();
+    let held = claim(1, "a", Share::MUTEX);
+    fence_of(&backend, &held).await.unwrap();
+    backend.release(&[&held]).await;
+    let seen = backend.inspect(&held.resource, None, &at_once()).await.unwrap().version;
+    let (waker, patience) = (Arc::new(CountingWaker::default()), forever());
+    let mut watching = std::pin::pin!(backend.inspect(&held.resource, Some(&seen), &patience));
+    let polled = watching.as_mut().poll(&mut Context::from_waker(&waker.clone().into()));
+    assert!(polled.is_pending());
+    assert_eq!(waker.count(), 0, "a look is not a change");
+}
