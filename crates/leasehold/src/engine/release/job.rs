@@ -202,7 +202,7 @@ impl Drop for Job {
     /// Settles a job that is dropped without an outcome, so that its caller gets an answer and the local
     /// queue continues.
     fn drop(&mut self) {
-        if mutant!("a release ends in silence") {
+        if self.has_ended || mutant!("a release ends in silence") {
             return;
         }
         self.settle(Released::unknown("the runtime ended before the release was confirmed"));
