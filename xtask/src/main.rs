@@ -25,7 +25,8 @@ Chores:
   test                  everything that a change has to pass, in this order:
                         servers, fmt, tidy, clippy, clippy-default, build, docs, test, doc, package, deny, api, semver
   test --only A,B       only these steps (`test` and `docs` bring `build` along)
-  test redis core ...   only the tests of these crates, named by their folders in backends or crates
+  test redis core ...   only the tests of these crates, named by their folders in backends or crates,
+                        without those against other libraries
   tidy                  the rules of this repository that no compiler knows: which crate and which module
                         may use which, lengths, banned calls and words, how a file opens; the spelling, if
                         typos is installed

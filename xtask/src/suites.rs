@@ -37,6 +37,9 @@ pub(crate) fn run(
     prepare: impl Fn(&mut Command) + Sync,
 ) -> Result<(), String> {
     let mut suites = found(root, packages, &prepare)?;
+    if !packages.is_empty() {
+        leave_out_foreign(&mut suites);
+    }
     let file = times_file(&suites);
     let times = file.as_deref().map(Times::read).unwrap_or_default();
     times.order(&mut suites);
@@ -47,6 +50,19 @@ pub(crate) fn run(
         times.into_inner().unwrap_or_else(PoisonError::into_inner).write(&file);
     }
     end
+}
+
+/// Leaves out the tests against other libraries, which build those first, and names the commands that run them:
+/// the tests of single crates are for the pauses between two changes. A run of everything has them.
+fn leave_out_foreign(suites: &mut Vec<Suite>) {
+    suites.retain(|suite| {
+        let is_foreign =
+            suite.repeat.split_once(" --test ").is_some_and(|(_, name)| name.starts_with("interop"));
+        if is_foreign {
+            println!("Left out here, as other libraries are built for it: {}", suite.repeat);
+        }
+        !is_foreign
+    });
 }
 
 /// Writes what the build has left in memory to the disk, so that no test that syncs a file waits for gigabytes
@@ -371,6 +387,15 @@ not json"#;
         assert_eq!(order, ["new", "other", "long", "short"]);
         std::fs::write(&file, "damaged").unwrap();
         assert_eq!(Times::read(&file), Times::default());
+    }
+
+    #[test]
+    fn tests_of_single_crates_leave_out_other_libraries() {
+        let named = |name: &str| Suite { repeat: format!("cargo test --test {name}"), ..suite("") };
+        let mut suites = ["interop", "faults", "interop_python"].map(named).into();
+        leave_out_foreign(&mut suites);
+        let left: Vec<_> = suites.iter().map(|suite| suite.repeat.as_str()).collect();
+        assert_eq!(left, ["cargo test --test faults"]);
     }
 
     #[test]
