@@ -1,7 +1,7 @@
 //! The instructions and the allocations of an uncontended lock in memory: acquired and released, by one task.
 //!
-//! `cargo run --release -p leasehold-bench --example counted_cycles` prints both, and fails if one is above its
-//! limit. It needs valgrind, and runs itself under its tools `callgrind` and `dhat`, each with two numbers of
+//! `cargo run --release -p leasehold-bench --example counted_cycles` prints both beside their targets.
+//! It needs valgrind, and runs itself under its tools `callgrind` and `dhat`, each with two numbers of
 //! cycles: the difference is what the cycles cost, without the beginning and the end of the process. Time says
 //! less on a machine that does other work as well.
 //!
@@ -9,13 +9,13 @@
 //! reading counts as a system call here.
 
 use std::error::Error;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::sync::Arc;
 
 use leasehold::Client;
 use leasehold::local::MemoryBackend;
 
-fn main() -> Result<ExitCode, Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.as_slice() {
         [] => count(),
@@ -24,7 +24,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-fn run(cycles: u64) -> Result<ExitCode, Box<dyn Error>> {
+fn run(cycles: u64) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     runtime.block_on(async {
         let locks = Client::builder().over(Arc::new(MemoryBackend::new()))?;
@@ -32,18 +32,17 @@ fn run(cycles: u64) -> Result<ExitCode, Box<dyn Error>> {
         for _ in 0..cycles {
             mutex.lock().await?.release().await?;
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     })
 }
 
-fn count() -> Result<ExitCode, Box<dyn Error>> {
+fn count() -> Result<(), Box<dyn Error>> {
     let instructions = per_cycle("callgrind", "--callgrind-out-file=/dev/null", "Collected", 0)?;
     let allocations = per_cycle("dhat", "--dhat-out-file=/dev/null", "Total:", 1)?;
     println!("one uncontended acquisition and release in memory:");
-    println!("{instructions:8.1} instructions (limit {INSTRUCTIONS_MAX})");
-    println!("{allocations:8.1} allocations (limit {ALLOCATIONS_MAX})");
-    let fits = instructions <= INSTRUCTIONS_MAX && allocations <= ALLOCATIONS_MAX;
-    Ok(if fits { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("{instructions:8.1} instructions (target {INSTRUCTIONS})");
+    println!("{allocations:8.1} allocations (target {ALLOCATIONS})");
+    Ok(())
 }
 
 /// Returns what a tool of valgrind counts for one cycle.
@@ -71,5 +70,6 @@ fn counted(tool: &str, option: &str, line: &str, which: usize, cycles: u32) -> R
 
 const FEW: u32 = 1_000;
 const MANY: u32 = 11_000;
-const INSTRUCTIONS_MAX: f64 = 10_000.0;
-const ALLOCATIONS_MAX: f64 = 8.0;
+/// The targets: at most so many.
+const INSTRUCTIONS: f64 = 10_000.0;
+const ALLOCATIONS: f64 = 8.0;
