@@ -86,7 +86,7 @@ async fn a_newer_table_is_used_while_it_says_so_and_refused_when_not() {
     let Some(server) = MariaDbServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     server
-        .sql("ALTER TABLE leasehold ADD COLUMN extra VARCHAR(9) DEFAULT 'x'; UPDATE leasehold_meta SET form = 2")
+        .sql("ALTER TABLE leasehold ADD COLUMN extra VARCHAR(9) DEFAULT 'x'; UPDATE leasehold_meta SET form = 3")
         .await
         .unwrap();
     for backend in [backend, open(&server.url()).await] {
@@ -94,7 +94,7 @@ async fn a_newer_table_is_used_while_it_says_so_and_refused_when_not() {
         hold(&*backend, &claim).await;
         assert!(matches!(release(&*backend, &claim).await, Release::Freed));
     }
-    server.sql("UPDATE leasehold_meta SET oldest_client = 2").await.unwrap();
+    server.sql("UPDATE leasehold_meta SET oldest_client = 3").await.unwrap();
     let failure = connect(&server.url()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported);
     assert!(failure.detail().contains("update this one"), "{failure}");

@@ -31,6 +31,17 @@ async fn is_told(grant: &mut Grant, within: Duration) {
     );
 }
 
+/// Waits until so many locks are held that are shown.
+async fn locks_become(server: &MariaDbServer, count: usize, why: &str) {
+    for _ in 0..200 {
+        if locks(server).await.lines().count() == count {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{why}: {}", locks(server).await);
+}
+
 /// Names of locks that are held, as the server knows them.
 async fn locks(server: &MariaDbServer) -> String {
     let query = "SELECT lock_name FROM leasehold_held WHERE IS_USED_LOCK(CONVERT(lock_name USING utf8mb4))";
@@ -155,7 +166,7 @@ async fn cancelled_wait_leaves_nothing_and_failed_statement_releases() {
         let _ = release(&*one, &claim).await;
     }
     take(&*two, &claim("job", LONG)).await;
-    assert_eq!(locks(&server).await.lines().count(), 1);
+    locks_become(&server, 1, "that of the job").await;
 
     server.sql("CREATE USER app; GRANT SELECT ON locks.* TO app").await.unwrap();
     let poor = open(&format!("mysql://app@{}/locks?{SESSIONS}", server.addr())).await;
@@ -164,13 +175,7 @@ async fn cancelled_wait_leaves_nothing_and_failed_statement_releases() {
     assert_eq!(locks(&server).await.lines().count(), 1, "a lock that could not be entered is released");
     hold(&*two, &claim("mine", LONG)).await;
     drop((one, two, poor));
-    for tries in 0.. {
-        if locks(&server).await.is_empty() {
-            break;
-        }
-        assert!(tries < 100, "the locks outlive their connections");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    locks_become(&server, 0, "the locks outlive their connections").await;
 }
 
 /// A client, and a peer that uses the same database.

@@ -280,7 +280,7 @@ async fn a_newer_table_is_used_while_it_says_so_and_refused_when_not() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
     let backend = open(&server.url()).await;
     server
-        .sql("ALTER TABLE leasehold ADD COLUMN extra text DEFAULT 'x'; UPDATE leasehold_meta SET form = 2")
+        .sql("ALTER TABLE leasehold ADD COLUMN extra text DEFAULT 'x'; UPDATE leasehold_meta SET form = 3")
         .await
         .unwrap();
     for backend in [backend, open(&server.url()).await] {
@@ -288,7 +288,7 @@ async fn a_newer_table_is_used_while_it_says_so_and_refused_when_not() {
         hold(&*backend, &claim).await;
         assert!(matches!(release(&*backend, &claim).await, Release::Freed));
     }
-    server.sql("UPDATE leasehold_meta SET oldest_client = 2").await.unwrap();
+    server.sql("UPDATE leasehold_meta SET oldest_client = 3").await.unwrap();
     let failure = connect(&server.url()).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::Unsupported);
     assert!(failure.detail().contains("update this one"), "{failure}");
@@ -432,8 +432,9 @@ async fn fences_rise_over_a_restore_in_the_same_cluster() {
         ),
         (
             "method=advisory",
-            "CREATE TABLE dump AS SELECT last_value FROM leasehold_fence",
-            "SELECT setval('leasehold_fence', last_value) FROM dump; DROP TABLE dump",
+            "CREATE TABLE dump AS SELECT s.last_value, b.last FROM leasehold_advisory_fence s, leasehold_advisory_fences b",
+            "SELECT setval('leasehold_advisory_fence', last_value) FROM dump; \
+             UPDATE leasehold_advisory_fences SET last = dump.last FROM dump; DROP TABLE dump",
         ),
         (
             "method=for-update",

@@ -34,6 +34,18 @@ async fn lost_within(signal: &mut LossSignal, limit: Duration) {
     assert_eq!(cause.unwrap(), LossCause::SessionEnded);
 }
 
+/// Waits until a row shows the holder of this name.
+async fn shown(server: &PostgresServer, name: &str) {
+    let query = format!("SELECT count(*) FROM leasehold_held WHERE name = '{name}'");
+    for _ in 0..1_000 {
+        if server.sql(&query).await.unwrap().trim() == "1" {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the holder of {name} is not shown");
+}
+
 /// A session of the user's own.
 async fn connect_plainly(server: &PostgresServer) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
@@ -74,6 +86,7 @@ async fn a_session_that_is_ended_by_hand_is_a_loss_at_once() {
         let (held, other) = (claim("job", LONG), claim("other", LONG));
         let mut signal = hold_with_signal(&*backend, &held).await;
         let mut others = hold_with_signal(&*backend, &other).await;
+        shown(&server, "job").await;
         server.sql("SELECT pg_terminate_backend(pid) FROM leasehold_held WHERE name = 'job'").await.unwrap();
         lost_within(&mut signal, AT_ONCE).await;
         let shares = method.contains("advisory");
@@ -482,7 +495,7 @@ async fn error_in_another_language_is_recognized_as_an_error() {
              SELECT {column} FROM {table}"
         )
     };
-    for (method, table) in [("method=row", "leasehold"), ("method=advisory", "leasehold_held")] {
+    for (method, table) in [("method=row", "leasehold"), ("method=for-update", "leasehold_held")] {
         let backend = open(&format!("{}?{method}", server.url())).await;
         server.sql(&refuse(table, "name")).await.unwrap();
         let held = claim("good", LONG);
@@ -551,6 +564,9 @@ async fn two_names_with_one_key_are_refused() {
     // The digits of the key that the other name has.
     let (name, digits) = ("a", "c2ffffff,ffffffff");
     hold(&*here, &claim(name, LONG)).await;
+    // Another client knows of the name when it is shown.
+    let seen = there.inspect(&resource(name), None, &Patience::none(clock())).await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
     for backend in [&here, &there] {
         let failure = look_once(&**backend, &claim(digits, LONG)).await.unwrap_err();
         assert_eq!(failure.kind, FailureKind::Foreign);

@@ -29,15 +29,19 @@
 mod acquire;
 mod backend;
 mod claims;
+mod combiner;
 mod diagnose;
 mod inspect;
 mod open;
 mod release;
 mod session_pool;
 mod sessions;
+mod showing;
 
 pub use backend::SessionBackend;
+pub use combiner::Combiner;
 pub use diagnose::break_finding;
 pub use sessions::{
-    Answer, Capacity, LONGEST_WAIT, LockRequest, Session, Sessions, Sharing, collision, foreign_holder,
+    Answer, Capacity, Holder, LONGEST_WAIT, LockRequest, SHOWN_AFTER, Session, Sessions, Sharing, collision,
+    foreign_holder,
 };

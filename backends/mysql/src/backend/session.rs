@@ -5,6 +5,7 @@
 //! fence must not go back, and counts while the server says that the lock exists.
 
 pub(crate) mod dotnet;
+mod fences;
 pub(crate) mod for_update;
 pub(crate) mod get_lock;
 pub(crate) mod in_transaction;
@@ -94,7 +95,7 @@ impl Base {
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
         let query = format!(
-            "SELECT name FROM {held} WHERE name >= {prefix} AND name > {after} AND name < CONCAT({prefix}, X'FF') \
+            "SELECT name FROM {held} AS h WHERE name >= {prefix} AND name > {after} AND name < CONCAT({prefix}, X'FF') \
              AND {is_alive} ORDER BY name LIMIT {limit}",
             held = self.holders_table,
             prefix = literal(prefix),
@@ -109,13 +110,15 @@ impl Base {
         Ok(summaries)
     }
 
-    /// Ends the connection that has the named lock `lock`, which represents a claim; `false` if this
-    /// connection no longer has it. `lock` is an expression of SQL.
+    /// Ends the connection that has these named locks, which represent a claim; `false` if this
+    /// connection no longer has them. A lock is an expression of SQL.
     ///
-    /// The very statement that ends it checks that it has the lock, and its number does not come again
+    /// The very statement that ends it checks that it has the locks, and its number does not come again
     /// while the server runs.
-    pub(crate) async fn evict(&self, lock: &str, session: u64) -> Result<bool, Failure> {
-        let has_it = format!("IS_USED_LOCK({lock}) = {session}");
+    pub(crate) async fn evict(&self, locks: &[&str], session: u64) -> Result<bool, Failure> {
+        let has = |lock: &&str| format!("COALESCE(IS_USED_LOCK({lock}) = {session}, 0)");
+        let has: Vec<String> = locks.iter().map(has).collect();
+        let (has_it, has_any) = (has.join(" AND "), has.join(" OR "));
         match self.pool.run(&format!("KILL CONNECTION IF({has_it}, {session}, 0)")).await {
             Ok(_) => {}
             // Connection 0 does not exist.
@@ -124,7 +127,7 @@ impl Base {
         }
         // The server ends it a little later.
         for _ in 0..EVICTING_READS {
-            let row = only(self.query(&format!("SELECT COALESCE({has_it}, 0)")).await?)?;
+            let row = only(self.query(&format!("SELECT {has_any}")).await?)?;
             if read::<u8>(&row, 0)? == 0 {
                 return Ok(true);
             }

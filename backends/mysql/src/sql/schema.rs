@@ -13,8 +13,10 @@ use crate::error::Refusal;
 use crate::net::dial::read;
 use crate::net::pool::Pool;
 
-/// The form of the tables that this client writes.
-const FORM: i32 = 1;
+/// The newest form of the tables that this client knows.
+const FORM: i32 = 2;
+/// The form of a table of leases. Older clients know no other.
+const FORM_OF_ROWS: i32 = 1;
 
 /// Returns the statements that create the tables, for databases whose programs may not do it. Running them
 /// again changes nothing.
@@ -29,8 +31,15 @@ fn tables(config: &MySqlConfig) -> String {
     let meta = config.names.table("_meta");
     let own = match config.method {
         Method::Row => leases(&config.names),
-        Method::GetLock => holders(&config.names),
+        Method::GetLock => holders(&config.names) + &fences(&config.names),
         Method::ForUpdate => locked_rows(&config.names),
+    };
+    // Clients of form 1 draw the fences of named locks from another counter.
+    let form = match config.method {
+        Method::Row | Method::ForUpdate => String::new(),
+        Method::GetLock => format!(
+            "UPDATE {meta} SET form = GREATEST(form, {FORM}), oldest_client = {FORM} WHERE oldest_client < {FORM};\n"
+        ),
     };
     format!(
         "{own}CREATE TABLE IF NOT EXISTS {meta} (
@@ -38,8 +47,8 @@ fn tables(config: &MySqlConfig) -> String {
     form          INT NOT NULL,
     oldest_client INT NOT NULL
 ) ENGINE = InnoDB;
-INSERT IGNORE INTO {meta} (one, form, oldest_client) VALUES (1, {FORM}, {FORM});
-"
+INSERT IGNORE INTO {meta} (one, form, oldest_client) VALUES (1, {FORM_OF_ROWS}, {FORM_OF_ROWS});
+{form}"
     )
 }
 
@@ -80,7 +89,24 @@ CREATE TABLE IF NOT EXISTS {registers} ({columns}) ENGINE = InnoDB ROW_FORMAT = 
     )
 }
 
-/// Returns the table of the holders of a connection's locks, and their fences.
+/// Returns the table of the bound within which fences of named locks are given.
+fn fences(names: &Names) -> String {
+    let table = names.table(FENCES);
+    format!(
+        "CREATE TABLE IF NOT EXISTS {table} (
+    one   TINYINT NOT NULL PRIMARY KEY,
+    ahead BIGINT UNSIGNED NOT NULL,
+    start BIGINT UNSIGNED NOT NULL,
+    last  BIGINT UNSIGNED NOT NULL,
+    turn  BIGINT UNSIGNED NOT NULL
+) ENGINE = InnoDB
+  COMMENT = 'The last fence that clients may give for named locks. It is raised before they do.';
+INSERT IGNORE INTO {table} (one, ahead, start, last, turn) VALUES (1, 0, 0, 0, 0);
+"
+    )
+}
+
+/// Returns the table of the holders of a connection's locks.
 fn holders(names: &Names) -> String {
     format!(
         "CREATE TABLE IF NOT EXISTS {held} (
@@ -93,7 +119,7 @@ fn holders(names: &Names) -> String {
     since     BIGINT NOT NULL COMMENT 'microseconds since 1970, by the server',
     KEY (name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
-  COMMENT = 'Who had which lock of leasehold last, and has it while GET_LOCK says so. A row outlives its locks: seq is the fence.';
+  COMMENT = 'Who had which lock of leasehold last, and has it while IS_USED_LOCK says so. A row outlives its locks.';
 ",
         held = names.table("_held")
     )
@@ -128,11 +154,13 @@ CREATE TABLE IF NOT EXISTS {held} (
 fn needed(method: Method) -> &'static [&'static str] {
     match method {
         Method::Row => &[""],
-        Method::GetLock => &["_held"],
+        Method::GetLock => &["_held", FENCES],
         Method::ForUpdate => &[ROWS, ROWS_HELD],
     }
 }
 
+/// The table of the bound of fences of `method=get-lock`.
+pub(crate) const FENCES: &str = "_fences";
 /// The tables of `method=for-update`.
 pub(crate) const ROWS: &str = "_rows";
 pub(crate) const ROWS_HELD: &str = "_rows_held";

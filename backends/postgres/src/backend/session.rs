@@ -4,6 +4,7 @@
 //! by settings for that session alone.
 
 mod advisory;
+mod fences;
 mod for_update;
 mod holders;
 mod in_transaction;
@@ -60,16 +61,18 @@ impl Base {
         Ok(link)
     }
 
-    /// Tidies the table of holders, by a session that has just been opened. A table that is lost, with the
-    /// server's data, is created anew.
-    async fn tidy(&self, link: &Link) -> Result<(), Failure> {
-        match self.holders_table.tidy(link).await {
-            Err(Refusal::NoTable(failure)) if self.config.sql.create == Create::Yes => {
+    /// Creates tables anew that are lost, with the server's data. Then what was refused for that is to be
+    /// tried once more.
+    ///
+    /// # Errors
+    /// That of any other refusal.
+    async fn recreate_tables(&self, refusal: Refusal) -> Result<(), Failure> {
+        match refusal {
+            Refusal::NoTable(failure) if self.config.sql.create == Create::Yes => {
                 tracing::warn!(%failure, "the table of holders is gone: all locks that were held are lost");
-                schema::restore(&self.pool).await?;
-                self.holders_table.tidy(link).await.map_err(Refusal::into_failure)
+                schema::restore(&self.pool).await
             }
-            answer => answer.map_err(Refusal::into_failure),
+            refusal => Err(refusal.into_failure()),
         }
     }
 

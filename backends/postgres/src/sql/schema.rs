@@ -14,8 +14,10 @@ use crate::net::dial::{Sql, only, read};
 use crate::net::pool::Pool;
 use crate::sql::statements::NOW;
 
-/// The form of the tables that this client writes.
-const FORM: i32 = 1;
+/// The newest form of the tables that this client knows.
+const FORM: i32 = 2;
+/// The form of a table of leases. Older clients know no other.
+const FORM_OF_ROWS: i32 = 1;
 
 /// The columns of a table of cells. Rows are rewritten all the time, so half of each page is left for that.
 const COLUMNS: &str = r#"
@@ -38,8 +40,15 @@ pub fn schema(config: &PostgresConfig) -> String {
     let create_schema = create_schema(&config.names);
     let tables = match config.method {
         Method::Row => cells(&config.names),
-        Method::Advisory => holders(&config.names),
+        Method::Advisory => holders(&config.names) + &advisory(&config.names),
         Method::ForUpdate => holders(&config.names) + &rows(&config.names),
+    };
+    // Clients of form 1 draw the fences of advisory locks from another counter.
+    let form = match config.method {
+        Method::Row | Method::ForUpdate => String::new(),
+        Method::Advisory => format!(
+            "UPDATE {meta} SET form = greatest(form, {FORM}), oldest_client = {FORM} WHERE oldest_client < {FORM};\n"
+        ),
     };
     format!(
         r#"{create_schema}{tables}CREATE TABLE IF NOT EXISTS {meta} (
@@ -50,9 +59,9 @@ pub fn schema(config: &PostgresConfig) -> String {
     epoch_base        bigint NOT NULL
 );
 INSERT INTO {meta} (form, oldest_client, system_identifier, epoch_base)
-    VALUES ({FORM}, {FORM}, (SELECT system_identifier::text FROM pg_control_system()), 0)
+    VALUES ({FORM_OF_ROWS}, {FORM_OF_ROWS}, (SELECT system_identifier::text FROM pg_control_system()), 0)
     ON CONFLICT DO NOTHING;
-"#
+{form}"#
     )
 }
 
@@ -156,6 +165,21 @@ SELECT setval('{fence}'::regclass, {NOW}) FROM {fence} WHERE NOT is_called;
     )
 }
 
+/// Returns the counter of the fences of advisory locks, and the bound within which it may be used.
+fn advisory(names: &Names) -> String {
+    let (blocks, counter) = (names.table(FENCE_BLOCKS), names.table(FENCE_COUNTER));
+    format!(
+        r#"CREATE TABLE IF NOT EXISTS {blocks} (
+    one   boolean PRIMARY KEY DEFAULT true CHECK (one),
+    epoch bigint NOT NULL,
+    last  bigint NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON TABLE {blocks} IS 'The last fence that clients may give for advisory locks. It is raised before they do.';
+CREATE SEQUENCE IF NOT EXISTS {counter} AS bigint;
+"#
+    )
+}
+
 /// Returns the rows that transactions lock.
 fn rows(names: &Names) -> String {
     let rows = names.table("_rows");
@@ -194,7 +218,11 @@ pub(crate) fn grants_to(config: &PostgresConfig, user: &str) -> String {
     }
     let tables = match config.method {
         Method::Row => on_rows(table("")) + &on_rows(table("_registers")),
-        Method::Advisory => holders(),
+        Method::Advisory => {
+            let (blocks, counter) = (table(FENCE_BLOCKS), table(FENCE_COUNTER));
+            let on_counter = format!("GRANT SELECT, USAGE, UPDATE ON SEQUENCE {counter} TO \"{user}\";\n");
+            holders() + &on_rows(blocks) + &on_counter
+        }
         Method::ForUpdate => holders() + &on_rows(table("_rows")),
     };
     format!("{usage}{tables}GRANT SELECT, UPDATE ON {} TO \"{user}\";\n", table("_meta"))
@@ -204,7 +232,7 @@ pub(crate) fn grants_to(config: &PostgresConfig, user: &str) -> String {
 fn last_table(config: &PostgresConfig) -> String {
     config.names.table(match config.method {
         Method::Row => "",
-        Method::Advisory => "_fence",
+        Method::Advisory => FENCE_COUNTER,
         Method::ForUpdate => "_rows",
     })
 }
@@ -295,18 +323,21 @@ pub(crate) async fn create(pool: &Pool, schema: &str) -> Result<(), Failure> {
 async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     let names = &pool.config.names;
     let (leases, held, meta) = (names.table(""), names.table("_held"), names.table("_meta"));
+    let blocks = names.table(FENCE_BLOCKS);
     tracing::warn!(
         meta,
         "the tables are from another PostgreSQL cluster: fences continue above the old ones"
     );
     // The method that comes first settles in for all.
-    let text =
-        format!("SELECT to_regclass('{leases}'::text) IS NOT NULL, to_regclass('{held}'::text) IS NOT NULL");
+    let text = format!(
+        "SELECT to_regclass('{leases}'::text) IS NOT NULL, to_regclass('{held}'::text) IS NOT NULL, \
+         to_regclass('{blocks}'::text) IS NOT NULL"
+    );
     let found = pool.query_retrying(&Sql { name: "tables", text, types: &[] }, &[]).await;
     let row = only(found.map_err(Refusal::into_failure)?)?;
     let mut last = format!("greatest(epoch_base, {NOW})");
-    for (table, is_there) in [(leases, read::<bool>(&row, 0)?), (held, read::<bool>(&row, 1)?)] {
-        if is_there {
+    for (at, table) in [leases, held, blocks].into_iter().enumerate() {
+        if read::<bool>(&row, at)? {
             last = format!("greatest({last}, (SELECT coalesce(max(epoch), 0::int8) FROM {table}))");
         }
     }
@@ -318,6 +349,10 @@ async fn settle_in(pool: &Pool) -> Result<(), Failure> {
     );
     pool.run(&statements).await.map_err(Refusal::into_failure)
 }
+
+/// The table of the bound, and the counter, of the fences of advisory locks.
+pub(crate) const FENCE_BLOCKS: &str = "_advisory_fences";
+pub(crate) const FENCE_COUNTER: &str = "_advisory_fence";
 
 /// The advisory lock under which tables are created: "leasehold" in letters of a byte each, cut.
 pub(crate) const CREATING: i64 = 0x6c65_6173_6568_6f6c;

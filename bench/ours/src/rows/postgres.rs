@@ -14,7 +14,7 @@ use crate::Outcome;
 use crate::cycle::Ours;
 use crate::load::Load;
 use crate::plan::Plan;
-use crate::report::Report;
+use crate::report::{Report, Target};
 
 /// The choice whether a commit waits for the disk.
 #[derive(Clone, Copy)]
@@ -52,11 +52,25 @@ pub(crate) async fn measure(durability: Durability, plan: &Plan, report: &mut Re
         ];
         in_turn(group, &ours, tasks, others, plan, report).await?;
     }
+    let group = match durability {
+        Durability::Off => "PostgreSQL, method=advisory, fsync off",
+        Durability::On => "PostgreSQL, method=advisory, fsync on",
+    };
+    for tasks in [1, MANY] {
+        let url = format!("{}?method=advisory", server.url());
+        let ours = Ours::open(&url, tasks, |task| format!("rows/{task}")).await?;
+        let raw = Raw::connect(&server, tasks, LOCK, UNLOCK).await?;
+        let target = Target::AtLeast(if tasks == 1 { 0.7 } else { 0.5 });
+        let by_hand = Comparison::new("pg_advisory_lock and unlock by hand", Some(target), raw);
+        in_turn(group, &ours, tasks, vec![by_hand], plan, report).await?;
+    }
     Ok(())
 }
 
 /// As many as there are connections by default: a task never waits for one.
 const TASKS: usize = 8;
+/// Tasks of locks that a connection holds.
+const MANY: usize = 64;
 const INSERT: &str = "INSERT INTO raw VALUES ($1, 'owner', clock_timestamp() + interval '30 seconds')";
 const DELETE: &str = "DELETE FROM raw WHERE name = $1 AND owner = 'owner'";
 const LOCK: &str = "SELECT pg_advisory_lock(hashtext($1))";

@@ -70,8 +70,8 @@ impl<C: Sessions> SessionBackend<C> {
         let answer = open.session.lock(&LockRequest { claim, wait: Duration::ZERO, sharing }).await;
         pending.settle();
         match answer {
-            Ok(Answer::Taken(fence)) => {
-                match self.pool.claims.enter(claim, &open, fence, asked_at) {
+            Ok(Answer::Taken { fence, is_shown }) => {
+                match self.pool.enter(claim, &open, (fence, is_shown), asked_at) {
                     Entered::Held(grant) => Ok(Some(grant)),
                     // It never waited, so no task can have released it.
                     Entered::Released | Entered::Ended => Err(session_ended()),
@@ -130,9 +130,9 @@ impl<C: Sessions> SessionBackend<C> {
             let asked_at = patience.now();
             let limit = self.pool.sessions.answer_limit();
             let answer = wait_on(&**open, claim, wait, limit, patience, released).await?;
-            if let Answer::Taken(fence) = answer {
+            if let Answer::Taken { fence, is_shown } = answer {
                 let asked_at = if waits { self.confirm_late(open).await? } else { asked_at };
-                return match self.pool.claims.enter(claim, open, fence, asked_at) {
+                return match self.pool.enter(claim, open, (fence, is_shown), asked_at) {
                     Entered::Held(grant) => Ok(Some(grant)),
                     Entered::Ended => Err(session_ended()),
                     Entered::Released => self.undo(open, claim).await.map(|()| None),
@@ -163,7 +163,7 @@ impl<C: Sessions> SessionBackend<C> {
 
     /// Releases a lock whose claim was released while it waited.
     async fn undo(&self, open: &Arc<OpenSession<C::Session>>, claim: &Claim) -> Result<(), Failure> {
-        if !matches!(open.session.unlock(claim, Sharing::None).await, Ok(true)) {
+        if !matches!(open.session.unlock(claim, Sharing::None, true).await, Ok(true)) {
             self.pool.end(open);
         }
         Ok(())

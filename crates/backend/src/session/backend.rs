@@ -87,7 +87,10 @@ impl<C: Sessions> Backend for SessionBackend<C> {
     ) -> Result<Vec<ResourceSummary>, Failure> {
         match limit {
             0 => Ok(Vec::new()),
-            limit => self.pool.sessions.list(prefix, after, limit).await,
+            limit => {
+                self.pool.sessions.wait_until_shown().await?;
+                self.pool.sessions.list(prefix, after, limit).await
+            }
         }
     }
 

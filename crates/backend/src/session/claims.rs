@@ -5,7 +5,7 @@
 //! never held across an await. The end of a session removes all claims that it held, and notifies every
 //! holder, in one step.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use leasehold_core::{
@@ -14,7 +14,7 @@ use leasehold_core::{
 use tokio_util::sync::CancellationToken;
 
 use crate::session::open::OpenSession;
-use crate::session::sessions::{Session, Sharing, collision};
+use crate::session::sessions::{Holder, SHOWN_AFTER, Session, Sharing, collision};
 
 /// The claims of one client.
 #[derive(Debug)]
@@ -26,15 +26,30 @@ struct Entries<S> {
     /// The locks of the sessions that hold many, requests under way included.
     keys: HashMap<String, Taken>,
     waiting: HashMap<ClaimId, CancellationToken>,
+    /// The claims that are not shown to other clients yet, by the moment at which they are to be. Some have
+    /// been released since.
+    unshown: BTreeSet<(Moment, ClaimId)>,
 }
 
 #[derive(Debug)]
 struct HeldLock<S> {
     open: Arc<OpenSession<S>>,
-    resource: Resource,
+    claim: Claim,
     fence: Option<Fence>,
+    since: Moment,
+    shown: Shown,
     lost: LossTrigger,
     signal: LossSignal,
+}
+
+/// The state of what shows a holder to other clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shown {
+    No,
+    /// It is being written.
+    Soon,
+    /// It was written, or an attempt to do so failed: the release removes it.
+    Yes,
 }
 
 /// One lock of a session that holds many.
@@ -55,6 +70,26 @@ pub(crate) enum Reserved {
     Busy,
 }
 
+/// The outcome of removing a claim that is to be released.
+#[derive(Debug)]
+pub(crate) enum Removed<S> {
+    /// The claim was held.
+    Held {
+        /// The session that has the lock.
+        open: Arc<OpenSession<S>>,
+        /// The others that have it there.
+        sharing: Sharing,
+        is_shown: bool,
+    },
+    /// It is being shown to others, which has to end first. It was not removed.
+    BeingShown,
+    /// It is not held.
+    Gone,
+}
+
+/// The claims of one session that are to be shown to other clients.
+pub(crate) type ToShow<S> = (Arc<OpenSession<S>>, Vec<Holder>);
+
 /// The outcome of entering a lock that the server gave.
 #[derive(Debug)]
 pub(crate) enum Entered {
@@ -72,20 +107,21 @@ impl<S: Session> ClaimTable<S> {
             held: HashMap::new(),
             keys: HashMap::new(),
             waiting: HashMap::new(),
+            unshown: BTreeSet::new(),
         }))
     }
 
     /// Returns the session in which the claim is held.
     pub(crate) fn find(&self, claim: &Claim) -> Option<Arc<OpenSession<S>>> {
         let entries = self.entries();
-        let held = entries.held.get(&claim.id).filter(|held| held.resource == claim.resource);
+        let held = entries.held.get(&claim.id).filter(|held| held.claim.resource == claim.resource);
         held.map(|held| held.open.clone())
     }
 
     /// Returns the grant of a claim that is held, as of `asked_at`.
     pub(crate) fn grant(&self, claim: &Claim, asked_at: Moment) -> Option<Grant> {
         let entries = self.entries();
-        let held = entries.held.get(&claim.id).filter(|held| held.resource == claim.resource)?;
+        let held = entries.held.get(&claim.id).filter(|held| held.claim.resource == claim.resource)?;
         let lost = Some(held.signal.clone());
         Some(Grant::new(asked_at).fence(held.fence).lost(lost))
     }
@@ -130,7 +166,7 @@ impl<S: Session> ClaimTable<S> {
         &self,
         claim: &Claim,
         open: &Arc<OpenSession<S>>,
-        fence: Option<Fence>,
+        (fence, unshown_since): (Option<Fence>, Option<Moment>),
         asked_at: Moment,
     ) -> Entered {
         let mut entries = self.entries();
@@ -141,18 +177,67 @@ impl<S: Session> ClaimTable<S> {
             return Entered::Released;
         }
         let (lost, signal) = LossTrigger::new();
-        let (open, resource) = (open.clone(), claim.resource.clone());
-        entries.held.insert(claim.id, HeldLock { open, resource, fence, lost, signal: signal.clone() });
+        let (mut shown, mut since) = (Shown::Yes, asked_at);
+        if let Some(now) = unshown_since {
+            (shown, since) = (Shown::No, now);
+            entries.unshown.insert((now.after(SHOWN_AFTER), claim.id));
+        }
+        let (open, claim) = (open.clone(), claim.clone());
+        let id = claim.id;
+        entries.held.insert(id, HeldLock { open, claim, fence, since, shown, lost, signal: signal.clone() });
         Entered::Held(Grant::new(asked_at).fence(fence).lost(Some(signal)))
     }
 
     /// Removes a claim, to be released. Its key stays taken until [`ClaimTable::give_up`].
-    pub(crate) fn remove(&self, claim: &Claim, key: &str) -> Option<(Arc<OpenSession<S>>, Sharing)> {
+    pub(crate) fn remove(&self, claim: &Claim, key: &str) -> Removed<S> {
         let mut entries = self.entries();
-        entries.held.get(&claim.id).filter(|held| held.resource == claim.resource)?;
-        let held = entries.held.remove(&claim.id)?;
+        match entries.held.get(&claim.id) {
+            Some(held) if held.claim.resource != claim.resource => return Removed::Gone,
+            Some(held) if held.shown == Shown::Soon => return Removed::BeingShown,
+            _ => {}
+        }
+        let Some(held) = entries.held.remove(&claim.id) else { return Removed::Gone };
         let others = entries.keys.get(key).is_some_and(|taken| taken.claims > 1);
-        Some((held.open, if others { Sharing::Readers } else { Sharing::None }))
+        let sharing = if others { Sharing::Readers } else { Sharing::None };
+        Removed::Held { open: held.open, sharing, is_shown: held.shown == Shown::Yes }
+    }
+
+    /// Returns the claims that are to be shown to other clients by now, by session, and notes that they are
+    /// being shown.
+    pub(crate) fn begin_to_show(&self, now: Moment) -> Vec<ToShow<S>> {
+        let mut entries = self.entries();
+        let mut by_session: HashMap<u64, ToShow<S>> = HashMap::new();
+        // Bounded by the claims that were granted since the last time.
+        while let Some((due, id)) = entries.unshown.first().copied().filter(|(due, _)| *due <= now) {
+            entries.unshown.remove(&(due, id));
+            let Some(held) = entries.held.get_mut(&id) else { continue };
+            held.shown = Shown::Soon;
+            let (claim, fence) = (held.claim.clone(), held.fence);
+            let holder = Holder { claim, fence, held_for: now.since(held.since) };
+            by_session
+                .entry(held.open.number)
+                .or_insert_with(|| (held.open.clone(), Vec::new()))
+                .1
+                .push(holder);
+        }
+        by_session.into_values().collect()
+    }
+
+    /// Notes that an attempt to show these claims has ended. It is repeated at `again`, where it failed.
+    pub(crate) fn end_showing(&self, holders: &[&Holder], again: Option<Moment>) {
+        let mut entries = self.entries();
+        for Holder { claim, .. } in holders {
+            let Some(held) = entries.held.get_mut(&claim.id) else { continue };
+            held.shown = Shown::Yes;
+            if let Some(again) = again {
+                entries.unshown.insert((again, claim.id));
+            }
+        }
+    }
+
+    /// Returns `true` if there are claims that are to be shown.
+    pub(crate) fn has_unshown(&self) -> bool {
+        !self.entries().unshown.is_empty()
     }
 
     /// Forgets what the session held, and notifies every holder.

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 use leasehold_core::{BreakOutcome, Claim, Failure, Release, Renew, Renewal};
 
 use crate::session::backend::SessionBackend;
+use crate::session::claims::Removed;
 use crate::session::open::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
 
@@ -32,8 +33,15 @@ impl<C: Sessions> SessionBackend<C> {
         // A reader that arrives while the last one leaves must not find a lock that is half released.
         let _turn = if is_shared { Some(self.turns.take(&claim.resource).await) } else { None };
         let key = self.pool.sessions.key(&claim.resource);
-        let Some((open, sharing)) = self.pool.claims.remove(claim, &key) else { return Release::Gone };
-        match open.session.unlock(claim, sharing).await {
+        let (open, sharing, is_shown) = loop {
+            match self.pool.claims.remove(claim, &key) {
+                Removed::Held { open, sharing, is_shown } => break (open, sharing, is_shown),
+                // What is written for it must not outlive it.
+                Removed::BeingShown => self.pool.showing.until_written().await,
+                Removed::Gone => return Release::Gone,
+            }
+        };
+        match open.session.unlock(claim, sharing, is_shown).await {
             Ok(true) => {
                 self.pool.claims.give_up(&key, open.number);
                 if !is_shared {
@@ -60,7 +68,17 @@ impl<C: Sessions> SessionBackend<C> {
             Release::Unknown(failure) => return Err(failure),
             Release::Gone => {}
         }
-        let evicted = self.pool.sessions.evict(claim).await?;
+        // So that it can name what else ends.
+        let sessions = &self.pool.sessions;
+        sessions.wait_until_shown().await?;
+        let mut evicted = sessions.evict(claim).await?;
+        if evicted.is_none() {
+            // It may have been granted a moment ago, and is shown when this has returned.
+            let holders = sessions.holders(&claim.resource).await?;
+            if holders.iter().any(|holder| holder.id == claim.id) {
+                evicted = sessions.evict(claim).await?;
+            }
+        }
         Ok(evicted.map_or(BreakOutcome::Gone, |also_released| BreakOutcome::Ended { also_released }))
     }
 

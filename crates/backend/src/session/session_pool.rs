@@ -6,12 +6,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leasehold_core::{Clock, Failure, Liveness};
+use leasehold_core::{Claim, Clock, Failure, Fence, Liveness, Moment};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::session::claims::ClaimTable;
+use crate::session::claims::{ClaimTable, Entered};
 use crate::session::open::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
+use crate::session::showing::Showing;
 
 /// The sessions of one client.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(crate) struct SessionPool<C: Sessions> {
     pub(crate) sessions: C,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) claims: Arc<ClaimTable<C::Session>>,
+    pub(crate) showing: Arc<Showing<C::Session>>,
     /// The session that holds many locks.
     current: tokio::sync::Mutex<Option<Arc<OpenSession<C::Session>>>>,
     /// Sessions without a lock, where each holds one.
@@ -33,10 +35,12 @@ impl<C: Sessions> SessionPool<C> {
             Capacity::Many => Semaphore::MAX_PERMITS,
             Capacity::One { sessions, .. } => sessions,
         };
+        let claims = Arc::new(ClaimTable::new());
         SessionPool {
             sessions,
+            showing: Arc::new(Showing::new(claims.clone(), clock.clone())),
             clock,
-            claims: Arc::new(ClaimTable::new()),
+            claims,
             current: tokio::sync::Mutex::new(None),
             idle: Mutex::default(),
             permits: Arc::new(Semaphore::new(permits)),
@@ -79,6 +83,22 @@ impl<C: Sessions> SessionPool<C> {
         if open.is_live() && idle.len() < IDLE_MAX {
             idle.push(open);
         }
+    }
+
+    /// Enters a lock that the server gave, and sees to it that its holder is shown to other clients.
+    pub(crate) fn enter(
+        &self,
+        claim: &Claim,
+        open: &Arc<OpenSession<C::Session>>,
+        (fence, is_shown): (Option<Fence>, bool),
+        asked_at: Moment,
+    ) -> Entered {
+        let unshown_since = (!is_shown).then(|| self.clock.now());
+        let entered = self.claims.enter(claim, open, (fence, unshown_since), asked_at);
+        if !is_shown {
+            self.showing.wake();
+        }
+        entered
     }
 
     /// Ends a session, and with it every lock of it. Called for a session whose state is in doubt.

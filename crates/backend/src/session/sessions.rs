@@ -53,6 +53,13 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// A [`Failure`]; looking changes nothing.
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure>;
 
+    /// Waits, for a second at most, until those holders are shown that other clients have not shown yet, as
+    /// far as this client can know of them; see [`Session::show`].
+    ///
+    /// # Errors
+    /// A [`Failure`]; looking changes nothing.
+    async fn wait_until_shown(&self) -> Result<(), Failure>;
+
     /// Lists the resources whose name begins with `prefix` and that are held, in the order of their names,
     /// beginning behind `after`, at most `limit`.
     ///
@@ -131,12 +138,20 @@ pub trait Session: Debug + Send + Sync + 'static {
     /// time limit also where the server does not answer; a request that waits has `wait` and the limit.
     async fn lock(&self, request: &LockRequest<'_>) -> Result<Answer, Failure>;
 
-    /// Releases a lock; `false` where the server says that the session did not have it, which is never
-    /// right.
+    /// Writes down for other clients that these claims hold, so that `holders`, `list` and `evict` find
+    /// them: claims whose [`Answer::Taken`] said that they are not shown. None of them is released
+    /// before this has returned.
+    ///
+    /// # Errors
+    /// A failure after which they are not shown, and hold all the same.
+    async fn show(&self, holders: &[Holder]) -> Result<(), Failure>;
+
+    /// Releases a lock, and removes what shows its holder, if `is_shown`; `false` where the server says
+    /// that the session did not have it, which is never right.
     ///
     /// # Errors
     /// A failure after which the session is closed.
-    async fn unlock(&self, claim: &Claim, sharing: Sharing) -> Result<bool, Failure>;
+    async fn unlock(&self, claim: &Claim, sharing: Sharing, is_shown: bool) -> Result<bool, Failure>;
 
     /// Sends any request, so that each side has a sign of life of the other.
     ///
@@ -183,15 +198,36 @@ pub enum Sharing {
 /// The answer of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The lock is the session's, with this fence where there are fences.
-    Taken(Option<Fence>),
+    /// The lock is the session's.
+    Taken {
+        /// Its fence, where there are fences.
+        fence: Option<Fence>,
+        /// `true` if other clients can see the holder already. Otherwise [`Session::show`] follows when it
+        /// has held for a while.
+        is_shown: bool,
+    },
     /// Another session has it.
     Busy,
+}
+
+/// A claim that holds, as other clients are to see it.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// The claim.
+    pub claim: Claim,
+    /// Its fence, where there are fences.
+    pub fence: Option<Fence>,
+    /// The time for which it has held.
+    pub held_for: Duration,
 }
 
 /// The longest time for which one request waits in a server. The request is repeated afterwards, so that a
 /// dead connection is noticed of which the client was not notified.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// The time after which a holder is shown to other clients, see [`Session::show`]. Most locks are released
+/// before, and cost the server nothing for it.
+pub const SHOWN_AFTER: Duration = Duration::from_millis(10);
 
 /// Returns the failure for two names that this server cannot distinguish, as long as one of them is held.
 pub fn collision(wanted: &Resource, held: &str) -> Failure {

@@ -47,6 +47,46 @@ async fn renew(backend: &dyn Backend, claim: &Claim) -> Renewal {
     backend.renew(&[Renew { claim, proof: &Proof::none() }]).await.pop().unwrap()
 }
 
+/// Waits until the names of which a holder is shown are these.
+async fn shown_become(server: &Server, names: &[&str]) {
+    let shown = async {
+        while server.shown() != names {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(5), shown).await.is_ok(), "{:?}", server.shown());
+}
+
+#[tokio::test]
+async fn only_a_lock_that_is_kept_is_shown_and_never_after_its_release() {
+    let server = Server::new();
+    server.show_later(Duration::from_millis(20));
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    for _ in 0..100 {
+        let brief = claim("brief");
+        hold(&backend, &brief).await;
+        assert!(matches!(release(&backend, &brief).await, Release::Freed));
+    }
+    assert!(server.shown().is_empty(), "what was released at once was never shown");
+    let (kept, other) = (claim("kept"), claim("other"));
+    hold(&backend, &kept).await;
+    hold(&backend, &other).await;
+    shown_become(&server, &["kept", "other"]).await;
+    assert!(matches!(release(&backend, &kept).await, Release::Freed));
+    assert_eq!(server.shown(), ["other"]);
+    // Released at any point of the writing, nothing is left of it.
+    for pause in 0..50 {
+        let next = claim("next");
+        hold(&backend, &next).await;
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        assert!(matches!(release(&backend, &next).await, Release::Freed));
+        assert_eq!(server.shown(), ["other"], "{pause} ms after the grant");
+    }
+    server.end_all();
+    hold(&backend, &claim("last")).await;
+    shown_become(&server, &["last"]).await;
+}
+
 const ONE: Capacity = Capacity::One { sessions: 3, option: "sessions=" };
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::random;
-use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, Sessions, Sharing};
+use leasehold_backend::session::{Answer, Capacity, Holder, LockRequest, Session, Sessions, Sharing};
 use leasehold_core::{
     Claim, ClaimInfo, Clock, Failure, Fence, Finding, Profile, Resource, ResourceSummary, WaitMode,
 };
@@ -83,6 +83,11 @@ impl Sessions for ForUpdate {
         rows.iter().map(|row| claim_info(row, resource, true)).collect()
     }
 
+    async fn wait_until_shown(&self) -> Result<(), Failure> {
+        // They are shown when they are granted.
+        Ok(())
+    }
+
     async fn list(
         &self,
         prefix: &str,
@@ -102,7 +107,7 @@ impl Sessions for ForUpdate {
         let Some(row) = self.base.query(&holder).await?.pop() else { return Ok(None) };
         let (session, transaction): (u64, String) = (read(&row, 0)?, read(&row, 1)?);
         // The name is of one transaction, which has the lock of one claim as long as it is open.
-        let is_ended = self.base.evict(&utf8(&transaction), session).await?;
+        let is_ended = self.base.evict(&[&utf8(&transaction)], session).await?;
         Ok(is_ended.then(Vec::new))
     }
 
@@ -190,7 +195,9 @@ impl RowSession {
     async fn lock_once(&self, request: &LockRequest<'_>) -> Result<Answer, Failure> {
         for tries in 1..=MAX_TRIES {
             let refusal = match self.take(request).await {
-                Ok(Taking::Taken(fence)) => return Ok(Answer::Taken(Some(fence))),
+                Ok(Taking::Taken(fence)) => {
+                    return Ok(Answer::Taken { fence: Some(fence), is_shown: true });
+                }
                 Ok(Taking::NoRow) => {
                     self.end().await?;
                     if !self.make_row(request).await? {
@@ -261,7 +268,12 @@ impl Session for RowSession {
         }
     }
 
-    async fn unlock(&self, _: &Claim, _: Sharing) -> Result<bool, Failure> {
+    async fn show(&self, _: &[Holder]) -> Result<(), Failure> {
+        // They are shown when they are granted.
+        Ok(())
+    }
+
+    async fn unlock(&self, _: &Claim, _: Sharing, _: bool) -> Result<bool, Failure> {
         // The row of the table of holders counts no longer, since the named lock of this transaction is gone.
         self.end().await
     }

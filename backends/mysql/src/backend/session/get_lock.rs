@@ -1,26 +1,38 @@
 //! Named locks by `GET_LOCK`: all locks of a client are held by one session.
 //!
-//! Ground rules: the lock decides, and a row only shows its holder. A lock is not taken back when a later
-//! statement fails, so that is followed by one that gives it back. A server lets one session take one lock
-//! again and again, so a session asks only for what it does not have.
+//! A lock costs the server an expression that writes nothing, and the expressions of several tasks go
+//! together. The row that shows its holder follows by another connection, if it is held for longer than a
+//! moment.
+//!
+//! Ground rules: the lock decides, and a row only shows its holder. It counts while its session has two named
+//! locks: that of the resource, and one named after the claim, which is taken when the row is there. A lock
+//! is not taken back when a later statement fails, so that is followed by one that gives it back. A server
+//! lets one session take one lock again and again, so a session asks only for what it does not have.
 
+mod requests;
+
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, Sessions, Sharing, foreign_holder};
+use leasehold_backend::session::{
+    Answer, Capacity, Holder, LockRequest, SHOWN_AFTER, Session, Sessions, Sharing, foreign_holder,
+};
 use leasehold_core::{
-    Claim, ClaimId, ClaimInfo, Clock, Failure, Fence, Finding, Note, Profile, Resource, ResourceSummary,
-    Share, WaitMode,
+    Claim, ClaimId, ClaimInfo, Clock, Failure, Finding, Note, Profile, Resource, ResourceSummary, Share,
+    WaitMode,
 };
 
 use crate::backend::session::dotnet;
+use crate::backend::session::fences::Fences;
 use crate::backend::session::{Base, claim_info};
 use crate::config::{Dialect, MySqlConfig};
 use crate::error::Refusal;
 use crate::net::dial::{Flavour, only, read};
 use crate::net::session::SessionLink;
 use crate::sql::statements::{NOW, literal, utf8};
+use requests::{Request, Requests};
 
 /// The named locks of one server, and the table of their holders.
 #[derive(Debug)]
@@ -63,24 +75,63 @@ impl Sessions for GetLock {
     }
 
     async fn open(&self) -> Result<GetLockSession, Failure> {
-        Ok(GetLockSession { link: self.base.open().await?, base: self.base.clone() })
+        let (base, link) = (self.base.clone(), self.base.open().await?);
+        let fences = match base.has_fences() {
+            true => Some(base.open_fences(&link).await?),
+            false => None,
+        };
+        let requests = Requests::new(link.number, fences.is_some());
+        Ok(GetLockSession { link, requests, fences, base })
     }
 
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
         let lock_name = utf8(&self.base.lock_name(resource));
         let query = format!(
-            "SELECT IS_USED_LOCK({lock_name}), h.session, h.claim, h.note, h.seq, h.since \
-             FROM (SELECT 1 AS one) AS o LEFT JOIN {held} AS h ON h.lock_name = {lock_name}",
+            "SELECT o.user, h.session, h.claim, h.note, h.seq, h.since, {is_alive}, \
+             IS_USED_LOCK(CONCAT('{UNSHOWN}', o.user)) = o.user \
+             FROM (SELECT IS_USED_LOCK({lock_name}) AS user) AS o LEFT JOIN {held} AS h ON h.lock_name = {lock_name}",
+            is_alive = is_alive("h"),
             held = self.base.holders_table
         );
-        let rows = self.base.query(&query).await?;
-        let row = only(rows)?;
-        let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Vec::new()) };
-        Ok(vec![match read::<Option<u64>>(&row, 1)? {
-            Some(session) if session == user => claim_info(&row, resource, self.base.has_fences())?,
-            // Another program may hold it, which has no row in our table.
-            _ => foreign_claim(user),
-        }])
+        for is_last in (0..LOOKS).map(|look| look + 1 == LOOKS) {
+            let row = only(self.base.query(&query).await?)?;
+            let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Vec::new()) };
+            let is_true = |at| read::<Option<u8>>(&row, at).map(|value| value == Some(1));
+            if is_true(6)? {
+                return Ok(vec![claim_info(&row, resource, self.base.has_fences())?]);
+            }
+            // Another client shows its holder in a moment.
+            if !is_last && is_true(7)? {
+                tokio::time::sleep(LOOK_PAUSE).await;
+                continue;
+            }
+            // Another program may hold it, or a client that could not write its row.
+            return Ok(vec![foreign_claim(user)]);
+        }
+        Ok(Vec::new())
+    }
+
+    async fn wait_until_shown(&self) -> Result<(), Failure> {
+        // The server does not let this user see the connections of others, without a right that locks do not
+        // need. Connections that come later are not waited for.
+        let query = format!(
+            "SELECT p.id FROM information_schema.processlist AS p WHERE IS_USED_LOCK(CONCAT('{UNSHOWN}', p.id)) = p.id"
+        );
+        let mut awaited: Option<HashSet<u64>> = None;
+        for _ in 0..LOOKS {
+            let rows = self.base.query(&query).await?;
+            let unshown: HashSet<u64> = rows.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?;
+            let left = match awaited {
+                None => unshown,
+                Some(awaited) => &awaited & &unshown,
+            };
+            if left.is_empty() {
+                break;
+            }
+            awaited = Some(left);
+            tokio::time::sleep(LOOK_PAUSE).await;
+        }
+        Ok(())
     }
 
     async fn list(
@@ -89,7 +140,7 @@ impl Sessions for GetLock {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        self.base.list(IS_ALIVE, prefix, after, limit).await
+        self.base.list(&is_alive("h"), prefix, after, limit).await
     }
 
     async fn evict(&self, claim: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
@@ -99,18 +150,22 @@ impl Sessions for GetLock {
         let lock_name = utf8(&self.base.lock_name(&claim.resource));
         let (held, id) = (&self.base.holders_table, claim.id.to_hex());
         let holder = format!(
-            "SELECT session FROM {held} WHERE lock_name = {lock_name} AND name = {} AND claim = '{id}' AND {IS_ALIVE}",
-            literal(claim.resource.as_str())
+            "SELECT session FROM {held} AS h WHERE lock_name = {lock_name} AND name = {} AND claim = '{id}' AND {is_alive}",
+            literal(claim.resource.as_str()),
+            is_alive = is_alive("h")
         );
         let Some(row) = self.base.query(&holder).await?.pop() else { return Ok(None) };
         let session: u64 = read(&row, 0)?;
         let others = format!(
-            "SELECT name FROM {held} WHERE session = {session} AND claim <> '{id}' AND {IS_ALIVE} \
-             ORDER BY name LIMIT {ALSO_RELEASED_MAX}"
+            "SELECT name FROM {held} AS h WHERE session = {session} AND claim <> '{id}' AND {is_alive} \
+             ORDER BY name LIMIT {ALSO_RELEASED_MAX}",
+            is_alive = is_alive("h")
         );
         let others = self.base.query(&others).await?;
         let others: Vec<String> = others.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?;
-        let is_ended = self.base.evict(&lock_name, session).await?;
+        // With that of the claim, so that it is not another one of this session that has the resource now.
+        let of_claim = format!("'{}'", lock_of_claim(claim.id));
+        let is_ended = self.base.evict(&[&lock_name, &of_claim], session).await?;
         Ok(is_ended.then(|| others.iter().filter_map(|name| Resource::new(name).ok()).collect()))
     }
 
@@ -150,28 +205,17 @@ impl Base {
         (former != self.lock_name(resource)).then_some(former)
     }
 
-    /// Returns the statements that try to take the lock, and leave in `@leasehold` whether it is taken. A
-    /// lock with two names is taken under both or none.
-    fn taking(&self, resource: &Resource) -> String {
-        // Each is requested in a statement of its own, because the server does not promise how often a
-        // condition is evaluated.
-        let name = utf8(&self.lock_name(resource));
-        let taking = format!("SET @leasehold = GET_LOCK({name}, 0); ");
-        let Some(former) = self.former_name(resource) else { return taking };
-        taking
-            + &format!(
-                "SET @former = IF(@leasehold = 1, GET_LOCK({}, 0), 1); \
-                 SET @back = IF(@former = 1, 1, RELEASE_LOCK({name})); \
-                 SET @leasehold = IF(@former = 1, @leasehold, @former); ",
-                utf8(&former)
-            )
-    }
-
-    /// Returns the statements that give the lock back, and answer 1 where it was held.
-    fn giving_back(&self, resource: &Resource) -> String {
-        let name = utf8(&self.lock_name(resource));
-        let former = self.former_name(resource).map(|former| format!("DO RELEASE_LOCK({}); ", utf8(&former)));
-        format!("{}SELECT RELEASE_LOCK({name})", former.unwrap_or_default())
+    /// Begins the fences of a session, and creates the table again if it was lost with the server's data.
+    async fn open_fences(&self, link: &SessionLink) -> Result<Fences, Failure> {
+        let names = &self.pool.config.names;
+        let fences = match Fences::open(link, names).await {
+            Err(Refusal::NoTable(failure)) => {
+                self.recreate_tables(failure).await?;
+                Fences::open(link, names).await
+            }
+            fences => fences,
+        };
+        fences.map_err(Refusal::into_failure)
     }
 }
 
@@ -179,53 +223,76 @@ impl Base {
 #[derive(Debug)]
 pub(crate) struct GetLockSession {
     link: SessionLink,
+    requests: Requests,
+    /// None for clients that share their locks with others without fences.
+    fences: Option<Fences>,
     base: Arc<Base>,
 }
 
 impl GetLockSession {
-    /// Takes the lock and enters the holder, in one round trip. The fence is drawn after the lock is given.
+    /// Takes the lock, in one round trip. The number of the fence is drawn when the lock has been given.
     async fn take(&self, claim: &Claim) -> Result<Answer, Refusal> {
-        let lock_name = utf8(&self.base.lock_name(&claim.resource));
-        let entry = format!(
-            "{}, '{}', {}, CONNECTION_ID()",
-            literal(claim.resource.as_str()),
-            claim.id.to_hex(),
-            literal(claim.note.as_str())
-        );
-        let statements = format!(
-            "{taking}\
-             INSERT INTO {held} (lock_name, name, claim, note, session, seq, since) \
-             SELECT {lock_name}, {entry}, LAST_INSERT_ID({NOW}), {NOW} FROM DUAL WHERE @leasehold = 1 \
-             ON DUPLICATE KEY UPDATE name = {name}, claim = '{claim}', note = {note}, session = CONNECTION_ID(), \
-             seq = LAST_INSERT_ID(GREATEST(seq + 1, {NOW})), since = {NOW}; \
-             SELECT @leasehold, LAST_INSERT_ID()",
-            taking = self.base.taking(&claim.resource),
-            held = self.base.holders_table,
-            name = literal(claim.resource.as_str()),
-            claim = claim.id.to_hex(),
-            note = literal(claim.note.as_str()),
-        );
-        let row = only(self.link.run(&statements).await?).map_err(Refusal::Failed)?;
-        let answer = || match read::<Option<u8>>(&row, 0)? {
-            Some(1) if self.base.has_fences() => Ok(Answer::Taken(Some(Fence::new(0, read(&row, 1)?, 0)))),
-            Some(1) => Ok(Answer::Taken(None)),
-            Some(_) => Ok(Answer::Busy),
-            None => Err(Failure::unavailable("the server could not take the lock, and did not say why")),
+        let (name, former) = (self.base.lock_name(&claim.resource), self.base.former_name(&claim.resource));
+        let known = self.fences.as_ref().map(|fences| (fences, fences.known()));
+        let (name, former) = (quoted(&name), former.as_deref().map(quoted));
+        let request = Request::Lock { name, former, claim: claim.id };
+        let answer = self.requests.ask(&self.link, request).await.map_err(Refusal::Failed)?;
+        let fence = match (answer, known) {
+            (None, _) => {
+                let text = "the server could not take the lock, and did not say why";
+                return Err(Refusal::Failed(Failure::unavailable(text)));
+            }
+            (Some(0), _) => return Ok(Answer::Busy),
+            (Some(_), None) => None,
+            (Some(counter), Some((fences, known))) => match known.fence(counter) {
+                Some(fence) => Some(fence),
+                None => Some(fences.draw(&self.link, &self.base.pool.config.names, known).await?),
+            },
         };
-        answer().map_err(Refusal::Failed)
+        Ok(Answer::Taken { fence, is_shown: false })
     }
 
     /// Releases the lock; `false` where the server says that this session did not have it.
-    async fn give_back(&self, claim: &Claim) -> Result<bool, Refusal> {
-        let rows = self.link.run(&self.base.giving_back(&claim.resource)).await?;
-        let given: Option<u8> = only(rows).and_then(|row| read(&row, 0)).map_err(Refusal::Failed)?;
-        Ok(given == Some(1))
+    async fn give_back(&self, claim: &Claim, is_shown: bool) -> Result<bool, Failure> {
+        let (name, former) = (self.base.lock_name(&claim.resource), self.base.former_name(&claim.resource));
+        let (name, former) = (quoted(&name), former.as_deref().map(quoted));
+        let request = Request::Unlock { name, former, claim: claim.id, is_shown };
+        Ok(self.requests.ask(&self.link, request).await? == Some(1))
     }
 
     /// Releases a lock whose statements failed, in case it was taken.
     async fn put_back(&self, claim: &Claim) -> Result<(), Failure> {
-        let given = self.give_back(claim).await;
-        given.map(drop).map_err(|refusal| Failure::unanswered(refusal.into_failure().to_string()))
+        let given = self.give_back(claim, false).await;
+        given.map(drop).map_err(|failure| Failure::unanswered(failure.to_string()))
+    }
+
+    /// Writes rows of these holders, of those that still have their locks.
+    async fn write_rows(&self, holders: &[Holder]) -> Result<(), Failure> {
+        let rows = holders.iter().map(|Holder { claim, fence, held_for }| {
+            format!(
+                "SELECT {lock_name} AS lock_name, {name} AS name, '{id}' AS claim, {note} AS note, {session} AS session, \
+                 {seq} AS seq, {NOW} - {age} AS since",
+                lock_name = utf8(&self.base.lock_name(&claim.resource)),
+                name = literal(claim.resource.as_str()),
+                id = claim.id.to_hex(),
+                note = literal(claim.note.as_str()),
+                session = self.link.number,
+                seq = fence.unwrap_or_default().seq,
+                age = held_for.as_micros(),
+            )
+        });
+        let rows: Vec<String> = rows.collect();
+        let columns = ["name", "claim", "note", "session", "seq", "since"];
+        let columns: Vec<String> = columns.iter().map(|name| format!("{name} = VALUES({name})")).collect();
+        let insert = format!(
+            "INSERT INTO {held} (lock_name, name, claim, note, session, seq, since) \
+             SELECT * FROM ({rows}) AS n WHERE IS_USED_LOCK(n.lock_name) = n.session \
+             ON DUPLICATE KEY UPDATE {columns}",
+            held = self.base.holders_table,
+            rows = rows.join(" UNION ALL "),
+            columns = columns.join(", "),
+        );
+        self.base.query(&insert).await.map(drop)
     }
 }
 
@@ -258,11 +325,21 @@ impl Session for GetLockSession {
         Ok(Answer::Busy)
     }
 
-    async fn unlock(&self, claim: &Claim, _: Sharing) -> Result<bool, Failure> {
-        self.give_back(claim).await.map_err(Refusal::into_failure)
+    async fn show(&self, holders: &[Holder]) -> Result<(), Failure> {
+        self.write_rows(holders).await?;
+        let claims = holders.iter().map(|holder| holder.claim.id).collect();
+        match self.requests.ask(&self.link, Request::Show { claims }).await? {
+            Some(1) => Ok(()),
+            _ => Err(Failure::unavailable("the server did not take the locks by which their rows count")),
+        }
+    }
+
+    async fn unlock(&self, claim: &Claim, _: Sharing, is_shown: bool) -> Result<bool, Failure> {
+        self.give_back(claim, is_shown).await
     }
 
     async fn ping(&self) -> Result<(), Failure> {
+        self.requests.rest(&self.link).await?;
         self.link.ping().await
     }
 
@@ -293,8 +370,33 @@ fn foreign_claim(connection: u64) -> ClaimInfo {
         .note(Note::clipped(&format!("not by leasehold: connection {connection} of the server")))
 }
 
-/// The condition that the lock of a row of the table of holders is still its session's.
-const IS_ALIVE: &str = "IS_USED_LOCK(CONVERT(lock_name USING utf8mb4)) = session";
+/// Returns a name of a lock as an expression; shortly, where nothing in it can end it.
+fn quoted(name: &str) -> String {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    if is_plain { format!("'{name}'") } else { utf8(name) }
+}
+
+/// Returns the name of the lock that a session has as long as the row of this claim counts.
+fn lock_of_claim(id: ClaimId) -> String {
+    format!("{OF_CLAIM}{}", id.to_hex())
+}
+
+/// Returns the condition that a row of the table of holders counts.
+fn is_alive(row: &str) -> String {
+    format!(
+        "(IS_USED_LOCK(CONVERT({row}.lock_name USING utf8mb4)) = {row}.session \
+         AND IS_USED_LOCK(CONVERT(CONCAT('{OF_CLAIM}', {row}.claim) USING utf8mb4)) = {row}.session)"
+    )
+}
+
+/// Beginnings of the names of locks that are no user's: of claims whose rows count, and of connections that
+/// hold locks whose rows are still to be written.
+const OF_CLAIM: &str = "leasehold-claim-";
+const UNSHOWN: &str = "leasehold-unshown-";
+/// Looks until a holder is shown that another client has just become, and the pause between two: many times
+/// what it takes, where the machines are not overloaded.
+const LOOKS: u32 = 50;
+const LOOK_PAUSE: Duration = SHOWN_AFTER;
 /// The most names of locks that are reported to have ended with another.
 const ALSO_RELEASED_MAX: u32 = 1_000;
 /// The longest names of locks that each server takes.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::random;
-use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, Sessions, Sharing};
+use leasehold_backend::session::{Answer, Capacity, Holder, LockRequest, Session, Sessions, Sharing};
 use leasehold_core::{
     Backoff, Claim, ClaimInfo, Failure, Finding, Profile, Resource, ResourceSummary, WaitMode,
 };
@@ -38,7 +38,11 @@ impl ForUpdate {
         let base = Base::connect(config).await?;
         let statements = Arc::new(Statements::of(&base.config.names));
         let profile = base.server.session_profile(&base.config, WaitMode::Blocks);
-        base.tidy(&base.dial().await?).await?;
+        let link = base.dial().await?;
+        if let Err(refusal) = base.holders_table.tidy(&link).await {
+            base.recreate_tables(refusal).await?;
+            base.holders_table.tidy(&link).await.map_err(Refusal::into_failure)?;
+        }
         Ok(ForUpdate { base: Arc::new(base), statements, profile })
     }
 }
@@ -72,7 +76,13 @@ impl Sessions for ForUpdate {
     }
 
     async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
-        self.base.holders_table.holders(&self.base.pool, resource).await
+        let holders = self.base.holders_table.holders(&self.base.pool, resource).await?;
+        Ok(holders.into_iter().map(|(_, info)| info).collect())
+    }
+
+    async fn wait_until_shown(&self) -> Result<(), Failure> {
+        // They are shown when they are granted.
+        Ok(())
     }
 
     async fn list(
@@ -155,7 +165,8 @@ impl RowSession {
         // From another connection, whose transaction ends with the statement.
         let rows = self.base.pool.query(&self.base.holders_table.enter, &entering).await?;
         let row = only(rows).map_err(Refusal::Failed)?;
-        Ok(Taking::Taken(Answer::Taken(Some(fence(&row, 0).map_err(Refusal::Failed)?))))
+        let fence = Some(fence(&row, 0).map_err(Refusal::Failed)?);
+        Ok(Taking::Taken(Answer::Taken { fence, is_shown: true }))
     }
 
     /// Requests the lock once, and creates what is missing first.
@@ -241,7 +252,12 @@ impl Session for RowSession {
         }
     }
 
-    async fn unlock(&self, claim: &Claim, _: Sharing) -> Result<bool, Failure> {
+    async fn show(&self, _: &[Holder]) -> Result<(), Failure> {
+        // They are shown when they are granted.
+        Ok(())
+    }
+
+    async fn unlock(&self, claim: &Claim, _: Sharing, _: bool) -> Result<bool, Failure> {
         let had_it = self.pid.load(Ordering::SeqCst) != 0;
         self.end().await?;
         // The row counts no longer, since the transaction is over; the next task removes it if this fails.

@@ -3,11 +3,14 @@
 //! Ground rules: the lock decides, and a row only informs. A row counts while the session lives whose name it
 //! has; rows that outlived their session are removed by the next client.
 
+use std::time::Duration;
+
+use leasehold_backend::sql::{micros, signed};
 use leasehold_core::{
-    Claim, ClaimId, ClaimInfo, Effect, Failure, FailureKind, Note, Resource, ResourceSummary, Share,
+    Claim, ClaimId, ClaimInfo, Effect, Failure, FailureKind, Fence, Note, Resource, ResourceSummary, Share,
 };
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::Names;
 use crate::error::Refusal;
@@ -24,6 +27,8 @@ pub(crate) struct HoldersTable {
     pub(crate) enter: Sql,
     pub(crate) delete: Sql,
     holders: Sql,
+    /// Enters claims of another session with the fences that they have, or has them again.
+    show: Sql,
     list: Sql,
     clear: Sql,
     mark: Sql,
@@ -62,11 +67,12 @@ impl HoldersTable {
             holders: sql(
                 "holders",
                 format!(
-                    "SELECT claim, weight, capacity, note, epoch, seq, (extract(epoch FROM since)::float8 * 1000::float8)::int8 \
-                     FROM {held} h WHERE name = $1 AND {ALIVE} ORDER BY epoch, seq"
+                    "SELECT claim, weight, capacity, note, epoch, seq, (extract(epoch FROM since)::float8 * 1000::float8)::int8, \
+                     pid FROM {held} h WHERE name = $1 AND {ALIVE} ORDER BY epoch, seq"
                 ),
                 &[Type::TEXT],
             ),
+            show: show(&held),
             list: sql(
                 "list_held",
                 format!(
@@ -107,6 +113,11 @@ impl HoldersTable {
             }
             answer => answer?,
         }
+        self.clear(link).await
+    }
+
+    /// Clears away rows whose sessions have ended.
+    pub(crate) async fn clear(&self, link: &Link) -> Result<(), Refusal> {
         match link.query(&self.clear, &[]).await {
             // Another client removes rows just now.
             Err(Refusal::LostRace) => Ok(()),
@@ -114,11 +125,35 @@ impl HoldersTable {
         }
     }
 
-    /// Reads the holders, in the order of grants.
-    pub(crate) async fn holders(&self, pool: &Pool, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
+    /// Reads the holders with their processes of the server, in the order of grants.
+    pub(crate) async fn holders(
+        &self,
+        pool: &Pool,
+        resource: &Resource,
+    ) -> Result<Vec<(i32, ClaimInfo)>, Failure> {
         let name = resource.as_str();
         let rows = pool.query_retrying(&self.holders, &[&name]).await.map_err(Refusal::into_failure)?;
-        rows.iter().map(|row| claim_info(row, resource)).collect()
+        rows.iter().map(|row| Ok((read(row, 7)?, claim_info(row, resource)?))).collect()
+    }
+
+    /// Writes down holders of the session of this name and process. Nobody waits for the disk: after a crash
+    /// of the server none of them holds any more.
+    pub(crate) async fn show(
+        &self,
+        pool: &Pool,
+        (session, pid): (&str, i32),
+        holders: &[(Entry, Fence, Duration)],
+    ) -> Result<(), Refusal> {
+        let column = |of: fn(&Entry) -> &str| holders.iter().map(|(entry, ..)| of(entry)).collect::<Vec<_>>();
+        let number = |of: fn(&(Entry, Fence, Duration)) -> i64| holders.iter().map(of).collect::<Vec<_>>();
+        let (ids, names) = (column(|entry| &entry.id), column(|entry| &entry.name));
+        let (keys, notes) = (column(|entry| &entry.key), column(|entry| &entry.note));
+        let (weights, capacities) = (number(|holder| holder.0.weight), number(|holder| holder.0.capacity));
+        let (epochs, seqs) = (number(|holder| signed(holder.1.epoch)), number(|holder| signed(holder.1.seq)));
+        let ages = number(|holder| micros(holder.2));
+        let parameters: &[&(dyn ToSql + Sync)] =
+            &[&ids, &names, &keys, &weights, &capacities, &notes, &epochs, &seqs, &ages, &session, &pid];
+        pool.query_retrying(&self.show, parameters).await.map(drop)
     }
 
     /// Reads which resources are held.
@@ -141,6 +176,35 @@ impl HoldersTable {
         }
         Ok(summaries)
     }
+}
+
+/// Enters claims of another session with the fences that they have, or has them again. Nobody waits for the
+/// disk.
+fn show(held: &str) -> Sql {
+    let text = format!(
+        "INSERT INTO {held} AS h (claim, name, lock_key, weight, capacity, note, epoch, seq, session, pid, since) \
+         SELECT c.claim, c.name, c.lock_key, c.weight, c.capacity, c.note, c.epoch, c.seq, $10, $11, \
+         clock_timestamp() - c.age::float8 * interval '1 microsecond' \
+         FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+         AS c (claim, name, lock_key, weight, capacity, note, epoch, seq, age) \
+         WHERE pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL \
+         ON CONFLICT (claim) DO UPDATE SET session = excluded.session, pid = excluded.pid, \
+         epoch = excluded.epoch, seq = excluded.seq, since = excluded.since"
+    );
+    let types = &[
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT,
+        Type::INT4,
+    ];
+    Sql { name: "show_holders", text, types }
 }
 
 /// Returns the statement that ends the session of the claim `$1` on the name `$2`, where the row `h`

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_backend::session::{Answer, Capacity, LockRequest, Session, SessionBackend, Sessions, Sharing};
+use leasehold_backend::session::{
+    Answer, Capacity, Holder, LockRequest, Session, SessionBackend, Sessions, Sharing,
+};
 use leasehold_conformance::SteadyClock;
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Durability, Failure, Fence, FenceGrade, Liveness, LockSupport, Profile,
@@ -33,6 +35,8 @@ struct State {
     /// Which sessions have which lock: alone, or with other readers.
     locks: HashMap<String, Vec<(u64, bool)>>,
     rows: BTreeMap<(String, u64), (u64, ClaimInfo)>,
+    /// Holders are shown by a request of its own, as long as it takes. Else by that for the lock.
+    shows_later: Option<Duration>,
     open: HashSet<u64>,
     silent: bool,
     /// The time that a wait takes to return after it was cancelled.
@@ -88,6 +92,16 @@ impl Server {
     /// Forgets all locks, but ends no session.
     pub(crate) fn forget(&self) {
         self.change(|state| state.locks.clear());
+    }
+
+    /// Shows holders by a request of its own from now on, which takes so long.
+    pub(crate) fn show_later(&self, duration: Duration) {
+        self.change(|state| state.shows_later = Some(duration));
+    }
+
+    /// The names of which a holder is shown.
+    pub(crate) fn shown(&self) -> Vec<String> {
+        self.state.lock().unwrap().rows.keys().map(|(name, _)| name.clone()).collect()
     }
 
     pub(crate) fn sessions(&self) -> usize {
@@ -160,6 +174,10 @@ impl Sessions for MemorySessions {
         Ok(rows.map(|(_, (_, info))| info.clone()).collect())
     }
 
+    async fn wait_until_shown(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     async fn evict(&self, _: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
         // No other client's session is known here.
         Ok(None)
@@ -214,11 +232,11 @@ impl MemorySession {
             }
             state.fence += 1;
             let fence = Fence::new(1, state.fence, 0);
-            let info =
-                ClaimInfo::new(request.claim.id, share).fence(Some(fence)).note(request.claim.note.clone());
-            let at = (request.claim.resource.as_str().to_owned(), state.fence);
-            state.rows.insert(at, (number, info));
-            Answer::Taken(Some(fence))
+            let is_shown = state.shows_later.is_none();
+            if is_shown {
+                add_row(state, number, request.claim, fence);
+            }
+            Answer::Taken { fence: Some(fence), is_shown }
         })
     }
 }
@@ -248,11 +266,24 @@ impl Session for MemorySession {
         }
     }
 
-    async fn unlock(&self, claim: &Claim, sharing: Sharing) -> Result<bool, Failure> {
+    async fn show(&self, holders: &[Holder]) -> Result<(), Failure> {
+        let duration = self.server.state.lock().unwrap().shows_later.unwrap_or_default();
+        self.server.change(|state| {
+            for Holder { claim, fence, .. } in holders {
+                add_row(state, self.number, claim, fence.unwrap());
+            }
+        });
+        tokio::time::sleep(duration).await;
+        self.check().await
+    }
+
+    async fn unlock(&self, claim: &Claim, sharing: Sharing, is_shown: bool) -> Result<bool, Failure> {
         self.check().await?;
         let key = claim.resource.as_str().trim_start_matches("alias of ").to_owned();
         Ok(self.server.change(|state| {
-            remove_row(state, claim.id);
+            if is_shown {
+                remove_row(state, claim.id);
+            }
             if sharing == Sharing::Readers {
                 return true;
             }
@@ -292,6 +323,11 @@ impl Drop for MemorySession {
     fn drop(&mut self) {
         self.server.change(|state| state.close(self.number));
     }
+}
+
+fn add_row(state: &mut State, session: u64, claim: &Claim, fence: Fence) {
+    let info = ClaimInfo::new(claim.id, claim.share).fence(Some(fence)).note(claim.note.clone());
+    state.rows.insert((claim.resource.as_str().to_owned(), fence.seq), (session, info));
 }
 
 fn remove_row(state: &mut State, id: ClaimId) {

@@ -1,0 +1,138 @@
+//! Holders are shown to other clients when they have held for a while.
+//!
+//! Ground rules: a lock decides, and what shows its holder only informs. It is written while the claim
+//! holds and at no other time: a release waits for the end of the writing.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use leasehold_core::{Clock, Moment};
+
+use crate::session::claims::ClaimTable;
+use crate::session::sessions::{Holder, SHOWN_AFTER, Session};
+
+/// The writing of what shows holders to other clients.
+#[derive(Debug)]
+pub(crate) struct Showing<S> {
+    claims: Arc<ClaimTable<S>>,
+    clock: Arc<dyn Clock>,
+    /// `true` while there is a task that shows claims.
+    is_awake: AtomicBool,
+    writing: tokio::sync::Mutex<()>,
+}
+
+impl<S: Session> Showing<S> {
+    pub(crate) fn new(claims: Arc<ClaimTable<S>>, clock: Arc<dyn Clock>) -> Self {
+        Showing { claims, clock, is_awake: AtomicBool::new(false), writing: tokio::sync::Mutex::new(()) }
+    }
+
+    /// Sees to it that the claim that was just granted will be shown.
+    pub(crate) fn wake(self: &Arc<Self>) {
+        if !self.is_awake.swap(true, Ordering::SeqCst) {
+            let showing = Arc::downgrade(self);
+            leasehold_machine::spawn(async move { show_all(showing).await });
+        }
+    }
+
+    /// Waits until what is being written has been written.
+    pub(crate) async fn until_written(&self) {
+        drop(self.writing.lock().await);
+    }
+
+    /// Shows what is to be shown by now. A server that is slow to write it is given up soon, since releases
+    /// wait for the end.
+    async fn show_due(&self) {
+        let _writing = self.writing.lock().await;
+        let begun = self.clock.now();
+        let due = self.claims.begin_to_show(begun);
+        let pending = due.iter().flat_map(|(_, holders)| holders).collect();
+        let mut attempt = Attempt { claims: &self.claims, clock: &*self.clock, pending };
+        for (open, holders) in &due {
+            for some in holders.chunks(AT_ONCE) {
+                if self.is_slow(begun) {
+                    return;
+                }
+                match open.session.show(some).await {
+                    Ok(()) => attempt.end(some.len(), None),
+                    // One that cannot be shown must not hide the others.
+                    Err(_) => self.show_each(&open.session, some, begun, &mut attempt).await,
+                }
+            }
+        }
+    }
+
+    async fn show_each(&self, session: &S, some: &[Holder], begun: Moment, attempt: &mut Attempt<'_, S>) {
+        for one in some {
+            if self.is_slow(begun) {
+                return attempt.end(usize::MAX, Some(AGAIN_AFTER));
+            }
+            match session.show(std::slice::from_ref(one)).await {
+                Ok(()) => attempt.end(1, None),
+                Err(failure) => {
+                    let resource = &one.claim.resource;
+                    tracing::warn!(%failure, %resource, "other clients do not see who holds a lock");
+                    attempt.end(1, Some(AGAIN_AFTER));
+                }
+            }
+        }
+    }
+
+    fn is_slow(&self, begun: Moment) -> bool {
+        self.clock.now().since(begun) > WRITING_MAX
+    }
+
+    /// Notes that the task ends; `false` where it has to continue.
+    fn rest(&self) -> bool {
+        if self.claims.has_unshown() {
+            return false;
+        }
+        self.is_awake.store(false, Ordering::SeqCst);
+        // A claim that was entered meanwhile has found the task awake.
+        !self.claims.has_unshown() || self.is_awake.swap(true, Ordering::SeqCst)
+    }
+}
+
+/// An attempt to show claims. It ends for all that are left when it is dropped, however that happens, so that
+/// no release waits for it for ever.
+struct Attempt<'a, S: Session> {
+    claims: &'a ClaimTable<S>,
+    clock: &'a dyn Clock,
+    /// The claims that are being shown, in their order.
+    pending: VecDeque<&'a Holder>,
+}
+
+impl<S: Session> Attempt<'_, S> {
+    /// Ends it for so many claims, or all that are left. Those that are not shown are tried again after this
+    /// time.
+    fn end(&mut self, count: usize, again_after: Option<Duration>) {
+        let ended: Vec<&Holder> = self.pending.drain(..count.min(self.pending.len())).collect();
+        self.claims.end_showing(&ended, again_after.map(|after| self.clock.now().after(after)));
+    }
+}
+
+impl<S: Session> Drop for Attempt<'_, S> {
+    fn drop(&mut self) {
+        self.end(self.pending.len(), Some(AGAIN_AFTER));
+    }
+}
+
+/// Shows claims until there are none. A client that is dropped meanwhile closes its sessions.
+async fn show_all<S: Session>(showing: Weak<Showing<S>>) {
+    loop {
+        tokio::time::sleep(SHOWN_AFTER).await;
+        let Some(showing) = showing.upgrade() else { return };
+        showing.show_due().await;
+        if showing.rest() {
+            return;
+        }
+    }
+}
+
+/// Holders that are written at the same time.
+const AT_ONCE: usize = 100;
+/// The time after which it is tried again, where it failed.
+const AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// The time for which it is tried to show claims, before the rest is left for the next time.
+const WRITING_MAX: Duration = Duration::from_secs(1);
