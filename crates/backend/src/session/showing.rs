@@ -31,8 +31,8 @@ impl<S: Session> Showing<S> {
     /// Sees to it that the claim that was just granted will be shown.
     pub(crate) fn wake(self: &Arc<Self>) {
         if !self.is_awake.swap(true, Ordering::SeqCst) {
-            let showing = Arc::downgrade(self);
-            leasehold_machine::spawn(async move { show_all(showing).await });
+            let task = Awake(Arc::downgrade(self));
+            leasehold_machine::spawn(task.show_all());
         }
     }
 
@@ -118,14 +118,28 @@ impl<S: Session> Drop for Attempt<'_, S> {
     }
 }
 
-/// Shows claims until there are none. A client that is dropped meanwhile closes its sessions.
-async fn show_all<S: Session>(showing: Weak<Showing<S>>) {
-    loop {
-        tokio::time::sleep(SHOWN_AFTER).await;
-        let Some(showing) = showing.upgrade() else { return };
-        showing.show_due().await;
-        if showing.rest() {
-            return;
+/// The task that shows claims. If it ends by a panic or with its runtime, the next grant begins another one.
+struct Awake<S: Session>(Weak<Showing<S>>);
+
+impl<S: Session> Awake<S> {
+    /// Shows claims until there are none. A client that is dropped meanwhile closes its sessions.
+    async fn show_all(mut self) {
+        loop {
+            tokio::time::sleep(SHOWN_AFTER).await;
+            let Some(showing) = self.0.upgrade() else { return };
+            showing.show_due().await;
+            if showing.rest() {
+                self.0 = Weak::new();
+                return;
+            }
+        }
+    }
+}
+
+impl<S: Session> Drop for Awake<S> {
+    fn drop(&mut self) {
+        if let Some(showing) = self.0.upgrade() {
+            showing.is_awake.store(false, Ordering::SeqCst);
         }
     }
 }

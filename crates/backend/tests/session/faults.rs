@@ -87,6 +87,32 @@ async fn only_a_lock_that_is_kept_is_shown_and_never_after_its_release() {
     shown_become(&server, &["last"]).await;
 }
 
+#[tokio::test]
+async fn holders_are_shown_after_a_panic_of_what_shows_them() {
+    let server = Server::new();
+    server.show_later(Duration::ZERO);
+    server.panic_once();
+    let backend = server.client(Capacity::Many, WaitMode::Polls);
+    hold(&backend, &claim("first")).await;
+    let panicked = async {
+        while server.will_panic() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), panicked).await.unwrap();
+    // The task may not have ended yet, so the first of these may find it awake.
+    let shown = async {
+        for n in 0.. {
+            hold(&backend, &claim(&format!("next {n}"))).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if server.shown().iter().any(|name| name.starts_with("next")) {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), shown).await.unwrap();
+}
+
 const ONE: Capacity = Capacity::One { sessions: 3, option: "sessions=" };
 
 #[tokio::test]

@@ -44,9 +44,10 @@ pub(super) struct Fences {
 }
 
 impl Fences {
-    /// Begins a block for a session that has just been opened, in the server that it is a session of.
+    /// Begins a block for a session that has just been opened, in the server that it is a session of. Of
+    /// sessions that open together, one begins it for all.
     pub(super) async fn open(link: &Link, statements: &FenceStatements) -> Result<Fences, Refusal> {
-        let block = raise(link, statements).await?;
+        let block = begin(link, statements).await?;
         Ok(Fences { block: Mutex::new(block), turn: tokio::sync::Mutex::new(()) })
     }
 
@@ -91,16 +92,23 @@ impl Fences {
         let mut block = only(rows).and_then(|row| block(&row)).map_err(Refusal::Failed)?;
         if (block.epoch, block.last) <= (known.0.epoch, known.0.last) {
             // An older copy was put back, of which numbers may have been given.
-            block = raise(link, statements).await?;
+            block = begin(link, statements).await?;
         }
         *self.block.lock().unwrap_or_else(PoisonError::into_inner) = block;
         Ok(Known(block))
     }
 }
 
-/// Begins the next block, whatever the last one is.
-async fn raise(link: &Link, statements: &FenceStatements) -> Result<Block, Refusal> {
-    let rows = link.query(&statements.raise, &[&0i64]).await?;
+/// Returns a block that begins now: its own, or that of another session which began it during this call.
+///
+/// The other block will do: the server has not crashed since the call began, or this session would have ended
+/// with it. So the counter has lost nothing of that block.
+async fn begin(link: &Link, statements: &FenceStatements) -> Result<Block, Refusal> {
+    let begun = link.query(&statements.begin, &[]).await?;
+    let rows = match begun.is_empty() {
+        true => link.query(&statements.read, &[]).await?,
+        false => begun,
+    };
     only(rows).and_then(|row| block(&row)).map_err(Refusal::Failed)
 }
 
@@ -123,8 +131,10 @@ impl Known {
 /// The statements about blocks of fences.
 #[derive(Debug)]
 pub(super) struct FenceStatements {
-    /// Begins the next block, if the last one still ends with this number, or the number is 0. Without a row it
-    /// begins behind this number.
+    /// Begins the next block, if the last one is still that of the beginning of the statement.
+    begin: Sql,
+    /// Begins the next block, if the last one still ends with this number. Without a row it begins behind this
+    /// number.
     raise: Sql,
     read: Sql,
     draw: Sql,
@@ -133,22 +143,28 @@ pub(super) struct FenceStatements {
 impl FenceStatements {
     pub(super) fn of(names: &Names) -> FenceStatements {
         let (blocks, counter) = (names.table(FENCE_BLOCKS), names.table(FENCE_COUNTER));
+        // The counter is put behind all earlier blocks while the row is locked, and the end of the block is on
+        // the disk before any other session can see it.
+        let next = |behind: &str, if_last_is: &str| {
+            format!(
+                "INSERT INTO {blocks} AS b (one, epoch, last) SELECT true, {epoch}, greatest({behind}, {NOW}) + {LENGTH} \
+                 FROM (SELECT pg_catalog.set_config('synchronous_commit', 'local', true) AS awaited OFFSET 0) s \
+                 WHERE s.awaited IS NOT NULL \
+                 ON CONFLICT (one) DO UPDATE SET epoch = greatest(b.epoch, excluded.epoch), \
+                 last = greatest(b.last, {NOW}) + {LENGTH} WHERE b.last = {if_last_is} \
+                 RETURNING b.epoch, b.last, setval('{counter}'::regclass, b.last - {LENGTH})",
+                epoch = epoch(names),
+            )
+        };
         FenceStatements {
-            // The counter is put behind all earlier blocks while the row is locked, and the end of the
-            // block is on the disk before any other session can see it.
-            raise: Sql {
-                name: "raise_fences",
-                text: format!(
-                    "INSERT INTO {blocks} AS b (one, epoch, last) SELECT true, {epoch}, greatest($1, {NOW}) + {LENGTH} \
-                     FROM (SELECT pg_catalog.set_config('synchronous_commit', 'local', true) AS awaited OFFSET 0) s \
-                     WHERE s.awaited IS NOT NULL \
-                     ON CONFLICT (one) DO UPDATE SET epoch = greatest(b.epoch, excluded.epoch), \
-                     last = greatest(b.last, {NOW}) + {LENGTH} WHERE $1 = 0::int8 OR b.last = $1 \
-                     RETURNING b.epoch, b.last, setval('{counter}'::regclass, b.last - {LENGTH})",
-                    epoch = epoch(names),
-                ),
-                types: &[Type::INT8],
+            // The condition is of the row as it is when it can be locked, the query in it of the row as it was
+            // when the statement began. So of those that wait for the lock, the first one begins the block.
+            begin: Sql {
+                name: "begin_fences",
+                text: next("0::int8", &format!("(SELECT o.last FROM {blocks} o)")),
+                types: &[],
             },
+            raise: Sql { name: "raise_fences", text: next("$1", "$1"), types: &[Type::INT8] },
             read: Sql {
                 name: "read_fences",
                 text: format!("SELECT b.epoch, b.last FROM {blocks} b"),

@@ -37,6 +37,8 @@ struct State {
     rows: BTreeMap<(String, u64), (u64, ClaimInfo)>,
     /// Holders are shown by a request of its own, as long as it takes. Else by that for the lock.
     shows_later: Option<Duration>,
+    /// The next showing of holders panics.
+    panics: bool,
     open: HashSet<u64>,
     silent: bool,
     /// The time that a wait takes to return after it was cancelled.
@@ -97,6 +99,16 @@ impl Server {
     /// Shows holders by a request of its own from now on, which takes so long.
     pub(crate) fn show_later(&self, duration: Duration) {
         self.change(|state| state.shows_later = Some(duration));
+    }
+
+    /// Lets the next request that shows holders panic.
+    pub(crate) fn panic_once(&self) {
+        self.change(|state| state.panics = true);
+    }
+
+    /// Returns `true` until that request has come.
+    pub(crate) fn will_panic(&self) -> bool {
+        self.state.lock().unwrap().panics
     }
 
     /// The names of which a holder is shown.
@@ -268,6 +280,8 @@ impl Session for MemorySession {
 
     async fn show(&self, holders: &[Holder]) -> Result<(), Failure> {
         let duration = self.server.state.lock().unwrap().shows_later.unwrap_or_default();
+        let panics = self.server.change(|state| std::mem::take(&mut state.panics));
+        assert!(!panics, "the panic that the test asked for");
         self.server.change(|state| {
             for Holder { claim, fence, .. } in holders {
                 add_row(state, self.number, claim, fence.unwrap());
