@@ -32,6 +32,8 @@ struct ServerAndModel {
     asked: Vec<Asked>,
     seen: Vec<(Seen, MemberState)>,
     asks: u32,
+    /// Questions with which a fence was taken.
+    returned: u32,
 }
 
 fn bytes() -> [u8; 16] {
@@ -58,7 +60,8 @@ impl ServerAndModel {
         };
         let claims = (0..CLAIMS).map(|_| claim()).collect();
         let node = Node::fresh(0);
-        Some(ServerAndModel { server, member, node, claims, asked: Vec::new(), seen: Vec::new(), asks: 0 })
+        let (asked, seen) = (Vec::new(), Vec::new());
+        Some(ServerAndModel { server, member, node, claims, asked, seen, asks: 0, returned: 0 })
     }
 
     /// A client requests the lock; an earlier holder's lease has run out before.
@@ -66,19 +69,37 @@ impl ServerAndModel {
         let claim_index = below(CLAIMS);
         self.server.command(&["DEL", "{lh:twin}:vote"]).await.unwrap();
         let stamp = RequestStamp::from_bytes(bytes());
-        let answer = self.member.prepare(&self.claims[claim_index], stamp).await.unwrap();
+        let last = self.last_of_client();
+        let claim = &self.claims[claim_index];
+        let answer = self.member.prepare(claim, stamp, last.map(fence_of)).await.unwrap();
         // The model knows values apart by a small number; long before it is used again, its question is
         // forgotten.
         self.asks += 1;
         let value = (self.asks % 200) as u8;
-        let model = self.node.ask(value);
+        let (model, took) = match last {
+            None => (self.node.ask(value), false),
+            Some(last) => self.node.return_to(value, last, &Rules::SOUND),
+        };
+        self.returned += u32::from(took);
         assert_eq!(answer.memory.armed().unwrap_or(0), u64::from(model.epoch));
         let Vote::Yours { last, fence } = answer.vote else { panic!("{answer:?}") };
         assert_eq!(last, fence_of(model.record));
-        assert_eq!(fence, None, "the lock ran out, and its fence with it");
+        // The lock ran out, and its fence with it.
+        assert_eq!(fence, took.then(|| fence_of(model.record)), "{:?} after {:?}", self.node, self.asked.last());
         self.asked.push(Asked { claim_index, value, stamp, model, run: answer.memory.run });
         if self.asked.len() > 12 {
             self.asked.remove(0);
+        }
+    }
+
+    /// Returns the fence that a client remembers: one of about now, of this epoch or of another; or none.
+    fn last_of_client(&self) -> Option<(u8, u8)> {
+        let (epoch, counter) = self.node.record;
+        match below(4) {
+            0 => None,
+            1 => Some((self.node.epoch.max(1), counter.max(1))),
+            2 => Some((epoch.max(1), (counter + below(3) as u8).saturating_sub(1).max(1))),
+            _ => Some((self.node.epoch.saturating_sub(1).max(1), counter.max(1))),
         }
     }
 
@@ -164,10 +185,11 @@ async fn the_scripts_do_what_the_model_does() {
         };
         refused += u32::from(took.is_none());
     }
-    println!("{taken} tokens taken, {marked} marks, {refused} refusals");
+    let returned = pair.returned;
+    println!("{taken} tokens taken, {returned} with the question, {marked} marks, {refused} refusals");
     assert!(
-        taken > 20 && marked > 5 && refused > 100,
-        "{taken} {marked} {refused}: too few to show anything"
+        taken > 20 && returned > 20 && marked > 5 && refused > 100,
+        "{taken} {returned} {marked} {refused}: too few to show anything"
     );
 }
 
@@ -182,7 +204,7 @@ async fn question_that_was_overtaken_changes_no_lock() {
         [(vec![second, first], second), (vec![first, second], second), (vec![second, other], other)]
     {
         for stamp in &asked {
-            let answer = member.prepare(claim, *stamp).await.unwrap();
+            let answer = member.prepare(claim, *stamp, None).await.unwrap();
             assert!(matches!(answer.vote, Vote::Yours { .. }), "{answer:?}");
         }
         let others: Vec<RequestStamp> = asked.into_iter().filter(|stamp| *stamp != has).collect();

@@ -15,6 +15,10 @@
 //!    same, its mark is valid and of no greater epoch, and its record is not greater. A mark that is
 //!    behind is raised by the way.
 //!
+//! A client that **returns** sends the token of its last grant along with the question. A node whose mark is
+//! valid and of that epoch, and whose record is not greater, takes the next token together with the lock. If a
+//! majority does, the acquisition is granted after one round.
+//!
 //! Nodes are not mended. A node that has forgotten comes back in an epoch that is new to it:
 //!
 //! - **Join.** An armer (a client that arms nodes) hears a majority of armed nodes, and some without
@@ -55,6 +59,14 @@ pub struct Rules {
     pub same_loss: bool,
     /// Before a beginning, all nodes are heard twice.
     pub reads_twice: bool,
+    /// A node takes the token of a client that returns only if its record is not greater than the last one.
+    pub returns_record: bool,
+    /// A node takes the token of a client that returns only in the epoch of the last one.
+    pub returns_epoch: bool,
+    /// A node takes the token of a client that returns only if it is armed.
+    pub returns_armed: bool,
+    /// A node takes the token of a client that returns together with the lock only, not if another has it.
+    pub returns_lock: bool,
 }
 
 impl Rules {
@@ -70,6 +82,10 @@ impl Rules {
         same_run: true,
         same_loss: true,
         reads_twice: true,
+        returns_record: true,
+        returns_epoch: true,
+        returns_armed: true,
+        returns_lock: true,
     };
 }
 
@@ -115,6 +131,21 @@ impl Node {
     pub fn ask(&mut self, value: u8) -> Answer {
         self.lock = value;
         Answer { record: self.record, run: self.run, epoch: self.epoch }
+    }
+
+    /// Carries out the first round of a client that returns. Returns whether the token that follows its last one
+    /// was taken as well.
+    pub fn return_to(&mut self, value: u8, last: Token, rules: &Rules) -> (Answer, bool) {
+        let armed = !rules.returns_armed || self.epoch > 0;
+        let same_epoch = !rules.returns_epoch || self.epoch == last.0;
+        let takes = armed && same_epoch && (!rules.returns_record || self.record <= last);
+        if takes {
+            self.record = (last.0, last.1 + 1);
+        }
+        if takes && !rules.returns_lock {
+            return (Answer { record: self.record, run: self.run, epoch: self.epoch }, true);
+        }
+        (self.ask(value), takes)
     }
 
     /// Carries out the second round, in one step of the node. Returns whether the token is in the node
@@ -185,8 +216,12 @@ pub enum Reach {
     Nothing,
     /// It has asked; the answer may be heard.
     Asked(Answer),
+    /// It has asked, and the node has taken the token that follows its last one.
+    Took(Answer),
     /// It has heard the answer, of this run, and decided.
     Seen(u8),
+    /// The client that returns, with this last token, has decided; its question may still come.
+    Late(Token),
     /// The node has taken the token.
     Written,
     /// The node refuses all that may still come.
@@ -225,6 +260,8 @@ pub enum Phase {
     Asking {
         /// The greatest token then.
         floor: Token,
+        /// The token of the last grant of its client, if it returns.
+        last: Option<Token>,
     },
     /// It has decided on its token.
     Decided {
@@ -267,6 +304,10 @@ pub enum Step {
     Ask(u8, u8),
     /// The same, and with that answer it decides on its token.
     AskAndDecide(u8, u8),
+    /// Begins as the next acquisition of the client of another one, which was granted, and asks a node.
+    Return(u8, u8, u8),
+    /// A question of a client that returns is carried out after its client has decided.
+    AskLate(u8, u8),
     /// Writes to a node; it is granted if that makes a majority.
     Write(u8, u8),
     /// An armer hears a node for the first time, where it hears all twice.
@@ -305,6 +346,8 @@ pub struct Quorum<const N: usize, const K: usize, const J: usize> {
     pub leftover: u8,
     /// `true` if it is noted what each acquisition has to be greater than.
     pub order: bool,
+    /// `true` if clients return.
+    pub returns: bool,
 }
 
 impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
@@ -320,9 +363,14 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
             match column.reach[attempt] {
                 Reach::Nothing if may_ask => {
                     actions.extend([Step::Ask(asker, node), Step::AskAndDecide(asker, node)]);
+                    if self.returns && state.phases[attempt] == Phase::Idle {
+                        let granted = (0..attempt).filter(|one| matches!(state.phases[*one], Phase::Granted { .. }));
+                        actions.extend(granted.map(|one| Step::Return(asker, node, one as u8)));
+                    }
                 }
-                Reach::Asked(_) if may_ask => actions.push(Step::AskAndDecide(asker, node)),
+                Reach::Asked(_) | Reach::Took(_) if may_ask => actions.push(Step::AskAndDecide(asker, node)),
                 Reach::Seen(_) => actions.push(Step::Write(asker, node)),
+                Reach::Late(_) => actions.push(Step::AskLate(asker, node)),
                 _ => {}
             }
         }
@@ -397,22 +445,57 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
     }
 
     fn decide(&self, state: &mut State<N, K, J>, attempt: usize) -> Option<()> {
-        let Phase::Asking { floor } = state.phases[attempt] else { return None };
+        let Phase::Asking { floor, last } = state.phases[attempt] else { return None };
         let answers = state.columns.iter().filter_map(|column| match column.reach[attempt] {
-            Reach::Asked(answer) => Some(answer),
+            Reach::Asked(answer) | Reach::Took(answer) => Some(answer),
             _ => None,
         });
         let token = decide(answers, N, &self.rules)?;
+        self.end_questions(state, attempt, last);
+        state.phases[attempt] = Phase::Decided { floor, token };
+        Some(())
+    }
+
+    /// Ends the first round. Answers that come later do not count.
+    fn end_questions(&self, state: &mut State<N, K, J>, attempt: usize, last: Option<Token>) {
         for column in &mut state.columns {
-            column.reach[attempt] = match column.reach[attempt] {
-                Reach::Asked(Answer { run, .. }) => Reach::Seen(run),
+            column.reach[attempt] = match (column.reach[attempt], last) {
+                (Reach::Asked(Answer { run, .. }) | Reach::Took(Answer { run, .. }), _) => Reach::Seen(run),
+                (Reach::Nothing, Some(last)) => Reach::Late(last),
                 // A write that comes after the decision takes a lock from a client, which is not worse
                 // than a write that is lost.
                 _ => Reach::Over,
             };
         }
-        state.phases[attempt] = Phase::Decided { floor, token };
-        Some(())
+    }
+
+    /// Asks a node, and grants the acquisition of a client that returns if a majority took its token.
+    fn ask(&self, state: &mut State<N, K, J>, attempt: usize, node: usize) {
+        let Phase::Asking { floor, last } = state.phases[attempt] else { return };
+        let column = &mut state.columns[node];
+        let Some(last) = last else {
+            column.reach[attempt] = Reach::Asked(column.node.ask(attempt as u8));
+            return;
+        };
+        column.reach[attempt] = match column.reach[attempt] {
+            // The answer of a node that took the token is heard again, and not the question repeated.
+            took @ Reach::Took(_) => took,
+            _ => match column.node.return_to(attempt as u8, last, &self.rules) {
+                (answer, true) => Reach::Took(answer),
+                (answer, false) => Reach::Asked(answer),
+            },
+        };
+        let took = state.columns.iter().filter(|column| matches!(column.reach[attempt], Reach::Took(_)));
+        if took.count() > N / 2 {
+            self.end_questions(state, attempt, Some(last));
+            // Nothing is written by a second round.
+            for column in &mut state.columns {
+                if matches!(column.reach[attempt], Reach::Seen(_)) {
+                    column.reach[attempt] = Reach::Over;
+                }
+            }
+            state.grant(attempt, floor, (last.0, last.1 + 1));
+        }
     }
 
     /// Drops what can have no effect any more, so that states which differ in it only are one.
@@ -426,7 +509,7 @@ impl<const N: usize, const K: usize, const J: usize> Quorum<N, K, J> {
             }
         }
         let writer = column.reach.get(usize::from(column.node.lock));
-        if !matches!(writer, Some(Reach::Asked(_) | Reach::Seen(_))) {
+        if !matches!(writer, Some(Reach::Asked(_) | Reach::Took(_) | Reach::Seen(_))) {
             column.node.lock = NO_OWNER;
         }
     }
@@ -438,6 +521,12 @@ impl<const N: usize, const K: usize, const J: usize> State<N, K, J> {
             Phase::Granted { token } => Some(*token),
             _ => None,
         })
+    }
+
+    /// Returns `true` if this acquisition was granted without a second round.
+    fn is_in_one_round(&self, attempt: usize) -> bool {
+        matches!(self.phases[attempt], Phase::Granted { .. })
+            && self.columns.iter().all(|column| column.reach[attempt] != Reach::Written)
     }
 
     fn grant(&mut self, attempt: usize, floor: Token, token: Token) {
@@ -490,17 +579,29 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
     fn next_state(&self, last: &Self::State, step: Step) -> Option<Self::State> {
         let mut state = *last;
         match step {
-            Step::Ask(asker, node) | Step::AskAndDecide(asker, node) => {
+            Step::Ask(asker, node) | Step::AskAndDecide(asker, node) | Step::Return(asker, node, _) => {
                 let attempt = usize::from(asker);
                 if state.phases[attempt] == Phase::Idle {
                     let floor = if self.order { state.tokens().max().unwrap_or((0, 0)) } else { (0, 0) };
-                    state.phases[attempt] = Phase::Asking { floor };
+                    let last = match step {
+                        Step::Return(_, _, client) => match state.phases[usize::from(client)] {
+                            Phase::Granted { token } => Some(token),
+                            _ => None,
+                        },
+                        _ => None,
+                    };
+                    state.phases[attempt] = Phase::Asking { floor, last };
                 }
-                let column = &mut state.columns[usize::from(node)];
-                column.reach[attempt] = Reach::Asked(column.node.ask(asker));
+                self.ask(&mut state, attempt, usize::from(node));
                 if matches!(step, Step::AskAndDecide(..)) {
                     self.decide(&mut state, attempt)?;
                 }
+            }
+            Step::AskLate(asker, node) => {
+                let column = &mut state.columns[usize::from(node)];
+                let Reach::Late(last) = column.reach[usize::from(asker)] else { return None };
+                _ = column.node.return_to(asker, last, &self.rules);
+                column.reach[usize::from(asker)] = Reach::Over;
             }
             Step::Write(asker, node) => {
                 let attempt = usize::from(asker);
@@ -556,7 +657,7 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![
+        let mut properties = vec![
             Property::always(UNIQUE, |_, state: &Self::State| state.fault != Some(Fault::Twice)),
             Property::always(RISING, |_, state: &Self::State| state.fault != Some(Fault::Regress)),
             Property::sometimes("every acquisition is granted", |_, state: &Self::State| {
@@ -569,7 +670,14 @@ impl<const N: usize, const K: usize, const J: usize> Model for Quorum<N, K, J> {
                     state.tokens().any(|token| token.0 > first)
                 },
             ),
-        ]
+        ];
+        if self.returns {
+            properties.push(Property::sometimes(
+                "a client that returns is granted in one round",
+                |_, state: &Self::State| (0..K).any(|attempt| state.is_in_one_round(attempt)),
+            ));
+        }
+        properties
     }
 }
 
@@ -587,12 +695,17 @@ mod tests {
 
     /// Builds three nodes, some of which forget and are brought back.
     fn join<const K: usize, const J: usize>(rules: Rules, crashes: u8) -> Quorum<3, K, J> {
-        Quorum { rules, crashes, arming: Arming::Join, leftover: 0, order: true }
+        Quorum { rules, crashes, arming: Arming::Join, leftover: 0, order: true, returns: false }
+    }
+
+    /// Builds five nodes, of which one forgets and is brought back.
+    fn five_nodes(rules: Rules) -> Quorum<5, 2, 1> {
+        Quorum { rules, crashes: 1, arming: Arming::Join, leftover: 0, order: true, returns: false }
     }
 
     /// Builds three nodes that were never marked.
     fn begin<const K: usize>(rules: Rules, crashes: u8, epochs: [u8; 2]) -> Quorum<3, K, 2> {
-        Quorum { rules, crashes, arming: Arming::Begin(epochs), leftover: 0, order: true }
+        Quorum { rules, crashes, arming: Arming::Begin(epochs), leftover: 0, order: true, returns: false }
     }
 
     #[test]
@@ -620,6 +733,42 @@ mod tests {
         // forgotten.
         let rules = Rules { majority_first: false, ..SOUND };
         breaks_somehow(Quorum { order: false, ..join::<2, 2>(rules, 2) }, UNIQUE);
+    }
+
+    #[test]
+    fn holds_with_clients_that_return() {
+        holds(Quorum { returns: true, ..join::<3, 0>(SOUND, 0) });
+        holds(Quorum { returns: true, ..join::<2, 1>(SOUND, 1) });
+    }
+
+    #[test]
+    fn each_rule_for_clients_that_return_is_needed() {
+        for (rules, crashes) in [
+            (Rules { returns_record: false, ..SOUND }, 0),
+            (Rules { returns_lock: false, ..SOUND }, 0),
+        ] {
+            let model = Quorum { returns: true, order: false, ..join::<3, 0>(rules, crashes) };
+            breaks_somehow(model, UNIQUE);
+        }
+        // Of nodes that have forgotten.
+        for (rules, crashes) in [
+            (Rules { returns_epoch: false, ..SOUND }, 2),
+            (Rules { returns_armed: false, returns_epoch: false, ..SOUND }, 2),
+        ] {
+            let model = Quorum { returns: true, order: false, ..join::<3, 1>(rules, crashes) };
+            breaks_somehow(model, UNIQUE);
+        }
+    }
+
+    #[test]
+    #[ignore = "minutes"]
+    fn holds_with_clients_that_return_to_nodes_that_forget() {
+        holds(Quorum { returns: true, ..join::<3, 1>(SOUND, 1) });
+        holds(Quorum { returns: true, ..join::<3, 1>(SOUND, 2) });
+        holds(Quorum { returns: true, ..join::<2, 2>(SOUND, 2) });
+        holds(Quorum { returns: true, ..five_nodes(SOUND) });
+        holds(Quorum { returns: true, leftover: 1, ..join::<2, 1>(SOUND, 2) });
+        holds(Quorum { returns: true, ..join::<4, 0>(SOUND, 0) });
     }
 
     #[test]
@@ -659,6 +808,6 @@ mod tests {
     #[test]
     #[ignore = "minutes"]
     fn holds_with_five_nodes() {
-        holds(Quorum::<5, 2, 1> { rules: SOUND, crashes: 1, arming: Arming::Join, leftover: 0, order: true });
+        holds(five_nodes(SOUND));
     }
 }

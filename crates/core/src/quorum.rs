@@ -42,9 +42,18 @@ pub trait Member: Debug + Send + Sync {
     /// the claim's ttl, and gives the lock the value `stamp`. A lock of the claim with a later stamp of the
     /// same series keeps that stamp: this message was overtaken.
     ///
+    /// `last` is the fence of the client's last grant of this resource. If the resource was free, the member is
+    /// armed in the epoch of that fence, and the record holds no greater one, the member also takes the
+    /// [next fence](following), as in the second round, and the answer has it.
+    ///
     /// # Errors
     /// As [`Member::state`]; one of unknown effect may have locked it.
-    async fn prepare(&self, claim: &Claim, stamp: RequestStamp) -> Result<Answer, Failure>;
+    async fn prepare(
+        &self,
+        claim: &Claim,
+        stamp: RequestStamp,
+        last: Option<Fence>,
+    ) -> Result<Answer, Failure>;
 
     /// Writes in the second round: takes the fence if the lock still has the value `stamp`, the run is
     /// still `run`, the mark is of that run and of no greater epoch, and the record holds no greater fence.
@@ -234,6 +243,11 @@ pub enum Vote {
         /// The number of connections that are subscribed; zero where the member does not say.
         listeners: u32,
     },
+}
+
+/// Returns the fence that a member takes in the first round, for a client whose last fence this is.
+pub const fn following(last: Fence) -> Fence {
+    Fence::new(last.epoch, last.seq + 1, 0)
 }
 
 /// Below every fence that is granted.

@@ -84,7 +84,12 @@ impl Member for MemoryMember {
         Ok(false)
     }
 
-    async fn prepare(&self, claim: &Claim, stamp: RequestStamp) -> Result<Answer, Failure> {
+    async fn prepare(
+        &self,
+        claim: &Claim,
+        stamp: RequestStamp,
+        _last: Option<Fence>,
+    ) -> Result<Answer, Failure> {
         let sent = *self.gate.borrow();
         self.pass(sent, Gate::BeforeRequest).await;
         let vote = {

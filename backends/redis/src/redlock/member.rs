@@ -145,7 +145,12 @@ impl Member for RedisNode {
         reply::existed(self.conn.run(&request, self.config.timeout).await?)
     }
 
-    async fn prepare(&self, claim: &Claim, stamp: RequestStamp) -> Result<Answer, Failure> {
+    async fn prepare(
+        &self,
+        claim: &Claim,
+        stamp: RequestStamp,
+        last: Option<Fence>,
+    ) -> Result<Answer, Failure> {
         let keys = self.keys(&claim.resource);
         let request = Request {
             script: &scripts::ASK,
@@ -157,6 +162,8 @@ impl Member for RedisNode {
                 claim.note.as_str().to_owned(),
                 keys.hashed_name.clone(),
                 keys.key(NEWS),
+                last.map(|fence| fence.epoch.to_string()).unwrap_or_default(),
+                last.map(|fence| fence.seq.to_string()).unwrap_or_default(),
             ],
             confirm: None,
         };

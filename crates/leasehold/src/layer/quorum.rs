@@ -3,7 +3,8 @@
 //! An acquisition has two rounds. In the first, all members are asked for their locks at once; a
 //! majority of armed ones makes the claim the only candidate, and their records say which fence is the
 //! next. In the second, that fence is written to the members that answered before the decision; a
-//! majority of these makes the grant. The model `quorum` of the `sim` crate searches, state by state,
+//! majority of these makes the grant. A client that returns to a resource, while nobody else was granted it,
+//! needs the first round only. The model `quorum` of the `sim` crate searches, state by state,
 //! the purpose of each rule and what breaks without it.
 //!
 //! Ground rules: nothing here knows the kind of a member. Every call to a member runs in a task of its
@@ -14,6 +15,7 @@ mod arming;
 mod attempt;
 mod diagnose;
 mod inspect;
+mod last_fences;
 mod late;
 mod members;
 mod release;
@@ -34,6 +36,7 @@ use leasehold_core::{
 
 use acquire::WaiterCounts;
 use arming::Arming;
+use last_fences::LastFences;
 use late::Unanswered;
 use members::MemberSet;
 use stamps::StampSeries;
@@ -81,6 +84,7 @@ pub struct Quorum {
     waiters: WaiterCounts,
     unanswered: Unanswered,
     stamps: StampSeries,
+    last_fences: LastFences,
     profile: Profile,
 }
 
@@ -130,6 +134,7 @@ impl Quorum {
             waiters: WaiterCounts::default(),
             unanswered: Unanswered::default(),
             stamps: StampSeries::new()?,
+            last_fences: LastFences::default(),
             profile,
         })
     }

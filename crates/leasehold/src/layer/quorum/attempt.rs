@@ -50,8 +50,10 @@ impl Quorum {
         let mark = self.unanswered.attempt(claim.id);
         for _ in 0..ROUNDS_MAX {
             let asked_at = patience.now();
-            let granted =
-                |fence| Grant::new(asked_at).fence(Some(fence)).proof(Proof::of(GrantedFence(fence)));
+            let granted = |fence| {
+                self.last_fences.set(&claim.resource, fence);
+                Grant::new(asked_at).fence(Some(fence)).proof(Proof::of(GrantedFence(fence)))
+            };
             let round = self.first_round(claim, &mark, stamps).await;
             match round.verdict {
                 Verdict::Held(fence) => return Outcome::Granted(granted(fence)),
@@ -69,8 +71,10 @@ impl Quorum {
                     return Outcome::Busy { free_in, listeners };
                 }
                 Verdict::Failed(mut failure) => {
-                    // If it may hold from before, its locks stay: it asks again, or is released.
-                    if !round.saw_earlier_grant && self.withdraw(claim, &mark, stamps).await {
+                    if round.saw_earlier_grant {
+                        // It may hold, so its locks stay: it asks again, or is released.
+                        failure.effect = Effect::Unknown;
+                    } else if self.withdraw(claim, &mark, stamps).await {
                         failure.effect = Effect::None;
                     }
                     return Outcome::Failed(failure);
@@ -99,13 +103,14 @@ impl Quorum {
         for stamps in stamps.iter_mut() {
             stamps.push(self.stamps.next());
         }
+        let last = self.last_fences.get(&claim.resource);
         let (sender, mut inbox) = mpsc::channel(count.max(1));
         for (number, stamp) in stamps.iter().filter_map(|stamps| stamps.last().copied()).enumerate() {
             let (claim, sender, mark) = (claim.clone(), sender.clone(), mark.clone());
             let (permit, members) = (self.members.permit(number), self.members.clone());
             self.members.spawn(number, async move |member: Arc<dyn Member>| {
                 let outcome = match permit {
-                    Ok(_permit) => member.prepare(&claim, stamp).await,
+                    Ok(_permit) => member.prepare(&claim, stamp, last).await,
                     Err(failure) => Err(failure),
                 };
                 members.record_answer(number, &outcome);

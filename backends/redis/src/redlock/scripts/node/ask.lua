@@ -1,24 +1,27 @@
--- The first round: locks the resource if it is free or the claim's own.
+-- The first round: locks the resource if it is free or the claim's own. For a client that returns it takes the next fence,
+-- too, unless another one was taken since its last.
 --
 -- KEYS  lock record mark unarmed
--- ARGV  id stamp ttl note name channel
+-- ARGV  id stamp ttl note name channel epoch seq
+--   epoch, seq  the last fence that the client was granted, or empty
 -- Returns the server's state, and `yours` with the greatest fence and the claim's own fence or nothing,
 -- or `theirs` with `granted` or nothing, the milliseconds left, and the number of subscribers.
 local lock, record, mark = KEYS[1], KEYS[2], KEYS[3]
 local id, stamp, ttl, note, name, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
+local own_epoch, own_seq = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local stored, marked, of_run = read_mark(mark)
 if not stored then return marked end
 local epoch, seq = read_record(record, name)
 if not epoch then return seq end
 local found = redis.call('HMGET', lock, 'id', 'fence', 'stamp')
-local left = redis.call('PTTL', lock)
+local left = found[1] and redis.call('PTTL', lock) or 0
 local answer, problem = memory(stored, of_run, KEYS[4])
 if not answer then return problem end
 if of_run ~= answer[1] and answer[2] == '' then
   -- The first request without a mark of this run stores its time. If that is refused, the next one does.
-  local noted = redis.pcall('SET', KEYS[4], micros .. ' ' .. answer[1])
-  if not noted.err then answer[2] = micros end
+  local noted = redis.pcall('SET', KEYS[4], micros() .. ' ' .. answer[1])
+  if not noted.err then answer[2] = micros() end
 end
 
 if found[1] and found[1] ~= id then
@@ -27,6 +30,7 @@ if found[1] and found[1] ~= id then
   answer[8] = type(told) == 'table' and told[2] and tostring(told[2]) or '0'
   return answer
 end
+local fence = found[2] or ''
 if found[1] then
   -- The first half of a stamp is its client's; the second half is a counter. A request that a later one of the same
   -- client has overtaken sets no stamp: otherwise its late withdrawal would end the lock of the later one.
@@ -38,10 +42,19 @@ if found[1] then
   redis.call('PEXPIRE', lock, math.max(left, ttl))
   if not overtaken then redis.call('HSET', lock, 'stamp', stamp) end
 else
-  local since = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
-  redis.call('HSET', lock, 'id', id, 'stamp', stamp, 'since', since, 'note', note)
+  -- A mark of another epoch, or of another run, would be of a server that may have forgotten a fence.
+  local returns = own_seq and of_run == answer[1] and marked == own_epoch
+  if returns and (epoch > own_epoch or (epoch == own_epoch and seq > own_seq)) then returns = false end
+  redis.call('HSET', lock, 'id', id, 'stamp', stamp, 'since', millis(), 'note', note)
+  if returns then
+    epoch, seq = own_epoch, own_seq + 1
+    fence = whole(epoch) .. ' ' .. whole(seq)
+    redis.call('HSET', lock, 'fence', fence)
+    redis.call('SET', record, name == '' and fence or fence .. ' ' .. name)
+    if channel ~= '' then redis.pcall('PUBLISH', channel, string.sub(id, 1, 8)) end
+  end
   if name ~= '' then redis.call('HSET', lock, 'name', name) end
   redis.call('PEXPIRE', lock, ttl)
 end
-answer[5], answer[6], answer[7] = 'yours', whole(epoch) .. ' ' .. whole(seq), found[2] or ''
+answer[5], answer[6], answer[7] = 'yours', whole(epoch) .. ' ' .. whole(seq), fence
 return answer

@@ -9,8 +9,18 @@
 --   mark    string, one for all resources: `<epoch> <run id>`
 --   unarmed string, one for all resources: `<microseconds> <run id>`, when the server was first seen without its run's mark
 
-local clock = redis.call('TIME')
-local micros = clock[1] .. string.format('%06d', clock[2])
+-- Returns seconds and microseconds of the server's clock, of one moment for the whole script.
+local moment
+local function clock()
+  moment = moment or redis.call('TIME')
+  return moment[1], moment[2]
+end
+
+local function micros() return string.format('%s%06d', clock()) end
+local function millis()
+  local seconds, rest = clock()
+  return seconds .. string.format('%03d', math.floor(rest / 1000))
+end
 
 -- Returns the server's run id.
 local function server() return string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') end
@@ -42,10 +52,14 @@ local function whole(number) return string.format('%.0f', number) end
 -- clock; or an error.
 local function memory(mark, of_run, unarmed)
   local run = server()
-  local stored = redis.call('GET', unarmed)
-  local since, whose = string.match(stored or '', '^(%d+) (%x+)$')
-  if stored and not since then return nil, foreign(unarmed) end
-  -- A time in the future shows that the clock was set back: `ask.lua` replaces it.
-  if of_run == run or whose ~= run or tonumber(since) > tonumber(micros) then since = '' end
-  return { run, since, mark, micros }
+  local since = ''
+  if of_run ~= run then
+    local stored = redis.call('GET', unarmed)
+    local whose
+    since, whose = string.match(stored or '', '^(%d+) (%x+)$')
+    if stored and not since then return nil, foreign(unarmed) end
+    -- A time in the future shows that the clock was set back: `ask.lua` replaces it.
+    if whose ~= run or tonumber(since) > tonumber(micros()) then since = '' end
+  end
+  return { run, since, mark, micros() }
 end

@@ -6,8 +6,7 @@
 -- Returns 1 if it locked it.
 local lock, id, ttl, fence, note, name = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 if redis.call('EXISTS', lock) == 1 then return 0 end
-local since = clock[1] .. string.format('%03d', math.floor(clock[2] / 1000))
-redis.call('HSET', lock, 'id', id, 'since', since, 'note', note, 'fence', fence, 'stamp', ARGV[6])
+redis.call('HSET', lock, 'id', id, 'since', millis(), 'note', note, 'fence', fence, 'stamp', ARGV[6])
 if name ~= '' then redis.call('HSET', lock, 'name', name) end
 redis.call('PEXPIRE', lock, ttl)
 return 1
