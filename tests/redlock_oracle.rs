@@ -85,7 +85,7 @@ impl ServerAndModel {
         let Vote::Yours { last, fence } = answer.vote else { panic!("{answer:?}") };
         assert_eq!(last, fence_of(model.record));
         // The lock ran out, and its fence with it.
-        assert_eq!(fence, took.then(|| fence_of(model.record)), "{:?} after {:?}", self.node, self.asked.last());
+        assert_eq!(fence, took.then(|| fence_of(model.record)), "{last:?} at {:?}", self.node);
         self.asked.push(Asked { claim_index, value, stamp, model, run: answer.memory.run });
         if self.asked.len() > 12 {
             self.asked.remove(0);

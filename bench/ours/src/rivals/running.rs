@@ -201,9 +201,9 @@ impl<'a> Running<'a> {
         for process in &mut self.processes {
             process.ask("wait")?;
         }
-        context.runtime.block_on(tokio::time::sleep(SETTLE));
+        context.runtime.block_on(async { tokio::time::sleep(SETTLE).await });
         let (before, began) = (context.work()?.unwrap_or_default(), Instant::now());
-        context.runtime.block_on(tokio::time::sleep(length));
+        context.runtime.block_on(async { tokio::time::sleep(length).await });
         let after = context.work()?.unwrap_or_default();
         self.note("commands_per_second", (after.commands - before.commands) / began.elapsed().as_secs_f64());
         self.note("connections", after.connections);

@@ -145,7 +145,7 @@ impl FenceStatements {
         let (blocks, counter) = (names.table(FENCE_BLOCKS), names.table(FENCE_COUNTER));
         // The counter is put behind all earlier blocks while the row is locked, and the end of the block is on
         // the disk before any other session can see it.
-        let next = |behind: &str, if_last_is: &str| {
+        let new_block = |behind: &str, if_last_is: &str| {
             format!(
                 "INSERT INTO {blocks} AS b (one, epoch, last) SELECT true, {epoch}, greatest({behind}, {NOW}) + {LENGTH} \
                  FROM (SELECT pg_catalog.set_config('synchronous_commit', 'local', true) AS awaited OFFSET 0) s \
@@ -161,10 +161,10 @@ impl FenceStatements {
             // when the statement began. So of those that wait for the lock, the first one begins the block.
             begin: Sql {
                 name: "begin_fences",
-                text: next("0::int8", &format!("(SELECT o.last FROM {blocks} o)")),
+                text: new_block("0::int8", &format!("(SELECT o.last FROM {blocks} o)")),
                 types: &[],
             },
-            raise: Sql { name: "raise_fences", text: next("$1", "$1"), types: &[Type::INT8] },
+            raise: Sql { name: "raise_fences", text: new_block("$1", "$1"), types: &[Type::INT8] },
             read: Sql {
                 name: "read_fences",
                 text: format!("SELECT b.epoch, b.last FROM {blocks} b"),
