@@ -96,6 +96,49 @@ async fn counter_that_was_put_back_gives_no_fence() {
     }
 }
 
+/// They wait for the row together here. Without the lock they would wait for the disk, one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_open_together_begin_one_block() {
+    const CLIENTS: usize = 12;
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let mut last = Fence::default();
+    cycle(&*client(&server).await, Share::MUTEX, &mut last).await;
+    let counted = "CREATE TABLE begun (last bigint); \
+                   CREATE FUNCTION count_block() RETURNS trigger LANGUAGE plpgsql AS \
+                   'BEGIN INSERT INTO begun VALUES (NEW.last); RETURN NEW; END'; \
+                   CREATE TRIGGER count AFTER UPDATE ON leasehold_advisory_fences \
+                   FOR EACH ROW EXECUTE FUNCTION count_block()";
+    server.sql(counted).await.unwrap();
+    let (other, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    let connection = tokio::spawn(connection);
+    other.batch_execute("BEGIN; SELECT 1 FROM leasehold_advisory_fences FOR UPDATE").await.unwrap();
+    let mut opening = tokio::task::JoinSet::new();
+    for n in 0..CLIENTS {
+        let url = format!("{}?method=advisory&timeout=60s", server.url());
+        opening.spawn(async move {
+            let (backend, claim) = (open(&url).await, claim(&format!("job {n}"), LONG));
+            let fence = hold(&*backend, &claim).await.fence.unwrap();
+            assert!(matches!(release(&*backend, &claim).await, Release::Freed));
+            fence
+        });
+    }
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    let all_wait = async {
+        while number(&server, waiting).await < i64::try_from(CLIENTS).unwrap() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(50), all_wait).await.unwrap();
+    other.batch_execute("COMMIT").await.unwrap();
+    let mut fences = opening.join_all().await;
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), CLIENTS, "each fence is given once");
+    assert!(fences[0] > last, "{fences:?} after {last}");
+    assert_eq!(number(&server, "SELECT count(*) FROM begun").await, 1);
+    connection.abort();
+}
+
 #[tokio::test]
 async fn brief_lock_writes_nothing_and_a_kept_one_is_shown() {
     let Some(server) = PostgresServer::start_or_skip().await else { return };
