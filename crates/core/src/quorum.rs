@@ -224,6 +224,16 @@ pub struct Answer {
     pub vote: Vote,
 }
 
+impl Answer {
+    /// Returns the fence that the asker's claim has here.
+    pub(crate) fn granted_before(&self) -> Option<Fence> {
+        match self.vote {
+            Vote::Yours { fence, .. } => fence,
+            Vote::Theirs { .. } => None,
+        }
+    }
+}
+
 /// The owner of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vote {
@@ -231,12 +241,12 @@ pub enum Vote {
     Yours {
         /// The greatest fence in the member's record, of any epoch; [`NO_FENCE`] without one.
         last: Fence,
-        /// The fence that this claim has here, where a second round was carried out.
+        /// The fence that this claim has here, if one was taken for it.
         fence: Option<Fence>,
     },
     /// Another's.
     Theirs {
-        /// `true` if a second round was carried out.
+        /// `true` if a fence was taken for its claim here, which a majority need not have done.
         granted: bool,
         /// The time until the lock ends unless it is extended.
         ends_in: Duration,

@@ -127,9 +127,14 @@ impl VoteTally {
             Counting::Open => self.members.len() - self.answered() - self.failures().count(),
             Counting::Closed => 0,
         };
+        // A member that restarted with old data may have the lock and the fence of an attempt that was withdrawn.
+        let of_armed = || {
+            let armed = self.answers().filter(|(_, answer)| answer.memory.armed().is_some());
+            armed.filter_map(|(_, answer)| answer.granted_before())
+        };
         let mut best = 0;
-        for fence in self.granted_before() {
-            let same = self.granted_before().filter(|other| *other == fence).count();
+        for fence in of_armed() {
+            let same = of_armed().filter(|other| *other == fence).count();
             if same >= majority {
                 return Verdict::Held(fence);
             }
@@ -174,7 +179,11 @@ impl VoteTally {
                 Vote::Yours { .. } => None,
             })
         };
-        if !theirs().any(|(granted, ..)| granted) {
+        // Of a holder, the members of a majority have a fence. Those that have not answered, or have forgotten, may
+        // be among them.
+        let granted = theirs().filter(|(granted, ..)| *granted).count();
+        let unknown = self.members.len() - self.answered() + unarmed;
+        if granted == 0 || granted + unknown < self.majority() {
             return Verdict::Split;
         }
         let mut ends: Vec<Duration> = theirs().map(|(_, ends_in, _)| ends_in).collect();
@@ -248,10 +257,7 @@ impl VoteTally {
     }
 
     fn granted_before(&self) -> impl Iterator<Item = Fence> {
-        self.answers().filter_map(|(_, answer)| match answer.vote {
-            Vote::Yours { fence, .. } => fence,
-            Vote::Theirs { .. } => None,
-        })
+        self.answers().filter_map(|(_, answer)| answer.granted_before())
     }
 
     fn answers(&self) -> impl Iterator<Item = (usize, &Answer)> + Clone {
@@ -393,6 +399,30 @@ mod tests {
         assert!(matches!(ballot.verdict(Counting::Closed), Verdict::Write { .. }));
         let answers = vec![Some(Ok(held(5))), Some(Ok(held(5))), None];
         assert!(matches!(verdict(answers), Verdict::Held(fence) if fence == Fence::new(1, 5, 0)));
+    }
+
+    #[test]
+    fn fence_of_a_member_that_restarted_makes_no_majority() {
+        // It came back with the lock of an attempt that was withdrawn; another member takes that fence only now.
+        let old = Some(Mark { epoch: 1, run: "before".to_owned() });
+        let answers =
+            || vec![Some(Ok(forgot(held(6), old.clone()))), Some(Ok(held(6))), Some(Ok(theirs(true, 30)))];
+        let lost = verdict(answers());
+        assert!(!matches!(lost, Verdict::Held(_) | Verdict::Write { .. }), "{lost:?}");
+        assert!(ballot(answers()).saw_earlier_grant(), "it may hold as far as this client knows");
+    }
+
+    #[test]
+    fn fences_of_a_minority_are_no_holder() {
+        let theirs = |granted| Some(Ok(theirs(granted, 20)));
+        let split = vec![theirs(true), theirs(false), theirs(false), Some(Ok(yours(1))), Some(Ok(yours(1)))];
+        assert!(matches!(verdict(split), Verdict::Split));
+        // The other two may have it as well.
+        let busy = vec![theirs(true), theirs(false), theirs(false), None, None];
+        assert!(matches!(verdict(busy), Verdict::Busy { .. }));
+        let forgotten = || Some(Ok(forgot(yours(0), None)));
+        let busy = vec![theirs(true), theirs(false), theirs(true), Some(Ok(yours(1))), forgotten()];
+        assert!(matches!(verdict(busy), Verdict::Busy { .. }));
     }
 
     #[test]

@@ -83,12 +83,15 @@ impl Fences {
         if present != known {
             return Ok(present);
         }
-        let raised = link.query(&statements.raise, &[&known.0.last]).await?;
-        let rows = match raised.is_empty() {
-            // Another client was first.
-            true => link.query(&statements.read, &[]).await?,
-            false => raised,
-        };
+        // After each opening of another client there is another block already.
+        let mut rows = link.query(&statements.read, &[]).await?;
+        let is_known = |row: &tokio_postgres::Row| block(row).is_ok_and(|block| block == known.0);
+        if rows.first().is_none_or(is_known) {
+            rows = link.query(&statements.raise, &[&known.0.last]).await?;
+            if rows.is_empty() {
+                rows = link.query(&statements.read, &[]).await?;
+            }
+        }
         let mut block = only(rows).and_then(|row| block(&row)).map_err(Refusal::Failed)?;
         if (block.epoch, block.last) <= (known.0.epoch, known.0.last) {
             // An older copy was put back, of which numbers may have been given.
@@ -144,27 +147,27 @@ impl FenceStatements {
     pub(super) fn of(names: &Names) -> FenceStatements {
         let (blocks, counter) = (names.table(FENCE_BLOCKS), names.table(FENCE_COUNTER));
         // The counter is put behind all earlier blocks while the row is locked, and the end of the block is on
-        // the disk before any other session can see it.
-        let new_block = |behind: &str, if_last_is: &str| {
+        // the disk before any other session can see it. A statement that begins no block waits for no disk.
+        let new_block = |behind: &str, while_last: &str| {
             format!(
                 "INSERT INTO {blocks} AS b (one, epoch, last) SELECT true, {epoch}, greatest({behind}, {NOW}) + {LENGTH} \
-                 FROM (SELECT pg_catalog.set_config('synchronous_commit', 'local', true) AS awaited OFFSET 0) s \
-                 WHERE s.awaited IS NOT NULL \
                  ON CONFLICT (one) DO UPDATE SET epoch = greatest(b.epoch, excluded.epoch), \
-                 last = greatest(b.last, {NOW}) + {LENGTH} WHERE b.last = {if_last_is} \
-                 RETURNING b.epoch, b.last, setval('{counter}'::regclass, b.last - {LENGTH})",
+                 last = greatest(b.last, {NOW}) + {LENGTH} WHERE b.last {while_last} \
+                 RETURNING b.epoch, b.last, setval('{counter}'::regclass, b.last - {LENGTH}), \
+                 pg_catalog.set_config('synchronous_commit', 'local', true)",
                 epoch = epoch(names),
             )
         };
         FenceStatements {
             // The condition is of the row as it is when it can be locked, the query in it of the row as it was
-            // when the statement began. So of those that wait for the lock, the first one begins the block.
+            // when the statement began. So of those that wait for the lock, the first one begins the block. A row
+            // that went back is of an older copy, which was put back meanwhile.
             begin: Sql {
                 name: "begin_fences",
-                text: new_block("0::int8", &format!("(SELECT o.last FROM {blocks} o)")),
+                text: new_block("0::int8", &format!("<= (SELECT o.last FROM {blocks} o)")),
                 types: &[],
             },
-            raise: Sql { name: "raise_fences", text: new_block("$1", "$1"), types: &[Type::INT8] },
+            raise: Sql { name: "raise_fences", text: new_block("$1", "= $1"), types: &[Type::INT8] },
             read: Sql {
                 name: "read_fences",
                 text: format!("SELECT b.epoch, b.last FROM {blocks} b"),

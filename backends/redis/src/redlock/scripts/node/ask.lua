@@ -46,15 +46,15 @@ else
   local returns = own_seq and of_run == answer[1] and marked == own_epoch
   if returns and (epoch > own_epoch or (epoch == own_epoch and seq > own_seq)) then returns = false end
   redis.call('HSET', lock, 'id', id, 'stamp', stamp, 'since', millis(), 'note', note)
+  redis.call('PEXPIRE', lock, ttl)
   if returns then
     epoch, seq = own_epoch, own_seq + 1
     fence = whole(epoch) .. ' ' .. whole(seq)
     redis.call('HSET', lock, 'fence', fence)
+    -- Nothing is published: a member does not know whether a majority takes it, too.
     redis.call('SET', record, name == '' and fence or fence .. ' ' .. name)
-    if channel ~= '' then redis.pcall('PUBLISH', channel, string.sub(id, 1, 8)) end
   end
   if name ~= '' then redis.call('HSET', lock, 'name', name) end
-  redis.call('PEXPIRE', lock, ttl)
 end
 answer[5], answer[6], answer[7] = 'yours', whole(epoch) .. ' ' .. whole(seq), fence
 return answer

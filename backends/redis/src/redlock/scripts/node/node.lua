@@ -3,7 +3,7 @@
 -- Rules: every key comes from KEYS. A script reads keys that may hold a foreign type before it writes. Its first write is
 -- one that may be refused (no memory) or one that never is, so a refused script has changed nothing.
 --
---   lock    hash, ends with the lease: id, stamp, since, note; fence `<epoch> <seq>` once a second round, a renewal or
+--   lock    hash, ends with the lease: id, stamp, since, note; fence `<epoch> <seq>` once it was taken, or a renewal or
 --           `seed.lua` wrote it; name if the keys carry only its hash
 --   record  string: `<epoch> <seq>`, the greatest fence taken, then the name if the keys carry only its hash
 --   mark    string, one for all resources: `<epoch> <run id>`

@@ -9,6 +9,6 @@ local meant = not ARGV[3]
 for i = 3, #ARGV do meant = meant or found[3] == ARGV[i] end
 if not meant then return 0 end
 redis.call('DEL', KEYS[1])
--- A failed attempt publishes nothing: waiters wait for a holder.
+-- An attempt of which no fence was taken publishes nothing: waiters wait for a holder.
 if found[2] and ARGV[2] ~= '' then redis.pcall('PUBLISH', ARGV[2], '-') end
 return 1
