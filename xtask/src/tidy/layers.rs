@@ -28,6 +28,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/backend/src/cell", &["wait", "diagnose", "list", "cells", "laws", "compat", "state", "backend"]),
     ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands"]),
     (
+        "crates/monitor/src",
+        &[
+            "text", "cost", "actions", "shapes", "row", "view", "history", "graph", "overview", "refresh",
+            "follow", "monitor",
+        ],
+    ),
+    (
         "crates/leasehold/src/engine",
         &[
             "retry",
