@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     watched: Notify,
     /// Notified if a refresh was requested.
     requested: Notify,
+    /// Notified if the focus has changed.
+    focused: Notify,
 }
 
 impl Monitor {
@@ -68,6 +70,7 @@ impl Monitor {
             focus: Mutex::default(),
             watched: Notify::new(),
             requested: Notify::new(),
+            focused: Notify::new(),
         });
         let refresher = Refresher::new(client.clone(), options.clone(), shared.clone());
         let task = tokio::spawn(refresher.run());
@@ -113,9 +116,11 @@ impl Monitor {
         }
     }
 
-    /// Names the locks that are looked at first in each refresh, such as those on the screen.
+    /// Names the locks that are looked at first in each refresh, such as those on the screen. Those that were not
+    /// looked at yet are looked at without waiting for the next refresh.
     pub fn focus(&self, names: Vec<Resource>) {
         *guarded(&self.shared.focus) = names;
+        self.shared.focused.notify_one();
     }
 
     /// Requests a refresh before the interval is over, as soon as the [bound](crate::cost) of the cost allows it.
@@ -156,6 +161,11 @@ impl Shared {
         while self.sender.receiver_count() == 0 {
             self.watched.notified().await;
         }
+    }
+
+    /// Waits until the focus changes.
+    pub(crate) async fn until_focused(&self) {
+        self.focused.notified().await;
     }
 
     /// Waits until a refresh is requested.

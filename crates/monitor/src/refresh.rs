@@ -67,10 +67,37 @@ impl Refresher {
             self.picture.number += 1;
             self.picture.outage = failed.take().map(|error| Outage::of(&error, self.failing_since()));
             self.publish();
-            sleep_until(now + least_pause(listing, locks).min(pause)).await;
+            self.rest(now + least_pause(listing, locks).min(pause), now + pause).await;
+        }
+    }
+
+    /// Waits for the next refresh: until `due`, or until one is requested, but not before `earliest`. Meanwhile,
+    /// locks that come into focus are looked at.
+    async fn rest(&mut self, earliest: Instant, due: Instant) {
+        let shared = self.shared.clone();
+        let requested = async move {
+            sleep_until(earliest).await;
+            shared.until_requested().await;
+        };
+        let mut requested = std::pin::pin!(requested);
+        let shared = self.shared.clone();
+        loop {
             tokio::select! {
-                () = sleep_until(now + pause) => {}
-                () = self.shared.until_requested() => {}
+                () = sleep_until(due) => return,
+                () = &mut requested => return,
+                () = shared.until_focused() => {}
+            }
+            // A person who turns pages is not followed to each of them.
+            sleep(FOCUS_PAUSE).await;
+            let is_new = |name: &Resource| !self.details.contains_key(name);
+            let names: Vec<Resource> = shared.focus().into_iter().filter(is_new).take(MOST_FOCUSED).collect();
+            if !names.is_empty() {
+                let looks = self.picture.cost.looks;
+                if let Err(error) = self.look_at(names).await {
+                    self.picture.outage = Some(Outage::of(&error, self.failing_since()));
+                }
+                self.picture.cost.looks += looks;
+                self.publish();
             }
         }
     }
@@ -235,4 +262,8 @@ const LOOKS_AT_ONCE: usize = 8;
 const LEAST_TIME_OF_LOOKS: Duration = Duration::from_secs(1);
 /// The time without an answer after which the picture says so.
 const SILENCE: Duration = Duration::from_secs(5);
+/// The time from a change of the focus to the looks at what is new in it.
+const FOCUS_PAUSE: Duration = Duration::from_millis(100);
+/// The most locks that are looked at because the focus has changed.
+const MOST_FOCUSED: usize = 200;
 const SEARCH_INTERVAL: Duration = Duration::from_secs(10);

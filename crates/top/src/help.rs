@@ -1,0 +1,73 @@
+//! The keys, the columns, and what the view costs this store.
+
+use leasehold_monitor::{Overview, cost};
+use ratatui::style::Style;
+
+use crate::cells::{columns, counted, short, wrap};
+use crate::frame::Canvas;
+
+/// Draws the help.
+pub(crate) fn draw(canvas: &mut Canvas<'_>, overview: &Overview, store: &str) {
+    let (heading, key, plain) = (canvas.theme.heading(), canvas.theme.key(), Style::new());
+    let half = canvas.width() / 2;
+    canvas.put(0, 1, half, "KEYS", heading);
+    for (at, (name, action)) in KEYS.iter().enumerate() {
+        let (line, column) = (at % ROWS + 1, at / ROWS * half + 1);
+        canvas.put(line, column, 12, name, key);
+        canvas.put(line, column + 13, half - 14, action, plain);
+    }
+    let mut line = ROWS + 2;
+    canvas.put(line, 1, half, "COLUMNS", heading);
+    for text in COLUMNS {
+        line += 1;
+        canvas.put(line, 1, usize::MAX, text, plain);
+    }
+    line += 2;
+    canvas.put(line, 1, half, "WHAT THIS COSTS THE STORE", heading);
+    for text in wrap(&cost_of(overview, store), canvas.width().saturating_sub(2)) {
+        line += 1;
+        debug_assert!(columns(&text) < canvas.width(), "a line that is too long");
+        canvas.put(line, 1, usize::MAX, &text, plain);
+    }
+}
+
+fn cost_of(overview: &Overview, store: &str) -> String {
+    let spent = &overview.cost;
+    format!(
+        "A refresh is {} (it took {} ms), and {} at single locks. The next one follows {} later. A paused view \
+         asks for nothing.",
+        cost::of_listing(store),
+        spent.listing.as_millis(),
+        counted(spent.looks, "look"),
+        short(spent.pause),
+    )
+}
+
+/// The lines of keys, in two columns.
+const ROWS: usize = 9;
+
+const KEYS: &[(&str, &str)] = &[
+    ("Up Down", "the line above, below"),
+    ("PgUp PgDn", "a page back, forth"),
+    ("Home End", "the first, the last"),
+    ("Enter", "show the lock"),
+    ("Esc", "go back"),
+    ("/", "show only locks with these words"),
+    ("s S", "sort by the next, last column"),
+    ("v", "reverse the order"),
+    ("w", "deadlocks and queues"),
+    ("p", "pause, and continue"),
+    ("u", "update now"),
+    ("r", "revoke: ask the holders"),
+    ("b", "break: take it from them"),
+    ("? F1", "this help"),
+    ("Ctrl-L", "draw the screen anew"),
+    ("Ctrl-Z", "stop; fg continues"),
+    ("q Ctrl-C", "quit"),
+];
+
+const COLUMNS: &[&str] = &[
+    "HELD    since its grant         LEFT   until its lease ends unless renewed",
+    "QUEUE   claims that wait        WAITED the oldest of them, on a wide screen",
+    "!       part of a deadlock      ...    not looked at yet    -  not known",
+];
