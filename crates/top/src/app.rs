@@ -179,7 +179,7 @@ impl App {
             _ => {}
         }
         if self.dialog.is_some() {
-            return self.answer(key.code);
+            return self.answer(key.code, is_control);
         }
         if self.is_typing {
             self.type_filter(key.code, is_control);
@@ -195,13 +195,14 @@ impl App {
     }
 
     /// Obeys a key that answers a question.
-    fn answer(&mut self, code: KeyCode) -> Vec<Effect> {
+    fn answer(&mut self, code: KeyCode, is_control: bool) -> Vec<Effect> {
         let Some(mut dialog) = self.dialog.take() else { return Vec::new() };
         match (dialog.action, code) {
-            (Action::Revoke, KeyCode::Enter) | (Action::Break, KeyCode::Char('y')) => {
-                return vec![Effect::Do(dialog)];
-            }
+            (Action::Revoke, KeyCode::Enter) => return vec![Effect::Do(dialog)],
+            (Action::Break, KeyCode::Char('y')) if !is_control => return vec![Effect::Do(dialog)],
             (_, KeyCode::Esc) | (Action::Break, KeyCode::Char('n' | 'q') | KeyCode::Enter) => return Vec::new(),
+            (Action::Revoke, KeyCode::Char('u')) if is_control => dialog.reason.clear(),
+            (_, KeyCode::Char(_)) if is_control => {}
             (Action::Revoke, KeyCode::Char(c)) if dialog.reason.len() + c.len_utf8() <= REASON_MAX => {
                 dialog.reason.push(c);
             }
@@ -395,3 +396,6 @@ fn listed(claims: &[ClaimInfo]) -> String {
 /// The longest reason that the library takes, in bytes.
 const REASON_MAX: usize = 256;
 const FILTER_MAX: usize = 128;
+
+#[cfg(test)]
+mod tests;

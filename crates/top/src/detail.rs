@@ -61,7 +61,7 @@ impl Detail {
     fn lines(&self) -> Vec<Line<'_>> {
         let Some(lock) = &self.lock else { return Vec::new() };
         let Some(snapshot) = &lock.snapshot else { return Vec::new() };
-        let mut lines = vec![Line::Heading(counted(snapshot.holders.len(), "HOLDER"))];
+        let mut lines = vec![Line::Heading(counted(snapshot.holders.len(), "holder").to_uppercase())];
         lines.extend(snapshot.holders.iter().map(Line::Holder));
         if snapshot.holders.is_empty() {
             lines.push(Line::Text("The lock is free."));

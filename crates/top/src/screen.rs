@@ -78,7 +78,7 @@ fn counts(overview: &Overview) -> String {
     };
     let deadlocks = match overview.deadlocks.found().len() {
         0 => String::new(),
-        count => format!(", {}", counted(count, "DEADLOCK").replace("Ks", "KS")),
+        count => format!(", {}", counted(count, "deadlock").to_uppercase()),
     };
     format!("{locks}, {} with a queue{deadlocks}", grouped(queues))
 }

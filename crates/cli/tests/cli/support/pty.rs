@@ -5,9 +5,10 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -26,14 +27,19 @@ pub(crate) struct Pty {
 impl Pty {
     /// Starts a program on a terminal.
     pub(crate) fn start(sandbox: &Sandbox, program: &str, args: &[&str]) -> Pty {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        Pty::start_sized(sandbox, program, args, (24, 200))
+    }
+
+    /// Starts a program on a terminal with so many lines and columns.
+    pub(crate) fn start_sized(sandbox: &Sandbox, program: &str, args: &[&str], size: (u16, u16)) -> Pty {
+        let master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
         let slave = || -> OwnedFd {
             rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
         };
-        tcsetwinsize(&master, Winsize { ws_row: 24, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        resize(&master, size);
         // It makes a session and takes the terminal of its stdin; no code between fork and exec is
         // needed for that.
         let mut command = Command::new("setsid");
@@ -41,7 +47,7 @@ impl Pty {
         command.args(["--ctty", program]).args(args).env("TERM", "xterm").env("PS1", PROMPT);
         command.stdin(Stdio::from(slave())).stdout(Stdio::from(slave())).stderr(Stdio::from(slave()));
         let child = command.spawn().unwrap();
-        let typed = File::from(master);
+        let typed = master;
         let mut output = typed.try_clone().unwrap();
         let (sender, screen) = channel();
         std::thread::spawn(move || {
@@ -66,6 +72,21 @@ impl Pty {
     /// Types this.
     pub(crate) fn press(&mut self, keys: &str) {
         self.typed.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Changes the size of the terminal, to so many lines and columns.
+    pub(crate) fn resize(&self, size: (u16, u16)) {
+        resize(&self.typed, size);
+    }
+
+    /// Waits for output, and returns it as it is; `None` if none came in time, or if the program has ended.
+    pub(crate) fn bytes(&self, limit: Duration) -> Option<Vec<u8>> {
+        self.screen.recv_timeout(limit).ok()
+    }
+
+    /// Returns the process that leads the session.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Types a command line, and reads past its echo.
@@ -123,4 +144,9 @@ impl Drop for Pty {
     }
 }
 
-const PROMPT: &str = "prompt> ";
+fn resize(terminal: &File, (lines, columns): (u16, u16)) {
+    let size = Winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(terminal, size).unwrap();
+}
+
+pub(crate) const PROMPT: &str = "prompt> ";
