@@ -153,7 +153,8 @@ impl App {
         let Target { action, name, only } = target;
         let is_meant = |info: &ClaimInfo| only.is_none_or(|id| info.id == id);
         let mut claims: Vec<ClaimInfo> = snapshot.holders.into_iter().filter(is_meant).collect();
-        if only.is_some() {
+        let waits = claims.is_empty() && only.is_some();
+        if waits {
             claims.extend(snapshot.waiting.into_iter().filter(is_meant));
         }
         if claims.is_empty() {
@@ -162,7 +163,7 @@ impl App {
             return self.say(text, true, now);
         }
         let (reason, consequences) = (self.facts.reason.clone(), self.facts.consequences);
-        self.dialog = Some(Dialog { action, name, claims, reason, consequences });
+        self.dialog = Some(Dialog { action, name, claims, waits, reason, consequences });
     }
 
     pub(crate) fn say(&mut self, text: String, is_bad: bool, now: u64) {

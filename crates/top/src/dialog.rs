@@ -24,6 +24,8 @@ pub(crate) struct Dialog {
     pub(crate) name: Resource,
     /// The claims that are asked or ended.
     pub(crate) claims: Vec<ClaimInfo>,
+    /// `true` if these are not holders, but wait.
+    pub(crate) waits: bool,
     /// The reason of a revocation, as it is typed.
     pub(crate) reason: String,
     /// The consequences of a break on this store.
@@ -40,16 +42,17 @@ impl Dialog {
         let count = self.claims.len();
         let question = match self.action {
             Action::Revoke => format!("Ask {} of {name} to release it?", self.parties(count)),
+            Action::Break if self.waits => format!("Take {} out of the queue of {name}?", self.parties(count)),
             Action::Break => format!("Break {name}: end {} by force?", self.parties(count)),
         };
         canvas.put(1, 1, usize::MAX, &question, title);
-        let room = canvas.height().saturating_sub(FIXED + self.consequences().lines().count()).max(1);
+        let room = canvas.height().saturating_sub(self.height() - count).max(1);
         let shown = if count > room { room.saturating_sub(1) } else { count };
         let mut line = 2;
         for info in &self.claims[..shown] {
             let age = info.since_unix_ms.map(|at| format!("{} ", since(at, canvas.now))).unwrap_or_default();
             let fence = info.fence.map(|fence| format!("fence {fence} ")).unwrap_or_default();
-            let role = if info.fence.is_some() { "holds" } else { "has" };
+            let role = if self.waits { "waits" } else { "holds" };
             let text = format!("  {role} {age}{fence}{}", claimant(info));
             canvas.put(line, 1, usize::MAX, &text, Style::new());
             line += 1;
@@ -81,6 +84,7 @@ impl Dialog {
     fn consequences(&self) -> &'static str {
         match self.action {
             Action::Revoke => CONSEQUENCES_OF_REVOKE,
+            Action::Break if self.waits => CONSEQUENCES_FOR_A_WAITER,
             Action::Break => self.consequences,
         }
     }
@@ -94,9 +98,12 @@ impl Dialog {
 
     /// Returns the lines that the question needs.
     pub(crate) fn height(&self) -> usize {
-        FIXED + self.consequences().lines().count() + self.claims.len()
+        // A rule, the question and the keys.
+        let fixed = if self.action == Action::Revoke { 4 } else { 3 };
+        fixed + self.consequences().lines().count() + self.claims.len()
     }
 }
 
-/// The lines of a rule, the question, the reason and the keys.
-const FIXED: usize = 4;
+const CONSEQUENCES_FOR_A_WAITER: &str = "\
+The claim loses its place. A client that still waits can queue again, at the
+end. The holder is not touched.";

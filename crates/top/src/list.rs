@@ -12,7 +12,7 @@ use crate::cells::{claimant, counted, grouped, short, since};
 use crate::frame::{Canvas, Move, Scroll};
 
 /// The list, and what it shows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct List {
     overview: Arc<Overview>,
     /// The positions of the rows that are shown, in their order.
@@ -43,6 +43,22 @@ impl Columns {
         let rest = width.saturating_sub(fixed);
         let name = rest * 9 / 20;
         Columns { name, waited, holder: rest - name }
+    }
+}
+
+impl Default for List {
+    /// Creates an empty list, in which the longest queues come first.
+    fn default() -> List {
+        List {
+            overview: Arc::default(),
+            order: Vec::new(),
+            sort: Sort::by(SortKey::Queue),
+            filter: String::new(),
+            scroll: Scroll::default(),
+            shown: 0,
+            deadlocked: HashSet::new(),
+            looked: 0,
+        }
     }
 }
 

@@ -110,7 +110,14 @@ fn draw_status(canvas: &mut Canvas<'_>, app: &App) {
         "" => String::new(),
         words => format!("  filter \"{}\"", visible(words)),
     };
-    canvas.put(1, column, usize::MAX, &format!("{age}{every}{description}{filter}"), Style::new());
+    let (width, mut room) = (canvas.width(), canvas.width());
+    if app.views.is_empty() {
+        let position = app.list.position();
+        room = width.saturating_sub(columns(&position) + 2);
+        canvas.put(1, room + 1, usize::MAX, &position, theme.quiet());
+    }
+    let text = format!("{age}{every}{description}{filter}");
+    canvas.put(1, column, room.saturating_sub(column), &text, Style::new());
 }
 
 fn outage_text(outage: &Outage, now: u64, picture_unix_ms: Option<u64>) -> String {
@@ -140,11 +147,6 @@ fn draw_footer(canvas: &mut Canvas<'_>, app: &App, now: u64) {
         Some(View::Help) => HELP_KEYS,
     };
     canvas.put_keys(0, keys);
-    if app.views.is_empty() {
-        let position = app.list.position();
-        let width = canvas.width();
-        canvas.put(0, width - columns(&position) - 2, usize::MAX, &format!(" {position}"), theme.quiet());
-    }
 }
 
 const LIST_KEYS: &[(&str, &str)] = &[

@@ -46,11 +46,15 @@ fn a_stuck_lock_is_found_understood_and_revoked() {
     let mut top = Emulator::top(&sandbox, &[]);
     top.wait("both holders", |screen| screen.contains("ann at db1") && screen.contains("cid at db3"));
     top.see("2 locks, 1 with a queue");
-    check("top-list", &top);
     // The lock with the longest queue comes first.
-    top.press("sss");
     top.see("sorted by queue");
     top.wait("the lock under the cursor", |screen| screen.contains("> orders/42"));
+    check("top-list", &top);
+    top.press("ss");
+    top.see("sorted by name");
+    top.wait("the lock under the cursor", |screen| screen.contains("> nightly"));
+    top.press("SS");
+    top.see("sorted by queue");
     top.press("\r");
     top.wait("the queue", |screen| screen.contains("QUEUE OF 1") && screen.contains("ben at db2"));
     check("top-lock", &top);

@@ -50,7 +50,6 @@ fn pictures_of_the_book_are_drawn() {
     });
     let mut top = Emulator::top(&sandbox, &[]);
     top.see("1 DEADLOCK");
-    top.press("sss");
     top.see("> orders/42");
     top.wait("all holders", |screen| !screen.contains("..."));
     draw(&sandbox, "top-list", &top);
