@@ -70,8 +70,7 @@ impl History {
             }
         }
         for (holder, tag) in snapshot.holders.iter().zip(tags) {
-            let is_known =
-                self.holdings.iter().any(|holding| holding.ending.is_none() && holding.tag == tag);
+            let is_known = self.holdings.iter().any(|holding| holding.ending.is_none() && holding.tag == tag);
             if !is_known {
                 self.holdings.push_back(Holding::of(holder, tag, now_unix_ms));
             }

@@ -64,14 +64,18 @@ async fn a_picture_has_holders_queues_and_what_was_freed_disappears() {
     let monitor = Monitor::start(locks.clone(), Options::default());
     let mut pictures = monitor.overview();
     let seen = until(&mut pictures, |picture| {
-        picture.locks.len() == 2 && picture.locks.iter().all(|row| row.agrees()) && picture.locks[1].waiting == 1
+        picture.locks.len() == 2
+            && picture.locks.iter().all(|row| row.agrees())
+            && picture.locks[1].waiting == 1
     })
     .await;
     assert_eq!(names(&seen), ["a", "b"]);
     let row = &seen.locks[1];
     assert_eq!((row.holders, row.known_holders()[0].note.as_str()), (1, "ann"));
     assert_eq!(row.known_waiting()[0].note.as_str(), "cid");
-    assert!(row.since_unix_ms().is_some() && row.remaining().is_some() && row.waiting_since_unix_ms().is_some());
+    assert!(
+        row.since_unix_ms().is_some() && row.remaining().is_some() && row.waiting_since_unix_ms().is_some()
+    );
     assert!(!seen.truncated && seen.outage.is_none() && seen.at_unix_ms.is_some());
     let json = serde_json::to_value(row).unwrap();
     assert_eq!((&json["name"], &json["waiting"], &json["note"]), (&"b".into(), &1.into(), &"ann".into()));
@@ -190,7 +194,8 @@ async fn a_fresh_picture_is_made_for_a_caller_that_does_not_watch() {
     assert_eq!(fault.calls(Verb::Inspect), calls, "a picture serves all callers of its interval");
     guard.release().await.unwrap();
     sleep(Duration::from_secs(5)).await;
-    assert_eq!(names(&monitor.fresh().await), [""; 0]);
+    let last = monitor.fresh().await;
+    assert_eq!(names(&last), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,7 +284,8 @@ async fn only_names_with_the_prefix_are_listed() {
     let guards = (held(&locks, "a/1", "").await, held(&locks, "b/1", "").await);
     let options = Options { prefix: Some("b/".to_owned()), ..Options::default() };
     let monitor = Monitor::start(locks.clone(), options);
-    assert_eq!(names(&monitor.fresh().await), ["b/1"]);
+    let seen = monitor.fresh().await;
+    assert_eq!(names(&seen), ["b/1"]);
     drop(guards);
 }
 

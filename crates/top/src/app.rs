@@ -159,7 +159,8 @@ impl App {
         }
         if claims.is_empty() {
             let what = if only.is_some() { "the claim has ended" } else { "it is free" };
-            let text = format!("{}: {what}, so there is nothing to {}", visible(name.as_str()), action.verb());
+            let text =
+                format!("{}: {what}, so there is nothing to {}", visible(name.as_str()), action.verb());
             return self.say(text, true, now);
         }
         let (reason, consequences) = (self.facts.reason.clone(), self.facts.consequences);
@@ -201,7 +202,9 @@ impl App {
         match (dialog.action, code) {
             (Action::Revoke, KeyCode::Enter) => return vec![Effect::Do(dialog)],
             (Action::Break, KeyCode::Char('y')) if !is_control => return vec![Effect::Do(dialog)],
-            (_, KeyCode::Esc) | (Action::Break, KeyCode::Char('n' | 'q') | KeyCode::Enter) => return Vec::new(),
+            (_, KeyCode::Esc) | (Action::Break, KeyCode::Char('n' | 'q') | KeyCode::Enter) => {
+                return Vec::new();
+            }
             (Action::Revoke, KeyCode::Char('u')) if is_control => dialog.reason.clear(),
             (_, KeyCode::Char(_)) if is_control => {}
             (Action::Revoke, KeyCode::Char(c)) if dialog.reason.len() + c.len_utf8() <= REASON_MAX => {
@@ -366,9 +369,7 @@ pub(crate) fn report(outcome: &Outcome) -> (String, bool) {
         Outcome::Revoked(name, Ok(asked)) if asked.is_empty() => {
             (format!("{} is free: no holder was asked", shown(name)), true)
         }
-        Outcome::Revoked(name, Ok(asked)) => {
-            (format!("{}: asked {}", shown(name), listed(asked)), false)
-        }
+        Outcome::Revoked(name, Ok(asked)) => (format!("{}: asked {}", shown(name), listed(asked)), false),
         Outcome::Broken(name, broken) => {
             let also = match broken.also_released.len() {
                 0 => String::new(),

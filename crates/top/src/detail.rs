@@ -99,7 +99,8 @@ impl Detail {
             }
         }
         let mut below = canvas.lines(note, NOTE);
-        for (at, text) in lines.get(scroll.at).map(|line| line.whole(&below)).unwrap_or_default().iter().enumerate()
+        for (at, text) in
+            lines.get(scroll.at).map(|line| line.whole(&below)).unwrap_or_default().iter().enumerate()
         {
             let quiet = below.theme.quiet();
             below.put_line(at + 1, text, quiet);

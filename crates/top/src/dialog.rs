@@ -42,7 +42,9 @@ impl Dialog {
         let count = self.claims.len();
         let question = match self.action {
             Action::Revoke => format!("Ask {} of {name} to release it?", self.parties(count)),
-            Action::Break if self.waits => format!("Take {} out of the queue of {name}?", self.parties(count)),
+            Action::Break if self.waits => {
+                format!("Take {} out of the queue of {name}?", self.parties(count))
+            }
             Action::Break => format!("Break {name}: end {} by force?", self.parties(count)),
         };
         canvas.put(1, 1, usize::MAX, &question, title);

@@ -34,7 +34,14 @@ impl Canvas<'_> {
     }
 
     /// Writes a text at this column of a line, cut to so many columns; returns the column behind it.
-    pub(crate) fn put(&mut self, line: usize, column: usize, width: usize, text: &str, style: Style) -> usize {
+    pub(crate) fn put(
+        &mut self,
+        line: usize,
+        column: usize,
+        width: usize,
+        text: &str,
+        style: Style,
+    ) -> usize {
         let width = width.min(self.width().saturating_sub(column));
         if line >= self.height() || width == 0 {
             return column;

@@ -78,7 +78,8 @@ fn lines(overview: &Overview) -> Vec<Line> {
     match &overview.deadlocks {
         DeadlockReport::Found { at_unix_ms, deadlocks } if deadlocks.is_empty() => {
             lines.push(Line::heading(format!("NO DEADLOCK, AS OF {}", clock(*at_unix_ms))));
-            lines.push(Line::plain("  Waits of `run`, `elect`, detect_deadlocks and announce_wait are seen."));
+            lines
+                .push(Line::plain("  Waits of `run`, `elect`, detect_deadlocks and announce_wait are seen."));
         }
         DeadlockReport::Found { at_unix_ms, deadlocks } => {
             for deadlock in deadlocks {
@@ -104,22 +105,26 @@ fn draw_circle(lines: &mut Vec<Line>, deadlock: &Deadlock) {
     let waits = in_circle(&deadlock.waits);
     let last = waits.len().saturating_sub(1);
     for (at, wait) in waits.iter().enumerate() {
-        let (corner, side) = match at {
-            0 => ("+->", "|  "),
-            at if at == last => ("|  ", "|  "),
-            _ => ("|  ", "|  "),
+        let corner = if at == 0 { "+->" } else { "|  " };
+        let side = if at == last { "+--" } else { "|  " };
+        let holder = waits.iter().position(|other| other.holds.contains(&wait.resource));
+        let behind = match holder {
+            Some(next) if next == at + 1 => "is held by".to_owned(),
+            Some(0) => "is held by the first".to_owned(),
+            Some(other) => format!("is held by {}", noted(&waits[other].note, &waits[other].id.tag())),
+            None => "is held".to_owned(),
         };
         let holds: Vec<String> = wait.holds.iter().map(|held| visible(held.as_str())).collect();
         let owner = noted(&wait.note, &wait.id.tag());
         let own = wait.holds.first().unwrap_or(&wait.resource);
         lines.push(Line::plain(format!("  {corner} {owner} holds {}", holds.join(", "))).about(own));
         let resource = visible(wait.resource.as_str());
-        let behind = if at == last { "is held by the first" } else { "is held by" };
-        let side = if at == last { "+--" } else { side };
-        let text = format!("  {side}    and waits for {resource} ({}), which {behind}", wait.share);
+        let text = format!("  {side} and waits for {resource} ({}), which {behind}", wait.share);
         lines.push(Line::plain(text).about(&wait.resource));
     }
-    lines.push(Line::plain("  Revoke or break one of these locks (Enter shows it), or end one of the owners."));
+    lines.push(Line::plain(
+        "  Revoke or break one of these locks (Enter shows it), or end one of the owners.",
+    ));
 }
 
 /// Returns the waits such that each waits for a lock that the next one holds, as far as that goes.

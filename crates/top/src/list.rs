@@ -152,7 +152,8 @@ impl List {
             true => String::new(),
             false => format!(" found in {}", grouped(self.overview.locks.len())),
         };
-        let range = if count == 0 { "0".to_owned() } else { format!("{}-{}", grouped(first + 1), grouped(last)) };
+        let range =
+            if count == 0 { "0".to_owned() } else { format!("{}-{}", grouped(first + 1), grouped(last)) };
         format!("{range} of {}{of}", grouped(count))
     }
 

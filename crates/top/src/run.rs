@@ -255,7 +255,8 @@ impl Running {
         while self.pending > 0 {
             let left = limit.saturating_duration_since(Instant::now());
             let Ok(Some(outcome)) = timeout(left, self.outcomes.recv()).await else {
-                messages.push("the store did not answer: what was asked for last may have happened".to_owned());
+                messages
+                    .push("the store did not answer: what was asked for last may have happened".to_owned());
                 break;
             };
             self.pending -= 1;

@@ -105,7 +105,8 @@ fn draw_status(canvas: &mut Canvas<'_>, app: &App) {
     let age = overview.at_unix_ms.map(|at| format!("as of {}", clock(at))).unwrap_or_default();
     let pause = overview.cost.pause;
     let every = if pause.is_zero() { String::new() } else { format!(", every {}", short(pause)) };
-    let description = if app.views.is_empty() { format!("  {}", app.list.description()) } else { String::new() };
+    let description =
+        if app.views.is_empty() { format!("  {}", app.list.description()) } else { String::new() };
     let filter = match app.list.filter.as_str() {
         "" => String::new(),
         words => format!("  filter \"{}\"", visible(words)),
@@ -135,7 +136,8 @@ fn draw_footer(canvas: &mut Canvas<'_>, app: &App, now: u64) {
         canvas.put(0, column, 1, "_", Style::new());
         return canvas.put_right(0, 40, canvas.width() - 41, "Enter keeps it, Esc clears it", theme.quiet());
     }
-    let is_new = |at_unix_ms: u64| now.saturating_sub(at_unix_ms) < MESSAGE_MS || app.paused_unix_ms.is_some();
+    let is_new =
+        |at_unix_ms: u64| now.saturating_sub(at_unix_ms) < MESSAGE_MS || app.paused_unix_ms.is_some();
     if let Some(message) = app.message.as_ref().filter(|message| is_new(message.at_unix_ms)) {
         let style = if message.is_bad { theme.alarming() } else { theme.good() };
         return canvas.put_line(0, &format!(" {}", message.text), style);
@@ -160,10 +162,22 @@ const LIST_KEYS: &[(&str, &str)] = &[
     ("p", "pause"),
     ("q", "quit"),
 ];
-const DETAIL_KEYS: &[(&str, &str)] =
-    &[("Esc", "back"), ("r", "revoke"), ("b", "break the claim"), ("p", "pause"), ("?", "help"), ("q", "quit")];
-const GRAPH_KEYS: &[(&str, &str)] =
-    &[("Esc", "back"), ("Enter", "show the lock"), ("r", "revoke"), ("b", "break"), ("?", "help"), ("q", "quit")];
+const DETAIL_KEYS: &[(&str, &str)] = &[
+    ("Esc", "back"),
+    ("r", "revoke"),
+    ("b", "break the claim"),
+    ("p", "pause"),
+    ("?", "help"),
+    ("q", "quit"),
+];
+const GRAPH_KEYS: &[(&str, &str)] = &[
+    ("Esc", "back"),
+    ("Enter", "show the lock"),
+    ("r", "revoke"),
+    ("b", "break"),
+    ("?", "help"),
+    ("q", "quit"),
+];
 const HELP_KEYS: &[(&str, &str)] = &[("Esc", "back"), ("q", "quit")];
 /// The time for which a message stays.
 const MESSAGE_MS: u64 = 10_000;

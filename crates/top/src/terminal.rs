@@ -72,7 +72,9 @@ impl Session {
         let (frames, receiver) = sync_channel(1);
         let writer = Arc::new(FrameWriter::default());
         let (out, state) = (stdout()?, writer.clone());
-        std::thread::Builder::new().name("frames".to_owned()).spawn(move || write_frames(out, &receiver, &state))?;
+        std::thread::Builder::new()
+            .name("frames".to_owned())
+            .spawn(move || write_frames(out, &receiver, &state))?;
         let mut session = Session { terminal, bytes, writer, frames, events: keys()?, is_entered: false };
         session.resume()?;
         Ok(session)

@@ -10,7 +10,11 @@ pub(crate) struct Theme {
 
 impl Theme {
     fn of(self, colour: Color, plain: Modifier) -> Style {
-        if self.is_coloured { Style::new().fg(colour).add_modifier(plain) } else { Style::new().add_modifier(plain) }
+        if self.is_coloured {
+            Style::new().fg(colour).add_modifier(plain)
+        } else {
+            Style::new().add_modifier(plain)
+        }
     }
 
     /// The first line.

@@ -34,6 +34,7 @@ pub(crate) async fn top(args: TopArgs) -> Result<Exit, Problem> {
 fn reason() -> String {
     let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let user = user.filter(|user| !user.is_empty() && user.len() < 100).unwrap_or_else(|| "an operator".to_owned());
+    let user =
+        user.filter(|user| !user.is_empty() && user.len() < 100).unwrap_or_else(|| "an operator".to_owned());
     format!("asked by {user} at {host}")
 }

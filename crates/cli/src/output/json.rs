@@ -24,8 +24,8 @@ mod tests {
     use super::*;
     use leasehold::backend::ClaimId;
     use leasehold::{
-        ClaimInfo, Deadlock, DeadlockedWait, Fence, Finding, Note, Resource, ResourceSummary, Severity, Share,
-        Snapshot, SnapshotVersion, SweepReport,
+        ClaimInfo, Deadlock, DeadlockedWait, Fence, Finding, Note, Resource, ResourceSummary, Severity,
+        Share, Snapshot, SnapshotVersion, SweepReport,
     };
     use leasehold_monitor::{BrokenShape, LockShape, RevokedShape};
     use std::time::Duration;

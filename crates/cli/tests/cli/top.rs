@@ -197,7 +197,10 @@ fn colours_are_omitted_on_request() {
 fn without_a_terminal_it_names_the_command_to_use() {
     let sandbox = Sandbox::new();
     let ended = sandbox.end(&["top"]).expect(64);
-    assert!(ended.err.contains("stdout is not a terminal") && ended.err.contains("leasehold ls"), "{ended:?}");
+    assert!(
+        ended.err.contains("stdout is not a terminal") && ended.err.contains("leasehold ls"),
+        "{ended:?}"
+    );
     let dumb = Sandbox::new();
     let (status, screen) =
         Pty::start(&dumb, "sh", &["-c", "TERM=dumb leasehold top; leasehold top >file; echo code $?"]).end();
@@ -261,7 +264,8 @@ fn ctrl_z_gives_the_screen_to_the_shell_and_fg_draws_it_anew() {
 #[test]
 fn notes_of_others_do_not_control_the_terminal() {
     let sandbox = Sandbox::new();
-    let holder = sandbox.hold(&["--note", "\u{1b}]0;owned\u{7}\u{1b}[31mann\u{9b}2J\r\n\u{202e}", "job\u{202e}"]);
+    let holder =
+        sandbox.hold(&["--note", "\u{1b}]0;owned\u{7}\u{1b}[31mann\u{9b}2J\r\n\u{202e}", "job\u{202e}"]);
     let mut top = Emulator::top(&sandbox, &[]);
     top.see("\\u{1b}]0;owned");
     top.see("job\\u{202e}");

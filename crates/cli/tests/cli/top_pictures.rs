@@ -12,8 +12,8 @@ const CELL: (usize, usize) = (9, 18);
 const MARGIN: usize = 12;
 /// The colours of the sixteen that a terminal has, on a dark screen.
 const PALETTE: [&str; 16] = [
-    "#1d1f21", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d0d0d0", "#7f848e", "#e06c75",
-    "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#ffffff",
+    "#1d1f21", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d0d0d0", "#7f848e",
+    "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#ffffff",
 ];
 const TEXT: &str = "#d8dee9";
 const SCREEN: &str = "#1d1f21";
@@ -76,10 +76,7 @@ fn pictures_of_the_book_are_drawn() {
 fn nested(sandbox: &Sandbox, name: &str, then: &str) -> Started {
     let wait = format!("touch held-{name}; until [ -e held-{then} ]; do sleep 0.01; done");
     let note = format!("host=shop pid={} cmd={name}.sh", name.len());
-    sandbox.start(
-        &["--note", &note, name],
-        &format!("{wait}; leasehold run --note '{note}' {then} -- true"),
-    )
+    sandbox.start(&["--note", &note, name], &format!("{wait}; leasehold run --note '{note}' {then} -- true"))
 }
 
 /// Writes the screen as a picture.
@@ -152,7 +149,8 @@ fn write_run(svg: &mut String, look: &Look, (line, column): (usize, usize), text
     if look.screen != SCREEN {
         let height = CELL.1;
         let fill = &look.screen;
-        writeln!(svg, "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>").unwrap();
+        writeln!(svg, "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>")
+            .unwrap();
     }
     if text.trim().is_empty() {
         return;

@@ -147,8 +147,13 @@ async fn break_names_the_claims_and_ends_only_those() {
     let effects = press(&mut app, KeyCode::Char('b'));
     look(&mut app, &locks, effects).await;
     let screen = text(&mut app);
-    for part in ["Break job: end 1 claim by force?", "ann at db1", "fence 0000", "The holder notices it later.", "y break it"]
-    {
+    for part in [
+        "Break job: end 1 claim by force?",
+        "ann at db1",
+        "fence 0000",
+        "The holder notices it later.",
+        "y break it",
+    ] {
         assert!(screen.contains(part), "no {part:?} in\n{screen}");
     }
     for refusal in [KeyCode::Esc, KeyCode::Char('n'), KeyCode::Enter] {
@@ -172,7 +177,9 @@ async fn revoke_takes_a_reason_and_names_the_holders() {
     let effects = press(&mut app, KeyCode::Char('r'));
     look(&mut app, &locks, effects).await;
     let screen = text(&mut app);
-    for part in ["Ask the 1 holder of job to release it?", "ann at db1", "Reason: asked by ann_", "Enter ask them"] {
+    for part in
+        ["Ask the 1 holder of job to release it?", "ann at db1", "Reason: asked by ann_", "Enter ask them"]
+    {
         assert!(screen.contains(part), "no {part:?} in\n{screen}");
     }
     type_in(&mut app, ": q\x07");
@@ -199,7 +206,10 @@ async fn read_only_view_asks_no_question() {
     for key in ['r', 'b'] {
         assert!(press(&mut app, KeyCode::Char(key)).is_empty());
         let screen = text(&mut app);
-        assert!(screen.contains("READ-ONLY") && screen.contains("it was started with --read-only"), "{screen}");
+        assert!(
+            screen.contains("READ-ONLY") && screen.contains("it was started with --read-only"),
+            "{screen}"
+        );
     }
 }
 
@@ -244,7 +254,9 @@ async fn a_screen_of_any_size_is_drawn() {
             key => drop(press(&mut app, KeyCode::Char(key))),
         }
         app.show_lock(followed.current());
-        for (width, height) in [(1, 1), (20, 5), (79, 24), (80, 23), (80, 24), (81, 25), (132, 50), (300, 100)] {
+        for (width, height) in
+            [(1, 1), (20, 5), (79, 24), (80, 23), (80, 24), (81, 25), (132, 50), (300, 100)]
+        {
             drawn(&mut app, width, height);
         }
         press(&mut app, KeyCode::Esc);
@@ -307,7 +319,9 @@ async fn one_claim_of_a_semaphore_can_be_broken() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     app.show_lock(followed.current());
     let screen = text(&mut app);
-    for part in ["pool: held by 2", "2 HOLDERS", "1/2", "ann", "ben", "QUEUE OF 0", "No claim waits.", "HELD BEFORE"] {
+    for part in
+        ["pool: held by 2", "2 HOLDERS", "1/2", "ann", "ben", "QUEUE OF 0", "No claim waits.", "HELD BEFORE"]
+    {
         assert!(screen.contains(part), "no {part:?} in\n{screen}");
     }
     press(&mut app, KeyCode::Down);

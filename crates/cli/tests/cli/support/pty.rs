@@ -32,7 +32,8 @@ impl Pty {
 
     /// Starts a program on a terminal with so many lines and columns.
     pub(crate) fn start_sized(sandbox: &Sandbox, program: &str, args: &[&str], size: (u16, u16)) -> Pty {
-        let master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
+        let master =
+            File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
