@@ -1,4 +1,4 @@
-//! What an operator can do to a lock that was seen, and what that means.
+//! Actions of an operator on a lock that was seen, and their consequences.
 //!
 //! Ground rules: only the claims that were shown are ended, and no others: a holder that acquired the lock
 //! after the look keeps it.

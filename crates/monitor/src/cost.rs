@@ -1,4 +1,4 @@
-//! What a refresh costs the store, and how that is bounded.
+//! The cost of a refresh for the store, and its bounds.
 //!
 //! One refresh is one listing, and up to [`looks_in`] looks at single locks. The pause between two refreshes is the
 //! longest of these times, see [`pause_after`]:

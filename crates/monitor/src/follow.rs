@@ -20,7 +20,7 @@ pub struct Followed {
     receiver: watch::Receiver<Arc<FollowedLock>>,
 }
 
-/// What was seen of a lock that is followed.
+/// The state of a lock that is followed, as it was seen last, and its past holders.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FollowedLock {

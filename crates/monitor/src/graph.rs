@@ -24,7 +24,7 @@ pub struct WaitGraph {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct GraphNode {
-    /// What it is.
+    /// Lock or party.
     pub kind: NodeKind,
     /// The name of the lock, or the note of the party.
     pub text: String,
@@ -48,7 +48,7 @@ pub enum NodeKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Edge {
-    /// What it is.
+    /// Wait or hold.
     pub kind: EdgeKind,
     /// The position of the party that waits, or of the lock that is held.
     pub from: usize,

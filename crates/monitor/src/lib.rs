@@ -1,4 +1,4 @@
-//! What a store shows, refreshed at a bounded cost, for views of any kind.
+//! A picture of the locks of a store, refreshed at a bounded cost, for views of any kind.
 //!
 //! ```text
 //!  monitor ─▶ refresh, follow ─▶ overview, graph ─▶ row, history ─▶ shapes ─▶ cost, actions, text

@@ -35,7 +35,7 @@ impl Default for Options {
     }
 }
 
-/// What a store shows, refreshed in the background until the monitor is dropped.
+/// A picture of a store, refreshed in the background until the monitor is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     client: Client,
@@ -45,7 +45,7 @@ pub struct Monitor {
     followed: Mutex<HashMap<Resource, Weak<FollowTask>>>,
 }
 
-/// What the monitor and its task share.
+/// The state that the monitor and its task share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) sender: watch::Sender<Arc<Overview>>,

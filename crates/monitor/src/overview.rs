@@ -21,7 +21,7 @@ pub struct Overview {
     pub deadlocks: DeadlockReport,
     /// The reason why the picture is not newer; `None` if the store has answered.
     pub outage: Option<Outage>,
-    /// What the last refresh cost.
+    /// The cost of the last refresh.
     pub cost: RefreshCost,
     /// The number of pictures before this one.
     pub number: u64,
@@ -82,7 +82,7 @@ impl Outage {
     }
 }
 
-/// What one refresh has asked of the store.
+/// The cost of one refresh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RefreshCost {

@@ -25,7 +25,7 @@ pub(crate) struct Refresher {
     shared: Arc<Shared>,
     picture: Overview,
     details: HashMap<Resource, LockDetail>,
-    /// The resources where waits are announced, which are no locks of users.
+    /// The resources where waits are announced, which are not locks of users.
     places: HashSet<Resource>,
     /// The time of the last search for deadlocks.
     searched: Option<Instant>,
@@ -258,7 +258,7 @@ impl Refresher {
 }
 
 const LOOKS_AT_ONCE: usize = 8;
-/// Looks go on for the interval, or for so long.
+/// The time for looks is the interval, or this if it is longer.
 const LEAST_TIME_OF_LOOKS: Duration = Duration::from_secs(1);
 /// The time without an answer after which the picture says so.
 const SILENCE: Duration = Duration::from_secs(5);

@@ -55,7 +55,7 @@ async fn a_monitor_that_nobody_watches_asks_for_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_picture_has_holders_queues_and_what_was_freed_disappears() {
+async fn a_picture_has_holders_and_queues_until_they_end() {
     let (_, locks) = store();
     let guard = held(&locks, "b", "ann").await;
     let other = held(&locks, "a", "ben").await;
@@ -91,7 +91,7 @@ async fn a_picture_has_holders_queues_and_what_was_freed_disappears() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_thousand_locks_are_listed_seldom_and_looked_at_bit_by_bit() {
+async fn ten_thousand_locks_are_listed_seldom() {
     let (fault, locks) = store();
     let mut guards = Vec::new();
     for number in 0..10_050 {
@@ -134,7 +134,7 @@ async fn ten_thousand_locks_are_listed_seldom_and_looked_at_bit_by_bit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn during_an_outage_the_last_picture_stays_with_the_error() {
+async fn an_outage_leaves_the_last_picture_with_the_error() {
     let (fault, locks) = store();
     let guard = held(&locks, "a", "ann").await;
     let monitor = Monitor::start(locks.clone(), Options::default());
@@ -155,7 +155,7 @@ async fn during_an_outage_the_last_picture_stays_with_the_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_does_not_answer_is_reported_while_it_is_waited_for() {
+async fn a_silent_store_is_reported_while_it_is_waited_for() {
     let (fault, locks) = store();
     let guard = held(&locks, "a", "ann").await;
     let monitor = Monitor::start(locks.clone(), Options::default());
@@ -263,7 +263,7 @@ async fn a_deadlock_is_found_and_drawn_as_a_circle() {
     let (a, b) = (tag_of(&locks, "a").await, tag_of(&locks, "b").await);
     let waits = (announces(&locks, 1, "b", a, "ann").await, announces(&locks, 2, "a", b, "ben").await);
     let seen = until(&mut pictures, |picture| !picture.deadlocks.found().is_empty()).await;
-    assert_eq!(names(&seen), ["a", "b"], "announcements are no locks of users");
+    assert_eq!(names(&seen), ["a", "b"], "announcements are not locks of users");
     let graph = WaitGraph::of(seen.deadlocks.found(), &seen.locks);
     let count = |kind: NodeKind| graph.nodes.iter().filter(|node| node.kind == kind).count();
     assert_eq!((count(NodeKind::Lock), count(NodeKind::Party), graph.edges.len()), (2, 2, 4));

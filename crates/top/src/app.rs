@@ -1,4 +1,4 @@
-//! What the view shows, and what each key does to it. No I/O.
+//! The state of the view, and the effect of each key on it. No I/O.
 //!
 //! Ground rules: what has to happen outside is an [`Effect`]. Nothing is revoked or broken without a question
 //! that has named the claims, and only those are ended.
@@ -34,7 +34,7 @@ pub(crate) struct App {
     pub(crate) paused_unix_ms: Option<u64>,
 }
 
-/// What does not change.
+/// The facts that do not change.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// The URL of the store, without a password.
@@ -46,7 +46,7 @@ pub(crate) struct Facts {
     pub(crate) read_only: bool,
     /// The reason of a revocation, unless another one is typed.
     pub(crate) reason: String,
-    /// What a person should know before a break.
+    /// The consequences of a break, for a person.
     pub(crate) consequences: &'static str,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Message {
     pub(crate) at_unix_ms: u64,
 }
 
-/// What has to happen outside.
+/// Something that has to happen outside.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
     Quit,
@@ -340,7 +340,7 @@ impl Action {
     }
 }
 
-/// Returns the movement that a key stands for.
+/// Returns the movement of a key.
 fn movement(code: KeyCode, is_control: bool) -> Option<Move> {
     Some(match code {
         KeyCode::Up | KeyCode::Char('k') if !is_control => Move::Up,

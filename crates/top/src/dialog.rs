@@ -8,7 +8,7 @@ use ratatui::style::Style;
 use crate::cells::{claimant, counted, since};
 use crate::frame::Canvas;
 
-/// What is done to a lock if the person agrees.
+/// An action on a lock, if the person agrees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Its holders are asked to release it.

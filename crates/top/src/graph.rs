@@ -123,7 +123,7 @@ fn draw_circle(lines: &mut Vec<Line>, deadlock: &Deadlock) {
         lines.push(Line::plain(text).about(&wait.resource));
     }
     lines.push(Line::plain(
-        "  Revoke or break one of these locks (Enter shows it), or end one of the owners.",
+        "  End one of the owners, or press r or b on one of these locks.",
     ));
 }
 

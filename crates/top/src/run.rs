@@ -22,7 +22,7 @@ use crate::screen::draw;
 use crate::terminal::Session;
 use crate::theme::Theme;
 
-/// What the view shows, and how.
+/// The settings of the view.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The URL of the store as it is shown, without a password.
@@ -102,7 +102,7 @@ struct Running {
     focus: Vec<Resource>,
 }
 
-/// What the loop waits for.
+/// An input of the loop.
 enum Input {
     Terminal(Option<Event>),
     Picture(Arc<Overview>),

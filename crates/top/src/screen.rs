@@ -6,7 +6,7 @@ use ratatui::buffer::Buffer;
 use ratatui::style::Style;
 
 use crate::app::{App, View};
-use crate::cells::{clock, columns, counted, grouped, short, since};
+use crate::cells::{clock, columns, counted, grouped, short, since, wrap};
 use crate::frame::Canvas;
 use crate::help;
 use crate::theme::Theme;
@@ -43,13 +43,12 @@ pub(crate) fn draw(app: &mut App, buffer: &mut Buffer, theme: Theme, now: u64) {
 
 fn draw_too_small(canvas: &mut Canvas<'_>) {
     let (width, height) = (canvas.width(), canvas.height());
-    let lines = [
-        format!("This terminal has {width} columns and {height} lines."),
-        format!("leasehold top needs {} by {}:", SMALLEST.0, SMALLEST.1),
-        "enlarge it, or quit with q".to_owned(),
-        "and use `leasehold ls`.".to_owned(),
-    ];
-    for (at, line) in lines.iter().enumerate() {
+    let text = format!(
+        "This terminal has {width} columns and {height} lines; leasehold top needs {} and {}: enlarge it, or quit \
+         with q and use `leasehold ls`.",
+        SMALLEST.0, SMALLEST.1
+    );
+    for (at, line) in wrap(&text, width.max(1)).iter().enumerate() {
         canvas.put_line(at, line, Style::new());
     }
 }
@@ -159,8 +158,8 @@ const LIST_KEYS: &[(&str, &str)] = &[
     ("r", "revoke"),
     ("b", "break"),
     ("w", "waits"),
-    ("p", "pause"),
     ("q", "quit"),
+    ("p", "pause"),
 ];
 const DETAIL_KEYS: &[(&str, &str)] = &[
     ("Esc", "back"),

@@ -1,6 +1,6 @@
 //! The terminal: its modes, the frames that are written to it, and what is typed.
 //!
-//! Ground rules: whatever ends the view, the terminal gets back the screen and the modes that it had. A
+//! Ground rules: the terminal gets back the screen and the modes that it had, for any end of the view. A
 //! terminal that takes no output delays nothing but the next frame: a thread of its own writes, and no frame is
 //! made before the last one is written. Only this file writes to the terminal.
 

@@ -30,7 +30,7 @@ impl Theme {
         self.of(Color::Cyan, Modifier::BOLD)
     }
 
-    /// What is less important.
+    /// A less important text.
     pub(crate) fn quiet(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }

@@ -50,7 +50,7 @@ enum Role {
     Conformance,
     Testkit,
     Cli,
-    /// What a store shows, without a user interface.
+    /// A picture of a store, without a user interface.
     Monitor,
     /// A view of the monitor, which the command contains.
     View,

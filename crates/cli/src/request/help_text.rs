@@ -24,6 +24,7 @@ Examples:
   leasehold run --permits 3 encode -- ./encode.sh
                                                 at most three at a time
   leasehold show nightly                        holders and waiters
+  leasehold top                                 all locks, live
   leasehold ls --json                           all locks, for a program
   leasehold revoke nightly                      ask its holder to release it
   leasehold break nightly                       take it away from its holder

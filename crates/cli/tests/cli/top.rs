@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use leasehold::{Client, Note};
 use leasehold_testkit::Data;
-use rustix::process::Signal;
+use rustix::process::{Signal, kill_process};
 
 use crate::support::emulator::Emulator;
 use crate::support::pty::{PROMPT, Pty};
 use crate::support::{Redis, Sandbox, eventually};
 
 /// Parts that are never the same twice.
-const MASKS: [(&str, &str); 9] = [
+const MASKS: [(&str, &str); 10] = [
     (r"\.tmp\w+", "[DIR]"),
     (r"\d\d:\d\d:\d\dZ", "[CLOCK]"),
     (r"\d{4}-\d\d-\d\dT", "[DATE]T"),
     (r"every \d+s", "every [TIME]"),
     (r" +(\d+m )?\d+s +(-|\d+s)( +\d)", " [AGE] [LEFT]$3"),
     (r" +(\d+m )?\d+s (mutex|for|left)", " [AGE] $2"),
+    (r"(holds|waits) (\d+m )?\d+s", "$1 [AGE]"),
     (r"took \d+ ms", "took [TIME]"),
     (r"\b[0-9a-f]{32}\b", "[TAG]"),
     (r"\b\d{20}\b", "[FENCE]"),
@@ -132,7 +133,7 @@ fn filter_pause_help_and_prefix() {
     top.press("p");
     top.see("PAUSED");
     let more = sandbox.hold(&["c/1"]);
-    top.settle(Duration::from_millis(1500));
+    top.watch(Duration::from_millis(1500));
     assert!(top.screen().contains("3 locks"), "{}", top.screen());
     top.press("p");
     top.see("4 locks");
@@ -159,11 +160,13 @@ fn a_terminal_changes_its_size() {
     top.see("WAITED");
     assert_eq!(top.screen().lines().filter(|line| line.contains("q quit")).count(), 1, "{}", top.screen());
     top.resize((10, 40));
-    top.see("has 40 columns and 10 lines");
-    top.see("leasehold ls");
+    top.wait("advice", |screen| {
+        let text = screen.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.contains("has 40 columns and 10 lines") && text.contains("`leasehold ls`")
+    });
     top.resize((24, 80));
     top.see("ann");
-    top.miss("leasehold ls");
+    top.miss("enlarge");
     top.press("q");
     assert_eq!(top.end().0, Some(0));
     holder.end().expect(0);
@@ -222,7 +225,7 @@ fn the_terminal_is_restored_however_the_view_ends() {
     }
     // The shell behind it reads lines again, with an echo.
     let mut shell = Emulator::start(&sandbox, "bash", &["--norc", "--noprofile", "-i"], (24, 80));
-    shell.see(PROMPT);
+    shell.see(PROMPT.trim_end());
     shell.press("leasehold top\r");
     shell.see("No lock is held");
     shell.press("q");
@@ -237,7 +240,7 @@ fn ctrl_z_gives_the_screen_to_the_shell_and_fg_draws_it_anew() {
     let sandbox = Sandbox::new();
     let holder = sandbox.hold(&["--note", "ann", "job"]);
     let mut shell = Emulator::start(&sandbox, "bash", &["--norc", "--noprofile", "-i"], (24, 80));
-    shell.see(PROMPT);
+    shell.see(PROMPT.trim_end());
     for stop in ["\x1a", "\x1a"] {
         let start = if shell.screen().contains("Stopped") { "fg\r" } else { "leasehold top\r" };
         shell.press(start);
@@ -246,6 +249,8 @@ fn ctrl_z_gives_the_screen_to_the_shell_and_fg_draws_it_anew() {
         assert!(shell.parser.screen().alternate_screen());
         shell.press(stop);
         shell.see("Stopped");
+        // The shell has its terminal back.
+        shell.wait("a prompt", |screen| screen.trim_end().ends_with(PROMPT.trim_end()));
         assert!(!shell.parser.screen().alternate_screen() && !shell.parser.screen().hide_cursor());
     }
     shell.press("fg\r");
@@ -360,4 +365,19 @@ fn a_deadlock_is_marked_and_drawn() {
     top.press("q");
     assert_eq!(top.end().0, Some(0));
     drop((ann, ben));
+}
+
+#[test]
+fn a_terminal_that_takes_no_output_does_not_delay_the_end() {
+    let sandbox = Sandbox::new();
+    let mut pty = Pty::start_unread(&sandbox, "leasehold", &["top"]);
+    // From then on it takes keys and signals.
+    eventually(|| if pty.is_raw() { Ok(()) } else { Err("it reads lines".to_owned()) });
+    // Each key draws a whole screen; all of them are more than the terminal holds.
+    for _ in 0..200 {
+        pty.press("\x0c");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(pty.pid(), Signal::TERM).unwrap();
+    assert_eq!(pty.end().0.code(), Some(143));
 }

@@ -263,7 +263,7 @@ async fn a_screen_of_any_size_is_drawn() {
         press(&mut app, KeyCode::Down);
     }
     let small = lines(&drawn(&mut app, 79, 24)).join(" ");
-    assert!(small.contains("has 79 columns and 24 lines") && small.contains("needs 80 by 24"), "{small}");
+    assert!(small.contains("has 79 columns and 24 lines") && small.contains("needs 80 and 24"), "{small}");
     let wide = lines(&drawn(&mut app, 120, 24)).join("\n");
     assert!(wide.contains("WAITED"), "{wide}");
 }
@@ -310,7 +310,7 @@ async fn nothing_is_said_by_a_colour_alone() {
 async fn one_claim_of_a_semaphore_can_be_broken() {
     let locks = store();
     let semaphore = |note: &str| locks.semaphore("pool", 2).note(Note::new(note).unwrap());
-    let guards = (semaphore("ann").lock().await.unwrap(), semaphore("ben").lock().await.unwrap());
+    let guards = (semaphore("ann").acquire().await.unwrap(), semaphore("ben").acquire().await.unwrap());
     let mut app = showing(&locks).await;
     let monitor = Monitor::start(locks.clone(), Options::default());
     let followed = monitor.follow(&Resource::new("pool").unwrap());

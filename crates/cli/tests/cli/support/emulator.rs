@@ -74,16 +74,17 @@ impl Emulator {
         let began = Instant::now();
         while !fits(&self.screen()) {
             let left = LIMIT.saturating_sub(began.elapsed());
-            match self.pty.bytes(left) {
+            match self.pty.bytes(left).filter(|_| !left.is_zero()) {
                 Some(bytes) => self.take(&bytes),
                 None => panic!("no {what} in\n{}", self.screen()),
             }
         }
     }
 
-    /// Waits until the program writes nothing for a moment.
-    pub(crate) fn settle(&mut self, moment: Duration) {
-        while let Some(bytes) = self.pty.bytes(moment) {
+    /// Takes what the program writes for a while.
+    pub(crate) fn watch(&mut self, length: Duration) {
+        let began = Instant::now();
+        while let Some(bytes) = self.pty.bytes(length.saturating_sub(began.elapsed())) {
             self.take(&bytes);
         }
     }
