@@ -294,7 +294,8 @@ impl App {
         };
         let Some(name) = name else { return Vec::new() };
         self.list.select(&name);
-        self.views.push(View::Detail(Detail::of(name.clone())));
+        let known = self.list.selected().filter(|row| row.name == name).and_then(|row| row.detail.clone());
+        self.views.push(View::Detail(Detail::of(name.clone(), known)));
         vec![Effect::Follow(Some(name))]
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use leasehold::{ClaimInfo, Resource};
+use leasehold::{ClaimInfo, Resource, Snapshot};
 use leasehold_monitor::text::{timestamp, visible};
-use leasehold_monitor::{FollowedLock, Holding};
+use leasehold_monitor::{FollowedLock, Holding, LockDetail};
 use ratatui::style::Style;
 
 use crate::cells::{claimant, clock, counted, noted, short, since, wrap};
@@ -15,6 +15,8 @@ use crate::frame::{Canvas, Move, Scroll};
 pub(crate) struct Detail {
     pub(crate) name: Resource,
     lock: Option<Arc<FollowedLock>>,
+    /// What the list had seen of it.
+    known: Option<LockDetail>,
     scroll: Scroll,
     shown: usize,
 }
@@ -29,8 +31,9 @@ enum Line<'a> {
 }
 
 impl Detail {
-    pub(crate) fn of(name: Resource) -> Detail {
-        Detail { name, lock: None, scroll: Scroll { at: 1, first: 0 }, shown: 0 }
+    /// Opens the view, with what is known of the lock already.
+    pub(crate) fn of(name: Resource, known: Option<LockDetail>) -> Detail {
+        Detail { name, lock: None, known, scroll: Scroll { at: 1, first: 0 }, shown: 0 }
     }
 
     /// Shows what was seen of the lock. What was seen of another one is ignored.
@@ -59,8 +62,7 @@ impl Detail {
     }
 
     fn lines(&self) -> Vec<Line<'_>> {
-        let Some(lock) = &self.lock else { return Vec::new() };
-        let Some(snapshot) = &lock.snapshot else { return Vec::new() };
+        let Some((snapshot, _)) = self.seen() else { return Vec::new() };
         let mut lines = vec![Line::Heading(counted(snapshot.holders.len(), "holder").to_uppercase())];
         lines.extend(snapshot.holders.iter().map(Line::Holder));
         if snapshot.holders.is_empty() {
@@ -73,7 +75,8 @@ impl Detail {
         }
         lines.push(Line::Heading("HELD BEFORE, SINCE THIS VIEW WAS OPENED".to_owned()));
         let before = lines.len();
-        lines.extend(lock.history.holdings().rev().filter(|past| past.ending.is_some()).map(Line::Past));
+        let past = self.lock.iter().flat_map(|lock| lock.history.holdings().rev());
+        lines.extend(past.filter(|past| past.ending.is_some()).map(Line::Past));
         if lines.len() == before {
             lines.push(Line::Text("No hold has ended meanwhile."));
         }
@@ -125,9 +128,13 @@ impl Detail {
         canvas.put(1, 1, usize::MAX, &format!("{fence}as of {}", clock(at)), Style::new());
     }
 
-    fn seen(&self) -> Option<(&leasehold::Snapshot, u64)> {
-        let lock = self.lock.as_deref()?;
-        Some((lock.snapshot.as_deref()?, lock.at_unix_ms?))
+    /// Returns what was seen of the lock last, and when.
+    fn seen(&self) -> Option<(&Snapshot, u64)> {
+        let followed = || {
+            let lock = self.lock.as_deref()?;
+            Some((lock.snapshot.as_deref()?, lock.at_unix_ms?))
+        };
+        followed().or_else(|| self.known.as_ref().map(|known| (&*known.snapshot, known.at_unix_ms)))
     }
 }
 

@@ -122,9 +122,7 @@ fn draw_circle(lines: &mut Vec<Line>, deadlock: &Deadlock) {
         let text = format!("  {side} and waits for {resource} ({}), which {behind}", wait.share);
         lines.push(Line::plain(text).about(&wait.resource));
     }
-    lines.push(Line::plain(
-        "  End one of the owners, or press r or b on one of these locks.",
-    ));
+    lines.push(Line::plain("  End one of the owners, or press r or b on one of these locks."));
 }
 
 /// Returns the waits such that each waits for a lock that the next one holds, as far as that goes.

@@ -1,5 +1,6 @@
 //! The whole screen: the title, the state of the store, the view, and the keys.
 
+use leasehold::ErrorKind;
 use leasehold_monitor::text::visible;
 use leasehold_monitor::{Outage, Overview};
 use ratatui::buffer::Buffer;
@@ -22,8 +23,6 @@ pub(crate) fn draw(app: &mut App, buffer: &mut Buffer, theme: Theme, now: u64) {
     if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
         return draw_too_small(&mut canvas);
     }
-    draw_title(&mut canvas, app);
-    draw_status(&mut canvas, app);
     let height = canvas.height();
     let mut body = canvas.lines(2, height - 3);
     match app.views.last_mut() {
@@ -32,6 +31,9 @@ pub(crate) fn draw(app: &mut App, buffer: &mut Buffer, theme: Theme, now: u64) {
         Some(View::Graph(graph)) => graph.draw(&mut body, app.list.overview()),
         Some(View::Help) => help::draw(&mut body, app.list.overview(), app.facts.kind),
     }
+    // The view knows now which of its lines fit.
+    draw_title(&mut canvas, app);
+    draw_status(&mut canvas, app);
     draw_footer(&mut canvas.lines(height - 1, 1), app, now);
     if let Some(dialog) = &app.dialog {
         let needed = dialog.height().min(height - 3);
@@ -123,7 +125,9 @@ fn draw_status(canvas: &mut Canvas<'_>, app: &App) {
 fn outage_text(outage: &Outage, now: u64, picture_unix_ms: Option<u64>) -> String {
     let seen = picture_unix_ms.map(|at| format!(", last seen {}", clock(at))).unwrap_or_default();
     let age = since(outage.since_unix_ms, now);
-    format!(" NO ANSWER for {age}{seen}: {}", visible(&outage.text))
+    let is_silent = matches!(outage.kind, None | Some(ErrorKind::Unavailable | ErrorKind::OutcomeUnknown));
+    let what = if is_silent { "NO ANSWER" } else { "FAILS" };
+    format!(" {what} for {age}{seen}: {}", visible(&outage.text))
 }
 
 /// Draws what was typed, a message, or the keys.

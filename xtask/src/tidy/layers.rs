@@ -36,7 +36,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "crates/top/src",
-        &["cells", "theme", "frame", "list", "detail", "graph", "help", "dialog", "app", "screen", "terminal", "run"],
+        &[
+            "cells", "theme", "frame", "list", "detail", "graph", "help", "dialog", "app", "screen",
+            "terminal", "run",
+        ],
     ),
     (
         "crates/leasehold/src/engine",

@@ -142,8 +142,7 @@ impl Drop for Pty {
 
 /// Starts a program on a new terminal; the process, and the other side of the terminal.
 fn spawn(sandbox: &Sandbox, program: &str, args: &[&str], size: (u16, u16)) -> (Child, File) {
-    let master =
-        File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
+    let master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
     let name = ptsname(&master, Vec::new()).unwrap();
