@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::history::History;
-use crate::monitor::Options;
+use crate::options::Options;
 use crate::overview::Outage;
 use crate::text::unix_ms_now;
 

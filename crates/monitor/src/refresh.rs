@@ -13,9 +13,10 @@ use leasehold::{Client, Error, Resource, Result, Snapshot};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cost::{least_pause, looks_in, pause_after};
-use crate::monitor::{Options, Shared};
+use crate::options::Options;
 use crate::overview::{DeadlockReport, Outage, Overview};
 use crate::row::{LockDetail, LockRow};
+use crate::shared::Shared;
 use crate::text::unix_ms_now;
 
 /// The state of the task between two refreshes.

@@ -173,6 +173,13 @@ impl App {
 
     /// Obeys a key.
     pub(crate) fn press(&mut self, key: KeyEvent, now: u64) -> Vec<Effect> {
+        if key.modifiers.contains(KeyModifiers::ALT) {
+            // A terminal sends Esc and the next key in the same way, if they arrive together.
+            let mut effects = self.press(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE), now);
+            let modifiers = key.modifiers.difference(KeyModifiers::ALT);
+            effects.extend(self.press(KeyEvent::new(key.code, modifiers), now));
+            return effects;
+        }
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c') if is_control => return vec![Effect::Quit],

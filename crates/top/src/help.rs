@@ -1,9 +1,10 @@
 //! The keys, the columns, and what the view costs this store.
 
+use leasehold_monitor::text::duration;
 use leasehold_monitor::{Overview, cost};
 use ratatui::style::Style;
 
-use crate::cells::{columns, counted, short, wrap};
+use crate::cells::counted;
 use crate::frame::Canvas;
 
 /// Draws the help.
@@ -24,23 +25,21 @@ pub(crate) fn draw(canvas: &mut Canvas<'_>, overview: &Overview, store: &str) {
     }
     line += 2;
     canvas.put(line, 1, half, "WHAT THIS COSTS THE STORE", heading);
-    for text in wrap(&cost_of(overview, store), canvas.width().saturating_sub(2)) {
+    for text in cost_of(overview, store) {
         line += 1;
-        debug_assert!(columns(&text) < canvas.width(), "a line that is too long");
         canvas.put(line, 1, usize::MAX, &text, plain);
     }
 }
 
-fn cost_of(overview: &Overview, store: &str) -> String {
+fn cost_of(overview: &Overview, store: &str) -> [String; 4] {
     let spent = &overview.cost;
-    format!(
-        "A refresh is {} (it took {} ms), and {} at single locks. The next one follows {} later. A paused view \
-         asks for nothing.",
-        cost::of_listing(store),
-        spent.listing.as_millis(),
-        counted(spent.looks, "look"),
-        short(spent.pause),
-    )
+    let (took, pause) = (spent.listing.as_millis(), duration(spent.pause));
+    [
+        format!("One refresh; the last took {took} ms, and the next follows {pause} later:"),
+        format!("- {}", cost::of_listing(store)),
+        format!("- {} at single locks", counted(spent.looks, "look")),
+        "A paused view asks for nothing.".to_owned(),
+    ]
 }
 
 /// The lines of keys, in two columns.

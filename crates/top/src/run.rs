@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use crate::app::{App, Effect, Facts, Outcome, Target, report};
 use crate::dialog::Action;
 use crate::screen::draw;
-use crate::terminal::Session;
+use crate::terminal::OpenTerminal;
 use crate::theme::Theme;
 
 /// The settings of the view.
@@ -73,7 +73,7 @@ pub async fn run(client: Client, settings: Settings) -> io::Result<Ended> {
         theme: Theme { is_coloured: settings.is_coloured },
         overview: Some(monitor.overview()),
         followed: None,
-        session: Session::enter()?,
+        session: OpenTerminal::enter()?,
         monitor,
         sender,
         outcomes,
@@ -89,7 +89,7 @@ pub async fn run(client: Client, settings: Settings) -> io::Result<Ended> {
 struct Running {
     app: App,
     theme: Theme,
-    session: Session,
+    session: OpenTerminal,
     monitor: Monitor,
     /// The pictures, unless the view is paused.
     overview: Option<watch::Receiver<Arc<Overview>>>,

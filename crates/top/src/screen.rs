@@ -1,13 +1,13 @@
 //! The whole screen: the title, the state of the store, the view, and the keys.
 
 use leasehold::ErrorKind;
-use leasehold_monitor::text::visible;
+use leasehold_monitor::text::{duration, visible};
 use leasehold_monitor::{Outage, Overview};
 use ratatui::buffer::Buffer;
 use ratatui::style::Style;
 
 use crate::app::{App, View};
-use crate::cells::{clock, columns, counted, grouped, short, since, wrap};
+use crate::cells::{clock, columns, counted, grouped, since, wrap};
 use crate::frame::Canvas;
 use crate::help;
 use crate::theme::Theme;
@@ -105,7 +105,7 @@ fn draw_status(canvas: &mut Canvas<'_>, app: &App) {
     }
     let age = overview.at_unix_ms.map(|at| format!("as of {}", clock(at))).unwrap_or_default();
     let pause = overview.cost.pause;
-    let every = if pause.is_zero() { String::new() } else { format!(", every {}", short(pause)) };
+    let every = if pause.is_zero() { String::new() } else { format!(", every {}", duration(pause)) };
     let description =
         if app.views.is_empty() { format!("  {}", app.list.description()) } else { String::new() };
     let filter = match app.list.filter.as_str() {

@@ -39,7 +39,7 @@ pub fn check_terminal() -> Result<(), String> {
 }
 
 /// The terminal while the view has it.
-pub(crate) struct Session {
+pub(crate) struct OpenTerminal {
     terminal: ratatui::Terminal<CrosstermBackend<FrameBytes>>,
     bytes: FrameBytes,
     writer: Arc<FrameWriter>,
@@ -60,12 +60,12 @@ struct FrameWriter {
     idle: Notify,
 }
 
-impl Session {
+impl OpenTerminal {
     /// Takes the terminal.
     ///
     /// # Errors
     /// Of the terminal, or of the operating system.
-    pub(crate) fn enter() -> io::Result<Session> {
+    pub(crate) fn enter() -> io::Result<OpenTerminal> {
         restore_after_panic();
         let bytes = FrameBytes::default();
         let terminal = ratatui::Terminal::new(CrosstermBackend::new(bytes.clone()))?;
@@ -75,7 +75,7 @@ impl Session {
         std::thread::Builder::new()
             .name("frames".to_owned())
             .spawn(move || write_frames(out, &receiver, &state))?;
-        let mut session = Session { terminal, bytes, writer, frames, events: keys()?, is_entered: false };
+        let mut session = OpenTerminal { terminal, bytes, writer, frames, events: keys()?, is_entered: false };
         session.resume()?;
         Ok(session)
     }

@@ -30,7 +30,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/monitor/src",
         &[
-            "text", "cost", "actions", "shapes", "row", "view", "history", "graph", "overview", "refresh",
+            "text", "cost", "actions", "shapes", "row", "view", "history", "graph", "overview", "options",
+            "shared",
+            "refresh",
             "follow", "monitor",
         ],
     ),

@@ -15,11 +15,11 @@ const MASKS: [(&str, &str); 10] = [
     (r"\.tmp\w+", "[DIR]"),
     (r"\d\d:\d\d:\d\dZ", "[CLOCK]"),
     (r"\d{4}-\d\d-\d\dT", "[DATE]T"),
-    (r"every \d+s", "every [TIME]"),
+    (r"every \d+m?s", "every [TIME]"),
     (r" +(\d+m )?\d+s +(-|\d+s)( +\d)", " [AGE] [LEFT]$3"),
     (r" +(\d+m )?\d+s (mutex|for|left)", " [AGE] $2"),
     (r"(holds|waits) (\d+m )?\d+s", "$1 [AGE]"),
-    (r"took \d+ ms", "took [TIME]"),
+    (r"took \d+ ms, and the next follows \d+m?s", "took [TIME], and the next follows [TIME]"),
     (r"\b[0-9a-f]{32}\b", "[TAG]"),
     (r"\b\d{20}\b", "[FENCE]"),
 ];

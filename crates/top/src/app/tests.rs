@@ -188,6 +188,11 @@ async fn revoke_takes_a_reason_and_names_the_holders() {
     let effects = press(&mut app, KeyCode::Enter);
     let [Effect::Do(dialog)] = effects.as_slice() else { panic!("{effects:?}") };
     assert_eq!((dialog.action, dialog.reason.as_str()), (Action::Revoke, "asked by ann: q"));
+    // Esc and a key that arrive together look like the key with Alt.
+    let effects = press(&mut app, KeyCode::Char('r'));
+    look(&mut app, &locks, effects).await;
+    let effects = app.press(KeyEvent::new(KeyCode::Char('b'), KeyModifiers::ALT), unix_ms_now());
+    assert!(app.dialog.is_none() && matches!(effects.as_slice(), [Effect::Look(_)]), "{effects:?}");
     // A free lock has nobody to ask.
     guard.release().await.unwrap();
     let name = Resource::new("job").unwrap();
