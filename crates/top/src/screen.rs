@@ -118,7 +118,7 @@ fn draw_status(canvas: &mut Canvas<'_>, app: &App) {
         room = width.saturating_sub(columns(&position) + 2);
         canvas.put(1, room + 1, usize::MAX, &position, theme.quiet());
     }
-    let text = format!("{age}{every}{description}{filter}");
+    let text = format!("{age}{every}{filter}{description}");
     canvas.put(1, column, room.saturating_sub(column), &text, Style::new());
 }
 
