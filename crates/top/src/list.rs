@@ -72,7 +72,7 @@ impl List {
         self.overview = overview;
         self.arrange();
         let is_selected = |at: &usize| Some(&self.overview.locks[*at].name) == selected.as_ref();
-        if let Some(at) = self.order.iter().position(|at| is_selected(at)) {
+        if let Some(at) = self.order.iter().position(is_selected) {
             self.scroll.at = at;
         }
     }

@@ -269,10 +269,10 @@ impl Running {
 }
 
 async fn next_picture(pictures: &mut Option<watch::Receiver<Arc<Overview>>>) -> Arc<Overview> {
-    if let Some(pictures) = pictures {
-        if pictures.changed().await.is_ok() {
-            return pictures.borrow_and_update().clone();
-        }
+    if let Some(pictures) = pictures
+        && pictures.changed().await.is_ok()
+    {
+        return pictures.borrow_and_update().clone();
     }
     std::future::pending().await
 }
