@@ -75,7 +75,8 @@ impl OpenTerminal {
         std::thread::Builder::new()
             .name("frames".to_owned())
             .spawn(move || write_frames(out, &receiver, &state))?;
-        let mut session = OpenTerminal { terminal, bytes, writer, frames, events: keys()?, is_entered: false };
+        let mut session =
+            OpenTerminal { terminal, bytes, writer, frames, events: keys()?, is_entered: false };
         session.resume()?;
         Ok(session)
     }

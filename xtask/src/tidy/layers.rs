@@ -31,9 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "crates/monitor/src",
         &[
             "text", "cost", "actions", "shapes", "row", "view", "history", "graph", "overview", "options",
-            "shared",
-            "refresh",
-            "follow", "monitor",
+            "shared", "refresh", "follow", "monitor",
         ],
     ),
     (
