@@ -48,7 +48,7 @@ fn pictures_of_the_book_are_drawn() {
         1 => Ok(()),
         code => Err(format!("exit code {code}")),
     });
-    let mut top = Emulator::top(&sandbox, &[]);
+    let mut top = Emulator::start(&sandbox, "leasehold", &["top"], (24, 80));
     top.see("1 DEADLOCK");
     top.see("> orders/42");
     top.wait("all holders", |screen| !screen.contains("..."));
