@@ -94,7 +94,7 @@ impl Dialog {
     fn keys(&self) -> &'static [(&'static str, &'static str)] {
         match self.action {
             Action::Revoke => &[("Enter", "ask them"), ("Esc", "cancel")],
-            Action::Break => &[("y", "break it"), ("n", "cancel"), ("Esc", "cancel")],
+            Action::Break => &[("y", "break it"), ("n Esc", "cancel")],
         }
     }
 

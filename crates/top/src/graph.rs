@@ -9,7 +9,7 @@ use crate::cells::{claimant, clock, counted, noted};
 use crate::frame::{Canvas, Move, Scroll};
 
 /// The view of all deadlocks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct GraphView {
     scroll: Scroll,
     shown: usize,
@@ -38,6 +38,13 @@ impl Line {
 
     fn alarming(self) -> Line {
         Line { is_alarming: true, ..self }
+    }
+}
+
+impl Default for GraphView {
+    /// Opens the view, with the cursor below the first heading.
+    fn default() -> GraphView {
+        GraphView { scroll: Scroll { at: 1, first: 0 }, shown: 0 }
     }
 }
 
