@@ -1,5 +1,11 @@
 //! The monitor in virtual time, over the memory store, also while that fails.
 
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    reason = "all of it is tests, which the lint does not see in helper functions"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -113,7 +113,7 @@ async fn ten_thousand_locks_are_paged_sorted_and_filtered() {
     assert!(text(&mut app).contains("LOCK^"), "{}", text(&mut app));
     assert_eq!(selected(&mut app), "lock/09999");
     press(&mut app, KeyCode::Esc);
-    assert!(text(&mut app).contains("of 10,000 "), "{}", text(&mut app));
+    assert!(text(&mut app).contains("1-20 of 10,000"), "{}", text(&mut app));
     press(&mut app, KeyCode::Char('s'));
     let screen = text(&mut app);
     assert!(screen.contains("sorted by held (") && screen.contains(" of 10,000 looked at)"), "{screen}");
