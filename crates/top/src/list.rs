@@ -139,7 +139,7 @@ impl List {
         let is_partial = self.sort.key != SortKey::Name && self.sort.key != SortKey::Queue;
         if is_partial && self.looked < self.overview.locks.len() {
             let (looked, all) = (grouped(self.looked), grouped(self.overview.locks.len()));
-            text = format!("{text} ({looked} of {all} looked at)");
+            text = format!("{text} ({looked}/{all} seen)");
         }
         text
     }

@@ -116,7 +116,7 @@ async fn ten_thousand_locks_are_paged_sorted_and_filtered() {
     assert!(text(&mut app).contains("1-20 of 10,000"), "{}", text(&mut app));
     press(&mut app, KeyCode::Char('s'));
     let screen = text(&mut app);
-    assert!(screen.contains("sorted by held (") && screen.contains(" of 10,000 looked at)"), "{screen}");
+    assert!(screen.contains("sorted by held (") && screen.contains("/10,000 seen)"), "{screen}");
 }
 
 #[tokio::test(start_paused = true)]
