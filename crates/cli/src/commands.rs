@@ -12,4 +12,6 @@ pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod sweep;
+#[cfg(feature = "top")]
+pub(crate) mod top;
 pub(crate) mod watch;

@@ -64,6 +64,8 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Show(args) => commands::show::show(args).await,
             Verb::Ls(args) if args.deadlocks => commands::deadlocks::deadlocks(args).await,
             Verb::Ls(args) => commands::list::list(args).await,
+            #[cfg(feature = "top")]
+            Verb::Top(args) => commands::top::top(args).await,
             Verb::Watch(args) => commands::watch::watch(args).await,
             Verb::Revoke(args) => commands::revoke::revoke(args).await,
             Verb::Break(args) => commands::break_claim::break_lock(args).await,

@@ -1,7 +1,7 @@
 //! Rule `crate-edge`: which crate of the workspace may depend on which.
 //!
-//! The design's arrows: cli → leasehold → core, machine, backend; backends → core, machine, backend;
-//! conformance → core; and leasehold → backends only behind features. The test kit is separate, so that users of other libraries can take
+//! The design's arrows: cli → top → monitor → leasehold → core, machine, backend; backends → core, machine,
+//! backend; conformance → core; and leasehold → backends only behind features. The test kit is separate, so that users of other libraries can take
 //! it without ours.
 
 use std::path::Path;
@@ -50,6 +50,10 @@ enum Role {
     Conformance,
     Testkit,
     Cli,
+    /// A picture of a store, without a user interface.
+    Monitor,
+    /// A view of the monitor, which the command contains.
+    View,
     Backend,
     /// Code that several backends share.
     Support,
@@ -67,6 +71,8 @@ impl Role {
             ["crates", "conformance"] => Some(Self::Conformance),
             ["crates", "testkit"] => Some(Self::Testkit),
             ["crates", "cli"] => Some(Self::Cli),
+            ["crates", "monitor"] => Some(Self::Monitor),
+            ["crates", "top"] => Some(Self::View),
             ["crates", "backend"] => Some(Self::Support),
             ["crates", "machine"] => Some(Self::Machine),
             ["backends", _] => Some(Self::Backend),
@@ -90,7 +96,10 @@ impl Role {
             }
             // Cargo itself refuses a circle of them.
             (Self::Client | Self::Backend | Self::Support, Self::Support) => None,
-            (Self::Cli, Self::Client) => None,
+            (Self::Cli | Self::Monitor | Self::View, Self::Client) => None,
+            (Self::Cli | Self::View, Self::Monitor) => None,
+            (Self::Cli, Self::View) if dependency.optional => None,
+            (Self::Cli, Self::View) => Some("a view is an optional dependency, behind its feature"),
             (Self::Client, _) => Some(
                 "leasehold depends on core, machine and what backends share, and on backends behind features, only",
             ),
@@ -104,7 +113,9 @@ impl Role {
                 Some("conformance depends on core only, so that foreign backends can run it")
             }
             (Self::Testkit, _) => Some("testkit depends on no crate of ours"),
-            (Self::Cli, _) => Some("cli depends on leasehold, core and machine only"),
+            (Self::Cli, _) => Some("cli depends on leasehold, core, machine, monitor and views only"),
+            (Self::Monitor, _) => Some("monitor depends on leasehold only"),
+            (Self::View, _) => Some("a view depends on leasehold and monitor only"),
         }
     }
 }
@@ -229,6 +240,8 @@ mod tests {
         ("leasehold-testkit", "crates/testkit"),
         ("leasehold-machine", "crates/machine"),
         ("leasehold-cli", "crates/cli"),
+        ("leasehold-monitor", "crates/monitor"),
+        ("leasehold-top", "crates/top"),
         ("leasehold-redis", "backends/redis"),
         ("leasehold-etcd", "backends/etcd"),
         ("leasehold-tests", "tests"),
@@ -253,6 +266,10 @@ mod tests {
             ("leasehold-conformance", "leasehold-core"),
             ("leasehold-cli", "leasehold-core"),
             ("leasehold-cli", "leasehold"),
+            ("leasehold-cli", "leasehold-monitor"),
+            ("leasehold-monitor", "leasehold"),
+            ("leasehold-top", "leasehold"),
+            ("leasehold-top", "leasehold-monitor"),
             ("leasehold", "leasehold-machine"),
             ("leasehold-redis", "leasehold-machine"),
             ("leasehold-cli", "leasehold-machine"),
@@ -273,6 +290,12 @@ mod tests {
         assert!(passes("leasehold", "leasehold-redis", Stage::Normal, true));
         assert!(!passes("leasehold", "leasehold-redis", Stage::Normal, false));
         assert!(!passes("leasehold-cli", "leasehold-redis", Stage::Normal, true));
+    }
+
+    #[test]
+    fn the_command_has_views_only_behind_features() {
+        assert!(passes("leasehold-cli", "leasehold-top", Stage::Normal, true));
+        assert!(!passes("leasehold-cli", "leasehold-top", Stage::Normal, false));
     }
 
     #[test]

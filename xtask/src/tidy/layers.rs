@@ -28,6 +28,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/backend/src/cell", &["wait", "diagnose", "list", "cells", "laws", "compat", "state", "backend"]),
     ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands"]),
     (
+        "crates/monitor/src",
+        &[
+            "text", "cost", "actions", "shapes", "row", "view", "history", "graph", "overview", "options",
+            "shared", "refresh", "follow", "monitor",
+        ],
+    ),
+    (
+        "crates/top/src",
+        &[
+            "cells", "theme", "frame", "list", "detail", "graph", "help", "dialog", "app", "screen",
+            "terminal", "run",
+        ],
+    ),
+    (
         "crates/leasehold/src/engine",
         &[
             "retry",

@@ -6,13 +6,14 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use leasehold::backend::Liveness;
-use leasehold::{BreakOutcome, ClaimInfo, Client, Note, Resource, Snapshot};
+use leasehold::{ClaimInfo, Client, Note, Resource, Snapshot};
+use leasehold_monitor::BrokenShape;
+use leasehold_monitor::actions::{break_claims, consequences_of_break};
 
 use crate::commands::show::print;
 use crate::exit::{Exit, Problem};
 use crate::output::describe::note_or_tag;
-use crate::output::json::{self, BrokenShape};
+use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::stderr::complain;
 use crate::output::text::visible;
@@ -41,7 +42,7 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         }
         return Ok(Exit::NothingBroken);
     }
-    let consequences = consequences(&locks);
+    let consequences = consequences_of_break(locks.profile());
     if !args.yes && !is_confirmed(&snapshot, to_break.len(), consequences)? {
         complain("nothing was broken");
         return Ok(Exit::NothingBroken);
@@ -82,27 +83,13 @@ async fn break_all(
     name: &str,
     to_break: &[ClaimInfo],
 ) -> Result<(Vec<ClaimInfo>, Vec<Resource>), Problem> {
-    let (mut broken, mut others) = (Vec::new(), Vec::new());
-    for info in to_break {
-        let done = locks.break_claim(name, info).await;
-        let done = done.map_err(|error| {
-            let hint = format!("{} of {} were broken before", broken.len(), to_break.len());
-            Problem::from(error).hint(hint)
-        })?;
-        if let BreakOutcome::Ended { also_released: also_ended } = done {
-            broken.push(info.clone());
-            // Other readers of the same lock may be among them.
-            others.extend(also_ended);
+    let broken = break_claims(locks, name, to_break).await;
+    match broken.failure {
+        None => Ok((broken.claims, broken.also_released)),
+        Some(error) => {
+            let hint = format!("{} of {} were broken before", broken.claims.len(), to_break.len());
+            Err(Problem::from(error).hint(hint))
         }
-    }
-    Ok((broken, others))
-}
-
-/// Returns the consequences that a person should know before the break.
-fn consequences(locks: &Client) -> &'static str {
-    match locks.profile().liveness {
-        Liveness::Heartbeat { .. } => OF_A_CONNECTION,
-        _ => CONSEQUENCES,
     }
 }
 
@@ -119,13 +106,3 @@ fn is_confirmed(snapshot: &Snapshot, count: usize, consequences: &str) -> Result
     io::stdin().lock().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
-
-const CONSEQUENCES: &str = "\
-A holder notices the loss at its next renewal, at most a third of its ttl
-later. Until then the old holder and the next one both act; only a resource
-that checks the fence can distinguish them.";
-
-const OF_A_CONNECTION: &str = "\
-This ends the holder's connection to the server, and with it all other locks
-that are held on the same connection. The holder notices the loss at once, or
-at its next sign of life; until then the old holder and the next one both act.";

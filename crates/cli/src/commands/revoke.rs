@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 
 use leasehold::Note;
+use leasehold_monitor::RevokedShape;
 
 use crate::exit::{Exit, Problem};
 use crate::output::describe::note_or_tag;
-use crate::output::json::{self, RevokedShape};
+use crate::output::json;
 use crate::output::stderr::complain;
 use crate::output::text::visible;
 use crate::request::args::RevokeArgs;

@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 
 use leasehold::{ClaimInfo, Note, Snapshot};
+use leasehold_monitor::LockShape;
 
 use crate::exit::{Exit, Problem};
 use crate::output::describe::{held_by, note_or_tag, since, waiting};
-use crate::output::json::{self, LockShape};
+use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::table::Table;
 use crate::output::text::{duration, visible};

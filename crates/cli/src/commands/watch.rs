@@ -4,10 +4,11 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use leasehold::{Client, Note, Snapshot, SnapshotVersion, SystemClock, backend::Clock};
+use leasehold_monitor::LockShape;
 
 use crate::commands::show::summary;
 use crate::exit::{Exit, Problem};
-use crate::output::json::{self, LockShape};
+use crate::output::json;
 use crate::output::text::now;
 use crate::request::args::LookArgs;
 use crate::request::store::StoreUrl;

@@ -1,108 +1,12 @@
-//! The shapes of `--json`: one object a line.
+//! The output of `--json`: one object a line.
 //!
-//! Ground rules: these are an interface, described in `docs/book/src/cli.md`. Adding a field is fine,
-//! changing or removing one is a breaking change. The id of a claim is never among them, because the id
-//! is enough to end the claim.
-//!
-//! The output of `ls`, `doctor` and `sweep` is the library's own form of a value, and so are the texts of fences
-//! and shares. Here is what the command adds: the moment, as text, and objects around several values.
+//! Ground rules: the shapes are an interface, described in `docs/book/src/cli.md`. Those of locks are of
+//! `leasehold-monitor`, which other views use as well; the output of `ls`, `doctor` and `sweep` is the library's
+//! own form of a value.
 
 use std::io::{self, Write};
 
-use leasehold::{ClaimInfo, Fence, Note, Resource, Share, Snapshot};
 use serde::Serialize;
-
-use crate::output::text::{now, timestamp};
-
-/// The state of one lock: `show`, and with `at` every line of `watch`.
-#[derive(Debug, Serialize)]
-pub(crate) struct LockShape<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    at: Option<String>,
-    name: &'a Resource,
-    state: &'static str,
-    /// The last fence that was granted.
-    fence: Option<Fence>,
-    holders: Vec<ClaimShape<'a>>,
-    waiting: Vec<ClaimShape<'a>>,
-}
-
-/// A claim that holds or waits.
-#[derive(Debug, Serialize)]
-pub(crate) struct ClaimShape<'a> {
-    /// A public name of the claim, as in `LEASEHOLD_OWNER`.
-    tag: String,
-    share: Share,
-    weight: u32,
-    capacity: u32,
-    fence: Option<Fence>,
-    since: Option<String>,
-    since_unix_ms: Option<u64>,
-    remaining_ms: Option<u64>,
-    note: &'a Note,
-}
-
-/// The outcome of `break`.
-#[derive(Debug, Serialize)]
-pub(crate) struct BrokenShape<'a> {
-    name: &'a Resource,
-    broken: Vec<ClaimShape<'a>>,
-    /// Other locks that ended with the connection of the holder.
-    also_released: &'a [Resource],
-}
-
-/// The holders that `revoke` has asked.
-#[derive(Debug, Serialize)]
-pub(crate) struct RevokedShape<'a> {
-    name: &'a Resource,
-    asked: Vec<ClaimShape<'a>>,
-}
-
-impl<'a> LockShape<'a> {
-    pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
-        LockShape {
-            at: None,
-            name: &snapshot.resource,
-            state: if snapshot.holders.is_empty() { "free" } else { "held" },
-            fence: snapshot.fence,
-            holders: snapshot.holders.iter().map(ClaimShape::of).collect(),
-            waiting: snapshot.waiting.iter().map(ClaimShape::of).collect(),
-        }
-    }
-
-    /// Returns its state at this moment.
-    pub(crate) fn of_now(snapshot: &'a Snapshot) -> Self {
-        LockShape { at: Some(now()), ..LockShape::of(snapshot) }
-    }
-}
-
-impl<'a> ClaimShape<'a> {
-    fn of(info: &'a ClaimInfo) -> Self {
-        ClaimShape {
-            tag: info.id.tag(),
-            share: info.share,
-            weight: info.share.weight(),
-            capacity: info.share.capacity(),
-            fence: info.fence,
-            since: info.since_unix_ms.map(timestamp),
-            since_unix_ms: info.since_unix_ms,
-            remaining_ms: info.remaining.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
-            note: &info.note,
-        }
-    }
-}
-
-impl<'a> BrokenShape<'a> {
-    pub(crate) fn of(name: &'a Resource, broken: &'a [ClaimInfo], also_released: &'a [Resource]) -> Self {
-        BrokenShape { name, broken: broken.iter().map(ClaimShape::of).collect(), also_released }
-    }
-}
-
-impl<'a> RevokedShape<'a> {
-    pub(crate) fn of(name: &'a Resource, asked: &'a [ClaimInfo]) -> Self {
-        RevokedShape { name, asked: asked.iter().map(ClaimShape::of).collect() }
-    }
-}
 
 /// Writes one line.
 ///
@@ -120,8 +24,10 @@ mod tests {
     use super::*;
     use leasehold::backend::ClaimId;
     use leasehold::{
-        Deadlock, DeadlockedWait, Finding, ResourceSummary, Severity, SnapshotVersion, SweepReport,
+        ClaimInfo, Deadlock, DeadlockedWait, Fence, Finding, Note, Resource, ResourceSummary, Severity,
+        Share, Snapshot, SnapshotVersion, SweepReport,
     };
+    use leasehold_monitor::{BrokenShape, LockShape, RevokedShape};
     use std::time::Duration;
 
     #[test]

@@ -41,6 +41,8 @@ pub(crate) enum Verb {
     #[command(after_help = help_text::SHOW_EXAMPLES)]
     Show(LookArgs),
     Ls(ListArgs),
+    #[cfg(feature = "top")]
+    Top(TopArgs),
     /// Print a line for every change of a lock until interrupted
     #[command(after_help = help_text::WATCH_EXAMPLES)]
     Watch(LookArgs),
@@ -199,6 +201,31 @@ pub(crate) struct ListArgs {
     /// programs that use `detect_deadlocks` or `announce_wait`.
     #[arg(long, conflicts_with = "prefix")]
     pub(crate) deadlocks: bool,
+
+    /// Only names that begin with this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+/// Show all locks in the terminal, live, and revoke or break them
+///
+/// The list has the holder of each lock, the time since its grant, the time left of its lease and the length
+/// of its queue. Enter shows one lock, ? the keys. The list is refreshed less often if the store has many locks
+/// or is slow.
+#[cfg(feature = "top")]
+#[derive(Debug, clap::Args)]
+#[command(after_help = help_text::TOP_EXAMPLES)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+
+    /// The shortest time between two listings
+    #[arg(long, value_name = "DURATION", value_parser = interval, default_value = "2s")]
+    pub(crate) interval: Duration,
+
+    /// Look only: nothing can be revoked or broken
+    #[arg(long)]
+    pub(crate) read_only: bool,
 
     /// Only names that begin with this
     #[arg(default_value = "", hide_default_value = true)]
@@ -417,6 +444,15 @@ fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30s, 500ms or 1h30m"))
 }
 
+#[cfg(feature = "top")]
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    match interval < SHORTEST_INTERVAL || interval > LONGEST_INTERVAL {
+        true => Err("write a time from 200ms to 1h".to_owned()),
+        false => Ok(interval),
+    }
+}
+
 fn resource(text: &str) -> Result<Resource, leasehold::backend::InvalidResource> {
     Resource::new(text)
 }
@@ -424,6 +460,11 @@ fn resource(text: &str) -> Result<Resource, leasehold::backend::InvalidResource>
 fn note(text: &str) -> Result<Note, leasehold::backend::NoteTooLong> {
     Note::new(text)
 }
+
+#[cfg(feature = "top")]
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
+#[cfg(feature = "top")]
+const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
 
 const ELECT_USAGE: &str = "leasehold elect [OPTIONS] <NAME> -- <COMMAND>...\n       leasehold elect [OPTIONS] --on-elected <CMD> <NAME>";
 

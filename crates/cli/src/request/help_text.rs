@@ -24,6 +24,7 @@ Examples:
   leasehold run --permits 3 encode -- ./encode.sh
                                                 at most three at a time
   leasehold show nightly                        holders and waiters
+  leasehold top                                 all locks, live
   leasehold ls --json                           all locks, for a program
   leasehold revoke nightly                      ask its holder to release it
   leasehold break nightly                       take it away from its holder
@@ -108,6 +109,18 @@ Examples:
   leasehold ls --deadlocks                      claims that block each other
 
 Exits with 0. With --deadlocks, exits with 1 if there is a deadlock.";
+
+#[cfg(feature = "top")]
+pub(crate) const TOP_EXAMPLES: &str = "\
+Examples:
+  leasehold top
+  leasehold top --store redis://db
+  leasehold top --read-only --interval 10s orders/
+
+It needs a terminal of 80 columns and 24 lines; without one, use
+`leasehold ls`. NO_COLOR omits the colours.
+
+Exits with 0 after q or Ctrl-C.";
 
 pub(crate) const WATCH_EXAMPLES: &str = "\
 Examples:

@@ -35,4 +35,6 @@ mod snapshots;
 mod stores;
 mod stress;
 mod terminal;
+mod top;
+mod top_pictures;
 mod usage;

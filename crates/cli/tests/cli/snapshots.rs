@@ -58,8 +58,10 @@ fn all(sandbox: &Sandbox, commands: &[&[&str]]) -> String {
 #[test]
 fn snapshots_of_help() {
     let sandbox = Sandbox::new();
-    let commands =
-        ["run", "show", "ls", "watch", "revoke", "break", "elect", "doctor", "sweep", "schema", "redlock"];
+    let commands = [
+        "run", "show", "ls", "top", "watch", "revoke", "break", "elect", "doctor", "sweep", "schema",
+        "redlock",
+    ];
     check("help", &all(&sandbox, &[&["--help"]]));
     for command in commands {
         check(&format!("help-{command}"), &all(&sandbox, &[&[command, "--help"]]));

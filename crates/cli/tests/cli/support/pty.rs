@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::Pid;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
+use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use super::{LIMIT, Sandbox};
 
@@ -26,22 +27,12 @@ pub(crate) struct Pty {
 impl Pty {
     /// Starts a program on a terminal.
     pub(crate) fn start(sandbox: &Sandbox, program: &str, args: &[&str]) -> Pty {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let slave = || -> OwnedFd {
-            rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
-        };
-        tcsetwinsize(&master, Winsize { ws_row: 24, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        // It makes a session and takes the terminal of its stdin; no code between fork and exec is
-        // needed for that.
-        let mut command = Command::new("setsid");
-        sandbox.prepare(&mut command);
-        command.args(["--ctty", program]).args(args).env("TERM", "xterm").env("PS1", PROMPT);
-        command.stdin(Stdio::from(slave())).stdout(Stdio::from(slave())).stderr(Stdio::from(slave()));
-        let child = command.spawn().unwrap();
-        let typed = File::from(master);
+        Pty::start_sized(sandbox, program, args, (24, 200))
+    }
+
+    /// Starts a program on a terminal with so many lines and columns.
+    pub(crate) fn start_sized(sandbox: &Sandbox, program: &str, args: &[&str], size: (u16, u16)) -> Pty {
+        let (child, typed) = spawn(sandbox, program, args, size);
         let mut output = typed.try_clone().unwrap();
         let (sender, screen) = channel();
         std::thread::spawn(move || {
@@ -56,6 +47,12 @@ impl Pty {
         Pty { child, typed, screen, seen: String::new(), read: 0 }
     }
 
+    /// Starts a program on a terminal from which nothing is read, so that it soon takes no more output.
+    pub(crate) fn start_unread(sandbox: &Sandbox, program: &str, args: &[&str]) -> Pty {
+        let (child, typed) = spawn(sandbox, program, args, (24, 80));
+        Pty { child, typed, screen: channel().1, seen: String::new(), read: 0 }
+    }
+
     /// Starts an interactive shell with job control, and waits for its prompt.
     pub(crate) fn shell(sandbox: &Sandbox) -> Pty {
         let mut shell = Pty::start(sandbox, "bash", &["--norc", "--noprofile", "-i"]);
@@ -66,6 +63,26 @@ impl Pty {
     /// Types this.
     pub(crate) fn press(&mut self, keys: &str) {
         self.typed.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// Changes the size of the terminal, to so many lines and columns.
+    pub(crate) fn resize(&self, size: (u16, u16)) {
+        resize(&self.typed, size);
+    }
+
+    /// Returns `true` if the program on the terminal reads keys, and not lines.
+    pub(crate) fn is_raw(&self) -> bool {
+        !tcgetattr(&self.typed).unwrap().local_modes.contains(LocalModes::ICANON)
+    }
+
+    /// Waits for output, and returns it as it is; `None` if none came in time, or if the program has ended.
+    pub(crate) fn bytes(&self, limit: Duration) -> Option<Vec<u8>> {
+        self.screen.recv_timeout(limit).ok()
+    }
+
+    /// Returns the process that leads the session.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
     }
 
     /// Types a command line, and reads past its echo.
@@ -123,4 +140,28 @@ impl Drop for Pty {
     }
 }
 
-const PROMPT: &str = "prompt> ";
+/// Starts a program on a new terminal; the process, and the other side of the terminal.
+fn spawn(sandbox: &Sandbox, program: &str, args: &[&str], size: (u16, u16)) -> (Child, File) {
+    let master = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let slave = || -> OwnedFd {
+        rustix::fs::open(&name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    };
+    resize(&master, size);
+    // It makes a session and takes the terminal of its stdin; no code between fork and exec is
+    // needed for that.
+    let mut command = Command::new("setsid");
+    sandbox.prepare(&mut command);
+    command.args(["--ctty", program]).args(args).env("TERM", "xterm").env("PS1", PROMPT);
+    command.stdin(Stdio::from(slave())).stdout(Stdio::from(slave())).stderr(Stdio::from(slave()));
+    (command.spawn().unwrap(), master)
+}
+
+fn resize(terminal: &File, (lines, columns): (u16, u16)) {
+    let size = Winsize { ws_row: lines, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(terminal, size).unwrap();
+}
+
+pub(crate) const PROMPT: &str = "prompt> ";
