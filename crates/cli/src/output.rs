@@ -1,5 +1,6 @@
 //! Output for people and programs: text, tables, JSON, progress and logs.
 
+pub(crate) mod counter;
 pub(crate) mod describe;
 pub(crate) mod json;
 pub(crate) mod log;

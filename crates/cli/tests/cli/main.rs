@@ -26,6 +26,7 @@ mod log;
 mod loss;
 mod man;
 mod nested;
+mod progress;
 mod redis;
 mod redlock;
 mod revoke;
