@@ -1,6 +1,7 @@
 //! The request to `run`, as types: parsed once, then trusted.
 
 pub(crate) mod args;
+pub(crate) mod config;
 pub(crate) mod help_text;
 pub(crate) mod program;
 pub(crate) mod reentry;

@@ -68,6 +68,7 @@ pub(crate) enum RedlockVerb {
 pub(crate) struct StoreArgs {
     /// The store that keeps the locks [env: LEASEHOLD_URL] [default: files on this machine]
     ///
+    ///   prod                       a store that the configuration file names so
     ///   file:                      files of this user, for the processes of this machine
     ///   file:///a/directory        files in this directory
     ///   sqlite:/a/file.db          a database file of this machine
@@ -86,6 +87,11 @@ pub(crate) struct StoreArgs {
     /// A password in a URL on the command line is visible to everyone on the machine.
     /// Put the URL into LEASEHOLD_URL, or name a password file:
     ///   redis://host?password-file=/path
+    /// or in the configuration file: $LEASEHOLD_CONFIG, else
+    /// ~/.config/leasehold/config.toml and /etc/leasehold/config.toml:
+    ///   [stores.prod]
+    ///   url = "redis://host"
+    ///   password-file = "/path"
     #[arg(long = "store", value_name = "URL", verbatim_doc_comment)]
     pub(crate) url: Option<String>,
 }

@@ -10,6 +10,7 @@ mod support;
 mod sweep;
 
 mod breaking;
+mod config;
 mod cost;
 mod counter;
 mod deadlocks;
