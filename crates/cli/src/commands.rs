@@ -4,6 +4,7 @@ pub(crate) mod break_claim;
 pub(crate) mod deadlocks;
 pub(crate) mod doctor;
 pub(crate) mod elect;
+pub(crate) mod fence;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod redlock;

@@ -51,9 +51,11 @@ fn main() -> ExitCode {
 }
 
 fn obey(verb: Verb) -> Result<Exit, Problem> {
-    if let Verb::Completions(args) = verb {
-        return completions(&args);
-    }
+    let verb = match verb {
+        Verb::Completions(args) => return completions(&args),
+        Verb::Fence(verb) => return commands::fence::fence(verb),
+        verb => verb,
+    };
     // One thread starts the command and receives the signals; nothing here computes.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
@@ -73,6 +75,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Sweep(args) => commands::sweep::sweep(args).await,
             Verb::Redlock(RedlockVerb::Rearm(args)) => commands::redlock::rearm(args).await,
             Verb::Completions(args) => completions(&args),
+            Verb::Fence(verb) => commands::fence::fence(verb),
             Verb::Man(args) => commands::man::man(&args),
         };
         // The lines of the log come before the error that ends the program.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use leasehold::{Note, Resource};
+use leasehold::{Fence, Note, Resource};
 
 use crate::request::help_text;
 
@@ -48,6 +48,9 @@ pub(crate) enum Verb {
     Break(BreakArgs),
     Elect(Box<ElectArgs>),
     Doctor(DoctorArgs),
+    /// Compare fences with a file that a lock protects
+    #[command(subcommand)]
+    Fence(FenceVerb),
     Schema(SchemaArgs),
     Sweep(SweepArgs),
     /// Maintain the servers of a redlock:// store
@@ -56,6 +59,33 @@ pub(crate) enum Verb {
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Man(ManArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceVerb {
+    /// Refuse an older holder than the newest that was here
+    ///
+    /// The newest fence is kept in FILE.fence beside the file, which need not exist. A fence that is not
+    /// older is written there, and every older one is refused from then on.
+    #[command(after_help = help_text::FENCE_CHECK_EXAMPLES)]
+    Check(FenceArgs),
+    /// Replace a file by the standard input, unless a newer holder was here
+    ///
+    /// The fence is compared, and the file replaced, in one step. After a crash the file has the old content
+    /// or the new, never a mixture.
+    #[command(after_help = help_text::FENCE_WRITE_EXAMPLES)]
+    Write(FenceArgs),
+}
+
+/// A file that a lock protects.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FenceArgs {
+    /// The fence of this holder [env: LEASEHOLD_FENCE]
+    #[arg(long, value_name = "FENCE")]
+    pub(crate) fence: Option<Fence>,
+
+    /// The file
+    pub(crate) file: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]

@@ -93,6 +93,20 @@ Exit codes:
   126  the command cannot be started
   127  the command was not found";
 
+pub(crate) const FENCE_CHECK_EXAMPLES: &str = "\
+Examples:
+  leasehold run stock -- sh -c 'leasehold fence check stock.db && ./update stock.db'
+
+Exits with 0 if no newer holder was here, with 76 if one was, and with 78
+without a fence. A holder that is paused between the check and its write is
+not stopped; `leasehold fence write` compares and writes in one step.";
+
+pub(crate) const FENCE_WRITE_EXAMPLES: &str = "\
+Examples:
+  leasehold run stock -- sh -c './count stock | leasehold fence write stock'
+
+Exits as `leasehold fence check` does; the file is then as it was.";
+
 pub(crate) const SHOW_EXAMPLES: &str = "\
 Examples:
   leasehold show nightly

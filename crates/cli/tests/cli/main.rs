@@ -19,6 +19,7 @@ mod doctor;
 mod elect;
 mod environment;
 mod exits;
+mod fence;
 mod inspect;
 mod killed;
 mod kinds;
