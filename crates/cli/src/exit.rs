@@ -19,6 +19,8 @@ pub(crate) enum Exit {
     Done,
     /// `break` broke nothing; `revoke` found no holder to ask.
     NothingBroken,
+    /// `show --quiet` found the lock free.
+    Free,
     /// `doctor` found a risk.
     RiskFound,
     /// `ls --deadlocks` found some.
@@ -52,7 +54,7 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
-            Exit::NothingBroken | Exit::RiskFound | Exit::DeadlockFound => 1,
+            Exit::NothingBroken | Exit::Free | Exit::RiskFound | Exit::DeadlockFound => 1,
             Exit::Usage => 64,
             Exit::Unavailable => 69,
             Exit::Output => 74,
@@ -151,6 +153,7 @@ mod tests {
         let table = [
             (Exit::Done, 0),
             (Exit::NothingBroken, 1),
+            (Exit::Free, 1),
             (Exit::RiskFound, 1),
             (Exit::DeadlockFound, 1),
             (Exit::Usage, 64),

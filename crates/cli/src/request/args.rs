@@ -39,7 +39,7 @@ pub(crate) enum Verb {
     Run(Box<RunArgs>),
     /// Show the holders and the waiters of a lock
     #[command(after_help = help_text::SHOW_EXAMPLES)]
-    Show(LookArgs),
+    Show(ShowArgs),
     Ls(ListArgs),
     /// Print a line for every change of a lock until interrupted
     #[command(after_help = help_text::WATCH_EXAMPLES)]
@@ -218,6 +218,17 @@ pub(crate) struct LookArgs {
     pub(crate) name: Resource,
 }
 
+/// One lock to show.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) look: LookArgs,
+
+    /// Print nothing; exit with 0 if the lock is held, and with 1 if it is free
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+}
+
 /// List the locks that are held or waited for
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::LS_EXAMPLES)]
@@ -255,6 +266,10 @@ pub(crate) struct RevokeArgs {
     #[arg(long, value_name = "TEXT", default_value = "no reason given")]
     pub(crate) reason: String,
 
+    /// Wait at most this long until the asked holders have released the lock; exit with 75 if one has not
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+
     /// Print JSON instead: the holders that were asked
     #[arg(long)]
     pub(crate) json: bool,
@@ -274,6 +289,10 @@ pub(crate) struct BreakArgs {
     /// Do not ask for confirmation (required without a terminal)
     #[arg(long)]
     pub(crate) yes: bool,
+
+    /// Ask the holders first, as `leasehold revoke` does, and break what is still held after this time
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) after: Option<Duration>,
 
     /// Also cancel queued waiters
     #[arg(long)]

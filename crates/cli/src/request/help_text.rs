@@ -111,8 +111,10 @@ pub(crate) const SHOW_EXAMPLES: &str = "\
 Examples:
   leasehold show nightly
   leasehold show --json nightly | jq -r '.holders[].note'
+  if leasehold show --quiet nightly; then echo it runs; fi
 
-Exits with 0, whether the lock is held or free.";
+Exits with 0, whether the lock is held or free. With --quiet, exits with 0 if
+it is held, and with 1 if it is free.";
 
 pub(crate) const LS_EXAMPLES: &str = "\
 Examples:
@@ -136,23 +138,26 @@ Examples:
   leasehold revoke --reason 'db1 goes down at 5' --store redis://db nightly
   leasehold run --on-revoke term nightly -- ./report.sh
                                                 a holder that listens
+  leasehold revoke --wait 5m nightly            and wait for the release
 
-Exits with 0 if a holder was asked, with 1 if the lock is free. To take the
-lock away, see `leasehold break`.";
+Exits with 0 if a holder was asked, with 1 if the lock is free. With --wait,
+exits with 0 if all that were asked have released it, and with 75 if one has
+not. To take the lock away, see `leasehold break`.";
 
 pub(crate) const BREAK_EXAMPLES: &str = "\
 Examples:
   leasehold break nightly
   leasehold break --yes --store redis://db nightly
+  leasehold break --yes --after 1m nightly      ask first, and wait
 
-The holders are not asked. Each notices the loss at its next renewal, at most
+Without --after, the holders are not asked. Each notices the loss at its next renewal, at most
 a third of its ttl later; until then the old holder and the next one both act.
 Only a resource that checks the fence can distinguish them. If a connection
 keeps the lock (advisory, get-lock, for-update), that connection is ended,
 with all locks on it.
 
-Exits with 0 if a lock was broken, with 1 if there was nothing to break or
-you answered no.";
+Exits with 0 if a lock was broken, or released by a holder that was asked; with
+1 if there was nothing to break or you answered no.";
 
 pub(crate) const ELECT_EXAMPLES: &str = "\
 Examples:
