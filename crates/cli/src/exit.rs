@@ -33,6 +33,8 @@ pub(crate) enum Exit {
     Output,
     /// Busy, or not free in time.
     Busy,
+    /// The same, with the code that the caller has chosen for it.
+    Conflict(u8),
     /// The lock was lost.
     Lost,
     /// Refused as unsafe: the configuration of the store or of the lock.
@@ -65,7 +67,7 @@ impl Exit {
             Exit::NotFound => 127,
             Exit::Signal(signal) => u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX),
             Exit::Interrupted => Exit::Signal(Signal::INT.as_raw()).code(),
-            Exit::Command(code) => code,
+            Exit::Command(code) | Exit::Conflict(code) => code,
         }
     }
 
@@ -170,6 +172,7 @@ mod tests {
             (Exit::Signal(64), 192),
             (Exit::Interrupted, 130),
             (Exit::Command(3), 3),
+            (Exit::Conflict(0), 0),
         ];
         for (exit, code) in table {
             assert_eq!(exit.code(), code, "{exit:?}");

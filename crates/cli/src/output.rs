@@ -7,6 +7,7 @@ pub(crate) mod log;
 pub(crate) mod paint;
 pub(crate) mod progress;
 pub(crate) mod redact;
+pub(crate) mod status;
 pub(crate) mod stderr;
 pub(crate) mod table;
 pub(crate) mod text;

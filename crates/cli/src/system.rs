@@ -1,5 +1,7 @@
 //! The operating system: processes, signals and the terminal.
 
+pub(crate) mod caller;
+pub(crate) mod descriptors;
 pub(crate) mod orphans;
 pub(crate) mod processes;
 pub(crate) mod signals;

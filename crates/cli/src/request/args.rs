@@ -10,11 +10,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Parser, Subcommand};
 use clap_complete::Shell;
 use leasehold::{Fence, Note, Resource};
 
 use crate::request::help_text;
+
+pub(crate) mod hold;
+
+use hold::{ReportArgs, RunArgs};
 
 /// Hold a lock while a command runs.
 ///
@@ -124,83 +128,6 @@ pub(crate) struct StoreArgs {
     ///   password-file = "/path"
     #[arg(long = "store", value_name = "URL", verbatim_doc_comment)]
     pub(crate) url: Option<String>,
-}
-
-/// Hold a lock while a command runs
-#[derive(Debug, clap::Args)]
-#[command(after_help = help_text::RUN_EXAMPLES, after_long_help = help_text::RUN_EXAMPLES_LONG)]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-
-    /// Wait at most this long for the lock, then exit with 75 [default: no limit]
-    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
-    pub(crate) wait: Option<Duration>,
-
-    /// Do not wait: exit with 75 at once if the lock is not free
-    #[arg(long)]
-    pub(crate) no_wait: bool,
-
-    /// Hold the lock together with other commands that use --shared, and with no others
-    #[arg(long, conflicts_with = "permits")]
-    pub(crate) shared: bool,
-
-    /// Let up to N commands run at a time
-    ///
-    /// Use the same N everywhere for one name. If the numbers differ, the smallest N among the holders
-    /// and waiters counts.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) permits: Option<u32>,
-
-    /// The time for which the lock stays taken after this machine dies or is cut off [default: 30s]
-    ///
-    /// This does not limit how long the command may run: while it runs, the lock is renewed every third
-    /// of this time. A shorter time frees the lock sooner after a crash; a longer time survives longer
-    /// network outages. A file store needs none: it notices at once when a process has ended. On
-    /// ZooKeeper it is the timeout of the session, 4s at least, unless the URL has ?session=.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) ttl: Option<Duration>,
-
-    /// What to do with the command if the lock is lost
-    ///
-    /// A lock is lost if it could not be renewed in time, if it was broken with `leasehold break`, if
-    /// the server forgot it, or if --max-hold is over. Another command may hold it then.
-    #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnLost::Term)]
-    pub(crate) on_lost: OnLost,
-
-    /// With --on-lost=term: the time that the command has to end before it is killed
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
-    pub(crate) grace: Duration,
-
-    /// The signal to send to the command when the lock is revoked with `leasehold revoke`
-    ///
-    /// It is a request: the lock stays held until the command ends, and a command that ignores the
-    /// signal continues.
-    #[arg(long, value_name = "SIGNAL", value_enum, default_value_t = OnRevoke::Ignore)]
-    pub(crate) on_revoke: OnRevoke,
-
-    /// Hold the lock at most this long; after that it counts as lost
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) max_hold: Option<Duration>,
-
-    /// Hold the lock at least this long, even if the command ends sooner
-    ///
-    /// For jobs that several machines start at the same time of day: a machine that starts a little
-    /// later must still find the lock taken.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) min_hold: Option<Duration>,
-
-    /// Text that identifies this holder to others [default: host, user, process id and the program's name]
-    #[arg(long, value_name = "TEXT", value_parser = note)]
-    pub(crate) note: Option<Note>,
-
-    /// Name of the lock
-    #[arg(value_parser = resource)]
-    pub(crate) name: Resource,
-
-    /// The command and its arguments, after --. It is started directly, without a shell
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
 }
 
 /// One lock to look at, and how to print it.
@@ -341,6 +268,9 @@ pub(crate) struct ElectArgs {
     #[arg(long, value_name = "TEXT", value_parser = note)]
     pub(crate) value: Option<Note>,
 
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
+
     /// Name of the election
     #[arg(value_parser = resource)]
     pub(crate) name: Resource,
@@ -444,39 +374,15 @@ pub(crate) struct ManArgs {
     pub(crate) urls: bool,
 }
 
-/// The action on the command if the lock is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnLost {
-    /// Send TERM, and KILL after --grace; exit with 76
-    Term,
-    /// Send KILL at once; exit with 76
-    Kill,
-    /// Print a warning and let the command continue; exit with the command's own code
-    Ignore,
-}
-
-/// The signal to send to the command when the lock is revoked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnRevoke {
-    /// Send no signal: requests are ignored
-    Ignore,
-    Term,
-    Int,
-    Hup,
-    Quit,
-    Usr1,
-    Usr2,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30s, 500ms or 1h30m"))
 }
 
-fn resource(text: &str) -> Result<Resource, leasehold::backend::InvalidResource> {
+pub(crate) fn resource(text: &str) -> Result<Resource, leasehold::backend::InvalidResource> {
     Resource::new(text)
 }
 
-fn note(text: &str) -> Result<Note, leasehold::backend::NoteTooLong> {
+pub(crate) fn note(text: &str) -> Result<Note, leasehold::backend::NoteTooLong> {
     Note::new(text)
 }
 

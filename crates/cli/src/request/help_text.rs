@@ -36,11 +36,11 @@ Environment:
 Exit codes:
   0    done; with `run`, the command's own code
   1    `break` found nothing to break, `revoke` no holder to ask; `doctor`
-       found a risk, `ls --deadlocks` a deadlock
+       found a risk, `ls --deadlocks` a deadlock; `show --quiet`: free
   64   the command line cannot be understood
   69   the store cannot be reached
   74   the output cannot be written
-  75   busy, or not free in time
+  75   busy, or not free in time (--conflict-exit-code changes it)
   76   the lock was lost
   78   refused, because it would not be safe
   126  the command cannot be started
@@ -63,12 +63,17 @@ Examples:
   leasehold run --permits 3 encode -- ./encode.sh in.mov
   leasehold run --no-wait --min-hold 50s hourly -- ./from-cron.sh
   leasehold run nightly -- sh -c 'echo held by $LEASEHOLD_FENCE'
+  leasehold run --no-wait --conflict-exit-code 0 nightly -- ./report.sh
+  leasehold run account/3 --also account/7 -- ./transfer.sh
+  leasehold run --exec --store file: web -- ./server.sh
+  leasehold run --status-fd 3 nightly -- ./report.sh 3>status
 
 What the command sees:
   LEASEHOLD_NAME   the name of the lock
   LEASEHOLD_FENCE  a number that rises with every grant: pass it to the
                    resource that you write to, and let the resource refuse a
                    smaller one. Not set if the store has no fences
+  LEASEHOLD_FENCES with --also: a line for each lock, its fence and its name
   LEASEHOLD_OWNER  tags of the locks that are held. A `leasehold run` inside
                    the command for the same name on the same store starts at
                    once, under the same fence
@@ -81,7 +86,7 @@ Signals:
   QUIT, USR1 and USR2 on to that group; while leasehold still waits for the
   lock, they end the wait. If leasehold is killed, even by KILL, the group is
   killed too. Background processes that the command leaves behind are neither
-  waited for nor protected.
+  waited for nor protected, unless --wait-group is given.
 
 Exit codes:
   The command's own, or 128+n if signal n ended it; otherwise

@@ -98,6 +98,11 @@ impl StoreUrl {
         self.ttl.is_some_and(|ttl| with_session(self.url.clone(), ttl) != self.url)
     }
 
+    /// Returns `true` if it is a store in files, whose locks live as long as a process.
+    pub(crate) fn is_files(&self) -> bool {
+        self.url.starts_with("file:")
+    }
+
     /// Returns the URL for people: a password is masked.
     pub(crate) fn shown(&self) -> String {
         redacted(&self.url)
