@@ -33,6 +33,10 @@ fn main() -> ExitCode {
     if system::warden::is_warden() {
         return system::warden::serve().into();
     }
+    if commands::keep::is_keeper() {
+        // What the script has opened is not kept open by the process that stays behind.
+        system::descriptors::close_inherited();
+    }
     let exit = match Args::try_parse() {
         Ok(args) => output::log::start(args.verbose).and_then(|()| obey(args.verb)),
         Err(error) => answer(&error),
@@ -63,6 +67,9 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
     let exit = runtime.block_on(async {
         let exit = match verb {
             Verb::Run(args) => commands::run::run(*args).await,
+            Verb::Acquire(args) if commands::keep::is_keeper() => commands::keep::keep(*args).await,
+            Verb::Acquire(args) => commands::acquire::acquire(*args).await,
+            Verb::Release(args) => commands::release::release(args).await,
             Verb::Show(args) => commands::show::show(args).await,
             Verb::Ls(args) if args.deadlocks => commands::deadlocks::deadlocks(args).await,
             Verb::Ls(args) => commands::list::list(args).await,

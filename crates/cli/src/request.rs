@@ -3,6 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod config;
 pub(crate) mod help_text;
+pub(crate) mod keepers;
 pub(crate) mod program;
 pub(crate) mod reentry;
 pub(crate) mod store;
@@ -15,7 +16,7 @@ use rustix::process::{Pid, Signal, getpid};
 use crate::exit::{Exit, Problem};
 use crate::output::text::visible;
 use crate::request::args::ElectArgs;
-use crate::request::args::hold::{BUSY, LockArgs, OnLost, ReportArgs, RunArgs};
+use crate::request::args::hold::{AcquireArgs, BUSY, LockArgs, OnLost, ReportArgs, RunArgs};
 use crate::request::program::Program;
 use crate::request::store::StoreUrl;
 
@@ -136,6 +137,19 @@ impl Request {
             },
             ..request
         })
+    }
+
+    /// Reads the options of `leasehold acquire`, for a section of the process with this id and name. No command
+    /// is started under this request.
+    ///
+    /// # Errors
+    /// As [`StoreUrl::named`].
+    pub(crate) fn of_section(args: AcquireArgs, caller: Pid, name: &str) -> Result<Request, Problem> {
+        let note = note_of(caller, name);
+        let on_revoke = args.on_revoke.signal();
+        let lock = LockArgs { note: args.lock.note.or(Some(note)), ..args.lock };
+        let request = Request::of_lock(lock, args.name, Program::shell("".into()), ReportArgs::default())?;
+        Ok(Request { on_revoke, ..request })
     }
 
     /// Reads the options that say how a lock is acquired and kept.

@@ -4,6 +4,7 @@ pub(crate) mod caller;
 pub(crate) mod descriptors;
 pub(crate) mod orphans;
 pub(crate) mod processes;
+pub(crate) mod rendezvous;
 pub(crate) mod signals;
 pub(crate) mod terminal;
 pub(crate) mod warden;

@@ -18,7 +18,7 @@ use crate::request::help_text;
 
 pub(crate) mod hold;
 
-use hold::{ReportArgs, RunArgs};
+use hold::{AcquireArgs, ReleaseArgs, ReportArgs, RunArgs};
 
 /// Hold a lock while a command runs.
 ///
@@ -41,6 +41,8 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
+    Acquire(Box<AcquireArgs>),
+    Release(ReleaseArgs),
     /// Show the holders and the waiters of a lock
     #[command(after_help = help_text::SHOW_EXAMPLES)]
     Show(ShowArgs),

@@ -98,6 +98,31 @@ Exit codes:
   126  the command cannot be started
   127  the command was not found";
 
+pub(crate) const ACQUIRE_EXAMPLES: &str = "\
+Examples:
+  lock=$(leasehold acquire deploy) || exit
+  eval \"$lock\"
+  ./build.sh && ./publish.sh --fence \"$LEASEHOLD_FENCE\"
+  leasehold release || exit
+
+In two steps, because the exit code of `eval \"$(...)\"` says nothing if the
+command was killed. The variables are those of a command under `run`, without
+LEASEHOLD_URL, and LEASEHOLD_KEEPER, by which `leasehold release` finds the lock.
+
+The shell that calls this command is watched by a handle of the kernel, not by
+its process id. If it ends, even by KILL, the lock is released. If the keeper is
+killed, its warden sends the shell the signal of --on-lost. A shell that is
+stopped keeps the lock.
+
+Exits with 0 if the lock is held; otherwise as `run` does.";
+
+pub(crate) const RELEASE_EXAMPLES: &str = "\
+Examples:
+  leasehold release
+  leasehold release deploy                      if the script holds several
+
+Exits with 0 if the lock was held until now, and with 76 if it was lost.";
+
 pub(crate) const FENCE_CHECK_EXAMPLES: &str = "\
 Examples:
   leasehold run stock -- sh -c 'leasehold fence check stock.db && ./update stock.db'

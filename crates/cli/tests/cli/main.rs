@@ -9,6 +9,7 @@
 mod support;
 mod sweep;
 
+mod acquire;
 mod breaking;
 mod config;
 mod conflict;

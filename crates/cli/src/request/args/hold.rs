@@ -81,6 +81,54 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
+/// Hold a lock for a section of a shell script
+///
+/// Prints variables for the shell, and leaves a keeper behind: a process that renews the lock until
+/// `leasehold release`, or until the shell has ended, also by KILL.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help_text::ACQUIRE_EXAMPLES)]
+pub(crate) struct AcquireArgs {
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+
+    /// The signal to send to the shell if the lock is lost; it is sent once
+    ///
+    /// A script that ignores it, or has a trap for it, learns of the loss from `leasehold release`, which
+    /// then exits with 76.
+    #[arg(long, value_name = "SIGNAL", value_enum, default_value_t = SectionSignal::Term)]
+    pub(crate) on_lost: SectionSignal,
+
+    /// The signal to send to the shell when the lock is revoked with `leasehold revoke`
+    #[arg(long, value_name = "SIGNAL", value_enum, default_value_t = OnRevoke::Ignore)]
+    pub(crate) on_revoke: OnRevoke,
+
+    /// The process for which the lock is held [default: the script that has started this command]
+    ///
+    /// It is an ancestor of this command. Subshells count as their script, as for $$. If another program is in
+    /// between, give $$.
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: Option<i32>,
+
+    /// Print JSON instead
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Name of the lock
+    #[arg(value_parser = resource)]
+    pub(crate) name: Resource,
+}
+
+/// End a section that `leasehold acquire` has begun
+///
+/// Exits with 76 if the lock was lost meanwhile: then the section was perhaps not alone.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help_text::RELEASE_EXAMPLES)]
+pub(crate) struct ReleaseArgs {
+    /// Name of the lock, if LEASEHOLD_KEEPER has several
+    #[arg(value_parser = resource)]
+    pub(crate) name: Option<Resource>,
+}
+
 /// The options of acquiring and keeping a lock.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LockArgs {
@@ -180,6 +228,36 @@ pub(crate) enum OnLost {
     Kill,
     /// Print a warning and let the command continue; exit with the command's own code
     Ignore,
+}
+
+/// The signal to send to a shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SectionSignal {
+    /// Send no signal
+    Ignore,
+    Term,
+    Int,
+    Hup,
+    Quit,
+    Usr1,
+    Usr2,
+    Kill,
+}
+
+impl SectionSignal {
+    /// Returns the signal, if one is to be sent.
+    pub(crate) fn signal(self) -> Option<Signal> {
+        match self {
+            SectionSignal::Ignore => None,
+            SectionSignal::Term => Some(Signal::TERM),
+            SectionSignal::Int => Some(Signal::INT),
+            SectionSignal::Hup => Some(Signal::HUP),
+            SectionSignal::Quit => Some(Signal::QUIT),
+            SectionSignal::Usr1 => Some(Signal::USR1),
+            SectionSignal::Usr2 => Some(Signal::USR2),
+            SectionSignal::Kill => Some(Signal::KILL),
+        }
+    }
 }
 
 impl OnRevoke {
