@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use leasehold_core::{Proof, Release, Renew, Renewal};
-use leasehold_testkit::PostgresServer;
+use leasehold_testkit::{PostgresRelay, PostgresServer};
 
 /// Returns the number of transactions that have written something up to now.
 async fn writes(server: &PostgresServer) -> i64 {
@@ -72,9 +72,8 @@ async fn opening_lock_and_release_take_one_round_trip_each() {
     // Creates the tables.
     drop(open(&server.url()).await);
     let folder = tempfile::tempdir().unwrap();
-    let socket = server.socket_folder().join(format!(".s.PGSQL.{}", server.addr().port()));
-    let relay = Relay::start(folder.path(), 5432, socket);
-    let backend = open(&format!("postgres://postgres@/postgres?host={}", folder.path().display())).await;
+    let relay = PostgresRelay::start(folder.path(), &server).unwrap();
+    let backend = open(&relay.url()).await;
     // A login without a password takes one; one with a password takes three.
     assert_eq!((relay.accepted(), relay.round_trips()), (1, 2));
     for round in 0..3 {

@@ -1,12 +1,16 @@
 //! The commands, one file each.
 
+pub(crate) mod acquire;
 pub(crate) mod break_claim;
 pub(crate) mod deadlocks;
 pub(crate) mod doctor;
 pub(crate) mod elect;
+pub(crate) mod fence;
+pub(crate) mod keep;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod redlock;
+pub(crate) mod release;
 pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod schema;

@@ -19,6 +19,8 @@ pub(crate) enum Exit {
     Done,
     /// `break` broke nothing; `revoke` found no holder to ask.
     NothingBroken,
+    /// `show --quiet` found the lock free.
+    Free,
     /// `doctor` found a risk.
     RiskFound,
     /// `ls --deadlocks` found some.
@@ -31,6 +33,8 @@ pub(crate) enum Exit {
     Output,
     /// Busy, or not free in time.
     Busy,
+    /// The same, with the code that the caller has chosen for it.
+    Conflict(u8),
     /// The lock was lost.
     Lost,
     /// Refused as unsafe: the configuration of the store or of the lock.
@@ -52,7 +56,7 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Exit::Done => 0,
-            Exit::NothingBroken | Exit::RiskFound | Exit::DeadlockFound => 1,
+            Exit::NothingBroken | Exit::Free | Exit::RiskFound | Exit::DeadlockFound => 1,
             Exit::Usage => 64,
             Exit::Unavailable => 69,
             Exit::Output => 74,
@@ -63,7 +67,7 @@ impl Exit {
             Exit::NotFound => 127,
             Exit::Signal(signal) => u8::try_from(signal.saturating_add(128)).unwrap_or(u8::MAX),
             Exit::Interrupted => Exit::Signal(Signal::INT.as_raw()).code(),
-            Exit::Command(code) => code,
+            Exit::Command(code) | Exit::Conflict(code) => code,
         }
     }
 
@@ -151,6 +155,7 @@ mod tests {
         let table = [
             (Exit::Done, 0),
             (Exit::NothingBroken, 1),
+            (Exit::Free, 1),
             (Exit::RiskFound, 1),
             (Exit::DeadlockFound, 1),
             (Exit::Usage, 64),
@@ -167,6 +172,7 @@ mod tests {
             (Exit::Signal(64), 192),
             (Exit::Interrupted, 130),
             (Exit::Command(3), 3),
+            (Exit::Conflict(0), 0),
         ];
         for (exit, code) in table {
             assert_eq!(exit.code(), code, "{exit:?}");

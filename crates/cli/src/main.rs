@@ -33,6 +33,10 @@ fn main() -> ExitCode {
     if system::warden::is_warden() {
         return system::warden::serve().into();
     }
+    if commands::keep::is_keeper() {
+        // What the script has opened is not kept open by the process that stays behind.
+        system::descriptors::close_inherited();
+    }
     let exit = match Args::try_parse() {
         Ok(args) => output::log::start(args.verbose).and_then(|()| obey(args.verb)),
         Err(error) => answer(&error),
@@ -51,9 +55,11 @@ fn main() -> ExitCode {
 }
 
 fn obey(verb: Verb) -> Result<Exit, Problem> {
-    if let Verb::Completions(args) = verb {
-        return completions(&args);
-    }
+    let verb = match verb {
+        Verb::Completions(args) => return completions(&args),
+        Verb::Fence(verb) => return commands::fence::fence(verb),
+        verb => verb,
+    };
     // One thread starts the command and receives the signals; nothing here computes.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
@@ -61,6 +67,9 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
     let exit = runtime.block_on(async {
         let exit = match verb {
             Verb::Run(args) => commands::run::run(*args).await,
+            Verb::Acquire(args) if commands::keep::is_keeper() => commands::keep::keep(*args).await,
+            Verb::Acquire(args) => commands::acquire::acquire(*args).await,
+            Verb::Release(args) => commands::release::release(args).await,
             Verb::Show(args) => commands::show::show(args).await,
             Verb::Ls(args) if args.deadlocks => commands::deadlocks::deadlocks(args).await,
             Verb::Ls(args) => commands::list::list(args).await,
@@ -75,6 +84,7 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Sweep(args) => commands::sweep::sweep(args).await,
             Verb::Redlock(RedlockVerb::Rearm(args)) => commands::redlock::rearm(args).await,
             Verb::Completions(args) => completions(&args),
+            Verb::Fence(verb) => commands::fence::fence(verb),
             Verb::Man(args) => commands::man::man(&args),
         };
         // The lines of the log come before the error that ends the program.

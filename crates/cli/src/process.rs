@@ -4,3 +4,6 @@ pub(crate) mod child;
 pub(crate) mod environment;
 pub(crate) mod hook;
 pub(crate) mod job;
+pub(crate) mod keeper;
+pub(crate) mod lease_watch;
+pub(crate) mod lock_hold;

@@ -1,20 +1,23 @@
 //! The request to `run`, as types: parsed once, then trusted.
 
 pub(crate) mod args;
+pub(crate) mod config;
 pub(crate) mod help_text;
+pub(crate) mod keepers;
 pub(crate) mod program;
 pub(crate) mod reentry;
 pub(crate) mod store;
 
 use std::time::Duration;
 
-use leasehold::{Client, Guard, Lock, Note, Owner, Resource, Result, Share, kind};
-use rustix::process::Signal;
+use leasehold::{Note, Resource, Share};
+use rustix::process::{Pid, Signal, getpid};
 
 use crate::exit::{Exit, Problem};
-use crate::request::args::{ElectArgs, OnLost, OnRevoke, RunArgs};
+use crate::output::text::visible;
+use crate::request::args::ElectArgs;
+use crate::request::args::hold::{AcquireArgs, BUSY, LockArgs, OnLost, ReportArgs, RunArgs};
 use crate::request::program::Program;
-use crate::request::reentry::Tags;
 use crate::request::store::StoreUrl;
 
 /// One `leasehold run`.
@@ -22,6 +25,8 @@ use crate::request::store::StoreUrl;
 pub(crate) struct Request {
     pub(crate) store: StoreUrl,
     pub(crate) name: Resource,
+    /// More locks, which are held with it: none of them is `name`.
+    pub(crate) also: Vec<Resource>,
     pub(crate) kind: Kind,
     pub(crate) patience: WaitLimit,
     pub(crate) terms: Terms,
@@ -32,9 +37,33 @@ pub(crate) struct Request {
     pub(crate) on_revoke: Option<Signal>,
     pub(crate) min_hold: Duration,
     pub(crate) program: Program,
+    pub(crate) launch: Launch,
     pub(crate) after: After,
+    /// The exit code if the lock is not free.
+    pub(crate) conflict: Exit,
+    pub(crate) report: ReportArgs,
     /// The program that is run each time the lock is no longer held.
     pub(crate) hook: Option<Program>,
+}
+
+/// The way in which the command is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Launch {
+    /// In a process group of its own.
+    OwnGroup(Leftovers),
+    /// In the process group of the caller.
+    SameGroup(Leftovers),
+    /// In place of this process.
+    InPlace,
+}
+
+/// The treatment of the processes that the command leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leftovers {
+    /// They continue without the lock.
+    Leave,
+    /// The lock is held until they have ended.
+    Await,
 }
 
 /// The treatment of the lock after the command has succeeded.
@@ -65,8 +94,9 @@ pub(crate) enum WaitLimit {
 /// The time for which it is held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    ttl: Option<Duration>,
-    max_hold: Option<Duration>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) lock_delay: Option<Duration>,
 }
 
 /// The treatment of the command after the lock is lost.
@@ -86,9 +116,57 @@ impl Request {
     pub(crate) fn new(args: RunArgs) -> Result<Request, Problem> {
         let program = Program::new(args.command)
             .ok_or_else(|| Problem::new(Exit::Usage, "the command is missing: write it after --"))?;
+        let leftovers = if args.wait_group { Leftovers::Await } else { Leftovers::Leave };
+        let request = Request::of_lock(args.lock, args.name, program, args.report)?;
+        if args.exec && !request.store.is_files() {
+            let text = "--exec is for file: stores, where the command inherits the lock; on this store the lock has                         to be renewed: omit --exec";
+            return Err(Problem::new(Exit::Refused, text));
+        }
+        Ok(Request {
+            on_lost: match args.on_lost {
+                OnLost::Term => Loss::Term(args.grace),
+                OnLost::Kill => Loss::Kill,
+                OnLost::Ignore => Loss::Ignore,
+            },
+            on_revoke: args.on_revoke.signal(),
+            min_hold: args.min_hold.unwrap_or_default(),
+            launch: match (args.exec, args.same_group) {
+                (true, _) => Launch::InPlace,
+                (false, true) => Launch::SameGroup(leftovers),
+                (false, false) => Launch::OwnGroup(leftovers),
+            },
+            ..request
+        })
+    }
+
+    /// Reads the options of `leasehold acquire`, for a section of the process with this id and name. No command
+    /// is started under this request.
+    ///
+    /// # Errors
+    /// As [`StoreUrl::named`].
+    pub(crate) fn of_section(args: AcquireArgs, caller: Pid, name: &str) -> Result<Request, Problem> {
+        let note = note_of(caller, name);
+        let on_revoke = args.on_revoke.signal();
+        let lock = LockArgs { note: args.lock.note.or(Some(note)), ..args.lock };
+        let request = Request::of_lock(lock, args.name, Program::shell("".into()), ReportArgs::default())?;
+        Ok(Request { on_revoke, ..request })
+    }
+
+    /// Reads the options that say how a lock is acquired and kept.
+    fn of_lock(
+        args: LockArgs,
+        name: Resource,
+        program: Program,
+        report: ReportArgs,
+    ) -> Result<Request, Problem> {
+        let mut also = args.also;
+        also.sort();
+        also.dedup();
+        also.retain(|other| *other != name);
         Ok(Request {
             store: StoreUrl::named(args.store.url.as_deref())?.for_ttl(args.ttl),
-            name: args.name,
+            name,
+            also,
             kind: match (args.shared, args.permits) {
                 (true, _) => Kind::Shared,
                 (false, Some(permits)) => Kind::Permits(permits),
@@ -100,25 +178,19 @@ impl Request {
                 (false, Some(limit)) => WaitLimit::Limit(limit),
                 (false, None) => WaitLimit::Forever,
             },
-            terms: Terms { ttl: args.ttl, max_hold: args.max_hold },
+            terms: Terms { ttl: args.ttl, max_hold: args.max_hold, lock_delay: args.lock_delay },
             note: args.note.unwrap_or_else(|| own_note(&program)),
-            on_lost: match args.on_lost {
-                OnLost::Term => Loss::Term(args.grace),
-                OnLost::Kill => Loss::Kill,
-                OnLost::Ignore => Loss::Ignore,
-            },
-            on_revoke: match args.on_revoke {
-                OnRevoke::Ignore => None,
-                OnRevoke::Term => Some(Signal::TERM),
-                OnRevoke::Int => Some(Signal::INT),
-                OnRevoke::Hup => Some(Signal::HUP),
-                OnRevoke::Quit => Some(Signal::QUIT),
-                OnRevoke::Usr1 => Some(Signal::USR1),
-                OnRevoke::Usr2 => Some(Signal::USR2),
-            },
-            min_hold: args.min_hold.unwrap_or_default(),
+            on_lost: Loss::Term(GRACE),
+            on_revoke: None,
+            min_hold: Duration::ZERO,
             program,
+            launch: Launch::OwnGroup(Leftovers::Leave),
             after: After::Release,
+            conflict: match args.conflict_exit_code {
+                BUSY => Exit::Busy,
+                code => Exit::Conflict(code),
+            },
+            report,
             hook: None,
         })
     }
@@ -137,52 +209,38 @@ impl Request {
         Ok(Request {
             store: StoreUrl::named(args.store.url.as_deref())?.for_ttl(args.ttl),
             name: args.name,
+            also: Vec::new(),
             kind: Kind::Exclusive,
             patience: WaitLimit::Forever,
-            terms: Terms { ttl: args.ttl, max_hold: None },
+            terms: Terms { ttl: args.ttl, max_hold: None, lock_delay: None },
             note: args.value.unwrap_or_else(|| own_note(&program)),
             on_lost: Loss::Term(args.grace),
             on_revoke: None,
             min_hold: Duration::ZERO,
             program,
+            launch: Launch::OwnGroup(Leftovers::Leave),
             after,
+            conflict: Exit::Busy,
+            report: args.report,
             hook: args.on_demoted.map(Program::shell),
         })
     }
 
-    /// Takes the lock as it was asked for; `None` where it is busy. A long wait under claims of outer runs is
-    /// announced, so that a deadlock of several such runs can be seen.
-    ///
-    /// # Errors
-    /// As the library's locks.
-    pub(crate) async fn take(&self, locks: &Client, outer: &Tags) -> Result<Option<Guard>> {
-        let name = self.name.as_str();
-        let owner = outer.owner().filter(|_| locks.profile().announces_waits().is_ok());
-        let owner = owner.as_ref();
-        match (self.kind, self.patience) {
-            (Kind::Exclusive, WaitLimit::None) => self.with_terms(locks.mutex(name), owner)?.try_lock().await,
-            (Kind::Exclusive, WaitLimit::Limit(limit)) => {
-                self.with_terms(locks.mutex(name), owner)?.try_lock_for(limit).await
-            }
-            (Kind::Exclusive, WaitLimit::Forever) => {
-                self.with_terms(locks.mutex(name), owner)?.lock().await.map(Some)
-            }
-            (Kind::Shared, WaitLimit::None) => self.with_terms(locks.rwlock(name), owner)?.try_read().await,
-            (Kind::Shared, WaitLimit::Limit(limit)) => {
-                self.with_terms(locks.rwlock(name), owner)?.try_read_for(limit).await
-            }
-            (Kind::Shared, WaitLimit::Forever) => {
-                self.with_terms(locks.rwlock(name), owner)?.read().await.map(Some)
-            }
-            (Kind::Permits(permits), WaitLimit::None) => {
-                self.with_terms(locks.semaphore(name, permits), owner)?.try_acquire().await
-            }
-            (Kind::Permits(permits), WaitLimit::Limit(limit)) => {
-                self.with_terms(locks.semaphore(name, permits), owner)?.try_acquire_for(limit).await
-            }
-            (Kind::Permits(permits), WaitLimit::Forever) => {
-                self.with_terms(locks.semaphore(name, permits), owner)?.acquire().await.map(Some)
-            }
+    /// Returns the names of all its locks, the first one first.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &Resource> {
+        std::iter::once(&self.name).chain(&self.also)
+    }
+
+    /// Returns the names for people.
+    pub(crate) fn shown(&self) -> String {
+        self.names().map(|name| visible(name.as_str())).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the treatment of the processes that the command leaves behind.
+    pub(crate) fn leftovers(&self) -> Leftovers {
+        match self.launch {
+            Launch::OwnGroup(leftovers) | Launch::SameGroup(leftovers) => leftovers,
+            Launch::InPlace => Leftovers::Leave,
         }
     }
 
@@ -203,42 +261,30 @@ impl Request {
     ///
     /// # Errors
     /// `Invalid` for permits of none, which the command line refuses before.
-    pub(crate) fn share(&self) -> Result<Share> {
+    pub(crate) fn share(&self) -> leasehold::Result<Share> {
         match self.kind {
             Kind::Exclusive => Ok(Share::MUTEX),
             Kind::Shared => Ok(Share::READER),
             Kind::Permits(permits) => Ok(Share::permits(1, permits)?),
         }
     }
-
-    fn with_terms<K: kind::Kind>(&self, mut lock: Lock<K>, owner: Option<&Owner>) -> Result<Lock<K>> {
-        if let Some(owner) = owner {
-            lock = lock.owner(owner).announce_wait(ANNOUNCED_AFTER);
-        }
-        if let Some(ttl) = self.terms.ttl.filter(|_| !self.store.takes_ttl()) {
-            lock = lock.ttl(ttl);
-        }
-        if let Some(limit) = self.terms.max_hold {
-            lock = lock.max_hold(limit);
-        }
-        // Better refused now than unnoticed when a revocation comes.
-        if self.on_revoke.is_some() { lock.revocable() } else { Ok(lock) }
-    }
 }
 
-/// Returns the note that identifies this process to people. The command's arguments are not part of it:
-/// they could hold a password, and the note goes to the server.
+/// Returns the note that identifies this process to people.
 fn own_note(program: &Program) -> Note {
+    note_of(getpid(), &program.short_name())
+}
+
+/// Returns the note that identifies a process to people. The command's arguments are not part of it: they could
+/// hold a password, and the note goes to the server.
+fn note_of(pid: Pid, name: &str) -> Note {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
     let user = user.unwrap_or_else(|| rustix::process::getuid().as_raw().to_string());
-    let pid = std::process::id();
-    Note::clipped(&format!("host={host} user={user} pid={pid} cmd={}", program.short_name()))
+    Note::clipped(&format!("host={host} user={user} pid={} cmd={name}", pid.as_raw_pid()))
 }
 
 /// The default grace period.
 const GRACE: Duration = Duration::from_secs(5);
-/// The time after which a wait under other claims is announced.
-const ANNOUNCED_AFTER: Duration = Duration::from_secs(1);
 /// The default ttl, which is the library's.
 const TTL: Duration = Duration::from_secs(30);

@@ -1,7 +1,10 @@
 //! The operating system: processes, signals and the terminal.
 
+pub(crate) mod caller;
+pub(crate) mod descriptors;
 pub(crate) mod orphans;
 pub(crate) mod processes;
+pub(crate) mod rendezvous;
 pub(crate) mod signals;
 pub(crate) mod terminal;
 pub(crate) mod warden;

@@ -45,6 +45,9 @@ pub struct ClaimShape<'a> {
 pub struct BrokenShape<'a> {
     name: &'a Resource,
     broken: Vec<ClaimShape<'a>>,
+    /// The holders that released the lock when they were asked; `None` if none was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    released: Option<Vec<ClaimShape<'a>>>,
     /// Other locks that ended with the connection of the holder.
     also_released: &'a [Resource],
 }
@@ -54,6 +57,9 @@ pub struct BrokenShape<'a> {
 pub struct RevokedShape<'a> {
     name: &'a Resource,
     asked: Vec<ClaimShape<'a>>,
+    /// Those that hold the lock after the wait; `None` without a wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    still_held: Option<Vec<ClaimShape<'a>>>,
 }
 
 impl<'a> LockShape<'a> {
@@ -95,13 +101,29 @@ impl<'a> ClaimShape<'a> {
 impl<'a> BrokenShape<'a> {
     /// Returns the shape of the claims of a lock that were broken, and of the locks that ended with them.
     pub fn of(name: &'a Resource, broken: &'a [ClaimInfo], also_released: &'a [Resource]) -> Self {
-        BrokenShape { name, broken: broken.iter().map(ClaimShape::of).collect(), also_released }
+        BrokenShape { name, broken: claims(broken), released: None, also_released }
+    }
+
+    /// Adds the holders that released the lock by themselves after they were asked.
+    #[must_use]
+    pub fn released(self, released: Option<&'a [ClaimInfo]>) -> Self {
+        BrokenShape { released: released.map(claims), ..self }
     }
 }
 
 impl<'a> RevokedShape<'a> {
     /// Returns the shape of the holders of a lock that were asked to release it.
     pub fn of(name: &'a Resource, asked: &'a [ClaimInfo]) -> Self {
-        RevokedShape { name, asked: asked.iter().map(ClaimShape::of).collect() }
+        RevokedShape { name, asked: claims(asked), still_held: None }
     }
+
+    /// Adds the holders that did not release the lock in time.
+    #[must_use]
+    pub fn still_held(self, still_held: Option<&'a [ClaimInfo]>) -> Self {
+        RevokedShape { still_held: still_held.map(claims), ..self }
+    }
+}
+
+fn claims(claims: &[ClaimInfo]) -> Vec<ClaimShape<'_>> {
+    claims.iter().map(ClaimShape::of).collect()
 }

@@ -111,7 +111,7 @@ pub use etcd::{EtcdBuilder, EtcdCluster};
 pub use mariadb::{GaleraCluster, MariaDbBuilder, MariaDbServer};
 pub use memcached::{MemcachedBuilder, MemcachedServer};
 pub use port::Port;
-pub use postgres::{PgBouncer, PoolMode, PostgresBuilder, PostgresServer};
+pub use postgres::{PgBouncer, PoolMode, PostgresBuilder, PostgresRelay, PostgresServer};
 pub use process::{Process, stop};
 pub use proxy::{Proxy, Way};
 pub use redis::{

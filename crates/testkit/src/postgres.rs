@@ -5,9 +5,11 @@
 
 mod bouncer;
 mod builder;
+mod relay;
 
 pub use bouncer::{PgBouncer, PoolMode};
 pub use builder::PostgresBuilder;
+pub use relay::PostgresRelay;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;

@@ -5,18 +5,20 @@
 //! them afterwards.
 
 use std::io::{self, BufRead, IsTerminal, Write};
+use std::time::Duration;
 
 use leasehold::{ClaimInfo, Client, Note, Resource, Snapshot};
 use leasehold_monitor::BrokenShape;
 use leasehold_monitor::actions::{break_claims, consequences_of_break};
 
+use crate::commands::revoke::still_held;
 use crate::commands::show::print;
 use crate::exit::{Exit, Problem};
 use crate::output::describe::note_or_tag;
 use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::stderr::complain;
-use crate::output::text::visible;
+use crate::output::text::{duration, visible};
 use crate::request::args::BreakArgs;
 use crate::request::store::StoreUrl;
 
@@ -47,19 +49,73 @@ pub(crate) async fn break_lock(args: BreakArgs) -> Result<Exit, Problem> {
         complain("nothing was broken");
         return Ok(Exit::NothingBroken);
     }
-    let (broken, also_ended) = break_all(&locks, args.name.as_str(), &to_break).await?;
+    let broken = match args.after {
+        None => break_all(&locks, &args.name, &to_break).await?,
+        Some(limit) => ask_and_break(&locks, &args, &snapshot, &to_break, limit).await?,
+    };
+    report(&args, &broken, consequences)
+}
+
+/// The end of the claims that were to be broken.
+#[derive(Debug, Default)]
+struct Outcome {
+    broken: Vec<ClaimInfo>,
+    /// The holders that released the lock by themselves, because they were asked; `None` if they were not.
+    released: Option<Vec<ClaimInfo>>,
+    /// Other locks that ended with the connection of a holder.
+    also_ended: Vec<Resource>,
+}
+
+/// Asks the holders to release the lock, and breaks what they still hold after a time. Waiters are cancelled at
+/// once: the lock that is released must not be granted to one of them.
+async fn ask_and_break(
+    locks: &Client,
+    args: &BreakArgs,
+    snapshot: &Snapshot,
+    to_break: &[ClaimInfo],
+    limit: Duration,
+) -> Result<Outcome, Problem> {
+    let reason = format!("the lock is taken away in {}", duration(limit));
+    locks.revoke(&args.name, &reason).await?;
+    let is_waiter = |claim: &&ClaimInfo| !snapshot.holders.iter().any(|holder| holder.id == claim.id);
+    let waiters: Vec<_> = to_break.iter().filter(is_waiter).cloned().collect();
+    let cancelled = break_all(locks, &args.name, &waiters).await?;
+    if !args.json {
+        complain(&format!("the holders were asked, and have {} to release it", duration(limit)));
+    }
+    let held = still_held(locks, &args.name, &snapshot.holders, limit).await?;
+    let ended = break_all(locks, &args.name, &held).await?;
+    let is_released = |claim: &&ClaimInfo| !ended.broken.iter().any(|broken| broken.id == claim.id);
+    Ok(Outcome {
+        broken: [cancelled.broken, ended.broken.clone()].concat(),
+        released: Some(snapshot.holders.iter().filter(is_released).cloned().collect()),
+        also_ended: [cancelled.also_ended, ended.also_ended].concat(),
+    })
+}
+
+fn report(args: &BreakArgs, outcome: &Outcome, consequences: &str) -> Result<Exit, Problem> {
+    let Outcome { broken, released, also_ended } = outcome;
+    let name = visible(args.name.as_str());
     let mut out = io::stdout().lock();
     if args.json {
-        json::line(&mut out, &BrokenShape::of(&args.name, &broken, &also_ended))?;
+        let shape = BrokenShape::of(&args.name, broken, also_ended).released(released.as_deref());
+        json::line(&mut out, &shape)?;
     } else {
-        for info in &broken {
+        for info in released.iter().flatten() {
+            writeln!(out, "{name}: released: {}", note_or_tag(info))?;
+        }
+        for info in broken {
             writeln!(out, "{name}: broken: {}", note_or_tag(info))?;
         }
-        for other in &also_ended {
+        for other in also_ended {
             writeln!(out, "{}: ended with the connection", visible(other.as_str()))?;
         }
     }
     if broken.is_empty() {
+        // Those that were asked have done what was wanted.
+        if released.as_ref().is_some_and(|released| !released.is_empty()) {
+            return Ok(Exit::Done);
+        }
         complain(&format!("{name} was released in the meantime: nothing was broken"));
         return Ok(Exit::NothingBroken);
     }
@@ -77,17 +133,13 @@ fn to_break(snapshot: &Snapshot, with_waiting: bool) -> Vec<ClaimInfo> {
     waiting.chain(&snapshot.holders).cloned().collect()
 }
 
-/// Breaks all claims; returns the holders that were broken, and what ended with them.
-async fn break_all(
-    locks: &Client,
-    name: &str,
-    to_break: &[ClaimInfo],
-) -> Result<(Vec<ClaimInfo>, Vec<Resource>), Problem> {
-    let broken = break_claims(locks, name, to_break).await;
-    match broken.failure {
-        None => Ok((broken.claims, broken.also_released)),
+/// Breaks all claims.
+async fn break_all(locks: &Client, name: &Resource, to_break: &[ClaimInfo]) -> Result<Outcome, Problem> {
+    let done = break_claims(locks, name.as_str(), to_break).await;
+    match done.failure {
+        None => Ok(Outcome { broken: done.claims, released: None, also_ended: done.also_released }),
         Some(error) => {
-            let hint = format!("{} of {} were broken before", broken.claims.len(), to_break.len());
+            let hint = format!("{} of {} were broken before", done.claims.len(), to_break.len());
             Err(Problem::from(error).hint(hint))
         }
     }

@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
-use crate::commands::run::{Ended, hold_and_run};
+use crate::commands::run::{Ended, hold_and_run, sinks};
 use crate::exit::{Exit, Problem};
+use crate::output::status::{Ender, Event, Status};
 use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible};
 use crate::request::Request;
@@ -22,16 +23,19 @@ pub(crate) async fn elect(args: ElectArgs) -> Result<Exit, Problem> {
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
     let stderr = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
-    let exit = terms(&request, &mut signals, &stderr).await;
-    stderr.flush().await;
+    let status = Status::start(&request.name, sinks(&request.report)?)?;
+    let exit = terms(&request, &mut signals, &stderr, &status).await;
+    let by = if matches!(exit, Exit::Command(_)) { Ender::Command } else { Ender::Leasehold };
+    status.report(&Event::Exit { code: exit.code(), by });
+    tokio::join!(stderr.flush(), status.flush());
     Ok(exit)
 }
 
 /// Runs one term after the other.
-async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr) -> Exit {
+async fn terms(request: &Request, signals: &mut Signals, stderr: &Stderr, status: &Status) -> Exit {
     let mut is_first = true;
     loop {
-        let ended = hold_and_run(request, signals, stderr).await;
+        let ended = hold_and_run(request, signals, stderr, status).await;
         if matches!(ended, Ok(Ended { was_held: true, .. })) {
             is_first = false;
         }

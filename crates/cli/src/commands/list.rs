@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use leasehold::{Client, Note, Resource, ResourceSummary};
 
 use crate::exit::{Exit, Problem};
+use crate::output::counter::{Counter, Output};
 use crate::output::json;
 use crate::output::table::Table;
 use crate::output::text::visible;
@@ -19,13 +20,18 @@ pub(crate) async fn list(args: ListArgs) -> Result<Exit, Problem> {
     let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let mut out = BufWriter::new(io::stdout().lock());
     let mut pages = Pages { locks: &locks, prefix: &args.prefix, after: None, is_last: false };
+    let mut counter = Counter::start(Output::Meanwhile);
+    let mut count = 0;
     while let Some(page) = pages.next().await? {
+        count += page.len();
+        counter.show(|| format!("{count} names listed"));
         match args.json {
             true => page.iter().try_for_each(|summary| json::line(&mut out, summary))?,
             false => table(&page).write(&mut out)?,
         }
         out.flush()?;
     }
+    counter.end().await;
     Ok(Exit::Done)
 }
 

@@ -3,25 +3,25 @@
 //! Ground rules: a request that can be refused without the lock is refused before the lock is asked
 //! for. Every way out of here releases what was taken, and waits for that within a limit.
 
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use leasehold::local::LivenessHandle;
-use leasehold::{Client, Guard, SystemClock, backend::Clock};
+use leasehold::SystemClock;
+use leasehold::backend::{Clock, Moment};
 use rustix::process::Signal;
 
 use crate::exit::{Exit, Problem};
-use crate::output::describe::held_by;
-use crate::output::progress::Progress;
+use crate::output::status::{Ender, Event, Sinks, Status};
 use crate::output::stderr::Stderr;
-use crate::output::text::{duration, visible};
-use crate::process::child::Child;
-use crate::process::environment::{Variables, variables};
+use crate::process::child::{self, Child};
 use crate::process::hook;
 use crate::process::job::{Job, Outcome};
-use crate::request::args::RunArgs;
-use crate::request::reentry::{Outer, Tags};
-use crate::request::{After, Loss, Request, WaitLimit};
+use crate::process::lock_hold::{LockHold, Returned, Taken};
+use crate::request::args::hold::{ReportArgs, RunArgs};
+use crate::request::{After, Launch, Loss, Request};
+use crate::system::descriptors::{InheritedFd, inheritable};
 use crate::system::signals::Signals;
 use crate::system::warden::Warden;
 
@@ -34,12 +34,32 @@ pub(crate) async fn run(args: RunArgs) -> Result<Exit, Problem> {
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
     let stderr = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
-    let ended = hold_and_run(&request, &mut signals, &stderr).await;
+    let status = Status::start(&request.name, sinks(&request.report)?)?;
+    let ended = hold_and_run(&request, &mut signals, &stderr, &status).await;
     if let Err(problem) = &ended {
         stderr.print_line(&problem.to_string());
     }
-    stderr.flush().await;
-    Ok(ended.map_or_else(|problem| problem.exit, |ended| ended.exit))
+    let (exit, by) = match &ended {
+        Ok(ended) => (ended.exit, ended.by()),
+        Err(problem) => (problem.exit, Ender::Leasehold),
+    };
+    status.report(&Event::Exit { code: exit.code(), by });
+    tokio::join!(stderr.flush(), status.flush());
+    Ok(exit)
+}
+
+/// Returns the places to which the state is to be reported.
+///
+/// # Errors
+/// No descriptor is left.
+pub(crate) fn sinks(report: &ReportArgs) -> Result<Sinks, Problem> {
+    let descriptor = report.status_fd.as_ref().map(InheritedFd::copy).transpose();
+    Ok(Sinks {
+        file: report.status_file.clone(),
+        descriptor: descriptor
+            .map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start: {error}")))?,
+        service_manager: report.sd_notify,
+    })
 }
 
 /// The end of one hold, or of the wait for it.
@@ -54,6 +74,13 @@ impl Ended {
     fn waiting(signal: Signal) -> Ended {
         Ended { exit: Exit::by(signal), was_held: false }
     }
+
+    fn by(self) -> Ender {
+        match self.exit {
+            Exit::Command(_) | Exit::Signal(_) | Exit::Interrupted if self.was_held => Ender::Command,
+            _ => Ender::Leasehold,
+        }
+    }
 }
 
 /// Waits for the lock, runs the command under it, and releases it.
@@ -64,8 +91,10 @@ pub(crate) async fn hold_and_run(
     request: &Request,
     signals: &mut Signals,
     stderr: &Stderr,
+    status: &Status,
 ) -> Result<Ended, Problem> {
     let file = request.program.find()?;
+    status.report(&Event::Waiting);
     let opened = tokio::select! {
         biased;
         signal = signals.sent() => return Ok(Ended::waiting(signal)),
@@ -73,9 +102,13 @@ pub(crate) async fn hold_and_run(
     };
     let locks = opened?;
     tracing::debug!(store = request.store.shown(), "the store is open");
-    let ended = match LockHold::take(request, &locks, signals, stderr).await {
+    let ended = match LockHold::take(request, &locks, signals, stderr, status).await {
         Ok(Taken::Held(hold)) => {
-            let exit = run_command(request, file, hold, signals, stderr).await;
+            let held = HeldRun { request, hold, signals, stderr, status };
+            let exit = match request.launch {
+                Launch::InPlace => held.replace_this_process(file).await,
+                _ => held.run_command(file).await,
+            };
             exit.map(|exit| Ended { exit, was_held: true })
         }
         Ok(Taken::Interrupted(signal)) => Ok(Ended::waiting(signal)),
@@ -99,209 +132,101 @@ pub(crate) async fn hold_and_run(
     ended
 }
 
-/// Starts the command under the lock, attends to it, and releases the lock.
-async fn run_command(
-    request: &Request,
-    file: std::path::PathBuf,
+/// A hold with all that is needed to run the command under it.
+struct HeldRun<'a> {
+    request: &'a Request,
     hold: LockHold,
-    signals: &mut Signals,
-    stderr: &Stderr,
-) -> Result<Exit, Problem> {
-    let began = SystemClock.now();
-    let outcome = start(request, file, &hold, signals, stderr).await;
-    let interrupted = match &outcome {
-        Ok(outcome) if request.after == After::Stay && outcome.is_success() => stay(&hold, signals).await,
-        Ok(outcome) => wait_min_hold(request, &hold, began.after(request.min_hold), signals, outcome).await,
-        Err(_) => None,
-    };
-    let lost = matches!(&outcome, Ok(outcome) if outcome.lost);
-    let returned = hold.release_lock(request, lost, stderr).await;
-    let exit = interrupted.map_or(outcome?.exit(), Exit::by);
-    match (lost || returned == Returned::Lost, request.on_lost) {
-        (true, Loss::Ignore) | (false, _) => Ok(exit),
-        (true, _) => Ok(Exit::Lost),
-    }
+    signals: &'a mut Signals,
+    stderr: &'a Stderr,
+    status: &'a Status,
 }
 
-async fn start(
-    request: &Request,
-    file: std::path::PathBuf,
-    hold: &LockHold,
-    signals: &mut Signals,
-    stderr: &Stderr,
-) -> Result<Outcome, Problem> {
-    let refused = |error| request.program.refusal(&error);
-    let life =
-        hold.guard().and_then(|guard| guard.proof().get::<LivenessHandle>()).and_then(LivenessHandle::copy);
-    let warden = Warden::start(life)
-        .map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}")))?;
-    let job = Job::new(request, hold.guard(), warden, stderr);
-    let child =
-        Child::start(&request.program, file, hold.variables(request), job.group(), Stdio::inherit()).await;
-    match child {
-        Ok(child) => Ok(job.supervise(child, signals).await),
-        Err(error) => {
-            job.abandon().await;
-            Err(refused(error))
+impl HeldRun<'_> {
+    /// Starts the command under the lock, attends to it, and releases the lock.
+    async fn run_command(mut self, file: PathBuf) -> Result<Exit, Problem> {
+        let began = SystemClock.now();
+        let outcome = self.start(file).await;
+        let interrupted = match &outcome {
+            Ok(outcome) if self.request.after == After::Stay && outcome.is_success() => self.stay().await,
+            Ok(outcome) => self.wait_min_hold(began.after(self.request.min_hold), outcome).await,
+            Err(_) => None,
+        };
+        let lost = matches!(&outcome, Ok(outcome) if outcome.lost);
+        let HeldRun { request, hold, stderr, status, .. } = self;
+        let returned = hold.release_lock(request, lost, stderr, status).await;
+        let exit = interrupted.map_or(outcome?.exit(), Exit::by);
+        match (lost || returned == Returned::Lost, request.on_lost) {
+            (true, Loss::Ignore) | (false, _) => Ok(exit),
+            (true, _) => Ok(Exit::Lost),
         }
     }
-}
 
-/// Holds the lock until `--min-hold` is over. The signal that ended it before, where one did.
-async fn wait_min_hold(
-    request: &Request,
-    hold: &LockHold,
-    end: leasehold::Moment,
-    signals: &mut Signals,
-    outcome: &Outcome,
-) -> Option<Signal> {
-    let guard = hold.guard()?;
-    // A signal that has ended the command by way of this process is meant for this process, too.
-    let is_asked = signals.ending(request.grace()).is_some();
-    if outcome.lost || request.min_hold.is_zero() || is_asked {
-        return None;
-    }
-    tokio::select! {
-        biased;
-        _ = guard.lost() => None,
-        signal = signals.sent() => Some(signal),
-        () = tokio::time::sleep(SystemClock.now().until(end)) => None,
-    }
-}
-
-/// Holds the lock until it is lost, or a signal comes, which is returned.
-async fn stay(hold: &LockHold, signals: &mut Signals) -> Option<Signal> {
-    let lost = async {
-        match hold.guard() {
-            Some(guard) => drop(guard.lost().await),
-            // An outer `run` holds it: its loss ends the whole group.
-            None => std::future::pending().await,
+    async fn start(&mut self, file: PathBuf) -> Result<Outcome, Problem> {
+        let request = self.request;
+        let warden = Warden::start(self.hold.lives()).map_err(|error| {
+            Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}"))
+        })?;
+        let job = Job::new(request, self.hold.guards(), warden, self.stderr, self.status);
+        let variables = self.hold.variables(request);
+        let child = Child::start(&request.program, file, variables, job.group(), Stdio::inherit()).await;
+        match child {
+            Ok(child) => Ok(job.supervise(child, self.signals).await),
+            Err(error) => {
+                job.abandon().await;
+                Err(request.program.refusal(&error))
+            }
         }
-    };
-    tokio::select! {
-        biased;
-        () = lost => None,
-        signal = signals.sent() => Some(signal),
     }
-}
 
-/// The right to run the command.
-#[derive(Debug)]
-enum LockHold {
-    /// Our own.
-    Own(Box<Guard>, Tags),
-    /// An outer `run`'s, under which this one runs.
-    Outer(Outer, Tags),
-}
-
-enum Taken {
-    Held(LockHold),
-    Interrupted(Signal),
-}
-
-/// The outcome of the release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Returned {
-    Freed,
-    Lost,
-}
-
-impl LockHold {
-    async fn take(
-        request: &Request,
-        locks: &Client,
-        signals: &mut Signals,
-        stderr: &Stderr,
-    ) -> Result<Taken, Problem> {
-        let tags = Tags::inherited();
-        let outer = tokio::select! {
+    /// Becomes the command, which inherits the lock. It returns only if that fails.
+    async fn replace_this_process(self, file: PathBuf) -> Result<Exit, Problem> {
+        let HeldRun { request, hold, signals, stderr, status } = self;
+        let mut command = child::command(&request.program, file, hold.variables(request));
+        // All that is to be written has to be written before, because the threads that write end here.
+        tokio::join!(stderr.flush(), status.flush());
+        // A signal that this process has already received would be lost.
+        let signal = tokio::select! {
             biased;
-            signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
-            outer = tags.find(locks, &request.name, request.share()?) => outer?,
+            signal = signals.sent() => Some(signal),
+            () = std::future::ready(()) => None,
         };
-        if let Some(outer) = outer {
-            return Ok(Taken::Held(LockHold::Outer(outer, tags)));
+        if let Some(signal) = signal {
+            hold.release_lock(request, false, stderr, status).await;
+            return Ok(Exit::by(signal));
         }
-        let progress = (request.patience != WaitLimit::None)
-            .then(|| Progress::start(stderr, locks, &request.name, &request.note));
-        let taken = tokio::select! {
+        let error = match inheritable(hold.lives()) {
+            Ok(_lives) => command.exec(),
+            Err(error) => error,
+        };
+        hold.release_lock(request, false, stderr, status).await;
+        Err(request.program.refusal(&error))
+    }
+
+    /// Holds the lock until `--min-hold` is over. The signal that ended it before, where one did.
+    async fn wait_min_hold(&mut self, end: Moment, outcome: &Outcome) -> Option<Signal> {
+        let is_own = !self.hold.guards().is_empty();
+        // A signal that has ended the command by way of this process is meant for this process, too.
+        let is_asked = self.signals.ending(self.request.grace()).is_some();
+        if !is_own || outcome.lost || self.request.min_hold.is_zero() || is_asked {
+            return None;
+        }
+        tokio::select! {
             biased;
-            signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
-            taken = request.take(locks, &tags) => taken,
-        };
-        if let Some(progress) = progress {
-            progress.end().await;
-        }
-        match taken {
-            Ok(Some(guard)) => {
-                let fence = guard.fence().map(|fence| fence.to_string()).unwrap_or_default();
-                tracing::info!(name = visible(request.name.as_str()), fence, "granted");
-                Ok(Taken::Held(LockHold::Own(Box::new(guard), tags)))
-            }
-            Ok(None) => {
-                let waited = match request.patience {
-                    WaitLimit::Limit(limit) => format!("was not free within {}", duration(limit)),
-                    _ => "is busy".to_owned(),
-                };
-                Err(busy(request, locks, &waited).await)
-            }
-            Err(error) => Err(Problem::from(error).hint(format!("the store is {}", request.store.shown()))),
+            () = self.hold.lost() => None,
+            signal = self.signals.sent() => Some(signal),
+            () = tokio::time::sleep(SystemClock.now().until(end)) => None,
         }
     }
 
-    fn guard(&self) -> Option<&Guard> {
-        match self {
-            LockHold::Own(guard, _) => Some(guard),
-            LockHold::Outer(..) => None,
-        }
-    }
-
-    /// Returns what the command's environment is to hold, or not to hold.
-    fn variables(&self, request: &Request) -> Variables {
-        let (fence, owner) = match self {
-            LockHold::Own(guard, tags) => (guard.fence(), tags.with(Some(guard.tag()))),
-            LockHold::Outer(outer, tags) => (outer.fence, tags.with(None)),
-        };
-        variables(request, fence, owner)
-    }
-
-    /// Gives it back and waits for the answer, up to a limit.
-    async fn release_lock(self, request: &Request, was_lost: bool, stderr: &Stderr) -> Returned {
-        let LockHold::Own(guard, _) = self else { return Returned::Freed };
-        let name = visible(request.name.as_str());
-        match tokio::time::timeout(RELEASE_LIMIT, guard.release()).await {
-            Ok(Ok(())) => {
-                tracing::info!(name, "released");
-                Returned::Freed
-            }
-            Ok(Err(error)) if error.is_lost() => {
-                // A loss that was seen while the command ran was reported then.
-                if !was_lost {
-                    stderr.print_line(&format!("{error}: the command may not have been alone under {name}"));
-                }
-                Returned::Lost
-            }
-            // An answer that did not come is reported once, when the client is closed.
-            Ok(Err(_)) | Err(_) => Returned::Freed,
+    /// Holds the lock until it is lost, or a signal comes, which is returned. If an outer `run` holds it, its
+    /// loss ends the whole group.
+    async fn stay(&mut self) -> Option<Signal> {
+        tokio::select! {
+            biased;
+            () = self.hold.lost() => None,
+            signal = self.signals.sent() => Some(signal),
         }
     }
 }
 
-/// Builds the refusal of a busy lock, with its holder where that is known.
-async fn busy(request: &Request, locks: &Client, how: &str) -> Problem {
-    let name = visible(request.name.as_str());
-    let inspected = tokio::time::timeout(INSPECT_LIMIT, locks.inspect(request.name.as_str())).await;
-    let holder = match inspected {
-        Ok(Ok(snapshot)) if !snapshot.holders.is_empty() => {
-            // The waiters are not shown: our own place may still be among them.
-            format!(": {}", held_by(&snapshot))
-        }
-        _ => String::new(),
-    };
-    Problem::new(Exit::Busy, format!("{name} {how}{holder}"))
-}
-
-/// The time for which a release is waited for before the command's code is reported all the same.
-const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);
-const INSPECT_LIMIT: Duration = Duration::from_secs(2);

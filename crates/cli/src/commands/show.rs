@@ -11,16 +11,20 @@ use crate::output::json;
 use crate::output::paint::Paint;
 use crate::output::table::Table;
 use crate::output::text::{duration, visible};
-use crate::request::args::LookArgs;
+use crate::request::args::ShowArgs;
 use crate::request::store::StoreUrl;
 
 /// Runs `leasehold show`.
 ///
 /// # Errors
 /// The store failed; stdout cannot be written.
-pub(crate) async fn show(args: LookArgs) -> Result<Exit, Problem> {
+pub(crate) async fn show(args: ShowArgs) -> Result<Exit, Problem> {
+    let ShowArgs { look: args, quiet } = args;
     let locks = StoreUrl::named(args.store.url.as_deref())?.read_only().open(Note::default()).await?;
     let snapshot = locks.inspect(args.name.as_str()).await?;
+    if quiet {
+        return Ok(if snapshot.holders.is_empty() { Exit::Free } else { Exit::Done });
+    }
     let mut out = io::stdout().lock();
     match args.json {
         true => json::line(&mut out, &LockShape::of(&snapshot))?,

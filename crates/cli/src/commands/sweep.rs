@@ -1,8 +1,10 @@
 //! `sweep`: removes the remains of unused locks.
 
 use std::io::Write;
+use std::pin::pin;
 
 use crate::exit::{Exit, Problem};
+use crate::output::counter::{Counter, Output};
 use crate::output::json;
 use crate::request::args::SweepArgs;
 use crate::request::store::StoreUrl;
@@ -12,7 +14,18 @@ use crate::request::store::StoreUrl;
 /// # Errors
 /// The store failed, or has no rows; stdout cannot be written.
 pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
-    let swept = StoreUrl::named(args.store.url.as_deref())?.sweep(args.unused_for).await?;
+    let store = StoreUrl::named(args.store.url.as_deref())?;
+    let mut counter = Counter::start(Output::AtTheEnd);
+    let mut sweep = pin!(store.sweep(args.unused_for));
+    let swept = loop {
+        tokio::select! {
+            biased;
+            swept = &mut sweep => break swept,
+            () = counter.pause() => counter.show(|| format!("sweeping {}", store.shown())),
+        }
+    };
+    counter.end().await;
+    let swept = swept?;
     let mut out = std::io::stdout().lock();
     match args.json {
         true => json::line(&mut out, &swept)?,

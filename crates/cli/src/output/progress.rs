@@ -26,16 +26,11 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Shows the line from a moment later on, if there is a terminal to show it on.
-    pub(crate) fn start(stderr: &Stderr, locks: &Client, name: &Resource, own: &Note) -> Progress {
+    pub(crate) fn start(stderr: &Stderr, locks: &Client, names: Vec<Resource>, own: &Note) -> Progress {
         let stop_sender = std::io::stderr().is_terminal().then(|| {
             let (sender, ends) = watch::channel(());
-            let line = ProgressLine {
-                stderr: stderr.clone(),
-                locks: locks.clone(),
-                name: name.clone(),
-                own: own.clone(),
-                ends,
-            };
+            let line =
+                ProgressLine { stderr: stderr.clone(), locks: locks.clone(), names, own: own.clone(), ends };
             drop(tokio::spawn(line.run()));
             sender
         });
@@ -65,7 +60,7 @@ impl Drop for Progress {
 struct ProgressLine {
     stderr: Stderr,
     locks: Client,
-    name: Resource,
+    names: Vec<Resource>,
     own: Note,
     ends: watch::Receiver<()>,
 }
@@ -85,7 +80,7 @@ impl ProgressLine {
                 continue;
             }
             // Without an answer of the store, the line stays as it is.
-            if let Ok(seen) = self.locks.inspect(self.name.as_str()).await {
+            if let Some(seen) = self.look().await {
                 snapshot = Some(seen);
             }
             // The sender is dropped as soon as the wait has ended: then the line was cleared, and stays
@@ -93,8 +88,22 @@ impl ProgressLine {
             if self.ends.has_changed().is_err() {
                 return;
             }
-            self.stderr.show(line(&self.name, &self.own, snapshot.as_ref()));
+            let name = snapshot.as_ref().map(|snapshot| &snapshot.resource).or(self.names.first());
+            self.stderr.show(name.map(|name| line(name, &self.own, snapshot.as_ref())).unwrap_or_default());
         }
+    }
+
+    /// Looks at the lock that is waited for; of several, at the first in whose queue this process is.
+    async fn look(&self) -> Option<Snapshot> {
+        let mut first = None;
+        for name in &self.names {
+            let snapshot = self.locks.inspect(name.as_str()).await.ok()?;
+            if snapshot.waiting.iter().any(|waiter| waiter.note == self.own) {
+                return Some(snapshot);
+            }
+            first.get_or_insert(snapshot);
+        }
+        first
     }
 }
 

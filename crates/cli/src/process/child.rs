@@ -1,6 +1,6 @@
 //! The command while it runs.
 //!
-//! Ground rules: the command is started directly, in the warden's process group, with the streams of this
+//! Ground rules: the command is started directly, with the streams of this
 //! process and none of its other descriptors. It is waited for by its id and by nothing else, so that its
 //! stops are seen too; after its end was seen, the id is no longer used.
 
@@ -38,7 +38,8 @@ pub(crate) enum Ending {
 }
 
 impl Child {
-    /// Starts `file` as `program`, with these variables set, or removed.
+    /// Starts `file` as `program`, with these variables set, or removed, in this group, or in that of the
+    /// caller.
     ///
     /// # Errors
     /// Of the operating system; see [`Program::refusal`].
@@ -46,18 +47,14 @@ impl Child {
         program: &Program,
         file: PathBuf,
         variables: Variables,
-        group: Pid,
+        group: Option<Pid>,
         stdin: Stdio,
     ) -> io::Result<Child> {
-        let mut command = Command::new(file);
-        command.arg0(program.name()).args(&program.arguments).process_group(group.as_raw_nonzero().get());
-        command.stdin(stdin).stdout(Stdio::inherit()).stderr(Stdio::inherit());
-        for (name, value) in variables {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
+        let mut command = command(program, file, variables);
+        if let Some(group) = group {
+            command.process_group(group.as_raw_nonzero().get());
         }
+        command.stdin(stdin).stdout(Stdio::inherit()).stderr(Stdio::inherit());
         // Starting takes until the program is loaded, which a slow disk can delay: the lock has to be
         // renewed meanwhile.
         let started = tokio::task::spawn_blocking(move || command.spawn()).await;
@@ -83,6 +80,19 @@ impl Child {
             }
         }
     }
+}
+
+/// Builds the start of `file` as `program`, with these variables set, or removed.
+pub(crate) fn command(program: &Program, file: PathBuf, variables: Variables) -> Command {
+    let mut command = Command::new(file);
+    command.arg0(program.name()).args(&program.arguments);
+    for (name, value) in variables {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
 }
 
 fn change_of(status: WaitStatus) -> Option<Change> {

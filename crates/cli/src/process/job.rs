@@ -9,15 +9,19 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use leasehold::backend::{Clock, LossCause, Moment};
-use leasehold::{Guard, Revocation, State, SystemClock};
-use rustix::process::{Pid, Signal, kill_current_process_group};
+use leasehold::{Guard, Resource, Revocation, SystemClock};
+use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process};
 
 use crate::exit::Exit;
+use crate::output::status::{Event as Report, Status};
 use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible};
 use crate::process::child::{Change, Child, Ending};
-use crate::request::{Loss, Request};
+use crate::process::lease_watch::LeaseWatch;
+use crate::process::lock_hold::first;
+use crate::request::{Launch, Leftovers, Loss, Request};
 use crate::system::orphans;
+use crate::system::processes::{self, descendants};
 use crate::system::signals::{SignalEvent, Signals};
 use crate::system::terminal::{Terminal, is_interactive, is_shared};
 use crate::system::warden::{Message, Warden};
@@ -26,15 +30,15 @@ use crate::system::warden::{Message, Warden};
 #[derive(Debug)]
 pub(crate) struct Job<'a> {
     request: &'a Request,
-    /// `None` if an outer `run` holds the lock: the outer one handles a loss.
-    guard: Option<&'a Guard>,
+    leases: LeaseWatch<'a>,
     warden: Warden,
+    /// The command, until its end was seen.
+    command: Option<Pid>,
+    /// `None` if the command stays in the group of the caller, which has the terminal or not.
     terminal: Option<Terminal>,
     stderr: &'a Stderr,
+    status: &'a Status,
     clock: SystemClock,
-    lost: bool,
-    /// `true` once it was reported that the lease is not renewed.
-    is_suspect: bool,
     /// Ctrl-C was passed on, or an INT from another process.
     received_int: bool,
     kill_at: Option<Moment>,
@@ -65,12 +69,14 @@ impl Outcome {
     }
 }
 
-type Listening<'a> = Pin<Box<dyn Future<Output = leasehold::Result<Revocation>> + 'a>>;
+/// The requests to release that are waited for: one for each lock.
+type Listening<'a> = Vec<Pin<Box<dyn Future<Output = Received<'a>> + 'a>>>;
+type Received<'a> = (&'a Resource, leasehold::Result<Revocation>);
 
 /// An event that wakes a job up.
-enum Event {
+enum Event<'a> {
     Lost,
-    Revoked(leasehold::Result<Revocation>),
+    Revoked(Received<'a>),
     SignalEvent(SignalEvent),
     Time,
 }
@@ -80,23 +86,28 @@ impl<'a> Job<'a> {
     /// command never finds itself in the background.
     pub(crate) fn new(
         request: &'a Request,
-        guard: Option<&'a Guard>,
+        guards: &'a [Guard],
         warden: Warden,
         stderr: &'a Stderr,
+        status: &'a Status,
     ) -> Self {
-        let mut terminal = Terminal::controlling();
+        let has_own_group = !matches!(request.launch, Launch::SameGroup(_));
+        if !has_own_group || request.leftovers() == Leftovers::Await {
+            orphans::adopt();
+        }
+        let mut terminal = if has_own_group { Terminal::controlling() } else { None };
         if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive() && !is_shared()) {
             terminal.lend(warden.group());
         }
         let mut job = Job {
             request,
-            guard,
+            leases: LeaseWatch::new(guards, stderr, status),
             warden,
+            command: None,
             terminal,
             stderr,
+            status,
             clock: SystemClock,
-            lost: false,
-            is_suspect: false,
             received_int: false,
             kill_at: None,
         };
@@ -104,9 +115,48 @@ impl<'a> Job<'a> {
         job
     }
 
-    /// Returns the process group for the command.
-    pub(crate) fn group(&self) -> Pid {
-        self.warden.group()
+    /// Returns the process group for the command; `None` if it stays in that of the caller.
+    pub(crate) fn group(&self) -> Option<Pid> {
+        match self.request.launch {
+            Launch::SameGroup(_) => None,
+            Launch::OwnGroup(_) | Launch::InPlace => Some(self.warden.group()),
+        }
+    }
+
+    /// Sends a signal to the command and to what it has started: all of its group, or, in the group of the
+    /// caller, the command alone. Once the command has ended, it goes to all that is waited for.
+    fn signal(&self, signal: Signal) {
+        match (self.group(), self.command) {
+            (_, None) if self.request.leftovers() == Leftovers::Await => {
+                self.signal_descendants(signal);
+            }
+            (Some(_), _) => self.warden.signal(signal),
+            // It is a child whose end was not seen, so the id is its own.
+            (None, Some(command)) => drop(kill_process(command, signal)),
+            (None, None) => {}
+        }
+    }
+
+    /// Sends a signal to each descendant, and returns `true` if there was one.
+    fn signal_descendants(&self, signal: Signal) -> bool {
+        let mut all = descendants(&processes::all(), getpid());
+        all.retain(|process| *process != self.warden.group());
+        all.iter().filter(|process| kill_process(**process, signal).is_ok()).count() > 0
+    }
+
+    /// Returns `true` if a loss was acted on, and nothing may continue any more.
+    fn is_to_end(&self) -> bool {
+        self.leases.is_lost() && self.request.on_lost != Loss::Ignore && self.kill_at.is_none()
+    }
+
+    /// Ends the command and everything that it has started and that can still be found.
+    fn kill_all(&self) {
+        self.signal(Signal::KILL);
+        let mut passes = if orphans::are_adopted() { KILL_PASSES } else { 0 };
+        // A process may start another one after the list was read.
+        while passes > 0 && self.signal_descendants(Signal::KILL) {
+            passes -= 1;
+        }
     }
 
     /// Ends the job without a command.
@@ -115,8 +165,12 @@ impl<'a> Job<'a> {
         self.warden.end().await;
     }
 
-    /// Attends to the command until it has ended.
+    /// Attends to the command until it has ended, and to what it has left behind.
     pub(crate) async fn supervise(mut self, child: Child, signals: &mut Signals) -> Outcome {
+        self.command = Some(child.pid());
+        if self.group().is_none() {
+            self.warden.send(Message::Command(child.pid()));
+        }
         let mut listening = self.listening();
         let ending = loop {
             self.check_lease();
@@ -128,38 +182,79 @@ impl<'a> Job<'a> {
                 }
                 None => {}
             }
-            self.update_warden();
-            let event = self.event(signals, &mut listening).await;
-            self.check_lease();
-            match event {
-                Event::Revoked(received) => {
-                    // One answer is all that comes: a revocation, or the error that ends the listening.
-                    listening = None;
-                    self.revoked(received);
-                }
-                Event::SignalEvent(SignalEvent::Sent(signal)) => {
-                    self.received_int |= signal == Signal::INT;
-                    self.warden.signal(signal);
-                }
-                Event::SignalEvent(SignalEvent::Continued) => self.resume(),
-                Event::SignalEvent(SignalEvent::Child) => orphans::reap(&[child.pid(), self.warden.group()]),
-                Event::Lost | Event::Time => {}
-            }
+            self.attend(signals, &mut listening).await;
         };
-        self.finish(ending).await
+        self.command = None;
+        let had_terminal = self.take_terminal_back();
+        if self.request.leftovers() == Leftovers::Await {
+            while self.has_descendants() && !self.is_to_end() {
+                self.attend(signals, &mut listening).await;
+            }
+        }
+        self.finish(ending, had_terminal).await
     }
 
-    /// Returns a future of the request to release, if this job listens for one.
-    fn listening(&self) -> Option<Listening<'a>> {
-        let guard = self.guard.filter(|_| self.request.on_revoke.is_some())?;
-        Some(Box::pin(guard.revoked()))
+    /// Waits for one event, and acts on it.
+    async fn attend(&mut self, signals: &mut Signals, listening: &mut Listening<'a>) {
+        self.update_warden();
+        let event = self.event(signals, listening).await;
+        self.check_lease();
+        match event {
+            Event::Revoked(received) => {
+                // One request is passed on, for any of the locks.
+                if received.1.is_ok() {
+                    listening.clear();
+                }
+                self.revoked(received);
+            }
+            Event::SignalEvent(SignalEvent::Sent(signal)) => {
+                self.received_int |= signal == Signal::INT;
+                if !self.was_typed(signal) {
+                    self.signal(signal);
+                }
+            }
+            Event::SignalEvent(SignalEvent::Continued) => self.resume(),
+            Event::SignalEvent(SignalEvent::Child) => {
+                let own: Vec<Pid> = self.command.into_iter().chain([self.warden.group()]).collect();
+                orphans::reap(&own);
+            }
+            Event::Lost | Event::Time => {}
+        }
     }
 
-    fn revoked(&self, received: leasehold::Result<Revocation>) {
-        let name = visible(self.request.name.as_str());
+    /// Returns `true` if a process lives that the command has started. All of them are descendants of this
+    /// process, and those without a living parent are its children.
+    fn has_descendants(&self) -> bool {
+        orphans::reap(&[self.warden.group()]);
+        let is_child = |process: &processes::Process| {
+            process.parent == Some(getpid()) && process.pid != self.warden.group() && !process.is_over
+        };
+        processes::all().iter().any(is_child)
+    }
+
+    /// Returns `true` if the signal was probably typed at the terminal of the caller's group, and has reached
+    /// the command without this process.
+    fn was_typed(&self, signal: Signal) -> bool {
+        let may_be = self.group().is_none() && matches!(signal, Signal::INT | Signal::QUIT);
+        may_be && Terminal::controlling().is_some_and(|terminal| terminal.is_ours())
+    }
+
+    /// Returns futures of the requests to release, if this job listens for them.
+    fn listening(&self) -> Listening<'a> {
+        let guards = if self.request.on_revoke.is_some() { self.leases.guards() } else { &[] };
+        let listen = |guard: &'a Guard| -> Pin<Box<dyn Future<Output = Received<'a>> + 'a>> {
+            Box::pin(async move { (guard.resource(), guard.revoked().await) })
+        };
+        guards.iter().map(listen).collect()
+    }
+
+    fn revoked(&self, (lock, received): Received<'_>) {
+        let name = visible(lock.as_str());
         match (received, self.request.on_revoke) {
             (Ok(revocation), Some(signal)) => {
-                self.warden.signal(signal);
+                self.signal(signal);
+                self.status
+                    .report(&Report::Revoked { lock: lock.clone(), reason: revocation.reason.clone() });
                 let reason = visible(&revocation.reason);
                 self.stderr
                     .print_line(&format!("{name} is revoked: {reason}; the command was sent a signal"));
@@ -172,19 +267,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    async fn event(&self, signals: &mut Signals, listening: &mut Option<Listening<'a>>) -> Event {
-        let revoked = async {
-            match listening {
-                Some(listening) => listening.await,
-                None => std::future::pending().await,
-            }
-        };
-        let lost = async {
-            match self.guard.filter(|_| !self.lost) {
-                Some(guard) => drop(guard.lost().await),
-                None => std::future::pending().await,
-            }
-        };
+    async fn event(&self, signals: &mut Signals, listening: &mut Listening<'a>) -> Event<'a> {
+        let lost = self.leases.lost();
+        let revoked = first(listening);
         tokio::select! {
             biased;
             () = lost => Event::Lost,
@@ -194,43 +279,24 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Checks the clock, and acts on the state of the lease.
+    /// Checks the clock, and acts on the state of the leases.
     fn check_lease(&mut self) {
-        if let Some(guard) = self.guard.filter(|_| !self.lost) {
-            match guard.state() {
-                State::Lost(cause) => self.lose(cause),
-                state => self.report_suspect(state == State::Suspect, guard.remaining()),
-            }
+        if let Some((lock, cause)) = self.leases.check() {
+            self.lose(lock, cause);
         }
         if self.kill_at.is_some_and(|at| self.clock.now() >= at) {
             self.kill_at = None;
-            self.warden.signal(Signal::KILL);
+            self.kill_all();
             self.stderr.print_line("the command did not end within its grace period, and was killed");
         }
     }
 
-    /// Reports when renewals begin to fail, and when they succeed again.
-    fn report_suspect(&mut self, is_suspect: bool, remaining: Duration) {
-        if is_suspect == std::mem::replace(&mut self.is_suspect, is_suspect) {
-            return;
-        }
-        let name = visible(self.request.name.as_str());
-        self.stderr.print_line(&match is_suspect {
-            true => format!(
-                "{name} could not be renewed, and is lost in {} unless a renewal succeeds",
-                duration(remaining)
-            ),
-            false => format!("{name} was renewed again"),
-        });
-    }
-
-    fn lose(&mut self, cause: LossCause) {
-        self.lost = true;
+    fn lose(&mut self, lock: &Resource, cause: LossCause) {
         let what = match self.request.on_lost {
             Loss::Term(grace) => {
-                self.warden.signal(Signal::TERM);
+                self.signal(Signal::TERM);
                 // A stopped process has to continue in order to end.
-                self.warden.signal(Signal::CONT);
+                self.signal(Signal::CONT);
                 let end = self.clock.now().after(grace);
                 self.kill_at = Some(end);
                 // From now on the warden only enforces the end of the grace period.
@@ -238,18 +304,17 @@ impl<'a> Job<'a> {
                 format!("the command was sent TERM, and is killed in {}", duration(grace))
             }
             Loss::Kill => {
-                self.warden.signal(Signal::KILL);
+                self.kill_all();
                 "the command was killed".to_owned()
             }
             Loss::Ignore => "the command continues WITHOUT the lock, because of --on-lost=ignore".to_owned(),
         };
-        self.stderr.print_line(&format!("{} was lost: {cause}; {what}", visible(self.request.name.as_str())));
+        self.stderr.print_line(&format!("{} was lost: {cause}; {what}", visible(lock.as_str())));
     }
 
     /// Reports the end of the lease to the warden, so that the warden acts when this process cannot.
     fn update_warden(&mut self) {
-        let (Some(guard), false) = (self.guard, self.lost) else { return };
-        let remaining = guard.remaining();
+        let Some(remaining) = self.leases.remaining() else { return };
         let message = match self.request.on_lost {
             Loss::Ignore => Message::Wait,
             _ if remaining == Duration::MAX => Message::Wait,
@@ -263,24 +328,20 @@ impl<'a> Job<'a> {
     fn pause(&self) -> Duration {
         let now = self.clock.now();
         let to_kill = self.kill_at.map_or(Duration::MAX, |at| now.until(at));
-        let to_update = match self.guard.filter(|_| !self.lost).map(Guard::remaining) {
-            Some(remaining) if remaining != Duration::MAX => (remaining / 3).clamp(UPDATE_MIN, UPDATE_MAX),
-            _ => Duration::MAX,
-        };
-        to_kill.min(to_update).min(LONGEST_PAUSE)
+        to_kill.min(self.leases.pause()).min(LONGEST_PAUSE)
     }
 
     /// Handles a command that was stopped: by Ctrl-Z, or because it used the terminal from the
     /// background.
     async fn stopped(&mut self, signal: Signal, signals: &mut Signals) {
-        if self.lost && self.request.on_lost != Loss::Ignore {
-            self.warden.signal(Signal::CONT);
+        if self.leases.is_lost() && self.request.on_lost != Loss::Ignore {
+            self.signal(Signal::CONT);
             return;
         }
         let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
         let Some(terminal) = self.terminal.as_mut() else { return };
         if wants_terminal && terminal.lend(self.warden.group()) {
-            self.warden.signal(Signal::CONT);
+            self.signal(Signal::CONT);
             return;
         }
         // Without a person at a terminal, the command may stay stopped: the lock is held meanwhile.
@@ -302,19 +363,21 @@ impl<'a> Job<'a> {
     /// Continues this process after a stop, and the command with it; with the terminal if this process is
     /// in the foreground there.
     fn resume(&mut self) {
-        if let Some(terminal) =
-            self.terminal.as_mut().filter(|terminal| is_interactive() && !terminal.is_lent() && !is_shared())
+        if self.command.is_some()
+            && let Some(terminal) = self
+                .terminal
+                .as_mut()
+                .filter(|terminal| is_interactive() && !terminal.is_lent() && !is_shared())
         {
             terminal.lend(self.warden.group());
         }
-        self.warden.signal(Signal::CONT);
+        self.signal(Signal::CONT);
     }
 
-    async fn finish(mut self, ending: Ending) -> Outcome {
-        let had_terminal = self.take_terminal_back();
-        if self.lost && self.request.on_lost != Loss::Ignore {
+    async fn finish(self, ending: Ending, had_terminal: bool) -> Outcome {
+        if self.leases.is_lost() && self.request.on_lost != Loss::Ignore {
             // The processes that the command has left behind may not continue without the lock either.
-            self.warden.signal(Signal::KILL);
+            self.kill_all();
         }
         let by_int = ending == Ending::Signal(Signal::INT.as_raw());
         if had_terminal && is_shared() {
@@ -332,7 +395,7 @@ impl<'a> Job<'a> {
             let _ = kill_current_process_group(Signal::INT);
         }
         self.warden.end().await;
-        Outcome { ending, lost: self.lost, interrupted }
+        Outcome { ending, lost: self.leases.is_lost(), interrupted }
     }
 
     fn take_terminal_back(&mut self) -> bool {
@@ -340,10 +403,8 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The bounds of the interval at which renewals are reported to the warden: a third of the remaining time,
-/// within these.
-const UPDATE_MIN: Duration = Duration::from_millis(5);
-const UPDATE_MAX: Duration = Duration::from_secs(5);
+/// The number of times that the list of descendants is read to end all of them.
+const KILL_PASSES: u32 = 5;
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The time that a stop signal to this process's own group can take to have an effect.

@@ -10,11 +10,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Parser, Subcommand};
 use clap_complete::Shell;
-use leasehold::{Note, Resource};
+use leasehold::{Fence, Note, Resource};
 
 use crate::request::help_text;
+
+pub(crate) mod hold;
+
+use hold::{AcquireArgs, ReleaseArgs, ReportArgs, RunArgs};
 
 /// Hold a lock while a command runs.
 ///
@@ -37,9 +41,11 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
     Run(Box<RunArgs>),
+    Acquire(Box<AcquireArgs>),
+    Release(ReleaseArgs),
     /// Show the holders and the waiters of a lock
     #[command(after_help = help_text::SHOW_EXAMPLES)]
-    Show(LookArgs),
+    Show(ShowArgs),
     Ls(ListArgs),
     #[cfg(feature = "top")]
     Top(TopArgs),
@@ -50,6 +56,9 @@ pub(crate) enum Verb {
     Break(BreakArgs),
     Elect(Box<ElectArgs>),
     Doctor(DoctorArgs),
+    /// Compare fences with a file that a lock protects
+    #[command(subcommand)]
+    Fence(FenceVerb),
     Schema(SchemaArgs),
     Sweep(SweepArgs),
     /// Maintain the servers of a redlock:// store
@@ -58,6 +67,33 @@ pub(crate) enum Verb {
     Completions(CompletionsArgs),
     #[command(hide = true)]
     Man(ManArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FenceVerb {
+    /// Refuse an older holder than the newest that was here
+    ///
+    /// The newest fence is kept in FILE.fence beside the file, which need not exist. A fence that is not
+    /// older is written there, and every older one is refused from then on.
+    #[command(after_help = help_text::FENCE_CHECK_EXAMPLES)]
+    Check(FenceArgs),
+    /// Replace a file by the standard input, unless a newer holder was here
+    ///
+    /// The fence is compared, and the file replaced, in one step. After a crash the file has the old content
+    /// or the new, never a mixture.
+    #[command(after_help = help_text::FENCE_WRITE_EXAMPLES)]
+    Write(FenceArgs),
+}
+
+/// A file that a lock protects.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FenceArgs {
+    /// The fence of this holder [env: LEASEHOLD_FENCE]
+    #[arg(long, value_name = "FENCE")]
+    pub(crate) fence: Option<Fence>,
+
+    /// The file
+    pub(crate) file: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
@@ -70,6 +106,7 @@ pub(crate) enum RedlockVerb {
 pub(crate) struct StoreArgs {
     /// The store that keeps the locks [env: LEASEHOLD_URL] [default: files on this machine]
     ///
+    ///   prod                       a store that the configuration file names so
     ///   file:                      files of this user, for the processes of this machine
     ///   file:///a/directory        files in this directory
     ///   sqlite:/a/file.db          a database file of this machine
@@ -88,85 +125,13 @@ pub(crate) struct StoreArgs {
     /// A password in a URL on the command line is visible to everyone on the machine.
     /// Put the URL into LEASEHOLD_URL, or name a password file:
     ///   redis://host?password-file=/path
+    /// or in the configuration file: $LEASEHOLD_CONFIG, else
+    /// ~/.config/leasehold/config.toml and /etc/leasehold/config.toml:
+    ///   [stores.prod]
+    ///   url = "redis://host"
+    ///   password-file = "/path"
     #[arg(long = "store", value_name = "URL", verbatim_doc_comment)]
     pub(crate) url: Option<String>,
-}
-
-/// Hold a lock while a command runs
-#[derive(Debug, clap::Args)]
-#[command(after_help = help_text::RUN_EXAMPLES, after_long_help = help_text::RUN_EXAMPLES_LONG)]
-pub(crate) struct RunArgs {
-    #[command(flatten)]
-    pub(crate) store: StoreArgs,
-
-    /// Wait at most this long for the lock, then exit with 75 [default: no limit]
-    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "no_wait")]
-    pub(crate) wait: Option<Duration>,
-
-    /// Do not wait: exit with 75 at once if the lock is not free
-    #[arg(long)]
-    pub(crate) no_wait: bool,
-
-    /// Hold the lock together with other commands that use --shared, and with no others
-    #[arg(long, conflicts_with = "permits")]
-    pub(crate) shared: bool,
-
-    /// Let up to N commands run at a time
-    ///
-    /// Use the same N everywhere for one name. If the numbers differ, the smallest N among the holders
-    /// and waiters counts.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) permits: Option<u32>,
-
-    /// The time for which the lock stays taken after this machine dies or is cut off [default: 30s]
-    ///
-    /// This does not limit how long the command may run: while it runs, the lock is renewed every third
-    /// of this time. A shorter time frees the lock sooner after a crash; a longer time survives longer
-    /// network outages. A file store needs none: it notices at once when a process has ended. On
-    /// ZooKeeper it is the timeout of the session, 4s at least, unless the URL has ?session=.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) ttl: Option<Duration>,
-
-    /// What to do with the command if the lock is lost
-    ///
-    /// A lock is lost if it could not be renewed in time, if it was broken with `leasehold break`, if
-    /// the server forgot it, or if --max-hold is over. Another command may hold it then.
-    #[arg(long, value_name = "ACTION", value_enum, default_value_t = OnLost::Term)]
-    pub(crate) on_lost: OnLost,
-
-    /// With --on-lost=term: the time that the command has to end before it is killed
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
-    pub(crate) grace: Duration,
-
-    /// The signal to send to the command when the lock is revoked with `leasehold revoke`
-    ///
-    /// It is a request: the lock stays held until the command ends, and a command that ignores the
-    /// signal continues.
-    #[arg(long, value_name = "SIGNAL", value_enum, default_value_t = OnRevoke::Ignore)]
-    pub(crate) on_revoke: OnRevoke,
-
-    /// Hold the lock at most this long; after that it counts as lost
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) max_hold: Option<Duration>,
-
-    /// Hold the lock at least this long, even if the command ends sooner
-    ///
-    /// For jobs that several machines start at the same time of day: a machine that starts a little
-    /// later must still find the lock taken.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub(crate) min_hold: Option<Duration>,
-
-    /// Text that identifies this holder to others [default: host, user, process id and the program's name]
-    #[arg(long, value_name = "TEXT", value_parser = note)]
-    pub(crate) note: Option<Note>,
-
-    /// Name of the lock
-    #[arg(value_parser = resource)]
-    pub(crate) name: Resource,
-
-    /// The command and its arguments, after --. It is started directly, without a shell
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
 }
 
 /// One lock to look at, and how to print it.
@@ -182,6 +147,17 @@ pub(crate) struct LookArgs {
     /// Name of the lock
     #[arg(value_parser = resource)]
     pub(crate) name: Resource,
+}
+
+/// One lock to show.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) look: LookArgs,
+
+    /// Print nothing; exit with 0 if the lock is held, and with 1 if it is free
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
 }
 
 /// List the locks that are held or waited for
@@ -246,6 +222,10 @@ pub(crate) struct RevokeArgs {
     #[arg(long, value_name = "TEXT", default_value = "no reason given")]
     pub(crate) reason: String,
 
+    /// Wait at most this long until the asked holders have released the lock; exit with 75 if one has not
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
+
     /// Print JSON instead: the holders that were asked
     #[arg(long)]
     pub(crate) json: bool,
@@ -265,6 +245,10 @@ pub(crate) struct BreakArgs {
     /// Do not ask for confirmation (required without a terminal)
     #[arg(long)]
     pub(crate) yes: bool,
+
+    /// Ask the holders first, as `leasehold revoke` does, and break what is still held after this time
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) after: Option<Duration>,
 
     /// Also cancel queued waiters
     #[arg(long)]
@@ -312,6 +296,9 @@ pub(crate) struct ElectArgs {
     /// id and the program's name]
     #[arg(long, value_name = "TEXT", value_parser = note)]
     pub(crate) value: Option<Note>,
+
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 
     /// Name of the election
     #[arg(value_parser = resource)]
@@ -416,31 +403,7 @@ pub(crate) struct ManArgs {
     pub(crate) urls: bool,
 }
 
-/// The action on the command if the lock is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnLost {
-    /// Send TERM, and KILL after --grace; exit with 76
-    Term,
-    /// Send KILL at once; exit with 76
-    Kill,
-    /// Print a warning and let the command continue; exit with the command's own code
-    Ignore,
-}
-
-/// The signal to send to the command when the lock is revoked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnRevoke {
-    /// Send no signal: requests are ignored
-    Ignore,
-    Term,
-    Int,
-    Hup,
-    Quit,
-    Usr1,
-    Usr2,
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30s, 500ms or 1h30m"))
 }
 
@@ -453,11 +416,11 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn resource(text: &str) -> Result<Resource, leasehold::backend::InvalidResource> {
+pub(crate) fn resource(text: &str) -> Result<Resource, leasehold::backend::InvalidResource> {
     Resource::new(text)
 }
 
-fn note(text: &str) -> Result<Note, leasehold::backend::NoteTooLong> {
+pub(crate) fn note(text: &str) -> Result<Note, leasehold::backend::NoteTooLong> {
     Note::new(text)
 }
 

@@ -37,11 +37,11 @@ Environment:
 Exit codes:
   0    done; with `run`, the command's own code
   1    `break` found nothing to break, `revoke` no holder to ask; `doctor`
-       found a risk, `ls --deadlocks` a deadlock
+       found a risk, `ls --deadlocks` a deadlock; `show --quiet`: free
   64   the command line cannot be understood
   69   the store cannot be reached
   74   the output cannot be written
-  75   busy, or not free in time
+  75   busy, or not free in time (--conflict-exit-code changes it)
   76   the lock was lost
   78   refused, because it would not be safe
   126  the command cannot be started
@@ -64,12 +64,17 @@ Examples:
   leasehold run --permits 3 encode -- ./encode.sh in.mov
   leasehold run --no-wait --min-hold 50s hourly -- ./from-cron.sh
   leasehold run nightly -- sh -c 'echo held by $LEASEHOLD_FENCE'
+  leasehold run --no-wait --conflict-exit-code 0 nightly -- ./report.sh
+  leasehold run account/3 --also account/7 -- ./transfer.sh
+  leasehold run --exec --store file: web -- ./server.sh
+  leasehold run --status-fd 3 nightly -- ./report.sh 3>status
 
 What the command sees:
   LEASEHOLD_NAME   the name of the lock
   LEASEHOLD_FENCE  a number that rises with every grant: pass it to the
                    resource that you write to, and let the resource refuse a
                    smaller one. Not set if the store has no fences
+  LEASEHOLD_FENCES with --also: a line for each lock, its fence and its name
   LEASEHOLD_OWNER  tags of the locks that are held. A `leasehold run` inside
                    the command for the same name on the same store starts at
                    once, under the same fence
@@ -82,7 +87,7 @@ Signals:
   QUIT, USR1 and USR2 on to that group; while leasehold still waits for the
   lock, they end the wait. If leasehold is killed, even by KILL, the group is
   killed too. Background processes that the command leaves behind are neither
-  waited for nor protected.
+  waited for nor protected, unless --wait-group is given.
 
 Exit codes:
   The command's own, or 128+n if signal n ended it; otherwise
@@ -94,12 +99,53 @@ Exit codes:
   126  the command cannot be started
   127  the command was not found";
 
+pub(crate) const ACQUIRE_EXAMPLES: &str = "\
+Examples:
+  lock=$(leasehold acquire deploy) || exit
+  eval \"$lock\"
+  ./build.sh && ./publish.sh --fence \"$LEASEHOLD_FENCE\"
+  leasehold release || exit
+
+In two steps, because the exit code of `eval \"$(...)\"` says nothing if the
+command was killed. The variables are those of a command under `run`, without
+LEASEHOLD_URL, and LEASEHOLD_KEEPER, by which `leasehold release` finds the lock.
+
+The shell that calls this command is watched by a handle of the kernel, not by
+its process id. If it ends, even by KILL, the lock is released. If the keeper is
+killed, its warden sends the shell the signal of --on-lost. A shell that is
+stopped keeps the lock.
+
+Exits with 0 if the lock is held; otherwise as `run` does.";
+
+pub(crate) const RELEASE_EXAMPLES: &str = "\
+Examples:
+  leasehold release
+  leasehold release deploy                      if the script holds several
+
+Exits with 0 if the lock was held until now, and with 76 if it was lost.";
+
+pub(crate) const FENCE_CHECK_EXAMPLES: &str = "\
+Examples:
+  leasehold run stock -- sh -c 'leasehold fence check stock.db && ./update stock.db'
+
+Exits with 0 if no newer holder was here, with 76 if one was, and with 78
+without a fence. A holder that is paused between the check and its write is
+not stopped; `leasehold fence write` compares and writes in one step.";
+
+pub(crate) const FENCE_WRITE_EXAMPLES: &str = "\
+Examples:
+  leasehold run stock -- sh -c './count stock | leasehold fence write stock'
+
+Exits as `leasehold fence check` does; the file is then as it was.";
+
 pub(crate) const SHOW_EXAMPLES: &str = "\
 Examples:
   leasehold show nightly
   leasehold show --json nightly | jq -r '.holders[].note'
+  if leasehold show --quiet nightly; then echo it runs; fi
 
-Exits with 0, whether the lock is held or free.";
+Exits with 0, whether the lock is held or free. With --quiet, exits with 0 if
+it is held, and with 1 if it is free.";
 
 pub(crate) const LS_EXAMPLES: &str = "\
 Examples:
@@ -135,23 +181,26 @@ Examples:
   leasehold revoke --reason 'db1 goes down at 5' --store redis://db nightly
   leasehold run --on-revoke term nightly -- ./report.sh
                                                 a holder that listens
+  leasehold revoke --wait 5m nightly            and wait for the release
 
-Exits with 0 if a holder was asked, with 1 if the lock is free. To take the
-lock away, see `leasehold break`.";
+Exits with 0 if a holder was asked, with 1 if the lock is free. With --wait,
+exits with 0 if all that were asked have released it, and with 75 if one has
+not. To take the lock away, see `leasehold break`.";
 
 pub(crate) const BREAK_EXAMPLES: &str = "\
 Examples:
   leasehold break nightly
   leasehold break --yes --store redis://db nightly
+  leasehold break --yes --after 1m nightly      ask first, and wait
 
-The holders are not asked. Each notices the loss at its next renewal, at most
+Without --after, the holders are not asked. Each notices the loss at its next renewal, at most
 a third of its ttl later; until then the old holder and the next one both act.
 Only a resource that checks the fence can distinguish them. If a connection
 keeps the lock (advisory, get-lock, for-update), that connection is ended,
 with all locks on it.
 
-Exits with 0 if a lock was broken, with 1 if there was nothing to break or
-you answered no.";
+Exits with 0 if a lock was broken, or released by a holder that was asked; with
+1 if there was nothing to break or you answered no.";
 
 pub(crate) const ELECT_EXAMPLES: &str = "\
 Examples:

@@ -33,9 +33,9 @@ impl Tags {
         Tags(tags)
     }
 
-    /// Returns these tags and one more, as the variable holds them.
-    pub(crate) fn with(&self, tag: Option<String>) -> String {
-        let tags: Vec<_> = self.0.iter().cloned().chain(tag).collect();
+    /// Returns these tags and more, as the variable holds them.
+    pub(crate) fn with(&self, more: impl IntoIterator<Item = String>) -> String {
+        let tags: Vec<_> = self.0.iter().cloned().chain(more).collect();
         tags.join(",")
     }
 

@@ -5,7 +5,7 @@
 //! text of unknown origin that is shown goes through [`redacted`] first.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold::{Client, ErrorKind, Note, SweepReport};
@@ -13,6 +13,8 @@ use url::Url;
 
 use crate::exit::{Exit, Problem};
 use crate::output::redact::{is_secret, redacted};
+use crate::output::text::visible;
+use crate::request::config;
 use crate::request::reentry::OWNER_VARIABLE;
 
 /// The store that was named, not yet opened.
@@ -20,6 +22,8 @@ use crate::request::reentry::OWNER_VARIABLE;
 pub(crate) struct StoreUrl {
     url: String,
     origin: Origin,
+    /// The configuration file that has the URL, if the store was given by a name.
+    config: Option<PathBuf>,
     /// `true` if a database file that is missing is created.
     creates: bool,
     /// The ttl of the locks, if it is known before the store is opened.
@@ -42,7 +46,11 @@ impl StoreUrl {
     /// process.
     pub(crate) fn named(on: Option<&str>) -> Result<StoreUrl, Problem> {
         let inherited = std::env::var_os(URL_VARIABLE).filter(|url| !url.is_empty());
-        let store = StoreUrl::choose(on, inherited.as_deref())?;
+        let mut store = StoreUrl::choose(on, inherited.as_deref())?;
+        if config::is_name(&store.url) {
+            let named = config::find(&store.url)?;
+            store = StoreUrl { config: Some(named.file), ..StoreUrl::of(named.url, store.origin)? };
+        }
         Ok(StoreUrl { url: from_the_root(store.url, std::env::current_dir().ok().as_deref()), ..store })
     }
 
@@ -61,12 +69,16 @@ impl StoreUrl {
                 (url.ok_or_else(|| Problem::new(Exit::Usage, complaint))?, Origin::Environment)
             }
         };
+        StoreUrl::of(url, origin)
+    }
+
+    fn of(url: String, origin: Origin) -> Result<StoreUrl, Problem> {
         if url.starts_with("mem:") {
             let text = "mem: keeps locks in the memory of one process, so it cannot exclude other processes; use \
                         file:, which excludes the processes of this user on this machine";
             return Err(Problem::new(Exit::Refused, text));
         }
-        Ok(StoreUrl { url, origin, creates: true, ttl: None })
+        Ok(StoreUrl { url, origin, config: None, creates: true, ttl: None })
     }
 
     /// Returns the same store for a command that only looks: a database file that is missing stays
@@ -84,6 +96,11 @@ impl StoreUrl {
     /// Returns `true` if the ttl is a setting of the whole store, so that its locks have none of their own.
     pub(crate) fn takes_ttl(&self) -> bool {
         self.ttl.is_some_and(|ttl| with_session(self.url.clone(), ttl) != self.url)
+    }
+
+    /// Returns `true` if it is a store in files, whose locks live as long as a process.
+    pub(crate) fn is_files(&self) -> bool {
+        self.url.starts_with("file:")
     }
 
     /// Returns the URL for people: a password is masked.
@@ -145,11 +162,15 @@ impl StoreUrl {
         is_server && redacted(&self.url) == self.url && !self.url.contains("password-file=")
     }
 
-    fn origin(&self) -> &'static str {
-        match self.origin {
+    fn origin(&self) -> String {
+        let named = match self.origin {
             Origin::Flag => "named by --store",
             Origin::Environment => "named by LEASEHOLD_URL",
             Origin::Default => "the default; name another with --store or LEASEHOLD_URL",
+        };
+        match &self.config {
+            Some(file) => format!("{named}, from {}", visible(&file.to_string_lossy())),
+            None => named.to_owned(),
         }
     }
 }
@@ -308,10 +329,7 @@ mod tests {
 
     #[test]
     fn a_password_that_is_named_is_not_missing() {
-        let lacks = |url: &str| {
-            StoreUrl { url: url.to_owned(), origin: Origin::Flag, creates: true, ttl: None }
-                .may_lack_password()
-        };
+        let lacks = |url: &str| StoreUrl::choose(Some(url), None).unwrap().may_lack_password();
         for url in ["redis://h", "postgres://me@h/db"] {
             assert!(lacks(url), "{url}");
         }

@@ -64,6 +64,20 @@ pub(crate) fn ancestors(all: &[Process], pid: Pid) -> Vec<Pid> {
     line
 }
 
+/// Finds the living processes that descend from `pid`, among `all`.
+pub(crate) fn descendants(all: &[Process], pid: Pid) -> Vec<Pid> {
+    let mut found = vec![pid];
+    let mut at = 0;
+    while let Some(parent) = found.get(at).copied() {
+        // A process that has ended has no children any more.
+        let children = all.iter().filter(|process| process.parent == Some(parent) && !process.is_over);
+        let new: Vec<Pid> = children.map(|process| process.pid).filter(|pid| !found.contains(pid)).collect();
+        found.extend(new);
+        at += 1;
+    }
+    found.split_off(1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,5 +113,16 @@ mod tests {
         assert_eq!(of(5), [4, 3]);
         assert_eq!(of(8), [9, 8]);
         assert!(of(7).is_empty());
+    }
+
+    #[test]
+    fn descendants_are_found_at_any_depth_and_a_cycle_ends() {
+        let process = |pid, parent| Process::read(&format!("{pid} (x) S {parent} 1 1")).unwrap();
+        let all = [process(3, 2), process(4, 3), process(5, 4), process(8, 1), process(2, 5)];
+        let mut found: Vec<_> =
+            descendants(&all, Pid::from_raw(3).unwrap()).iter().map(|pid| pid.as_raw_pid()).collect();
+        found.sort_unstable();
+        assert_eq!(found, [2, 4, 5]);
+        assert!(descendants(&all, Pid::from_raw(8).unwrap()).is_empty());
     }
 }

@@ -31,12 +31,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, getpgrp, getpid, kill_current_process_group, kill_process, kill_process_group,
-    waitpid,
+    test_kill_process, waitpid,
 };
 use rustix::time::Timespec;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::system::processes;
+use crate::system::caller::send;
+use crate::system::descriptors::inheritable;
+use crate::system::processes::{self, descendants};
 
 /// Leasehold's end of the pipe to the warden.
 #[derive(Debug)]
@@ -53,24 +55,47 @@ pub(crate) enum Message {
     Wait,
     /// Without another message by then: TERM, and KILL after the grace period.
     Until(Moment, Duration),
+    /// The command is this process, and is not in the warden's group.
+    Command(Pid),
     /// The command has ended: the warden ends too, and kills nothing.
     Done,
 }
 
 impl Warden {
-    /// Starts a warden, and with it the group. The warden keeps `life` open to its own end, so that a lock
-    /// that depends on this descriptor is not free before the group was killed.
+    /// Starts a warden that sends the process of this handle a signal, instead of ending a group.
     ///
     /// # Errors
     /// No process can be started.
-    pub(crate) fn start(life: Option<OwnedFd>) -> io::Result<Warden> {
+    pub(crate) fn of_caller(lives: Vec<OwnedFd>, caller: OwnedFd, signal: Signal) -> io::Result<Warden> {
+        Warden::spawn(lives, Some((caller, signal)))
+    }
+
+    /// Starts a warden, and with it the group. The warden keeps `lives` open to its own end, so that a lock
+    /// that depends on one of these descriptors is not free before the group was killed.
+    ///
+    /// # Errors
+    /// No process can be started.
+    pub(crate) fn start(lives: Vec<OwnedFd>) -> io::Result<Warden> {
+        Warden::spawn(lives, None)
+    }
+
+    fn spawn(lives: Vec<OwnedFd>, caller: Option<(OwnedFd, Signal)>) -> io::Result<Warden> {
         let (reader, pipe) = io::pipe()?;
         // A message that does not fit into the pipe is dropped: leasehold must never wait for the warden,
         // which could be stopped.
         rustix::io::ioctl_fionbio(&pipe, true)?;
         let mut command = Command::new(own_program()?);
         command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
-        command.stdin(reader).stdout(life.map_or_else(Stdio::null, Stdio::from)).stderr(Stdio::null());
+        let mut lives = lives.into_iter();
+        command
+            .stdin(reader)
+            .stdout(lives.next().map_or_else(Stdio::null, Stdio::from))
+            .stderr(Stdio::null());
+        // This process starts no other one meanwhile, which would inherit them too.
+        let _more = inheritable(lives.collect())?;
+        if let Some((caller, signal)) = caller {
+            command.arg(signal.as_raw().to_string()).stderr(caller);
+        }
         // A child inherits the mask. So at no moment can a signal to the group end the warden.
         let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
         let child = command.spawn();
@@ -128,6 +153,7 @@ impl Message {
         match self {
             Message::Wait => "wait\n".to_owned(),
             Message::Until(end, grace) => format!("until {} {}\n", end.as_nanos(), grace.as_millis()),
+            Message::Command(pid) => format!("command {}\n", pid.as_raw_pid()),
             Message::Done => "done\n".to_owned(),
         }
     }
@@ -137,6 +163,7 @@ impl Message {
         match (parts.next()?, parts.next(), parts.next()) {
             ("wait", None, None) => Some(Message::Wait),
             ("done", None, None) => Some(Message::Done),
+            ("command", Some(pid), None) => pid.parse().ok().and_then(Pid::from_raw).map(Message::Command),
             ("until", Some(nanos), Some(grace)) => Some(Message::Until(
                 Moment::from_nanos(nanos.parse().ok()?),
                 Duration::from_millis(grace.parse().ok()?),
@@ -158,7 +185,12 @@ pub(crate) fn serve() -> u8 {
     // The name in the process table, which would otherwise be that of the file.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_name(NAME_OF_THREAD);
-    let mut warden_loop = WardenLoop { clock: SystemClock, next: Next::Never, unread: Vec::new() };
+    let mut warden_loop = WardenLoop {
+        clock: SystemClock,
+        next: Next::Never,
+        unread: Vec::new(),
+        target: Target::of_arguments(),
+    };
     while warden_loop.listen() {}
     0
 }
@@ -168,6 +200,18 @@ struct WardenLoop {
     clock: SystemClock,
     next: Next,
     unread: Vec<u8>,
+    target: Target,
+}
+
+/// The processes that the warden ends.
+#[derive(Debug)]
+enum Target {
+    /// Those of its own group.
+    Group,
+    /// A process, with its descendants.
+    Tree(Pid, Option<OwnedFd>),
+    /// Nothing is ended: the process whose handle is stderr is sent a signal.
+    Caller(Signal),
 }
 
 /// The next step of the warden if no other message comes.
@@ -187,10 +231,10 @@ impl WardenLoop {
         if !matches!(ready, Ok(0) | Err(Errno::INTR)) {
             let mut bytes = [0; 512];
             match rustix::io::read(stdin, &mut bytes) {
-                Ok(0) => kill_all(),
+                Ok(0) => self.target.kill_all(),
                 Ok(count) => self.unread.extend_from_slice(&bytes[..count]),
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => kill_all(),
+                Err(_) => self.target.kill_all(),
             }
         }
         while let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -200,6 +244,7 @@ impl WardenLoop {
                 Some(Message::Done) => return false,
                 Some(Message::Until(end, grace)) => self.next = Next::Term(end.after(PRECEDENCE), grace),
                 Some(Message::Wait) => self.next = Next::Never,
+                Some(Message::Command(pid)) => self.target = Target::Tree(pid, handle(pid)),
                 None => {}
             }
         }
@@ -215,12 +260,12 @@ impl WardenLoop {
         let now = self.clock.now();
         match self.next {
             Next::Term(at, grace) if now >= at => {
-                let _ = kill_current_process_group(Signal::TERM);
+                self.target.signal(Signal::TERM);
                 // A stopped process has to continue in order to end.
-                let _ = kill_current_process_group(Signal::CONT);
+                self.target.signal(Signal::CONT);
                 self.next = Next::Kill(now.after(grace));
             }
-            Next::Kill(at) if now >= at => kill_all(),
+            Next::Kill(at) if now >= at => self.target.kill_all(),
             _ => {}
         }
     }
@@ -233,9 +278,88 @@ impl WardenLoop {
     }
 }
 
+impl Target {
+    fn of_arguments() -> Target {
+        let signal = std::env::args().nth(2).and_then(|signal| Signal::from_named_raw(signal.parse().ok()?));
+        signal.map_or(Target::Group, Target::Caller)
+    }
+
+    fn signal(&self, signal: Signal) {
+        match self {
+            Target::Group => drop(kill_current_process_group(signal)),
+            Target::Tree(pid, handle) => {
+                if is_running(*pid, handle.as_ref()) {
+                    let _ = kill_process(*pid, signal);
+                }
+            }
+            // Its own signal comes at the end.
+            Target::Caller(_) => {}
+        }
+    }
+
+    /// Ends all of them, and this process last.
+    fn kill_all(&self) {
+        match self {
+            Target::Group => kill_group(),
+            Target::Tree(pid, handle) => {
+                kill_tree(*pid, handle.as_ref());
+                kill_group();
+            }
+            Target::Caller(signal) => {
+                notify_caller(*signal);
+                std::process::exit(0);
+            }
+        }
+    }
+}
+
+/// Sends the caller the signal of a loss. The lock in files is not free before the caller has ended, if it ends soon.
+fn notify_caller(signal: Signal) {
+    let caller = rustix::stdio::stderr();
+    let _ = send(caller, signal);
+    let limit = Timespec::try_from(CALLER_LIMIT).ok();
+    let _ = poll(&mut [PollFd::new(&caller, PollFlags::IN)], limit.as_ref());
+}
+
+/// Returns what says whether the process with this id is still the same; `None` where the system has nothing.
+fn handle(pid: Pid) -> Option<OwnedFd> {
+    #[cfg(target_os = "linux")]
+    return rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok();
+    #[cfg(not(target_os = "linux"))]
+    return None;
+}
+
+/// Returns `true` if the process has not ended. Its id may be that of another process afterwards.
+fn is_running(pid: Pid, handle: Option<&OwnedFd>) -> bool {
+    match handle {
+        // It is readable as soon as the process has ended.
+        Some(handle) => poll(&mut [PollFd::new(handle, PollFlags::IN)], Some(&Timespec::default())) == Ok(0),
+        None => test_kill_process(pid).is_ok(),
+    }
+}
+
+/// Ends a process and its descendants. The process itself is the last, so that they can be found by it.
+fn kill_tree(pid: Pid, handle: Option<&OwnedFd>) {
+    let mut pause = END_PAUSE;
+    while is_running(pid, handle) {
+        let all = processes::all();
+        let is_warden = |pid: Pid| all.iter().any(|process| process.pid == pid && process.is_named(NAME));
+        let mut below = descendants(&all, pid);
+        below.retain(|pid| !is_warden(*pid));
+        // A process that is stopped starts no others.
+        let _ = kill_process(pid, Signal::STOP);
+        let killed = below.iter().filter(|pid| kill_process(**pid, Signal::KILL).is_ok()).count();
+        if killed == 0 && is_running(pid, handle) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(KILL_PAUSE);
+    }
+}
+
 /// Ends the group, this process with it: last, because it keeps the lock's descriptor. A member whose
 /// write is still in the kernel dies later than it is killed, and so may the group of a nested `run`.
-fn kill_all() {
+fn kill_group() {
     let mut groups = vec![getpgrp()];
     let mut pause = END_PAUSE;
     while kill_others(&mut groups) {
@@ -270,7 +394,7 @@ fn kill_others(groups: &mut Vec<Pid>) -> bool {
 }
 
 /// Returns this program's file, even if it was replaced by another since the start.
-fn own_program() -> io::Result<std::path::PathBuf> {
+pub(crate) fn own_program() -> io::Result<std::path::PathBuf> {
     let link = Path::new("/proc/self/exe");
     if link.exists() { Ok(link.to_owned()) } else { std::env::current_exe() }
 }
@@ -281,6 +405,8 @@ const NAME_OF_THREAD: &std::ffi::CStr = c"lh-warden";
 /// The time that the warden gives leasehold to act first.
 const PRECEDENCE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// The time that a caller has to end after its signal, before the lock may be free.
+const CALLER_LIMIT: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 256;
 /// The longest pause between two checks for killed processes that still exist.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
@@ -296,6 +422,7 @@ mod tests {
         for message in [
             Message::Wait,
             Message::Done,
+            Message::Command(getpid()),
             Message::Until(Moment::from_nanos(u64::MAX), Duration::from_millis(7)),
         ] {
             assert_eq!(Message::read(message.line().trim_end()), Some(message));

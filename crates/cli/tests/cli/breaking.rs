@@ -36,3 +36,29 @@ fn break_ends_a_connection_and_names_the_other_locks_it_ends() {
     });
     sandbox.end(&["break", "--yes", "job"]).expect(1).says("nothing to break");
 }
+
+#[test]
+fn break_after_a_time_asks_first() {
+    let redis = crate::support::Redis::start_or_skip();
+    let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
+    for sandbox in sandboxes.into_iter().flatten() {
+        let script = "trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done";
+        let listens = sandbox.start(&["--ttl", "1s", "--on-revoke", "usr1", "--note", "ben", "job"], script);
+        listens.line_with("ready");
+        let ended = sandbox.end(&["break", "--yes", "--after", "50s", "job"]).expect(0);
+        assert!(ended.out.contains("job: released: ben") && !ended.out.contains("broken"), "{ended:?}");
+        listens.end().expect(5).says("taken away in 50s");
+        let deaf = sandbox.hold(&["--ttl", "1s", "--note", "ann", "job"]);
+        let waits = sandbox.start(&["--ttl", "1s", "--note", "eve", "job"], "echo never");
+        sandbox.wait_for_line("job", 1, 1);
+        let json =
+            sandbox.end(&["break", "--yes", "--json", "--waiting", "--after", "300ms", "job"]).expect(0).out;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((&json["broken"][0]["note"], &json["broken"][1]["note"]), (&"eve".into(), &"ann".into()));
+        assert_eq!(json["released"], serde_json::json!([]));
+        deaf.end().expect(76);
+        drop(waits);
+    }
+    Sandbox::new().end(&["break", "--yes", "--after", "1s", "job"]).expect(1).says("nothing to break");
+    Sandbox::new().end(&["break", "--after", "1s", "job"]).expect(64).says("--yes");
+}

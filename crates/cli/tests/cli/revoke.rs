@@ -51,3 +51,35 @@ fn on_revoke_without_values_is_refused_before_the_command_runs() {
     sandbox.run(&["--on-revoke", "term", "job"], "echo never").expect(78).says("keeps no values");
     sandbox.end(&["revoke", "job"]).expect(78).says("keeps no values");
 }
+
+#[test]
+fn revoke_waits_for_the_release_up_to_its_limit() {
+    let redis = Redis::start_or_skip();
+    let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
+    for sandbox in sandboxes.into_iter().flatten() {
+        let deaf = sandbox.hold(&["--note", "ann", "--shared", "job"]);
+        let ended = sandbox.end(&["revoke", "--wait", "300ms", "job"]).expect(75);
+        ended.says("job was not released within").says("ann");
+        let json = sandbox.end(&["revoke", "--json", "--wait", "300ms", "job"]).expect(75).out;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["still_held"][0]["note"], "ann");
+        deaf.end().expect(0);
+        let script = "trap 'echo asked; sleep 0.3; exit 0' USR1; echo ready; while :; do sleep 0.05; done";
+        let listens = sandbox.start(&["--on-revoke", "usr1", "job"], script);
+        listens.line_with("ready");
+        // The next holder was not asked, and is not waited for.
+        let next = sandbox.start(&["job"], "echo next; exec sleep 1000");
+        sandbox.wait_for_line("job", 1, 1);
+        let json = sandbox.end(&["revoke", "--json", "--wait", "50s", "job"]).expect(0).out;
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            (json["asked"].as_array().unwrap().len(), &json["still_held"]),
+            (1, &serde_json::json!([]))
+        );
+        listens.line_with("asked");
+        listens.end().expect(0);
+        next.line_with("next");
+        drop(next);
+    }
+    Sandbox::new().end(&["revoke", "--wait", "1s", "job"]).expect(1).says("nobody to ask");
+}

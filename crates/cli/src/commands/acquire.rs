@@ -1,0 +1,193 @@
+//! `acquire`: holds a lock for a section of a script, by a keeper that stays behind.
+//!
+//! Two processes run this command. The one that the shell has started only starts the keeper, waits for its
+//! report, and prints what the shell needs. The keeper opens the store, takes the lock and keeps it.
+//!
+//! Ground rules: the keeper is known to the shell before this command succeeds, or the lock is released. What is
+//! printed on a failure makes `eval` fail, too.
+
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use leasehold::Resource;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+use crate::exit::{Exit, Problem};
+use crate::output::json;
+use crate::output::status::LockState;
+use crate::process::keeper::ask_to_release;
+use crate::request::args::hold::AcquireArgs;
+use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
+use crate::system::caller::{self, NoCaller};
+use crate::system::rendezvous;
+use crate::system::signals::Signals;
+use crate::system::warden::own_program;
+
+/// The report of the keeper: what the shell needs.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Granted {
+    /// The variables to set, and with `None` to unset.
+    pub(crate) variables: Vec<(String, Option<String>)>,
+    pub(crate) locks: Vec<LockState>,
+    /// The name of its socket.
+    pub(crate) socket: String,
+}
+
+/// Runs `leasehold acquire`.
+///
+/// # Errors
+/// Those of `run`, without a command; usage, for a process that is not an ancestor.
+pub(crate) async fn acquire(args: AcquireArgs) -> Result<Exit, Problem> {
+    let is_for_shell = !args.json;
+    let acquired = begin(args).await;
+    let exit = acquired.as_ref().map_or_else(|problem| problem.exit, |exit| *exit);
+    if is_for_shell && exit != Exit::Done {
+        // `eval` of nothing succeeds, and the script would continue without the lock.
+        let _ = writeln!(io::stdout().lock(), "(exit {})", exit.code());
+    }
+    acquired
+}
+
+async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
+    let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start a keeper: {error}"));
+    let opened = caller::open(args.pid.and_then(Pid::from_raw));
+    let (caller, handle) = opened.map_err(|problem| no_caller(&args, problem))?;
+    let mut signals = Signals::listen().map_err(cannot_start)?;
+    let (reader, writer) = io::pipe().map_err(cannot_start)?;
+    let mut command = Command::new(own_program().map_err(cannot_start)?);
+    command.arg0(NAME).args(std::env::args_os().skip(1));
+    command.stdin(handle).stdout(writer).stderr(Stdio::inherit());
+    let mut keeper = command.spawn().map_err(cannot_start)?;
+    // With it goes the end of the pipe that the keeper writes to.
+    drop(command);
+    let mut reader = pipe::Receiver::from_owned_fd(reader.into()).map_err(cannot_start)?;
+    let mut report = Vec::new();
+    let mut asked = None;
+    loop {
+        tokio::select! {
+            biased;
+            signal = signals.sent(), if asked.is_none() => {
+                asked = Some(signal);
+                // It is not reaped yet, so the id is its own.
+                let _ = kill_process(Pid::from_child(&keeper), Signal::TERM);
+            }
+            read = reader.read_buf(&mut report) => if read.map_err(cannot_start)? == 0 { break },
+        }
+        if report.ends_with(b"\n") {
+            break;
+        }
+    }
+    let granted: Option<Granted> = serde_json::from_slice(&report).ok();
+    match (granted, asked) {
+        (Some(granted), None) => finish(&args, caller, granted).await,
+        (Some(granted), Some(signal)) => {
+            drop(ask_to_release(&granted.socket).await);
+            Ok(Exit::by(signal))
+        }
+        (None, Some(signal)) => {
+            let _ = keeper.wait();
+            Ok(Exit::by(signal))
+        }
+        // It has printed the reason.
+        (None, None) => {
+            let status = keeper.wait().map_err(cannot_start)?;
+            let code = status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+            code.map_or_else(
+                || Err(Problem::new(Exit::Unavailable, "the keeper was killed")),
+                |code| Ok(Exit::Command(code)),
+            )
+        }
+    }
+}
+
+/// Prints what the shell needs, or releases the lock.
+async fn finish(args: &AcquireArgs, caller: Pid, granted: Granted) -> Result<Exit, Problem> {
+    let keeper = KeeperAddress {
+        socket: granted.socket.clone(),
+        caller: caller.as_raw_pid(),
+        lock: args.name.clone(),
+    };
+    let is_alive = |keeper: &KeeperAddress| rendezvous::connect(&keeper.socket).is_ok();
+    let keepers = Keepers::inherited().with(keeper, is_alive).to_string();
+    let mut out = io::stdout().lock();
+    let printed = match args.json {
+        true => {
+            json::line(&mut out, &AcquiredShape { name: &args.name, locks: &granted.locks, keeper: &keepers })
+        }
+        false => out.write_all(script(&granted.variables, &keepers).as_bytes()).and_then(|()| out.flush()),
+    };
+    if let Err(error) = printed {
+        drop(ask_to_release(&granted.socket).await);
+        // A reader that has gone is a failure here: nobody knows of the lock.
+        return Err(Problem::new(
+            Exit::Output,
+            format!("cannot write the output: {error}; the lock was released"),
+        ));
+    }
+    Ok(Exit::Done)
+}
+
+/// The output of `acquire --json`.
+#[derive(Debug, Serialize)]
+struct AcquiredShape<'a> {
+    name: &'a Resource,
+    locks: &'a [LockState],
+    /// The value for `LEASEHOLD_KEEPER`.
+    keeper: &'a str,
+}
+
+/// Returns lines that every POSIX shell understands.
+fn script(variables: &[(String, Option<String>)], keepers: &str) -> String {
+    let mut script = String::new();
+    for (name, value) in variables {
+        match value {
+            Some(value) => script.push_str(&format!("{name}={}; export {name}\n", quoted(value))),
+            None => script.push_str(&format!("unset {name}\n")),
+        }
+    }
+    script + &format!("{KEEPER_VARIABLE}={}; export {KEEPER_VARIABLE}\n", quoted(keepers))
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+fn no_caller(args: &AcquireArgs, problem: NoCaller) -> Problem {
+    match (problem, args.pid) {
+        (NoCaller::NotAnAncestor, Some(pid)) => {
+            let text = format!(
+                "process {pid} has not started this command: give the id of the script, as in --pid $$"
+            );
+            Problem::new(Exit::Usage, text)
+        }
+        (NoCaller::NotAnAncestor, None) => {
+            Problem::new(Exit::Lost, "the process that has started this command has ended")
+        }
+        (NoCaller::Failed(error), _) => {
+            let text = format!(
+                "cannot watch the process that has started this command: {error}; use `leasehold run`"
+            );
+            Problem::new(Exit::Refused, text)
+        }
+    }
+}
+
+/// The name under which the keeper is started.
+pub(crate) const NAME: &str = "lh-keeper";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_is_quoted_for_a_shell() {
+        let variables = [("A".to_owned(), Some("it's $HOME `x`\n\"".to_owned())), ("B".to_owned(), None)];
+        let expected =
+            "A='it'\\''s $HOME `x`\n\"'; export A\nunset B\nLEASEHOLD_KEEPER='k'; export LEASEHOLD_KEEPER\n";
+        assert_eq!(script(&variables, "k"), expected);
+    }
+}

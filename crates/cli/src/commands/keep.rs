@@ -1,0 +1,176 @@
+//! The keeper's side of `acquire`.
+//!
+//! Ground rules: until the report it belongs to the job of the shell: Ctrl-C and Ctrl-Z reach it. From then on it
+//! has a session of its own, without a terminal. If the report cannot be written, nobody knows
+//! of the lock, and it is released.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::pin::pin;
+use std::time::Duration;
+
+use rustix::process::{Signal, getppid, setsid};
+use tokio::net::UnixListener;
+
+use crate::commands::acquire::{Granted, NAME};
+use crate::exit::{Exit, Problem};
+use crate::output::status::{Sinks, Status};
+use crate::output::stderr::Stderr;
+use crate::process::keeper::Keeper;
+use crate::process::lock_hold::{LockHold, Taken};
+use crate::request::Request;
+use crate::request::args::hold::AcquireArgs;
+use crate::request::store::{SECRET_VARIABLES, URL_VARIABLE};
+use crate::system::caller::Caller;
+use crate::system::rendezvous;
+use crate::system::signals::Signals;
+use crate::system::warden::Warden;
+
+/// Returns `true` if this process was started as a keeper.
+pub(crate) fn is_keeper() -> bool {
+    std::env::args_os().next().is_some_and(|name| name == NAME)
+}
+
+/// Runs the keeper's whole life.
+///
+/// # Errors
+/// Those of `acquire`.
+pub(crate) async fn keep(args: AcquireArgs) -> Result<Exit, Problem> {
+    let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start a keeper: {error}"));
+    let handle = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_start)?;
+    let caller = Caller::new(handle).map_err(cannot_start)?;
+    let stderr = Stderr::start().map_err(cannot_start)?;
+    let mut signals = Signals::listen().map_err(cannot_start)?;
+    let kept = section(args, &caller, &mut signals, &stderr).await;
+    if let Err(problem) = &kept {
+        stderr.print_line(&problem.to_string());
+    }
+    stderr.flush().await;
+    Ok(kept.unwrap_or_else(|problem| problem.exit))
+}
+
+async fn section(
+    args: AcquireArgs,
+    caller: &Caller,
+    signals: &mut Signals,
+    stderr: &Stderr,
+) -> Result<Exit, Problem> {
+    let on_lost = args.on_lost.signal();
+    let (pid, name) = caller.identity();
+    let request = Request::of_section(args, pid, &name)?;
+    let status = Status::start(&request.name, Sinks::default())?;
+    let front = Caller::parent();
+    let mut gone = pin!(async {
+        tokio::select! {
+            () = caller.ended() => {}
+            () = ended(front.as_ref()) => {}
+        }
+    });
+    let opened = tokio::select! {
+        biased;
+        signal = signals.sent() => return Ok(Exit::by(signal)),
+        () = &mut gone => return Ok(Exit::Lost),
+        opened = request.store.open(request.note.clone()) => opened,
+    };
+    let locks = opened?;
+    let taken = tokio::select! {
+        biased;
+        () = &mut gone => None,
+        taken = LockHold::take(&request, &locks, signals, stderr, &status) => Some(taken),
+    };
+    let kept = match taken {
+        Some(Ok(Taken::Held(hold))) => {
+            let section = Section { request: &request, caller, on_lost, stderr, status: &status };
+            section.keep(hold, signals).await
+        }
+        Some(Ok(Taken::Interrupted(signal))) => Ok(Exit::by(signal)),
+        Some(Err(problem)) => Err(problem),
+        None => Ok(Exit::Lost),
+    };
+    // A claim that was abandoned while its grant was on its way is ended now.
+    if !locks.close(CLOSE_LIMIT).await && kept.is_ok() {
+        stderr
+            .print_line("the store did not confirm the release; what is left in the store ends with its ttl");
+    }
+    kept
+}
+
+/// A section whose lock is held.
+struct Section<'a> {
+    request: &'a Request,
+    caller: &'a Caller,
+    on_lost: Option<Signal>,
+    stderr: &'a Stderr,
+    status: &'a Status,
+}
+
+impl Section<'_> {
+    async fn keep(self, hold: LockHold, signals: &mut Signals) -> Result<Exit, Problem> {
+        match self.announce(&hold).await {
+            Ok((listener, warden)) => {
+                let Section { request, caller, on_lost, stderr, status } = self;
+                let keeper = Keeper { request, caller, on_lost, listener, warden, stderr, status };
+                Ok(keeper.keep(hold, signals).await)
+            }
+            Err(error) => {
+                hold.release_lock(self.request, false, self.stderr, self.status).await;
+                Err(Problem::new(Exit::NotStarted, format!("cannot keep the lock: {error}")))
+            }
+        }
+    }
+
+    /// Makes this process a keeper, and reports that to the process that has started it.
+    async fn announce(&self, hold: &LockHold) -> io::Result<(UnixListener, Option<Warden>)> {
+        let socket = rendezvous::draw();
+        let listener = rendezvous::listen(&socket)?;
+        let warden = match self.on_lost {
+            Some(signal) => Some(Warden::of_caller(hold.lives(), self.caller.copy()?, signal)?),
+            None => None,
+        };
+        // Nothing that is typed at the terminal of the script is meant for this process any more.
+        let _ = setsid();
+        let variables = hold.variables(self.request).into_iter();
+        // The shell keeps the store that it has, with its password.
+        let variables =
+            variables.filter(|(name, _)| *name != URL_VARIABLE && !SECRET_VARIABLES.contains(name));
+        let granted = Granted {
+            variables: variables.map(|(name, value)| (name.to_owned(), value)).collect(),
+            locks: hold.states(self.request),
+            socket,
+        };
+        let report = serde_json::to_vec(&granted)?;
+        // A message of the wait comes before the script continues.
+        self.stderr.flush().await;
+        let is_captured = is_stdout_of_parent(&io::stderr());
+        io::stdout().write_all(&[&report[..], b"\n"].concat())?;
+        io::stdout().flush()?;
+        let nowhere = File::options().write(true).open("/dev/null")?;
+        let _ = rustix::stdio::dup2_stdout(&nowhere);
+        if is_captured {
+            // `$(leasehold acquire … 2>&1)` would wait for the end of this process.
+            let _ = rustix::stdio::dup2_stderr(&nowhere);
+        }
+        Ok((listener, warden))
+    }
+}
+
+async fn ended(process: Option<&Caller>) {
+    match process {
+        Some(process) => process.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns `true` if the stream leads to the same place as the standard output of the parent.
+fn is_stdout_of_parent(stream: &impl AsFd) -> bool {
+    let Some(parent) = getppid() else { return false };
+    let of_parent = std::fs::metadata(format!("/proc/{}/fd/1", parent.as_raw_pid()));
+    match (rustix::fs::fstat(stream), of_parent) {
+        (Ok(own), Ok(of_parent)) => own.st_dev == of_parent.dev() && own.st_ino == of_parent.ino(),
+        _ => false,
+    }
+}
+
+const CLOSE_LIMIT: Duration = Duration::from_secs(3);

@@ -1,0 +1,316 @@
+//! The state of a hold, for programs: a file, a descriptor, and the service manager.
+//!
+//! Ground rules: a pipe may be full, and a disk may be slow. None of that may delay a renewal or a signal
+//! to the command, so each place has a thread of its own, and a change that does not fit into
+//! its backlog is dropped. The shapes are an interface, described in `docs/book/src/cli.md`.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use leasehold::{Fence, FenceGrade, Resource};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::exit::{Exit, Problem};
+use crate::output::text::{now, visible};
+
+/// A change of the state of a hold.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub(crate) enum Event {
+    /// The lock is asked for.
+    Waiting,
+    /// It is held: by this process, or by an outer `run`, under which this one runs.
+    Granted { locks: Vec<LockState>, grade: &'static str, nested: bool },
+    /// A renewal failed or is overdue.
+    Suspect { lost_in_ms: u64 },
+    /// A renewal succeeded after that.
+    Renewed,
+    /// It is lost.
+    Lost { cause: String },
+    /// Somebody has asked for it.
+    Revoked { lock: Resource, reason: String },
+    /// It was released.
+    Released,
+    /// This process ends.
+    Exit { code: u8, by: Ender },
+}
+
+/// One of the locks of a hold.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LockState {
+    pub(crate) name: Resource,
+    pub(crate) fence: Option<Fence>,
+}
+
+/// The origin of an exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Ender {
+    Command,
+    Leasehold,
+}
+
+/// The places to which the state is reported.
+#[derive(Debug, Default)]
+pub(crate) struct Sinks {
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) descriptor: Option<OwnedFd>,
+    pub(crate) service_manager: bool,
+}
+
+/// A handle to the threads that write, one for each place.
+#[derive(Debug)]
+pub(crate) struct Status {
+    name: Resource,
+    senders: Vec<SyncSender<Message>>,
+}
+
+#[derive(Debug)]
+enum Message {
+    Event(String, Event),
+    Flush(oneshot::Sender<()>),
+}
+
+impl Status {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// The file cannot be written, or is not an ordinary file; no thread is left.
+    pub(crate) fn start(name: &Resource, sinks: Sinks) -> Result<Status, Problem> {
+        let file = sinks.file.as_deref().map(StatusFile::new).transpose()?.map(Place::File);
+        let stream = sinks.descriptor.map(|fd| Place::Stream(Some(File::from(fd))));
+        let manager =
+            if sinks.service_manager { Manager::of_environment().map(Place::Manager) } else { None };
+        let mut senders = Vec::new();
+        for place in [file, stream, manager].into_iter().flatten() {
+            let (sender, receiver) = sync_channel(BACKLOG);
+            let writer = Writer { name: name.clone(), place };
+            let started =
+                std::thread::Builder::new().name("status".to_owned()).spawn(move || writer.run(&receiver));
+            started.map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start: {error}")))?;
+            senders.push(sender);
+        }
+        Ok(Status { name: name.clone(), senders })
+    }
+
+    /// Reports a change. It does not wait.
+    pub(crate) fn report(&self, event: &Event) {
+        tracing::trace!(name = visible(self.name.as_str()), ?event, "the state has changed");
+        for sender in &self.senders {
+            drop(sender.try_send(Message::Event(now(), event.clone())));
+        }
+    }
+
+    /// Waits until everything is written, up to a limit for all.
+    pub(crate) async fn flush(&self) {
+        let all = async {
+            for sender in &self.senders {
+                let (done, flushed) = oneshot::channel();
+                if sender.try_send(Message::Flush(done)).is_ok() {
+                    drop(flushed.await);
+                }
+            }
+        };
+        if !self.senders.is_empty() {
+            drop(tokio::time::timeout(FLUSH_LIMIT, all).await);
+        }
+    }
+}
+
+/// Returns the word of JSON for a grade.
+pub(crate) fn grade(grade: FenceGrade) -> &'static str {
+    match grade {
+        FenceGrade::None => "none",
+        FenceGrade::BestEffort => "best-effort",
+        FenceGrade::AcrossFailover => "across-failover",
+        FenceGrade::Strict => "strict",
+        _ => "unknown",
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    name: &'a Resource,
+    pid: u32,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+struct Writer {
+    name: Resource,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum Place {
+    File(StatusFile),
+    /// `None` once it has failed: half of a line, and then another line, would be worse than nothing more.
+    Stream(Option<File>),
+    Manager(Manager),
+}
+
+impl Writer {
+    fn run(mut self, receiver: &Receiver<Message>) {
+        while let Ok(message) = receiver.recv() {
+            match message {
+                Message::Event(at, event) => self.write(at, &event),
+                Message::Flush(done) => drop(done.send(())),
+            }
+        }
+    }
+
+    /// Writes a change. A place that fails cannot be reported anywhere.
+    fn write(&mut self, at: String, event: &Event) {
+        let line = Line { at, name: &self.name, pid: std::process::id(), event };
+        let Ok(mut line) = serde_json::to_vec(&line) else { return };
+        line.push(b'\n');
+        match &mut self.place {
+            Place::File(file) => drop(file.replace(&line)),
+            Place::Stream(stream) => {
+                if stream.as_mut().is_some_and(|stream| stream.write_all(&line).is_err()) {
+                    *stream = None;
+                }
+            }
+            Place::Manager(manager) => manager.send(&self.name, event),
+        }
+    }
+}
+
+/// A file that has the newest state, and is replaced as a whole.
+#[derive(Debug)]
+struct StatusFile {
+    path: PathBuf,
+    fresh: PathBuf,
+}
+
+impl StatusFile {
+    fn new(path: &Path) -> Result<StatusFile, Problem> {
+        let shown = visible(&path.to_string_lossy());
+        let failed = |error: io::Error| {
+            Problem::new(Exit::Output, format!("cannot write the status file {shown}: {error}"))
+        };
+        // A link keeps its place, and what it leads to is replaced.
+        let path = path.canonicalize().or_else(|_| std::path::absolute(path)).map_err(failed)?;
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            let text = format!(
+                "{shown} is not an ordinary file, and would be replaced by one; use --status-fd for it"
+            );
+            return Err(Problem::new(Exit::Usage, text));
+        }
+        let mut fresh = path.clone().into_os_string();
+        fresh.push(format!(".{}.new", std::process::id()));
+        let file = StatusFile { path, fresh: fresh.into() };
+        // What cannot be written is refused before the lock is asked for.
+        File::create(&file.fresh).and_then(|_| std::fs::remove_file(&file.fresh)).map_err(failed)?;
+        Ok(file)
+    }
+
+    fn replace(&self, line: &[u8]) -> io::Result<()> {
+        // No sync: after a crash of the machine the state means nothing.
+        let written =
+            std::fs::write(&self.fresh, line).and_then(|()| std::fs::rename(&self.fresh, &self.path));
+        if written.is_err() {
+            drop(std::fs::remove_file(&self.fresh));
+        }
+        written
+    }
+}
+
+/// The socket of the service manager.
+#[derive(Debug)]
+struct Manager(UnixDatagram);
+
+impl Manager {
+    /// Returns the one that the environment names; none where no service manager has started this process.
+    fn of_environment() -> Option<Manager> {
+        let address = std::env::var_os(NOTIFY_VARIABLE).filter(|address| !address.is_empty())?;
+        let socket = UnixDatagram::unbound().ok()?;
+        // A manager that does not read must not keep the other places waiting.
+        socket.set_nonblocking(true).ok()?;
+        connect(&socket, &address).ok()?;
+        Some(Manager(socket))
+    }
+
+    fn send(&self, name: &Resource, event: &Event) {
+        let name = visible(name.as_str());
+        let text = match event {
+            Event::Waiting => format!("STATUS=waits for {name}"),
+            Event::Granted { locks, .. } => match locks.first().and_then(|lock| lock.fence) {
+                Some(fence) => format!("READY=1\nSTATUS=holds {name}, fence {fence}"),
+                None => format!("READY=1\nSTATUS=holds {name}"),
+            },
+            Event::Suspect { lost_in_ms } => {
+                format!("STATUS=could not renew {name}, lost in {lost_in_ms} ms")
+            }
+            Event::Renewed => format!("STATUS=holds {name}, renewed again"),
+            Event::Lost { cause } => format!("STATUS=has lost {name}: {cause}"),
+            Event::Revoked { lock, reason } => {
+                format!("STATUS=is asked for {}: {}", visible(lock.as_str()), visible(reason))
+            }
+            Event::Released => format!("STATUS=has released {name}"),
+            Event::Exit { .. } => "STOPPING=1".to_owned(),
+        };
+        drop(self.0.send(text.as_bytes()));
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn connect(socket: &UnixDatagram, address: &std::ffi::OsStr) -> io::Result<()> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::SocketAddr;
+
+    match address.as_bytes().strip_prefix(b"@") {
+        Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?),
+        None => socket.connect(address),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn connect(socket: &UnixDatagram, address: &std::ffi::OsStr) -> io::Result<()> {
+    socket.connect(address)
+}
+
+/// The variable with the address of the service manager.
+pub(crate) const NOTIFY_VARIABLE: &str = "NOTIFY_SOCKET";
+const BACKLOG: usize = 512;
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_are_an_interface() {
+        let name = Resource::new("job").unwrap();
+        let locks = vec![LockState { name: name.clone(), fence: Some(Fence::new(0, 42, 0)) }];
+        for (event, text) in [
+            (Event::Waiting, r#"{"event":"waiting"}"#),
+            (
+                Event::Granted { locks, grade: grade(FenceGrade::Strict), nested: false },
+                r#"{"event":"granted","locks":[{"name":"job","fence":"00000000000000000042"}],"grade":"strict","nested":false}"#,
+            ),
+            (Event::Suspect { lost_in_ms: 7 }, r#"{"event":"suspect","lost_in_ms":7}"#),
+            (Event::Renewed, r#"{"event":"renewed"}"#),
+            (Event::Lost { cause: "x".to_owned() }, r#"{"event":"lost","cause":"x"}"#),
+            (
+                Event::Revoked { lock: name, reason: "r".to_owned() },
+                r#"{"event":"revoked","lock":"job","reason":"r"}"#,
+            ),
+            (Event::Released, r#"{"event":"released"}"#),
+            (
+                Event::Exit { code: 75, by: Ender::Leasehold },
+                r#"{"event":"exit","code":75,"by":"leasehold"}"#,
+            ),
+        ] {
+            assert_eq!(serde_json::to_string(&event).unwrap(), text);
+        }
+    }
+}

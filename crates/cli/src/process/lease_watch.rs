@@ -1,0 +1,111 @@
+//! The state of the leases of a hold: valid, suspect or lost, by the clock.
+//!
+//! Ground rules: the loss of one lock counts as the loss of all, and is returned once.
+
+use std::time::Duration;
+
+use leasehold::backend::LossCause;
+use leasehold::{Guard, Resource, State};
+
+use crate::output::status::{Event, Status};
+use crate::output::stderr::Stderr;
+use crate::output::text::{duration, visible};
+use crate::process::lock_hold;
+
+/// The locks whose leases are watched, and where changes are reported.
+#[derive(Debug)]
+pub(crate) struct LeaseWatch<'a> {
+    /// None if outer runs hold all locks: they handle a loss.
+    guards: &'a [Guard],
+    stderr: &'a Stderr,
+    status: &'a Status,
+    is_lost: bool,
+    /// `true` once it was reported that a lease is not renewed.
+    is_suspect: bool,
+}
+
+impl<'a> LeaseWatch<'a> {
+    pub(crate) fn new(guards: &'a [Guard], stderr: &'a Stderr, status: &'a Status) -> Self {
+        LeaseWatch { guards, stderr, status, is_lost: false, is_suspect: false }
+    }
+
+    /// Returns all the locks, also after a loss.
+    pub(crate) fn guards(&self) -> &'a [Guard] {
+        self.guards
+    }
+
+    /// Returns `true` if one was lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// Looks at the clock. Returns the loss if this is the first look that sees it.
+    pub(crate) fn check(&mut self) -> Option<(&'a Resource, LossCause)> {
+        let mut suspect = None;
+        for guard in self.held() {
+            match guard.state() {
+                State::Lost(cause) => {
+                    self.is_lost = true;
+                    self.status.report(&Event::Lost { cause: cause.to_string() });
+                    return Some((guard.resource(), cause));
+                }
+                State::Suspect => suspect = suspect.or(Some(guard)),
+                _ => {}
+            }
+        }
+        if !self.is_lost {
+            self.report_suspect(suspect);
+        }
+        None
+    }
+
+    /// Waits until one is lost; for ever if that was seen, or without a lock.
+    pub(crate) async fn lost(&self) {
+        lock_hold::lost(self.held()).await;
+    }
+
+    /// Returns the time for which all are held without another renewal; `None` after a loss, or without a lock.
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        self.held().iter().map(Guard::remaining).min()
+    }
+
+    /// Returns the time after which a renewal may have changed what remains.
+    pub(crate) fn pause(&self) -> Duration {
+        match self.remaining() {
+            Some(remaining) if remaining != Duration::MAX => (remaining / 3).clamp(UPDATE_MIN, UPDATE_MAX),
+            _ => Duration::MAX,
+        }
+    }
+
+    fn held(&self) -> &'a [Guard] {
+        if self.is_lost { &[] } else { self.guards }
+    }
+
+    /// Reports when renewals begin to fail, and when they succeed again.
+    fn report_suspect(&mut self, suspect: Option<&Guard>) {
+        if suspect.is_some() == std::mem::replace(&mut self.is_suspect, suspect.is_some()) {
+            return;
+        }
+        match (suspect, self.guards.first()) {
+            (Some(guard), _) => {
+                let (name, remaining) = (visible(guard.resource().as_str()), guard.remaining());
+                let lost_in_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+                self.status.report(&Event::Suspect { lost_in_ms });
+                self.stderr.print_line(&format!(
+                    "{name} could not be renewed, and is lost in {} unless a renewal succeeds",
+                    duration(remaining)
+                ));
+            }
+            (None, Some(guard)) => {
+                self.status.report(&Event::Renewed);
+                self.stderr.print_line(&format!("{} was renewed again", visible(guard.resource().as_str())));
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// The bounds of the interval at which renewals are reported to the warden: a third of the remaining time,
+/// within these.
+const UPDATE_MIN: Duration = Duration::from_millis(5);
+const UPDATE_MAX: Duration = Duration::from_secs(5);

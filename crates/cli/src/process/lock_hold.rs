@@ -1,0 +1,347 @@
+//! The right to run the command: the locks of this process, and those of the outer runs around it.
+//!
+//! Ground rules: all locks are held, or none is. What an outer `run` holds is not requested again. Every
+//! hold ends by [`LockHold::release_lock`], or with this process.
+
+use std::future::{Future, poll_fn};
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use leasehold::local::LivenessHandle;
+use leasehold::{
+    Client, Fence, Guard, Lock, LockRequest, MultiGuard, MultiLock, Note, Owner, Resource, Result, Snapshot,
+    kind,
+};
+use rustix::process::Signal;
+
+use crate::exit::Problem;
+use crate::output::describe::held_by;
+use crate::output::progress::Progress;
+use crate::output::status::{Event, LockState, Status, grade};
+use crate::output::stderr::Stderr;
+use crate::output::text::{duration, visible};
+use crate::process::environment::{Variables, variables};
+use crate::request::reentry::{Outer, Tags};
+use crate::request::{Kind, Request, WaitLimit};
+use crate::system::signals::Signals;
+
+/// The locks that are held.
+#[derive(Debug)]
+pub(crate) struct LockHold {
+    /// `None` if outer runs hold all of them.
+    own: Option<Held>,
+    /// The locks that outer runs hold.
+    outer: Vec<(Resource, Outer)>,
+    tags: Tags,
+}
+
+/// The locks of this process.
+#[derive(Debug)]
+enum Held {
+    One(Box<Guard>),
+    Several(MultiGuard),
+}
+
+/// The end of a wait for the locks.
+pub(crate) enum Taken {
+    Held(LockHold),
+    Interrupted(Signal),
+}
+
+/// The outcome of the release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Returned {
+    Freed,
+    Lost,
+}
+
+impl LockHold {
+    /// Waits for the locks, as it is requested.
+    ///
+    /// # Errors
+    /// Busy; as the library's locks and [`Tags::find`].
+    pub(crate) async fn take(
+        request: &Request,
+        locks: &Client,
+        signals: &mut Signals,
+        stderr: &Stderr,
+        status: &Status,
+    ) -> Result<Taken, Problem> {
+        let tags = Tags::inherited();
+        let found = tokio::select! {
+            biased;
+            signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
+            found = divided(request, locks, &tags) => found?,
+        };
+        let (outer, names) = found;
+        if names.is_empty() {
+            let hold = LockHold { own: None, outer, tags };
+            hold.report(request, locks, status);
+            return Ok(Taken::Held(hold));
+        }
+        let progress = (request.patience != WaitLimit::None)
+            .then(|| Progress::start(stderr, locks, names.clone(), &request.note));
+        let taken = tokio::select! {
+            biased;
+            signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
+            taken = acquire(request, locks, &names, &tags) => taken,
+        };
+        if let Some(progress) = progress {
+            progress.end().await;
+        }
+        match taken {
+            Ok(Some(own)) => {
+                let hold = LockHold { own: Some(own), outer, tags };
+                hold.report(request, locks, status);
+                Ok(Taken::Held(hold))
+            }
+            Ok(None) => Err(busy(request, locks, &names).await),
+            Err(error) => Err(Problem::from(error).hint(format!("the store is {}", request.store.shown()))),
+        }
+    }
+
+    fn report(&self, request: &Request, locks: &Client, status: &Status) {
+        for guard in self.guards() {
+            let fence = guard.fence().map(|fence| fence.to_string()).unwrap_or_default();
+            tracing::info!(name = visible(guard.resource().as_str()), fence, "granted");
+        }
+        status.report(&Event::Granted {
+            locks: self.states(request),
+            grade: grade(locks.profile().fencing),
+            nested: self.own.is_none(),
+        });
+    }
+
+    /// Returns all its locks, the first one first, with their fences.
+    pub(crate) fn states(&self, request: &Request) -> Vec<LockState> {
+        let state = |name: &Resource| LockState { name: name.clone(), fence: self.fence(name) };
+        request.names().map(state).collect()
+    }
+
+    /// Returns the locks of this process; none if outer runs hold all.
+    pub(crate) fn guards(&self) -> &[Guard] {
+        match &self.own {
+            Some(Held::One(guard)) => std::slice::from_ref(guard),
+            Some(Held::Several(all)) => all.guards(),
+            None => &[],
+        }
+    }
+
+    fn fence(&self, name: &Resource) -> Option<Fence> {
+        let own = self.guards().iter().find(|guard| guard.resource() == name);
+        let outer = || self.outer.iter().find(|(held, _)| held == name).and_then(|(_, outer)| outer.fence);
+        own.map_or_else(outer, Guard::fence)
+    }
+
+    /// Returns what the command's environment is to hold, or not to hold.
+    pub(crate) fn variables(&self, request: &Request) -> Variables {
+        let fences: Vec<_> = request.names().map(|name| (name, self.fence(name))).collect();
+        variables(request, &fences, self.tags.with(self.guards().iter().map(Guard::tag)))
+    }
+
+    /// Returns copies of the descriptors that keep locks alive. Only locks in files have some.
+    pub(crate) fn lives(&self) -> Vec<OwnedFd> {
+        let copy = |guard: &Guard| guard.proof().get::<LivenessHandle>().and_then(LivenessHandle::copy);
+        self.guards().iter().filter_map(copy).collect()
+    }
+
+    /// Waits until one of the locks is lost; for ever if this process has none.
+    pub(crate) async fn lost(&self) {
+        lost(self.guards()).await;
+    }
+
+    /// Gives them back and waits for the answer, up to a limit.
+    pub(crate) async fn release_lock(
+        self,
+        request: &Request,
+        was_lost: bool,
+        stderr: &Stderr,
+        status: &Status,
+    ) -> Returned {
+        let released = match self.own {
+            Some(Held::One(guard)) => tokio::time::timeout(RELEASE_LIMIT, guard.release()).await,
+            Some(Held::Several(all)) => tokio::time::timeout(RELEASE_LIMIT, all.release()).await,
+            None => return Returned::Freed,
+        };
+        let name = request.shown();
+        match released {
+            Ok(Ok(())) => {
+                tracing::info!(name, "released");
+                status.report(&Event::Released);
+                Returned::Freed
+            }
+            Ok(Err(error)) if error.is_lost() => {
+                // A loss that was seen while the command ran was reported then.
+                if !was_lost {
+                    stderr.print_line(&format!("{error}: the command may not have been alone under {name}"));
+                    status.report(&Event::Lost { cause: error.to_string() });
+                }
+                Returned::Lost
+            }
+            // An answer that did not come is reported once, when the client is closed.
+            Ok(Err(_)) | Err(_) => Returned::Freed,
+        }
+    }
+}
+
+/// Waits until one of these locks is lost; for ever without one.
+pub(crate) async fn lost(guards: &[Guard]) {
+    let mut losses: Vec<_> = guards.iter().map(|guard| Box::pin(guard.lost())).collect();
+    first(&mut losses).await;
+}
+
+/// Waits for the first of several futures, which is removed; for ever without one.
+pub(crate) async fn first<F: Future + ?Sized>(futures: &mut Vec<Pin<Box<F>>>) -> F::Output {
+    poll_fn(|cx| {
+        for at in 0..futures.len() {
+            if let Poll::Ready(value) = futures[at].as_mut().poll(cx) {
+                drop(futures.swap_remove(at));
+                return Poll::Ready(value);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Divides the names into those that outer runs hold, and those that have to be acquired.
+async fn divided(
+    request: &Request,
+    locks: &Client,
+    tags: &Tags,
+) -> Result<(Vec<(Resource, Outer)>, Vec<Resource>), Problem> {
+    let (mut outer, mut names) = (Vec::new(), Vec::new());
+    for name in request.names() {
+        match tags.find(locks, name, request.share()?).await? {
+            Some(held) => outer.push((name.clone(), held)),
+            None => names.push(name.clone()),
+        }
+    }
+    Ok((outer, names))
+}
+
+/// Acquires the locks; `None` where one is busy. A long wait under claims of outer runs is announced, so that
+/// a deadlock of several such runs can be seen.
+async fn acquire(
+    request: &Request,
+    locks: &Client,
+    names: &[Resource],
+    outer: &Tags,
+) -> Result<Option<Held>> {
+    let owner = outer.owner().filter(|_| locks.profile().announces_waits().is_ok());
+    let owner = owner.as_ref();
+    if let [name] = names {
+        return Ok(one(request, locks, name, owner).await?.map(|guard| Held::One(Box::new(guard))));
+    }
+    let parts = names.iter().map(|name| part(request, locks, name, owner));
+    let all = parts.collect::<Result<Vec<_>>>()?.into_iter().fold(MultiLock::new(), MultiLock::and);
+    let taken = match request.patience {
+        WaitLimit::None => all.try_lock().await?,
+        WaitLimit::Limit(limit) => all.try_lock_for(limit).await?,
+        WaitLimit::Forever => Some(all.lock().await?),
+    };
+    Ok(taken.map(Held::Several))
+}
+
+fn part(request: &Request, locks: &Client, name: &Resource, owner: Option<&Owner>) -> Result<LockRequest> {
+    Ok(match request.kind {
+        Kind::Exclusive => with_terms(request, locks.mutex(name), owner)?.into(),
+        Kind::Shared => with_terms(request, locks.rwlock(name), owner)?.read_request(),
+        Kind::Permits(permits) => {
+            with_terms(request, locks.semaphore(name, permits), owner)?.permits_request(1)
+        }
+    })
+}
+
+async fn one(
+    request: &Request,
+    locks: &Client,
+    name: &Resource,
+    owner: Option<&Owner>,
+) -> Result<Option<Guard>> {
+    match request.kind {
+        Kind::Exclusive => {
+            let lock = with_terms(request, locks.mutex(name), owner)?;
+            match request.patience {
+                WaitLimit::None => lock.try_lock().await,
+                WaitLimit::Limit(limit) => lock.try_lock_for(limit).await,
+                WaitLimit::Forever => lock.lock().await.map(Some),
+            }
+        }
+        Kind::Shared => {
+            let lock = with_terms(request, locks.rwlock(name), owner)?;
+            match request.patience {
+                WaitLimit::None => lock.try_read().await,
+                WaitLimit::Limit(limit) => lock.try_read_for(limit).await,
+                WaitLimit::Forever => lock.read().await.map(Some),
+            }
+        }
+        Kind::Permits(permits) => {
+            let lock = with_terms(request, locks.semaphore(name, permits), owner)?;
+            match request.patience {
+                WaitLimit::None => lock.try_acquire().await,
+                WaitLimit::Limit(limit) => lock.try_acquire_for(limit).await,
+                WaitLimit::Forever => lock.acquire().await.map(Some),
+            }
+        }
+    }
+}
+
+fn with_terms<K: kind::Kind>(request: &Request, mut lock: Lock<K>, owner: Option<&Owner>) -> Result<Lock<K>> {
+    if let Some(owner) = owner {
+        lock = lock.owner(owner).announce_wait(ANNOUNCED_AFTER);
+    }
+    if let Some(ttl) = request.terms.ttl.filter(|_| !request.store.takes_ttl()) {
+        lock = lock.ttl(ttl);
+    }
+    if let Some(limit) = request.terms.max_hold {
+        lock = lock.max_hold(limit);
+    }
+    if let Some(delay) = request.terms.lock_delay {
+        lock = lock.lock_delay(delay);
+    }
+    // Better refused now than unnoticed when a revocation comes.
+    if request.on_revoke.is_some() { lock.revocable() } else { Ok(lock) }
+}
+
+/// Builds the refusal of a busy lock, with its holder where that is known.
+async fn busy(request: &Request, locks: &Client, names: &[Resource]) -> Problem {
+    let waited = match request.patience {
+        WaitLimit::Limit(limit) => format!("was not free within {}", duration(limit)),
+        _ => "is busy".to_owned(),
+    };
+    let blocker = match tokio::time::timeout(INSPECT_LIMIT, blocker(request, locks, names)).await {
+        Ok(Some(snapshot)) => Some(snapshot),
+        _ => None,
+    };
+    let text = match (&blocker, names) {
+        // The waiters are not shown: our own place may still be among them.
+        (Some(snapshot), _) => {
+            format!("{} {waited}: {}", visible(snapshot.resource.as_str()), held_by(snapshot))
+        }
+        (None, [name]) => format!("{} {waited}", visible(name.as_str())),
+        (None, _) => format!("one of {} {waited}", request.shown()),
+    };
+    Problem::new(request.conflict, text)
+}
+
+/// Finds the first of the locks that another holds.
+async fn blocker(request: &Request, locks: &Client, names: &[Resource]) -> Option<Snapshot> {
+    for name in names {
+        let snapshot = locks.inspect(name.as_str()).await.ok()?;
+        // Of several locks, those that this process did get may still be on their way back.
+        let is_other = |note: &Note| names.len() == 1 || *note != request.note;
+        if snapshot.holders.iter().any(|holder| is_other(&holder.note)) {
+            return Some(snapshot);
+        }
+    }
+    None
+}
+
+/// The time for which a release is waited for before the command's code is reported all the same.
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+const INSPECT_LIMIT: Duration = Duration::from_secs(2);
+/// The time after which a wait under other claims is announced.
+const ANNOUNCED_AFTER: Duration = Duration::from_secs(1);

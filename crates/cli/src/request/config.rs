@@ -1,0 +1,227 @@
+//! The configuration file: stores by their names.
+//!
+//! Ground rules: it is read only if a store is named that is not a URL, so that a lock in files costs no look
+//! for it. Its text may hold a password: no error repeats a line of it. A file that another user may have
+//! written is refused, because it decides where locks are.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::exit::{Exit, Problem};
+use crate::output::redact::redacted;
+use crate::output::stderr::complain;
+use crate::output::text::visible;
+
+/// A store of the configuration file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NamedStore {
+    pub(crate) url: String,
+    /// The file that has named it.
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigFile {
+    #[serde(default)]
+    stores: BTreeMap<String, Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Entry {
+    url: String,
+    password_file: Option<String>,
+}
+
+/// Returns `true` if the text is the name of a store, and not a URL.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    !text.is_empty() && text.bytes().all(is_plain)
+}
+
+/// Finds the store with this name in the files of this process's environment.
+///
+/// # Errors
+/// Usage, if no file names it, or a file cannot be understood; refused, for a file that others may change.
+pub(crate) fn find(name: &str) -> Result<NamedStore, Problem> {
+    find_in(name, &files(|variable| std::env::var_os(variable).filter(|value| !value.is_empty())))
+}
+
+/// A place where the file may be.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    path: PathBuf,
+    /// `true` if it is an error that the file is missing.
+    is_required: bool,
+}
+
+/// Returns the files to look at; the first one that names the store decides.
+fn files(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<Place> {
+    if let Some(path) = variable(CONFIG_VARIABLE) {
+        return vec![Place { path: path.into(), is_required: true }];
+    }
+    // The specification of these folders asks to ignore a relative path.
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let of_user = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
+    let folders = of_user.into_iter().chain([PathBuf::from("/etc")]);
+    folders.map(|folder| Place { path: folder.join("leasehold/config.toml"), is_required: false }).collect()
+}
+
+fn find_in(name: &str, places: &[Place]) -> Result<NamedStore, Problem> {
+    let mut known = Vec::new();
+    for place in places {
+        let Some(mut file) = read(place)? else { continue };
+        if let Some(entry) = file.stores.remove(name) {
+            return Ok(NamedStore { url: entry.url(name, &place.path)?, file: place.path.clone() });
+        }
+        known.extend(file.stores.into_keys());
+    }
+    Err(unknown(name, &known, places))
+}
+
+impl Entry {
+    fn url(self, name: &str, file: &Path) -> Result<String, Problem> {
+        let invalid = |text: &str| {
+            let text = format!("{}: the store {}: {text}", shown(file), visible(name));
+            Err(Problem::new(Exit::Usage, text))
+        };
+        if !self.url.contains(':') {
+            return invalid("its url is not a URL, such as redis://host or file:///a/directory");
+        }
+        let Some(path) = self.password_file else { return Ok(self.url) };
+        if self.url.contains("password-file=") || redacted(&self.url) != self.url {
+            return invalid("it has a password-file, and a password in its url: keep one of them");
+        }
+        // A path of its own is relative to the file, because a process may be started anywhere.
+        let path = file.parent().unwrap_or(Path::new("/")).join(path);
+        let Some(path) = path.to_str() else { return invalid("its password-file is not UTF-8 text") };
+        let separator = if self.url.contains('?') { '&' } else { '?' };
+        Ok(format!("{}{separator}password-file={}", self.url, encoded(path)))
+    }
+}
+
+/// Writes a path as the value of an option of a URL.
+fn encoded(path: &str) -> String {
+    url::form_urlencoded::byte_serialize(path.as_bytes())
+        .collect::<String>()
+        .replace("%2F", "/")
+        .replace('+', "%20")
+}
+
+fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {
+    let shown = shown(&place.path);
+    let text = match std::fs::read_to_string(&place.path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && !place.is_required => return Ok(None),
+        Err(error) => {
+            let named =
+                if place.is_required { format!(", named by {CONFIG_VARIABLE}") } else { String::new() };
+            return Err(Problem::new(Exit::Usage, format!("cannot read {shown}{named}: {error}")));
+        }
+    };
+    let found = place.path.metadata();
+    let found = found.map_err(|error| Problem::new(Exit::Usage, format!("cannot read {shown}: {error}")))?;
+    if let Some(complaint) = distrust(&found) {
+        return Err(Problem::new(Exit::Refused, format!("{shown} is not used: {complaint}")));
+    }
+    let file: ConfigFile = toml::from_str(&text).map_err(|error| {
+        let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+        let text = format!("{shown}, line {line}: {}", visible(error.message()));
+        Problem::new(Exit::Usage, text)
+    })?;
+    let has_password = file.stores.values().any(|entry| redacted(&entry.url) != entry.url);
+    if has_password && found.mode() & OTHERS != 0 {
+        complain(&format!(
+            "{shown} has a password and can be read by other users: chmod 600 it, or use password-file"
+        ));
+    }
+    Ok(Some(file))
+}
+
+/// Returns the reason why a file with these properties is not used, if there is one.
+fn distrust(found: &Metadata) -> Option<String> {
+    let own = rustix::process::geteuid().as_raw();
+    if found.uid() != own && found.uid() != 0 {
+        return Some(format!(
+            "it belongs to the user {}, who could send the locks anywhere; chown it",
+            found.uid()
+        ));
+    }
+    (found.mode() & WRITABLE_BY_OTHERS != 0).then(|| "other users may write to it; chmod go-w it".to_owned())
+}
+
+fn unknown(name: &str, known: &[String], places: &[Place]) -> Problem {
+    let name = visible(name);
+    let looked: Vec<_> = places.iter().map(|place| shown(&place.path)).collect();
+    let mut text = format!("\"{name}\" is not a URL, such as redis://host, and ");
+    text += &match known {
+        [] => format!("no configuration file names stores; looked for {}", looked.join(" and ")),
+        _ => format!("no store of {} has this name", looked.join(" or ")),
+    };
+    let scores = known.iter().map(|other| (strsim::damerau_levenshtein(&name, other), other));
+    let meant = scores.filter(|(distance, other)| *distance <= 1 + other.len() / 4).min();
+    if let Some((_, meant)) = meant {
+        text += &format!("; did you mean {}?", visible(meant));
+    }
+    if !known.is_empty() {
+        let known: Vec<_> = known.iter().map(|name| visible(name)).collect();
+        text += &format!("; known are {}", known.join(", "));
+    }
+    Problem::new(Exit::Usage, text)
+}
+
+fn shown(path: &Path) -> String {
+    visible(&path.to_string_lossy())
+}
+
+/// The variable that names the only file to read.
+const CONFIG_VARIABLE: &str = "LEASEHOLD_CONFIG";
+const OTHERS: u32 = 0o004;
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variable_names_the_only_file() {
+        let paths = |set: &[(&str, &str)]| -> Vec<String> {
+            let variable =
+                |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+            files(variable).iter().map(|place| place.path.display().to_string()).collect()
+        };
+        let etc = "/etc/leasehold/config.toml".to_owned();
+        assert_eq!(paths(&[("LEASEHOLD_CONFIG", "a.toml"), ("HOME", "/h")]), ["a.toml"]);
+        assert_eq!(paths(&[("HOME", "/h")]), ["/h/.config/leasehold/config.toml".to_owned(), etc.clone()]);
+        let xdg = paths(&[("XDG_CONFIG_HOME", "/x"), ("HOME", "/h")]);
+        assert_eq!(xdg, ["/x/leasehold/config.toml".to_owned(), etc.clone()]);
+        assert_eq!(paths(&[("XDG_CONFIG_HOME", "x"), ("HOME", "h")]), [etc]);
+    }
+
+    #[test]
+    fn password_file_is_relative_and_excludes_a_password() {
+        let url = |url: &str, password_file: &str| {
+            let entry = Entry { url: url.to_owned(), password_file: Some(password_file.to_owned()) };
+            entry.url("prod", Path::new("/etc/leasehold/config.toml")).map_err(|problem| problem.exit)
+        };
+        assert_eq!(url("redis://h", "a b"), Ok("redis://h?password-file=/etc/leasehold/a%20b".to_owned()));
+        assert_eq!(url("redis://h?db=1", "/x"), Ok("redis://h?db=1&password-file=/x".to_owned()));
+        assert_eq!(url("redis://:x@h", "/x"), Err(Exit::Usage));
+        assert_eq!(url("prod", "/x"), Err(Exit::Usage));
+    }
+
+    #[test]
+    fn name_is_no_url() {
+        for name in ["prod", "eu-west_1", "a.b"] {
+            assert!(is_name(name), "{name}");
+        }
+        for other in ["", "file:", "redis://h", "127.0.0.1:6379", "a/b", "a b"] {
+            assert!(!is_name(other), "{other}");
+        }
+    }
+}

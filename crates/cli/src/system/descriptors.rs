@@ -1,0 +1,106 @@
+//! Descriptors that this process was started with, by their numbers.
+//!
+//! Ground rules: a number is looked at once, while the command line is read, before this process opens
+//! anything: later it may be the number of something else. The command inherits none of them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl};
+
+/// A descriptor that was open when this process was started. This process now owns the only copy of it.
+#[derive(Clone, Debug)]
+pub(crate) struct InheritedFd(Arc<OwnedFd>);
+
+impl InheritedFd {
+    /// Returns a copy.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
+        self.0.as_fd().try_clone_to_owned()
+    }
+}
+
+impl FromStr for InheritedFd {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<InheritedFd, String> {
+        let complaint = || format!("\"{text}\" is not the number of a descriptor, such as 3 for 3>FILE");
+        let number: i32 = text.parse().map_err(|_| complaint())?;
+        let taken = match number {
+            1 => io::stdout().as_fd().try_clone_to_owned(),
+            2 => io::stderr().as_fd().try_clone_to_owned(),
+            3.. => take(number),
+            _ => return Err(complaint()),
+        };
+        let taken = taken.and_then(|fd| writable(&fd).map(|()| fd));
+        taken.map(|fd| InheritedFd(Arc::new(fd))).map_err(|error| {
+            format!("descriptor {number} cannot be written to ({error}): open it before, as in {number}>FILE")
+        })
+    }
+}
+
+/// Closes all descriptors that this process has inherited, except the three streams. It is called before this
+/// process opens anything.
+pub(crate) fn close_inherited() {
+    let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers: Vec<i32> = listed.flatten().filter_map(|fd| fd.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers {
+        // That of the list itself is among them, and is closed already.
+        if number > 2 {
+            let _ = nix::unistd::close(number);
+        }
+    }
+}
+
+/// Makes the descriptors such that the next program inherits them.
+///
+/// # Errors
+/// Of the operating system.
+pub(crate) fn inheritable(fds: Vec<OwnedFd>) -> io::Result<Vec<OwnedFd>> {
+    for fd in &fds {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
+    }
+    Ok(fds)
+}
+
+fn writable(fd: &OwnedFd) -> io::Result<()> {
+    match fcntl_getfl(fd)?.intersects(OFlags::WRONLY | OFlags::RDWR) {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is open for reading only")),
+    }
+}
+
+/// Takes a descriptor over: it is closed under its number, and kept under another that no `exec` passes on.
+fn take(number: i32) -> io::Result<OwnedFd> {
+    let copy = copy_of(number)?;
+    let _ = nix::unistd::close(number);
+    Ok(copy)
+}
+
+#[cfg(target_os = "linux")]
+fn copy_of(number: i32) -> io::Result<OwnedFd> {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+    let own = pidfd_open(getpid(), PidfdFlags::empty());
+    match own.and_then(|own| pidfd_getfd(own, number, PidfdGetfdFlags::empty())) {
+        Ok(fd) => Ok(fd),
+        Err(error @ rustix::io::Errno::BADF) => Err(error.into()),
+        // Some sandboxes forbid the call.
+        Err(_) => reopened(number),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn copy_of(number: i32) -> io::Result<OwnedFd> {
+    reopened(number)
+}
+
+/// Opens what the descriptor leads to once more.
+fn reopened(number: i32) -> io::Result<OwnedFd> {
+    let file = std::fs::OpenOptions::new().append(true).open(format!("/dev/fd/{number}"));
+    file.map(OwnedFd::from)
+}

@@ -1,0 +1,218 @@
+//! The processes of the command: `--same-group`, `--exec`, `--wait-group`.
+
+use std::os::unix::process::ExitStatusExt;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::pty::Pty;
+use crate::support::{Redis, Sandbox, Started, eventually, is_alive, number, wait_until_gone};
+
+#[test]
+fn same_group_leaves_the_command_in_the_group_of_the_caller() {
+    let sandbox = Sandbox::new();
+    let script = "ps -o pgid= -p $$; leasehold run --same-group job -- sh -c 'ps -o pgid= -p $$'";
+    let ended = Started::new(sandbox.sh(script)).end().expect(0);
+    let groups: Vec<_> = ended.out.lines().map(str::trim).collect();
+    assert_eq!(groups[0], groups[1], "{ended:?}");
+}
+
+#[test]
+fn killed_leasehold_in_the_same_group_ends_its_command_only() {
+    let sandbox = Sandbox::new();
+    let inner = "trap \"\" TERM; sleep 1000 & echo pids $PPID $$ $!; wait; while :; do sleep 1; done";
+    let script =
+        format!("sleep 1000 & echo beside $!; leasehold run --same-group job -- sh -c '{inner}'; wait");
+    let running = Started::new(sandbox.sh(&script));
+    let beside = number(&running.line_with("beside"));
+    let pids: Vec<i32> =
+        running.line_with("pids").split(' ').skip(1).map(|pid| pid.parse().unwrap()).collect();
+    kill_process(Pid::from_raw(pids[0]).unwrap(), Signal::KILL).unwrap();
+    pids.into_iter().for_each(wait_until_gone);
+    assert!(is_alive(beside), "a process of the caller");
+    sandbox.run(&["--wait", "30s", "job"], "true").expect(0);
+    kill_process(Pid::from_raw(beside).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn loss_in_the_same_group_ends_orphans_too() {
+    let sandbox = Sandbox::new();
+    // The orphan has left its parent and its session.
+    let script = "(setsid sh -c 'trap \"\" TERM; echo orphan $$; exec sleep 1000' &); \
+                  trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let running = sandbox.start(&["--same-group", "--grace", "1s", "job"], script);
+    let orphan = number(&running.line_with("orphan"));
+    sandbox.end(&["break", "--yes", "job"]).expect(0);
+    running.end().expect(76);
+    wait_until_gone(orphan);
+}
+
+#[test]
+fn typed_ctrl_c_in_the_same_group_reaches_the_command_once() {
+    let sandbox = Sandbox::new();
+    let script =
+        "trap 'echo caught' INT; echo ready; until read -r line; do :; done; echo \"got $line\"; exit 5";
+    let mut pty =
+        Pty::start(&sandbox, "leasehold", &["run", "--same-group", "job", "--", "sh", "-c", script]);
+    pty.see("ready");
+    pty.press("\x03");
+    pty.see("caught");
+    pty.press("words\r");
+    let between = pty.see("got words");
+    assert!(!between.contains("caught"), "{between:?}");
+    assert_eq!(pty.end().0.code(), Some(5));
+}
+
+#[test]
+fn typed_ctrl_c_and_ctrl_z_in_the_same_group_are_those_of_a_job() {
+    let sandbox = Sandbox::new();
+    let mut shell = Pty::shell(&sandbox);
+    let reads =
+        "trap \"echo on\"\"ward\" CONT; echo rea\"\"dy; until read -r line; do :; done; echo \"got $line\"";
+    shell.enter(&format!("leasehold run --same-group job -- sh -c '{reads}; exec sleep 1000'"));
+    shell.see("ready");
+    shell.press("\x1a");
+    shell.see("Stopped");
+    shell.prompt();
+    shell.enter("fg");
+    shell.see("onward");
+    shell.press("words\r");
+    shell.see("got words");
+    shell.press("\x03");
+    shell.prompt();
+    shell.enter("echo code $?");
+    shell.see("code 130");
+    assert_eq!(sandbox.show("job")["state"], "free");
+}
+
+#[test]
+fn exec_keeps_the_lock_until_all_that_inherited_it_end() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.leasehold(&[
+        "run", "--exec", "job", "--", "sh", "-c",
+        "echo pid $$ $LEASEHOLD_FENCE; sleep 1000 </dev/null >/dev/null 2>&1 & echo left $!; read -r _; exit 3",
+    ]);
+    command.stdin(std::process::Stdio::piped());
+    let running = Started::new(command);
+    let line = running.line_with("pid");
+    let pid: i32 = line.split(' ').nth(1).unwrap().parse().unwrap();
+    assert_eq!(pid, running.pid().as_raw_pid(), "the process is the same");
+    let left = number(&running.line_with("left"));
+    let ps = Started::new(sandbox.sh(&format!("ps -o pid= --ppid {pid} | wc -l"))).end();
+    assert_eq!(ps.out.trim(), "1", "nothing runs beside the command: {ps:?}");
+    sandbox.run(&["--no-wait", "job"], "true").expect(75);
+    running.end().expect(3);
+    sandbox.run(&["--no-wait", "job"], "true").expect(75);
+    let waiter = sandbox.start(&["job"], "echo in");
+    sandbox.wait_for_line("job", 1, 1);
+    kill_process(Pid::from_raw(left).unwrap(), Signal::KILL).unwrap();
+    waiter.line_with("in");
+    waiter.end().expect(0);
+}
+
+#[test]
+fn exec_has_default_signals_and_nested_runs() {
+    let sandbox = Sandbox::new();
+    let running =
+        sandbox.start(&["--exec", "job"], "leasehold run --no-wait job -- echo nested; exec sleep 1000");
+    running.line_with("nested");
+    eventually(|| {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", running.pid().as_raw_pid()));
+        name.is_ok_and(|name| name.trim() == "sleep").then_some(()).ok_or("not yet".to_owned())
+    });
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().status.signal(), Some(15));
+    sandbox.run(&["--no-wait", "job"], "true").expect(0);
+}
+
+#[test]
+fn exec_that_fails_releases_the_lock() {
+    let sandbox = Sandbox::new();
+    let script = sandbox.path("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    sandbox.end(&["run", "--exec", "job", "--", script]).expect(127);
+    assert_eq!(sandbox.show("job")["state"], "free");
+    sandbox
+        .end(&["run", "--exec", "--max-hold", "1s", "job", "--", "true"])
+        .expect(64)
+        .says("cannot be used with");
+    let holder = sandbox.hold(&["job"]);
+    sandbox.end(&["run", "--exec", "--no-wait", "job", "--", "true"]).expect(75);
+    holder.end().expect(0);
+    let elsewhere = Sandbox::on("redis://127.0.0.1:1");
+    elsewhere.end(&["run", "--exec", "job", "--", "true"]).expect(78).says("--exec is for file:");
+}
+
+#[test]
+fn exec_with_several_locks_keeps_all() {
+    let sandbox = Sandbox::new();
+    let mut command =
+        sandbox.leasehold(&["run", "--exec", "--also", "b", "a", "--", "sh", "-c", "echo ready; read -r _"]);
+    command.stdin(std::process::Stdio::piped());
+    let running = Started::new(command);
+    running.line_with("ready");
+    for name in ["a", "b"] {
+        sandbox.run(&["--no-wait", name], "true").expect(75);
+    }
+    running.end();
+    for name in ["a", "b"] {
+        sandbox.run(&["--no-wait", name], "true").expect(0);
+    }
+}
+
+#[test]
+fn wait_group_holds_the_lock_until_a_daemon_has_ended() {
+    let redis = Redis::start_or_skip();
+    let sandboxes = [Some(Sandbox::new()), redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()))];
+    for sandbox in sandboxes.into_iter().flatten() {
+        for group in [&[][..], &["--same-group"]] {
+            std::fs::remove_file(sandbox.path("go")).ok();
+            let script = "mkfifo go; (setsid sh -c 'echo daemon $$; read -r _ <go; echo done' &); exit 7";
+            let args = [group, &["--ttl", "1s", "--wait-group", "job"]].concat();
+            let running = sandbox.start(&args, script);
+            running.line_with("daemon");
+            // Longer than the ttl: the lock is renewed meanwhile.
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+            sandbox.run(&["--no-wait", "job"], "true").expect(75);
+            std::fs::write(sandbox.path("go"), "\n").unwrap();
+            running.line_with("done");
+            running.end().expect(7);
+            sandbox.run(&["--no-wait", "job"], "true").expect(0);
+        }
+    }
+}
+
+#[test]
+fn loss_while_a_daemon_is_waited_for_kills_it() {
+    let sandbox = Sandbox::new();
+    let script = "(setsid sh -c 'trap \"\" TERM; echo daemon $$; while :; do sleep 0.1; done' &); exit 0";
+    let running = sandbox.start(&["--wait-group", "--grace", "500ms", "job"], script);
+    let daemon = number(&running.line_with("daemon"));
+    sandbox.end(&["break", "--yes", "job"]).expect(0);
+    running.end().expect(76);
+    wait_until_gone(daemon);
+}
+
+#[test]
+fn signal_while_a_daemon_is_waited_for_reaches_the_group() {
+    let sandbox = Sandbox::new();
+    let script = "sh -c 'trap \"echo asked; exit\" TERM; echo left; while :; do sleep 0.1; done' & exit 7";
+    let running = sandbox.start(&["--wait-group", "job"], script);
+    running.line_with("left");
+    running.signal(Signal::TERM);
+    running.line_with("asked");
+    running.end().expect(7);
+}
+
+#[test]
+fn signal_while_a_daemon_is_waited_for_reaches_the_daemon_too() {
+    let sandbox = Sandbox::new();
+    let script =
+        "(setsid sh -c 'trap \"echo asked; exit\" TERM; echo daemon; while :; do sleep 0.1; done' &); exit 7";
+    let running = sandbox.start(&["--wait-group", "job"], script);
+    running.line_with("daemon");
+    running.signal(Signal::TERM);
+    running.line_with("asked");
+    running.end().expect(7);
+}

@@ -1,0 +1,219 @@
+//! The state of the lock for programs: `--status-file`, `--status-fd`, `--sd-notify`.
+
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{LIMIT, Redis, Sandbox, Started, eventually};
+
+fn events(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn words(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["event"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn each_change_is_a_line_on_the_descriptor() {
+    let sandbox = Sandbox::new();
+    let inner = "ls -l /proc/self/fd | grep -c status; echo $LEASEHOLD_FENCE >&2; exit 75";
+    let script = format!("leasehold run --status-fd 7 job -- sh -c '{inner}' 7>status");
+    let ended = Started::new(sandbox.sh(&script)).end().expect(75);
+    assert_eq!(ended.out, "0\n", "{ended:?}");
+    let events = events(&std::fs::read_to_string(sandbox.path("status")).unwrap());
+    assert_eq!(words(&events), ["waiting", "granted", "released", "exit"]);
+    let granted = &events[1];
+    assert_eq!(granted["locks"][0]["name"], "job");
+    assert_eq!(granted["locks"][0]["fence"].as_str().unwrap(), ended.err.trim());
+    assert_eq!((&granted["grade"], &granted["nested"]), (&"strict".into(), &false.into()));
+    // The command's own 75 differs from that of leasehold.
+    assert_eq!((&events[3]["code"], &events[3]["by"]), (&75.into(), &"command".into()));
+}
+
+#[test]
+fn busy_lock_is_told_from_a_command_with_the_same_code() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["job"]);
+    let status = sandbox.path("status");
+    sandbox.run(&["--no-wait", "--status-file", status.to_str().unwrap(), "job"], "exit 75").expect(75);
+    let state: Value = serde_json::from_str(&std::fs::read_to_string(&status).unwrap()).unwrap();
+    assert_eq!((&state["event"], &state["code"]), (&"exit".into(), &75.into()));
+    assert_eq!(state["by"], "leasehold");
+    holder.end().expect(0);
+}
+
+#[test]
+fn file_has_the_newest_state_as_a_whole_whenever_it_is_read() {
+    let sandbox = Sandbox::new();
+    let status = sandbox.path("status");
+    let read = || -> Option<Value> {
+        let text = std::fs::read_to_string(&status).ok()?;
+        Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("half of a state: {text:?}: {error}")))
+    };
+    let mut command = sandbox.leasehold(&[
+        "run",
+        "--status-file",
+        "status",
+        "--on-revoke",
+        "usr1",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "trap 'echo asked' USR1; echo ready; read -r _; read -r _; exit 0",
+    ]);
+    command.stdin(std::process::Stdio::piped());
+    let holder = Started::new(command);
+    holder.line_with("ready");
+    let wait_for = |word: &str| {
+        eventually(|| match read() {
+            Some(state) if state["event"] == word => Ok(state),
+            state => Err(format!("{state:?}")),
+        })
+    };
+    let state = wait_for("granted");
+    assert_eq!(state["pid"].as_i64().unwrap(), i64::from(holder.pid().as_raw_pid()));
+    sandbox.end(&["revoke", "--reason", "now", "job"]).expect(0);
+    assert_eq!(wait_for("revoked")["reason"], "now");
+    holder.line_with("asked");
+    holder.end().expect(0);
+    assert_eq!(wait_for("exit")["code"], 0);
+    let left: Vec<_> =
+        std::fs::read_dir(sandbox.dir.path()).unwrap().flatten().map(|file| file.file_name()).collect();
+    assert_eq!(
+        left.iter().filter(|name| name.to_str().unwrap().starts_with("status")).count(),
+        1,
+        "{left:?}"
+    );
+}
+
+#[test]
+fn place_that_cannot_be_written_is_refused_before_the_lock() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["job"]);
+    std::os::unix::fs::symlink("/dev/null", sandbox.path("link")).unwrap();
+    for (args, code, text) in [
+        (["--status-file", "no/such/folder"], 74, "status file"),
+        (["--status-file", "/dev/null"], 64, "--status-fd"),
+        (["--status-file", "link"], 64, "--status-fd"),
+        (["--status-file", "."], 64, "--status-fd"),
+        (["--status-fd", "77"], 64, "77>FILE"),
+        (["--status-fd", "0"], 64, "number of a descriptor"),
+        (["--status-fd", "x"], 64, "number of a descriptor"),
+    ] {
+        sandbox.run(&[args[0], args[1], "job"], "echo never").expect(code).says(text);
+    }
+    let script = "leasehold run --status-fd 7 job -- true 7</dev/null; echo $?";
+    assert_eq!(Started::new(sandbox.sh(script)).end().expect(0).out, "64\n");
+    assert!(std::fs::metadata("/dev/null").is_ok_and(|found| !found.is_file()));
+    holder.end().expect(0);
+}
+
+#[test]
+fn reader_that_does_not_read_delays_neither_renewal_nor_end() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    // The pipe is full before the first line.
+    let fill = "mkfifo pipe; exec 7<>pipe; dd if=/dev/zero bs=65536 count=1 >&7 2>/dev/null";
+    let inner = "i=0; while [ $i -lt 30 ]; do sleep 0.1; i=$((i+1)); done; echo over";
+    let script =
+        format!("{fill}; leasehold run --ttl 1s --status-fd 7 --status-file status job -- sh -c '{inner}'");
+    let ended = Started::new(sandbox.sh(&script)).end().expect(0);
+    assert_eq!(ended.out, "over\n", "{ended:?}");
+    // The other place has all of it.
+    assert!(std::fs::read_to_string(sandbox.path("status")).unwrap().contains("\"exit\""));
+}
+
+#[test]
+fn reader_that_has_gone_changes_nothing() {
+    let sandbox = Sandbox::new();
+    let script = "{ leasehold run --status-fd 1 job -- sh -c 'sleep 0.2; exit 3'; echo $? >code; } | true";
+    Started::new(sandbox.sh(script)).end().expect(0);
+    assert_eq!(std::fs::read_to_string(sandbox.path("code")).unwrap(), "3\n");
+}
+
+#[test]
+fn outage_is_reported_as_suspect_and_then_as_lost() {
+    let Some(redis) = Redis::start_or_skip() else { return };
+    let sandbox = Sandbox::on(&redis.server.url());
+    let script = "exec leasehold run --ttl 3s --status-fd 7 job -- sleep 1000 7>status";
+    let running = Started::new(sandbox.sh(script));
+    let status = sandbox.path("status");
+    let now = || events(&std::fs::read_to_string(&status).unwrap_or_default());
+    let wait_for = |word: &str| {
+        eventually(|| match now() {
+            events if words(&events).contains(&word) => Ok(events),
+            events => Err(format!("{events:?}")),
+        })
+    };
+    wait_for("granted");
+    redis.server.kill().unwrap();
+    let suspect = wait_for("suspect").into_iter().find(|event| event["event"] == "suspect").unwrap();
+    assert!(suspect["lost_in_ms"].as_u64().unwrap() <= 3000, "{suspect}");
+    running.end().expect(76);
+    let events = wait_for("exit");
+    assert!(words(&events).ends_with(&["suspect", "lost", "exit"]), "{events:?}");
+    assert_eq!(events.last().unwrap()["code"], 76);
+}
+
+#[test]
+fn service_manager_hears_ready_when_the_lock_is_held() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(LIMIT)).unwrap();
+    let next = || {
+        let mut bytes = [0; 4096];
+        let count = manager.recv(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    };
+    let sandbox = sandbox.with("NOTIFY_SOCKET", path.to_str().unwrap());
+    let holder = sandbox.hold(&["job"]);
+    // Without the flag nothing is sent, and the command may report for itself.
+    let waiter = sandbox.start(&["--sd-notify", "job"], "echo \"socket=$NOTIFY_SOCKET\"; exit 4");
+    assert_eq!(next(), "STATUS=waits for job");
+    manager.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert!(manager.recv(&mut [0; 64]).is_err(), "it is not ready before the lock is held");
+    manager.set_read_timeout(Some(LIMIT)).unwrap();
+    holder.end().expect(0);
+    let ready = next();
+    assert!(ready.starts_with("READY=1\nSTATUS=holds job, fence 0"), "{ready}");
+    assert_eq!(waiter.line_with("socket"), "socket=", "only one reports to the manager");
+    waiter.end().expect(4);
+    assert_eq!((next(), next()), ("STATUS=has released job".to_owned(), "STOPPING=1".to_owned()));
+    let plain = sandbox.run(&["job"], "echo \"socket=$NOTIFY_SOCKET\"").expect(0);
+    assert_eq!(plain.out, format!("socket={}\n", path.display()));
+}
+
+#[test]
+fn manager_that_is_missing_or_full_changes_nothing() {
+    let sandbox = Sandbox::new();
+    sandbox.run(&["--sd-notify", "job"], "exit 3").expect(3);
+    let path = sandbox.path("notify");
+    let missing = Sandbox::new().with("NOTIFY_SOCKET", path.to_str().unwrap());
+    missing.run(&["--sd-notify", "job"], "exit 3").expect(3);
+    let manager = UnixDatagram::bind(&path).unwrap();
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.connect(&path).unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.send(&[0; 1024]).is_ok() {}
+    missing.run(&["--sd-notify", "job"], "exit 3").expect(3);
+    drop(manager);
+}
+
+#[test]
+fn candidate_reports_each_term() {
+    let sandbox = Sandbox::new();
+    let script = "exec leasehold elect --status-fd 7 job -- sh -c 'echo leads; exec sleep 1000' 7>status";
+    let candidate = Started::new(sandbox.sh(script));
+    candidate.line_with("leads");
+    sandbox.end(&["break", "--yes", "job"]).expect(0);
+    candidate.line_with("leads");
+    let text = std::fs::read_to_string(sandbox.path("status")).unwrap();
+    let events = events(&text);
+    assert_eq!(words(&events), ["waiting", "granted", "lost", "waiting", "granted"], "{text}");
+    candidate.signal(Signal::TERM);
+}
