@@ -33,7 +33,11 @@ fn text(bytes: &[u8]) -> String {
 fn job_that_runs_is_reported_with_its_code() {
     let folder = tempfile::tempdir().unwrap();
     let output = once(folder.path(), "echo out; echo err >&2; exit 3");
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(3), "out\nerr\n".to_owned()), "{output:?}");
+    assert_eq!(
+        (output.status.code(), text(&output.stdout)),
+        (Some(3), "out\nerr\n".to_owned()),
+        "{output:?}"
+    );
     let output = once(folder.path(), "exit 0");
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), String::new()), "{output:?}");
 }
@@ -42,7 +46,9 @@ fn job_that_runs_is_reported_with_its_code() {
 fn job_that_another_machine_does_is_silent() {
     let folder = tempfile::tempdir().unwrap();
     let mut other = Command::new(leasehold());
-    other.args(["run", "nightly", "--", "sh", "-c", "echo held; read line"]).env("LEASEHOLD_URL", url(folder.path()));
+    other
+        .args(["run", "nightly", "--", "sh", "-c", "echo held; read line"])
+        .env("LEASEHOLD_URL", url(folder.path()));
     let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -68,7 +74,8 @@ fn store_that_is_away_is_reported() {
 fn crontab_has_the_form_of_a_system_crontab() {
     let crontab = fs::read_to_string(packaging().join("cron/leasehold-nightly")).unwrap();
     assert!(crontab.ends_with('\n'));
-    let lines: Vec<&str> = crontab.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let lines: Vec<&str> =
+        crontab.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     let (jobs, settings): (Vec<&str>, Vec<&str>) =
         lines.iter().partition(|line| line.starts_with(|first: char| first.is_ascii_digit()));
     assert!(settings.iter().any(|line| line.starts_with("LEASEHOLD_URL=")), "{settings:?}");

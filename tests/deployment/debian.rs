@@ -44,7 +44,8 @@ fn package_has_its_files_in_the_places_of_debian() {
     let Some(file) = package(folder.path()) else { return };
     let contents = succeed(Command::new("dpkg-deb").arg("--contents").arg(&file));
     for (rights, path) in CONTENTS {
-        let is_listed = contents.lines().any(|line| line.starts_with(rights) && line.ends_with(&format!(" {path}")));
+        let is_listed =
+            contents.lines().any(|line| line.starts_with(rights) && line.ends_with(&format!(" {path}")));
         assert!(is_listed, "{rights} {path} is missing in\n{contents}");
     }
     let fields = succeed(Command::new("dpkg-deb").arg("--field").arg(&file));

@@ -105,7 +105,9 @@ fn cron_job_succeeds_where_another_cluster_does_it() {
 #[test]
 fn leader_starts_the_service() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(mut leader) = command("leader.yaml", "echo leads $LEASEHOLD_NAME", folder.path()) else { return };
+    let Some(mut leader) = command("leader.yaml", "echo leads $LEASEHOLD_NAME", folder.path()) else {
+        return;
+    };
     let printed = succeed(&mut leader);
     assert!(printed.contains("leads scheduler"), "{printed}");
 }

@@ -68,7 +68,9 @@ fn services_are_hardened() {
     lay_out(folder.path(), str::to_owned).unwrap();
     for (_, instance) in UNITS.iter().filter(|(file, _)| file.ends_with(".service")) {
         let Some(mut command) = analyze() else { return };
-        command.args(["security", "--offline=yes", "--threshold", EXPOSURE]).arg(folder.path().join(instance));
+        command
+            .args(["security", "--offline=yes", "--threshold", EXPOSURE])
+            .arg(folder.path().join(instance));
         let (is_success, printed) = run(&mut command);
         assert!(is_success, "{printed}");
     }
@@ -82,7 +84,10 @@ fn timer_is_exact_and_does_not_repeat_a_missed_job() {
     assert!(timer.contains("\nAccuracySec=1s\n") && timer.contains("\nPersistent=no\n"), "{timer}");
     assert!(!timer.contains("RandomizedDelaySec"), "{timer}");
     let service = read("leasehold-run@.service");
-    assert!(service.contains("--no-wait --min-hold 50s") && service.contains("SuccessExitStatus=75"), "{service}");
+    assert!(
+        service.contains("--no-wait --min-hold 50s") && service.contains("SuccessExitStatus=75"),
+        "{service}"
+    );
 }
 
 /// Starts the command of a unit as the service manager does, without it.

@@ -60,8 +60,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
 }
 
 /// The programs that this chore runs, and Debian's packages of them.
-const TOOLS: &[(&str, &str)] =
-    &[("dpkg", "dpkg"), ("dpkg-deb", "dpkg"), ("dpkg-shlibdeps", "dpkg-dev"), ("gzip", "gzip"), ("strip", "binutils")];
+const TOOLS: &[(&str, &str)] = &[
+    ("dpkg", "dpkg"),
+    ("dpkg-deb", "dpkg"),
+    ("dpkg-shlibdeps", "dpkg-dev"),
+    ("gzip", "gzip"),
+    ("strip", "binutils"),
+];
 
 /// Builds the command in release, and returns its path.
 fn built(root: &Path) -> Result<PathBuf, String> {

@@ -39,7 +39,11 @@ const TOOLS: &[Tool] = &[
         needed_by: &["curator"],
     },
     Tool { program: "/usr/share/java/slf4j-nop.jar", package: "libslf4j-java", needed_by: &["curator"] },
-    Tool { program: "pip3", package: "python3-pip", needed_by: &["kazoo", "kubernetes", "redis-peers", "tooz"] },
+    Tool {
+        program: "pip3",
+        package: "python3-pip",
+        needed_by: &["kazoo", "kubernetes", "redis-peers", "tooz"],
+    },
     Tool { program: "nutcracker", package: "nutcracker", needed_by: &["nutcracker"] },
     Tool { program: "node", package: "nodejs", needed_by: &["redis-peers"] },
     Tool { program: "npm", package: "npm", needed_by: &["redis-peers"] },

@@ -64,9 +64,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_backend::changes::until_changed;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint, Liveness,
-    LockSupport, Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal,
-    Resource, ResourceSummary, Severity, Snapshot, SnapshotVersion, Step, WaitMode,
+    Backend, Claim, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint, Liveness, LockSupport,
+    Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Severity, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
 mod config;
@@ -242,10 +242,6 @@ impl Backend for FileBackend {
 
     fn profile(&self) -> &Profile {
         &self.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn registers(&self) -> Option<&dyn Registers> {
