@@ -22,7 +22,7 @@ fn package(folder: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(file))
 }
 
-/// What the package has, as `dpkg-deb --contents` prints it: rights, owner and path.
+/// Contents of the package, as `dpkg-deb --contents` prints it: rights, owner and path.
 const CONTENTS: &[(&str, &str)] = &[
     ("-rwxr-xr-x root/root", "./usr/bin/leasehold"),
     ("-rwxr-xr-x root/root", "./usr/bin/leasehold-once"),

@@ -1,4 +1,4 @@
-//! What `packaging` has works: services, the Debian package, the container, the manifests and the cron job.
+//! The files of `packaging` work: services, the Debian package, the container, the manifests and the cron job.
 //!
 //! Ground rules: each file is checked by the program that reads it on a machine, as far as that program can be had,
 //! and what it starts is started with the real command. Nothing is installed into this machine.

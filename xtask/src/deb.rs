@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use crate::servers;
 
-/// What the command line says about the package.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     /// The program to pack. It is built in release if none is given.
@@ -183,7 +183,7 @@ impl Package<'_> {
             Ok(text) => text,
             Err(_) => output(Command::new("git").current_dir(self.root).args(["log", "-1", "--format=%ct"]))?,
         };
-        text.trim().parse().map_err(|error| format!("the time of the package is no number: {error}"))
+        text.trim().parse().map_err(|error| format!("the time of the package is not a number: {error}"))
     }
 
     fn read(&self, path: &str) -> Result<String, String> {
@@ -203,7 +203,7 @@ impl Package<'_> {
         Ok(self.folder(folder)?.join(name))
     }
 
-    /// Makes a folder of the tree, with the mode that a package has whatever the umask is.
+    /// Makes a folder of the tree, with the mode that a package has under any umask.
     fn folder(&self, target: &str) -> Result<PathBuf, String> {
         let mut path = self.tree.clone();
         for part in std::iter::once("").chain(target.split('/')) {

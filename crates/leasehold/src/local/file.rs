@@ -53,7 +53,7 @@
 //! files of a name that is used again are three more, or four while nothing holds it. Each open store keeps
 //! them for at most 256 names, and a quarter of the descriptors that the process may have.
 //!
-//! What may wait runs on the blocking threads of the runtime: waits for the short lock, new files, syncs to the
+//! Work that may wait runs on the blocking threads of the runtime: waits for the short lock, new files, syncs to the
 //! disk, and everything on a network file system. The thread of the caller makes only calls that change the
 //! page cache. A local disk that fails can stall even these, and then a thread of the runtime with them.
 
