@@ -18,7 +18,8 @@ use crate::error::Error;
 /// # Panics
 /// When `LEASEHOLD_REQUIRE` is a comma list that names `server`, or `all`: then a skip is a failure. `all`
 /// means every server that Debian stable has a package of, so it does not include `valkey-server`, and no
-/// program that only packagers have. Also when the file cannot be written, because an uncounted skip would look like a success.
+/// program that only packagers have. Also when the file cannot be written, because an uncounted skip would
+/// look like a success.
 #[track_caller]
 pub fn skip(server: &str, reason: &str) {
     let test = std::thread::current().name().unwrap_or("unknown").to_owned();

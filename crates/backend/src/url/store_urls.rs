@@ -190,7 +190,8 @@ impl Scheme {
 /// Returns the item of the list for one option. Its parts have lines of their own, because together they are too
 /// wide for a table.
 fn item(option: &dyn AnyOption) -> String {
-    let mut text = format!("- **`{}`**: {}.\n", option.name(), option.meaning());
+    let meaning = option.meaning().replace("; ", ";\n  ");
+    let mut text = format!("- **`{}`**: {meaning}.\n", option.name());
     for (other, words) in option.conditions() {
         text += &match words {
             [] => format!("  Together with `{other}`.\n"),
