@@ -119,6 +119,11 @@ impl Package<'_> {
         set_mode(&stripped, 0o755)?;
         let manual = self.folder("usr/share/man/man1")?;
         output(Command::new(self.program).args(["man", "--dir"]).arg(&manual))?;
+        self.file(
+            "usr/share/man/man1/leasehold-once.1",
+            self.read("packaging/cron/leasehold-once.1")?.as_bytes(),
+            0o644,
+        )?;
         for entry in fs::read_dir(&manual).map_err(failed(&manual))? {
             let page = entry.map_err(failed(&manual))?.path();
             set_mode(&page, 0o644)?;

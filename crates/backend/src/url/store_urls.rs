@@ -196,7 +196,10 @@ fn item(option: &dyn AnyOption) -> String {
         text += &match words {
             [] => format!("  Together with `{other}`.\n"),
             words => {
-                format!("  Only with {}.\n", listed(words.iter().map(|word| format!("`{other}={word}`")), "or"))
+                format!(
+                    "  Only with {}.\n",
+                    listed(words.iter().map(|word| format!("`{other}={word}`")), "or")
+                )
             }
         };
     }
