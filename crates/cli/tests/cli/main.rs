@@ -20,7 +20,6 @@ mod exits;
 mod inspect;
 mod killed;
 mod kinds;
-mod linking;
 mod log;
 mod loss;
 mod man;
