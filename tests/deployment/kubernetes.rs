@@ -54,7 +54,7 @@ fn manifests_match_the_schemas() {
     for version in VERSIONS {
         let Some(mut python) = python(VALIDATE) else { return };
         let printed = succeed(python.arg(version).args(manifests()));
-        for object in ["CronJob nightly-report", "Deployment scheduler", "Deployment worker"] {
+        for object in ["CronJob nightly-report", "Deployment scheduler", "Deployment worker", "Service worker"] {
             assert!(printed.contains(object), "{printed}");
         }
     }
