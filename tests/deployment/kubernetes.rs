@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use leasehold_testkit::{peers, require};
 
-use crate::{leasehold, packaging, run, succeed};
+use crate::{leasehold, packaging, run, succeed, unknown_options};
 
 /// The first version with sidecars that need no feature gate, and a recent one.
 const VERSIONS: [&str; 2] = ["1.29", "1.34"];
@@ -54,7 +54,9 @@ fn manifests_match_the_schemas() {
     for version in VERSIONS {
         let Some(mut python) = python(VALIDATE) else { return };
         let printed = succeed(python.arg(version).args(manifests()));
-        for object in ["CronJob nightly-report", "Deployment scheduler", "Deployment worker", "Service worker"] {
+        for object in
+            ["CronJob nightly-report", "Deployment scheduler", "Deployment worker", "Service worker"]
+        {
             assert!(printed.contains(object), "{printed}");
         }
     }
@@ -110,4 +112,13 @@ fn leader_starts_the_service() {
     };
     let printed = succeed(&mut leader);
     assert!(printed.contains("leads scheduler"), "{printed}");
+}
+
+#[test]
+fn sidecar_has_options_that_the_server_knows() {
+    let text = fs::read_to_string(packaging().join("kubernetes/sidecar.yaml")).unwrap();
+    let (_, arguments) = text.split_once("            - serve\n").unwrap();
+    let (arguments, _) = arguments.split_once("          env:").unwrap();
+    assert!(arguments.contains("--listen="), "{arguments}");
+    assert_eq!(unknown_options(arguments), Vec::<&str>::new());
 }

@@ -45,3 +45,14 @@ fn succeed(command: &mut Command) -> String {
     assert!(is_success, "{command:?}\n{printed}");
     printed
 }
+
+/// Returns the options of `serve` in a text that the command does not have.
+fn unknown_options(text: &str) -> Vec<&str> {
+    let help = succeed(Command::new(leasehold()).args(["serve", "--help"]));
+    let is_option = |word: &&str| word.starts_with("--") && word.len() > 2;
+    let name = |word: &str| word.split('=').next().map(str::to_owned).unwrap_or_default();
+    text.split_whitespace()
+        .filter(is_option)
+        .filter(|word| !help.contains(&format!("{} ", name(word))))
+        .collect()
+}

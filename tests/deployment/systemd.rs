@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use leasehold_testkit::require;
 
-use crate::{leasehold, packaging, run};
+use crate::{leasehold, packaging, run, unknown_options};
 
 /// The exposure that `systemd-analyze security` may find, in tenths: it calls less than 2.0 "OK", and a service
 /// without any of these settings has 9.6.
@@ -116,4 +116,12 @@ fn units_start_the_job_of_their_name() {
         let printed = crate::succeed(&mut start(file, folder.path(), &url));
         assert!(printed.starts_with("nightly, fence 0"), "{file}: {printed}");
     }
+}
+
+#[test]
+fn server_has_the_options_of_its_unit() {
+    let unit = fs::read_to_string(packaging().join("systemd/leasehold-serve.service")).unwrap();
+    let line = unit.lines().find(|line| line.starts_with("ExecStart=/usr/bin/leasehold serve ")).unwrap();
+    assert_eq!(unknown_options(line), Vec::<&str>::new());
+    assert_eq!(unknown_options("--no-such-option --listen"), ["--no-such-option"]);
 }
