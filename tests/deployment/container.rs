@@ -29,13 +29,17 @@ fn static_command() -> PathBuf {
     target.join(host).join("debug/leasehold")
 }
 
-/// Runs the command in a folder that has nothing but it, and two files that name hosts.
+/// Runs the command in a folder that has nothing but it, files that name hosts, and the two folders that every
+/// container has: `/dev` for random numbers and `/proc` for the second process.
 fn alone(root: &Path, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new("unshare");
-    command.args(["--user", "--map-root-user", "chroot"]).arg(root).arg("/leasehold").args(arguments);
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", ENTER]).arg(root).args(arguments);
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     run(&mut command)
 }
+
+const ENTER: &str = "mount --rbind /dev \"$0/dev\" && mount --rbind /proc \"$0/proc\" && \
+                     exec chroot \"$0\" /leasehold \"$@\"";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "builds the whole command once more"]
@@ -44,7 +48,11 @@ async fn static_command_runs_in_an_empty_folder() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path();
     fs::copy(static_command(), root.join("leasehold")).unwrap();
-    let (is_possible, why) = run(Command::new("unshare").args(["--user", "--map-root-user", "true"]));
+    for folder in ["dev", "etc", "proc"] {
+        fs::create_dir(root.join(folder)).unwrap();
+    }
+    let (is_possible, why) =
+        run(Command::new("unshare").args(["--user", "--map-root-user", "--mount", "true"]));
     if !is_possible {
         return require::skip("unshare", &why);
     }
@@ -60,7 +68,6 @@ async fn static_command_runs_in_an_empty_folder() {
     let (is_success, printed) = lock("127.0.0.1");
     assert!(is_success, "{printed}");
     // A name is looked up by what is part of the C library, without its loadable modules.
-    fs::create_dir(root.join("etc")).unwrap();
     fs::write(root.join("etc/hosts"), "127.0.0.1 locks.example.org\n").unwrap();
     let (is_success, printed) = lock("locks.example.org");
     assert!(is_success, "{printed}");
