@@ -9,7 +9,7 @@ use leasehold_sim::capacity::stores::{self, StoreModel, Waiting};
 use leasehold_sim::capacity::workload::Workload;
 use leasehold_sim::capacity::world::simulate;
 
-/// How far a figure of the closed form may be from the simulation.
+/// The distance that a figure of the closed form may be from the simulation.
 const TOLERANCE: f64 = 0.10;
 const SEED: u64 = 4711;
 

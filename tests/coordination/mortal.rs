@@ -14,8 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use leasehold::backend::{
-    AtOnce, Claim, Failure, Patience, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal,
-    Stamp, Step,
+    Claim, Failure, Patience, Put, RegisterPromise, Registered, Registers, Release, Renew, Renewal, Stamp,
+    Step,
 };
 use leasehold::{Backend, Client, Profile, Resource, ResourceSummary, Snapshot, SnapshotVersion};
 use leasehold_testkit::RedisServer;
@@ -79,10 +79,6 @@ impl Mortal {
 impl Backend for Mortal {
     fn profile(&self) -> &Profile {
         self.store.profile()
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

@@ -6,6 +6,7 @@
 
 mod api;
 mod bench;
+mod deb;
 mod docs;
 mod semver;
 mod servers;
@@ -38,6 +39,9 @@ Chores:
   bench [options]       ratios against the server's own limit, flock and others, in release; `bench --help`
   bench --rivals        leasehold beside other libraries, which are fetched and built first; writes the page
                         docs/book/src/benchmarks.md and its plots; `bench --rivals --help`
+  deb [options]         a Debian package of the command, with man pages, completions and services, in
+                        target/debian. --program FILE packs this program instead of building it in release,
+                        --out FOLDER is another folder for the package
   help                  this text
 
 Environment:
@@ -52,6 +56,7 @@ Exit code: 0 when all is well, 1 when a step failed or a rule is broken, 2 when 
 enum Chore {
     Api(api::Mode),
     Bench(Vec<String>),
+    Deb(deb::Options),
     Docs(docs::Mode),
     Help,
     Test(Vec<&'static test::Step>),
@@ -72,6 +77,7 @@ fn main() -> ExitCode {
     let outcome = match chore {
         Chore::Api(mode) => api::run(&root(), mode),
         Chore::Bench(arguments) => bench::run(&root(), &arguments),
+        Chore::Deb(options) => deb::run(&root(), &options),
         Chore::Docs(mode) => docs::run(&root(), mode),
         Chore::Help => {
             print!("{USAGE}");
@@ -102,6 +108,7 @@ fn parse(arguments: &[String]) -> Result<Chore, String> {
         [] | ["help" | "--help" | "-h", ..] | [_, "--help" | "-h"] => Ok(Chore::Help),
         ["api"] => Ok(Chore::Api(api::Mode::Check)),
         ["api", "--update"] => Ok(Chore::Api(api::Mode::Update)),
+        ["deb", options @ ..] => deb::Options::parse(options).map(Chore::Deb),
         ["docs"] => Ok(Chore::Docs(docs::Mode::Write)),
         ["docs", "--check"] => Ok(Chore::Docs(docs::Mode::Check)),
         ["tidy"] => Ok(Chore::Tidy),

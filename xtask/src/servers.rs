@@ -39,10 +39,16 @@ const TOOLS: &[Tool] = &[
         needed_by: &["curator"],
     },
     Tool { program: "/usr/share/java/slf4j-nop.jar", package: "libslf4j-java", needed_by: &["curator"] },
-    Tool { program: "pip3", package: "python3-pip", needed_by: &["kazoo", "redis-peers", "tooz"] },
+    Tool {
+        program: "pip3",
+        package: "python3-pip",
+        needed_by: &["kazoo", "kubernetes", "redis-peers", "tooz"],
+    },
     Tool { program: "nutcracker", package: "nutcracker", needed_by: &["nutcracker"] },
     Tool { program: "node", package: "nodejs", needed_by: &["redis-peers"] },
     Tool { program: "npm", package: "npm", needed_by: &["redis-peers"] },
+    Tool { program: "systemd-analyze", package: "systemd", needed_by: &["systemd"] },
+    Tool { program: "dpkg-shlibdeps", package: "dpkg-dev", needed_by: &["debian"] },
     Tool { program: "/usr/share/java/zookeeper.jar", package: "zookeeper", needed_by: &["zookeeper"] },
 ];
 

@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(name("leasehold").as_deref(), Ok("leasehold"));
         assert_eq!(name("sim/engine").as_deref(), Ok("leasehold-engine-sim"));
         assert!(name("reddis").is_err_and(|text| text.contains("`reddis`")));
-        assert!(name("").is_err(), "the root is no crate");
+        assert!(name("").is_err(), "the root is not a crate");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod terms;
 mod twins;
 mod unsafety;
 mod words;
+mod wrappers;
 
 use std::fmt;
 use std::path::Path;
@@ -129,6 +130,7 @@ fn check(members: &[Member], files: Vec<File>) -> Vec<Finding> {
     findings.extend(layers::check(&sources));
     findings.extend(terms::check(&terms, &sources));
     findings.extend(twins::check(&sources));
+    findings.extend(wrappers::check(&sources));
     findings
 }
 

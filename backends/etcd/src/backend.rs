@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness,
-    LockSupport, Patience, Profile, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal,
-    Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step, WaitMode,
+    Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness, LockSupport,
+    Patience, Profile, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Share, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
 use crate::client::Shared;
@@ -99,10 +99,6 @@ impl EtcdBackend {
 impl Backend for EtcdBackend {
     fn profile(&self) -> &Profile {
         &self.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn unsupported_reason(&self, share: Share) -> Option<&'static str> {

@@ -16,8 +16,8 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_backend::pollers::Pollers;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Failure, Finding, Patience, Profile, RegisterPromise, Registers, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, Claim, Failure, Finding, Patience, Profile, RegisterPromise, Registers, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use redis::Value;
 
@@ -193,10 +193,6 @@ impl fmt::Debug for RedisBackend {
 impl Backend for RedisBackend {
     fn profile(&self) -> &Profile {
         &self.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Durability, Failure, FenceGrade, Finding, Liveness, LockSupport, Patience,
-    Profile, QueueOrder, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
+    Backend, Claim, Durability, Failure, FenceGrade, Finding, Liveness, LockSupport, Patience, Profile,
+    QueueOrder, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot,
     SnapshotVersion, Step, WaitMode,
 };
 
@@ -97,10 +97,6 @@ impl ZooKeeperBackend {
 impl Backend for ZooKeeperBackend {
     fn profile(&self) -> &Profile {
         &self.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn unsupported_reason(&self, share: Share) -> Option<&'static str> {

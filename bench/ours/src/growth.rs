@@ -36,9 +36,9 @@ struct Series {
     /// The name of the plot's file.
     name: &'static str,
     title: &'static str,
-    /// What grows.
+    /// The quantity that grows.
     size: &'static str,
-    /// What each column of a point counts, and its unit.
+    /// The quantity that each column of a point counts, and its unit.
     columns: &'static [&'static str],
     points: Vec<Point>,
 }

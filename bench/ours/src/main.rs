@@ -59,7 +59,7 @@ struct Args {
     role: Option<Role>,
 }
 
-/// What this program does instead: the part of one of several processes, or a page of its own.
+/// The other task of this program: the part of one of several processes, or a page of its own.
 #[derive(Debug, Subcommand)]
 enum Role {
     #[command(hide = true)]

@@ -10,7 +10,7 @@ use leasehold_core::{Failure, Patience};
 /// Each look returns what was read, and a future that ends as soon as there may be something else; that is
 /// dropped when patience ends. No change between the two may be missed: the look subscribes before it asks
 /// the store, or the future begins at the revision that was read, or it ends at once after it has subscribed.
-/// Where a message may be lost, the future ends after the longest pause that its store allows.
+/// If a message may be lost, the future ends after the longest pause that its store allows.
 ///
 /// # Errors
 /// The first failure of a look or of a wait.

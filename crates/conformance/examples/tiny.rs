@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_conformance::{Outcome, SteadyClock, Subject, laws};
 use leasehold_core::{
-    Ask, AtOnce, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind,
-    FenceGrade, Grant, Hint, Ledger, Liveness, LockSupport, Moment, Patience, Profile, QueueOrder, Release,
-    Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict, Wait,
+    Ask, Backend, Claim, ClaimInfo, Clock, Durability, Effect, Entry, Failure, FailureKind, FenceGrade,
+    Grant, Hint, Ledger, Liveness, LockSupport, Moment, Patience, Profile, QueueOrder, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, Verdict, Wait,
 };
 
 /// A store, and at the same time every connection to it. Queues stay when they are empty, for their fences.
@@ -38,10 +38,6 @@ impl Subject for Tiny {
 impl Backend for Tiny {
     fn profile(&self) -> &Profile {
         &self.0.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

@@ -31,8 +31,9 @@ use crate::{
 ///
 /// The engine never drops a future of this trait midway; a backend need not be cancel safe.
 ///
-/// A backend around another one implements every method, also those with a default, which would hide what
-/// the inner one does: put `#[deny(clippy::missing_trait_methods)]` on its `impl`.
+/// A default is what a store without that ability says, so a backend writes only what its server can do. A
+/// backend around another one implements every method, because a default would hide what the inner one does:
+/// put `#[deny(clippy::missing_trait_methods)]` on its `impl`.
 #[async_trait]
 pub trait Backend: Any + Debug + Send + Sync {
     /// Returns the promises of this connection, which are constant for its life.
@@ -46,9 +47,9 @@ pub trait Backend: Any + Debug + Send + Sync {
 
     /// Returns what this store decides on the thread of the caller; see [`AtOnce`]. `None` if its calls ask a
     /// server, or wait.
-    ///
-    /// It has no default, which would hide what the inner one of two backends does.
-    fn at_once(&self) -> Option<&dyn AtOnce>;
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        None
+    }
 
     /// Returns the registers of the same store, if it has them; see [`Registers`].
     fn registers(&self) -> Option<&dyn Registers> {
@@ -117,12 +118,7 @@ pub trait Backend: Any + Debug + Send + Sync {
     /// `Denied` if the server does not let this user do it, `Unsupported` if no user can do it through this
     /// store. Another [`Failure`] whose effect is `Unknown` may have ended the claim.
     async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
-        match self.release(&[claim]).await.pop() {
-            Some(Release::Freed) => Ok(BreakOutcome::Ended { also_released: Vec::new() }),
-            Some(Release::Gone) => Ok(BreakOutcome::Gone),
-            Some(Release::Unknown(failure)) => Err(failure),
-            None => Err(Failure::unanswered("the store did not answer a release")),
-        }
+        BreakOutcome::of_release(self.release(&[claim]).await)
     }
 
     /// Returns the holders and the queue of a resource. With `seen`, waits until the version is another one
@@ -225,4 +221,20 @@ pub enum BreakOutcome {
     },
     /// The claim no longer existed; nothing was ended.
     Gone,
+}
+
+impl BreakOutcome {
+    /// Returns the outcome where a release of any client ends a claim, and nothing else: from the answer to a
+    /// release of this claim alone.
+    ///
+    /// # Errors
+    /// The failure of the release.
+    pub fn of_release(mut answer: Vec<Release>) -> Result<BreakOutcome, Failure> {
+        match answer.pop() {
+            Some(Release::Freed) => Ok(BreakOutcome::Ended { also_released: Vec::new() }),
+            Some(Release::Gone) => Ok(BreakOutcome::Gone),
+            Some(Release::Unknown(failure)) => Err(failure),
+            None => Err(Failure::unanswered("the store did not answer a release")),
+        }
+    }
 }

@@ -12,7 +12,7 @@ use leasehold::local::MemoryBackend;
 use leasehold::{Client, LossCause};
 use leasehold_conformance::{Subject, TakerCommand};
 use leasehold_core::{
-    AtOnce, Backend, BreakOutcome, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource,
+    Backend, BreakOutcome, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource,
     ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold_redis::RedisConfig;
@@ -197,10 +197,6 @@ struct Connection {
 impl Backend for Connection {
     fn profile(&self) -> &Profile {
         self.store.profile()
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

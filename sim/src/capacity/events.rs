@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// What is planned, and the time.
+/// The plan, and its time.
 #[derive(Debug)]
 pub struct EventHeap<E> {
     planned: BinaryHeap<Planned<E>>,

@@ -19,7 +19,7 @@
 
 use crate::capacity::rules::{MS, RENEW_AT, RETRY_MAX, RETRY_MIN, SECOND, relied_on};
 
-/// How the old server ends.
+/// The end of the old server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Its process ends, or it gives up its role: connections end, and new ones are refused.
@@ -28,7 +28,7 @@ pub enum Fault {
     Vanishes,
 }
 
-/// What a client does about a failover.
+/// The reaction of a client to a failover.
 #[derive(Clone, Copy, Debug)]
 pub struct FailoverRules {
     /// The part of the ttl after which a lease is renewed.

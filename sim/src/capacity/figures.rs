@@ -1,4 +1,4 @@
-//! What a load costs, in each second: the common result of the closed form and of a simulation.
+//! The costs of a load, in each second: the common result of the closed form and of a simulation.
 
 /// Rates in a second, over all servers of the store.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use crate::capacity::workload::Handing;
 pub struct HandedLock {
     /// Those that wait, in their order.
     order: VecDeque<u64>,
-    /// How often each has polled since it was queued.
+    /// The number of times that each has polled since it was queued.
     rounds: Vec<u32>,
     /// `true` between a release and the next grant.
     is_free: bool,

@@ -32,7 +32,7 @@ pub const FIRST_POLL: u64 = 25 * MS;
 pub const HEAD_POLL: u64 = 100 * MS;
 /// The longest pause of the others.
 pub const LAST_POLL: u64 = 400 * MS;
-/// What is added to a pause that ends with another's lease.
+/// The time that is added to a pause that ends with another's lease.
 pub const TICK: u64 = 2 * MS;
 
 /// The longest time between two looks of a waiter that is notified: `REFRESH`, a third of `PLACE_TTL`, in

@@ -30,7 +30,7 @@ pub struct Request<O> {
     pub service: u64,
     /// `true` if it is answered after a sync.
     pub is_durable: bool,
-    /// Who sent it.
+    /// The sender.
     pub origin: O,
 }
 

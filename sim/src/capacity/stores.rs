@@ -22,7 +22,7 @@ pub struct StoreModel {
     pub pace: Option<u64>,
     /// The coarseness of its clock, which holders leave out of account: nanoseconds.
     pub granularity: u64,
-    /// How waiters wait.
+    /// The way in which waiters wait.
     pub waiting: Waiting,
     /// The requests of a hand-over beside the release, the grant and the place in the queue.
     pub hand_over_extra: u64,
@@ -42,7 +42,7 @@ pub struct StoreModel {
     pub client: (f64, f64),
 }
 
-/// How the waiters of a process learn that their turn has come, and keep their places.
+/// The way in which the waiters of a process learn that their turn has come, and keep their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// They are notified; the process looks for all of them together.

@@ -13,7 +13,7 @@ use crate::capacity::world::simulate;
 
 /// The part of its cores up to which a server is counted on.
 const FULL: f64 = 0.8;
-/// What the page's large load has: processes, held locks, cycles in a second, waiters.
+/// The numbers of the page's large load: processes, held locks, cycles in a second, waiters.
 const LARGE: (u64, u64, f64, u64) = (10_000, 1_000_000, 1_000.0, 10_000);
 /// The time for which it is simulated, in seconds.
 const LENGTH: u64 = 30;

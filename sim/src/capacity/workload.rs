@@ -15,7 +15,7 @@ pub struct Workload {
     pub cycles: f64,
     /// Claims that wait for locks that stay taken.
     pub waiters: u64,
-    /// How many of them wait for one lock.
+    /// The number of them that wait for one lock.
     pub waiters_each: u64,
     /// Locks that go from process to process.
     pub handing: Handing,
@@ -32,9 +32,9 @@ pub struct Workload {
 pub struct Handing {
     /// Their number.
     pub queues: u64,
-    /// How many wait for each.
+    /// The number that waits for each.
     pub waiters: u64,
-    /// How long each holder holds, in nanoseconds.
+    /// The time for which each holder holds, in nanoseconds.
     pub hold: u64,
 }
 

@@ -18,7 +18,7 @@ use crate::capacity::stores::{StoreModel, Waiting};
 use crate::capacity::watching::Watching;
 use crate::capacity::workload::Workload;
 
-/// What a simulation counted.
+/// The counts of a simulation.
 #[derive(Clone, Debug)]
 pub struct Simulated {
     /// The rates.
@@ -88,7 +88,7 @@ struct Batch {
     shard: usize,
     /// Requests of it that are not answered.
     open: usize,
-    /// How often these locks were asked for before.
+    /// The number of times that these locks were asked for before.
     failures: u32,
 }
 

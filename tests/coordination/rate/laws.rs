@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold::backend::{AtOnce, Claim, ClaimId, Failure, Patience, Release, Renew, Renewal, Step};
+use leasehold::backend::{Claim, ClaimId, Failure, Patience, Release, Renew, Renewal, Step};
 use leasehold::{
     Backend, Client, Clock, ErrorKind, Moment, Profile, Resource, ResourceSummary, Snapshot, SnapshotVersion,
 };
@@ -39,10 +39,6 @@ impl Recorded {
 impl Backend for Recorded {
     fn profile(&self) -> &Profile {
         self.store.profile()
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

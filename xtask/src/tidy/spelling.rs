@@ -22,7 +22,7 @@ fn finding(line: &str) -> Result<Option<Finding>, String> {
     let text = |name: &str| found[name].as_str().ok_or_else(not_understood);
     match text("type")? {
         "typo" => {}
-        // Files that are no text.
+        // Files that are not text.
         "binary_file" => return Ok(None),
         _ => return Err(not_understood()),
     }

@@ -12,8 +12,8 @@ use async_trait::async_trait;
 use leasehold_backend::cell::{BATCH_MAX, check, pause};
 use leasehold_backend::pollers::Pollers;
 use leasehold_core::{
-    AtOnce, Backend, Claim, ClaimId, Failure, Fence, Finding, Grant, Hint, LockSupport, Patience, Profile,
-    Proof, QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, Claim, ClaimId, Failure, Fence, Finding, Grant, Hint, LockSupport, Patience, Profile, Proof,
+    QueueOrder, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
 use crate::backend::cells::{fence, profile};
@@ -290,10 +290,6 @@ enum Taken {
 impl Backend for PlainBackend {
     fn profile(&self) -> &Profile {
         &self.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn part(&self, claim: &Claim) -> u64 {

@@ -226,7 +226,7 @@ impl Dialer {
     }
 }
 
-/// What to check if TLS could not be agreed on, and no certificate was refused.
+/// The advice if TLS could not be agreed on, and no certificate was refused.
 const TLS_ADVICE: &str = "check that the server speaks TLS on this port (memcached -Z)";
 /// The longest time for which a start of the server is waited for within one attempt to connect.
 const MAX_SETTLING: Duration = Duration::from_millis(3_500);

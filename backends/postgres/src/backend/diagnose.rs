@@ -121,7 +121,7 @@ pub(crate) fn durability(server: &Server) -> Finding {
     }
 }
 
-/// What it means that no pooler shares sessions, for locks in rows and for those of a connection.
+/// The meaning of a server without a pooler that shares sessions, for locks in rows and for those of a connection.
 const OWN_SESSIONS: &str = "notifications arrive, and what a session holds is its client's alone";
 
 fn sessions(server: &Server) -> Finding {

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_backend::changes::patience_ended;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Profile, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode, spread,
+    Backend, Claim, Effect, Failure, FailureKind, Grant, Hint, Patience, Profile, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step, WaitMode, spread,
 };
 use tokio::sync::Mutex;
 
@@ -168,10 +168,6 @@ impl<T: ScriptDialect> ScriptBackend<T> {
 impl<T: ScriptDialect> Backend for ScriptBackend<T> {
     fn profile(&self) -> &Profile {
         &self.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn part(&self, claim: &Claim) -> u64 {

@@ -26,7 +26,7 @@ pub(crate) enum Naming {
     Full,
 }
 
-/// What the connection adds to a request.
+/// The part that the connection adds to a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamping {
     /// The epoch of the connection.

@@ -20,7 +20,7 @@ pub(crate) const ACL_RULES: &str = "resetkeys ~{lh:* resetchannels &{lh:* -@all 
 +script|load +time +get +mget +set +del +exists +pexpireat +pttl +zadd +zrem +zscore +zrank +zcard +zcount +zrange \
 +zrangebyscore +hset +hget +hmget +hdel +publish +subscribe +unsubscribe +scan +info +config|get";
 
-/// What to check if TLS could not be agreed on, and no certificate was refused.
+/// The advice if TLS could not be agreed on, and no certificate was refused.
 #[cfg(feature = "tls")]
 pub(crate) const TLS_ADVICE: &str =
     "check that the server speaks TLS on this port, and whether it needs a certificate (?cert=path&key=path)";

@@ -28,7 +28,7 @@ pub(crate) fn floor_key(prefix: &str, slot: u16) -> String {
 /// The endings by which the slot is changed, four bits a letter.
 static ENDINGS: LazyLock<Endings> = LazyLock::new(Endings::find);
 
-/// What each ending changes is linear, so some of them, combined, make every change.
+/// The change of each ending is linear, so some of them, combined, make every change.
 #[derive(Default)]
 struct Endings {
     /// For each bit of a slot, an ending and its change, of which this is the highest bit.

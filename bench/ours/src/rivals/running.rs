@@ -219,7 +219,7 @@ impl<'a> Running<'a> {
 
     fn count_trips(&mut self, context: &Context<'_>) -> Outcome<()> {
         check_installed(&(self.contestant.at)(context.store))?;
-        for trips in trips::count(context.store, self.contestant.at)? {
+        for trips in trips::count(context.store, self.contestant.at, context.runtime)? {
             self.note("round_trips", trips as f64);
         }
         Ok(())

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Clock, Failure, Finding, Patience, Profile, Registers, Release, Renew, Renewal,
-    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, Claim, Clock, Failure, Finding, Patience, Profile, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
 use crate::cell::backend::group_commit::GroupCommit;
@@ -85,10 +85,6 @@ impl<C: CellStore> CellBackend<C> {
 impl<C: CellStore> Backend for CellBackend<C> {
     fn profile(&self) -> &Profile {
         self.cells.profile()
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

@@ -7,8 +7,8 @@ use crate::cell::Turns;
 use crate::pollers::Pollers;
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, BreakOutcome, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew,
-    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, BreakOutcome, Claim, Clock, Failure, Finding, Patience, Profile, Release, Renew, Renewal,
+    Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 
 use crate::session::session_pool::SessionPool;
@@ -48,10 +48,6 @@ impl<C: Sessions> SessionBackend<C> {
 impl<C: Sessions> Backend for SessionBackend<C> {
     fn profile(&self) -> &Profile {
         self.pool.sessions.profile()
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

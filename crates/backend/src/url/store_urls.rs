@@ -172,10 +172,8 @@ impl StoreUrls {
         if self.options.is_empty() {
             return text + "\nThere are no options.\n";
         }
-        text += "\n| option | meaning | value | default |\n|---|---|---|---|\n";
-        for option in self.options {
-            text += &format!("{}\n", row(*option));
-        }
+        text += "\n";
+        text.extend(self.options.iter().map(|option| item(*option)));
         text
     }
 }
@@ -189,26 +187,34 @@ impl Scheme {
     }
 }
 
-/// Returns the row of the table for one option.
-fn row(option: &dyn AnyOption) -> String {
-    let mut meaning = option.meaning().to_owned();
+/// Returns the item of the list for one option. Its parts have lines of their own, because together they are too
+/// wide for a table.
+fn item(option: &dyn AnyOption) -> String {
+    let meaning = option.meaning().replace("; ", ";\n  ");
+    let mut text = format!("- **`{}`**: {meaning}.\n", option.name());
     for (other, words) in option.conditions() {
-        meaning += &match words {
-            [] => format!("; together with `{other}`"),
-            words => format!("; with {}", listed(words.iter().map(|word| format!("`{other}={word}`")), "or")),
+        text += &match words {
+            [] => format!("  Together with `{other}`.\n"),
+            words => {
+                format!(
+                    "  Only with {}.\n",
+                    listed(words.iter().map(|word| format!("`{other}={word}`")), "or")
+                )
+            }
         };
     }
     if !option.schemes().is_empty() {
         let schemes = listed(option.schemes().iter().map(|scheme| format!("`{scheme}`")), "and");
-        meaning += &format!("; {schemes} only");
+        text += &format!("  Only for {schemes}.\n");
     }
-    let default = match (option.default_value(), option.default_note()) {
-        (Some(value), "") => format!("`{value}` "),
-        (Some(value), note) => format!("`{value}`; {note} "),
-        (None, "") => String::new(),
-        (None, note) => format!("{note} "),
-    };
-    format!("| `{}` | {meaning} | {} | {default}|", option.name(), option.allowed("`", "`"))
+    text += &format!("  Value: {}.\n", option.allowed("`", "`"));
+    match (option.default_value(), option.default_note()) {
+        (Some(value), "") => text += &format!("  Default: `{value}`.\n"),
+        (Some(value), note) => text += &format!("  Default: `{value}`; {note}.\n"),
+        (None, "") => {}
+        (None, note) => text += &format!("  Default: {note}.\n"),
+    }
+    text
 }
 
 #[cfg(test)]
@@ -273,14 +279,14 @@ mod tests {
                 "| URL | connection |\n|---|---|\n| `x://host` | TCP |\n| `xs://host` | TLS |\n"
             )
         );
-        for row in [
-            "| `method` | how | `row` or `file` | `row` |",
-            "; with `method=file` | `fifo` or `unordered` | `fifo` |",
-            "; `xs` only | the path of a file | |",
-            "; together with `cert` | the path of a file | |",
+        for item in [
+            "- **`method`**: how.\n  Value: `row` or `file`.\n  Default: `row`.\n",
+            ".\n  Only with `method=file`.\n  Value: `fifo` or `unordered`.\n  Default: `fifo`.\n",
+            ".\n  Only for `xs`.\n  Value: the path of a file.\n",
+            ".\n  Together with `cert`.\n  Value: the path of a file.\n",
         ] {
-            assert!(page.contains(row), "{page}");
+            assert!(page.contains(item), "{page}");
         }
-        assert_eq!(page.matches("\n| `").count(), 2 + STORE.options.len());
+        assert_eq!(page.matches("\n- **`").count(), STORE.options.len());
     }
 }

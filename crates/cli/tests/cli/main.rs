@@ -26,7 +26,6 @@ mod groups;
 mod inspect;
 mod killed;
 mod kinds;
-mod linking;
 mod log;
 mod loss;
 mod man;

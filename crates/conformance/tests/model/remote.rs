@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, Claim, ClaimId, ClaimInfo, Failure, Fence, FenceGrade, Grant, Hint, Note, Patience,
-    Profile, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
-    Verdict,
+    Backend, Claim, ClaimId, ClaimInfo, Failure, Fence, FenceGrade, Grant, Hint, Note, Patience, Profile,
+    Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step, Verdict,
 };
 
 use super::{Defect, Store};
@@ -131,10 +130,6 @@ impl Remote {
 impl Backend for Remote {
     fn profile(&self) -> &Profile {
         &self.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {

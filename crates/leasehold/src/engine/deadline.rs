@@ -1,4 +1,4 @@
-//! How long one caller waits.
+//! The limit of one caller's wait.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -28,7 +28,7 @@ pub(crate) struct Hold {
     /// The lease; `None` once the hold has ended. Each way to end takes it out, so the drop that follows
     /// finds nothing to release.
     held: Option<Arc<Lease>>,
-    /// How often the claim was passed on since the server's grant.
+    /// The number of times that the claim was passed on since the server's grant.
     passed: Passed,
     /// The time at which this user got it, where events are observed.
     since: Option<Moment>,
@@ -41,7 +41,7 @@ pub(crate) struct Hold {
     end: Option<Arc<End>>,
 }
 
-/// How often a claim was passed on inside the process since the server's grant.
+/// The number of times that a claim was passed on inside the process since the server's grant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Passed {
     /// All times: the fence rises with each.

@@ -98,11 +98,12 @@ pub struct Tuning {
     /// by default. At most 0.5.
     pub drift: f64,
     /// The maximum number of local hand-offs in a row before a held lock is released on the server, so
-    /// that other processes get their turn.
+    /// that other processes get their turn: 100 by default.
     pub local_handoff_limit: u32,
-    /// The time, from the grant, during which a held lock may be handed off inside the process.
+    /// The time, from the grant, during which a held lock may be handed off inside the process: 100 ms by
+    /// default.
     pub local_handoff_time: Duration,
-    /// The time for which a waiting claim tolerates an unreachable server.
+    /// The time for which a waiting claim tolerates an unreachable server: 15 s by default.
     pub outage: Duration,
 }
 

@@ -29,9 +29,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_core::quorum::Member;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding, Liveness,
-    Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion,
-    Step, WaitMode,
+    AtOnce, Backend, BreakOutcome, Claim, Durability, Effect, Failure, FailureKind, FenceGrade, Finding,
+    Liveness, Patience, Profile, Registers, Release, Renew, Renewal, Resource, ResourceSummary, Share,
+    Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
 use acquire::WaiterCounts;
@@ -173,6 +173,7 @@ impl Quorum {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl Backend for Quorum {
     fn profile(&self) -> &Profile {
@@ -180,7 +181,25 @@ impl Backend for Quorum {
     }
 
     fn at_once(&self) -> Option<&dyn AtOnce> {
+        // Each grant needs the answers of several members.
         None
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        // A value on several servers cannot be changed in one step.
+        None
+    }
+
+    fn supports_transfer(&self) -> bool {
+        // The client that adopts a claim would have to adopt it on a majority at once.
+        false
+    }
+
+    fn detach(&self, _claim: &Claim) {}
+
+    fn part(&self, _claim: &Claim) -> u64 {
+        // A hung member delays no call: an answer of a majority is enough.
+        0
     }
 
     fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
@@ -206,6 +225,11 @@ impl Backend for Quorum {
 
     async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
         self.release_all(batch).await
+    }
+
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
+        // A release of any client ends the claim on each member, and nothing else.
+        BreakOutcome::of_release(self.release_all(&[claim]).await)
     }
 
     async fn inspect(

@@ -53,7 +53,7 @@
 //! files of a name that is used again are three more, or four while nothing holds it. Each open store keeps
 //! them for at most 256 names, and a quarter of the descriptors that the process may have.
 //!
-//! What may wait runs on the blocking threads of the runtime: waits for the short lock, new files, syncs to the
+//! Work that may wait runs on the blocking threads of the runtime: waits for the short lock, new files, syncs to the
 //! disk, and everything on a network file system. The thread of the caller makes only calls that change the
 //! page cache. A local disk that fails can stall even these, and then a thread of the runtime with them.
 
@@ -64,9 +64,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_backend::changes::until_changed;
 use leasehold_core::{
-    AtOnce, Backend, Claim, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint, Liveness,
-    LockSupport, Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal,
-    Resource, ResourceSummary, Severity, Snapshot, SnapshotVersion, Step, WaitMode,
+    Backend, Claim, Durability, Effect, Failure, FenceGrade, Finding, Grant, Hint, Liveness, LockSupport,
+    Patience, Profile, Proof, QueueOrder, RegisterPromise, Registers, Release, Renew, Renewal, Resource,
+    ResourceSummary, Severity, Snapshot, SnapshotVersion, Step, WaitMode,
 };
 
 mod config;
@@ -242,10 +242,6 @@ impl Backend for FileBackend {
 
     fn profile(&self) -> &Profile {
         &self.profile
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

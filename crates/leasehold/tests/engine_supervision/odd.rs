@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use leasehold::backend::{
-    AtOnce, Backend, BreakOutcome, Claim, Clock, Failure, Hint, Moment, Patience, Profile, Registers,
-    Release, Renew, Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
+    Backend, BreakOutcome, Claim, Clock, Failure, Hint, Moment, Patience, Profile, Registers, Release, Renew,
+    Renewal, Resource, ResourceSummary, Snapshot, SnapshotVersion, Step,
 };
 use leasehold::local::MemoryBackend;
 use leasehold::{Client, Event, EventSubscriber};
@@ -108,10 +108,6 @@ impl Backend for Odd {
     fn profile(&self) -> &Profile {
         assert!(!self.has_no_profile.load(Ordering::SeqCst), "no profile (odd)");
         self.inner.profile()
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn registers(&self) -> Option<&dyn Registers> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use simulated::backend::{
-    AtOnce, Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary,
-    Snapshot, SnapshotVersion, Step,
+    Backend, Claim, Failure, Patience, Profile, Release, Renew, Renewal, Resource, ResourceSummary, Snapshot,
+    SnapshotVersion, Step,
 };
 use simulated::local::MemoryBackend;
 use simulated::{State, probe};
@@ -41,10 +41,6 @@ fn is_dead(claim: &Claim) -> bool {
 impl Backend for Parted {
     fn profile(&self) -> &Profile {
         self.memory.profile()
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     fn part(&self, claim: &Claim) -> u64 {

@@ -203,7 +203,7 @@ impl LingerTask {
         }
     }
 
-    /// Waits for the end of the linger time by the clock, which may go on while timers stand still.
+    /// Waits for the end of the linger time by the clock, which may continue while timers stand still.
     async fn reached_end(&self) {
         loop {
             let left = self.clock.now().until(self.until);
@@ -238,7 +238,7 @@ impl LingerTask {
     }
 }
 
-/// How often one try waits for the release of what rests in its way.
+/// The number of times that one try waits for the release of what rests in its way.
 const RECALLS_MAX: u32 = 3;
 /// The time that the store has to answer such a release.
 const RELEASE_LIMIT: Duration = Duration::from_secs(2);

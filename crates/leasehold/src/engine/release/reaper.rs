@@ -30,7 +30,7 @@ impl Engine {
     }
 }
 
-/// Whether the caller of a release waits for its outcome.
+/// The two kinds of callers of a release: one waits for its outcome.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waits {
     Yes,

@@ -20,7 +20,7 @@ pub(super) struct LocalClaims(Mutex<HashMap<Key, LocalClaim>>);
 pub(super) struct LocalClaim {
     pub(super) life: Life,
     pub(super) held: Option<GrantData>,
-    /// What its release can use, if it is kept open.
+    /// The file that its release can use, if it is kept open.
     pub(super) kept: Option<KeptDir>,
 }
 

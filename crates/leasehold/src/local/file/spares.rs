@@ -1,4 +1,4 @@
-//! What released claims leave open for the next claim of this process on the same resource.
+//! The files that released claims leave open for the next claim of this process on the same resource.
 //!
 //! Ground rules: a spare holds nothing. Its FIFO is not locked, so for every other process it is the leftover
 //! of a dead claim, which anyone may remove. Names that are used once leave nothing open, and no more is

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_core::{
-    AtOnce, Backend, Claim, ClaimInfo, Failure, Finding, Grant, Hint, Note, Patience, Profile, Proof,
-    Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
+    Backend, Claim, ClaimInfo, Failure, Finding, Grant, Hint, Note, Patience, Profile, Proof, Release, Renew,
+    Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
 };
 
 use super::owner::{LockedBy, owner_text};
@@ -123,10 +123,6 @@ impl<T: ShedTable> ShedBackend<T> {
 impl<T: ShedTable> Backend for ShedBackend<T> {
     fn profile(&self) -> &Profile {
         self.table.profile()
-    }
-
-    fn at_once(&self) -> Option<&dyn AtOnce> {
-        None
     }
 
     async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
