@@ -16,12 +16,12 @@ pub(crate) struct Problem {
 }
 
 /// The form of a problem on the wire.
-#[derive(Serialize)]
-struct ProblemShape<'a> {
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ProblemShape {
     code: &'static str,
     title: &'static str,
     status: u16,
-    detail: &'a str,
+    detail: String,
 }
 
 macro_rules! codes {
@@ -80,11 +80,15 @@ impl Problem {
     }
 
     /// Returns its form on the wire.
-    pub(crate) fn to_json(&self) -> Vec<u8> {
+    pub(crate) fn shape(&self) -> ProblemShape {
         let (code, status, title) = self.code.parts();
-        let shape = ProblemShape { code, title, status, detail: &self.detail };
+        ProblemShape { code, title, status, detail: self.detail.clone() }
+    }
+
+    /// Returns its form on the wire, as text.
+    pub(crate) fn to_json(&self) -> Vec<u8> {
         // A struct of texts and numbers always has a form.
-        serde_json::to_vec(&shape).unwrap_or_default()
+        serde_json::to_vec(&self.shape()).unwrap_or_default()
     }
 }
 
