@@ -3,7 +3,6 @@
 use leasehold::Client;
 
 use crate::config::Config;
-use crate::guard::{Hosts, Rates};
 use crate::holds::Holds;
 use crate::token::Token;
 
@@ -16,10 +15,6 @@ pub(crate) struct State {
     pub(crate) config: Config,
     /// The token for changes.
     pub(crate) token: Token,
-    /// The names under which the server may be called.
-    pub(crate) hosts: Hosts,
-    /// The requests of each address.
-    pub(crate) rates: Rates,
     /// The locks that are held for HTTP clients.
     pub(crate) holds: Holds,
 }

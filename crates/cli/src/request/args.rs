@@ -15,6 +15,8 @@ use clap_complete::Shell;
 use leasehold::{Note, Resource};
 
 use crate::request::help_text;
+#[cfg(feature = "serve")]
+use crate::request::serve_args::ServeArgs;
 
 /// Hold a lock while a command runs.
 ///
@@ -43,6 +45,8 @@ pub(crate) enum Verb {
     Ls(ListArgs),
     #[cfg(feature = "top")]
     Top(TopArgs),
+    #[cfg(feature = "serve")]
+    Serve(Box<ServeArgs>),
     /// Print a line for every change of a lock until interrupted
     #[command(after_help = help_text::WATCH_EXAMPLES)]
     Watch(LookArgs),
@@ -440,7 +444,7 @@ pub(crate) enum OnRevoke {
     Usr2,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30s, 500ms or 1h30m"))
 }
 

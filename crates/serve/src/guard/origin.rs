@@ -12,14 +12,14 @@ use crate::problem::{Code, Problem};
 
 /// The names under which the server may be called.
 #[derive(Debug)]
-pub(crate) struct Hosts(Vec<String>);
+pub(super) struct Hosts(Vec<String>);
 
 /// The name and port under which a request called the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Site(String);
+pub(super) struct Site(String);
 
 impl Hosts {
-    pub(crate) fn new(allowed: &[String]) -> Hosts {
+    pub(super) fn new(allowed: &[String]) -> Hosts {
         Hosts(allowed.iter().map(|host| host.trim_end_matches('.').to_ascii_lowercase()).collect())
     }
 

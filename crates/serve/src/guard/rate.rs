@@ -14,7 +14,7 @@ use governor::{Quota, RateLimiter};
 use crate::problem::{Code, Problem};
 
 /// The rates of all addresses.
-pub(crate) struct Rates {
+pub(super) struct Rates {
     limiter: RateLimiter<IpAddr, HashMapStateStore<IpAddr>, DefaultClock>,
     rate: u32,
     counted: AtomicUsize,
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Rates {
 
 impl Rates {
     /// Creates the limit of `rate` requests a second for each address, with a burst of twice as many.
-    pub(crate) fn new(rate: u32) -> Rates {
+    pub(super) fn new(rate: u32) -> Rates {
         let rate = NonZeroU32::new(rate).unwrap_or(NonZeroU32::MIN);
         let burst = rate.saturating_mul(NonZeroU32::MIN.saturating_add(1));
         let limiter = RateLimiter::hashmap(Quota::per_second(rate).allow_burst(burst));

@@ -150,7 +150,7 @@ impl<'a> Holding<'a> {
                     // The store keeps no such requests, or the lock is lost; either way it is over.
                     Err(_) => is_deaf = true,
                 },
-                _ = closing.wait_for(Option::is_some), if !self.is_closing => {
+                () = async { drop(closing.wait_for(Option::is_some).await) }, if !self.is_closing => {
                     self.is_closing = true;
                     self.tell("closing");
                 }

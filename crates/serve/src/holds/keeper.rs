@@ -94,7 +94,7 @@ impl Keeper {
                     }
                     None => return Step::Over,
                 },
-                _ = closing.wait_for(Option::is_some) => {
+                () = async { drop(closing.wait_for(Option::is_some).await) } => {
                     self.refuse_all(&Problem::new(Code::Closing, "the server is about to end: try again later"));
                     return Step::Over;
                 }

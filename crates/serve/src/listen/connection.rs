@@ -14,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
+use super::noticing::Noticing;
 use super::sockets::{Accepted, Socket};
 use crate::guard::Peer;
 use crate::problem::{Code, Problem};
@@ -56,12 +57,17 @@ fn admit(accepted: Accepted, serving: &Serving) {
     tokio::spawn(async move {
         match (accepted, &serving.tls) {
             (Accepted::Tcp(stream, peer), Some(tls)) => {
+                let stream = Noticing::new(stream, peer.end.clone());
                 if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_MAX, tls.accept(stream)).await {
                     serve(stream, peer, &serving, place).await;
                 }
             }
-            (Accepted::Tcp(stream, peer), None) => serve(stream, peer, &serving, place).await,
-            (Accepted::Unix(stream, peer), _) => serve(stream, peer, &serving, place).await,
+            (Accepted::Tcp(stream, peer), None) => {
+                serve(Noticing::new(stream, peer.end.clone()), peer, &serving, place).await;
+            }
+            (Accepted::Unix(stream, peer), _) => {
+                serve(Noticing::new(stream, peer.end.clone()), peer, &serving, place).await;
+            }
         }
     });
 }
@@ -86,7 +92,7 @@ where
 {
     let routes = serving.routes.clone();
     let service = hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
-        let mut routes = routes.clone();
+        let (mut routes, peer) = (routes.clone(), peer.clone());
         async move {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer);
@@ -101,7 +107,7 @@ where
     let mut closing = serving.closing.clone();
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        _ = closing.wait_for(|is_closing| *is_closing) => {
+        () = async { drop(closing.wait_for(|is_closing| *is_closing).await) } => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

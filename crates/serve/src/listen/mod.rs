@@ -4,6 +4,7 @@
 //! holders are told first, and a lock that an answer has called valid is not given up before that time is over.
 
 mod connection;
+mod noticing;
 mod sockets;
 mod tls;
 
@@ -11,6 +12,7 @@ use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use leasehold::Client;
@@ -19,7 +21,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::{Config, Listen};
-use crate::guard::{Hosts, Rates, protect};
+use crate::guard::protect;
 use crate::holds::Holds;
 use crate::state::State;
 use crate::token::Token;
@@ -68,8 +70,6 @@ impl Server {
             sockets.push(Socket::bind(listen).await?);
         }
         let state = Arc::new(State {
-            hosts: Hosts::new(&config.allow_hosts),
-            rates: Rates::new(config.limits.rate),
             holds: Holds::new(client.clone(), config.limits.clone()),
             client,
             token,
@@ -99,6 +99,11 @@ impl Server {
         Path::to_owned(self.state.token.path())
     }
 
+    /// Returns `true` if other machines can connect without TLS.
+    pub fn has_plain_public_address(&self) -> bool {
+        self.tls.is_none() && self.addresses().iter().any(|address| !address.is_local())
+    }
+
     /// Returns `true` if locks of this store end with this process, and not with a lease.
     pub fn is_bound_to_process(&self) -> bool {
         self.state.holds.is_bound_to_process()
@@ -117,17 +122,27 @@ impl Server {
             let serving = Serving { routes: self.routes.clone(), tls, places: places.clone(), closing: watched.clone() };
             accepting.spawn(connection::accept(socket, serving));
         }
+        let upkeep = tokio::spawn(async {
+            loop {
+                tokio::time::sleep(UPKEEP).await;
+                probes::tidy_up();
+            }
+        });
         shutdown().await;
         let grace = self.state.config.grace;
         let left = tokio::select! {
             left = self.state.holds.close(grace) => left,
-            () = shutdown() => self.state.holds.count(),
+            () = shutdown() => self.state.holds.counts().0,
         };
         closing.send_replace(true);
+        upkeep.abort();
         accepting.shutdown().await;
         left
     }
 }
+
+/// The pause between two times at which measurements are summed up.
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Puts all routes together.
 fn routes(state: &Arc<State>) -> Router {

@@ -8,6 +8,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::config::Listen;
 use crate::guard::Peer;
+use crate::holds::PeerEnd;
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -70,11 +71,11 @@ impl Socket {
                 stream.set_nodelay(true)?;
                 watch_for_silence(&stream)?;
                 let ip = from.ip().to_canonical();
-                Ok(Accepted::Tcp(stream, Peer { ip: Some(ip), is_local, is_tls }))
+                Ok(Accepted::Tcp(stream, Peer { ip: Some(ip), is_local, is_tls, end: PeerEnd::default() }))
             }
             Socket::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Accepted::Unix(stream, Peer { ip: None, is_local, is_tls: false }))
+                Ok(Accepted::Unix(stream, Peer { ip: None, is_local, is_tls: false, end: PeerEnd::default() }))
             }
         }
     }
