@@ -121,10 +121,13 @@ impl FromStr for Listen {
         if let Some(path) = text.strip_prefix("unix:") {
             return match path.starts_with('/') {
                 true => Ok(Listen::Unix(path.into())),
-                false => Err("the path of a Unix socket begins at the root, as in unix:/run/leasehold.sock".into()),
+                false => {
+                    Err("the path of a Unix socket begins at the root, as in unix:/run/leasehold.sock".into())
+                }
             };
         }
-        let refused = |_| "this is not an address: write it like 127.0.0.1:7878, [::1]:7878 or unix:/path".to_owned();
+        let refused =
+            |_| "this is not an address: write it like 127.0.0.1:7878, [::1]:7878 or unix:/path".to_owned();
         text.parse().map(Listen::Tcp).map_err(refused)
     }
 }
@@ -148,7 +151,9 @@ mod tests {
         assert_eq!("unix:/run/a.sock".parse(), Ok(Listen::Unix("/run/a.sock".into())));
         assert!("unix:a".parse::<Listen>().unwrap_err().contains("at the root"));
         assert!("localhost".parse::<Listen>().unwrap_err().contains("127.0.0.1:7878"));
-        for (text, is_local) in [("[::1]:1", true), ("0.0.0.0:1", false), ("unix:/a", true), ("10.0.0.1:1", false)] {
+        for (text, is_local) in
+            [("[::1]:1", true), ("0.0.0.0:1", false), ("unix:/a", true), ("10.0.0.1:1", false)]
+        {
             assert_eq!(text.parse::<Listen>().unwrap().is_local(), is_local, "{text}");
         }
     }

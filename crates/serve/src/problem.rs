@@ -2,8 +2,8 @@
 //!
 //! Ground rules: a code never changes its meaning or its status. Texts are for people, and may change.
 
-use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::StatusCode;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use leasehold::{Error, ErrorKind};
 use serde::Serialize;

@@ -34,7 +34,8 @@ impl Token {
             Some(path) => path.to_owned(),
             None => default_path()?,
         };
-        let failed = |what: &str, error: io::Error| format!("the token file {} {what}: {error}", path.display());
+        let failed =
+            |what: &str, error: io::Error| format!("the token file {} {what}: {error}", path.display());
         let secret = match create(&path) {
             Ok(secret) => secret,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read(&path)?,
@@ -118,8 +119,9 @@ fn default_path() -> Result<PathBuf, String> {
     };
     // An existing one is judged below.
     let _ = std::fs::DirBuilder::new().mode(0o700).create(&folder);
-    let found = std::fs::symlink_metadata(&folder)
-        .map_err(|error| format!("{} cannot be created ({error}): name a file with --token-file", folder.display()))?;
+    let found = std::fs::symlink_metadata(&folder).map_err(|error| {
+        format!("{} cannot be created ({error}): name a file with --token-file", folder.display())
+    })?;
     if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
         return Err(format!(
             "{} is not a directory of this user alone (mode 0700): name a file with --token-file",
@@ -171,7 +173,9 @@ mod tests {
 
     #[test]
     fn weak_or_broken_token_is_refused() {
-        for text in ["", "short\n", "with a space in the middle\n", &"x".repeat(300), "0123456789abcdef\nsecond\n"] {
+        for text in
+            ["", "short\n", "with a space in the middle\n", &"x".repeat(300), "0123456789abcdef\nsecond\n"]
+        {
             let (_folder, path) = file(text, 0o600);
             let refused = Token::open(Some(&path)).unwrap_err();
             assert!(refused.contains("one line"), "{refused}");

@@ -77,7 +77,10 @@ async fn next_leader(mut watching: Watching) -> Option<((&'static str, ElectionS
         Err(error) => {
             watching.is_over = true;
             let shape = ElectionShape::of(&watching.name, None);
-            Some((("problem", ElectionShape { problem: Some(Problem::from(error).shape()), ..shape }), watching))
+            Some((
+                ("problem", ElectionShape { problem: Some(Problem::from(error).shape()), ..shape }),
+                watching,
+            ))
         }
     }
 }

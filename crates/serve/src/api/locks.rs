@@ -50,7 +50,10 @@ pub(super) async fn list(Shared(state): Shared<Arc<State>>, uri: Uri) -> Result<
 }
 
 /// `GET /v1/locks/{name}`: the holders and the queue.
-pub(super) async fn inspect(Shared(state): Shared<Arc<State>>, Name(name): Name) -> Result<Response, Problem> {
+pub(super) async fn inspect(
+    Shared(state): Shared<Arc<State>>,
+    Name(name): Name,
+) -> Result<Response, Problem> {
     let snapshot = state.client.inspect(&name).await?;
     Ok(Json(LockShape::of(&snapshot)).into_response())
 }
@@ -131,7 +134,8 @@ pub(super) async fn break_claims(
     let broken = break_all(&state.client, &name, &claims).await;
     if let Some(failure) = broken.failure {
         let mut problem = Problem::from(failure);
-        problem.detail = format!("{}; {} of {} were broken before", problem.detail, broken.claims.len(), claims.len());
+        problem.detail =
+            format!("{}; {} of {} were broken before", problem.detail, broken.claims.len(), claims.len());
         return Err(problem);
     }
     Ok(Json(BrokenShape::of(&snapshot.resource, &broken.claims, &broken.also_released)).into_response())

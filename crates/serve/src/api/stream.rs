@@ -46,7 +46,8 @@ impl Form {
         self,
         events: impl Stream<Item = (&'static str, E)> + Send + 'static,
     ) -> Response {
-        let body = events.map(move |(name, event)| Ok::<_, std::convert::Infallible>(self.encode(name, &event)));
+        let body =
+            events.map(move |(name, event)| Ok::<_, std::convert::Infallible>(self.encode(name, &event)));
         let mut response = Body::from_stream(body).into_response();
         let kind = match self {
             Form::Ndjson => "application/x-ndjson",

@@ -33,7 +33,12 @@ enum Presented {
 ///
 /// # Errors
 /// `token_required`.
-pub(super) fn check(state: &State, request: &Request, peer: &Peer, is_change: bool) -> Result<Access, Problem> {
+pub(super) fn check(
+    state: &State,
+    request: &Request,
+    peer: &Peer,
+    is_change: bool,
+) -> Result<Access, Problem> {
     let path = request.uri().path();
     let (presented, is_right) = present(state, request.headers());
     if presented != Presented::Nowhere && !is_right {

@@ -90,7 +90,9 @@ fn judge(gate: &Gate, request: &Request) -> Result<Access, Problem> {
         return Err(Problem::new(Code::Internal, "the connection is not known"));
     };
     if request.uri().path_and_query().is_some_and(|uri| uri.as_str().len() > URI_MAX) {
-        let text = format!("path and query together may have {URI_MAX} bytes: encode less, or ask for fewer at once");
+        let text = format!(
+            "path and query together may have {URI_MAX} bytes: encode less, or ask for fewer at once"
+        );
         return Err(Problem::new(Code::UriTooLong, text));
     }
     let site = gate.hosts.check(request.uri(), request.headers())?;

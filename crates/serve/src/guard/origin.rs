@@ -33,7 +33,9 @@ impl Hosts {
         let host = match (uri.authority(), first, second) {
             (_, _, Some(_)) => None,
             // A request in the form for proxies names it twice; both have to be the same.
-            (Some(authority), Some(host), None) if authority.as_str().eq_ignore_ascii_case(host) => Some(host),
+            (Some(authority), Some(host), None) if authority.as_str().eq_ignore_ascii_case(host) => {
+                Some(host)
+            }
             (Some(_), _, None) => None,
             (None, host, None) => host,
         };
@@ -106,11 +108,29 @@ mod tests {
     #[test]
     fn only_addresses_localhost_and_allowed_names_are_hosts() {
         let hosts = Hosts::new(&["locks.example.com".to_owned()]);
-        let passes = |host: &'static str| hosts.check(&Uri::from_static("/"), &headers(&[("host", host)])).is_ok();
-        for good in ["127.0.0.1:7878", "localhost", "LOCALHOST:1", "[::1]:7878", "[::1]", "10.1.2.3", "locks.example.com:443", "locks.example.com."] {
+        let passes =
+            |host: &'static str| hosts.check(&Uri::from_static("/"), &headers(&[("host", host)])).is_ok();
+        for good in [
+            "127.0.0.1:7878",
+            "localhost",
+            "LOCALHOST:1",
+            "[::1]:7878",
+            "[::1]",
+            "10.1.2.3",
+            "locks.example.com:443",
+            "locks.example.com.",
+        ] {
             assert!(passes(good), "{good}");
         }
-        for bad in ["evil.example", "127.0.0.1.evil.example:7878", "localhost.evil.example", "", "evil.example:127.0.0.1", "xlocks.example.com", "::1::"] {
+        for bad in [
+            "evil.example",
+            "127.0.0.1.evil.example:7878",
+            "localhost.evil.example",
+            "",
+            "evil.example:127.0.0.1",
+            "xlocks.example.com",
+            "::1::",
+        ] {
             assert!(!passes(bad), "{bad}");
         }
         let two = headers(&[("host", "localhost"), ("host", "evil.example")]);
@@ -128,8 +148,13 @@ mod tests {
         };
         assert!(passes(&[], true));
         assert!(passes(&[("origin", "http://localhost:7878")], true));
-        for origin in ["http://evil.example", "null", "http://localhost:1", "http://localhost:7878.evil.example"] {
-            assert!(!passes(&[("origin", origin)], true) && !passes(&[("origin", origin)], false), "{origin}");
+        for origin in
+            ["http://evil.example", "null", "http://localhost:1", "http://localhost:7878.evil.example"]
+        {
+            assert!(
+                !passes(&[("origin", origin)], true) && !passes(&[("origin", origin)], false),
+                "{origin}"
+            );
         }
         let cross = ("sec-fetch-site", "cross-site");
         assert!(passes(&[cross, ("sec-fetch-mode", "navigate")], false));

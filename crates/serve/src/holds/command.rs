@@ -102,5 +102,8 @@ impl Drop for Ticket {
 
 /// Returns what a request gets whose wait is over.
 pub(super) fn busy() -> Problem {
-    Problem::new(Code::Busy, "the lock is held, and nothing of this request is left: ask again, with a longer ?wait=")
+    Problem::new(
+        Code::Busy,
+        "the lock is held, and nothing of this request is left: ask again, with a longer ?wait=",
+    )
 }

@@ -214,7 +214,9 @@ impl<'a> Holding<'a> {
         if let Some(end) = self.over() {
             let ending = self.tell_end(end);
             return match command {
-                Command::Release(reply) if end == End::Released => Some(Ending { reply: Some(reply), ..ending }),
+                Command::Release(reply) if end == End::Released => {
+                    Some(Ending { reply: Some(reply), ..ending })
+                }
                 command => {
                     command.refuse(end);
                     Some(ending)
@@ -274,8 +276,11 @@ impl<'a> Holding<'a> {
             return Err(Problem::invalid("only a leader has a value: acquire with mode \"leader\""));
         };
         // The loss of leadership ends it at once.
-        let proclaimed = leadership.run(tokio::time::timeout(PROCLAIM_MAX, leadership.proclaim(value))).await?;
-        let late = || Problem::new(Code::OutcomeUnknown, "the store did not answer in time: the value may be visible");
+        let proclaimed =
+            leadership.run(tokio::time::timeout(PROCLAIM_MAX, leadership.proclaim(value))).await?;
+        let late = || {
+            Problem::new(Code::OutcomeUnknown, "the store did not answer in time: the value may be visible")
+        };
         Ok(proclaimed.map_err(|_| late())??)
     }
 

@@ -110,7 +110,8 @@ impl Keeper {
             // It only looked. Those that came meanwhile and want to wait do so now.
             Ok(None) => {
                 let now = SystemClock.now();
-                let (over, waiting) = std::mem::take(&mut self.parties).into_iter().partition(|one| one.until <= now);
+                let (over, waiting) =
+                    std::mem::take(&mut self.parties).into_iter().partition(|one| one.until <= now);
                 self.parties = waiting;
                 Vec::into_iter(over).for_each(|party: Party| party.refuse(busy()));
                 if self.parties.is_empty() { Step::Over } else { Step::Again }
@@ -160,7 +161,12 @@ impl Keeper {
         match command {
             Command::Join(party) => self.join(party),
             Command::Renew(ask) | Command::Look(ask) | Command::Proclaim(ask, _) => {
-                drop(ask.reply.send(Err(Problem::new(Code::Busy, "the lock is not granted yet: the request waits"))));
+                drop(
+                    ask.reply.send(Err(Problem::new(
+                        Code::Busy,
+                        "the lock is not granted yet: the request waits",
+                    ))),
+                );
             }
             Command::Release(reply) => {
                 self.place.ended(End::Released, SystemClock.now());

@@ -181,7 +181,12 @@ impl Holds {
         Err(stuck())
     }
 
-    async fn attached(&self, handle: &Handle, until: Moment, arrival: &Arrival) -> Result<Option<Events>, Problem> {
+    async fn attached(
+        &self,
+        handle: &Handle,
+        until: Moment,
+        arrival: &Arrival,
+    ) -> Result<Option<Events>, Problem> {
         let place = self.stream_place()?;
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let party = Party { arrival: arrival.clone(), until, outlet: Outlet::Stream(events) };
@@ -209,11 +214,21 @@ impl Holds {
     ///
     /// # Errors
     /// As [`Holds::renew`], and those of the library.
-    pub(crate) async fn proclaim(&self, id: &str, value: &str, arrival: &Arrival) -> Result<GrantShape, Problem> {
+    pub(crate) async fn proclaim(
+        &self,
+        id: &str,
+        value: &str,
+        arrival: &Arrival,
+    ) -> Result<GrantShape, Problem> {
         self.ask(id, arrival, |ask| Command::Proclaim(ask, value.to_owned())).await
     }
 
-    async fn ask(&self, id: &str, arrival: &Arrival, make: impl Fn(Ask) -> Command) -> Result<GrantShape, Problem> {
+    async fn ask(
+        &self,
+        id: &str,
+        arrival: &Arrival,
+        make: impl Fn(Ask) -> Command,
+    ) -> Result<GrantShape, Problem> {
         for _ in 0..ATTEMPTS {
             let handle = self.find(id)?;
             let (reply, answer) = oneshot::channel();

@@ -106,16 +106,19 @@ impl LockRequest {
         if let Some(ttl) = self.ttl
             && !(TTL_MIN..=limits.ttl).contains(&ttl)
         {
-            let text = format!("ttl: {ttl:?} is out of range: this server takes {TTL_MIN:?} to {:?}", limits.ttl);
+            let text =
+                format!("ttl: {ttl:?} is out of range: this server takes {TTL_MIN:?} to {:?}", limits.ttl);
             return Err(Problem::invalid(text));
         }
         let is_permits = self.mode == Mode::Permits;
         if is_permits != self.of.is_some() || (!is_permits && self.permits.is_some()) {
-            let text = "of: give the number of permits that exist with mode \"permits\", and with no other mode";
+            let text =
+                "of: give the number of permits that exist with mode \"permits\", and with no other mode";
             return Err(Problem::invalid(text));
         }
         if (self.mode == Mode::Leader) != self.value.is_some() {
-            let text = "value: give what observers see of the leader with mode \"leader\", and with no other mode";
+            let text =
+                "value: give what observers see of the leader with mode \"leader\", and with no other mode";
             return Err(Problem::invalid(text));
         }
         if self.note.is_some() && self.mode == Mode::Leader {
@@ -157,7 +160,11 @@ impl LockRequest {
             Mode::Permits => {
                 let (permits, of) = (self.permits.unwrap_or(1), self.of.unwrap_or(1));
                 let lock = self.with_settings(client.semaphore(name, of), client)?;
-                if waits { Some(lock.acquire_many(permits).await?) } else { lock.try_acquire_many(permits).await? }
+                if waits {
+                    Some(lock.acquire_many(permits).await?)
+                } else {
+                    lock.try_acquire_many(permits).await?
+                }
             }
             Mode::Leader => return self.campaign(client, waits).await,
         };
@@ -228,7 +235,10 @@ mod tests {
     #[test]
     fn shortest_request_is_a_mutex() {
         let request = parsed(r#"{"name":"a"}"#).unwrap();
-        assert_eq!((request.mode, request.on_disconnect, request.ttl), (Mode::Mutex, OnDisconnect::Keep, None));
+        assert_eq!(
+            (request.mode, request.on_disconnect, request.ttl),
+            (Mode::Mutex, OnDisconnect::Keep, None)
+        );
         let request = parsed(r#"{"name":"a","ttl":"5s","mode":"permits","of":3}"#).unwrap();
         assert_eq!((request.ttl, request.of), (Some(Duration::from_secs(5)), Some(3)));
     }

@@ -101,14 +101,16 @@ impl Table {
             if *handle.request == *request {
                 return Ok(handle.clone());
             }
-            let text = "this id was sent before with another request: choose a new random id for each request";
+            let text =
+                "this id was sent before with another request: choose a new random id for each request";
             return Err(Problem::new(Code::IdReused, text));
         }
         if let Some(end) = ids.ended.get(id) {
             return Err(end.problem());
         }
         if ids.live.len() >= limits.holds {
-            let text = format!("{} locks are held or waited for, which is the limit: release some", limits.holds);
+            let text =
+                format!("{} locks are held or waited for, which is the limit: release some", limits.holds);
             return Err(Problem::new(Code::TooManyHolds, text));
         }
         if ids.waiting >= limits.waiters {

@@ -113,13 +113,21 @@ impl Server {
     /// released, for the grace time at most; a second `shutdown` ends that wait.
     ///
     /// Returns the number of locks that were still held. On a store with leases they stay until their leases end.
-    pub async fn run(self, mut shutdown: impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>) -> usize {
+    pub async fn run(
+        self,
+        mut shutdown: impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
+    ) -> usize {
         let (closing, watched) = watch::channel(false);
         let places = Arc::new(Semaphore::new(self.state.config.limits.connections));
         let mut accepting = JoinSet::new();
         for socket in self.sockets {
             let tls = self.tls.clone().filter(|_| socket.is_tcp());
-            let serving = Serving { routes: self.routes.clone(), tls, places: places.clone(), closing: watched.clone() };
+            let serving = Serving {
+                routes: self.routes.clone(),
+                tls,
+                places: places.clone(),
+                closing: watched.clone(),
+            };
             accepting.spawn(connection::accept(socket, serving));
         }
         let upkeep = tokio::spawn(async {

@@ -25,7 +25,10 @@ impl<S> Noticing<S> {
 
     fn notice<T>(&self, outcome: &Poll<io::Result<T>>) {
         if let Poll::Ready(Err(error)) = outcome
-            && matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe)
+            && matches!(
+                error.kind(),
+                ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe
+            )
         {
             self.end.set();
         }
@@ -33,7 +36,11 @@ impl<S> Noticing<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Noticing<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
         if matches!(outcome, Poll::Ready(Ok(()))) && buf.filled().len() == before && buf.remaining() > 0 {

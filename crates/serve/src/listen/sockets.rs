@@ -31,7 +31,8 @@ impl Socket {
     /// # Errors
     /// A text for people.
     pub(super) async fn bind(listen: &Listen) -> Result<Socket, String> {
-        let failed = |error: io::Error| format!("cannot listen at {listen}: {error}; name another with --listen");
+        let failed =
+            |error: io::Error| format!("cannot listen at {listen}: {error}; name another with --listen");
         match listen {
             Listen::Tcp(address) => {
                 let listener = TcpListener::bind(address).await.map_err(failed)?;
@@ -75,7 +76,10 @@ impl Socket {
             }
             Socket::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Accepted::Unix(stream, Peer { ip: None, is_local, is_tls: false, end: PeerEnd::default() }))
+                Ok(Accepted::Unix(
+                    stream,
+                    Peer { ip: None, is_local, is_tls: false, end: PeerEnd::default() },
+                ))
             }
         }
     }
@@ -109,7 +113,10 @@ fn watch_for_silence(stream: &TcpStream) -> io::Result<()> {
 async fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something that is not a socket has this name"));
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "something that is not a socket has this name",
+        ));
     }
     match UnixStream::connect(path).await {
         Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),

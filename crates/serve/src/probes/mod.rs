@@ -12,8 +12,8 @@ use axum::routing::get;
 use crate::problem::{Code, Problem};
 use crate::state::State;
 
-pub(crate) use metrics::{count_request, tidy_up};
 pub use metrics::subscriber;
+pub(crate) use metrics::{count_request, tidy_up};
 
 /// Returns the routes of the probes.
 pub(crate) fn routes() -> Router<Arc<State>> {

@@ -139,7 +139,8 @@ async fn heartbeats_keep_a_lock_for_longer_than_its_ttl() {
     }
     assert_eq!(served.holders("a").await, 1);
     // A look is no sign of life.
-    until("the loss", async || served.request("GET", &format!("/v1/holds/{one}")).send().await.status == 410).await;
+    until("the loss", async || served.request("GET", &format!("/v1/holds/{one}")).send().await.status == 410)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,7 +227,10 @@ async fn semaphore_and_read_write_lock_admit_as_many_as_they_say() {
         served.release(reader).await.ok();
     }
     assert_eq!(served.put(&id(), "0", write).await.ok()["share"], "writer");
-    served.put(&id(), "0", json!({ "name": "x", "mode": "permits", "of": 2, "permits": 3 })).await.is_problem(400, "invalid_request");
+    served
+        .put(&id(), "0", json!({ "name": "x", "mode": "permits", "of": 2, "permits": 3 }))
+        .await
+        .is_problem(400, "invalid_request");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,7 +32,9 @@ async fn stopped_holders_lose_no_update() {
     let start = |_| {
         let mut command = Command::new("python3");
         command.arg(script).arg(&database).arg(ROUNDS.to_string());
-        command.env("LEASEHOLD_HTTP", format!("http://{}", server.address)).env("LEASEHOLD_TOKEN", &server.token);
+        command
+            .env("LEASEHOLD_HTTP", format!("http://{}", server.address))
+            .env("LEASEHOLD_TOKEN", &server.token);
         command.stdout(Stdio::piped()).spawn().unwrap()
     };
     let workers: Vec<_> = (0..WORKERS).map(start).collect();
@@ -68,7 +70,9 @@ async fn stopped_holders_lose_no_update() {
         added += numbers[0];
         refused += numbers[1];
     }
-    let value = python("import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT value FROM counter').fetchone()[0])");
+    let value = python(
+        "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT value FROM counter').fetchone()[0])",
+    );
     assert_eq!((added, value), (WORKERS * ROUNDS, (WORKERS * ROUNDS).to_string()));
     println!("{added} updates, {refused} writes of holders that had lost the lock were refused");
     assert!(refused > 0, "no stopped holder tried to write");

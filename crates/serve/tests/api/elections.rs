@@ -15,8 +15,12 @@ async fn one_candidate_leads_and_observers_see_its_value() {
     assert_eq!(watch.event().await.unwrap()["leader"]["value"], "10.0.0.7:80");
     served.put(&two, "0", body("10.0.0.8:80")).await.is_problem(423, "busy");
     let shown = served.plain("GET", "/v1/elections/scheduler").send().await.ok();
-    assert_eq!((&shown["leader"]["value"], &shown["leader"]["fence"]), (&json!("10.0.0.7:80"), &leads["fence"]));
-    let value = served.request("PUT", &format!("/v1/holds/{one}/value")).body(&json!({ "value": "10.0.0.7:81" }));
+    assert_eq!(
+        (&shown["leader"]["value"], &shown["leader"]["fence"]),
+        (&json!("10.0.0.7:80"), &leads["fence"])
+    );
+    let value =
+        served.request("PUT", &format!("/v1/holds/{one}/value")).body(&json!({ "value": "10.0.0.7:81" }));
     value.send().await.ok();
     assert_eq!(watch.event().await.unwrap()["leader"]["value"], "10.0.0.7:81");
     served.release(&one).await.ok();

@@ -30,7 +30,8 @@ async fn run(program: &str, file: &str, short: &[&str], long: &[&str]) {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
     };
     let mut child = start(short);
-    let lines: Vec<String> = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
+    let lines: Vec<String> =
+        BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).collect();
     assert!(child.wait().unwrap().success(), "{lines:?}");
     assert!(lines[0].starts_with("granted ") && lines.last().unwrap() == "released", "{lines:?}");
     until("the release", async || client.inspect("example").await.unwrap().holders.is_empty()).await;

@@ -28,7 +28,8 @@ async fn huge_head(request: crate::support::http::Request) -> u16 {
 async fn number_of_locks_and_waits_is_limited() {
     let served = Served::with(|config| (config.limits.holds, config.limits.waiters) = (3, 1)).await;
     served.lock(&id(), "a").await;
-    let waiting = served.request("PUT", &format!("/v1/holds/{}?wait=60s", id())).body(&json!({ "name": "a" }));
+    let waiting =
+        served.request("PUT", &format!("/v1/holds/{}?wait=60s", id())).body(&json!({ "name": "a" }));
     let waiting = waiting.begin().await;
     served.until_waiters("a", 1).await;
     let refused = served.put(&id(), "0", json!({ "name": "b" })).await;

@@ -1,6 +1,7 @@
 //! The HTTP API from outside: a server over a real store, and clients that speak HTTP.
 
 mod acquire;
+mod conformance;
 mod connections;
 mod counter;
 mod elections;

@@ -33,7 +33,8 @@ fn document_lists_all_routes_and_no_others() {
         let methods = item.as_object().unwrap().keys().filter(|key| *key != "parameters");
         listed.insert(path.clone(), methods.cloned().collect::<BTreeSet<_>>());
         for part in path.split('{').skip(1).map(|rest| rest.split('}').next().unwrap()) {
-            let has = |list: &Value| list.as_array().is_some_and(|all| all.iter().any(|one| one["name"] == part));
+            let has =
+                |list: &Value| list.as_array().is_some_and(|all| all.iter().any(|one| one["name"] == part));
             assert!(has(&item["parameters"]), "{path} does not describe {part}");
         }
     }
@@ -47,7 +48,8 @@ fn document_lists_all_codes_of_problems() {
     let table = table.split("\n}").next().unwrap();
     let in_source: BTreeSet<&str> = table.lines().filter_map(|line| line.split('"').nth(1)).collect();
     let document = document();
-    let listed = document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"].as_array().unwrap();
+    let listed =
+        document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"].as_array().unwrap();
     let listed: BTreeSet<&str> = listed.iter().map(|code| code.as_str().unwrap()).collect();
     assert_eq!(listed, in_source);
 }
@@ -55,7 +57,8 @@ fn document_lists_all_codes_of_problems() {
 /// Checks that a value fits a schema, as far as the document uses the language of schemas.
 fn fits(document: &Value, schema: &Value, value: &Value, at: &str) {
     if let Some(name) = schema["$ref"].as_str() {
-        let schema = document.pointer(name.strip_prefix('#').unwrap()).unwrap_or_else(|| panic!("{at}: {name}"));
+        let schema =
+            document.pointer(name.strip_prefix('#').unwrap()).unwrap_or_else(|| panic!("{at}: {name}"));
         return fits(document, schema, value, at);
     }
     let kinds: Vec<&str> = match &schema["type"] {
@@ -108,7 +111,8 @@ async fn answers_fit_their_schemas() {
     check("LockList", &served.plain("GET", "/v1/locks?limit=1").send().await.ok());
     let mut events = served.request("GET", &format!("/v1/holds/{one}/events")).open().await;
     check("Event", &events.event().await.unwrap());
-    let revoke = served.request("POST", "/v1/locks/a/revoke").body(&json!({ "reason": "r" })).send().await.ok();
+    let revoke =
+        served.request("POST", "/v1/locks/a/revoke").body(&json!({ "reason": "r" })).send().await.ok();
     check("Revoked", &revoke);
     check("Event", &events.until("revoked").await);
     check("Released", &served.release(&one).await.ok());
@@ -118,7 +122,12 @@ async fn answers_fit_their_schemas() {
     check("Grant", &served.put(&two, "0", leader).await.ok());
     check("Election", &served.plain("GET", "/v1/elections/e").send().await.ok());
     let holder = served.store.mutex("b").lock().await.unwrap();
-    let broken = served.request("POST", "/v1/locks/b/break").body(&json!({ "tags": [holder.tag()] })).send().await.ok();
+    let broken = served
+        .request("POST", "/v1/locks/b/break")
+        .body(&json!({ "tags": [holder.tag()] }))
+        .send()
+        .await
+        .ok();
     check("Broken", &broken);
     let mut refused = served.stream(&id(), "0", json!({ "name": "e", "mode": "mutex" })).await;
     check("Event", &refused.until("error").await);

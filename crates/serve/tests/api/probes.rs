@@ -31,7 +31,8 @@ async fn numbers_of_locks_and_of_the_server_are_shown() {
 fn dashboard_shows_documented_numbers_only() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let documented: BTreeSet<String> = names(&(read("book/src/observability.md") + &read("book/src/serve.md")));
+    let documented: BTreeSet<String> =
+        names(&(read("book/src/observability.md") + &read("book/src/serve.md")));
     let dashboard: Value = serde_json::from_str(&read("grafana/leasehold.json")).unwrap();
     let mut shown = BTreeSet::new();
     for panel in dashboard["panels"].as_array().unwrap() {
@@ -41,7 +42,8 @@ fn dashboard_shows_documented_numbers_only() {
     }
     assert!(shown.len() >= 8, "{shown:?}");
     for name in &shown {
-        let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        let base =
+            ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
         assert!(documented.contains(base), "{name} is not documented");
     }
 }

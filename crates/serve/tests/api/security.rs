@@ -25,7 +25,9 @@ async fn change_without_the_token_is_refused() {
     ] {
         let plain = served.plain(method, &path).body(&body);
         plain.send().await.is_problem(401, "token_required");
-        for wrong in ["Bearer wrong", "Bearer ", "Basic YTpi", &format!("Bearer {}x", served.token), &served.token] {
+        for wrong in
+            ["Bearer wrong", "Bearer ", "Basic YTpi", &format!("Bearer {}x", served.token), &served.token]
+        {
             let sent = plain.clone().header("authorization", wrong).send().await;
             let detail = sent.is_problem(401, "token_required");
             assert!(!detail.contains(&served.token) && sent.head.contains("www-authenticate: bearer"));
@@ -50,12 +52,15 @@ async fn off_this_machine_everything_needs_the_token() {
 #[tokio::test(flavor = "multi_thread")]
 async fn name_that_was_rebound_to_this_machine_is_refused() {
     let served = Served::with(|config| config.allow_hosts = vec!["locks.example.com".to_owned()]).await;
-    for host in ["evil.example", "evil.example:7878", "127.0.0.1.evil.example", "localhost.evil.example", ""] {
+    for host in ["evil.example", "evil.example:7878", "127.0.0.1.evil.example", "localhost.evil.example", ""]
+    {
         let reply = served.request("GET", "/v1/locks").host(host).send().await;
         assert!(reply.is_problem(421, "host_refused").contains("--allow-host"), "{host}");
         served.request("GET", "/healthz").host(host).send().await.is_problem(421, "host_refused");
     }
-    for host in ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:7878", "locks.example.com", "locks.example.com:443"] {
+    for host in
+        ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:7878", "locks.example.com", "locks.example.com:443"]
+    {
         served.request("GET", "/v1/locks").host(host).send().await.ok();
     }
     let twice = served.request("GET", "/v1/locks").header("host", "evil.example").send().await;
@@ -76,7 +81,8 @@ async fn page_of_another_site_can_neither_read_nor_change() {
     let foreign = served.request("GET", "/v1/locks").header("sec-fetch-site", "cross-site");
     foreign.clone().header("sec-fetch-mode", "cors").send().await.is_problem(403, "origin_refused");
     // A preflight is not answered, so a browser sends nothing after it.
-    let preflight = served.plain("OPTIONS", &format!("/v1/holds/{}", id())).header("origin", "http://evil.example");
+    let preflight =
+        served.plain("OPTIONS", &format!("/v1/holds/{}", id())).header("origin", "http://evil.example");
     let reply = preflight.header("access-control-request-method", "PUT").send().await;
     assert!(reply.status >= 400 && !reply.head.contains("access-control-allow"), "{reply:?}");
     assert_eq!(served.holders("a").await, 0);
@@ -112,7 +118,8 @@ async fn locks_of_others_are_left_alone_without_allow_actions() {
     assert!(holder.check().is_ok());
     let served = Served::with(|config| config.allow_actions = true).await;
     let holder = served.store.mutex("a").lock().await.unwrap();
-    let wrong = served.request("POST", "/v1/locks/a/break").body(&json!({ "tags": ["other"] })).send().await.ok();
+    let wrong =
+        served.request("POST", "/v1/locks/a/break").body(&json!({ "tags": ["other"] })).send().await.ok();
     assert!(wrong["broken"].as_array().unwrap().is_empty());
     let tags = json!({ "tags": [holder.tag()] });
     let broken = served.request("POST", "/v1/locks/a/break").body(&tags).send().await.ok();

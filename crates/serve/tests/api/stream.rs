@@ -81,7 +81,8 @@ async fn second_stream_takes_over() {
 async fn loss_is_reported_before_another_client_is_granted_the_lock() {
     let served = Served::start().await;
     let one = id();
-    let mut stream = served.stream(&one, "0", json!({ "name": "a", "ttl": "30s", "max_hold": "400ms" })).await;
+    let mut stream =
+        served.stream(&one, "0", json!({ "name": "a", "ttl": "30s", "max_hold": "400ms" })).await;
     stream.until("granted").await;
     let lost = stream.until("lost").await;
     assert_eq!(lost["cause"], "max-hold");
@@ -120,7 +121,10 @@ async fn stream_that_is_not_granted_ends_with_the_problem() {
     served.lock(&id(), "a").await;
     let mut stream = served.stream(&id(), "100ms", json!({ "name": "a" })).await;
     let error = stream.until("error").await;
-    assert_eq!((error["problem"]["code"].as_str(), error["problem"]["status"].as_u64()), (Some("busy"), Some(423)));
+    assert_eq!(
+        (error["problem"]["code"].as_str(), error["problem"]["status"].as_u64()),
+        (Some("busy"), Some(423))
+    );
     assert_eq!(stream.event().await, None);
 }
 

@@ -33,7 +33,8 @@ impl ServerProcess {
         command.env("SERVE_STORE", store).env("SERVE_FOLDER", folder).env("SERVE_LISTEN", listen);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let address = lines.find_map(|line| line.unwrap().split("LISTENS ").nth(1).map(|text| text.parse().unwrap()));
+        let address =
+            lines.find_map(|line| line.unwrap().split("LISTENS ").nth(1).map(|text| text.parse().unwrap()));
         // The rest of its output is of no interest, and must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let token = std::fs::read_to_string(folder.join("token")).unwrap().trim().to_owned();

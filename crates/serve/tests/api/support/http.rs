@@ -126,7 +126,8 @@ impl Request {
         let mut reader = BufReader::new(connection);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") && !head.ends_with("\n\r\n") {
-            let read = tokio::time::timeout(LIMIT, reader.read_line(&mut head)).await.expect("a head in time");
+            let read =
+                tokio::time::timeout(LIMIT, reader.read_line(&mut head)).await.expect("a head in time");
             assert!(read.unwrap() > 0, "the connection ended: {head:?}");
         }
         let status = head[9..12].parse().unwrap();
@@ -157,7 +158,11 @@ impl Reply {
         assert_eq!(self.status, status, "{self:?}");
         assert!(self.head.contains("application/problem+json"), "{self:?}");
         let body = self.json();
-        assert_eq!((body["code"].as_str(), body["status"].as_u64()), (Some(code), Some(status.into())), "{self:?}");
+        assert_eq!(
+            (body["code"].as_str(), body["status"].as_u64()),
+            (Some(code), Some(status.into())),
+            "{self:?}"
+        );
         body["detail"].as_str().unwrap().to_owned()
     }
 }
@@ -166,7 +171,8 @@ impl Stream {
     /// Reads the next line; `None` at the end.
     pub(crate) async fn line(&mut self) -> Option<String> {
         let mut line = String::new();
-        let read = tokio::time::timeout(LIMIT, self.reader.read_line(&mut line)).await.expect("a line in time");
+        let read =
+            tokio::time::timeout(LIMIT, self.reader.read_line(&mut line)).await.expect("a line in time");
         // A server that was killed resets the connection.
         (read.unwrap_or(0) > 0).then(|| line.trim_end().to_owned())
     }

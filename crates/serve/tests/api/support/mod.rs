@@ -1,5 +1,6 @@
 //! Servers and clients for the tests.
 
+pub(crate) mod backend;
 pub(crate) mod child;
 pub(crate) mod http;
 
