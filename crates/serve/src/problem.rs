@@ -31,7 +31,8 @@ macro_rules! codes {
         pub(crate) enum Code { $($name,)* }
 
         impl Code {
-            /// All codes, for the document of the API.
+            /// All codes.
+            #[cfg(test)]
             pub(crate) const ALL: &'static [Code] = &[$(Code::$name,)*];
 
             /// Returns the code, its status and its title.

@@ -1,6 +1,7 @@
 //! Connections: each is served by a task of its own, and their number is limited.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use axum::body::Body;
 use axum::http::Request;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
@@ -25,6 +26,8 @@ pub(super) struct Serving {
     pub(super) routes: Router,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) places: Arc<Semaphore>,
+    /// Connections that are told that there are too many.
+    pub(super) refusals: Arc<Semaphore>,
     pub(super) closing: watch::Receiver<bool>,
 }
 
@@ -44,13 +47,20 @@ pub(super) async fn accept(socket: Socket, serving: Serving) {
 
 fn admit(accepted: Accepted, serving: &Serving) {
     let Ok(place) = serving.places.clone().try_acquire_owned() else {
-        tokio::spawn(async move {
-            match accepted {
-                Accepted::Tcp(stream, Peer { is_tls: false, .. }) => refuse(stream).await,
-                Accepted::Unix(stream, _) => refuse(stream).await,
-                Accepted::Tcp(..) => {}
-            }
-        });
+        // Whoever comes while many are refused gets no answer.
+        if let Ok(place) = serving.refusals.clone().try_acquire_owned() {
+            tokio::spawn(async move {
+                let answering = async {
+                    match accepted {
+                        Accepted::Tcp(stream, Peer { is_tls: false, .. }) => refuse(stream).await,
+                        Accepted::Unix(stream, _) => refuse(stream).await,
+                        Accepted::Tcp(..) => Ok(()),
+                    }
+                };
+                drop(tokio::time::timeout(REFUSAL_MAX, answering).await);
+                drop(place);
+            });
+        }
         return;
     };
     let serving = serving.clone();
@@ -73,7 +83,7 @@ fn admit(accepted: Accepted, serving: &Serving) {
 }
 
 /// Answers that there are too many connections, without reading the request.
-async fn refuse(mut stream: impl AsyncWrite + Unpin) {
+async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     let body = Problem::new(Code::TooManyConnections, "try again later").to_json();
     let head = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n\
@@ -81,9 +91,12 @@ async fn refuse(mut stream: impl AsyncWrite + Unpin) {
         body.len()
     );
     let answer = [head.into_bytes(), body].concat();
-    let written = tokio::time::timeout(HEAD_MAX, stream.write_all(&answer)).await;
-    drop(written);
-    drop(stream.shutdown().await);
+    stream.write_all(&answer).await?;
+    stream.shutdown().await?;
+    // With bytes that were not read, the end of the connection would take the answer away.
+    let mut rest = [0; 1024];
+    while stream.read(&mut rest).await? > 0 {}
+    Ok(())
 }
 
 async fn serve<S>(stream: S, peer: Peer, serving: &Serving, place: OwnedSemaphorePermit)
@@ -123,6 +136,8 @@ where
 
 /// The time that a client has for the head of a request, and for the handshake of TLS.
 const HEAD_MAX: Duration = Duration::from_secs(10);
+/// The time in which a connection is told that there are too many.
+const REFUSAL_MAX: Duration = Duration::from_secs(2);
 /// The memory for what is read and not yet understood, and for what is written and not yet sent.
 const BUFFER_MAX: usize = 16 * 1024;
 const HEADERS_MAX: usize = 64;

@@ -122,7 +122,9 @@ impl Server {
         let mut accepting = JoinSet::new();
         for socket in self.sockets {
             let tls = self.tls.clone().filter(|_| socket.is_tcp());
+            let refusals = Arc::new(Semaphore::new(REFUSALS));
             let serving = Serving {
+                refusals,
                 routes: self.routes.clone(),
                 tls,
                 places: places.clone(),
@@ -149,6 +151,8 @@ impl Server {
     }
 }
 
+/// The connections of one socket that are told at a time that there are too many.
+const REFUSALS: usize = 64;
 /// The pause between two times at which measurements are summed up.
 const UPKEEP: Duration = Duration::from_secs(5);
 

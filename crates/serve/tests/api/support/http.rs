@@ -106,9 +106,9 @@ impl Request {
 
     pub(crate) async fn send_over(&self, mut connection: impl Connection) -> Reply {
         let exchange = async {
-            connection.write_all(&self.bytes()).await.unwrap();
+            // A server that refuses a request may close the connection while it is sent.
+            let _ = connection.write_all(&self.bytes()).await;
             let mut answer = Vec::new();
-            // A server that refuses a body may close the connection while it is sent.
             let _ = connection.read_to_end(&mut answer).await;
             answer
         };

@@ -58,15 +58,13 @@ impl Served {
         let (stop, stopped) = watch::channel(0);
         let ended = tokio::spawn(server.run(move || {
             let mut stopped = stopped.clone();
-            let mut seen = *stopped.borrow();
+            let seen = *stopped.borrow();
             Box::pin(async move {
                 while *stopped.borrow_and_update() == seen {
                     if stopped.changed().await.is_err() {
                         std::future::pending::<()>().await;
                     }
                 }
-                seen += 1;
-                let _ = seen;
             })
         }));
         let store = Client::open(url).await.unwrap();
