@@ -12,7 +12,7 @@ use crate::support::child::ServerProcess;
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_holders_lose_no_update() {
     if Command::new("python3").arg("--version").output().is_err() {
-        return leasehold_testkit::skip("python3", "it is not installed");
+        return leasehold_testkit::require::skip("python3", "it is not installed");
     }
     let folder = tempfile::tempdir().unwrap();
     let store = format!("file://{}", folder.path().join("store").display());
@@ -46,7 +46,9 @@ async fn stopped_holders_lose_no_update() {
             // Far longer than the ttl, so that a holder that stops itself is no holder any more when it continues.
             while !is_over.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(1200));
-                pids.iter().for_each(|pid| drop(kill_process(*pid, Signal::CONT)));
+                for pid in &pids {
+                    let _ = kill_process(*pid, Signal::CONT);
+                }
             }
         }
     });

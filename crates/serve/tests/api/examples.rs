@@ -16,7 +16,7 @@ fn example(name: &str) -> PathBuf {
 /// Runs an example twice, with the arguments of a short work and of a long one.
 async fn run(program: &str, file: &str, short: &[&str], long: &[&str]) {
     if Command::new(program).arg("--version").output().is_err() {
-        return leasehold_testkit::skip(program, "it is not installed");
+        return leasehold_testkit::require::skip(program, "it is not installed");
     }
     let folder = tempfile::tempdir().unwrap();
     let store = format!("file://{}", folder.path().join("store").display());
@@ -65,7 +65,7 @@ async fn java() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shell() {
     if Command::new("curl").arg("--version").output().is_err() {
-        return leasehold_testkit::skip("curl", "it is not installed");
+        return leasehold_testkit::require::skip("curl", "it is not installed");
     }
     run("sh", "holder.sh", &["true"], &["sleep", "1000"]).await;
 }

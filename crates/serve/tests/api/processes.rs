@@ -138,7 +138,7 @@ async fn killed_client_loses_its_locks() {
     curl.args(["-d", r#"{"name":"a","ttl":"1h","on_disconnect":"release"}"#]);
     curl.arg(format!("http://{}/v1/holds/{}", server.address, id()));
     let Ok(mut client) = curl.stdout(std::process::Stdio::null()).spawn() else {
-        return leasehold_testkit::skip("curl", "it is not installed");
+        return leasehold_testkit::require::skip("curl", "it is not installed");
     };
     let other = Client::open(&store).await.unwrap();
     until("the grant", async || other.inspect("a").await.unwrap().holders.len() == 1).await;

@@ -13,6 +13,7 @@ use leasehold::backend::{
     Snapshot, SnapshotVersion, Step, WaitMode,
 };
 use leasehold::{Durability, Fence, FenceGrade};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::http::{Reply, Request};
@@ -44,8 +45,7 @@ impl HttpBackend {
     }
 
     async fn look(&self, resource: &Resource) -> Snapshot {
-        let name =
-            resource.as_str().replace('%', "%25").replace('/', "%2F").replace('?', "%3F").replace(' ', "%20");
+        let name = encoded(resource.as_str());
         let shown = self.request("GET", &format!("/v1/locks/{name}")).send().await.ok();
         let claims = |key: &str| shown[key].as_array().unwrap().iter().filter_map(info).collect::<Vec<_>>();
         let fence = shown["fence"].as_str().map(|text| text.parse().unwrap());
@@ -54,6 +54,10 @@ impl HttpBackend {
         let version = SnapshotVersion::new(format!("{:?} {:?} {fence:?}", ids(&holders), ids(&waiting)));
         Snapshot::new(resource.clone(), version).holders(holders).waiting(waiting).fence(fence)
     }
+}
+
+fn encoded(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 fn info(claim: &Value) -> Option<ClaimInfo> {
@@ -70,6 +74,7 @@ fn body(claim: &Claim) -> Value {
         "name": claim.resource.as_str(),
         "ttl": format!("{}ms", claim.ttl.as_millis()),
         "note": format!("{} {}", claim.id.to_hex(), claim.note.as_str()),
+        "on_disconnect": "release",
     });
     match claim.share {
         Share::MUTEX => body["mode"] = "mutex".into(),
@@ -109,16 +114,18 @@ impl Backend for HttpBackend {
             if patience.is_ended() { Duration::ZERO } else { patience.left().min(Duration::from_secs(60)) };
         let path = format!("/v1/holds/{}?wait={}ms", claim.id.to_hex(), wait.as_millis());
         let request = self.request("PUT", &path).body(&body(claim));
-        // Patience can end before its time; a client of the API then asks for the end of the wait.
+        // Patience can end before its time; the client then closes its connection, which ends the wait.
         let mut answer = std::pin::pin!(request.send());
         let reply = loop {
-            let tick = tokio::time::sleep(Duration::from_millis(5));
             tokio::select! {
                 reply = &mut answer => break reply,
-                () = tick => if !wait.is_zero() && patience.is_ended() {
-                    self.request("DELETE", &format!("/v1/holds/{}", claim.id.to_hex())).send().await;
-                    return Ok(Step::Busy(Hint::default()));
-                },
+                () = tokio::time::sleep(Duration::from_millis(5)) => {}
+            }
+            if !wait.is_zero() && patience.is_ended() {
+                match tokio::time::timeout(Duration::from_millis(200), &mut answer).await {
+                    Ok(reply) => break reply,
+                    Err(_) => return Ok(Step::Busy(Hint::default())),
+                }
             }
         };
         match reply.status {
@@ -175,10 +182,8 @@ impl Backend for HttpBackend {
         after: Option<&Resource>,
         limit: usize,
     ) -> Result<Vec<ResourceSummary>, Failure> {
-        let encode =
-            |text: &str| text.replace('%', "%25").replace('&', "%26").replace(' ', "%20").replace('+', "%2B");
-        let after = after.map(|name| format!("&after={}", encode(name.as_str()))).unwrap_or_default();
-        let path = format!("/v1/locks?prefix={}{after}&limit={}", encode(prefix), limit.clamp(1, 1000));
+        let after = after.map(|name| format!("&after={}", encoded(name.as_str()))).unwrap_or_default();
+        let path = format!("/v1/locks?prefix={}{after}&limit={}", encoded(prefix), limit.clamp(1, 1000));
         let shown = self.request("GET", &path).send().await.ok();
         let count = |value: &Value| u32::try_from(value.as_u64().unwrap()).unwrap();
         let summary = |one: &Value| {

@@ -90,7 +90,9 @@ async fn the_server_process() {
     println!("LISTENS {address}");
     let wait = || -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
         let mut term = signal(SignalKind::terminate()).unwrap();
-        Box::pin(async move { drop(term.recv().await) })
+        Box::pin(async move {
+            term.recv().await;
+        })
     };
     server.run(wait).await;
     // As the command does: nothing is dropped in order, so nothing that is still held is released.

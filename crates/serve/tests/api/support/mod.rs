@@ -25,7 +25,8 @@ pub(crate) struct Served {
     pub(crate) token: String,
     /// Another client of the same store.
     pub(crate) store: Client,
-    pub(crate) dir: TempDir,
+    /// The folder of the token, which goes with this.
+    _dir: TempDir,
     pub(crate) stop: watch::Sender<u32>,
     pub(crate) ended: tokio::task::JoinHandle<usize>,
 }
@@ -68,7 +69,7 @@ impl Served {
             })
         }));
         let store = Client::open(url).await.unwrap();
-        Served { address: tcp.unwrap_or(([127, 0, 0, 1], 1).into()), token, store, dir, stop, ended }
+        Served { address: tcp.unwrap_or(([127, 0, 0, 1], 1).into()), token, store, _dir: dir, stop, ended }
     }
 
     /// Returns a request with the token.
