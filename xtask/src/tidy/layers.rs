@@ -44,7 +44,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/serve/src",
         &[
-            "config", "problem", "token", "holds", "lately", "state", "probes", "guard", "api", "console", "listen",
+            "config", "problem", "token", "holds", "lately", "state", "probes", "guard", "api", "console",
+            "listen",
         ],
     ),
     (
