@@ -14,6 +14,8 @@ pub(crate) mod release;
 pub(crate) mod revoke;
 pub(crate) mod run;
 pub(crate) mod schema;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod sweep;
 #[cfg(feature = "top")]

@@ -60,8 +60,12 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
         Verb::Fence(verb) => return commands::fence::fence(verb),
         verb => verb,
     };
-    // One thread starts the command and receives the signals; nothing here computes.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    // One thread starts the command and receives the signals; nothing here computes. A server has many clients.
+    let runtime = match verb {
+        #[cfg(feature = "serve")]
+        Verb::Serve(_) => tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build(),
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
+    };
     let runtime =
         runtime.map_err(|error| Problem::new(Exit::Unavailable, format!("cannot start: {error}")))?;
     let exit = runtime.block_on(async {
@@ -75,6 +79,8 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Ls(args) => commands::list::list(args).await,
             #[cfg(feature = "top")]
             Verb::Top(args) => commands::top::top(args).await,
+            #[cfg(feature = "serve")]
+            Verb::Serve(args) => commands::serve::serve(*args).await,
             Verb::Watch(args) => commands::watch::watch(args).await,
             Verb::Revoke(args) => commands::revoke::revoke(args).await,
             Verb::Break(args) => commands::break_claim::break_lock(args).await,

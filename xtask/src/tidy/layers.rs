@@ -42,6 +42,13 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "crates/serve/src",
+        &[
+            "config", "problem", "token", "holds", "lately", "state", "probes", "guard", "api", "console",
+            "listen",
+        ],
+    ),
+    (
         "crates/leasehold/src/engine",
         &[
             "retry",

@@ -15,6 +15,8 @@ use clap_complete::Shell;
 use leasehold::{Fence, Note, Resource};
 
 use crate::request::help_text;
+#[cfg(feature = "serve")]
+use crate::request::serve_args::ServeArgs;
 
 pub(crate) mod hold;
 
@@ -49,6 +51,8 @@ pub(crate) enum Verb {
     Ls(ListArgs),
     #[cfg(feature = "top")]
     Top(TopArgs),
+    #[cfg(feature = "serve")]
+    Serve(Box<ServeArgs>),
     /// Print a line for every change of a lock until interrupted
     #[command(after_help = help_text::WATCH_EXAMPLES)]
     Watch(LookArgs),

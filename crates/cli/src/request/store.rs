@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use leasehold::{Client, ErrorKind, Note, SweepReport};
+use leasehold::{Client, ClientBuilder, ErrorKind, Note, SweepReport};
 use url::Url;
 
 use crate::exit::{Exit, Problem};
@@ -118,12 +118,20 @@ impl StoreUrl {
     /// # Errors
     /// As the library's `open`, with what to check.
     pub(crate) async fn open(&self, note: Note) -> Result<Client, Problem> {
+        self.open_by(Client::builder().note(note)).await
+    }
+
+    /// Opens it with the settings of this builder.
+    ///
+    /// # Errors
+    /// As [`StoreUrl::open`].
+    pub(crate) async fn open_by(&self, builder: ClientBuilder) -> Result<Client, Problem> {
         let url = if self.creates { self.url.clone() } else { without_creating(self.url.clone()) };
         let url = match self.ttl {
             Some(ttl) => with_session(url, ttl),
             None => url,
         };
-        let opened = Client::builder().note(note).open(&url).await;
+        let opened = builder.open(&url).await;
         opened.map_err(|error| {
             let hint = match error.kind() {
                 ErrorKind::Denied if self.may_lack_password() => {

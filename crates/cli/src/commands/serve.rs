@@ -1,0 +1,58 @@
+//! `serve`: locks over HTTP.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use leasehold::Client;
+use leasehold_serve::{Server, subscriber};
+use tokio::sync::Mutex;
+
+use crate::exit::{Exit, Problem};
+use crate::output::stderr::Stderr;
+use crate::request::serve_args::ServeArgs;
+use crate::request::store::StoreUrl;
+use crate::system::signals::Signals;
+
+/// Runs `leasehold serve`.
+///
+/// # Errors
+/// The store cannot be opened; refused, if a file or an address cannot be used.
+pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
+    let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
+    let stderr = Stderr::start().map_err(cannot_start)?;
+    let signals = Arc::new(Mutex::new(Signals::listen().map_err(cannot_start)?));
+    let store = StoreUrl::named(args.store.url.as_deref())?;
+    let client = store.open_by(Client::builder().subscriber(subscriber())).await?;
+    let refused = |error| Problem::new(Exit::Refused, format!("cannot serve: {error}"));
+    let server = Server::bind(client, args.config()).await.map_err(refused)?;
+    announce(&server, &store, &stderr);
+    let signal = move || -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let signals = signals.clone();
+        Box::pin(async move { _ = signals.lock().await.sent().await })
+    };
+    let left = server.run(signal).await;
+    if left > 0 {
+        stderr.print_line(&format!("{left} locks are still held: they end with their leases"));
+    }
+    Ok(Exit::Done)
+}
+
+fn announce(server: &Server, store: &StoreUrl, stderr: &Stderr) {
+    for url in server.urls() {
+        stderr.print_line(&format!("listening at {url}, for the locks in {}", store.shown()));
+    }
+    stderr.print_line(&format!("the token for changes is in {}", server.token_path().display()));
+    if server.has_plain_public_address() {
+        stderr.print_line(
+            "warning: other machines can connect without TLS, and others on the network can read the token: give \
+             --tls-cert and --tls-key",
+        );
+    }
+    if server.is_bound_to_process() {
+        stderr.print_line(
+            "the locks of this store end with this process: if it is killed, they are free at once, whatever its \
+             clients were told; a store with leases does not have this gap",
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! What every request passes before a handler sees it: size, host, rate, origin and token.
+//!
+//! ```text
+//!  protect ─▶ origin (Host, Origin) ─▶ access (who may do what) ─▶ rate ─▶ headers
+//! ```
+//!
+//! Ground rules: a refusal is a problem with a code, and says what to do. Whatever is not a plain read is a change.
+
+mod access;
+mod headers;
+mod origin;
+mod rate;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use leasehold::SystemClock;
+use leasehold::backend::Clock;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::Method;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+
+pub(crate) use access::{Access, COOKIE};
+use origin::Hosts;
+use rate::Rates;
+
+use crate::config::URI_MAX;
+use crate::holds::{Arrival, PeerEnd};
+use crate::probes::count_request;
+use crate::problem::{Code, Problem};
+use crate::state::State;
+
+/// What a connection tells about its other end.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// The address; `None` on a Unix socket.
+    pub(crate) ip: Option<IpAddr>,
+    /// Whether only programs of this machine can connect at this address of the server.
+    pub(crate) is_local: bool,
+    /// Whether the connection is encrypted.
+    pub(crate) is_tls: bool,
+    /// Whether the other end has closed it.
+    pub(crate) end: PeerEnd,
+}
+
+/// What the checks need.
+#[derive(Debug)]
+struct Gate {
+    state: Arc<State>,
+    /// The names under which the server may be called.
+    hosts: Hosts,
+    /// The requests of each address.
+    rates: Rates,
+}
+
+/// Puts the checks around all routes.
+pub(crate) fn protect(routes: Router<Arc<State>>, state: &Arc<State>) -> Router {
+    let (hosts, rates) = (Hosts::new(&state.config.allow_hosts), Rates::new(state.config.limits.rate));
+    let gate = Arc::new(Gate { state: state.clone(), hosts, rates });
+    routes.layer(from_fn_with_state(gate, check)).with_state(state.clone())
+}
+
+async fn check(
+    axum::extract::State(gate): axum::extract::State<Arc<Gate>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let at = SystemClock.now();
+    let path = request.uri().path().to_owned();
+    let mut response = match judge(&gate, &request) {
+        Ok(access) => {
+            let peer = request.extensions().get::<Peer>().map(|peer| peer.end.clone()).unwrap_or_default();
+            request.extensions_mut().insert(Arrival { at, peer });
+            request.extensions_mut().insert(access);
+            next.run(request).await
+        }
+        Err(problem) => problem.into_response(),
+    };
+    headers::add(&path, response.headers_mut());
+    count_request(response.status());
+    response
+}
+
+/// Decides whether the request is served.
+fn judge(gate: &Gate, request: &Request) -> Result<Access, Problem> {
+    let Some(peer) = request.extensions().get::<Peer>() else {
+        return Err(Problem::new(Code::Internal, "the connection is not known"));
+    };
+    if request.uri().path_and_query().is_some_and(|uri| uri.as_str().len() > URI_MAX) {
+        let text = format!(
+            "path and query together may have {URI_MAX} bytes: encode less, or ask for fewer at once"
+        );
+        return Err(Problem::new(Code::UriTooLong, text));
+    }
+    let site = gate.hosts.check(request.uri(), request.headers())?;
+    gate.rates.count(peer.ip)?;
+    let is_change = is_change(request.method());
+    origin::check(&site, request.headers(), is_change, peer.is_tls)?;
+    access::check(&gate.state, request, peer, is_change)
+}
+
+/// Returns `true` for every method but those that only read.
+pub(crate) fn is_change(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}

@@ -1,0 +1,382 @@
+//! The time from the grant to the end: heartbeats, streams, losses, and the release.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use leasehold::backend::Clock;
+use leasehold::{FenceGrade, Guard, LossCause, Moment, State, SystemClock};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Arrival;
+use super::command::{Answer, Ask, Command, Outlet, Party};
+use super::keeper::{Keeper, pause_until};
+use super::request::{Held, OnDisconnect};
+use super::shape::{EventShape, GrantShape};
+use super::table::End;
+use super::validity::{kept_for, millis, valid_for};
+use crate::problem::{Code, Problem};
+
+/// What is known of a lock while it is held.
+struct Holding<'a> {
+    keeper: &'a mut Keeper,
+    held: &'a Held,
+    streams: Vec<Stream>,
+    /// When it ends without a heartbeat. While a stream is open, that is its heartbeat.
+    deadline: Moment,
+    /// Until when an answer has called it valid.
+    claimed: Moment,
+    next_ping: Moment,
+    seen: State,
+    /// Whether any request has received the grant.
+    is_wanted: bool,
+    /// Whether a stream was open at the last look.
+    was_streamed: bool,
+    /// A stream that the other end of its connection has closed.
+    was_closed: bool,
+    revoked: Option<String>,
+    is_closing: bool,
+}
+
+/// A stream of events to one client.
+struct Stream {
+    arrival: Arrival,
+    events: mpsc::Sender<EventShape>,
+}
+
+/// Why it ends, and who waits for the release.
+struct Ending {
+    end: End,
+    reply: Option<oneshot::Sender<Result<(), Problem>>>,
+}
+
+impl Ending {
+    fn of(end: End) -> Ending {
+        Ending { end, reply: None }
+    }
+}
+
+impl Keeper {
+    /// Keeps the lock until it ends, and releases it.
+    pub(super) async fn keep(&mut self, held: Held) {
+        let ending = Holding::new(self, &held).run().await;
+        self.finish(held, ending).await;
+    }
+
+    /// Ends the claim at the store. Meanwhile the id answers that it has ended.
+    async fn finish(&mut self, held: Held, ending: Ending) {
+        let mut end = ending.end;
+        let mut waiting: Vec<_> = ending.reply.into_iter().collect();
+        let mut releasing = pin!(held.release());
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut releasing => break outcome,
+                command = self.commands.recv() => match command {
+                    Some(Command::Release(reply)) if end == End::Released => waiting.push(reply),
+                    Some(command) => command.refuse(end),
+                    None => {}
+                },
+            }
+        };
+        let answer = match (outcome, end) {
+            (Ok(()), End::Released) => Ok(()),
+            (Err(error), End::Released) => {
+                if let leasehold::ErrorKind::Lost(cause) = error.kind() {
+                    end = End::Lost(word(cause));
+                    Err(end.problem())
+                } else {
+                    Err(Problem::from(error))
+                }
+            }
+            (_, End::Lost(_)) => Err(end.problem()),
+        };
+        self.place.ended(end, SystemClock.now());
+        waiting.into_iter().for_each(|reply| drop(reply.send(answer.clone())));
+    }
+}
+
+impl<'a> Holding<'a> {
+    fn new(keeper: &'a mut Keeper, held: &'a Held) -> Holding<'a> {
+        let now = SystemClock.now();
+        let deadline = now.after(keeper.ttl);
+        let seen = held.guard().state();
+        let mut holding = Holding {
+            keeper,
+            held,
+            streams: Vec::new(),
+            deadline,
+            claimed: now,
+            next_ping: now.after(PING_MAX),
+            seen,
+            is_wanted: false,
+            was_streamed: false,
+            was_closed: false,
+            revoked: None,
+            is_closing: false,
+        };
+        std::mem::take(&mut holding.keeper.parties).into_iter().for_each(|party| holding.welcome(party));
+        holding
+    }
+
+    async fn run(mut self) -> Ending {
+        let guard = self.held.guard();
+        if !self.is_wanted && self.keeper.request.on_disconnect == OnDisconnect::Release {
+            return Ending::of(End::Released);
+        }
+        let (mut listening, mut is_deaf) = (self.keeper.request.revocable, false);
+        let mut revoked = pin!(guard.revoked());
+        let mut closing = self.keeper.closing.clone();
+        loop {
+            if let Some(end) = self.over() {
+                return self.tell_end(end);
+            }
+            self.ping();
+            listening = (listening || !self.streams.is_empty()) && self.revoked.is_none() && !is_deaf;
+            let pause = pause_until(self.next());
+            tokio::select! {
+                biased;
+                _ = guard.changed(self.seen) => {}
+                command = self.keeper.commands.recv() => {
+                    let Some(command) = command else { return Ending::of(End::Released) };
+                    if let Some(ending) = self.obey(command).await {
+                        return ending;
+                    }
+                }
+                request = &mut revoked, if listening => match request {
+                    Ok(request) => {
+                        self.revoked = Some(request.reason);
+                        self.tell("revoked");
+                    }
+                    // The store keeps no such requests, or the lock is lost; either way it is over.
+                    Err(_) => is_deaf = true,
+                },
+                () = async { drop(closing.wait_for(Option::is_some).await) }, if !self.is_closing => {
+                    self.is_closing = true;
+                    self.tell("closing");
+                }
+                () = self.keeper.wake.notified() => {}
+                () = pause => {}
+            }
+        }
+    }
+
+    /// Returns the end, if it has come by now.
+    fn over(&mut self) -> Option<End> {
+        let state = self.held.guard().state();
+        if let State::Lost(cause) = state {
+            return Some(End::Lost(word(cause)));
+        }
+        let now = SystemClock.now();
+        if self.was_streamed && !self.has_streams() {
+            self.was_streamed = false;
+            // Its client has closed the last stream, or has died. If the network is cut, it may still rely on the lock.
+            if self.was_closed && self.keeper.request.on_disconnect == OnDisconnect::Release {
+                return Some(End::Released);
+            }
+            self.deadline = self.deadline.max(now.after(self.keeper.ttl));
+        }
+        if self.streams.is_empty() && self.deadline <= now {
+            return Some(End::Lost(HEARTBEAT_MISSED));
+        }
+        if let Some(grace) = *self.keeper.closing.borrow()
+            && self.keeper.is_bound_to_process
+            && grace.max(self.claimed) <= now
+        {
+            return Some(End::Lost(CLOSED));
+        }
+        if state != self.seen {
+            self.seen = state;
+            self.tell(if state == State::Suspect { "suspect" } else { "valid" });
+        }
+        None
+    }
+
+    /// Removes the streams that have broken. Returns `true` if any is left.
+    fn has_streams(&mut self) -> bool {
+        let was_closed = &mut self.was_closed;
+        self.streams.retain(|stream| {
+            let is_open = !stream.events.is_closed();
+            *was_closed |= !is_open && stream.arrival.peer.is_set();
+            is_open
+        });
+        !self.streams.is_empty()
+    }
+
+    fn next(&self) -> Moment {
+        if self.is_closing && self.keeper.is_bound_to_process {
+            return self.deadline.min(SystemClock.now().after(CLOSING_LOOK));
+        }
+        if self.streams.is_empty() { self.deadline } else { self.next_ping }
+    }
+
+    /// Obeys a command. It reads the clock first: the command may have waited while the process was stopped.
+    async fn obey(&mut self, command: Command) -> Option<Ending> {
+        if let Some(end) = self.over() {
+            let ending = self.tell_end(end);
+            return match command {
+                Command::Release(reply) if end == End::Released => {
+                    Some(Ending { reply: Some(reply), ..ending })
+                }
+                command => {
+                    command.refuse(end);
+                    Some(ending)
+                }
+            };
+        }
+        match command {
+            Command::Join(party) => self.welcome(party),
+            Command::Renew(ask) => {
+                self.extend();
+                self.answer(ask);
+            }
+            Command::Look(ask) => self.answer(ask),
+            Command::Proclaim(ask, value) => match self.proclaim(&value).await {
+                Ok(()) => self.answer(ask),
+                Err(problem) => drop(ask.reply.send(Err(problem))),
+            },
+            Command::Release(reply) => {
+                let ending = self.tell_end(End::Released);
+                return Some(Ending { reply: Some(reply), ..ending });
+            }
+        }
+        None
+    }
+
+    /// Takes in a request that waited for the grant, or asks for it again.
+    fn welcome(&mut self, party: Party) {
+        match party.outlet {
+            Outlet::Reply(reply) => {
+                self.extend();
+                self.answer(Ask { received: party.arrival.at, reply });
+            }
+            Outlet::Stream(events) => {
+                self.extend();
+                let granted = EventShape::of("granted", self.grant(party.arrival.at));
+                if events.try_send(granted).is_ok() {
+                    self.streams.push(Stream { arrival: party.arrival, events });
+                    (self.is_wanted, self.was_streamed, self.was_closed) = (true, true, false);
+                    self.next_ping = SystemClock.now().after(self.ping_pause());
+                }
+            }
+        }
+    }
+
+    fn extend(&mut self) {
+        self.deadline = self.deadline.max(SystemClock.now().after(self.keeper.ttl));
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        let answer: Answer = Ok(self.grant(ask.received));
+        // A client that has gone has not relied on it; unless it said otherwise, its ttl runs all the same.
+        self.is_wanted |= ask.reply.send(answer).is_ok();
+    }
+
+    async fn proclaim(&self, value: &str) -> Result<(), Problem> {
+        let Held::Leader(leadership) = self.held else {
+            return Err(Problem::invalid("only a leader has a value: acquire with mode \"leader\""));
+        };
+        // The loss of leadership ends it at once.
+        let proclaimed =
+            leadership.run(tokio::time::timeout(PROCLAIM_MAX, leadership.proclaim(value))).await?;
+        let late = || {
+            Problem::new(Code::OutcomeUnknown, "the store did not answer in time: the value may be visible")
+        };
+        Ok(proclaimed.map_err(|_| late())??)
+    }
+
+    /// Returns the grant for a request that arrived then.
+    fn grant(&mut self, received: Moment) -> GrantShape {
+        let guard = self.held.guard();
+        let now = SystemClock.now();
+        let ttl = self.keeper.ttl;
+        let mut left = guard.remaining().min(kept_for(now, self.deadline, ttl));
+        if let Some(grace) = *self.keeper.closing.borrow()
+            && self.keeper.is_bound_to_process
+        {
+            left = left.min(now.until(grace.max(self.claimed)));
+        }
+        self.claimed = self.claimed.max(now.after(left));
+        GrantShape {
+            id: self.keeper.place.id().to_owned(),
+            name: guard.resource().clone(),
+            state: if guard.state() == State::Valid { "valid" } else { "suspect" },
+            valid_ms: if left.is_zero() { 0 } else { millis(valid_for(received, now, left)) },
+            basis: if self.keeper.is_bound_to_process { "process" } else { "lease" },
+            ttl_ms: millis(ttl),
+            fence: guard.fence(),
+            fence_grade: self.grade(guard),
+            share: guard.share(),
+            tag: guard.tag(),
+            revoked: self.revoked.clone().filter(|reason| !reason.is_empty()),
+            closing: self.is_closing,
+        }
+    }
+
+    fn grade(&self, guard: &Guard) -> FenceGrade {
+        let grade = self.keeper.client.profile().fencing;
+        if guard.fence().is_some() { grade } else { FenceGrade::None }
+    }
+
+    /// Sends an event to all streams. One that does not take it has broken.
+    fn tell(&mut self, event: &'static str) {
+        if !self.has_streams() {
+            return;
+        }
+        // An open stream is a heartbeat.
+        self.extend();
+        for stream in std::mem::take(&mut self.streams) {
+            let shape = EventShape::of(event, self.grant(stream.arrival.at));
+            if stream.events.try_send(shape).is_ok() {
+                self.streams.push(stream);
+            }
+        }
+    }
+
+    fn ping(&mut self) {
+        if !self.streams.is_empty() && self.next_ping <= SystemClock.now() {
+            self.tell("valid");
+            self.next_ping = SystemClock.now().after(self.ping_pause());
+        }
+    }
+
+    fn ping_pause(&self) -> Duration {
+        (self.keeper.ttl / 3).min(PING_MAX)
+    }
+
+    /// Tells the streams how it ends, before anything is released.
+    fn tell_end(&mut self, end: End) -> Ending {
+        for stream in self.streams.drain(..) {
+            let event = match end {
+                End::Released => EventShape::bare("released"),
+                End::Lost(cause) => EventShape::lost(cause),
+            };
+            drop(stream.events.try_send(event));
+        }
+        Ending::of(end)
+    }
+}
+
+fn word(cause: LossCause) -> &'static str {
+    match cause {
+        LossCause::Expired => "expired",
+        LossCause::Gone => "gone",
+        LossCause::SessionEnded => "session-ended",
+        LossCause::MaxHold => "max-hold",
+        LossCause::Closed => CLOSED,
+        LossCause::Forked => "forked",
+        LossCause::Transferred => "transferred",
+        LossCause::RenewalEnded => "renewal-ended",
+        _ => "other",
+    }
+}
+
+/// The cause of a loss: the client gave no sign of life for its ttl.
+const HEARTBEAT_MISSED: &str = "heartbeat-missed";
+/// The cause of a loss: the server ended.
+const CLOSED: &str = "closed";
+/// The longest pause between two events of a stream, by which a client sees that it is still connected.
+const PING_MAX: Duration = Duration::from_secs(10);
+/// The time that the store has to show a new value.
+const PROCLAIM_MAX: Duration = Duration::from_secs(5);
+/// The pause between two looks at a lock that ends with this process.
+const CLOSING_LOOK: Duration = Duration::from_millis(50);

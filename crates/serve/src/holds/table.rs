@@ -1,0 +1,251 @@
+//! The table of ids: what each of them stands for now, and how the last ones ended.
+//!
+//! Ground rules: an id that has ended stays known for a while, so that a request which arrives late, or twice, can
+//! not take the lock again. Both parts of the table are bounded.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold::Moment;
+use tokio::sync::{Notify, mpsc};
+
+use super::command::Command;
+use super::request::LockRequest;
+use crate::config::Limits;
+use crate::problem::{Code, Problem};
+
+/// All ids.
+#[derive(Debug, Default)]
+pub(super) struct Table(Mutex<Ids>);
+
+#[derive(Debug, Default)]
+struct Ids {
+    live: HashMap<String, Handle>,
+    waiting: usize,
+    ended: HashMap<String, End>,
+    /// The ids that ended, the first ones in front.
+    order: VecDeque<(Moment, String)>,
+}
+
+/// The way to the task of one id.
+#[derive(Clone, Debug)]
+pub(super) struct Handle {
+    pub(super) request: Arc<LockRequest>,
+    pub(super) commands: mpsc::Sender<Command>,
+    /// Wakes the task when a client has gone.
+    pub(super) wake: Arc<Notify>,
+}
+
+/// How a hold ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Released,
+    /// For this cause.
+    Lost(&'static str),
+}
+
+impl End {
+    /// Returns what a client is told that asks for more than the release.
+    pub(super) fn problem(self) -> Problem {
+        match self {
+            End::Released => {
+                let text = "the hold was released: to lock again, choose a new id";
+                Problem::new(Code::Released, text)
+            }
+            End::Lost(cause) => {
+                let text = format!(
+                    "the lock is lost ({cause}), and another client may hold it now: stop the work under it; to lock \
+                     again, choose a new id"
+                );
+                Problem::new(Code::Lost, text)
+            }
+        }
+    }
+}
+
+/// What an id stands for.
+pub(super) enum Found {
+    Live(Handle),
+    Ended(End),
+    Nothing,
+}
+
+impl Table {
+    fn ids(&self) -> MutexGuard<'_, Ids> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn find(&self, id: &str) -> Found {
+        let ids = self.ids();
+        match (ids.live.get(id), ids.ended.get(id)) {
+            (Some(handle), _) => Found::Live(handle.clone()),
+            (None, Some(end)) => Found::Ended(*end),
+            (None, None) => Found::Nothing,
+        }
+    }
+
+    /// Returns the task of this id; if there is none, `begin` starts one.
+    ///
+    /// # Errors
+    /// `id_reused` for another request, the end of an id that has ended, and the limits.
+    pub(super) fn enter(
+        &self,
+        id: &str,
+        request: &LockRequest,
+        limits: &Limits,
+        begin: impl FnOnce() -> Handle,
+    ) -> Result<Handle, Problem> {
+        let mut ids = self.ids();
+        if let Some(handle) = ids.live.get(id) {
+            if *handle.request == *request {
+                return Ok(handle.clone());
+            }
+            let text =
+                "this id was sent before with another request: choose a new random id for each request";
+            return Err(Problem::new(Code::IdReused, text));
+        }
+        if let Some(end) = ids.ended.get(id) {
+            return Err(end.problem());
+        }
+        if ids.live.len() >= limits.holds {
+            let text =
+                format!("{} locks are held or waited for, which is the limit: release some", limits.holds);
+            return Err(Problem::new(Code::TooManyHolds, text));
+        }
+        if ids.waiting >= limits.waiters {
+            let text = format!("{} requests wait, which is the limit: try again later", limits.waiters);
+            return Err(Problem::new(Code::TooManyWaiters, text));
+        }
+        let handle = begin();
+        ids.waiting += 1;
+        ids.live.insert(id.to_owned(), handle.clone());
+        Ok(handle)
+    }
+
+    /// Records how an id without a task has ended: a release that overtakes its request.
+    pub(super) fn record(&self, id: &str, end: End, now: Moment) {
+        self.ids().record(id, end, now);
+    }
+
+    /// Returns the numbers of ids that hold, and of those that wait.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let ids = self.ids();
+        (ids.live.len().saturating_sub(ids.waiting), ids.waiting)
+    }
+}
+
+impl Ids {
+    fn record(&mut self, id: &str, end: End, now: Moment) {
+        if self.ended.insert(id.to_owned(), end).is_none() {
+            self.order.push_back((now, id.to_owned()));
+        }
+        while let Some((at, _)) = self.order.front()
+            && (self.order.len() > ENDED_MAX || now.since(*at) > ENDED_FOR)
+        {
+            if let Some((_, oldest)) = self.order.pop_front() {
+                self.ended.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// The place of one id in the table, which it leaves when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    table: Arc<Table>,
+    id: String,
+    is_waiting: bool,
+    /// How it ended, and when; `None` if nothing of it has to be known.
+    end: Option<(End, Moment)>,
+}
+
+impl Place {
+    pub(super) fn new(table: Arc<Table>, id: &str) -> Place {
+        Place { table, id: id.to_owned(), is_waiting: true, end: None }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Counts it as held.
+    pub(super) fn granted(&mut self) {
+        if std::mem::replace(&mut self.is_waiting, false) {
+            let mut ids = self.table.ids();
+            ids.waiting = ids.waiting.saturating_sub(1);
+        }
+    }
+
+    /// Sets how it ends.
+    pub(super) fn ended(&mut self, end: End, now: Moment) {
+        self.end = Some((end, now));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.granted();
+        let mut ids = self.table.ids();
+        ids.live.remove(&self.id);
+        if let Some((end, now)) = self.end {
+            ids.record(&self.id, end, now);
+        }
+    }
+}
+
+/// The time for which an id that has ended stays known.
+const ENDED_FOR: Duration = Duration::from_secs(600);
+/// The most ids that have ended and stay known.
+const ENDED_MAX: usize = 20_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(name: &str) -> Handle {
+        let request = serde_json::from_str(&format!(r#"{{"name":"{name}"}}"#)).unwrap();
+        Handle { request: Arc::new(request), commands: mpsc::channel(1).0, wake: Arc::default() }
+    }
+
+    fn enter(table: &Table, id: &str, name: &str, limits: &Limits) -> Result<Handle, Code> {
+        let new = handle(name);
+        table.enter(id, &new.request.clone(), limits, || new).map_err(|problem| problem.code)
+    }
+
+    #[test]
+    fn id_stands_for_one_request_and_stays_known_after_its_end() {
+        let (table, limits) = (Arc::new(Table::default()), Limits::default());
+        enter(&table, "a", "lock", &limits).unwrap();
+        enter(&table, "a", "lock", &limits).unwrap();
+        assert_eq!(enter(&table, "a", "other", &limits).unwrap_err(), Code::IdReused);
+        assert_eq!(table.counts(), (0, 1));
+        let mut place = Place::new(table.clone(), "a");
+        place.granted();
+        assert_eq!(table.counts(), (1, 0));
+        place.ended(End::Lost("expired"), Moment::START);
+        drop(place);
+        assert_eq!(table.counts(), (0, 0));
+        assert_eq!(enter(&table, "a", "lock", &limits).unwrap_err(), Code::Lost);
+        table.record("b", End::Released, Moment::START.after(ENDED_FOR));
+        assert_eq!(enter(&table, "b", "lock", &limits).unwrap_err(), Code::Released);
+        table.record("c", End::Released, Moment::START.after(ENDED_FOR * 2));
+        assert!(enter(&table, "a", "lock", &limits).is_ok());
+    }
+
+    #[test]
+    fn numbers_are_limited() {
+        let table = Arc::new(Table::default());
+        let mut limits = Limits { waiters: 1, holds: 2, ..Limits::default() };
+        enter(&table, "a", "x", &limits).unwrap();
+        assert_eq!(enter(&table, "b", "x", &limits).unwrap_err(), Code::TooManyWaiters);
+        Place::new(table.clone(), "a").granted();
+        limits.holds = 0;
+        assert_eq!(enter(&table, "b", "x", &limits).unwrap_err(), Code::TooManyHolds);
+        for number in 0..=ENDED_MAX {
+            table.record(&number.to_string(), End::Released, Moment::START);
+        }
+        assert_eq!(table.ids().ended.len(), ENDED_MAX);
+        assert!(matches!(table.find("0"), Found::Nothing));
+    }
+}

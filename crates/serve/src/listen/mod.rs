@@ -1,0 +1,163 @@
+//! The server: its sockets, its connections, and its end.
+//!
+//! Ground rules: everything that can be refused is refused before the first connection is accepted. At the end
+//! holders are told first, and a lock that an answer has called valid is not given up before that time is over.
+
+mod connection;
+mod noticing;
+mod sockets;
+mod tls;
+
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use leasehold::Client;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::{Config, Listen};
+use crate::guard::protect;
+use crate::holds::Holds;
+use crate::state::State;
+use crate::token::Token;
+use crate::{api, console, probes};
+use connection::Serving;
+use sockets::Socket;
+
+/// The reason why a server cannot start. The text says what to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ServeError(String);
+
+impl From<String> for ServeError {
+    fn from(text: String) -> ServeError {
+        ServeError(text)
+    }
+}
+
+/// A server that listens, and answers once it [runs](Server::run).
+pub struct Server {
+    sockets: Vec<Socket>,
+    state: Arc<State>,
+    routes: Router,
+    tls: Option<TlsAcceptor>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("addresses", &self.addresses()).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Opens the token file and the sockets.
+    ///
+    /// # Errors
+    /// A text for people if a file or a socket cannot be used.
+    pub async fn bind(client: Client, config: Config) -> Result<Server, ServeError> {
+        let token = Token::open(config.token_file.as_deref())?;
+        let tls = config.tls.as_ref().map(tls::acceptor).transpose()?;
+        if config.listen.is_empty() {
+            return Err("there is no address to listen at: name one with --listen".to_owned().into());
+        }
+        let mut sockets = Vec::new();
+        for listen in &config.listen {
+            sockets.push(Socket::bind(listen).await?);
+        }
+        let state = Arc::new(State {
+            holds: Holds::new(client.clone(), config.limits.clone()),
+            client,
+            token,
+            config,
+        });
+        let routes = routes(&state);
+        Ok(Server { sockets, state, routes, tls })
+    }
+
+    /// Returns the addresses at which it listens, with the ports that the system chose.
+    pub fn addresses(&self) -> Vec<Listen> {
+        self.sockets.iter().map(Socket::address).collect()
+    }
+
+    /// Returns the URLs for people.
+    pub fn urls(&self) -> Vec<String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let url = |address: &Listen| match address {
+            Listen::Tcp(address) => format!("{scheme}://{address}"),
+            Listen::Unix(_) => address.to_string(),
+        };
+        self.addresses().iter().map(url).collect()
+    }
+
+    /// Returns the file that holds the token.
+    pub fn token_path(&self) -> PathBuf {
+        Path::to_owned(self.state.token.path())
+    }
+
+    /// Returns `true` if other machines can connect without TLS.
+    pub fn has_plain_public_address(&self) -> bool {
+        self.tls.is_none() && self.addresses().iter().any(|address| !address.is_local())
+    }
+
+    /// Returns `true` if locks of this store end with this process, and not with a lease.
+    pub fn is_bound_to_process(&self) -> bool {
+        self.state.holds.is_bound_to_process()
+    }
+
+    /// Serves until `shutdown` is over. Then it takes no new locks, tells holders, and waits until they have
+    /// released, for the grace time at most; a second `shutdown` ends that wait.
+    ///
+    /// Returns the number of locks that were still held. On a store with leases they stay until their leases end.
+    pub async fn run(
+        self,
+        mut shutdown: impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>>,
+    ) -> usize {
+        let (closing, watched) = watch::channel(false);
+        let places = Arc::new(Semaphore::new(self.state.config.limits.connections));
+        let mut accepting = JoinSet::new();
+        for socket in self.sockets {
+            let tls = self.tls.clone().filter(|_| socket.is_tcp());
+            let refusals = Arc::new(Semaphore::new(REFUSALS));
+            let serving = Serving {
+                refusals,
+                routes: self.routes.clone(),
+                tls,
+                places: places.clone(),
+                closing: watched.clone(),
+            };
+            accepting.spawn(connection::accept(socket, serving));
+        }
+        let upkeep = tokio::spawn(async {
+            loop {
+                tokio::time::sleep(UPKEEP).await;
+                probes::tidy_up();
+            }
+        });
+        shutdown().await;
+        let grace = self.state.config.grace;
+        let left = tokio::select! {
+            left = self.state.holds.close(grace) => left,
+            () = shutdown() => self.state.holds.counts().0,
+        };
+        closing.send_replace(true);
+        upkeep.abort();
+        accepting.shutdown().await;
+        left
+    }
+}
+
+/// The connections of one socket that are told at a time that there are too many.
+const REFUSALS: usize = 64;
+/// The pause between two times at which measurements are summed up.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Puts all routes together.
+fn routes(state: &Arc<State>) -> Router {
+    let routes = Router::new().merge(api::routes()).merge(probes::routes()).merge(console::routes());
+    protect(routes.fallback(api::not_found).method_not_allowed_fallback(api::method_not_allowed), state)
+}

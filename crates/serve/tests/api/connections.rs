@@ -1,0 +1,79 @@
+//! Sockets: Unix sockets, several addresses, and connections that misbehave.
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use leasehold_serve::{Config, Listen, Server};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::support::{Served, id, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unix_socket_is_private_and_serves_the_same_locks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("http.sock");
+    let served = Served::with(|config| config.listen.push(Listen::Unix(path.clone()))).await;
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let one = id();
+    let put = served.request("PUT", &format!("/v1/holds/{one}")).body(&json!({ "name": "a" }));
+    put.socket(path.clone()).host("localhost").send().await.ok();
+    served.renew(&one).await.ok();
+    let plain = served.plain("DELETE", &format!("/v1/holds/{one}")).socket(path.clone()).host("localhost");
+    plain.send().await.is_problem(401, "token_required");
+    let named = served.plain("GET", "/v1/locks").socket(path.clone()).host("evil.example");
+    named.send().await.is_problem(421, "host_refused");
+    served.release(&one).await.ok();
+    served.stop.send_modify(|count| *count += 1);
+    served.ended.await.unwrap();
+    assert!(!path.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn socket_of_a_server_that_lives_is_not_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("http.sock");
+    let bind = async |path: &std::path::Path| {
+        let mut config = Config::default();
+        config.listen = vec![Listen::Unix(path.to_owned())];
+        config.token_file = Some(folder.path().join("token"));
+        Server::bind(leasehold::Client::open("mem:").await.unwrap(), config).await
+    };
+    // What a killed server leaves is replaced.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let first = bind(&path).await.unwrap();
+    assert!(bind(&path).await.unwrap_err().to_string().contains("another server"));
+    drop(first);
+    let file = folder.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    assert!(bind(&file).await.unwrap_err().to_string().contains("not a socket"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn client_that_sends_its_head_slowly_is_cut_off() {
+    let served = Served::start().await;
+    let mut slow = served.plain("GET", "/").connect().await;
+    slow.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-slow: ").await.unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(60), slow.read_to_end(&mut answer));
+    let _ = read.await.expect("the server ends the connection");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn second_request_on_one_connection_is_served() {
+    let served = Served::start().await;
+    let mut connection = served.plain("GET", "/").connect().await;
+    for _ in 0..3 {
+        connection.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = vec![0; 4096];
+        let mut read = String::new();
+        until("the answer", async || {
+            let count = connection.read(&mut answer).await.unwrap();
+            read.push_str(std::str::from_utf8(&answer[..count]).unwrap());
+            read.ends_with("ok\n")
+        })
+        .await;
+        assert!(read.starts_with("HTTP/1.1 200"), "{read}");
+    }
+}

@@ -1,0 +1,58 @@
+//! Elections: who leads, what it proclaims, and who is told.
+
+use serde_json::json;
+
+use crate::support::{Served, id, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_candidate_leads_and_observers_see_its_value() {
+    let served = Served::start().await;
+    let mut watch = served.plain("GET", "/v1/elections/scheduler/watch").open().await;
+    assert!(watch.event().await.unwrap()["leader"].is_null());
+    let (one, two) = (id(), id());
+    let body = |value: &str| json!({ "name": "scheduler", "mode": "leader", "value": value });
+    let leads = served.put(&one, "0", body("10.0.0.7:80")).await.ok();
+    assert_eq!(watch.event().await.unwrap()["leader"]["value"], "10.0.0.7:80");
+    served.put(&two, "0", body("10.0.0.8:80")).await.is_problem(423, "busy");
+    let shown = served.plain("GET", "/v1/elections/scheduler").send().await.ok();
+    assert_eq!(
+        (&shown["leader"]["value"], &shown["leader"]["fence"]),
+        (&json!("10.0.0.7:80"), &leads["fence"])
+    );
+    let value =
+        served.request("PUT", &format!("/v1/holds/{one}/value")).body(&json!({ "value": "10.0.0.7:81" }));
+    value.send().await.ok();
+    assert_eq!(watch.event().await.unwrap()["leader"]["value"], "10.0.0.7:81");
+    served.release(&one).await.ok();
+    served.put(&two, "60s", body("10.0.0.8:80")).await.ok();
+    until("the successor", async || {
+        watch.event().await.is_some_and(|event| event["leader"]["value"] == "10.0.0.8:80")
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn value_of_a_mutex_is_refused() {
+    let served = Served::start().await;
+    let one = id();
+    served.lock(&one, "a").await;
+    let value = served.request("PUT", &format!("/v1/holds/{one}/value")).body(&json!({ "value": "x" }));
+    value.send().await.is_problem(400, "invalid_request");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn load_balancer_finds_the_leader_only() {
+    let served = Served::start().await;
+    let check = async |path: &str| served.plain("GET", path).send().await;
+    assert_eq!(check("/leader/proxy").await.status, 503);
+    let body = json!({ "name": "proxy", "mode": "leader", "value": "a:1" });
+    let one = id();
+    served.put(&one, "0", body).await.ok();
+    let any = check("/leader/proxy").await;
+    assert_eq!((any.status, any.body.as_str()), (200, "a:1\n"));
+    assert_eq!(check("/leader/proxy?value=a:1").await.status, 200);
+    let other = check("/leader/proxy?value=b:1").await;
+    assert_eq!((other.status, other.body.as_str()), (503, "a:1\n"));
+    served.release(&one).await.ok();
+    until("the end", async || check("/leader/proxy").await.status == 503).await;
+}

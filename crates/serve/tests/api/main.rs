@@ -1,0 +1,16 @@
+//! The HTTP API from outside: a server over a real store, and clients that speak HTTP.
+
+mod acquire;
+mod conformance;
+mod connections;
+mod counter;
+mod elections;
+mod examples;
+mod limits;
+mod openapi;
+mod probes;
+mod processes;
+mod security;
+mod stream;
+mod support;
+mod tls;

@@ -1,0 +1,150 @@
+//! Processes that are killed and stopped: client, server and store.
+
+use std::time::{Duration, Instant};
+
+use leasehold::Client;
+use leasehold_testkit::{Data, RedisServer};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::child::ServerProcess;
+use crate::support::{id, until};
+
+/// A killed server releases nothing: its locks end with their leases, and not before what it had promised.
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_outlives_a_killed_server_for_its_lease() {
+    let Some(redis) = RedisServer::start_or_skip().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = ServerProcess::start(&redis.url(), folder.path());
+    let sent = Instant::now();
+    let grant = server.put(&id(), "0", &json!({ "name": "a", "ttl": "4s" })).await.ok();
+    let valid = Duration::from_millis(grant["valid_ms"].as_u64().unwrap());
+    assert_eq!(grant["basis"], "lease");
+    server.signal(Signal::KILL);
+    server.wait();
+    let store = Client::open(&redis.url()).await.unwrap();
+    let next = store.mutex("a").lock().await.unwrap();
+    assert!(sent.elapsed() >= valid, "granted {:?} after the request, valid for {valid:?}", sent.elapsed());
+    assert!(next.fence().unwrap().to_string().as_str() > grant["fence"].as_str().unwrap());
+    // A server that starts again knows nothing of it, and says so.
+    let again = ServerProcess::start(&redis.url(), folder.path());
+    let one = id();
+    again.renew(&one).await.is_problem(404, "unknown_hold");
+}
+
+/// An answer that was delayed by a stop of the server promises nothing that the lease does not cover.
+#[tokio::test(flavor = "multi_thread")]
+async fn stopped_server_promises_nothing_that_has_ended() {
+    let Some(redis) = RedisServer::start_or_skip().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = ServerProcess::start(&redis.url(), folder.path());
+    let (one, two) = (id(), id());
+    server.put(&one, "0", &json!({ "name": "a", "ttl": "1500ms" })).await.ok();
+    let mut stream = server.stream(&two, "0", &json!({ "name": "b", "ttl": "1500ms" })).await;
+    stream.until("granted").await;
+    server.signal(Signal::STOP);
+    let renewing = server.request("POST", &format!("/v1/holds/{one}/renew"));
+    let renewing = tokio::spawn(async move { renewing.send().await });
+    let store = Client::open(&redis.url()).await.unwrap();
+    for name in ["a", "b"] {
+        let guard = store.mutex(name).lock().await.unwrap();
+        std::mem::forget(guard);
+    }
+    server.signal(Signal::CONT);
+    renewing.await.unwrap().is_problem(410, "lost");
+    let lost = stream.until("lost").await;
+    assert_eq!(lost["cause"], "expired");
+}
+
+/// The clients of a server that is asked to end are told, and what they do not release stays until its lease ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn terminated_server_leaves_locks_to_their_leases() {
+    let Some(redis) = RedisServer::start_or_skip().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = ServerProcess::start(&redis.url(), folder.path());
+    let mut stream = server.stream(&id(), "0", &json!({ "name": "a", "ttl": "20s" })).await;
+    stream.until("granted").await;
+    server.signal(Signal::TERM);
+    let closing = stream.until("closing").await;
+    assert!(closing["valid_ms"].as_u64().unwrap() > 10_000);
+    assert!(server.wait());
+    let store = Client::open(&redis.url()).await.unwrap();
+    let left = store.inspect("a").await.unwrap().holders.remove(0).remaining.unwrap();
+    assert!(left > Duration::from_secs(10), "it was not given up: {left:?}");
+}
+
+/// On a store whose locks end with the process, a server that is asked to end waits for what it has promised.
+#[tokio::test(flavor = "multi_thread")]
+async fn terminated_server_over_files_waits_for_what_it_promised() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file://{}", folder.path().join("store").display());
+    let mut server = ServerProcess::start(&store, folder.path());
+    let one = id();
+    let sent = Instant::now();
+    let grant = server.put(&one, "0", &json!({ "name": "a", "ttl": "5s" })).await.ok();
+    assert_eq!(grant["basis"], "process");
+    let valid = Duration::from_millis(grant["valid_ms"].as_u64().unwrap());
+    server.signal(Signal::TERM);
+    let other = Client::open(&store).await.unwrap();
+    let _next = other.mutex("a").lock().await.unwrap();
+    assert!(sent.elapsed() >= valid, "free {:?} after the request, valid for {valid:?}", sent.elapsed());
+    assert!(server.wait());
+}
+
+/// A killed server over files frees its locks at once: that is why the answers say `process`.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_server_over_files_frees_its_locks_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file://{}", folder.path().join("store").display());
+    let mut server = ServerProcess::start(&store, folder.path());
+    let grant = server.put(&id(), "0", &json!({ "name": "a", "ttl": "1h" })).await.ok();
+    assert_eq!(grant["basis"], "process");
+    server.signal(Signal::KILL);
+    server.wait();
+    let other = Client::open(&store).await.unwrap();
+    let next = other.mutex("a").lock().await.unwrap();
+    assert!(next.fence().unwrap().to_string().as_str() > grant["fence"].as_str().unwrap());
+}
+
+/// When the store is gone, holders see it in time: suspect first, then lost, and no grant meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_store_makes_locks_suspect_and_then_lost() {
+    let Some(redis) = RedisServer::start_or_skip().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let server = ServerProcess::start(&redis.url(), folder.path());
+    let one = id();
+    let mut stream = server.stream(&one, "0", &json!({ "name": "a", "ttl": "3s" })).await;
+    stream.until("granted").await;
+    redis.kill().unwrap();
+    stream.until("suspect").await;
+    assert_eq!(stream.until("lost").await["cause"], "expired");
+    server.renew(&one).await.is_problem(410, "lost");
+    let refused = server.put(&id(), "0", &json!({ "name": "b" })).await;
+    assert!(matches!(refused.status, 503 | 504), "{refused:?}");
+    assert_eq!(server.request("GET", "/healthz").send().await.status, 200);
+    redis.restart(Data::Lose).await.unwrap();
+    until("a grant", async || server.put(&id(), "0", &json!({ "name": "b" })).await.status == 200).await;
+}
+
+/// A client that is killed loses its locks: at once with a stream that asked for that, and after the ttl otherwise.
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_client_loses_its_locks() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!("file://{}", folder.path().join("store").display());
+    let server = ServerProcess::start(&store, folder.path());
+    let mut curl = std::process::Command::new("curl");
+    curl.args(["-sN", "-X", "PUT", "-H", "accept: application/x-ndjson", "-H"]);
+    curl.arg(format!("authorization: Bearer {}", server.token));
+    curl.args(["-d", r#"{"name":"a","ttl":"1h","on_disconnect":"release"}"#]);
+    curl.arg(format!("http://{}/v1/holds/{}", server.address, id()));
+    let Ok(mut client) = curl.stdout(std::process::Stdio::null()).spawn() else {
+        return leasehold_testkit::require::skip("curl", "it is not installed");
+    };
+    let other = Client::open(&store).await.unwrap();
+    until("the grant", async || other.inspect("a").await.unwrap().holders.len() == 1).await;
+    client.kill().unwrap();
+    client.wait().unwrap();
+    until("the release", async || other.inspect("a").await.unwrap().holders.is_empty()).await;
+    server.put(&id(), "0", &json!({ "name": "b", "ttl": "700ms" })).await.ok();
+    until("the end", async || other.inspect("b").await.unwrap().holders.is_empty()).await;
+}
