@@ -41,6 +41,8 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/share/java/slf4j-nop.jar", package: "libslf4j-java", needed_by: &["curator"] },
     Tool { program: "pip3", package: "python3-pip", needed_by: &["kazoo", "redis-peers", "tooz"] },
     Tool { program: "nutcracker", package: "nutcracker", needed_by: &["nutcracker"] },
+    Tool { program: "chromium", package: "chromium", needed_by: &["chromium"] },
+    Tool { program: "chromedriver", package: "chromium-driver", needed_by: &["chromium"] },
     Tool { program: "node", package: "nodejs", needed_by: &["redis-peers"] },
     Tool { program: "npm", package: "npm", needed_by: &["redis-peers"] },
     Tool { program: "/usr/share/java/zookeeper.jar", package: "zookeeper", needed_by: &["zookeeper"] },
