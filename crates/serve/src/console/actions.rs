@@ -81,7 +81,7 @@ pub(super) async fn revoke(
     visit: Visit,
     Form(form): Form<RevokeForm>,
 ) -> Response {
-    if let Err(refused) = console.may_act(&visit) {
+    if let Some(refused) = console.refusal(&visit) {
         return refused;
     }
     let asked = match console.state.client.revoke(&named.name, form.reason.trim()).await {
@@ -166,7 +166,7 @@ pub(super) async fn break_claims(
     visit: Visit,
     Form(fields): Form<Vec<(String, String)>>,
 ) -> Response {
-    if let Err(refused) = console.may_act(&visit) {
+    if let Some(refused) = console.refusal(&visit) {
         return refused;
     }
     let chosen: Vec<&str> =
@@ -229,7 +229,9 @@ impl Console {
     /// # Errors
     /// The page to show instead: actions are not allowed, the reader has to sign in, or the store fails.
     async fn asked(&self, visit: &Visit, named: &Named, action: &str) -> Result<Snapshot, Response> {
-        self.may_act(visit)?;
+        if let Some(refused) = self.refusal(visit) {
+            return Err(refused);
+        }
         let failed = |status, text: String| refusal::page(visit, status, "This lock cannot be shown", &text);
         if let Err(error) = Resource::new(&named.name) {
             return Err(failed(StatusCode::BAD_REQUEST, error.to_string()));
@@ -242,16 +244,19 @@ impl Console {
             .map_err(|error| failed(StatusCode::BAD_GATEWAY, error.to_string()))
     }
 
-    fn may_act(&self, visit: &Visit) -> Result<(), Response> {
+    /// Returns the page to show instead, if the reader may not act.
+    fn refusal(&self, visit: &Visit) -> Option<Response> {
         if !self.state.config.allow_actions {
             let text = "This server runs without --allow-actions. Its operator can start it with that option; \
                         the command leasehold does the same with the credentials of the store.";
-            return Err(refusal::page(visit, StatusCode::FORBIDDEN, "This console is read-only", text));
+            return Some(refusal::page(visit, StatusCode::FORBIDDEN, "This console is read-only", text));
         }
         if !visit.has_token {
-            return Err(Redirect::to(&format!("/login?back={}", paths::encoded(&visit.here))).into_response());
+            return Some(
+                Redirect::to(&format!("/login?back={}", paths::encoded(&visit.here))).into_response(),
+            );
         }
-        Ok(())
+        None
     }
 
     async fn action_page(&self, visit: &Visit, title: &str, content: Markup) -> Response {

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A browser with one page.
-pub struct Browser {
+pub(crate) struct Browser {
     port: Port,
     session: String,
     _driver: Process,
@@ -27,17 +27,17 @@ static TURNS: Semaphore = Semaphore::const_new(1);
 
 /// A window, in CSS pixels.
 #[derive(Clone, Copy)]
-pub struct Size {
-    pub width: u32,
-    pub height: u32,
+pub(crate) struct Size {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
 }
 
-pub const DESKTOP: Size = Size { width: 1280, height: 900 };
-pub const PHONE: Size = Size { width: 390, height: 844 };
+pub(crate) const DESKTOP: Size = Size { width: 1280, height: 900 };
+pub(crate) const PHONE: Size = Size { width: 390, height: 844 };
 
 impl Browser {
     /// Starts one; `None` where Chromium or its driver is not installed, and the test ends as skipped.
-    pub async fn start_or_skip() -> Option<Browser> {
+    pub(crate) async fn start_or_skip() -> Option<Browser> {
         let programs = require::program("chromium", "chromium")
             .and_then(|chromium| Ok((chromium, require::program("chromedriver", "chromium-driver")?)));
         let (chromium, driver) = require::or_skip("chromium", programs)?;
@@ -78,22 +78,22 @@ impl Browser {
     }
 
     /// Opens a page, and waits until it is loaded.
-    pub async fn open(&self, url: &str) {
+    pub(crate) async fn open(&self, url: &str) {
         self.command("POST", "/url", json!({ "url": url })).await;
     }
 
     /// Runs a script in the page, and returns what it returns.
-    pub async fn run(&self, script: &str) -> Value {
+    pub(crate) async fn run(&self, script: &str) -> Value {
         self.command("POST", "/execute/sync", json!({ "script": script, "args": [] })).await
     }
 
     /// Returns the text that a reader sees.
-    pub async fn text(&self) -> String {
+    pub(crate) async fn text(&self) -> String {
         self.run("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
     }
 
     /// Waits until a script returns `true`.
-    pub async fn until(&self, what: &str, script: &str) {
+    pub(crate) async fn until(&self, what: &str, script: &str) {
         let deadline = Instant::now() + LIMIT;
         while self.run(script).await != Value::Bool(true) {
             if Instant::now() >= deadline {
@@ -108,25 +108,25 @@ impl Browser {
     }
 
     /// Waits until a reader sees this text.
-    pub async fn until_text(&self, text: &str) {
+    pub(crate) async fn until_text(&self, text: &str) {
         let script = format!("return document.body.innerText.includes({})", json!(text));
         self.until(text, &script).await;
     }
 
     /// Clicks the element that a selector finds.
-    pub async fn click(&self, selector: &str) {
+    pub(crate) async fn click(&self, selector: &str) {
         let element = self.find(selector).await;
         self.command("POST", &format!("/element/{element}/click"), json!({})).await;
     }
 
     /// Types into the element that a selector finds.
-    pub async fn type_into(&self, selector: &str, text: &str) {
+    pub(crate) async fn type_into(&self, selector: &str, text: &str) {
         let element = self.find(selector).await;
         self.command("POST", &format!("/element/{element}/value"), json!({ "text": text })).await;
     }
 
     /// Presses keys wherever the focus is. `\u{e004}` is the tabulator, `\u{e007}` is enter.
-    pub async fn press(&self, keys: &str) {
+    pub(crate) async fn press(&self, keys: &str) {
         let steps: Vec<Value> = keys
             .chars()
             .flat_map(|key| {
@@ -145,7 +145,7 @@ impl Browser {
     }
 
     /// Sets the size of the window, as a phone or a desktop has it.
-    pub async fn size(&self, size: Size) {
+    pub(crate) async fn size(&self, size: Size) {
         let Size { width, height } = size;
         let params =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
@@ -153,25 +153,25 @@ impl Browser {
     }
 
     /// Sets the colours that the system prefers: `dark` or `light`.
-    pub async fn prefer(&self, scheme: &str) {
+    pub(crate) async fn prefer(&self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.devtools("Emulation.setEmulatedMedia", json!({ "features": features })).await;
     }
 
     /// Lets pages run script, or not.
-    pub async fn script(&self, is_disabled: bool) {
+    pub(crate) async fn script(&self, is_disabled: bool) {
         self.devtools("Emulation.setScriptExecutionDisabled", json!({ "value": is_disabled })).await;
     }
 
     /// Returns what the browser complained about.
-    pub async fn log(&self) -> Vec<String> {
+    pub(crate) async fn log(&self) -> Vec<String> {
         let log = self.command("POST", "/se/log", json!({ "type": "browser" })).await;
         let text = |entry: &Value| entry["message"].as_str().unwrap_or_default().to_owned();
         log.as_array().map(|entries| entries.iter().map(text).collect()).unwrap_or_default()
     }
 
     /// Returns the picture of the page, as PNG. With `whole` it is as high as the page.
-    pub async fn picture(&self, whole: bool) -> Vec<u8> {
+    pub(crate) async fn picture(&self, whole: bool) -> Vec<u8> {
         let params = json!({ "format": "png", "captureBeyondViewport": whole });
         let shot = self.devtools("Page.captureScreenshot", params).await;
         let data = shot["data"].as_str().expect("a picture");
@@ -196,17 +196,32 @@ impl Browser {
         );
         let mut stream = TcpStream::connect(self.port.addr()).await.expect("the driver listens");
         stream.write_all(format!("{head}{body}").as_bytes()).await.expect("the driver reads");
-        let mut answer = Vec::new();
-        tokio::time::timeout(LIMIT * 2, stream.read_to_end(&mut answer))
-            .await
-            .expect("an answer")
-            .expect("of the driver");
-        let answer = String::from_utf8_lossy(&answer);
+        let answer = tokio::time::timeout(LIMIT * 2, read_answer(&mut stream)).await;
+        let answer = answer.unwrap_or_else(|_| panic!("no answer to {method} {path}"));
         let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
         let value: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
         let value = value["value"].clone();
         assert!(value["error"].is_null(), "{method} {path}: {value}");
         value
+    }
+}
+
+/// Reads one answer. The driver keeps the connection open, whatever it is asked for.
+async fn read_answer(stream: &mut TcpStream) -> String {
+    let (mut answer, mut part) = (Vec::new(), vec![0; 64 * 1024]);
+    loop {
+        let read = stream.read(&mut part).await.expect("the driver answers");
+        answer.extend_from_slice(&part[..read]);
+        let text = String::from_utf8_lossy(&answer);
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let head = head.to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+            let length: Option<usize> = length.and_then(|length| length.trim().parse().ok());
+            if read == 0 || length.is_some_and(|length| body.len() >= length) {
+                return text.into_owned();
+            }
+        }
+        assert!(read > 0, "the driver ended its answer early");
     }
 }
 

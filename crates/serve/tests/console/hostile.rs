@@ -44,17 +44,20 @@ async fn policy_stops_what_escaping_would_miss() {
     let site = Site::start().await;
     browser.open(&site.url("/")).await;
     // As if markup had got through.
-    browser.run("let p = document.createElement('p'); p.setAttribute('onclick', 'window.owned = 1'); p.id = 'bad'; \
-        document.body.append(p); p.click(); \
-        let s = document.createElement('div'); s.setAttribute('style', 'position:fixed'); document.body.append(s); \
-        window.styled = getComputedStyle(s).position").await;
-    assert_eq!(browser.run("return window.owned === undefined && window.styled != 'fixed'").await, true);
-    let inserted = browser
-        .run("try { document.body.innerHTML = '<b>x</b>'; return 'inserted' } catch (e) { return e.name }")
-        .await;
-    assert_eq!(inserted, "TypeError", "text becomes no markup by script");
-    let fetched = browser.run("try { let r = new XMLHttpRequest(); r.open('GET', 'http://127.0.0.1:1/', false); r.send(); return 'sent' } catch (e) { return e.name }").await;
-    assert_eq!(fetched, "NetworkError");
+    let caught = |script: &str| format!("try {{ {script}; return 'done' }} catch (e) {{ return e.name }}");
+    let handler = caught("document.body.setAttribute('onclick', 'window.owned = 1'); document.body.click()");
+    assert_eq!(browser.run(&handler).await, "TypeError", "text becomes no handler");
+    let markup = caught("document.body.innerHTML = '<b>x</b>'");
+    assert_eq!(browser.run(&markup).await, "TypeError", "text becomes no markup");
+    let code = caught("window.owned = (0, eval)('1')");
+    assert_ne!(browser.run(&code).await, "done", "text becomes no code");
+    let style = "let s = document.createElement('div'); s.setAttribute('style', 'position: fixed'); \
+        document.body.append(s); return getComputedStyle(s).position";
+    assert_eq!(browser.run(style).await, "static", "text becomes no style");
+    let elsewhere =
+        caught("let r = new XMLHttpRequest(); r.open('GET', 'http://127.0.0.1:1/', false); r.send()");
+    assert_eq!(browser.run(&elsewhere).await, "NetworkError");
+    assert_eq!(browser.run("return window.owned === undefined").await, true);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use leasehold::{Client, Guard, Mutex, Note, Owner};
 
 /// The programs of the sample, which end when it is dropped.
 #[derive(Debug, Default)]
-pub struct Sample {
+pub(crate) struct Sample {
     clients: Vec<Client>,
     guards: Vec<Guard>,
     /// The runtime of a program that hangs: nothing drives it, so nothing is renewed.
@@ -16,7 +16,7 @@ pub struct Sample {
 
 impl Sample {
     /// Opens a client as another program would.
-    pub async fn client(&mut self, url: &str, note: &str) -> Client {
+    pub(crate) async fn client(&mut self, url: &str, note: &str) -> Client {
         let note = Note::new(note).expect("a short note");
         let client = Client::builder().note(note).open(url).await.expect("the store opens");
         self.clients.push(client.clone());
@@ -24,13 +24,13 @@ impl Sample {
     }
 
     /// Holds a mutex.
-    pub async fn hold(&mut self, client: &Client, name: &str) {
+    pub(crate) async fn hold(&mut self, client: &Client, name: &str) {
         let guard = client.mutex(name).lock().await.expect("the lock is granted");
         self.guards.push(guard);
     }
 
     /// Waits for a mutex for as long as the sample lives.
-    pub async fn wait(&mut self, client: &Client, name: &str) {
+    pub(crate) async fn wait(&mut self, client: &Client, name: &str) {
         let lock = client.mutex(name);
         self.tasks.spawn(async move {
             let _guard = lock.lock().await;
@@ -40,7 +40,7 @@ impl Sample {
     }
 
     /// Holds a lock in a program that then hangs.
-    pub async fn hang(&mut self, url: &str, note: &str, name: &str, ttl: Duration) {
+    pub(crate) async fn hang(&mut self, url: &str, note: &str, name: &str, ttl: Duration) {
         let (url, note, name) = (url.to_owned(), note.to_owned(), name.to_owned());
         let hung = tokio::task::spawn_blocking(move || {
             let runtime =
@@ -57,7 +57,7 @@ impl Sample {
     }
 
     /// Lets two owners wait for each other's locks.
-    pub async fn deadlock(&mut self, url: &str, names: [&str; 2], notes: [&str; 2]) {
+    pub(crate) async fn deadlock(&mut self, url: &str, names: [&str; 2], notes: [&str; 2]) {
         let mut begun = Vec::new();
         for (name, note) in names.into_iter().zip(notes) {
             let client = self.client(url, note).await;
@@ -78,7 +78,7 @@ impl Sample {
     }
 
     /// Lets programs take turns at a lock for ever.
-    pub async fn turns(&mut self, url: &str, name: &str, notes: &[&str], hold: Duration) {
+    pub(crate) async fn turns(&mut self, url: &str, name: &str, notes: &[&str], hold: Duration) {
         for note in notes {
             let lock = self.client(url, note).await.mutex(name);
             self.tasks.spawn(async move {
@@ -103,7 +103,7 @@ impl Drop for Sample {
 }
 
 /// Fills a store with the sample of the book. The holder that hangs has a lease of `ttl`.
-pub async fn fill(url: &str, ttl: Duration) -> Sample {
+pub(crate) async fn fill(url: &str, ttl: Duration) -> Sample {
     let mut sample = Sample::default();
     let billing = sample.client(url, "host=billing-2 pid=4711 cmd=invoice-run").await;
     sample.hold(&billing, "billing/invoices").await;

@@ -9,11 +9,11 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
 /// A server that ends with its test.
-pub struct Site {
+pub(crate) struct Site {
     /// Its address, as in a URL.
-    pub origin: String,
+    pub(crate) origin: String,
     /// The store, as another program opens it.
-    pub store: String,
+    pub(crate) store: String,
     token: PathBuf,
     /// The runtime that serves it. Its end closes all connections, as the end of a process does.
     runtime: Option<Runtime>,
@@ -22,20 +22,20 @@ pub struct Site {
 
 /// An answer without a browser.
 #[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: String,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
 }
 
 impl Site {
     /// Serves the memory of this process under a name of its own.
-    pub async fn start() -> Site {
+    pub(crate) async fn start() -> Site {
         Site::with(|_| {}).await
     }
 
     /// Serves with actions.
-    pub async fn start_with_actions() -> Site {
+    pub(crate) async fn start_with_actions() -> Site {
         Site::with(|config| config.allow_actions = true).await
     }
 
@@ -46,7 +46,7 @@ impl Site {
     }
 
     /// Serves the store that a URL names.
-    pub async fn of_store(url: &str) -> Site {
+    pub(crate) async fn of_store(url: &str) -> Site {
         Site::over(url, tempfile::tempdir().expect("a folder"), |_| {}).await
     }
 
@@ -74,30 +74,30 @@ impl Site {
     }
 
     /// Opens the store as another program.
-    pub async fn client(&self, note: &str) -> Client {
+    pub(crate) async fn client(&self, note: &str) -> Client {
         let note = leasehold::Note::new(note).expect("a short note");
         Client::builder().note(note).open(&self.store).await.expect("the store opens")
     }
 
     /// Returns the token.
-    pub fn token(&self) -> String {
+    pub(crate) fn token(&self) -> String {
         std::fs::read_to_string(&self.token).expect("the token file").trim().to_owned()
     }
 
     /// Returns a URL of this site.
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.origin)
     }
 
     /// Ends the server, as if it were killed.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 
     /// Sends a request without a browser, with these headers.
-    pub async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+    pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
         let host = self.origin.trim_start_matches("http://");
         let length =
             if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
