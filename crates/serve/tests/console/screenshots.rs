@@ -22,10 +22,10 @@ async fn screenshots() {
     browser.until_text("ci-4").await;
     tokio::time::sleep(Duration::from_secs(82)).await;
     for (file, path, size, scheme) in [
-        ("console-overview", "/", Size { height: 1010, ..DESKTOP }, "light"),
-        ("console-overview-dark", "/", Size { height: 1010, ..DESKTOP }, "dark"),
+        ("console-overview", "/", Size { height: 800, ..DESKTOP }, "light"),
+        ("console-overview-dark", "/", Size { height: 800, ..DESKTOP }, "dark"),
         ("console-locks", "/locks?q=orders", Size { height: 620, ..DESKTOP }, "light"),
-        ("console-lock", "/lock?name=deploy%2Fproduction", Size { height: 1000, ..DESKTOP }, "light"),
+        ("console-lock", "/lock?name=deploy%2Fproduction", Size { height: 860, ..DESKTOP }, "light"),
         ("console-waits", "/waits", Size { height: 640, ..DESKTOP }, "light"),
         ("console-doctor", "/doctor", Size { height: 700, ..DESKTOP }, "light"),
         ("console-phone", "/", PHONE, "light"),
