@@ -45,6 +45,8 @@ const TOOLS: &[Tool] = &[
         needed_by: &["kazoo", "kubernetes", "redis-peers", "tooz"],
     },
     Tool { program: "nutcracker", package: "nutcracker", needed_by: &["nutcracker"] },
+    Tool { program: "chromium", package: "chromium", needed_by: &["chromium"] },
+    Tool { program: "chromedriver", package: "chromium-driver", needed_by: &["chromium"] },
     Tool { program: "node", package: "nodejs", needed_by: &["redis-peers"] },
     Tool { program: "npm", package: "npm", needed_by: &["redis-peers"] },
     Tool { program: "systemd-analyze", package: "systemd", needed_by: &["systemd"] },

@@ -10,6 +10,8 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
+    /// The store, as pages show it: without passwords.
+    pub store: String,
     /// Where it listens.
     pub listen: Vec<Listen>,
     /// The file that holds the token; a file of this user in the runtime directory unless named.
@@ -29,6 +31,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            store: String::new(),
             listen: vec![Listen::default()],
             token_file: None,
             allow_actions: false,

@@ -15,6 +15,7 @@ mod config;
 mod console;
 mod guard;
 mod holds;
+mod lately;
 mod listen;
 mod probes;
 mod problem;

@@ -98,6 +98,8 @@ impl IntoResponse for Problem {
         let (_, status, _) = self.code.parts();
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, self.to_json()).into_response();
+        // For a browser it is drawn as a page.
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.code {

@@ -1,9 +1,13 @@
 //! What all requests share.
 
+use std::sync::Arc;
+
 use leasehold::Client;
+use leasehold_monitor::Monitor;
 
 use crate::config::Config;
 use crate::holds::Holds;
+use crate::lately::Lately;
 use crate::token::Token;
 
 /// What all requests share.
@@ -15,6 +19,10 @@ pub(crate) struct State {
     pub(crate) config: Config,
     /// The token for changes.
     pub(crate) token: Token,
+    /// The picture of the store, which all readers share.
+    pub(crate) monitor: Arc<Monitor>,
+    /// The waits, holds and losses of the last half hour.
+    pub(crate) lately: Arc<Lately>,
     /// The locks that are held for HTTP clients.
     pub(crate) holds: Holds,
 }

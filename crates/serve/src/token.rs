@@ -7,6 +7,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use subtle::ConstantTimeEq;
 
@@ -53,7 +54,29 @@ impl Token {
     pub(crate) fn matches(&self, sent: &str) -> bool {
         self.secret.as_bytes().ct_eq(sent.as_bytes()).into()
     }
+
+    /// Returns what a browser keeps in the place of the token: a proof that ends by itself. Other servers under the
+    /// same host name are sent this cookie too, and must not learn the token.
+    pub(crate) fn cookie(&self, now: u64) -> String {
+        let end = now.saturating_add(COOKIE_LASTS.as_secs());
+        format!("{end}.{}", self.proof(end))
+    }
+
+    /// Returns `true` for a proof of this token that has not ended.
+    pub(crate) fn accepts_cookie(&self, sent: &str, now: u64) -> bool {
+        let Some((end, proof)) = sent.split_once('.') else { return false };
+        let Ok(end) = end.parse::<u64>() else { return false };
+        end > now && self.proof(end).as_bytes().ct_eq(proof.as_bytes()).into()
+    }
+
+    fn proof(&self, end: u64) -> String {
+        let key = blake3::derive_key("leasehold serve cookie v1", self.secret.as_bytes());
+        blake3::keyed_hash(&key, &end.to_be_bytes()).to_hex().to_string()
+    }
 }
+
+/// The time after which a browser has to sign in again.
+pub(crate) const COOKIE_LASTS: Duration = Duration::from_secs(12 * 3600);
 
 /// Creates the file with a new token of 256 random bits.
 fn create(path: &Path) -> io::Result<String> {
@@ -160,6 +183,25 @@ mod tests {
         assert!(again.matches(&token.secret) && token.secret.len() == 64);
         assert!(!again.matches("") && !again.matches(&token.secret[1..]));
         assert!(!format!("{token:?}").contains(&token.secret));
+    }
+
+    #[test]
+    fn cookie_is_no_token_and_ends() {
+        let (_folder, path) = file("0123456789abcdef0123", 0o600);
+        let token = Token::open(Some(&path)).unwrap();
+        let cookie = token.cookie(1_000);
+        assert!(!cookie.contains(&token.secret) && !token.matches(&cookie));
+        assert!(token.accepts_cookie(&cookie, 1_000) && token.accepts_cookie(&cookie, 44_199));
+        assert!(!token.accepts_cookie(&cookie, 44_200), "it has ended");
+        let (_, proof) = cookie.split_once('.').unwrap();
+        assert!(!token.accepts_cookie(&format!("99999999.{proof}"), 1_000), "its end is part of the proof");
+        for wrong in ["", ".", "44200.", &cookie[..cookie.len() - 1], &token.secret] {
+            assert!(!token.accepts_cookie(wrong, 1_000), "{wrong}");
+        }
+        let (_folder, path) = file("another token of 20", 0o600);
+        assert!(Token::open(Some(&path)).is_err());
+        let (_folder, path) = file("another-token-of-20-", 0o600);
+        assert!(!Token::open(Some(&path)).unwrap().accepts_cookie(&cookie, 1_000));
     }
 
     #[test]

@@ -25,7 +25,9 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
     let store = StoreUrl::named(args.store.url.as_deref())?;
     let client = store.open_by(Client::builder().subscriber(subscriber())).await?;
     let refused = |error| Problem::new(Exit::Refused, format!("cannot serve: {error}"));
-    let server = Server::bind(client, args.config()).await.map_err(refused)?;
+    let mut config = args.config();
+    config.store = store.shown();
+    let server = Server::bind(client, config).await.map_err(refused)?;
     announce(&server, &store, &stderr);
     let signal = move || -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let signals = signals.clone();

@@ -18,7 +18,7 @@ pub(crate) struct Access {
     pub(crate) has_token: bool,
 }
 
-/// The cookie in which a browser keeps the token after a login.
+/// The cookie in which a browser keeps a proof of the token after a login.
 pub(crate) const COOKIE: &str = "leasehold-token";
 
 /// The ways to present the token.
@@ -72,9 +72,10 @@ fn present(state: &State, headers: &HeaderMap) -> (Presented, bool) {
     let sent = cookies.find_map(|line| {
         line.split(';').find_map(|pair| pair.trim().strip_prefix(COOKIE)?.strip_prefix('='))
     });
+    let now = leasehold_monitor::text::unix_ms_now() / 1000;
     match sent {
         // A cookie of an earlier token is no attempt to guess: the browser keeps it until the next login.
-        Some(sent) if state.token.matches(sent) => (Presented::Cookie, true),
+        Some(sent) if state.token.accepts_cookie(sent, now) => (Presented::Cookie, true),
         _ => (Presented::Nowhere, false),
     }
 }

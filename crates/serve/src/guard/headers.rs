@@ -14,7 +14,8 @@ pub(super) fn add(path: &str, headers: &mut HeaderMap) {
         (CACHE_CONTROL, "no-store"),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (X_FRAME_OPTIONS, "DENY"),
-        (REFERRER_POLICY, "no-referrer"),
+        // With `no-referrer` browsers hide the origin of a form of our own as well.
+        (REFERRER_POLICY, "same-origin"),
         (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
         (HeaderName::from_static("permissions-policy"), "interest-cohort=()"),
@@ -23,8 +24,10 @@ pub(super) fn add(path: &str, headers: &mut HeaderMap) {
     }
 }
 
-/// Pages load what the binary holds, and nothing else. There is no inline script and no inline style.
+/// Pages load what the binary holds, and nothing else. There is no inline script and no inline style, and no
+/// script turns text into markup.
 const FOR_PAGES: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-                         connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+                         connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; \
+                         require-trusted-types-for 'script'; trusted-types 'none'";
 /// Data is not a page, even if somebody opens it as one.
 const FOR_DATA: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::middleware::from_fn;
 use leasehold::Client;
+use leasehold_monitor::{Monitor, Options};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -25,7 +27,7 @@ use crate::guard::protect;
 use crate::holds::Holds;
 use crate::state::State;
 use crate::token::Token;
-use crate::{api, console, probes};
+use crate::{api, console, lately, probes};
 use connection::Serving;
 use sockets::Socket;
 
@@ -70,6 +72,8 @@ impl Server {
             sockets.push(Socket::bind(listen).await?);
         }
         let state = Arc::new(State {
+            monitor: Arc::new(Monitor::start(client.clone(), Options::default())),
+            lately: lately::of_this_process(),
             holds: Holds::new(client.clone(), config.limits.clone()),
             client,
             token,
@@ -158,6 +162,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Puts all routes together.
 fn routes(state: &Arc<State>) -> Router {
-    let routes = Router::new().merge(api::routes()).merge(probes::routes()).merge(console::routes());
-    protect(routes.fallback(api::not_found).method_not_allowed_fallback(api::method_not_allowed), state)
+    let routes = Router::new().merge(api::routes()).merge(probes::routes()).merge(console::routes(state));
+    let routes = routes.fallback(api::not_found).method_not_allowed_fallback(api::method_not_allowed);
+    protect(routes, state).layer(from_fn(console::as_page))
 }

@@ -10,16 +10,32 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use leasehold::layer::Metrics;
+use leasehold::{Event, EventSubscriber};
 use metrics::{counter, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use crate::lately::{self, Lately};
 use crate::state::State;
 
 /// Returns the subscriber that a client needs for the numbers of its locks. The first call installs the recorder of
 /// this process; if the program has installed another one before, `/metrics` shows nothing.
-pub fn subscriber() -> Arc<Metrics> {
+pub fn subscriber() -> Arc<dyn EventSubscriber> {
     handle();
-    Arc::new(Metrics::new())
+    Arc::new(Both { metrics: Metrics::new(), lately: lately::of_this_process() })
+}
+
+/// The counts for `/metrics`, and those for the plots of the console.
+#[derive(Debug)]
+struct Both {
+    metrics: Metrics,
+    lately: Arc<Lately>,
+}
+
+impl EventSubscriber for Both {
+    fn on_event(&self, event: &Event<'_>) {
+        self.metrics.on_event(event);
+        self.lately.on_event(event);
+    }
 }
 
 fn handle() -> Option<&'static PrometheusHandle> {

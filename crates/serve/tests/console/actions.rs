@@ -1,0 +1,146 @@
+//! Operators revoke and break locks, after a page has said what will happen, and only with the token.
+
+use leasehold::Guard;
+
+use crate::browser::Browser;
+use crate::site::Site;
+
+async fn held(site: &Site) -> Guard {
+    let client = site.client("host=stuck pid=7").await;
+    client.mutex("stuck/lock").lock().await.unwrap()
+}
+
+async fn sign_in(browser: &Browser, site: &Site) {
+    browser.until("the login", "return location.pathname == '/login'").await;
+    browser.type_into("#token", &format!("{}\u{e007}", site.token())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_is_broken_after_a_confirmation() {
+    let Some(browser) = Browser::start_or_skip().await else { return };
+    let site = Site::start_with_actions().await;
+    let guard = held(&site).await;
+    browser.open(&site.url("/lock?name=stuck%2Flock")).await;
+    browser.until_text("Take it away…").await;
+    browser.click("a.hurts").await;
+    sign_in(&browser, &site).await;
+    // The page says who holds it, since when, and what the holder will see; nothing has happened yet.
+    browser.until_text("What will happen").await;
+    let text = browser.text().await;
+    for part in ["host=stuck pid=7", "UTC", "at its next renewal", "nobody waits"] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    assert!(guard.check().is_ok());
+    browser.click("button.hurts").await;
+    browser.until_text("1 claim of stuck/lock ended").await;
+    let cause = tokio::time::timeout(std::time::Duration::from_secs(60), guard.lost()).await;
+    assert!(cause.is_ok(), "the holder sees it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holder_that_came_later_keeps_the_lock() {
+    let Some(browser) = Browser::start_or_skip().await else { return };
+    let site = Site::start_with_actions().await;
+    let guard = held(&site).await;
+    browser.open(&site.url("/lock/break?name=stuck%2Flock")).await;
+    sign_in(&browser, &site).await;
+    browser.until_text("What will happen").await;
+    guard.release().await.unwrap();
+    let later = held(&site).await;
+    browser.click("button.hurts").await;
+    browser.until_text("Nothing was taken away").await;
+    let client = site.client("host=looks").await;
+    assert_eq!(client.inspect("stuck/lock").await.unwrap().holders[0].fence, later.fence());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holder_that_listens_sees_the_reason_of_a_revocation() {
+    let Some(browser) = Browser::start_or_skip().await else { return };
+    let site = Site::start_with_actions().await;
+    let guard = held(&site).await;
+    let seen = tokio::spawn(async move { guard.revoked().await.map(|request| request.reason) });
+    browser.open(&site.url("/lock/revoke?name=stuck%2Flock")).await;
+    sign_in(&browser, &site).await;
+    browser.until_text("The reason, which the holder sees").await;
+    browser.run("document.getElementById('reason').value = ''").await;
+    browser.type_into("#reason", "<b>maintenance</b>\u{e007}").await;
+    browser.until_text("1 holder of stuck/lock asked").await;
+    assert_eq!(seen.await.unwrap().unwrap(), "<b>maintenance</b>");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn console_without_actions_offers_none() {
+    let site = Site::start().await;
+    let guard = held(&site).await;
+    let page = site.ask("GET", "/lock?name=stuck%2Flock", "", "").await.body;
+    assert!(!page.contains("/lock/break") && page.contains("leasehold break stuck/lock"), "{page}");
+    let cookie = cookie(&site).await;
+    let origin = format!("origin: {}\r\ncookie: {cookie}\r\naccept: text/html\r\n", site.origin);
+    let headers = format!("{origin}content-type: application/x-www-form-urlencoded\r\n");
+    let tag = guard.tag();
+    for (method, path, body) in [
+        ("GET", "/lock/break?name=stuck%2Flock", String::new()),
+        ("POST", "/lock/break?name=stuck%2Flock", format!("claim={tag}")),
+        ("POST", "/lock/revoke?name=stuck%2Flock", "reason=x".to_owned()),
+    ] {
+        let answer = site.ask(method, path, &headers, &body).await;
+        assert_eq!(answer.status, 403, "{method} {path}: {answer:?}");
+        assert!(answer.body.contains("--allow-actions"), "{answer:?}");
+    }
+    assert!(guard.check().is_ok());
+}
+
+/// Signs in without a browser.
+async fn cookie(site: &Site) -> String {
+    let headers = format!("origin: {}\r\ncontent-type: application/x-www-form-urlencoded\r\n", site.origin);
+    let answer = site.ask("POST", "/login", &headers, &format!("token={}&back=%2F", site.token())).await;
+    assert_eq!(answer.status, 303, "{answer:?}");
+    let line = answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
+    for part in ["httponly", "samesite=strict", "path=/"] {
+        assert!(line.contains(part), "{line}");
+    }
+    assert!(!line.contains(&site.token()), "the token itself stays here");
+    line.split(';').next().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn change_without_token_or_from_another_site_is_refused() {
+    let site = Site::start_with_actions().await;
+    let guard = held(&site).await;
+    let cookie = cookie(&site).await;
+    let form = "content-type: application/x-www-form-urlencoded\r\naccept: text/html\r\n";
+    let (own, tag) = (&site.origin, guard.tag());
+    for (headers, status) in [
+        (format!("{form}origin: {own}\r\n"), 401),
+        (format!("{form}origin: {own}\r\ncookie: leasehold-token=9999999999.0000\r\n"), 401),
+        (format!("{form}origin: {own}\r\ncookie: leasehold-token={}\r\n", site.token()), 401),
+        (format!("{form}origin: http://evil.example\r\ncookie: {cookie}\r\n"), 403),
+        (format!("{form}origin: null\r\ncookie: {cookie}\r\n"), 403),
+        (format!("{form}cookie: {cookie}\r\n"), 403),
+        (format!("{form}origin: {own}\r\nsec-fetch-site: cross-site\r\ncookie: {cookie}\r\n"), 403),
+    ] {
+        for path in ["/lock/break?name=stuck%2Flock", "/lock/revoke?name=stuck%2Flock", "/doctor"] {
+            let answer = site.ask("POST", path, &headers, &format!("claim={tag}&reason=x")).await;
+            assert_eq!(answer.status, status, "{path} with {headers}: {answer:?}");
+        }
+    }
+    assert!(guard.check().is_ok());
+    let headers = format!("{form}origin: {own}\r\ncookie: {cookie}\r\n");
+    let answer = site.ask("POST", "/lock/break?name=stuck%2Flock", &headers, &format!("claim={tag}")).await;
+    assert!(answer.status == 200 && answer.body.contains("1 claim"), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_token_is_said_and_link_back_stays_here() {
+    let site = Site::start_with_actions().await;
+    let headers = format!("origin: {}\r\ncontent-type: application/x-www-form-urlencoded\r\n", site.origin);
+    let answer = site.ask("POST", "/login", &headers, "token=wrong&back=%2F").await;
+    assert!(
+        answer.status == 401
+            && answer.body.contains("This is not the token")
+            && !answer.head.contains("set-cookie")
+    );
+    let body = format!("token={}&back=%2F%2Fevil.example", site.token());
+    let answer = site.ask("POST", "/login", &headers, &body).await;
+    assert!(answer.head.contains("location: /\r\n"), "{}", answer.head);
+}

@@ -1,0 +1,80 @@
+//! Pages follow the store by themselves.
+
+use crate::browser::Browser;
+use crate::site::Site;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_follows_a_lock_that_changes() {
+    let Some(browser) = Browser::start_or_skip().await else { return };
+    let site = Site::start().await;
+    browser.open(&site.url("/lock?name=live")).await;
+    browser.until_text("Nobody holds this lock").await;
+    let client = site.client("host=live").await;
+    let guard = client.mutex("live").lock().await.unwrap();
+    browser.until_text("host=live").await;
+    browser
+        .until(
+            "the change is announced",
+            "return document.getElementById('say').textContent.includes('Held by host=live')",
+        )
+        .await;
+    guard.release().await.unwrap();
+    browser.until_text("Nobody holds this lock").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn focus_and_open_parts_outlive_an_update() {
+    let Some(browser) = Browser::start_or_skip().await else { return };
+    let site = Site::start().await;
+    let client = site.client("host=a").await;
+    let first = client.mutex("m").lock().await.unwrap();
+    browser.open(&site.url("/locks")).await;
+    browser.until_text("host=a").await;
+    browser.run("document.querySelector('tbody a').focus(); window.same = document.activeElement").await;
+    let _second = client.mutex("n").lock().await.unwrap();
+    let _earlier = client.mutex("b").lock().await.unwrap();
+    browser.until("three rows", "return document.querySelectorAll('tbody tr').length == 3").await;
+    assert_eq!(
+        browser.run("return document.activeElement === window.same && window.same.textContent").await,
+        "m"
+    );
+    drop(first);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_page_stays_as_it_is() {
+    let Some(browser) = Browser::start_or_skip().await else { return };
+    let site = Site::start().await;
+    browser.open(&site.url("/locks")).await;
+    browser.until("it is live", "return document.getElementById('state').textContent.includes('Live')").await;
+    browser.click("#pause").await;
+    browser
+        .until("it is paused", "return document.getElementById('state').textContent.includes('Paused')")
+        .await;
+    let client = site.client("host=late").await;
+    let _guard = client.mutex("late").lock().await.unwrap();
+    // Another page sees it, so this one would have by now.
+    let seen = loop {
+        let answer = site.ask("GET", "/locks", "", "").await;
+        if answer.body.contains("host=late") {
+            break answer;
+        }
+    };
+    assert!(seen.status == 200 && !browser.text().await.contains("host=late"));
+    browser.click("#pause").await;
+    browser.until_text("host=late").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_says_when_the_console_is_gone() {
+    let Some(browser) = Browser::start_or_skip().await else { return };
+    let mut site = Site::start().await;
+    let client = site.client("host=here").await;
+    let _guard = client.mutex("here").lock().await.unwrap();
+    browser.open(&site.url("/")).await;
+    browser.until_text("host=here").await;
+    browser.until("it is live", "return document.getElementById('state').textContent.includes('Live')").await;
+    site.end();
+    browser.until_text("No connection to this console").await;
+    assert!(browser.text().await.contains("host=here"), "the last known picture stays");
+}
