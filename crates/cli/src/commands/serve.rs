@@ -29,7 +29,9 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
     announce(&server, &store, &stderr);
     let signal = move || -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let signals = signals.clone();
-        Box::pin(async move { drop(signals.lock().await.sent().await) })
+        Box::pin(async move {
+            signals.lock().await.sent().await;
+        })
     };
     let left = server.run(signal).await;
     if left > 0 {
