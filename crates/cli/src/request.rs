@@ -6,8 +6,6 @@ pub(crate) mod help_text;
 pub(crate) mod keepers;
 pub(crate) mod program;
 pub(crate) mod reentry;
-#[cfg(feature = "serve")]
-pub(crate) mod serve_args;
 pub(crate) mod store;
 
 use std::time::Duration;

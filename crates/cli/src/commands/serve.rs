@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::exit::{Exit, Problem};
 use crate::output::stderr::Stderr;
-use crate::request::serve_args::ServeArgs;
+use crate::request::args::serve::ServeArgs;
 use crate::request::store::StoreUrl;
 use crate::system::signals::Signals;
 
@@ -31,7 +31,9 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
     announce(&server, &store, &stderr);
     let signal = move || -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let signals = signals.clone();
-        Box::pin(async move { _ = signals.lock().await.sent().await })
+        Box::pin(async move {
+            signals.lock().await.sent().await;
+        })
     };
     let left = server.run(signal).await;
     if left > 0 {

@@ -15,12 +15,14 @@ use clap_complete::Shell;
 use leasehold::{Fence, Note, Resource};
 
 use crate::request::help_text;
-#[cfg(feature = "serve")]
-use crate::request::serve_args::ServeArgs;
 
 pub(crate) mod hold;
+#[cfg(feature = "serve")]
+pub(crate) mod serve;
 
 use hold::{AcquireArgs, ReleaseArgs, ReportArgs, RunArgs};
+#[cfg(feature = "serve")]
+use serve::ServeArgs;
 
 /// Hold a lock while a command runs.
 ///

@@ -18,7 +18,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::Console;
-use super::layout::{Live, Page, Section};
+use super::layout::{Live, Page, Tab};
 use super::lock::Named;
 use super::parts::{empty, lease, lock_link, who};
 use super::paths;
@@ -265,7 +265,7 @@ impl Console {
             visit,
             shown: self.shown(&overview),
             title: title.to_owned(),
-            section: Section::Locks,
+            section: Tab::Locks,
             live: Live::Not,
             news: String::new(),
             content,

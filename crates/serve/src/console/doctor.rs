@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Console;
-use super::layout::{Live, Page, Section};
+use super::layout::{Live, Page, Tab};
 use super::parts::empty;
 use super::visit::Visit;
 use super::words::{age, count, length};
@@ -111,7 +111,7 @@ pub(super) async fn get(State(console): State<Arc<Console>>, visit: Visit) -> Re
         visit: &visit,
         shown: console.shown(&overview),
         title: "Doctor".to_owned(),
-        section: Section::Doctor,
+        section: Tab::Doctor,
         live: Live::Not,
         news: String::new(),
         content,

@@ -22,7 +22,7 @@ pub(super) struct Page<'a> {
     /// The picture that its numbers come from, and the store; `None` on pages that show neither.
     pub(super) shown: Option<Shown<'a>>,
     pub(super) title: String,
-    pub(super) section: Section,
+    pub(super) section: Tab,
     /// Says whether it follows the store, and by which stream.
     pub(super) live: Live,
     /// The announcement of a screen reader after a change.
@@ -40,7 +40,7 @@ pub(super) struct Shown<'a> {
 
 /// The part of the navigation that a page belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Section {
+pub(super) enum Tab {
     Overview,
     Locks,
     Waits,
@@ -120,7 +120,7 @@ impl Page<'_> {
                                 li {
                                     a href=(path) aria-current=[(section == self.section).then_some("page")] {
                                         (name)
-                                        @if section == Section::Waits && deadlocks > 0 {
+                                        @if section == Tab::Waits && deadlocks > 0 {
                                             span.count aria-hidden="true" { (deadlocks) }
                                             span.unseen { (count(deadlocks, "deadlock", "deadlocks")) }
                                         }
@@ -213,11 +213,11 @@ fn find() -> Markup {
     }
 }
 
-const PAGES: [(Section, &str, &str); 4] = [
-    (Section::Overview, "/", "Overview"),
-    (Section::Locks, "/locks", "Locks"),
-    (Section::Waits, "/waits", "Waits"),
-    (Section::Doctor, "/doctor", "Doctor"),
+const PAGES: [(Tab, &str, &str); 4] = [
+    (Tab::Overview, "/", "Overview"),
+    (Tab::Locks, "/locks", "Locks"),
+    (Tab::Waits, "/waits", "Waits"),
+    (Tab::Doctor, "/doctor", "Doctor"),
 ];
 
 /// Says since when the store is out of reach, and how old the picture is.

@@ -16,7 +16,7 @@ use super::Console;
 use super::advice::Facts;
 use super::aside::{about, steps};
 use super::attention::{Reason, deadlocked, reasons};
-use super::layout::{Live, Page, Section};
+use super::layout::{Live, Page, Tab};
 use super::parts::{empty, held, lease, reason, who};
 use super::paths;
 use super::timeline::{Lane, draw};
@@ -76,7 +76,7 @@ pub(super) async fn get(
         visit: &visit,
         shown: console.shown(stale.as_ref().unwrap_or(&overview)),
         title: visible(name.as_str()),
-        section: Section::Locks,
+        section: Tab::Locks,
         live: Live::By {
             events: format!("/events?name={}", paths::encoded(name.as_str())),
             picture: picture(&lock, &overview),

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::Console;
 use super::attention::{deadlocked, reasons};
-use super::layout::{Live, Page, Section};
+use super::layout::{Live, Page, Tab};
 use super::overview::holder_cells;
 use super::parts::{empty, lock_link, reason, waiters};
 use super::paths::{encoded, lock};
@@ -111,7 +111,7 @@ pub(super) async fn get(
         visit: &visit,
         shown: console.shown(&overview),
         title: "Locks".to_owned(),
-        section: Section::Locks,
+        section: Tab::Locks,
         live: Live::By { events: "/events".to_owned(), picture: number.to_string() },
         news: format!("{} found.", count(found.len(), "lock", "locks")),
         content,

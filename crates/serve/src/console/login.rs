@@ -14,7 +14,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::Console;
-use super::layout::{Live, Page, Section};
+use super::layout::{Live, Page, Tab};
 use super::paths::own;
 use super::visit::{THEME, Theme, Visit};
 use crate::guard::{COOKIE, Peer};
@@ -91,7 +91,7 @@ fn page<'a>(visit: &'a Visit, back: &str, wrong: Option<&str>) -> Page<'a> {
         visit,
         shown: None,
         title: "Sign in".to_owned(),
-        section: Section::None,
+        section: Tab::None,
         live: Live::Not,
         news: String::new(),
         content: form(back, wrong),

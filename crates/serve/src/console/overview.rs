@@ -11,7 +11,7 @@ use maud::{Markup, html};
 
 use super::Console;
 use super::attention::{Concern, Weight, concerns};
-use super::layout::{Live, Page, Section};
+use super::layout::{Live, Page, Tab};
 use super::parts::{empty, lease, lock_link, reason, waiters, who_short};
 use super::plots::{Plot, Tone};
 use super::visit::Visit;
@@ -36,7 +36,7 @@ pub(super) async fn get(State(console): State<Arc<Console>>, visit: Visit) -> Re
         visit: &visit,
         shown: console.shown(&overview),
         title: title(&found),
-        section: Section::Overview,
+        section: Tab::Overview,
         live: Live::By { events: "/events".to_owned(), picture: number.to_string() },
         news: news(&overview, &found),
         content,

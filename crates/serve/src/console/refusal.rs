@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use leasehold_monitor::text::visible;
 use maud::html;
 
-use super::layout::{Live, Page, Section};
+use super::layout::{Live, Page, Tab};
 use super::paths::encoded;
 use super::visit::Visit;
 use crate::problem::{Code, Problem};
@@ -51,7 +51,7 @@ pub(super) fn page(visit: &Visit, status: StatusCode, title: &str, text: &str) -
         visit,
         shown: None,
         title: title.to_owned(),
-        section: Section::None,
+        section: Tab::None,
         live: Live::Not,
         news: String::new(),
         content,

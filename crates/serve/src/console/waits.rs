@@ -11,7 +11,7 @@ use maud::{Markup, html};
 
 use super::Console;
 use super::graph::draw;
-use super::layout::{Live, Page, Section};
+use super::layout::{Live, Page, Tab};
 use super::overview::holder_cells;
 use super::parts::{empty, lock_link, waiters};
 use super::visit::Visit;
@@ -38,7 +38,7 @@ pub(super) async fn get(State(console): State<Arc<Console>>, visit: Visit) -> Re
         visit: &visit,
         shown: console.shown(&overview),
         title: if deadlocks.is_empty() { "Waits".to_owned() } else { format!("({}) Waits", deadlocks.len()) },
-        section: Section::Waits,
+        section: Tab::Waits,
         live: Live::By { events: "/events".to_owned(), picture: number.to_string() },
         news,
         content,

@@ -6,8 +6,8 @@ use leasehold::Moment;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::Arrival;
+use super::end::End;
 use super::shape::{EventShape, GrantShape};
-use super::table::End;
 use crate::problem::{Code, Problem};
 
 /// The answer to a request about one id.

@@ -9,17 +9,17 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Arrival;
 use super::command::{Answer, Ask, Command, Outlet, Party};
-use super::keeper::{Keeper, pause_until};
-use super::request::{Held, OnDisconnect};
+use super::end::End;
+use super::hold_task::{HoldTask, pause_until};
+use super::request::{HeldLock, OnDisconnect};
 use super::shape::{EventShape, GrantShape};
-use super::table::End;
 use super::validity::{kept_for, millis, valid_for};
 use crate::problem::{Code, Problem};
 
 /// What is known of a lock while it is held.
 struct Holding<'a> {
-    keeper: &'a mut Keeper,
-    held: &'a Held,
+    task: &'a mut HoldTask,
+    held: &'a HeldLock,
     streams: Vec<Stream>,
     /// When it ends without a heartbeat. While a stream is open, that is its heartbeat.
     deadline: Moment,
@@ -55,15 +55,15 @@ impl Ending {
     }
 }
 
-impl Keeper {
+impl HoldTask {
     /// Keeps the lock until it ends, and releases it.
-    pub(super) async fn keep(&mut self, held: Held) {
+    pub(super) async fn keep(&mut self, held: HeldLock) {
         let ending = Holding::new(self, &held).run().await;
         self.finish(held, ending).await;
     }
 
     /// Ends the claim at the store. Meanwhile the id answers that it has ended.
-    async fn finish(&mut self, held: Held, ending: Ending) {
+    async fn finish(&mut self, held: HeldLock, ending: Ending) {
         let mut end = ending.end;
         let mut waiting: Vec<_> = ending.reply.into_iter().collect();
         let mut releasing = pin!(held.release());
@@ -96,12 +96,12 @@ impl Keeper {
 }
 
 impl<'a> Holding<'a> {
-    fn new(keeper: &'a mut Keeper, held: &'a Held) -> Holding<'a> {
+    fn new(task: &'a mut HoldTask, held: &'a HeldLock) -> Holding<'a> {
         let now = SystemClock.now();
-        let deadline = now.after(keeper.ttl);
+        let deadline = now.after(task.ttl);
         let seen = held.guard().state();
         let mut holding = Holding {
-            keeper,
+            task,
             held,
             streams: Vec::new(),
             deadline,
@@ -114,18 +114,18 @@ impl<'a> Holding<'a> {
             revoked: None,
             is_closing: false,
         };
-        std::mem::take(&mut holding.keeper.parties).into_iter().for_each(|party| holding.welcome(party));
+        std::mem::take(&mut holding.task.parties).into_iter().for_each(|party| holding.welcome(party));
         holding
     }
 
     async fn run(mut self) -> Ending {
         let guard = self.held.guard();
-        if !self.is_wanted && self.keeper.request.on_disconnect == OnDisconnect::Release {
+        if !self.is_wanted && self.task.request.on_disconnect == OnDisconnect::Release {
             return Ending::of(End::Released);
         }
-        let (mut listening, mut is_deaf) = (self.keeper.request.revocable, false);
+        let (mut listening, mut is_deaf) = (self.task.request.revocable, false);
         let mut revoked = pin!(guard.revoked());
-        let mut closing = self.keeper.closing.clone();
+        let mut closing = self.task.closing.clone();
         loop {
             if let Some(end) = self.over() {
                 return self.tell_end(end);
@@ -136,7 +136,7 @@ impl<'a> Holding<'a> {
             tokio::select! {
                 biased;
                 _ = guard.changed(self.seen) => {}
-                command = self.keeper.commands.recv() => {
+                command = self.task.commands.recv() => {
                     let Some(command) = command else { return Ending::of(End::Released) };
                     if let Some(ending) = self.obey(command).await {
                         return ending;
@@ -154,7 +154,7 @@ impl<'a> Holding<'a> {
                     self.is_closing = true;
                     self.tell("closing");
                 }
-                () = self.keeper.wake.notified() => {}
+                () = self.task.wake.notified() => {}
                 () = pause => {}
             }
         }
@@ -170,16 +170,16 @@ impl<'a> Holding<'a> {
         if self.was_streamed && !self.has_streams() {
             self.was_streamed = false;
             // Its client has closed the last stream, or has died. If the network is cut, it may still rely on the lock.
-            if self.was_closed && self.keeper.request.on_disconnect == OnDisconnect::Release {
+            if self.was_closed && self.task.request.on_disconnect == OnDisconnect::Release {
                 return Some(End::Released);
             }
-            self.deadline = self.deadline.max(now.after(self.keeper.ttl));
+            self.deadline = self.deadline.max(now.after(self.task.ttl));
         }
         if self.streams.is_empty() && self.deadline <= now {
             return Some(End::Lost(HEARTBEAT_MISSED));
         }
-        if let Some(grace) = *self.keeper.closing.borrow()
-            && self.keeper.is_bound_to_process
+        if let Some(grace) = *self.task.closing.borrow()
+            && self.task.is_bound_to_process
             && grace.max(self.claimed) <= now
         {
             return Some(End::Lost(CLOSED));
@@ -203,7 +203,7 @@ impl<'a> Holding<'a> {
     }
 
     fn next(&self) -> Moment {
-        if self.is_closing && self.keeper.is_bound_to_process {
+        if self.is_closing && self.task.is_bound_to_process {
             return self.deadline.min(SystemClock.now().after(CLOSING_LOOK));
         }
         if self.streams.is_empty() { self.deadline } else { self.next_ping }
@@ -262,7 +262,7 @@ impl<'a> Holding<'a> {
     }
 
     fn extend(&mut self) {
-        self.deadline = self.deadline.max(SystemClock.now().after(self.keeper.ttl));
+        self.deadline = self.deadline.max(SystemClock.now().after(self.task.ttl));
     }
 
     fn answer(&mut self, ask: Ask) {
@@ -272,7 +272,7 @@ impl<'a> Holding<'a> {
     }
 
     async fn proclaim(&self, value: &str) -> Result<(), Problem> {
-        let Held::Leader(leadership) = self.held else {
+        let HeldLock::Leader(leadership) = self.held else {
             return Err(Problem::invalid("only a leader has a value: acquire with mode \"leader\""));
         };
         // The loss of leadership ends it at once.
@@ -288,20 +288,20 @@ impl<'a> Holding<'a> {
     fn grant(&mut self, received: Moment) -> GrantShape {
         let guard = self.held.guard();
         let now = SystemClock.now();
-        let ttl = self.keeper.ttl;
+        let ttl = self.task.ttl;
         let mut left = guard.remaining().min(kept_for(now, self.deadline, ttl));
-        if let Some(grace) = *self.keeper.closing.borrow()
-            && self.keeper.is_bound_to_process
+        if let Some(grace) = *self.task.closing.borrow()
+            && self.task.is_bound_to_process
         {
             left = left.min(now.until(grace.max(self.claimed)));
         }
         self.claimed = self.claimed.max(now.after(left));
         GrantShape {
-            id: self.keeper.place.id().to_owned(),
+            id: self.task.place.id().to_owned(),
             name: guard.resource().clone(),
             state: if guard.state() == State::Valid { "valid" } else { "suspect" },
             valid_ms: if left.is_zero() { 0 } else { millis(valid_for(received, now, left)) },
-            basis: if self.keeper.is_bound_to_process { "process" } else { "lease" },
+            basis: if self.task.is_bound_to_process { "process" } else { "lease" },
             ttl_ms: millis(ttl),
             fence: guard.fence(),
             fence_grade: self.grade(guard),
@@ -313,7 +313,7 @@ impl<'a> Holding<'a> {
     }
 
     fn grade(&self, guard: &Guard) -> FenceGrade {
-        let grade = self.keeper.client.profile().fencing;
+        let grade = self.task.client.profile().fencing;
         if guard.fence().is_some() { grade } else { FenceGrade::None }
     }
 
@@ -340,7 +340,7 @@ impl<'a> Holding<'a> {
     }
 
     fn ping_pause(&self) -> Duration {
-        (self.keeper.ttl / 3).min(PING_MAX)
+        (self.task.ttl / 3).min(PING_MAX)
     }
 
     /// Tells the streams how it ends, before anything is released.

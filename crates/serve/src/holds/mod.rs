@@ -1,8 +1,8 @@
 //! The locks that are held for HTTP clients.
 //!
 //! ```text
-//!  mod (what requests call) ─▶ keeper ─▶ holding      a task for each id: the wait, then the hold
-//!                        └───▶ table, command         ids, and what is asked of a task
+//!  mod (what requests call) ─▶ hold_task ─▶ holding      a task for each id: the wait, then the hold
+//!                        └───▶ table, command            ids, and what is asked of a task
 //!                              request, shape, validity   values
 //! ```
 //!
@@ -10,8 +10,9 @@
 //! longer than the guard does, nor for longer than the task keeps it without a heartbeat.
 
 mod command;
+mod end;
+mod hold_task;
 mod holding;
-mod keeper;
 mod request;
 mod shape;
 mod table;
@@ -28,7 +29,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch}
 use crate::config::Limits;
 use crate::problem::{Code, Problem};
 use command::{Ask, Command, Outlet, Party, Ticket};
-use keeper::Keeper;
+use end::End;
+use hold_task::HoldTask;
 use table::{Found, Handle, Place, Table};
 
 pub(crate) use request::{LockRequest, duration};
@@ -250,10 +252,10 @@ impl Holds {
         for _ in 0..ATTEMPTS {
             let handle = match self.table.find(id) {
                 Found::Live(handle) => handle,
-                Found::Ended(table::End::Released) => return Ok(()),
+                Found::Ended(End::Released) => return Ok(()),
                 Found::Ended(end) => return Err(end.problem()),
                 Found::Nothing => {
-                    self.table.record(id, table::End::Released, SystemClock.now());
+                    self.table.record(id, End::Released, SystemClock.now());
                     continue;
                 }
             };
@@ -313,7 +315,7 @@ impl Holds {
         let begin = || {
             let (sender, commands) = mpsc::channel(COMMANDS_MAX);
             let (request, wake) = (Arc::new(request.clone()), Arc::new(Notify::new()));
-            let keeper = Keeper {
+            let task = HoldTask {
                 place: Place::new(self.table.clone(), id),
                 commands,
                 wake: wake.clone(),
@@ -325,7 +327,7 @@ impl Holds {
                 parties: Vec::new(),
                 absent_until: None,
             };
-            tokio::spawn(keeper.run());
+            tokio::spawn(task.run());
             Handle { request, commands: sender, wake }
         };
         if self.is_closing() && matches!(self.table.find(id), Found::Nothing) {

@@ -71,16 +71,16 @@ pub(crate) enum OnDisconnect {
 
 /// What is held for a client.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum HeldLock {
     Lock(Guard),
     Leader(Leadership),
 }
 
-impl Held {
+impl HeldLock {
     pub(super) fn guard(&self) -> &Guard {
         match self {
-            Held::Lock(guard) => guard,
-            Held::Leader(leadership) => leadership.guard(),
+            HeldLock::Lock(guard) => guard,
+            HeldLock::Leader(leadership) => leadership.guard(),
         }
     }
 
@@ -90,8 +90,8 @@ impl Held {
     /// As the library's release.
     pub(super) async fn release(self) -> leasehold::Result<()> {
         match self {
-            Held::Lock(guard) => guard.release().await,
-            Held::Leader(leadership) => leadership.resign().await,
+            HeldLock::Lock(guard) => guard.release().await,
+            HeldLock::Leader(leadership) => leadership.resign().await,
         }
     }
 }
@@ -142,7 +142,7 @@ impl LockRequest {
     ///
     /// # Errors
     /// As the library's calls.
-    pub(super) async fn acquire(&self, client: &Client, waits: bool) -> Result<Option<Held>, Error> {
+    pub(super) async fn acquire(&self, client: &Client, waits: bool) -> Result<Option<HeldLock>, Error> {
         let name = &self.name;
         let locked = match self.mode {
             Mode::Mutex => {
@@ -168,16 +168,16 @@ impl LockRequest {
             }
             Mode::Leader => return self.campaign(client, waits).await,
         };
-        Ok(locked.map(Held::Lock))
+        Ok(locked.map(HeldLock::Lock))
     }
 
-    async fn campaign(&self, client: &Client, waits: bool) -> Result<Option<Held>, Error> {
+    async fn campaign(&self, client: &Client, waits: bool) -> Result<Option<HeldLock>, Error> {
         let election = client.election(&self.name).ttl(self.ttl(client.profile()));
         let election = election.with(|mutex| self.with_settings(mutex, client))?;
         let value = self.value.as_deref().unwrap_or_default();
         let leads =
             if waits { Some(election.campaign(value).await?) } else { election.try_campaign(value).await? };
-        Ok(leads.map(Held::Leader))
+        Ok(leads.map(HeldLock::Leader))
     }
 
     fn with_settings<K: Kind>(&self, lock: Lock<K>, client: &Client) -> Result<Lock<K>, Error> {

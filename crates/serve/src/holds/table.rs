@@ -11,6 +11,7 @@ use leasehold::Moment;
 use tokio::sync::{Notify, mpsc};
 
 use super::command::Command;
+use super::end::End;
 use super::request::LockRequest;
 use crate::config::Limits;
 use crate::problem::{Code, Problem};
@@ -35,33 +36,6 @@ pub(super) struct Handle {
     pub(super) commands: mpsc::Sender<Command>,
     /// Wakes the task when a client has gone.
     pub(super) wake: Arc<Notify>,
-}
-
-/// How a hold ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Released,
-    /// For this cause.
-    Lost(&'static str),
-}
-
-impl End {
-    /// Returns what a client is told that asks for more than the release.
-    pub(super) fn problem(self) -> Problem {
-        match self {
-            End::Released => {
-                let text = "the hold was released: to lock again, choose a new id";
-                Problem::new(Code::Released, text)
-            }
-            End::Lost(cause) => {
-                let text = format!(
-                    "the lock is lost ({cause}), and another client may hold it now: stop the work under it; to lock \
-                     again, choose a new id"
-                );
-                Problem::new(Code::Lost, text)
-            }
-        }
-    }
 }
 
 /// What an id stands for.

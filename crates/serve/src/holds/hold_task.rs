@@ -12,13 +12,14 @@ use leasehold::{Client, Moment, SystemClock};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::command::{Command, Outlet, Party, busy};
-use super::request::{Held, LockRequest, OnDisconnect};
-use super::table::{End, Place};
+use super::end::End;
+use super::request::{HeldLock, LockRequest, OnDisconnect};
+use super::table::Place;
 use crate::problem::{Code, Problem};
 
 /// The task of one id. The place is dropped before the commands, so an id whose task does not answer is not in
 /// the table.
-pub(super) struct Keeper {
+pub(super) struct HoldTask {
     pub(super) place: Place,
     pub(super) commands: mpsc::Receiver<Command>,
     pub(super) wake: Arc<Notify>,
@@ -35,19 +36,19 @@ pub(super) struct Keeper {
 
 /// The end of a wait.
 enum Waited {
-    Granted(Box<Held>),
+    Granted(Box<HeldLock>),
     Over,
 }
 
 /// What the end of one look or wait at the store means.
 enum Step {
-    Granted(Box<Held>),
+    Granted(Box<HeldLock>),
     /// Others wait longer than the ones that just looked.
     Again,
     Over,
 }
 
-impl Keeper {
+impl HoldTask {
     /// Runs until the id has ended.
     pub(super) async fn run(mut self) {
         if let Waited::Granted(held) = self.wait().await {
@@ -104,7 +105,7 @@ impl Keeper {
         }
     }
 
-    fn outcome(&mut self, outcome: Result<Option<Held>, leasehold::Error>) -> Step {
+    fn outcome(&mut self, outcome: Result<Option<HeldLock>, leasehold::Error>) -> Step {
         match outcome {
             Ok(Some(held)) => Step::Granted(Box::new(held)),
             // It only looked. Those that came meanwhile and want to wait do so now.
