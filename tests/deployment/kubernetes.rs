@@ -91,12 +91,12 @@ fn command(file: &str, script: &str, folder: &Path) -> Option<Command> {
 fn cron_job_succeeds_where_another_cluster_does_it() {
     let folder = tempfile::tempdir().unwrap();
     let start = |script| command("cronjob.yaml", script, folder.path());
-    let Some(mut first) = start("echo held; read line; exit 3") else { return };
+    let (first, second) = (start("echo held; read line; exit 3"), start("echo a second one"));
+    let (Some(mut first), Some(mut second)) = (first, second) else { return };
     let mut first = first.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(first.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "held\n");
-    let Some(mut second) = start("echo a second one") else { return };
     let printed = succeed(&mut second);
     assert!(!printed.contains("a second one"), "{printed}");
     drop(first.stdin.take());

@@ -4,6 +4,8 @@
 //! $ cargo run -p leasehold-serve --example console [URL [PORT]]
 //! ```
 
+#![allow(clippy::expect_used, reason = "a sample that cannot be made is of no use")]
+
 #[path = "../tests/console/sample.rs"]
 mod sample;
 

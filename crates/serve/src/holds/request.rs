@@ -73,7 +73,7 @@ pub(crate) enum OnDisconnect {
 #[derive(Debug)]
 pub(super) enum HeldLock {
     Lock(Guard),
-    Leader(Leadership),
+    Leader(Box<Leadership>),
 }
 
 impl HeldLock {
@@ -177,7 +177,7 @@ impl LockRequest {
         let value = self.value.as_deref().unwrap_or_default();
         let leads =
             if waits { Some(election.campaign(value).await?) } else { election.try_campaign(value).await? };
-        Ok(leads.map(HeldLock::Leader))
+        Ok(leads.map(|leads| HeldLock::Leader(Box::new(leads))))
     }
 
     fn with_settings<K: Kind>(&self, lock: Lock<K>, client: &Client) -> Result<Lock<K>, Error> {

@@ -47,10 +47,10 @@ mod tests {
     fn fences_of_many_resources_take_bounded_memory() {
         let (fences, fence) = (LastFences::default(), Fence::new(1, 1, 0));
         for n in 0..3 * MAX {
-            fences.set(&Resource::new(format!("job {n}")).unwrap(), fence);
+            fences.set(&Resource::new(&format!("job {n}")).unwrap(), fence);
         }
         assert!(fences.fences().len() <= MAX);
-        let last = Resource::new(format!("job {}", 3 * MAX - 1)).unwrap();
+        let last = Resource::new(&format!("job {}", 3 * MAX - 1)).unwrap();
         assert_eq!(fences.get(&last), Some(fence));
     }
 }
