@@ -145,6 +145,11 @@ impl Request {
     /// # Errors
     /// As [`StoreUrl::named`].
     pub(crate) fn of_section(args: AcquireArgs, caller: Pid, name: &str) -> Result<Request, Problem> {
+        if args.lock.conflict_exit_code == 0 {
+            let text =
+                "--conflict-exit-code 0 is for run: after acquire, a script would go on without the lock";
+            return Err(Problem::new(Exit::Usage, text));
+        }
         let note = note_of(caller, name);
         let on_revoke = args.on_revoke.signal();
         let lock = LockArgs { note: args.lock.note.or(Some(note)), ..args.lock };

@@ -87,7 +87,10 @@ fn create(path: &Path) -> io::Result<String> {
         return Err(io::ErrorKind::AlreadyExists.into());
     }
     // Another server may read it as soon as it has its name, so it is whole before that.
-    let draft = path.with_extension(format!("{}.new", std::process::id()));
+    // A random name: a draft that a crash has left must not be in the way of a process with the same number.
+    let mut suffix = [0_u8; 8];
+    getrandom::fill(&mut suffix).map_err(io::Error::other)?;
+    let draft = path.with_extension(format!("{:016x}.new", u64::from_be_bytes(suffix)));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
     let written = file.write_all(format!("{secret}\n").as_bytes()).and_then(|()| file.sync_all());
     let named = written.and_then(|()| std::fs::hard_link(&draft, path));

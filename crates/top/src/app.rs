@@ -27,6 +27,8 @@ pub(crate) struct App {
     /// The views on top of the list, the last one on the screen.
     pub(crate) views: Vec<View>,
     pub(crate) dialog: Option<Dialog>,
+    /// The question for which the store is asked; the next key ends that.
+    wanted: Option<Target>,
     /// `true` while a filter is typed.
     pub(crate) is_typing: bool,
     pub(crate) message: Option<Message>,
@@ -87,7 +89,7 @@ pub(crate) enum Effect {
 }
 
 /// The subject of a question.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) action: Action,
     pub(crate) name: Resource,
@@ -110,6 +112,7 @@ impl App {
             list: List::default(),
             views: Vec::new(),
             dialog: None,
+            wanted: None,
             is_typing: false,
             message: None,
             paused_unix_ms: None,
@@ -138,6 +141,8 @@ impl App {
     /// Reports the outcome of an effect, or asks the question that it was for.
     pub(crate) fn finish(&mut self, outcome: Outcome, now: u64) {
         match outcome {
+            // The person has gone on meanwhile: a question must not appear under the next key.
+            Outcome::Looked(target, _) if self.wanted.as_ref() != Some(&target) => {}
             Outcome::Looked(target, Ok(snapshot)) => self.ask(target, snapshot, now),
             Outcome::Looked(target, Err(error)) => {
                 self.say(format!("{}: {error}", visible(target.name.as_str())), true, now);
@@ -180,6 +185,7 @@ impl App {
             effects.extend(self.press(KeyEvent::new(key.code, modifiers), now));
             return effects;
         }
+        self.wanted = None;
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Char('c') if is_control => return vec![Effect::Quit],
@@ -335,7 +341,8 @@ impl App {
             Some(View::Graph(graph)) => graph.selected(self.list.overview()).map(|name| (name, None)),
             Some(View::Help) => None,
         };
-        target.map(|(name, only)| Effect::Look(Target { action, name, only })).into_iter().collect()
+        self.wanted = target.map(|(name, only)| Target { action, name, only });
+        self.wanted.clone().map(Effect::Look).into_iter().collect()
     }
 }
 

@@ -271,6 +271,7 @@ mod tests {
             ("leasehold-monitor", "leasehold"),
             ("leasehold-top", "leasehold"),
             ("leasehold-top", "leasehold-monitor"),
+            ("leasehold-serve", "leasehold"),
             ("leasehold-serve", "leasehold-monitor"),
             ("leasehold", "leasehold-machine"),
             ("leasehold-redis", "leasehold-machine"),

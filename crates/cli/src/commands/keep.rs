@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::pin::pin;
 use std::time::Duration;
 
-use rustix::process::{Signal, getppid, setsid};
+use rustix::process::{Signal, setsid};
 use tokio::net::UnixListener;
 
 use crate::commands::acquire::{Granted, NAME};
@@ -143,16 +143,26 @@ impl Section<'_> {
         let report = serde_json::to_vec(&granted)?;
         // A message of the wait comes before the script continues.
         self.stderr.flush().await;
-        let is_captured = is_stdout_of_parent(&io::stderr());
+        let is_script_s = self.is_stderr_of_script();
         io::stdout().write_all(&[&report[..], b"\n"].concat())?;
         io::stdout().flush()?;
         let nowhere = File::options().write(true).open("/dev/null")?;
         let _ = rustix::stdio::dup2_stdout(&nowhere);
-        if is_captured {
-            // `$(leasehold acquire … 2>&1)` would wait for the end of this process.
+        if !is_script_s {
+            // Whoever reads it would wait for the end of this process, as `$(leasehold acquire … 2>&1)` does.
             let _ = rustix::stdio::dup2_stderr(&nowhere);
         }
         Ok((listener, warden))
+    }
+
+    /// Returns `true` if the stderr of this process leads to the same place as that of the script.
+    fn is_stderr_of_script(&self) -> bool {
+        let (script, _) = self.caller.identity();
+        let of_script = std::fs::metadata(format!("/proc/{script}/fd/2"));
+        match (rustix::fs::fstat(io::stderr()), of_script) {
+            (Ok(own), Ok(of_script)) => own.st_dev == of_script.dev() && own.st_ino == of_script.ino(),
+            _ => false,
+        }
     }
 }
 
@@ -160,16 +170,6 @@ async fn ended(process: Option<&Caller>) {
     match process {
         Some(process) => process.ended().await,
         None => std::future::pending().await,
-    }
-}
-
-/// Returns `true` if the stream leads to the same place as the standard output of the parent.
-fn is_stdout_of_parent(stream: &impl AsFd) -> bool {
-    let Some(parent) = getppid() else { return false };
-    let of_parent = std::fs::metadata(format!("/proc/{}/fd/1", parent.as_raw_pid()));
-    match (rustix::fs::fstat(stream), of_parent) {
-        (Ok(own), Ok(of_parent)) => own.st_dev == of_parent.dev() && own.st_ino == of_parent.ino(),
-        _ => false,
     }
 }
 

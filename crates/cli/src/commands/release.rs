@@ -3,6 +3,7 @@
 //! Ground rules: only an answer of the keeper proves that the lock was held until now. A keeper that is gone was
 //! killed, so the lock was lost.
 
+use std::io;
 use std::time::Duration;
 
 use rustix::process::Pid;
@@ -34,8 +35,25 @@ pub(crate) async fn release(args: ReleaseArgs) -> Result<Exit, Problem> {
         }
         Ok(Ok(Answer::Released)) => Ok(Exit::Done),
         Ok(Ok(Answer::Lost)) => lost("the section may not have been alone"),
-        Ok(Err(_)) => lost("its keeper is gone; it was released before, or the keeper was killed"),
+        Ok(Err(error)) if is_gone(&error) => {
+            lost("its keeper is gone; it was released before, or the keeper was killed")
+        }
+        Ok(Err(error)) => {
+            let text = format!("cannot ask the keeper of {name}: {error}; the lock may be held");
+            Err(Problem::new(Exit::Unavailable, text))
+        }
     }
+}
+
+/// Returns `true` if nothing listens any more, or ended before its answer.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionRefused, ConnectionReset, InvalidData, NotFound, UnexpectedEof,
+    };
+    matches!(
+        error.kind(),
+        ConnectionRefused | ConnectionReset | BrokenPipe | NotFound | UnexpectedEof | InvalidData
+    )
 }
 
 /// The time for an answer: a keeper waits five seconds for its store.

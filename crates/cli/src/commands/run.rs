@@ -194,9 +194,12 @@ impl HeldRun<'_> {
             hold.release_lock(request, false, stderr, status).await;
             return Ok(Exit::by(signal));
         }
-        let error = match inheritable(hold.lives()) {
-            Ok(_lives) => command.exec(),
-            Err(error) => error,
+        let lives = hold.lives();
+        // Without the descriptor of each lock the command would run, and the lock would be free.
+        let error = match (lives.len() == hold.guards().len()).then(|| inheritable(lives)) {
+            Some(Ok(_lives)) => command.exec(),
+            Some(Err(error)) => error,
+            None => std::io::Error::other("the lock has ended before the command began"),
         };
         hold.release_lock(request, false, stderr, status).await;
         Err(request.program.refusal(&error))

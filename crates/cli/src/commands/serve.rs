@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use leasehold::Client;
+use leasehold::{Client, Tuning};
 use leasehold_serve::{Server, subscriber};
 use tokio::sync::Mutex;
 
@@ -23,7 +23,7 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
     let stderr = Stderr::start().map_err(cannot_start)?;
     let signals = Arc::new(Mutex::new(Signals::listen().map_err(cannot_start)?));
     let store = StoreUrl::named(args.store.url.as_deref())?;
-    let client = store.open_by(Client::builder().subscriber(subscriber())).await?;
+    let client = store.open_by(Client::builder().subscriber(subscriber()).tuning(tuning())).await?;
     let refused = |error| Problem::new(Exit::Refused, format!("cannot serve: {error}"));
     let mut config = args.config();
     config.store = store.shown();
@@ -59,4 +59,10 @@ fn announce(server: &Server, store: &StoreUrl, stderr: &Stderr) {
              clients were told; a store with leases does not have this gap",
         );
     }
+}
+
+/// Returns the settings of the client. Each HTTP client gets a claim of its own, and none is handed on from one to
+/// the next: who takes a lock away by its tag ends the claim that was shown, and no later one.
+fn tuning() -> Tuning {
+    Tuning::default().local_handoff_limit(0)
 }

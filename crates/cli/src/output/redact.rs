@@ -9,13 +9,29 @@ pub(crate) fn redacted(text: &str) -> String {
     while let Some(at) = rest.find("://") {
         let (before, after) = rest.split_at(at + "://".len());
         clean.push_str(before);
-        let end = after.find(|c: char| c.is_whitespace() || "'\"`«»<>".contains(c)).unwrap_or(after.len());
+        // A quote ends the URL, unless it is part of the password: an `@` follows then.
+        let word = &after[..after.find(char::is_whitespace).unwrap_or(after.len())];
+        let address = word.rfind('@').unwrap_or(0);
+        let end = word[address..]
+            .find(['\'', '"', '`', '«', '»', '<', '>'])
+            .map_or(word.len(), |end| address + end);
         let (url, tail) = after.split_at(end);
         clean.push_str(&masked(url));
         rest = tail;
     }
     clean.push_str(rest);
     clean
+}
+
+/// Masks the password of a text that is one URL, whatever characters it has.
+pub(crate) fn redacted_url(url: &str) -> String {
+    match url.find("://") {
+        Some(at) => {
+            let (scheme, rest) = url.split_at(at + "://".len());
+            format!("{scheme}{}", masked(rest))
+        }
+        None => url.to_owned(),
+    }
 }
 
 /// Masks one URL, given from behind its `://`.
@@ -59,9 +75,15 @@ mod tests {
                 "error: 'redis://a:hunter2@h' is bad, 'x://b:hunter2@i' too",
                 "error: 'redis://a:***@h' is bad, 'x://b:***@i' too",
             ),
+            ("redis://:p'w<x@127.0.0.1:1", "redis://:***@127.0.0.1:1"),
             ("nothing at all", "nothing at all"),
         ] {
             assert_eq!(redacted(text), clean);
         }
+        for url in ["redis://:p'w<x@h/0", "redis://me:a b@h/0", "postgres://me:\"x@h/0"] {
+            let clean = redacted_url(url);
+            assert!(clean.ends_with(":***@h/0"), "{clean}");
+        }
+        assert_eq!(redacted_url("file:///a/b"), "file:///a/b");
     }
 }

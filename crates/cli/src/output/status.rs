@@ -250,7 +250,7 @@ impl Manager {
                 format!("STATUS=could not renew {name}, lost in {lost_in_ms} ms")
             }
             Event::Renewed => format!("STATUS=holds {name}, renewed again"),
-            Event::Lost { cause } => format!("STATUS=has lost {name}: {cause}"),
+            Event::Lost { cause } => format!("STATUS=has lost {name}: {}", visible(cause)),
             Event::Revoked { lock, reason } => {
                 format!("STATUS=is asked for {}: {}", visible(lock.as_str()), visible(reason))
             }

@@ -62,6 +62,10 @@ impl Keeper<'_> {
     pub(crate) async fn keep(mut self, hold: LockHold, signals: &mut Signals) -> Exit {
         let mut warden = self.warden.take();
         let (end, was_lost) = self.watch(&hold, &mut warden, signals).await;
+        if let (Some(warden), End::Asked(_), false) = (&mut warden, &end, was_lost) {
+            // The script has left its section, and is not to be ended while the store is slow to confirm that.
+            warden.send(Message::Wait);
+        }
         let returned = hold.release_lock(self.request, was_lost, self.stderr, self.status).await;
         let is_lost = was_lost || returned == Returned::Lost;
         if let End::Asked(stream) = end {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::exit::{Exit, Problem};
-use crate::output::redact::redacted;
+use crate::output::redact::redacted_url;
 use crate::output::stderr::complain;
 use crate::output::text::visible;
 
@@ -94,7 +94,7 @@ impl Entry {
             return invalid("its url is not a URL, such as redis://host or file:///a/directory");
         }
         let Some(path) = self.password_file else { return Ok(self.url) };
-        if self.url.contains("password-file=") || redacted(&self.url) != self.url {
+        if self.url.contains("password-file=") || redacted_url(&self.url) != self.url {
             return invalid("it has a password-file, and a password in its url: keep one of them");
         }
         // A path of its own is relative to the file, because a process may be started anywhere.
@@ -131,16 +131,25 @@ fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {
     }
     let file: ConfigFile = toml::from_str(&text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-        let text = format!("{shown}, line {line}: {}", visible(error.message()));
+        let text = format!("{shown}, line {line}: {}", visible(&without_values(error.message())));
         Problem::new(Exit::Usage, text)
     })?;
-    let has_password = file.stores.values().any(|entry| redacted(&entry.url) != entry.url);
+    let has_password = file.stores.values().any(|entry| redacted_url(&entry.url) != entry.url);
     if has_password && found.mode() & OTHERS != 0 {
         complain(&format!(
             "{shown} has a password and can be read by other users: chmod 600 it, or use password-file"
         ));
     }
     Ok(Some(file))
+}
+
+/// Returns the message of an error without what it quotes: that may be a password.
+fn without_values(message: &str) -> String {
+    let quotes = ['"', '`', '\''];
+    match (message.find(quotes), message.rfind(quotes)) {
+        (Some(first), Some(last)) if first < last => format!("{}…{}", &message[..=first], &message[last..]),
+        _ => message.to_owned(),
+    }
 }
 
 /// Returns the reason why a file with these properties is not used, if there is one.

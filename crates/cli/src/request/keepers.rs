@@ -52,8 +52,8 @@ impl Keepers {
         self
     }
 
-    /// Finds the keeper of a lock, or the only one that this caller has; a script inherits those of the scripts
-    /// around it.
+    /// Finds the keeper of a lock, or the only one that this caller has itself. Those of the scripts around it are
+    /// found by name only: a trap of an inner script must not release a lock of the outer one.
     ///
     /// # Errors
     /// Usage, if there is none, or if it is not clear which one is meant; lost, if the lock has none.
@@ -64,9 +64,11 @@ impl Keepers {
     ) -> Result<&KeeperAddress, Problem> {
         let Some(lock) = lock else {
             let own: Vec<_> = self.0.iter().filter(|keeper| Some(keeper.caller) == caller).collect();
-            let candidates = if own.is_empty() { self.0.iter().collect() } else { own };
-            return match &*candidates {
-                [] => Err(Problem::new(Exit::Usage, NONE)),
+            return match &*own {
+                [] if self.0.is_empty() => Err(Problem::new(Exit::Usage, NONE)),
+                [] => {
+                    Err(Problem::new(Exit::Usage, "this script has no lock itself: name the one to release"))
+                }
                 [keeper] => Ok(keeper),
                 several => {
                     let names: Vec<_> = several.iter().map(|keeper| visible(keeper.lock.as_str())).collect();
@@ -128,7 +130,10 @@ mod tests {
         assert_eq!(all.find(None, Some(8)).unwrap(), &newer, "the only one of the inner script");
         assert!(all.find(None, Some(7)).unwrap_err().to_string().ends_with("x, y"));
         let only = all.with(one.clone(), |_| false);
-        assert_eq!(only.find(None, Some(9)).unwrap(), &one);
+        // A trap of an inner script must not end the section of the outer one.
+        let error = only.find(None, Some(9)).unwrap_err();
+        assert!(error.to_string().contains("name the one to release"), "{error}");
+        assert_eq!(only.find(Some(&one.lock), Some(9)).unwrap(), &one);
         for keepers in [Keepers::default(), only] {
             assert_eq!(keepers.find(Some(&y), None).unwrap_err().exit, Exit::Usage);
         }

@@ -12,7 +12,7 @@ use leasehold::{Client, ClientBuilder, ErrorKind, Note, SweepReport};
 use url::Url;
 
 use crate::exit::{Exit, Problem};
-use crate::output::redact::{is_secret, redacted};
+use crate::output::redact::{is_secret, redacted_url};
 use crate::output::text::visible;
 use crate::request::config;
 use crate::request::reentry::OWNER_VARIABLE;
@@ -105,7 +105,7 @@ impl StoreUrl {
 
     /// Returns the URL for people: a password is masked.
     pub(crate) fn shown(&self) -> String {
-        redacted(&self.url)
+        redacted_url(&self.url)
     }
 
     /// Returns the URL for the command's environment: a password is left out.
@@ -167,7 +167,7 @@ impl StoreUrl {
     /// it is not missing.
     fn may_lack_password(&self) -> bool {
         let is_server = self.url.contains("://") && !self.url.starts_with("file:");
-        is_server && redacted(&self.url) == self.url && !self.url.contains("password-file=")
+        is_server && redacted_url(&self.url) == self.url && !self.url.contains("password-file=")
     }
 
     fn origin(&self) -> String {
@@ -217,7 +217,7 @@ impl std::fmt::Debug for StoreUrl {
 
 /// Returns the URL without its password; `None` where it cannot be known which part of it is one.
 fn without_password(url: &str) -> Option<String> {
-    if redacted(url) == url {
+    if redacted_url(url) == url {
         return Some(url.to_owned());
     }
     let Ok(mut parsed) = Url::parse(url) else { return without_password_of_many(url) };

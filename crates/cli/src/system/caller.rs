@@ -43,15 +43,16 @@ pub(crate) fn open(pid: Option<Pid>) -> Result<(Pid, OwnedFd), NoCaller> {
 pub(crate) fn script() -> Option<Pid> {
     let (all, mut script) = (processes::all(), getppid()?);
     for parent in ancestors(&all, script) {
-        let of = |pid: Pid| {
-            let folder = format!("/proc/{}", pid.as_raw_pid());
-            let command = std::fs::read(format!("{folder}/cmdline")).ok().filter(|text| !text.is_empty())?;
-            Some((std::fs::read_link(format!("{folder}/exe")).ok()?, command))
-        };
-        match (of(script), of(parent)) {
-            (Some(one), Some(other)) if one == other => script = parent,
-            _ => break,
+        let at = |pid: Pid, what: &str| format!("/proc/{}/{what}", pid.as_raw_pid());
+        let command = |pid| std::fs::read(at(pid, "cmdline")).ok().filter(|text| !text.is_empty());
+        let program = |pid| std::fs::read_link(at(pid, "exe")).ok();
+        let has_same_command = command(script).is_some_and(|one| command(parent) == Some(one));
+        // A program that may not be read has none that is known. Too long is better than too short.
+        let differs = |(one, other): (Option<_>, Option<_>)| one.is_some() && other.is_some() && one != other;
+        if !has_same_command || differs((program(script), program(parent))) {
+            break;
         }
+        script = parent;
     }
     Some(script)
 }

@@ -244,7 +244,11 @@ impl WardenLoop {
                 Some(Message::Done) => return false,
                 Some(Message::Until(end, grace)) => self.next = Next::Term(end.after(PRECEDENCE), grace),
                 Some(Message::Wait) => self.next = Next::Never,
-                Some(Message::Command(pid)) => self.target = Target::Tree(pid, handle(pid)),
+                // A process that has ended has no handle, and its id may be another's by now.
+                Some(Message::Command(pid)) => match handle(pid) {
+                    None if cfg!(target_os = "linux") => {}
+                    handle => self.target = Target::Tree(pid, handle),
+                },
                 None => {}
             }
         }

@@ -197,7 +197,9 @@ fn loss_while_a_daemon_is_waited_for_kills_it() {
 #[test]
 fn signal_while_a_daemon_is_waited_for_reaches_the_group() {
     let sandbox = Sandbox::new();
-    let script = "sh -c 'trap \"echo asked; exit\" TERM; echo left; while :; do sleep 0.1; done' & exit 7";
+    // It is left alone once the command itself has ended, which a signal would end as well.
+    let script = "sh -c 'trap \"echo asked; exit\" TERM; while kill -0 $1; do sleep 0.05; done 2>/dev/null; echo left; \
+                  while :; do sleep 0.1; done' sh $$ & exit 7";
     let running = sandbox.start(&["--wait-group", "job"], script);
     running.line_with("left");
     running.signal(Signal::TERM);
@@ -208,8 +210,8 @@ fn signal_while_a_daemon_is_waited_for_reaches_the_group() {
 #[test]
 fn signal_while_a_daemon_is_waited_for_reaches_the_daemon_too() {
     let sandbox = Sandbox::new();
-    let script =
-        "(setsid sh -c 'trap \"echo asked; exit\" TERM; echo daemon; while :; do sleep 0.1; done' &); exit 7";
+    let script = "(setsid sh -c 'trap \"echo asked; exit\" TERM; while kill -0 $1; do sleep 0.05; done 2>/dev/null; \
+                  echo daemon; while :; do sleep 0.1; done' sh $$ &); exit 7";
     let running = sandbox.start(&["--wait-group", "job"], script);
     running.line_with("daemon");
     running.signal(Signal::TERM);

@@ -153,6 +153,10 @@ impl FencedFile {
         fresh.push(".new");
         let fresh = PathBuf::from(fresh);
         let mut file = File::create(&fresh)?;
+        if let Ok(old) = std::fs::metadata(&self.data) {
+            // A private file stays private. Before anything is written.
+            file.set_permissions(old.permissions())?;
+        }
         file.write_all(content)?;
         file.sync_all()?;
         std::fs::rename(&fresh, &self.data)?;

@@ -9,9 +9,8 @@ use axum::http::request::Parts;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::config::BODY_MAX;
 use crate::holds::duration;
-use crate::problem::{Code, Problem};
+use crate::problem::Problem;
 
 /// The id of a hold, as a client chose it.
 #[derive(Clone, Debug)]
@@ -82,14 +81,7 @@ pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
 /// # Errors
 /// `too_large`, `invalid_request`.
 pub(super) async fn json<T: DeserializeOwned>(body: Body) -> Result<T, Problem> {
-    let read = tokio::time::timeout(READ_MAX, axum::body::to_bytes(body, BODY_MAX));
-    let bytes = match read.await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(_)) => {
-            return Err(Problem::new(Code::TooLarge, format!("a body has {BODY_MAX} bytes at most")));
-        }
-        Err(_) => return Err(Problem::invalid("the body did not arrive in time")),
-    };
+    let bytes = crate::body::read(body).await?;
     let shown = |error| Problem::invalid(format!("the body is not the expected JSON object: {error}"));
     serde_json::from_slice(&bytes).map_err(shown)
 }
@@ -97,5 +89,3 @@ pub(super) async fn json<T: DeserializeOwned>(body: Body) -> Result<T, Problem> 
 /// The shortest id: enough for 80 random bits.
 const ID_MIN: usize = 16;
 const ID_MAX: usize = 64;
-/// The time that a body may take to arrive.
-const READ_MAX: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! What every request passes before a handler sees it: size, host, rate, origin and token.
 //!
 //! ```text
-//!  protect ─▶ origin (Host, Origin) ─▶ access (who may do what) ─▶ rate ─▶ headers
+//!  protect ─▶ access (who may do what) ─▶ rate ─▶ origin (Host, Origin) ─▶ body ─▶ headers
 //! ```
 //!
 //! Ground rules: a refusal is a problem with a code, and says what to do. Whatever is not a plain read is a change.
@@ -52,13 +52,14 @@ struct Gate {
     state: Arc<State>,
     /// The names under which the server may be called.
     hosts: Hosts,
-    /// The requests of each address.
-    rates: Rates,
+    /// The requests of each address, without the token and with it: strangers must not use up what holders need.
+    rates: [Rates; 2],
 }
 
 /// Puts the checks around all routes.
 pub(crate) fn protect(routes: Router<Arc<State>>, state: &Arc<State>) -> Router {
-    let (hosts, rates) = (Hosts::new(&state.config.allow_hosts), Rates::new(state.config.limits.rate));
+    let hosts = Hosts::new(&state.config.allow_hosts);
+    let rates = [(); 2].map(|()| Rates::new(state.config.limits.rate));
     let gate = Arc::new(Gate { state: state.clone(), hosts, rates });
     routes.layer(from_fn_with_state(gate, check)).with_state(state.clone())
 }
@@ -75,13 +76,26 @@ async fn check(
             let peer = request.extensions().get::<Peer>().map(|peer| peer.end.clone()).unwrap_or_default();
             request.extensions_mut().insert(Arrival { at, peer });
             request.extensions_mut().insert(access);
-            next.run(request).await
+            // The handlers of the console and of the API get a body that has arrived.
+            match with_whole_body(request).await {
+                Ok(request) => next.run(request).await,
+                Err(problem) => problem.into_response(),
+            }
         }
         Err(problem) => problem.into_response(),
     };
     headers::add(&path, response.headers_mut());
     count_request(response.status());
     response
+}
+
+/// Reads the body of a change.
+async fn with_whole_body(request: Request) -> Result<Request, Problem> {
+    if !is_change(request.method()) {
+        return Ok(request);
+    }
+    let (parts, body) = request.into_parts();
+    Ok(Request::from_parts(parts, crate::body::read(body).await?.into()))
 }
 
 /// Decides whether the request is served.
@@ -96,10 +110,12 @@ fn judge(gate: &Gate, request: &Request) -> Result<Access, Problem> {
         return Err(Problem::new(Code::UriTooLong, text));
     }
     let site = gate.hosts.check(request.uri(), request.headers())?;
-    gate.rates.count(peer.ip)?;
     let is_change = is_change(request.method());
+    let access = access::check(&gate.state, request, peer, is_change);
+    let has_token = access.as_ref().is_ok_and(|access| access.has_token);
+    gate.rates[usize::from(has_token)].count(peer.ip)?;
     origin::check(&site, request.headers(), is_change, peer.is_tls)?;
-    access::check(&gate.state, request, peer, is_change)
+    access
 }
 
 /// Returns `true` for every method but those that only read.

@@ -197,14 +197,16 @@ impl HoldTask {
     }
 }
 
-/// Sleeps until this moment. The time of a suspend may be missed; the clock is read afterwards.
+/// Sleeps until this moment, or for a while. The timer does not count while the machine is suspended, so the clock is
+/// read afterwards.
 pub(super) async fn pause_until(moment: Moment) {
     match SystemClock.now().until(moment) {
         Duration::MAX => std::future::pending().await,
-        pause => tokio::time::sleep(pause).await,
+        pause => tokio::time::sleep(pause.min(PAUSE_MAX)).await,
     }
 }
 
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The longest time for which the place of an absent client in the queue is kept.
 const ABSENT_MAX: Duration = Duration::from_secs(10);
 /// The time in which the first request of an id has to arrive at its task.

@@ -31,8 +31,8 @@ struct Holding<'a> {
     is_wanted: bool,
     /// Whether a stream was open at the last look.
     was_streamed: bool,
-    /// A stream that the other end of its connection has closed.
-    was_closed: bool,
+    /// Whether a stream broke that its client has not closed: the client may still rely on the lock.
+    was_cut: bool,
     revoked: Option<String>,
     is_closing: bool,
 }
@@ -66,7 +66,18 @@ impl HoldTask {
     async fn finish(&mut self, held: HeldLock, ending: Ending) {
         let mut end = ending.end;
         let mut waiting: Vec<_> = ending.reply.into_iter().collect();
-        let mut releasing = pin!(held.release());
+        // Writes of a client that has died may be under way, as after any loss.
+        let delay = match end {
+            End::Lost(HEARTBEAT_MISSED) => self.request.lock_delay.unwrap_or_default(),
+            _ => Duration::ZERO,
+        };
+        let until = SystemClock.now().after(delay);
+        let mut releasing = pin!(async move {
+            while SystemClock.now() < until {
+                pause_until(until).await;
+            }
+            held.release().await
+        });
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -110,7 +121,7 @@ impl<'a> Holding<'a> {
             seen,
             is_wanted: false,
             was_streamed: false,
-            was_closed: false,
+            was_cut: false,
             revoked: None,
             is_closing: false,
         };
@@ -170,7 +181,7 @@ impl<'a> Holding<'a> {
         if self.was_streamed && !self.has_streams() {
             self.was_streamed = false;
             // Its client has closed the last stream, or has died. If the network is cut, it may still rely on the lock.
-            if self.was_closed && self.task.request.on_disconnect == OnDisconnect::Release {
+            if !self.was_cut && self.task.request.on_disconnect == OnDisconnect::Release {
                 return Some(End::Released);
             }
             self.deadline = self.deadline.max(now.after(self.task.ttl));
@@ -193,10 +204,10 @@ impl<'a> Holding<'a> {
 
     /// Removes the streams that have broken. Returns `true` if any is left.
     fn has_streams(&mut self) -> bool {
-        let was_closed = &mut self.was_closed;
+        let was_cut = &mut self.was_cut;
         self.streams.retain(|stream| {
             let is_open = !stream.events.is_closed();
-            *was_closed |= !is_open && stream.arrival.peer.is_set();
+            *was_cut |= !is_open && !stream.arrival.peer.is_set();
             is_open
         });
         !self.streams.is_empty()
@@ -230,10 +241,16 @@ impl<'a> Holding<'a> {
                 self.answer(ask);
             }
             Command::Look(ask) => self.answer(ask),
-            Command::Proclaim(ask, value) => match self.proclaim(&value).await {
-                Ok(()) => self.answer(ask),
-                Err(problem) => drop(ask.reply.send(Err(problem))),
-            },
+            Command::Proclaim(ask, value) => {
+                // It is a sign of life, and those that come meanwhile wait for its end.
+                self.extend();
+                let proclaimed = self.proclaim(&value).await;
+                self.extend();
+                match proclaimed {
+                    Ok(()) => self.answer(ask),
+                    Err(problem) => drop(ask.reply.send(Err(problem))),
+                }
+            }
             Command::Release(reply) => {
                 let ending = self.tell_end(End::Released);
                 return Some(Ending { reply: Some(reply), ..ending });
@@ -254,7 +271,7 @@ impl<'a> Holding<'a> {
                 let granted = EventShape::of("granted", self.grant(party.arrival.at));
                 if events.try_send(granted).is_ok() {
                     self.streams.push(Stream { arrival: party.arrival, events });
-                    (self.is_wanted, self.was_streamed, self.was_closed) = (true, true, false);
+                    (self.is_wanted, self.was_streamed, self.was_cut) = (true, true, false);
                     self.next_ping = SystemClock.now().after(self.ping_pause());
                 }
             }
@@ -326,8 +343,9 @@ impl<'a> Holding<'a> {
         self.extend();
         for stream in std::mem::take(&mut self.streams) {
             let shape = EventShape::of(event, self.grant(stream.arrival.at));
-            if stream.events.try_send(shape).is_ok() {
-                self.streams.push(stream);
+            match stream.events.try_send(shape) {
+                Ok(()) => self.streams.push(stream),
+                Err(_) => self.was_cut |= !stream.arrival.peer.is_set(),
             }
         }
     }

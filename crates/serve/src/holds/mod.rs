@@ -99,7 +99,12 @@ impl Holds {
     /// Returns `true` if locks of this store end with this process.
     pub(crate) fn is_bound_to_process(&self) -> bool {
         let profile = self.client.profile();
-        matches!(profile.liveness, Liveness::Session) || profile.name == "mem"
+        match profile.liveness {
+            Liveness::Session => true,
+            // Databases whose connections hold the locks. A session of ZooKeeper outlives its connection.
+            Liveness::Heartbeat { .. } => profile.name != "zk",
+            _ => profile.name == "mem",
+        }
     }
 
     /// Returns the numbers of locks that are held, and of those that are waited for.

@@ -110,6 +110,13 @@ impl LockRequest {
                 format!("ttl: {ttl:?} is out of range: this server takes {TTL_MIN:?} to {:?}", limits.ttl);
             return Err(Problem::invalid(text));
         }
+        if let Some(delay) = self.lock_delay
+            && delay > limits.ttl
+        {
+            let text =
+                format!("lock_delay: {delay:?} is out of range: this server takes {:?} at most", limits.ttl);
+            return Err(Problem::invalid(text));
+        }
         let is_permits = self.mode == Mode::Permits;
         if is_permits != self.of.is_some() || (!is_permits && self.permits.is_some()) {
             let text =

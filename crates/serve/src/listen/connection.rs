@@ -135,7 +135,7 @@ where
 }
 
 /// The time that a client has for the head of a request, and for the handshake of TLS.
-const HEAD_MAX: Duration = Duration::from_secs(10);
+const HEAD_MAX: Duration = Duration::from_secs(20);
 /// The time in which a connection is told that there are too many.
 const REFUSAL_MAX: Duration = Duration::from_secs(2);
 /// The memory for what is read and not yet understood, and for what is written and not yet sent.

@@ -151,12 +151,17 @@ impl Server {
         closing.send_replace(true);
         upkeep.abort();
         accepting.shutdown().await;
+        // The last answers are still being written.
+        let all = u32::try_from(self.state.config.limits.connections).unwrap_or(u32::MAX);
+        drop(tokio::time::timeout(LAST_ANSWERS, places.acquire_many(all)).await);
         left
     }
 }
 
 /// The connections of one socket that are told at a time that there are too many.
 const REFUSALS: usize = 64;
+/// The time that connections have for their last answers at the end.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// The pause between two times at which measurements are summed up.
 const UPKEEP: Duration = Duration::from_secs(5);
 

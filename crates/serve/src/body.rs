@@ -1,0 +1,23 @@
+//! The bodies of requests: how long they may be, and how long they may take.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+
+use crate::config::BODY_MAX;
+use crate::problem::{Code, Problem};
+
+/// Reads a whole body.
+///
+/// # Errors
+/// `too_large`; `invalid_request`, if it does not arrive in time.
+pub(crate) async fn read(body: Body) -> Result<Bytes, Problem> {
+    match tokio::time::timeout(READ_MAX, axum::body::to_bytes(body, BODY_MAX)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(_)) => Err(Problem::new(Code::TooLarge, format!("a body has {BODY_MAX} bytes at most"))),
+        Err(_) => Err(Problem::invalid("the body did not arrive in time")),
+    }
+}
+
+/// The time that a body may take to arrive.
+const READ_MAX: Duration = Duration::from_secs(10);
