@@ -9,8 +9,8 @@ pub(crate) enum NotKept {
     Broken(String),
     /// Something came later than promised. Counts as broken unless the machine itself lost time meanwhile.
     Late(String),
-    /// Something came later than promised while the store itself answered late, as a trial measured.
-    /// Counts as broken where it is so each time.
+    /// Something came later than promised while the store itself answered late, or so late that nothing is
+    /// proven, as a trial measured. Counts as broken where it is so each time.
     Delayed(String),
     /// The backend's profile does not promise what the law is about.
     OptedOut(String),

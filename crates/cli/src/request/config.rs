@@ -143,10 +143,10 @@ fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {
     Ok(Some(file))
 }
 
-/// Returns the message of an error without what it quotes: that may be a password.
+/// Returns the message of an error without the value that it repeats, which may be a password.
 fn without_values(message: &str) -> String {
-    let quotes = ['"', '`', '\''];
-    match (message.find(quotes), message.rfind(quotes)) {
+    // Names of fields are in backticks.
+    match (message.find('"'), message.rfind('"')) {
         (Some(first), Some(last)) if first < last => format!("{}…{}", &message[..=first], &message[last..]),
         _ => message.to_owned(),
     }

@@ -65,6 +65,7 @@ fn mistakes_are_named_with_what_to_do() {
         ("[stores.prod]\nurl = \"stage\"\n", "prod", "the store prod: its url is not a URL"),
         ("[stores.prod]\nurl = \"redis://:hunter2@h\"\npassword-file = \"x\"\n", "prod", "keep one of them"),
         ("[stores.prod]\nurl = \"redis://:hunter2@h\nx", "prod", "line "),
+        ("[stores]\nprod = \"redis://:\\\"hunter2@h\"\n", "prod", "line 2"),
         ("[stores.prod]\nurl = \"reddis://h\"\n", "prod", "did you mean redis://"),
     ] {
         write(&sandbox, USERS, text);

@@ -113,7 +113,7 @@ fn too_early(trial: &Trial, valid_until: Moment, what: &str) -> NotKept {
     if now < limit {
         return NotKept::broken(format!("{what}, {:?} before its end", now.until(limit)));
     }
-    NotKept::late(format!("{what}, but the test was late itself by {:?}", now.since(limit)))
+    NotKept::Delayed(format!("{what}, but the test was late itself by {:?}", now.since(limit)))
 }
 
 /// Beyond what the clocks of client and server may differ in one short lease.
