@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
 
-use super::{App, Effect, Facts, Outcome, Target};
+use super::{App, Effect, Facts, Outcome};
 use crate::dialog::Action;
 use crate::screen::draw;
 use crate::theme::Theme;
@@ -195,10 +195,23 @@ async fn revoke_takes_a_reason_and_names_the_holders() {
     assert!(app.dialog.is_none() && matches!(effects.as_slice(), [Effect::Look(_)]), "{effects:?}");
     // A free lock has nobody to ask.
     guard.release().await.unwrap();
-    let name = Resource::new("job").unwrap();
-    let target = Target { action: Action::Revoke, name, only: None };
-    look(&mut app, &locks, vec![Effect::Look(target)]).await;
+    let effects = press(&mut app, KeyCode::Char('r'));
+    look(&mut app, &locks, effects).await;
     assert!(text(&mut app).contains("job: it is free, so there is nothing to revoke"));
+}
+
+/// The store may be slow: what is typed meanwhile must not answer a question that nobody has read.
+#[tokio::test(start_paused = true)]
+async fn question_does_not_appear_under_a_later_key() {
+    let locks = store();
+    let _guard = held(&locks, "job", "ann").await;
+    let mut app = showing(&locks).await;
+    let effects = press(&mut app, KeyCode::Char('b'));
+    press(&mut app, KeyCode::Char('/'));
+    look(&mut app, &locks, effects).await;
+    assert!(app.dialog.is_none());
+    type_in(&mut app, "y");
+    assert!(text(&mut app).contains("y"));
 }
 
 #[tokio::test(start_paused = true)]
