@@ -43,8 +43,8 @@ pub trait Member: Debug + Send + Sync {
     /// same series keeps that stamp: this message was overtaken.
     ///
     /// `last` is the fence of the client's last grant of this resource. If the resource was free, the member is
-    /// armed in the epoch of that fence, and the record holds no greater one, the member also takes the
-    /// [next fence](following), as in the second round, and the answer has it.
+    /// armed in the epoch of that fence, and the record holds no greater one, the member also takes the fence that
+    /// follows it in that epoch, as in the second round, and the answer has it.
     ///
     /// # Errors
     /// As [`Member::state`]; one of unknown effect may have locked it.
@@ -253,11 +253,6 @@ pub enum Vote {
         /// The number of connections that are subscribed; zero where the member does not say.
         listeners: u32,
     },
-}
-
-/// Returns the fence that a member takes in the first round, for a client whose last fence this is.
-pub const fn following(last: Fence) -> Fence {
-    Fence::new(last.epoch, last.seq + 1, 0)
 }
 
 /// Below every fence that is granted.
