@@ -88,6 +88,11 @@ impl Trial {
         }
     }
 
+    /// Returns the end of the validity of a claim of [`Trial::short`] that was asked for at this time.
+    pub(crate) fn valid_until(&self, asked_at: Moment) -> Moment {
+        asked_at.after(self.ttl()).before(self.profile.granularity)
+    }
+
     pub(crate) fn taker(&self) -> Checked<TakerCommand> {
         self.taker
             .clone()

@@ -25,7 +25,7 @@ pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
         first.backend.detach(&claim);
         claim.note = Note::new("the next client")?;
         let adopted = second.hold(&claim).await?;
-        if trial.clock.now() >= granted.asked_at.after(trial.ttl()) {
+        if trial.clock.now() >= trial.valid_until(granted.asked_at) {
             return Err(NotKept::late("the machine was too busy to adopt a claim in time".to_owned()));
         }
         ensure!(adopted.fence == granted.fence, "{:?} became {:?}", granted.fence, adopted.fence);
@@ -33,7 +33,7 @@ pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
             first.refused(&trial.claim(&resource, share)?).await?;
         }
         // Past the time at which what the first client knows of it would have ended it.
-        let mut valid_until = adopted.asked_at.after(trial.ttl());
+        let mut valid_until = trial.valid_until(adopted.asked_at);
         let end = trial.clock.now().after(trial.ttl() + trial.ttl() / 2);
         while trial.clock.now() < end {
             tokio::time::sleep(trial.ttl() / 5).await;
@@ -44,7 +44,7 @@ pub(crate) async fn another_client_adopts_a_claim(trial: &Trial) -> Checked {
                 return Err(NotKept::late("the machine was too busy to renew in time".to_owned()));
             }
             ensure!(kept, "{share}: a renewal by the client that adopted a claim answered {answer:?}");
-            valid_until = asked_at.after(trial.ttl());
+            valid_until = trial.valid_until(asked_at);
         }
         let seen = second.look(&resource).await?;
         if trial.clock.now() >= valid_until {

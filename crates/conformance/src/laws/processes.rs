@@ -164,7 +164,7 @@ pub(crate) async fn a_killed_holder_is_succeeded(trial: &Trial) -> Checked {
                 killed_at.after(trial.lives_without_contact().map_or(Duration::ZERO, |_| silence(trial)));
             trial.in_time(&taken, ends_at, "after the holder was killed")?;
         } else {
-            let earliest = asked_at.after(trial.ttl()).before(trial.profile().granularity);
+            let earliest = trial.valid_until(asked_at);
             ensure!(taken.at >= earliest, "granted {:?} before the lease ended", taken.at.until(earliest));
             let ends_at = ends_at.after(trial.profile().overrun);
             trial.in_time(&taken, ends_at.max(killed_at), "after the lease of a killed holder")?;

@@ -196,7 +196,7 @@ pub(crate) async fn a_lease_lasts_for_its_ttl(trial: &Trial) -> Checked {
     let resource = trial.resource("lease")?;
     let claim = trial.short(&resource, Share::MUTEX)?;
     let grant = trial.client(0).hold(&claim).await?;
-    let ends = grant.asked_at.after(trial.ttl()).before(trial.profile().granularity);
+    let ends = trial.valid_until(grant.asked_at);
     let surely = trial.clock.now().after(trial.ttl() + trial.profile().granularity + TOLERANCE);
     let seen = trial.client(1).look(&resource).await?;
     let remaining = seen.holders.first().and_then(|holder| holder.remaining);

@@ -64,7 +64,7 @@ pub(crate) async fn a_renewal_extends_the_lease(trial: &Trial) -> Checked {
     let resource = trial.resource("extended")?;
     let (client, claim) = (trial.client(0), trial.short(&resource, Share::MUTEX)?);
     let grant = client.hold(&claim).await?;
-    let mut valid_until = grant.asked_at.after(trial.ttl());
+    let mut valid_until = trial.valid_until(grant.asked_at);
     let end = trial.clock.now().after(trial.ttl() * 2);
     let other = trial.claim(&resource, Share::MUTEX)?;
     while trial.clock.now() < end {
@@ -74,7 +74,7 @@ pub(crate) async fn a_renewal_extends_the_lease(trial: &Trial) -> Checked {
         if !matches!(answer, Renewal::Renewed) {
             return Err(too_early(trial, valid_until, &format!("a renewal in time answered {answer:?}")));
         }
-        valid_until = asked_at.after(trial.ttl());
+        valid_until = trial.valid_until(asked_at);
         not_before(trial, &other, valid_until).await?;
     }
     client.free(&claim).await
@@ -95,7 +95,8 @@ pub(crate) async fn a_renewal_never_shortens_the_lease(trial: &Trial) -> Checked
     ensure!(shown, "of a lease with {left:?} left, {remaining:?} are shown after a shorter renewal");
     tokio::time::sleep(trial.ttl() + trial.ttl() / 2).await;
     let other = trial.claim(&resource, Share::MUTEX)?;
-    not_before(trial, &other, grant.asked_at.after(long.ttl)).await?;
+    let valid_until = grant.asked_at.after(long.ttl).before(trial.profile().granularity);
+    not_before(trial, &other, valid_until).await?;
     client.free(&long).await
 }
 
@@ -109,11 +110,11 @@ async fn not_before(trial: &Trial, other: &Claim, valid_until: Moment) -> Checke
 
 /// Returns a breach if the lease should still run; if this task was delayed past it, nothing is proven.
 fn too_early(trial: &Trial, valid_until: Moment, what: &str) -> NotKept {
-    let (now, limit) = (trial.clock.now(), valid_until.before(trial.profile().granularity));
-    if now < limit {
-        return NotKept::broken(format!("{what}, {:?} before its end", now.until(limit)));
+    let now = trial.clock.now();
+    if now < valid_until {
+        return NotKept::broken(format!("{what}, {:?} before its end", now.until(valid_until)));
     }
-    NotKept::Delayed(format!("{what}, but the test was late itself by {:?}", now.since(limit)))
+    NotKept::Delayed(format!("{what}, but the test was late itself by {:?}", now.since(valid_until)))
 }
 
 /// Beyond what the clocks of client and server may differ in one short lease.

@@ -182,7 +182,7 @@ pub(crate) async fn the_end_of_a_lease_wakes_a_waiter(trial: &Trial) -> Checked 
         let waiting = trial.client(1).wait(trial.claim(&resource, share)?);
         let claim = waiting.claim.clone();
         let taken = waiting.granted(trial.ttl() + trial.overdue(), "after the end of the lease").await?;
-        let earliest = grant.asked_at.after(trial.ttl()).before(trial.profile().granularity);
+        let earliest = trial.valid_until(grant.asked_at);
         ensure!(
             taken.at >= earliest,
             "{share}: granted {:?} before the end of another's lease",
