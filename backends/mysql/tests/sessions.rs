@@ -132,7 +132,8 @@ async fn restart_ends_every_lock_and_fences_rise_even_without_data() {
             server.restart(data).await.unwrap();
             is_told(&mut held, Duration::from_millis(1_300)).await;
         }
-        assert!(take(&*backend, &claim("job", LONG)).await.fence > last);
+        let fence = take(&*backend, &claim("job", LONG)).await.fence;
+        assert!(fence > last, "{fence:?} after {last:?}, {method}");
     }
 }
 

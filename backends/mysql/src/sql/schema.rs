@@ -90,6 +90,10 @@ CREATE TABLE IF NOT EXISTS {registers} ({columns}) ENGINE = InnoDB ROW_FORMAT = 
 }
 
 /// Returns the table of the bound within which fences of named locks are given.
+///
+/// After two starts in one second the server's counter is the same. So where the table was lost in between, its first
+/// bound lies at the clock, or at the end of the counter's second if that is over: the first client calls the counter
+/// until it is there, which is done in a second.
 fn fences(names: &Names) -> String {
     let table = names.table(FENCES);
     format!(
@@ -101,7 +105,9 @@ fn fences(names: &Names) -> String {
     turn  BIGINT UNSIGNED NOT NULL
 ) ENGINE = InnoDB
   COMMENT = 'The last fence that clients may give for named locks. It is raised before they do.';
-INSERT IGNORE INTO {table} (one, ahead, start, last, turn) VALUES (1, 0, 0, 0, 0);
+SET @clock = FLOOR((UNIX_TIMESTAMP() + MICROSECOND(NOW(6)) / 1000000) * {PER_SECOND});
+SET @last = LEAST(@clock, ({COUNTER} DIV {PER_SECOND} + 1) * {PER_SECOND});
+INSERT IGNORE INTO {table} (one, ahead, start, last, turn) VALUES (1, 0, 0, @last, 0);
 "
     )
 }
@@ -159,6 +165,10 @@ fn needed(method: Method) -> &'static [&'static str] {
     }
 }
 
+/// The server's counter, without the number of the server in its highest bits.
+pub(crate) const COUNTER: &str = "(UUID_SHORT() & 72057594037927935)";
+/// The numbers that the counter has for each second.
+const PER_SECOND: u64 = 1 << 24;
 /// The table of the bound of fences of `method=get-lock`.
 pub(crate) const FENCES: &str = "_fences";
 /// The tables of `method=for-update`.

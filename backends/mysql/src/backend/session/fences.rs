@@ -3,7 +3,7 @@
 //!
 //! The counter is `UUID_SHORT()`, one for all connections of a server. It begins at the second of the
 //! server's start, and so rises over a restart, unless the clock was set back or the server starts twice in a
-//! second.
+//! second. The table knows of both cases; for one that was lost see the schema.
 //!
 //! Ground rules: a fence counts only within a block of numbers whose end was on the disk before the first of
 //! them was drawn. A session that has just been opened begins a block behind the end of the last one: the
@@ -19,7 +19,7 @@ use crate::config::Names;
 use crate::error::Refusal;
 use crate::net::dial::{only, read};
 use crate::net::session::SessionLink;
-use crate::sql::schema::FENCES;
+use crate::sql::schema::{COUNTER, FENCES};
 
 /// The numbers that may be given as fences without a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +138,6 @@ fn block(row: &Row, table: &str) -> Result<Block, Failure> {
     Ok(Block { ahead: number(0)?, start: number(1)?, last: number(2)? })
 }
 
-/// The server's counter, without the number of the server in its highest bits.
-pub(super) const COUNTER: &str = "(UUID_SHORT() & 72057594037927935)";
 /// The numbers of one block: so many grants cost one commit. Each session that is opened uses up a whole
 /// one; the counter has 16 million for each second.
 const LENGTH: u64 = 10_000;

@@ -15,10 +15,10 @@ use leasehold_backend::session::Combiner;
 use leasehold_core::{ClaimId, Failure};
 
 use super::{UNSHOWN, lock_of_claim};
-use crate::backend::session::fences::COUNTER;
 use crate::error::Refusal;
 use crate::net::dial::{only, read};
 use crate::net::session::SessionLink;
+use crate::sql::schema::COUNTER;
 
 /// A request for a claim. Names of locks are expressions of SQL.
 #[derive(Clone, Debug)]
