@@ -13,6 +13,7 @@ use leasehold_core::{
 
 use crate::session::session_pool::SessionPool;
 use crate::session::sessions::Sessions;
+use crate::session::showing::until_shown;
 
 /// Locks that a connection holds.
 ///
@@ -84,7 +85,7 @@ impl<C: Sessions> Backend for SessionBackend<C> {
         match limit {
             0 => Ok(Vec::new()),
             limit => {
-                self.pool.sessions.wait_until_shown().await?;
+                until_shown(&self.pool.sessions).await?;
                 self.pool.sessions.list(prefix, after, limit).await
             }
         }

@@ -7,10 +7,11 @@ use leasehold_core::{Failure, Resource, Snapshot, SnapshotVersion};
 
 use crate::session::backend::SessionBackend;
 use crate::session::sessions::Sessions;
+use crate::session::showing::shown_holders;
 
 impl<C: Sessions> SessionBackend<C> {
     pub(crate) async fn snapshot(&self, resource: &Resource) -> Result<Snapshot, Failure> {
-        let holders = self.pool.sessions.holders(resource).await?;
+        let holders = shown_holders(&self.pool.sessions, resource).await?;
         let mut state = DefaultHasher::new();
         for holder in &holders {
             (holder.id, holder.fence).hash(&mut state);

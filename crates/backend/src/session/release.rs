@@ -13,6 +13,7 @@ use crate::session::backend::SessionBackend;
 use crate::session::claims::Removed;
 use crate::session::open::OpenSession;
 use crate::session::sessions::{Capacity, Session, Sessions};
+use crate::session::showing::{shown_holders, until_shown};
 
 impl<C: Sessions> SessionBackend<C> {
     /// Ends each claim.
@@ -70,11 +71,11 @@ impl<C: Sessions> SessionBackend<C> {
         }
         // So that it can name what else ends.
         let sessions = &self.pool.sessions;
-        sessions.wait_until_shown().await?;
+        until_shown(sessions).await?;
         let mut evicted = sessions.evict(claim).await?;
         if evicted.is_none() {
             // It may have been granted a moment ago, and is shown when this has returned.
-            let holders = sessions.holders(&claim.resource).await?;
+            let holders = shown_holders(sessions, &claim.resource).await?;
             if holders.iter().any(|holder| holder.id == claim.id) {
                 evicted = sessions.evict(claim).await?;
             }

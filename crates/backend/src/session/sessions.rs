@@ -6,6 +6,7 @@
 //! happen.
 
 use std::any::Any;
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -47,18 +48,19 @@ pub trait Sessions: Any + Debug + Send + Sync {
     /// A [`Failure`] without effect: nothing was asked yet.
     async fn open(&self) -> Result<Self::Session, Failure>;
 
-    /// Reads the present holders of the resource, in the order of grants.
+    /// Reads the present holders of the resource, in the order of grants. `None` if another client is about to
+    /// show one, see [`Session::show`]: it is asked again then. The last time, what is seen counts.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
-    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure>;
+    async fn holders(&self, resource: &Resource, is_last: bool) -> Result<Option<Vec<ClaimInfo>>, Failure>;
 
-    /// Waits, for a second at most, until those holders are shown that other clients have not shown yet, as
-    /// far as this client can know of them; see [`Session::show`].
+    /// Returns names for the locks whose holders other clients have not shown yet, as far as this client can know
+    /// of them; see [`Session::show`]. A name stays the same until the holder is shown.
     ///
     /// # Errors
     /// A [`Failure`]; looking changes nothing.
-    async fn wait_until_shown(&self) -> Result<(), Failure>;
+    async fn unshown(&self) -> Result<HashSet<String>, Failure>;
 
     /// Lists the resources whose name begins with `prefix` and that are held, in the order of their names,
     /// beginning behind `after`, at most `limit`.

@@ -3,15 +3,15 @@
 //! Ground rules: a lock decides, and what shows its holder only informs. It is written while the claim
 //! holds and at no other time: a release waits for the end of the writing.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use leasehold_core::{Clock, Moment};
+use leasehold_core::{ClaimInfo, Clock, Failure, Moment, Resource};
 
 use crate::session::claims::ClaimTable;
-use crate::session::sessions::{Holder, SHOWN_AFTER, Session};
+use crate::session::sessions::{Holder, SHOWN_AFTER, Session, Sessions};
 
 /// The writing of what shows holders to other clients.
 #[derive(Debug)]
@@ -118,6 +118,39 @@ impl<S: Session> Drop for Attempt<'_, S> {
     }
 }
 
+/// Reads the present holders of the resource. Waits a little for those that another client is about to show.
+pub(crate) async fn shown_holders(
+    sessions: &impl Sessions,
+    resource: &Resource,
+) -> Result<Vec<ClaimInfo>, Failure> {
+    for is_last in (0..LOOKS).map(|look| look + 1 == LOOKS) {
+        if let Some(holders) = sessions.holders(resource, is_last).await? {
+            return Ok(holders);
+        }
+        tokio::time::sleep(SHOWN_AFTER).await;
+    }
+    Ok(Vec::new())
+}
+
+/// Waits a little until the holders are shown that other clients have not shown yet. Locks that are taken later are
+/// not waited for.
+pub(crate) async fn until_shown(sessions: &impl Sessions) -> Result<(), Failure> {
+    let mut awaited: Option<HashSet<String>> = None;
+    for _ in 0..LOOKS {
+        let unshown = sessions.unshown().await?;
+        let left = match awaited {
+            None => unshown,
+            Some(awaited) => &awaited & &unshown,
+        };
+        if left.is_empty() {
+            break;
+        }
+        awaited = Some(left);
+        tokio::time::sleep(SHOWN_AFTER).await;
+    }
+    Ok(())
+}
+
 /// The task that shows claims. If it ends by a panic or with its runtime, the next grant begins another one.
 struct Awake<S: Session>(Weak<Showing<S>>);
 
@@ -144,6 +177,9 @@ impl<S: Session> Drop for Awake<S> {
     }
 }
 
+/// Looks for a holder that another client shows in a moment: many times what it takes, where the machines are not
+/// overloaded.
+const LOOKS: u32 = 50;
 /// Holders that are written at the same time.
 const AT_ONCE: usize = 100;
 /// The time after which it is tried again, where it failed.

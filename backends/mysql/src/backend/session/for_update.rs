@@ -7,6 +7,7 @@
 //! random and held as a named lock, because its number is used again when a server is restarted or another
 //! one takes over.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -73,19 +74,19 @@ impl Sessions for ForUpdate {
         Ok(RowSession { link, base: self.base.clone(), rows, session_name, transaction, cancelled })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
+    async fn holders(&self, resource: &Resource, _is_last: bool) -> Result<Option<Vec<ClaimInfo>>, Failure> {
         let query = format!(
             "SELECT 1, session, claim, note, seq, since FROM {} WHERE name = {} AND {IS_ALIVE}",
             self.base.holders_table,
             literal(resource.as_str())
         );
         let rows = self.base.query(&query).await?;
-        rows.iter().map(|row| claim_info(row, resource, true)).collect()
+        rows.iter().map(|row| claim_info(row, resource, true)).collect::<Result<_, _>>().map(Some)
     }
 
-    async fn wait_until_shown(&self) -> Result<(), Failure> {
+    async fn unshown(&self) -> Result<HashSet<String>, Failure> {
         // They are shown when they are granted.
-        Ok(())
+        Ok(HashSet::new())
     }
 
     async fn list(

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::session::{
-    Answer, Capacity, Holder, LockRequest, SHOWN_AFTER, Session, Sessions, Sharing, foreign_holder,
+    Answer, Capacity, Holder, LockRequest, Session, Sessions, Sharing, foreign_holder,
 };
 use leasehold_core::{
     Claim, ClaimId, ClaimInfo, Clock, Failure, Finding, Note, Profile, Resource, ResourceSummary, Share,
@@ -84,7 +84,7 @@ impl Sessions for GetLock {
         Ok(GetLockSession { link, requests, fences, base })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
+    async fn holders(&self, resource: &Resource, is_last: bool) -> Result<Option<Vec<ClaimInfo>>, Failure> {
         let lock_name = utf8(&self.base.lock_name(resource));
         let query = format!(
             "SELECT o.user, h.session, h.claim, h.note, h.seq, h.since, {is_alive}, \
@@ -93,45 +93,27 @@ impl Sessions for GetLock {
             is_alive = is_alive("h"),
             held = self.base.holders_table
         );
-        for is_last in (0..LOOKS).map(|look| look + 1 == LOOKS) {
-            let row = only(self.base.query(&query).await?)?;
-            let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Vec::new()) };
-            let is_true = |at| read::<Option<u8>>(&row, at).map(|value| value == Some(1));
-            if is_true(6)? {
-                return Ok(vec![claim_info(&row, resource, self.base.has_fences())?]);
-            }
-            // Another client shows its holder in a moment.
-            if !is_last && is_true(7)? {
-                tokio::time::sleep(LOOK_PAUSE).await;
-                continue;
-            }
-            // Another program may hold it, or a client that could not write its row.
-            return Ok(vec![foreign_claim(user)]);
+        let row = only(self.base.query(&query).await?)?;
+        let Some(user) = read::<Option<u64>>(&row, 0)? else { return Ok(Some(Vec::new())) };
+        let is_true = |at| read::<Option<u8>>(&row, at).map(|value| value == Some(1));
+        if is_true(6)? {
+            return Ok(Some(vec![claim_info(&row, resource, self.base.has_fences())?]));
         }
-        Ok(Vec::new())
+        if !is_last && is_true(7)? {
+            return Ok(None);
+        }
+        // Another program may hold it, or a client that could not write its row.
+        Ok(Some(vec![foreign_claim(user)]))
     }
 
-    async fn wait_until_shown(&self) -> Result<(), Failure> {
+    async fn unshown(&self) -> Result<HashSet<String>, Failure> {
         // The server does not let this user see the connections of others, without a right that locks do not
         // need. Connections that come later are not waited for.
         let query = format!(
             "SELECT p.id FROM information_schema.processlist AS p WHERE IS_USED_LOCK(CONCAT('{UNSHOWN}', p.id)) = p.id"
         );
-        let mut awaited: Option<HashSet<u64>> = None;
-        for _ in 0..LOOKS {
-            let rows = self.base.query(&query).await?;
-            let unshown: HashSet<u64> = rows.iter().map(|row| read(row, 0)).collect::<Result<_, _>>()?;
-            let left = match awaited {
-                None => unshown,
-                Some(awaited) => &awaited & &unshown,
-            };
-            if left.is_empty() {
-                break;
-            }
-            awaited = Some(left);
-            tokio::time::sleep(LOOK_PAUSE).await;
-        }
-        Ok(())
+        let rows = self.base.query(&query).await?;
+        rows.iter().map(|row| read::<u64>(row, 0).map(|id| id.to_string())).collect()
     }
 
     async fn list(
@@ -393,10 +375,6 @@ fn is_alive(row: &str) -> String {
 /// hold locks whose rows are still to be written.
 const OF_CLAIM: &str = "leasehold-claim-";
 const UNSHOWN: &str = "leasehold-unshown-";
-/// Looks until a holder is shown that another client has just become, and the pause between two: many times
-/// what it takes, where the machines are not overloaded.
-const LOOKS: u32 = 50;
-const LOOK_PAUSE: Duration = SHOWN_AFTER;
 /// The most names of locks that are reported to have ended with another.
 const ALSO_RELEASED_MAX: u32 = 1_000;
 /// The longest names of locks that each server takes.

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_backend::session::{
-    Answer, Capacity, Holder, LockRequest, SHOWN_AFTER, Session, Sessions, Sharing, collision, foreign_holder,
+    Answer, Capacity, Holder, LockRequest, Session, Sessions, Sharing, collision, foreign_holder,
 };
 use leasehold_backend::sql::signed;
 use leasehold_core::{
@@ -114,47 +114,28 @@ impl Sessions for Advisory {
         Ok(AdvisorySession { link, session_name, pid, fences, base, statements })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
+    async fn holders(&self, resource: &Resource, is_last: bool) -> Result<Option<Vec<ClaimInfo>>, Failure> {
         let (wide, one, high, low) = Key::of(resource.as_str()).numbers();
-        for is_last in (0..LOOKS).map(|look| look + 1 == LOOKS) {
-            let pool = &self.base.pool;
-            let rows = pool.query_retrying(&self.statements.0.key_holders, &[&wide, &one, &high, &low]).await;
-            let processes = rows.map_err(Refusal::into_failure)?;
-            let processes: Vec<Process> = processes.iter().map(Process::of).collect::<Result<_, _>>()?;
-            let shown = self.base.holders_table.holders(pool, resource).await?;
-            let is_shown = |process: &Process| shown.iter().any(|(pid, _)| *pid == process.pid);
-            // Another client shows its holder in a moment.
-            if !is_last && processes.iter().any(|process| process.is_ours && !is_shown(process)) {
-                tokio::time::sleep(LOOK_PAUSE).await;
-                continue;
-            }
-            // Another program may hold it, or a client that could not write its row.
-            let all_shown = shown.iter().map(|(_, info)| info.clone());
-            let others = processes.iter().filter(|process| !is_shown(process)).map(Process::claim);
-            return Ok(if shown.is_empty() { others.collect() } else { all_shown.collect() });
+        let pool = &self.base.pool;
+        let rows = pool.query_retrying(&self.statements.0.key_holders, &[&wide, &one, &high, &low]).await;
+        let processes = rows.map_err(Refusal::into_failure)?;
+        let processes: Vec<Process> = processes.iter().map(Process::of).collect::<Result<_, _>>()?;
+        let shown = self.base.holders_table.holders(pool, resource).await?;
+        let is_shown = |process: &Process| shown.iter().any(|(pid, _)| *pid == process.pid);
+        if !is_last && processes.iter().any(|process| process.is_ours && !is_shown(process)) {
+            return Ok(None);
         }
-        Ok(Vec::new())
+        // Another program may hold it, or a client that could not write its row.
+        let all_shown = shown.iter().map(|(_, info)| info.clone());
+        let others = processes.iter().filter(|process| !is_shown(process)).map(Process::claim);
+        Ok(Some(if shown.is_empty() { others.collect() } else { all_shown.collect() }))
     }
 
-    async fn wait_until_shown(&self) -> Result<(), Failure> {
-        // Locks that are taken later are not waited for.
-        let mut awaited: Option<HashSet<(i32, String)>> = None;
-        for _ in 0..LOOKS {
-            let rows = self.base.pool.query_retrying(&self.statements.0.unshown, &[]).await;
-            let rows = rows.map_err(Refusal::into_failure)?;
-            let unshown = rows.iter().map(|row| Ok((read(row, 0)?, read(row, 1)?)));
-            let unshown: HashSet<(i32, String)> = unshown.collect::<Result<_, Failure>>()?;
-            let left = match awaited {
-                None => unshown,
-                Some(awaited) => &awaited & &unshown,
-            };
-            if left.is_empty() {
-                break;
-            }
-            awaited = Some(left);
-            tokio::time::sleep(LOOK_PAUSE).await;
-        }
-        Ok(())
+    async fn unshown(&self) -> Result<HashSet<String>, Failure> {
+        let rows = self.base.pool.query_retrying(&self.statements.0.unshown, &[]).await;
+        let rows = rows.map_err(Refusal::into_failure)?;
+        let name = |row| Ok(format!("{} of {}", read::<&str>(row, 1)?, read::<i32>(row, 0)?));
+        rows.iter().map(name).collect()
     }
 
     async fn list(
@@ -393,8 +374,3 @@ fn shared() -> Failure {
          method=row, connect to the server itself, or use a pool in session mode that resets what it gives on",
     )
 }
-
-/// Looks until a holder is shown that another client has just become, and the pause between two: many times
-/// what it takes, where the machines are not overloaded.
-const LOOKS: u32 = 50;
-const LOOK_PAUSE: Duration = SHOWN_AFTER;

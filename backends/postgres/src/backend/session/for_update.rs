@@ -5,6 +5,7 @@
 //! pooler that keeps a session for no longer. What others are to see at once, and what must not be taken
 //! back, is written by another connection.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
@@ -75,14 +76,14 @@ impl Sessions for ForUpdate {
         Ok(RowSession { link, base, statements, pid, request, cancelling })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
+    async fn holders(&self, resource: &Resource, _is_last: bool) -> Result<Option<Vec<ClaimInfo>>, Failure> {
         let holders = self.base.holders_table.holders(&self.base.pool, resource).await?;
-        Ok(holders.into_iter().map(|(_, info)| info).collect())
+        Ok(Some(holders.into_iter().map(|(_, info)| info).collect()))
     }
 
-    async fn wait_until_shown(&self) -> Result<(), Failure> {
+    async fn unshown(&self) -> Result<HashSet<String>, Failure> {
         // They are shown when they are granted.
-        Ok(())
+        Ok(HashSet::new())
     }
 
     async fn list(

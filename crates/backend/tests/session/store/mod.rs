@@ -180,14 +180,14 @@ impl Sessions for MemorySessions {
         Ok(MemorySession { server: self.server.clone(), number, calls: watch::Sender::new(0) })
     }
 
-    async fn holders(&self, resource: &Resource) -> Result<Vec<ClaimInfo>, Failure> {
+    async fn holders(&self, resource: &Resource, _: bool) -> Result<Option<Vec<ClaimInfo>>, Failure> {
         let state = self.server.state.lock().unwrap();
         let rows = state.rows.iter().filter(|((name, _), _)| name == resource.as_str());
-        Ok(rows.map(|(_, (_, info))| info.clone()).collect())
+        Ok(Some(rows.map(|(_, (_, info))| info.clone()).collect()))
     }
 
-    async fn wait_until_shown(&self) -> Result<(), Failure> {
-        Ok(())
+    async fn unshown(&self) -> Result<HashSet<String>, Failure> {
+        Ok(HashSet::new())
     }
 
     async fn evict(&self, _: &Claim) -> Result<Option<Vec<Resource>>, Failure> {
