@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_testkit::PostgresServer;
 use serde_json::json;
 
 use crate::support::{Served, id, until};
@@ -23,6 +24,18 @@ async fn lock_is_acquired_renewed_and_released() {
     served.until_holders("orders/42", 0).await;
     assert_eq!(served.release(&one).await.ok()["state"], "released", "a repeated release is fine");
     served.renew(&one).await.is_problem(410, "released");
+}
+
+/// A connection of the server ends with it, and the lock with the connection. A row stays for its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn basis_says_whether_the_lock_outlives_the_server() {
+    let Some(database) = PostgresServer::start_or_skip().await else { return };
+    for (method, basis) in [("advisory", "process"), ("for-update", "process"), ("row", "lease")] {
+        let served = Served::over(&format!("{}?method={method}", database.url()), |_| {}).await;
+        let one = id();
+        assert_eq!(served.lock(&one, "job").await["basis"], basis, "{method}");
+        served.release(&one).await.ok();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
