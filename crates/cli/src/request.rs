@@ -147,7 +147,7 @@ impl Request {
     pub(crate) fn of_section(args: AcquireArgs, caller: Pid, name: &str) -> Result<Request, Problem> {
         if args.lock.conflict_exit_code == 0 {
             let text =
-                "--conflict-exit-code 0 is for run: after acquire, a script would go on without the lock";
+                "--conflict-exit-code 0 is for run: after acquire, a script would continue without the lock";
             return Err(Problem::new(Exit::Usage, text));
         }
         let note = note_of(caller, name);

@@ -12,11 +12,11 @@ use std::time::Duration;
 pub struct Config {
     /// The store, as pages show it: without passwords.
     pub store: String,
-    /// Where it listens.
+    /// The addresses at which it listens.
     pub listen: Vec<Listen>,
     /// The file that holds the token; a file of this user in the runtime directory unless named.
     pub token_file: Option<PathBuf>,
-    /// Whether operators may revoke and break locks of others, through the console and the API.
+    /// `true` if operators may revoke and break locks of others, through the console and the API.
     pub allow_actions: bool,
     /// Certificate and key. They count for TCP addresses; Unix sockets stay plain.
     pub tls: Option<TlsFiles>,

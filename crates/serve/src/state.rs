@@ -1,4 +1,4 @@
-//! What all requests share.
+//! The data that all requests share.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::holds::Holds;
 use crate::lately::Lately;
 use crate::token::Token;
 
-/// What all requests share.
+/// The data that all requests share.
 #[derive(Debug)]
 pub(crate) struct State {
     /// The client of the store.

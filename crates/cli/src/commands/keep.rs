@@ -149,7 +149,7 @@ impl Section<'_> {
         let nowhere = File::options().write(true).open("/dev/null")?;
         let _ = rustix::stdio::dup2_stdout(&nowhere);
         if !is_script_s {
-            // Whoever reads it would wait for the end of this process, as `$(leasehold acquire … 2>&1)` does.
+            // A reader of it would wait for the end of this process, as `$(leasehold acquire … 2>&1)` does.
             let _ = rustix::stdio::dup2_stderr(&nowhere);
         }
         Ok((listener, warden))

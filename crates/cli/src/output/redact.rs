@@ -23,7 +23,7 @@ pub(crate) fn redacted(text: &str) -> String {
     clean
 }
 
-/// Masks the password of a text that is one URL, whatever characters it has.
+/// Masks the password of a text that is one URL. It may have any characters.
 pub(crate) fn redacted_url(url: &str) -> String {
     match url.find("://") {
         Some(at) => {

@@ -48,7 +48,7 @@ pub(super) async fn leader(
     Ok(Json(ElectionShape::of(&name, leader)))
 }
 
-/// What a watch of an election needs.
+/// The parts of a watch of an election.
 struct Watching {
     name: String,
     observer: Observer,

@@ -1,4 +1,4 @@
-//! What requests bring: bodies, queries and parts of paths, with errors that say what to do.
+//! The input of requests: bodies, queries and parts of paths, with errors that say what to do.
 
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ pub(super) struct ListQuery {
 #[derive(Debug, Serialize)]
 pub(super) struct ListShape {
     locks: Vec<ResourceSummary>,
-    /// What to give as `after` for the next page; nothing after the last one.
+    /// The value of `after` for the next page; nothing after the last one.
     next: Option<Resource>,
 }
 

@@ -1,4 +1,4 @@
-//! Who may do what: the token, and the paths that need it.
+//! Access: the token, and the paths that need it.
 //!
 //! Ground rules: on a local address every change needs the token, and so does everything below `/v1/holds`.
 //! On any other address everything needs it but what a probe or a login asks for.
@@ -11,10 +11,10 @@ use super::Peer;
 use crate::problem::{Code, Problem};
 use crate::state::State;
 
-/// What this request may do.
+/// The rights of this request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
-    /// Whether it brought the token.
+    /// `true` if it brought the token.
     pub(crate) has_token: bool,
 }
 

@@ -1,10 +1,10 @@
-//! What every request passes before a handler sees it: size, host, rate, origin and token.
+//! The checks before a handler sees a request: size, host, rate, origin, token and body.
 //!
 //! ```text
 //!  protect ─▶ access (who may do what) ─▶ rate ─▶ origin (Host, Origin) ─▶ body ─▶ headers
 //! ```
 //!
-//! Ground rules: a refusal is a problem with a code, and says what to do. Whatever is not a plain read is a change.
+//! Ground rules: a refusal is a problem with a code, and says what to do. Every request that is not a plain read is a change.
 
 mod access;
 mod headers;
@@ -33,20 +33,20 @@ use crate::probes::count_request;
 use crate::problem::{Code, Problem};
 use crate::state::State;
 
-/// What a connection tells about its other end.
+/// The facts about the other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// The address; `None` on a Unix socket.
     pub(crate) ip: Option<IpAddr>,
-    /// Whether only programs of this machine can connect at this address of the server.
+    /// `true` if only programs of this machine can connect at this address of the server.
     pub(crate) is_local: bool,
-    /// Whether the connection is encrypted.
+    /// `true` if the connection is encrypted.
     pub(crate) is_tls: bool,
-    /// Whether the other end has closed it.
+    /// `true` if the other end has closed it.
     pub(crate) end: PeerEnd,
 }
 
-/// What the checks need.
+/// The data of the checks.
 #[derive(Debug)]
 struct Gate {
     state: Arc<State>,

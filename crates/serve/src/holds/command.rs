@@ -1,4 +1,4 @@
-//! What requests ask of the task of one id, and who waits for its answer.
+//! The requests to the task of one id, and the clients that wait for its answer.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::problem::{Code, Problem};
 /// The answer to a request about one id.
 pub(super) type Answer = Result<GrantShape, Problem>;
 
-/// What a request asks for.
+/// A request to the task.
 #[derive(Debug)]
 pub(super) enum Command {
     /// To wait for the grant, or to see it again.
@@ -45,7 +45,7 @@ pub(super) struct Party {
     pub(super) outlet: Outlet,
 }
 
-/// Where the answers of a request go.
+/// The receiver of the answers to a request.
 #[derive(Debug)]
 pub(super) enum Outlet {
     Reply(oneshot::Sender<Answer>),

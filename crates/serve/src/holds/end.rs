@@ -1,8 +1,8 @@
-//! How a hold ended, and what is answered after that.
+//! The end of a hold, and the answer after that.
 
 use crate::problem::{Code, Problem};
 
-/// How a hold ended.
+/// The end of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Released,
@@ -11,7 +11,7 @@ pub(super) enum End {
 }
 
 impl End {
-    /// Returns what a client is told that asks for more than the release.
+    /// Returns the answer to a client that asks for more than the release.
     pub(super) fn problem(self) -> Problem {
         match self {
             End::Released => {

@@ -2,7 +2,7 @@
 //!
 //! Ground rules: one task decides everything about one id, one step after the other, so no two requests race. It
 //! reads the clock before each answer: after a pause of the process a deadline that has passed counts, whatever is
-//! waiting to be read. It records an end, and tells its streams, before the lock is released.
+//! waiting to be read. It records an end, and reports it to its streams, before the lock is released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ enum Waited {
     Over,
 }
 
-/// What the end of one look or wait at the store means.
+/// The consequence of one look or wait at the store.
 enum Step {
     Granted(Box<HeldLock>),
     /// Others wait longer than the ones that just looked.

@@ -16,7 +16,7 @@ use super::shape::{EventShape, GrantShape};
 use super::validity::{kept_for, millis, valid_for};
 use crate::problem::{Code, Problem};
 
-/// What is known of a lock while it is held.
+/// The state of a lock while it is held.
 struct Holding<'a> {
     task: &'a mut HoldTask,
     held: &'a HeldLock,
@@ -27,11 +27,11 @@ struct Holding<'a> {
     claimed: Moment,
     next_ping: Moment,
     seen: State,
-    /// Whether any request has received the grant.
+    /// `true` if any request has received the grant.
     is_wanted: bool,
-    /// Whether a stream was open at the last look.
+    /// `true` if a stream was open at the last look.
     was_streamed: bool,
-    /// Whether a stream broke that its client has not closed: the client may still rely on the lock.
+    /// `true` if a stream broke that its client has not closed: the client may still rely on the lock.
     was_cut: bool,
     revoked: Option<String>,
     is_closing: bool,
@@ -171,7 +171,7 @@ impl<'a> Holding<'a> {
         }
     }
 
-    /// Returns the end, if it has come by now.
+    /// Returns the end, if there is one by now.
     fn over(&mut self) -> Option<End> {
         let state = self.held.guard().state();
         if let State::Lost(cause) = state {

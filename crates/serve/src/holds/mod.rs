@@ -47,7 +47,7 @@ pub(crate) struct Holds {
     closing: watch::Sender<Option<Moment>>,
 }
 
-/// Whether the other end of a connection has closed it, as far as this is known.
+/// The news that the other end of a connection has closed it, as far as this is known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerEnd(Arc<AtomicBool>);
 
@@ -209,7 +209,7 @@ impl Holds {
         self.ask(id, arrival, Command::Renew).await
     }
 
-    /// Returns the state of a lock, which is no sign of life.
+    /// Returns the state of a lock. It does not count as a sign of life.
     ///
     /// # Errors
     /// As [`Holds::renew`].

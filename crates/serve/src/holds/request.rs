@@ -1,4 +1,4 @@
-//! What a client asks for, and the lock of the library that it becomes.
+//! The request of a client, and the lock of the library that it becomes.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::problem::Problem;
 pub(crate) struct LockRequest {
     /// The name of the lock.
     pub(crate) name: String,
-    /// What is asked for.
+    /// The request for a lock.
     #[serde(default)]
     pub(crate) mode: Mode,
     /// The permits to take, of a semaphore.
@@ -26,11 +26,11 @@ pub(crate) struct LockRequest {
     /// The time for which the lock stays held without a sign of life.
     #[serde(default, deserialize_with = "some_duration")]
     pub(crate) ttl: Option<Duration>,
-    /// What others see of the claim.
+    /// The text that others see of the claim.
     pub(crate) note: Option<String>,
-    /// What observers of an election see.
+    /// The text that observers of an election see.
     pub(crate) value: Option<String>,
-    /// What happens when the stream or the waiting request breaks.
+    /// The consequence of a broken stream or waiting request.
     #[serde(default)]
     pub(crate) on_disconnect: OnDisconnect,
     /// The longest time to hold the lock.
@@ -41,12 +41,12 @@ pub(crate) struct LockRequest {
     pub(crate) lock_delay: Option<Duration>,
     /// The grade that the fence has to have at least.
     pub(crate) fencing: Option<FenceGrade>,
-    /// Whether the holder wants to know of requests to release, also without a stream.
+    /// `true` if the holder wants to know of requests to release, also without a stream.
     #[serde(default)]
     pub(crate) revocable: bool,
 }
 
-/// What is asked for.
+/// The kind of lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
@@ -58,7 +58,7 @@ pub(crate) enum Mode {
     Leader,
 }
 
-/// What happens when a stream breaks.
+/// The consequence of a broken stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OnDisconnect {
@@ -69,7 +69,7 @@ pub(crate) enum OnDisconnect {
     Release,
 }
 
-/// What is held for a client.
+/// The lock that is held for a client.
 #[derive(Debug)]
 pub(super) enum HeldLock {
     Lock(Guard),

@@ -18,7 +18,7 @@ pub(crate) struct GrantShape {
     pub(crate) state: &'static str,
     /// For how long the client may rely on it, counted from before it sent the request.
     pub(crate) valid_ms: u64,
-    /// What keeps it: a `lease` of the store, or this `process`.
+    /// The keeper of the lock: a `lease` of the store, or this `process`.
     pub(crate) basis: &'static str,
     pub(crate) ttl_ms: u64,
     pub(crate) fence: Option<Fence>,
@@ -28,7 +28,7 @@ pub(crate) struct GrantShape {
     pub(crate) tag: String,
     /// The reason of a request to release it.
     pub(crate) revoked: Option<String>,
-    /// Whether the server is about to end.
+    /// `true` if the server is about to end.
     pub(crate) closing: bool,
 }
 

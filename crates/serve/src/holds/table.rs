@@ -1,4 +1,4 @@
-//! The table of ids: what each of them stands for now, and how the last ones ended.
+//! The table of ids: the hold of each of them, and the end of the last ones.
 //!
 //! Ground rules: an id that has ended stays known for a while, so that a request which arrives late, or twice, can
 //! not take the lock again. Both parts of the table are bounded.
@@ -38,7 +38,7 @@ pub(super) struct Handle {
     pub(super) wake: Arc<Notify>,
 }
 
-/// What an id stands for.
+/// The meaning of an id.
 pub(super) enum Found {
     Live(Handle),
     Ended(End),
@@ -130,7 +130,7 @@ pub(super) struct Place {
     table: Arc<Table>,
     id: String,
     is_waiting: bool,
-    /// How it ended, and when; `None` if nothing of it has to be known.
+    /// Its end, and the moment of it; `None` if nothing of it has to be known.
     end: Option<(End, Moment)>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! An answer says `valid_ms`, and the client counts it on its own monotonic clock from the moment before it sent
 //! the request. That moment lies before the one at which this server received it, so the client stops before the
-//! server's own count is over: whatever the answer, or the client, was delayed by.
+//! server's own count is over, no matter how long the answer, or the client, was delayed.
 
 use std::time::Duration;
 

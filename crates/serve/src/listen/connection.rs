@@ -20,13 +20,13 @@ use super::sockets::{Accepted, Socket};
 use crate::guard::Peer;
 use crate::problem::{Code, Problem};
 
-/// What serves the connections of one socket.
+/// The parts that serve the connections of one socket.
 #[derive(Clone)]
 pub(super) struct Serving {
     pub(super) routes: Router,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) places: Arc<Semaphore>,
-    /// Connections that are told that there are too many.
+    /// Connections that are answered that there are too many.
     pub(super) refusals: Arc<Semaphore>,
     pub(super) closing: watch::Receiver<bool>,
 }
@@ -47,7 +47,7 @@ pub(super) async fn accept(socket: Socket, serving: Serving) {
 
 fn admit(accepted: Accepted, serving: &Serving) {
     let Ok(place) = serving.places.clone().try_acquire_owned() else {
-        // Whoever comes while many are refused gets no answer.
+        // A connection that comes while many are refused gets no answer.
         if let Ok(place) = serving.refusals.clone().try_acquire_owned() {
             tokio::spawn(async move {
                 let answering = async {
@@ -136,7 +136,7 @@ where
 
 /// The time that a client has for the head of a request, and for the handshake of TLS.
 const HEAD_MAX: Duration = Duration::from_secs(20);
-/// The time in which a connection is told that there are too many.
+/// The time in which a connection is answered that there are too many.
 const REFUSAL_MAX: Duration = Duration::from_secs(2);
 /// The memory for what is read and not yet understood, and for what is written and not yet sent.
 const BUFFER_MAX: usize = 16 * 1024;

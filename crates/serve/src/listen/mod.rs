@@ -1,7 +1,7 @@
 //! The server: its sockets, its connections, and its end.
 //!
 //! Ground rules: everything that can be refused is refused before the first connection is accepted. At the end
-//! holders are told first, and a lock that an answer has called valid is not given up before that time is over.
+//! holders are notified first, and a lock that an answer has called valid is not given up before that time is over.
 
 mod connection;
 mod noticing;
@@ -113,7 +113,7 @@ impl Server {
         self.state.holds.is_bound_to_process()
     }
 
-    /// Serves until `shutdown` is over. Then it takes no new locks, tells holders, and waits until they have
+    /// Serves until `shutdown` is over. Then it takes no new locks, notifies holders, and waits until they have
     /// released, for the grace time at most; a second `shutdown` ends that wait.
     ///
     /// Returns the number of locks that were still held. On a store with leases they stay until their leases end.
@@ -158,7 +158,7 @@ impl Server {
     }
 }
 
-/// The connections of one socket that are told at a time that there are too many.
+/// The connections of one socket that are answered at a time that there are too many.
 const REFUSALS: usize = 64;
 /// The time that connections have for their last answers at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);

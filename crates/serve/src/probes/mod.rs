@@ -1,4 +1,4 @@
-//! What monitoring and load balancers ask for.
+//! The answers for monitoring and load balancers.
 
 mod leader;
 mod metrics;

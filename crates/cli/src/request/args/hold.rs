@@ -124,7 +124,7 @@ pub(crate) struct AcquireArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = help_text::RELEASE_EXAMPLES)]
 pub(crate) struct ReleaseArgs {
-    /// Name of the lock, if LEASEHOLD_KEEPER has several
+    /// Name of the lock, if this script has several, or if a script around it has it
     #[arg(value_parser = resource)]
     pub(crate) name: Option<Resource>,
 }
