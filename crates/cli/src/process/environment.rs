@@ -5,7 +5,7 @@
 
 use leasehold::{Fence, Resource};
 
-use crate::output::status::NOTIFY_VARIABLE;
+use crate::system::service_manager::NOTIFY_VARIABLE;
 use crate::request::Request;
 use crate::request::reentry::OWNER_VARIABLE;
 use crate::request::store::{SECRET_VARIABLES, URL_VARIABLE};
