@@ -109,8 +109,7 @@ fn signs_of_life_are_sent_only_if_they_are_meant_for_this_process() {
         let sandbox = Sandbox::new();
         let path = sandbox.path("notify");
         let manager = Manager::at(&path);
-        let mut sandbox =
-            sandbox.with("NOTIFY_SOCKET", path.to_str().unwrap()).with("WATCHDOG_USEC", time);
+        let mut sandbox = sandbox.with("NOTIFY_SOCKET", path.to_str().unwrap()).with("WATCHDOG_USEC", time);
         if !pid.is_empty() {
             sandbox = sandbox.with("WATCHDOG_PID", pid);
         }

@@ -50,7 +50,9 @@ pub(super) fn check(
     let needs = is_change || !peer.is_local || is_private(path);
     if needs && !has_token && !is_open(path) {
         let text = match is_page {
-            true => format!("sign in at /login; only paths below /v1 take `Authorization: Bearer TOKEN`; {WHERE}"),
+            true => {
+                format!("sign in at /login; only paths below /v1 take `Authorization: Bearer TOKEN`; {WHERE}")
+            }
             false => format!(
                 "send `Authorization: Bearer TOKEN`, a cookie is not enough: changes need it, holds need it, and off \
                  this machine everything does; {WHERE}"
@@ -71,9 +73,7 @@ fn by_header(state: &State, headers: &HeaderMap) -> Presented {
     let Some(value) = headers.get(AUTHORIZATION) else { return Presented::Nothing };
     let parts = value.to_str().ok().and_then(|text| text.split_once(' '));
     match parts {
-        Some((scheme, sent))
-            if scheme.eq_ignore_ascii_case("Bearer") && state.token.matches(sent.trim()) =>
-        {
+        Some((scheme, sent)) if scheme.eq_ignore_ascii_case("Bearer") && state.token.matches(sent.trim()) => {
             Presented::Right
         }
         _ => Presented::Wrong,

@@ -55,7 +55,12 @@ async fn cookie_of_the_console_opens_no_path_of_the_api() {
                 served.request("GET", path).send().await.is_problem(401, "token_required");
             }
         }
-        served.request("POST", "/doctor").header("origin", &own).send().await.is_problem(401, "token_required");
+        served
+            .request("POST", "/doctor")
+            .header("origin", &own)
+            .send()
+            .await
+            .is_problem(401, "token_required");
     }
 }
 

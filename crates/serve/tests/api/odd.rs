@@ -49,7 +49,10 @@ async fn other_spelling_of_a_path_gets_past_no_check() {
         for method in ["GET", "PUT", "DELETE", "HEAD"] {
             let reply = served.plain(method, &path).body(&json!({ "name": "b" })).send().await;
             let shows = reply.body.contains("valid_ms") || reply.body.contains("\"released\"");
-            assert!(!shows && (reply.status >= 400 || reply.status == 200 && method != "PUT"), "{path}: {reply:?}");
+            assert!(
+                !shows && (reply.status >= 400 || reply.status == 200 && method != "PUT"),
+                "{path}: {reply:?}"
+            );
         }
     }
     served.renew(&one).await.ok();
@@ -86,7 +89,11 @@ async fn odd_names_are_names_or_are_explained() {
         }
         let put = served.request("PUT", &format!("/v1/holds/{path}")).body(&json!({ "name": "a" }));
         put.send().await.is_problem(400, "invalid_request");
-        served.plain("GET", &format!("/v1/locks/{path}/watch")).send().await.is_problem(400, "invalid_request");
+        served
+            .plain("GET", &format!("/v1/locks/{path}/watch"))
+            .send()
+            .await
+            .is_problem(400, "invalid_request");
         let watch = served.plain("GET", &format!("/v1/elections/{path}/watch"));
         watch.send().await.is_problem(400, "invalid_request");
     }

@@ -200,13 +200,8 @@ async fn stream_that_joins_at_the_end_is_never_empty() {
             served.release(&one).await.ok()
         };
         let spread = 50 + 20 * (round % 10);
-        let (a, b, c, d, _) = tokio::join!(
-            follow(spread),
-            follow(2 * spread),
-            follow(3 * spread),
-            follow(4 * spread),
-            release
-        );
+        let (a, b, c, d, _) =
+            tokio::join!(follow(spread), follow(2 * spread), follow(3 * spread), follow(4 * spread), release);
         for reply in [a, b, c, d] {
             if reply.status == 200 {
                 assert!(reply.body.trim_end().ends_with("\"event\":\"released\"}"), "{reply:?}");

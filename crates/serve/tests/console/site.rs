@@ -76,14 +76,22 @@ impl Site {
             Server::bind(client, config).await.expect("it listens")
         });
         let server = begun.await.expect("it has not panicked");
-        let Some(Listen::Tcp(mut address)) = server.addresses().into_iter().next() else { panic!("no address") };
+        let Some(Listen::Tcp(mut address)) = server.addresses().into_iter().next() else {
+            panic!("no address")
+        };
         let scheme = server.urls()[0].split(':').next().expect("a scheme").to_owned();
         // Each address of this machine leads to it; the tests use loopback alone.
         address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         runtime.spawn(async move {
             server.run(|| Box::pin(std::future::pending())).await;
         });
-        Site { origin: format!("{scheme}://{address}"), store, token, runtime: Some(runtime), _folder: folder }
+        Site {
+            origin: format!("{scheme}://{address}"),
+            store,
+            token,
+            runtime: Some(runtime),
+            _folder: folder,
+        }
     }
 
     /// Opens the store as another program.
@@ -114,8 +122,7 @@ impl Site {
         let headers = format!("origin: {}\r\ncontent-type: {FORM}\r\n", self.origin);
         let answer = self.ask("POST", "/login", &headers, &format!("token={}&back=%2F", self.token())).await;
         assert_eq!(answer.status, 303, "{answer:?}");
-        let line =
-            answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
+        let line = answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
         for part in ["httponly", "samesite=strict", "path=/"] {
             assert!(line.contains(part), "{line}");
         }
