@@ -178,7 +178,7 @@ impl Writer {
                     *stream = None;
                 }
             }
-            Place::Manager(manager) => tell(manager, &self.name, event),
+            Place::Manager(manager) => report_to(manager, &self.name, event),
         }
     }
 }
@@ -223,8 +223,8 @@ impl StatusFile {
     }
 }
 
-/// Tells the service manager of a change.
-fn tell(manager: &ServiceManager, name: &Resource, event: &Event) {
+/// Reports a change to the service manager.
+fn report_to(manager: &ServiceManager, name: &Resource, event: &Event) {
     let name = visible(name.as_str());
     let text = match event {
         Event::Waiting => format!("STATUS=waits for {name}"),

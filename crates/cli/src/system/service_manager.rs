@@ -1,4 +1,4 @@
-//! The service manager that has started this process, such as systemd: what it is told, by `sd_notify(3)`.
+//! The service manager that has started this process, such as systemd, and reports to it, as `sd_notify(3)` does.
 //!
 //! Ground rules: a manager that is missing, or does not read, changes nothing and delays nothing.
 

@@ -1,4 +1,4 @@
-//! `leasehold serve` as a service: what the service manager is told, and what the log says.
+//! `leasehold serve` as a service: its reports to the service manager, and its log.
 
 #![cfg(feature = "serve")]
 
@@ -28,7 +28,7 @@ impl Manager {
         String::from_utf8_lossy(&bytes[..count]).into_owned()
     }
 
-    /// Returns the next message that is no sign of life.
+    /// Returns the next message other than a sign of life.
     fn next_change(&self) -> String {
         loop {
             match self.next() {
@@ -63,7 +63,7 @@ fn healthz(address: &str) -> String {
 }
 
 #[test]
-fn service_manager_hears_when_it_listens_that_it_lives_and_when_it_ends() {
+fn service_manager_hears_of_start_life_and_end() {
     let sandbox = Sandbox::new();
     let path = sandbox.path("notify");
     let manager = Manager::at(&path);
@@ -104,7 +104,7 @@ fn server_that_hangs_shows_no_life() {
 }
 
 #[test]
-fn signs_of_life_are_sent_only_if_they_are_meant_for_this_process() {
+fn signs_of_life_are_for_the_process_that_is_meant() {
     for (pid, time) in [("1", "100000"), ("x", "100000"), ("", "100000"), ("", "0"), ("", "soon")] {
         let sandbox = Sandbox::new();
         let path = sandbox.path("notify");
@@ -186,7 +186,7 @@ fn token_is_in_no_log() {
 }
 
 #[test]
-fn address_of_other_machines_without_tls_is_served_with_a_warning() {
+fn public_address_without_tls_is_served_with_a_warning() {
     let sandbox = Sandbox::new();
     let (server, address) = start(&sandbox, &["serve", "--listen", "0.0.0.0:0", "--token-file", "token"]);
     server.complaint_with("warning: other machines can connect without TLS");

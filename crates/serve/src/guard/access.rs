@@ -2,7 +2,7 @@
 //!
 //! Ground rules: on a local address every change needs the token, and so does everything below `/v1/holds`.
 //! On any other address everything needs it but what a probe or a login asks for. Programs send the token in a
-//! header, and browsers a cookie, which they add by themselves to whatever asks. So each path takes one of both.
+//! header, and browsers a cookie, which they add by themselves to each request. So each path takes one of both.
 
 use axum::extract::Request;
 use axum::http::HeaderMap;

@@ -46,7 +46,7 @@ pub(crate) struct Peer {
     pub(crate) is_tls: bool,
     /// `true` if the other end has closed it.
     pub(crate) end: PeerEnd,
-    /// Whether it has shown the token.
+    /// The trust that it has earned by the token.
     pub(crate) trust: Trust,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  mod (what requests call) ─▶ hold_task ─▶ holding      a task for each id: the wait, then the hold
-//!                        │                 └─▶ stream    who is told of it, and keeps it by that
+//!                        │                 └─▶ stream    its events to one client
 //!                        └───▶ table, command            ids, and what is asked of a task
 //!                              request, shape, validity   values
 //! ```

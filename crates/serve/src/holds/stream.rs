@@ -17,7 +17,7 @@ use super::shape::EventShape;
 pub(super) struct Stream {
     arrival: Arrival,
     events: mpsc::Sender<EventShape>,
-    /// Until when its client relies on the lock by what it was told here, if its clock goes as ours does.
+    /// The moment until which its client relies on the lock by its events, if both clocks run alike.
     relied_on: Moment,
 }
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn events_alone_keep_a_lock_for_some_ttls_and_heartbeats_for_ever() {
+    fn events_alone_keep_a_lock_for_some_ttls_only() {
         for ttl in [Duration::from_millis(500), Duration::from_secs(30)] {
             assert!(kept(ttl, false).is_some_and(|ttls| (15..50).contains(&ttls)), "{:?}", kept(ttl, false));
             assert_eq!(kept(ttl, true), None);
@@ -120,7 +120,7 @@ mod tests {
         let mut stream = Stream::new(Arrival { at: at(10), peer: Default::default() }, events);
         assert!(stream.send(valid(20_000), at(10)) && stream.is_alive(at(29)));
         assert!(!stream.is_alive(at(30)));
-        assert!(stream.send(valid(60_000), at(31)), "it is still told");
+        assert!(stream.send(valid(60_000), at(31)), "it still gets its events");
         assert!(!stream.is_alive(at(32)));
     }
 }

@@ -61,8 +61,8 @@ impl Table {
 
     /// Returns the task of this id; if there is none, `begin` starts one.
     ///
-    /// Whether the server is about to end is asked while the table is locked: its end counts the ids after that
-    /// is known, so it counts each that was let in.
+    /// It calls `is_closing` while the table is locked: the end of the server counts the ids after it has set that,
+    /// so it counts each id that was let in.
     ///
     /// # Errors
     /// `id_reused` for another request, the end of an id that has ended, `closing`, and the limits.

@@ -1,4 +1,4 @@
-//! The token in a header and in a cookie: each path takes one of both, and a refusal tells strangers nothing.
+//! The token in a header and in a cookie: each path takes one of both, and a refusal shows strangers nothing.
 
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ async fn cookie_of_the_console_opens_no_path_of_the_api() {
 async fn refusal_names_no_file_of_this_machine() {
     let served = Served::with(|config| config.listen = vec!["0.0.0.0:0".parse().unwrap()]).await;
     let folder = served.folder.path().file_name().unwrap().to_str().unwrap().to_owned();
-    let tells = |reply: &Reply| reply.body.contains(&folder) || reply.body.contains("/token");
+    let leaks = |reply: &Reply| reply.body.contains(&folder) || reply.body.contains("/token");
     let asked = [
         served.plain("GET", "/v1/locks"),
         served.plain("PUT", &format!("/v1/holds/{}", id())),
@@ -78,11 +78,11 @@ async fn refusal_names_no_file_of_this_machine() {
     ];
     for request in asked {
         let reply = request.send().await;
-        assert!(reply.status == 401 && !tells(&reply), "{reply:?}");
+        assert!(reply.status == 401 && !leaks(&reply), "{reply:?}");
         assert!(reply.body.contains("token file of the server"), "{reply:?}");
     }
     let login = served.plain("GET", "/login").header("accept", "text/html").send().await;
-    assert!(login.status == 200 && !tells(&login), "{login:?}");
+    assert!(login.status == 200 && !leaks(&login), "{login:?}");
 }
 
 /// Another server under the same host name can set cookies of this name, and browsers may send them first.
@@ -110,7 +110,7 @@ async fn scheme_of_the_header_may_be_in_any_case() {
     joined.is_problem(401, "token_required");
 }
 
-/// Whoever scans addresses is slowed down, also with requests that are refused for another reason.
+/// A client that scans addresses is slowed down, also with requests that are refused for another reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_requests_count_for_the_rate() {
     let served = Served::with(|config| config.limits.rate = 5).await;

@@ -98,7 +98,7 @@ async fn number_of_connections_is_limited() {
     until("a place", async || served.plain("GET", "/healthz").send().await.status == 200).await;
 }
 
-/// Whoever has not shown the token cannot keep others out by connections: the oldest makes room.
+/// Connections without the token cannot keep others out: the oldest makes room.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_of_strangers_make_room_for_holders() {
     let served = Served::with(|config| config.limits.connections = 3).await;
