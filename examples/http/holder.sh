@@ -2,6 +2,7 @@
 # Holds a lock through an open stream while a program works, and stops the program when the lock is lost.
 # Usage: holder.sh NAME COMMAND ARG...
 # A shell cannot count the validity of a lock well: curl gives up after 10 s of silence, and the program gets the fence.
+# What a stream says counts from its request, and covers less and less; so heartbeats go along.
 name=$1; shift
 url=$LEASEHOLD_HTTP/v1/holds/$(cat /proc/sys/kernel/random/uuid)
 token="Authorization: Bearer $LEASEHOLD_TOKEN"
@@ -16,12 +17,13 @@ while read -r event <&3; do
     *'"event":"granted"'*)
         fence=$(expr "$event" : '.*"fence":"\([^"]*\)"')
         echo "granted $fence"
+        (while sleep 5 && curl -sf -X POST -H "$token" "$url/renew"; do :; done) > /dev/null 3<&- & beat=$!
         (trap 'kill $! 2> /dev/null' TERM; export LEASEHOLD_FENCE=$fence; "$@" & wait $!; code=$?
          curl -s -X DELETE -H "$token" "$url" > /dev/null; exit $code) 3<&- & work=$! ;;
     *'"event":"released"'*) wait "$work"; status=$?; echo released; break ;;
     *'"event":"lost"'*|*'"event":"error"'*) break ;;
     esac
 done
-kill "$stream" 2> /dev/null
+kill "$stream" $beat 2> /dev/null
 [ "$status" = 76 ] && { echo "lost: $event"; [ -z "$work" ] || kill "$work" 2> /dev/null; }
 exit "$status"

@@ -5,6 +5,7 @@ pub(crate) mod descriptors;
 pub(crate) mod orphans;
 pub(crate) mod processes;
 pub(crate) mod rendezvous;
+pub(crate) mod service_manager;
 pub(crate) mod signals;
 pub(crate) mod terminal;
 pub(crate) mod warden;

@@ -51,8 +51,10 @@ pub struct Limits {
     pub holds: usize,
     /// Requests that wait for a lock at a time.
     pub waiters: usize,
-    /// Open streams, of holds and of watches together.
+    /// Open streams of holds.
     pub streams: usize,
+    /// Open watches of locks and elections, and open pages of the console, together.
+    pub watchers: usize,
     /// Open connections.
     pub connections: usize,
     /// Requests a second of one address, on average.
@@ -69,6 +71,7 @@ impl Default for Limits {
             holds: 10_000,
             waiters: 2_000,
             streams: 2_000,
+            watchers: 2_000,
             connections: 5_000,
             rate: 1_000,
             wait: Duration::from_secs(300),

@@ -1,7 +1,7 @@
 //! `leasehold serve`: the HTTP API, the web console and the probes.
 //!
 //! ```text
-//!  listen ─▶ console, api ─▶ guard ─▶ probes ─▶ state, peer ─▶ holds, token ─▶ problem ─▶ config
+//!  listen ─▶ console, api ─▶ guard ─▶ probes ─▶ state ─▶ holds, watchers, token ─▶ problem ─▶ config
 //! ```
 //!
 //! Folders are layers, and imports point to the right. A lock that is held for an HTTP client is a `Guard`
@@ -22,6 +22,7 @@ mod probes;
 mod problem;
 mod state;
 mod token;
+mod watchers;
 
 pub use config::{Config, Limits, Listen, TlsFiles};
 pub use listen::{ServeError, Server};

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use leasehold::{Error, ErrorKind};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// An error that a client sees.
 #[derive(Clone, Debug)]
@@ -66,6 +66,7 @@ codes! {
     TooManyHolds "too_many_holds" 503 "The server holds too many locks",
     TooManyWaiters "too_many_waiters" 503 "Too many requests wait for locks",
     TooManyStreams "too_many_streams" 503 "Too many streams are open",
+    TooManyWatchers "too_many_watchers" 503 "Too many watches are open",
     Closing "closing" 503 "The server is about to end",
     StoreUnavailable "store_unavailable" 503 "The store does not answer",
     OutcomeUnknown "outcome_unknown" 504 "The request may have taken effect",
@@ -93,6 +94,12 @@ impl Problem {
     }
 }
 
+impl Serialize for Problem {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.shape().serialize(serializer)
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let (_, status, _) = self.code.parts();
@@ -110,6 +117,7 @@ impl IntoResponse for Problem {
             | Code::TooManyHolds
             | Code::TooManyWaiters
             | Code::TooManyStreams
+            | Code::TooManyWatchers
             | Code::StoreUnavailable => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }

@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::holds::Holds;
 use crate::lately::Lately;
 use crate::token::Token;
+use crate::watchers::Watchers;
 
 /// The data that all requests share.
 #[derive(Debug)]
@@ -25,4 +26,6 @@ pub(crate) struct State {
     pub(crate) lately: Arc<Lately>,
     /// The locks that are held for HTTP clients.
     pub(crate) holds: Holds,
+    /// The places of streams that only read.
+    pub(crate) watchers: Watchers,
 }

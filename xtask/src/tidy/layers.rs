@@ -44,8 +44,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/serve/src",
         &[
-            "config", "problem", "body", "token", "holds", "lately", "state", "probes", "guard", "api",
-            "console", "listen",
+            "config", "problem", "body", "token", "watchers", "holds", "lately", "state", "probes", "guard",
+            "api", "console", "listen",
         ],
     ),
     (

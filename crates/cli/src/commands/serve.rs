@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::{Client, Tuning};
 use leasehold_serve::{Server, subscriber};
@@ -12,6 +13,7 @@ use crate::exit::{Exit, Problem};
 use crate::output::stderr::Stderr;
 use crate::request::args::serve::ServeArgs;
 use crate::request::store::StoreUrl;
+use crate::system::service_manager::{ServiceManager, watchdog};
 use crate::system::signals::Signals;
 
 /// Runs `leasehold serve`.
@@ -29,10 +31,20 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
     config.store = store.shown();
     let server = Server::bind(client, config).await.map_err(refused)?;
     announce(&server, &store, &stderr);
+    let manager = ServiceManager::of_environment().map(Arc::new);
+    if let Some(manager) = &manager {
+        manager.send(&format!("READY=1\nSTATUS=serves the locks in {}", store.shown()));
+        if let Some(time) = watchdog() {
+            tokio::spawn(show_life(manager.clone(), time / 2));
+        }
+    }
     let signal = move || -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let signals = signals.clone();
+        let (signals, manager) = (signals.clone(), manager.clone());
         Box::pin(async move {
             signals.lock().await.sent().await;
+            if let Some(manager) = manager {
+                manager.send("STOPPING=1\nSTATUS=waits until its clients have released their locks");
+            }
         })
     };
     let left = server.run(signal).await;
@@ -40,6 +52,14 @@ pub(crate) async fn serve(args: ServeArgs) -> Result<Exit, Problem> {
         stderr.print_line(&format!("{left} locks are still held: they end with their leases"));
     }
     Ok(Exit::Done)
+}
+
+/// Shows the service manager that the tasks of this process run, until it ends.
+async fn show_life(manager: Arc<ServiceManager>, pause: Duration) {
+    loop {
+        manager.send("WATCHDOG=1");
+        tokio::time::sleep(pause).await;
+    }
 }
 
 fn announce(server: &Server, store: &StoreUrl, stderr: &Stderr) {

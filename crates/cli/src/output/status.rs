@@ -7,7 +7,6 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::exit::{Exit, Problem};
 use crate::output::text::{now, visible};
+use crate::system::service_manager::ServiceManager;
 
 /// A change of the state of a hold.
 #[derive(Clone, Debug, Serialize)]
@@ -86,7 +86,7 @@ impl Status {
         let file = sinks.file.as_deref().map(StatusFile::new).transpose()?.map(Place::File);
         let stream = sinks.descriptor.map(|fd| Place::Stream(Some(File::from(fd))));
         let manager =
-            if sinks.service_manager { Manager::of_environment().map(Place::Manager) } else { None };
+            if sinks.service_manager { ServiceManager::of_environment().map(Place::Manager) } else { None };
         let mut senders = Vec::new();
         for place in [file, stream, manager].into_iter().flatten() {
             let (sender, receiver) = sync_channel(BACKLOG);
@@ -153,7 +153,7 @@ enum Place {
     File(StatusFile),
     /// `None` once it has failed: half of a line, and then another line, would be worse than nothing more.
     Stream(Option<File>),
-    Manager(Manager),
+    Manager(ServiceManager),
 }
 
 impl Writer {
@@ -178,7 +178,7 @@ impl Writer {
                     *stream = None;
                 }
             }
-            Place::Manager(manager) => manager.send(&self.name, event),
+            Place::Manager(manager) => report_to(manager, &self.name, event),
         }
     }
 }
@@ -223,63 +223,29 @@ impl StatusFile {
     }
 }
 
-/// The socket of the service manager.
-#[derive(Debug)]
-struct Manager(UnixDatagram);
-
-impl Manager {
-    /// Returns the one that the environment names; none where no service manager has started this process.
-    fn of_environment() -> Option<Manager> {
-        let address = std::env::var_os(NOTIFY_VARIABLE).filter(|address| !address.is_empty())?;
-        let socket = UnixDatagram::unbound().ok()?;
-        // A manager that does not read must not keep the other places waiting.
-        socket.set_nonblocking(true).ok()?;
-        connect(&socket, &address).ok()?;
-        Some(Manager(socket))
-    }
-
-    fn send(&self, name: &Resource, event: &Event) {
-        let name = visible(name.as_str());
-        let text = match event {
-            Event::Waiting => format!("STATUS=waits for {name}"),
-            Event::Granted { locks, .. } => match locks.first().and_then(|lock| lock.fence) {
-                Some(fence) => format!("READY=1\nSTATUS=holds {name}, fence {fence}"),
-                None => format!("READY=1\nSTATUS=holds {name}"),
-            },
-            Event::Suspect { lost_in_ms } => {
-                format!("STATUS=could not renew {name}, lost in {lost_in_ms} ms")
-            }
-            Event::Renewed => format!("STATUS=holds {name}, renewed again"),
-            Event::Lost { cause } => format!("STATUS=has lost {name}: {}", visible(cause)),
-            Event::Revoked { lock, reason } => {
-                format!("STATUS=is asked for {}: {}", visible(lock.as_str()), visible(reason))
-            }
-            Event::Released => format!("STATUS=has released {name}"),
-            Event::Exit { .. } => "STOPPING=1".to_owned(),
-        };
-        drop(self.0.send(text.as_bytes()));
-    }
+/// Reports a change to the service manager.
+fn report_to(manager: &ServiceManager, name: &Resource, event: &Event) {
+    let name = visible(name.as_str());
+    let text = match event {
+        Event::Waiting => format!("STATUS=waits for {name}"),
+        Event::Granted { locks, .. } => match locks.first().and_then(|lock| lock.fence) {
+            Some(fence) => format!("READY=1\nSTATUS=holds {name}, fence {fence}"),
+            None => format!("READY=1\nSTATUS=holds {name}"),
+        },
+        Event::Suspect { lost_in_ms } => {
+            format!("STATUS=could not renew {name}, lost in {lost_in_ms} ms")
+        }
+        Event::Renewed => format!("STATUS=holds {name}, renewed again"),
+        Event::Lost { cause } => format!("STATUS=has lost {name}: {}", visible(cause)),
+        Event::Revoked { lock, reason } => {
+            format!("STATUS=is asked for {}: {}", visible(lock.as_str()), visible(reason))
+        }
+        Event::Released => format!("STATUS=has released {name}"),
+        Event::Exit { .. } => "STOPPING=1".to_owned(),
+    };
+    manager.send(&text);
 }
 
-#[cfg(target_os = "linux")]
-fn connect(socket: &UnixDatagram, address: &std::ffi::OsStr) -> io::Result<()> {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::net::SocketAddr;
-
-    match address.as_bytes().strip_prefix(b"@") {
-        Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?),
-        None => socket.connect(address),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn connect(socket: &UnixDatagram, address: &std::ffi::OsStr) -> io::Result<()> {
-    socket.connect(address)
-}
-
-/// The variable with the address of the service manager.
-pub(crate) const NOTIFY_VARIABLE: &str = "NOTIFY_SOCKET";
 const BACKLOG: usize = 512;
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 

@@ -5,10 +5,10 @@
 
 use leasehold::{Fence, Resource};
 
-use crate::output::status::NOTIFY_VARIABLE;
 use crate::request::Request;
 use crate::request::reentry::OWNER_VARIABLE;
 use crate::request::store::{SECRET_VARIABLES, URL_VARIABLE};
+use crate::system::service_manager::NOTIFY_VARIABLE;
 
 /// The variables to set, and with `None` to remove.
 pub(crate) type Variables = Vec<(&'static str, Option<String>)>;

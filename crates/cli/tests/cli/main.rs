@@ -36,6 +36,7 @@ mod redlock;
 mod revoke;
 mod schema;
 mod secrets;
+mod serve;
 mod several;
 mod signals;
 mod snapshots;

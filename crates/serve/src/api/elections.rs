@@ -62,7 +62,7 @@ pub(super) async fn watch(
     Name(name): Name,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let place = state.holds.stream_place()?;
+    let place = state.watchers.place()?;
     let observer = state.client.election(&name).observe();
     let watching = Watching { name, observer, is_over: false, _place: place };
     Ok(Form::accepted(&headers).unwrap_or(Form::Ndjson).respond(unfold(watching, next_leader)))

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::Uri;
 use axum::http::request::Parts;
+use leasehold::Resource;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -24,7 +25,7 @@ impl<S: Send + Sync> FromRequestParts<S> for HoldId {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<HoldId, Problem> {
-        let Name(id) = Name::from_request_parts(parts, state).await?;
+        let id = part_of_path(parts, state).await?;
         let is_plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         if !is_plain || !(ID_MIN..=ID_MAX).contains(&id.len()) {
             let text = format!(
@@ -41,10 +42,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Name, Problem> {
-        let part = Path::<String>::from_request_parts(parts, state).await;
-        let refused = |_| Problem::invalid("the path is not percent-encoded UTF-8: write / in a name as %2F");
-        Ok(Name(part.map_err(refused)?.0))
+        let name = part_of_path(parts, state).await?;
+        // A stream could say so only after it has begun.
+        Resource::new(&name).map_err(|error| Problem::invalid(format!("name: {error}")))?;
+        Ok(Name(name))
     }
+}
+
+/// Returns the part of the path that its route leaves open, decoded.
+async fn part_of_path<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<String, Problem> {
+    let part = Path::<String>::from_request_parts(parts, state).await;
+    let refused = |_| Problem::invalid("the path is not percent-encoded UTF-8: write / in a name as %2F");
+    Ok(part.map_err(refused)?.0)
 }
 
 /// The options of a request for a lock.

@@ -72,8 +72,7 @@ pub(super) async fn watch(
     Name(name): Name,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    resource(&name)?;
-    let place = state.holds.stream_place()?;
+    let place = state.watchers.place()?;
     let states = unfold((state.client.watch(&name), place), next_state);
     Ok(Form::accepted(&headers).unwrap_or(Form::Ndjson).respond(states))
 }

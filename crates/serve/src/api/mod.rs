@@ -25,15 +25,16 @@ pub(crate) fn routes() -> Router<Arc<State>> {
     Router::new()
         .route("/v1/holds/{id}", put(holds::acquire).get(holds::look).delete(holds::release))
         .route("/v1/holds/{id}/renew", post(holds::renew))
-        .route("/v1/holds/{id}/events", get(holds::events))
+        // A `HEAD` would open a stream and break it at once, which can release the lock.
+        .route("/v1/holds/{id}/events", get(holds::events).head(method_not_allowed))
         .route("/v1/holds/{id}/value", put(holds::proclaim))
         .route("/v1/locks", get(locks::list))
         .route("/v1/locks/{name}", get(locks::inspect))
-        .route("/v1/locks/{name}/watch", get(locks::watch))
+        .route("/v1/locks/{name}/watch", get(locks::watch).head(method_not_allowed))
         .route("/v1/locks/{name}/revoke", post(locks::revoke))
         .route("/v1/locks/{name}/break", post(locks::break_claims))
         .route("/v1/elections/{name}", get(elections::leader))
-        .route("/v1/elections/{name}/watch", get(elections::watch))
+        .route("/v1/elections/{name}/watch", get(elections::watch).head(method_not_allowed))
         .route("/v1/openapi.json", get(openapi::document))
 }
 

@@ -1,7 +1,7 @@
 //! The findings of an examination of the store.
 //!
-//! Ground rules: an examination takes and releases a lock of its own a few times, so readers share one. It is
-//! made when the page is looked at and the last one is old, or when a reader with the token asks for it.
+//! Ground rules: an examination takes and releases a lock of its own a few times, so it is a change. It is made
+//! when a reader with the token asks for it, and by no look at the page. All readers see the last one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,12 +66,11 @@ impl Doctor {
         });
     }
 
-    /// Returns the findings, after a short wait if there are none yet.
+    /// Returns the findings, after a short wait if the first examination is under way.
     async fn findings(&self) -> Examination {
-        self.examine(KEPT_FOR);
         let mut state = self.state.subscribe();
-        let has_report = |state: &Examination| state.report.is_some();
-        let found = timeout(PATIENCE, state.wait_for(has_report)).await;
+        let is_settled = |state: &Examination| state.report.is_some() || !state.is_running;
+        let found = timeout(PATIENCE, state.wait_for(is_settled)).await;
         match found {
             Ok(Ok(state)) => state.clone(),
             _ => self.state.borrow().clone(),
@@ -95,6 +94,11 @@ pub(super) async fn get(State(console): State<Arc<Console>>, visit: Visit) -> Re
         }
         @match &examination.report {
             Some(report) => { (findings(&report.findings)) },
+            None if !examination.is_running => {
+                section.panel aria-label="Findings" {
+                    (empty("Not examined yet", "The findings are shown here to all readers once there are some."))
+                }
+            },
             None => {
                 section.panel aria-label="Findings" {
                     (empty(
@@ -105,7 +109,7 @@ pub(super) async fn get(State(console): State<Arc<Console>>, visit: Visit) -> Re
                 }
             },
         }
-        (repeat(&visit))
+        (examine(&visit, examination.report.is_some()))
     };
     let page = Page {
         visit: &visit,
@@ -178,17 +182,20 @@ fn severity(severity: Severity) -> Markup {
     html! { span.tag.(tone) { (severity.word()) } }
 }
 
-/// Offers another examination to readers who may ask for it.
-fn repeat(visit: &Visit) -> Markup {
+/// Offers an examination to readers who may ask for one.
+fn examine(visit: &Visit, is_again: bool) -> Markup {
     html! {
         div.row {
             p.muted.small {
                 "An examination acquires and releases the lock " code { "leasehold-doctor" }
-                " a few times, and changes nothing else. It is repeated when this page is loaded and the last one is \
-                 older than " (length(KEPT_FOR)) "."
+                " a few times, and changes nothing else. It needs the token of the server."
             }
             @if visit.has_token {
-                form method="post" action="/doctor" { button.button { "Examine again now" } }
+                form method="post" action="/doctor" {
+                    button.button { @if is_again { "Examine again now" } @else { "Examine now" } }
+                }
+            } @else {
+                a.button href="/login?back=%2Fdoctor" { "Sign in to examine" }
             }
         }
     }
@@ -204,7 +211,6 @@ const SEVERITIES: [(Severity, &str, &str); 5] = [
 ];
 /// The ttl that is examined: the one that locks have by default.
 const TTL: Duration = Duration::from_secs(30);
-const KEPT_FOR: Duration = Duration::from_secs(600);
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// The longest time for which a page waits for the first findings.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -228,7 +234,10 @@ mod tests {
     #[tokio::test]
     async fn readers_share_an_examination() {
         let doctor = Doctor::new(Client::open("mem:").await.unwrap());
+        assert!(doctor.findings().await.report.is_none(), "a look examines nothing");
+        doctor.examine(AGAIN_AFTER);
         let first = doctor.findings().await.report.unwrap();
+        doctor.examine(AGAIN_AFTER);
         let second = doctor.findings().await.report.unwrap();
         assert!(Arc::ptr_eq(&first, &second));
         doctor.examine(Duration::ZERO);

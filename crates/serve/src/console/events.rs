@@ -36,16 +36,16 @@ struct Following {
 
 /// `GET /events`
 pub(super) async fn get(State(console): State<Arc<Console>>, Query(named): Query<Named>) -> Response {
+    let place = match console.state.watchers.place() {
+        Ok(place) => place,
+        Err(problem) => return problem.into_response(),
+    };
     let lock = match named.name.as_str() {
         "" => None,
         name => match Resource::new(name) {
             Ok(name) => Some(console.follows.follow(&name)),
             Err(error) => return Problem::invalid(error.to_string()).into_response(),
         },
-    };
-    let place = match console.state.holds.stream_place() {
-        Ok(place) => place,
-        Err(problem) => return problem.into_response(),
     };
     let pictures = console.watcher.pictures();
     let following = Following { console, pictures, lock, announced: String::new(), _place: place };

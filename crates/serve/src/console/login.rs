@@ -27,8 +27,8 @@ pub(super) struct Back {
     back: String,
 }
 
-/// The form of the login.
-#[derive(Debug, Default, Deserialize)]
+/// The form of the login. It has no `Debug`: the token must not get into a log.
+#[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct LoginForm {
     token: String,

@@ -10,13 +10,14 @@ use maud::html;
 use super::layout::{Live, Page, Tab};
 use super::paths::encoded;
 use super::visit::Visit;
+use crate::guard::is_page;
 use crate::problem::{Code, Problem};
 
 /// Turns a problem into a page if a browser asked for one. Who lacks the token is asked for it.
 pub(crate) async fn as_page(request: Request, next: Next) -> Response {
     let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let wants_page = accept.is_some_and(|accept| accept.contains("text/html"));
-    if !wants_page || request.uri().path().starts_with("/v1/") {
+    if !wants_page || !is_page(request.uri().path()) {
         return next.run(request).await;
     }
     let reads = request.method() == Method::GET;

@@ -1,7 +1,7 @@
 //! The checks before a handler sees a request: size, host, rate, origin, token and body.
 //!
 //! ```text
-//!  protect ─▶ access (who may do what) ─▶ rate ─▶ origin (Host, Origin) ─▶ body ─▶ headers
+//!  protect ─▶ access, trust (who may do what) ─▶ rate ─▶ origin (Host, Origin) ─▶ body ─▶ headers
 //! ```
 //!
 //! Ground rules: a refusal is a problem with a code, and says what to do. Every request that is not a plain read is a change.
@@ -10,6 +10,7 @@ mod access;
 mod headers;
 mod origin;
 mod rate;
+mod trust;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,9 +24,10 @@ use axum::http::Method;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 
-pub(crate) use access::{Access, COOKIE};
+pub(crate) use access::{Access, COOKIE, is_page};
 use origin::Hosts;
 use rate::Rates;
+pub(crate) use trust::Trust;
 
 use crate::config::URI_MAX;
 use crate::holds::{Arrival, PeerEnd};
@@ -44,6 +46,8 @@ pub(crate) struct Peer {
     pub(crate) is_tls: bool,
     /// `true` if the other end has closed it.
     pub(crate) end: PeerEnd,
+    /// The trust that it has earned by the token.
+    pub(crate) trust: Trust,
 }
 
 /// The data of the checks.
@@ -103,6 +107,14 @@ fn judge(gate: &Gate, request: &Request) -> Result<Access, Problem> {
     let Some(peer) = request.extensions().get::<Peer>() else {
         return Err(Problem::new(Code::Internal, "the connection is not known"));
     };
+    let is_change = is_change(request.method());
+    let access = access::check(&gate.state, request, peer, is_change);
+    let has_token = access.as_ref().is_ok_and(|access| access.has_token);
+    if has_token {
+        peer.trust.earn();
+    }
+    // First of all, so that what is refused is counted too.
+    gate.rates[usize::from(has_token)].count(peer.ip)?;
     if request.uri().path_and_query().is_some_and(|uri| uri.as_str().len() > URI_MAX) {
         let text = format!(
             "path and query together may have {URI_MAX} bytes: encode less, or ask for fewer at once"
@@ -110,10 +122,6 @@ fn judge(gate: &Gate, request: &Request) -> Result<Access, Problem> {
         return Err(Problem::new(Code::UriTooLong, text));
     }
     let site = gate.hosts.check(request.uri(), request.headers())?;
-    let is_change = is_change(request.method());
-    let access = access::check(&gate.state, request, peer, is_change);
-    let has_token = access.as_ref().is_ok_and(|access| access.has_token);
-    gate.rates[usize::from(has_token)].count(peer.ip)?;
     origin::check(&site, request.headers(), is_change, peer.is_tls)?;
     access
 }

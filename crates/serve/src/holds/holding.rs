@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use leasehold::backend::Clock;
 use leasehold::{FenceGrade, Guard, LossCause, Moment, State, SystemClock};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
-use super::Arrival;
 use super::command::{Answer, Ask, Command, Outlet, Party};
 use super::end::End;
 use super::hold_task::{HoldTask, pause_until};
 use super::request::{HeldLock, OnDisconnect};
 use super::shape::{EventShape, GrantShape};
+use super::stream::Stream;
 use super::validity::{kept_for, millis, valid_for};
 use crate::problem::{Code, Problem};
 
@@ -21,7 +21,7 @@ struct Holding<'a> {
     task: &'a mut HoldTask,
     held: &'a HeldLock,
     streams: Vec<Stream>,
-    /// When it ends without a heartbeat. While a stream is open, that is its heartbeat.
+    /// When it ends without a heartbeat. The events of a stream are heartbeats too, see [`Stream::is_alive`].
     deadline: Moment,
     /// Until when an answer has called it valid.
     claimed: Moment,
@@ -35,12 +35,6 @@ struct Holding<'a> {
     was_cut: bool,
     revoked: Option<String>,
     is_closing: bool,
-}
-
-/// A stream of events to one client.
-struct Stream {
-    arrival: Arrival,
-    events: mpsc::Sender<EventShape>,
 }
 
 /// Why it ends, and who waits for the release.
@@ -186,7 +180,7 @@ impl<'a> Holding<'a> {
             }
             self.deadline = self.deadline.max(now.after(self.task.ttl));
         }
-        if self.streams.is_empty() && self.deadline <= now {
+        if self.deadline <= now {
             return Some(End::Lost(HEARTBEAT_MISSED));
         }
         if let Some(grace) = *self.task.closing.borrow()
@@ -206,9 +200,8 @@ impl<'a> Holding<'a> {
     fn has_streams(&mut self) -> bool {
         let was_cut = &mut self.was_cut;
         self.streams.retain(|stream| {
-            let is_open = !stream.events.is_closed();
-            *was_cut |= !is_open && !stream.arrival.peer.is_set();
-            is_open
+            *was_cut |= !stream.is_open() && !stream.is_left();
+            stream.is_open()
         });
         !self.streams.is_empty()
     }
@@ -217,7 +210,7 @@ impl<'a> Holding<'a> {
         if self.is_closing && self.task.is_bound_to_process {
             return self.deadline.min(SystemClock.now().after(CLOSING_LOOK));
         }
-        if self.streams.is_empty() { self.deadline } else { self.next_ping }
+        if self.streams.is_empty() { self.deadline } else { self.deadline.min(self.next_ping) }
     }
 
     /// Obeys a command. It reads the clock first: the command may have waited while the process was stopped.
@@ -268,9 +261,10 @@ impl<'a> Holding<'a> {
             }
             Outlet::Stream(events) => {
                 self.extend();
-                let granted = EventShape::of("granted", self.grant(party.arrival.at));
-                if events.try_send(granted).is_ok() {
-                    self.streams.push(Stream { arrival: party.arrival, events });
+                let mut stream = Stream::new(party.arrival, events);
+                let granted = EventShape::of("granted", self.grant(stream.received()));
+                if stream.send(granted, SystemClock.now()) {
+                    self.streams.push(stream);
                     (self.is_wanted, self.was_streamed, self.was_cut) = (true, true, false);
                     self.next_ping = SystemClock.now().after(self.ping_pause());
                 }
@@ -339,13 +333,16 @@ impl<'a> Holding<'a> {
         if !self.has_streams() {
             return;
         }
-        // An open stream is a heartbeat.
-        self.extend();
-        for stream in std::mem::take(&mut self.streams) {
-            let shape = EventShape::of(event, self.grant(stream.arrival.at));
-            match stream.events.try_send(shape) {
-                Ok(()) => self.streams.push(stream),
-                Err(_) => self.was_cut |= !stream.arrival.peer.is_set(),
+        let now = SystemClock.now();
+        if self.streams.iter().any(|stream| stream.is_alive(now)) {
+            self.extend();
+        }
+        for mut stream in std::mem::take(&mut self.streams) {
+            let shape = EventShape::of(event, self.grant(stream.received()));
+            if stream.send(shape, now) {
+                self.streams.push(stream);
+            } else {
+                self.was_cut |= !stream.is_left();
             }
         }
     }
@@ -363,12 +360,13 @@ impl<'a> Holding<'a> {
 
     /// Tells the streams how it ends, before anything is released.
     fn tell_end(&mut self, end: End) -> Ending {
-        for stream in self.streams.drain(..) {
+        let now = SystemClock.now();
+        for mut stream in self.streams.drain(..) {
             let event = match end {
                 End::Released => EventShape::bare("released"),
                 End::Lost(cause) => EventShape::lost(cause),
             };
-            drop(stream.events.try_send(event));
+            stream.send(event, now);
         }
         Ending::of(end)
     }

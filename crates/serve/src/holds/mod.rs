@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  mod (what requests call) ─▶ hold_task ─▶ holding      a task for each id: the wait, then the hold
+//!                        │                 └─▶ stream    its events to one client
 //!                        └───▶ table, command            ids, and what is asked of a task
 //!                              request, shape, validity   values
 //! ```
@@ -15,6 +16,7 @@ mod hold_task;
 mod holding;
 mod request;
 mod shape;
+mod stream;
 mod table;
 mod validity;
 
@@ -71,6 +73,8 @@ pub(crate) struct Arrival {
 /// The events of one stream. Dropping it ends the stream.
 #[derive(Debug)]
 pub(crate) struct Events {
+    /// The event that was read to see whether the stream begins.
+    first: Option<EventShape>,
     // Dropped in this order: the task that the ticket wakes sees that the receiver is gone.
     receiver: mpsc::Receiver<EventShape>,
     _ticket: Ticket,
@@ -80,7 +84,23 @@ pub(crate) struct Events {
 impl Events {
     /// Returns the next event; `None` after the last one.
     pub(crate) async fn next(&mut self) -> Option<EventShape> {
-        self.receiver.recv().await
+        match self.first.take() {
+            Some(first) => Some(first),
+            None => self.receiver.recv().await,
+        }
+    }
+
+    /// Waits for the first event; `None` if the task of the id has ended without one.
+    ///
+    /// # Errors
+    /// The problem, if the stream ends before it begins.
+    async fn begun(mut self) -> Result<Option<Events>, Problem> {
+        self.first = self.receiver.recv().await;
+        match &self.first {
+            None => Ok(None),
+            Some(EventShape { problem: Some(problem), .. }) => Err(problem.clone()),
+            Some(_) => Ok(Some(self)),
+        }
     }
 }
 
@@ -112,11 +132,11 @@ impl Holds {
         self.table.counts()
     }
 
-    /// Waits for a place among the open streams.
+    /// Takes a place among the open streams of holds.
     ///
     /// # Errors
     /// `too_many_streams`.
-    pub(crate) fn stream_place(&self) -> Result<OwnedSemaphorePermit, Problem> {
+    fn stream_place(&self) -> Result<OwnedSemaphorePermit, Problem> {
         self.streams.clone().try_acquire_owned().map_err(|_| {
             let text = format!("{} streams are open, which is the limit: close some", self.limits.streams);
             Problem::new(Code::TooManyStreams, text)
@@ -188,6 +208,7 @@ impl Holds {
         Err(stuck())
     }
 
+    /// Joins the task of an id; `None` if that has ended meanwhile, and the id has to be looked up again.
     async fn attached(
         &self,
         handle: &Handle,
@@ -197,8 +218,11 @@ impl Holds {
         let place = self.stream_place()?;
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
         let party = Party { arrival: arrival.clone(), until, outlet: Outlet::Stream(events) };
-        let events = Events { receiver, _ticket: Ticket(handle.wake.clone()), _place: place };
-        Ok(handle.commands.send(Command::Join(party)).await.is_ok().then_some(events))
+        let events = Events { first: None, receiver, _ticket: Ticket(handle.wake.clone()), _place: place };
+        match handle.commands.send(Command::Join(party)).await {
+            Ok(()) => events.begun().await,
+            Err(_) => Ok(None),
+        }
     }
 
     /// Keeps a lock for another ttl.
@@ -335,10 +359,7 @@ impl Holds {
             tokio::spawn(task.run());
             Handle { request, commands: sender, wake }
         };
-        if self.is_closing() && matches!(self.table.find(id), Found::Nothing) {
-            return Err(Problem::new(Code::Closing, "the server is about to end: try again later"));
-        }
-        self.table.enter(id, request, &self.limits, begin)
+        self.table.enter(id, request, &self.limits, || self.is_closing(), begin)
     }
 }
 

@@ -6,7 +6,7 @@
 use leasehold::{Fence, FenceGrade, Resource, Share};
 use serde::Serialize;
 
-use crate::problem::{Problem, ProblemShape};
+use crate::problem::Problem;
 
 /// A lock that is held, as an answer shows it.
 #[derive(Clone, Debug, Serialize)]
@@ -48,7 +48,7 @@ pub(crate) struct EventShape {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) problem: Option<ProblemShape>,
+    pub(crate) problem: Option<Problem>,
 }
 
 impl EventShape {
@@ -69,7 +69,7 @@ impl EventShape {
 
     /// Creates the last event of a request that was not granted.
     pub(crate) fn refused(problem: &Problem) -> EventShape {
-        EventShape { problem: Some(problem.shape()), ..EventShape::bare("error") }
+        EventShape { problem: Some(problem.clone()), ..EventShape::bare("error") }
     }
 
     /// Returns `true` if the stream ends with it.

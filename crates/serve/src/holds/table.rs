@@ -61,13 +61,17 @@ impl Table {
 
     /// Returns the task of this id; if there is none, `begin` starts one.
     ///
+    /// It calls `is_closing` while the table is locked: the end of the server counts the ids after it has set that,
+    /// so it counts each id that was let in.
+    ///
     /// # Errors
-    /// `id_reused` for another request, the end of an id that has ended, and the limits.
+    /// `id_reused` for another request, the end of an id that has ended, `closing`, and the limits.
     pub(super) fn enter(
         &self,
         id: &str,
         request: &LockRequest,
         limits: &Limits,
+        is_closing: impl FnOnce() -> bool,
         begin: impl FnOnce() -> Handle,
     ) -> Result<Handle, Problem> {
         let mut ids = self.ids();
@@ -81,6 +85,9 @@ impl Table {
         }
         if let Some(end) = ids.ended.get(id) {
             return Err(end.problem());
+        }
+        if is_closing() {
+            return Err(Problem::new(Code::Closing, "the server is about to end: try again later"));
         }
         if ids.live.len() >= limits.holds {
             let text =
@@ -184,7 +191,7 @@ mod tests {
 
     fn enter(table: &Table, id: &str, name: &str, limits: &Limits) -> Result<Handle, Code> {
         let new = handle(name);
-        table.enter(id, &new.request.clone(), limits, || new).map_err(|problem| problem.code)
+        table.enter(id, &new.request.clone(), limits, || false, || new).map_err(|problem| problem.code)
     }
 
     #[test]
@@ -205,6 +212,19 @@ mod tests {
         assert_eq!(enter(&table, "b", "lock", &limits).unwrap_err(), Code::Released);
         table.record("c", End::Released, Moment::START.after(ENDED_FOR * 2));
         assert!(enter(&table, "a", "lock", &limits).is_ok());
+    }
+
+    #[test]
+    fn server_that_ends_lets_no_new_id_in() {
+        let (table, limits) = (Arc::new(Table::default()), Limits::default());
+        enter(&table, "a", "lock", &limits).unwrap();
+        let enter = |id: &str| {
+            let new = handle("lock");
+            table.enter(id, &new.request.clone(), &limits, || true, || new).map_err(|problem| problem.code)
+        };
+        assert!(enter("a").is_ok(), "one that it knows gets its answer");
+        assert_eq!(enter("b").unwrap_err(), Code::Closing);
+        assert_eq!(table.counts(), (0, 1));
     }
 
     #[test]

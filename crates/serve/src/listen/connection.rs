@@ -17,6 +17,7 @@ use tower_service::Service;
 
 use super::noticing::Noticing;
 use super::sockets::{Accepted, Socket};
+use super::strangers::Strangers;
 use crate::guard::Peer;
 use crate::problem::{Code, Problem};
 
@@ -26,7 +27,9 @@ pub(super) struct Serving {
     pub(super) routes: Router,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) places: Arc<Semaphore>,
-    /// Connections that are answered that there are too many.
+    /// The connections that make room if there is no place.
+    pub(super) strangers: Arc<Strangers>,
+    /// Connections that look for a place, or are answered that there are too many.
     pub(super) refusals: Arc<Semaphore>,
     pub(super) closing: watch::Receiver<bool>,
 }
@@ -46,40 +49,57 @@ pub(super) async fn accept(socket: Socket, serving: Serving) {
 }
 
 fn admit(accepted: Accepted, serving: &Serving) {
-    let Ok(place) = serving.places.clone().try_acquire_owned() else {
-        // A connection that comes while many are refused gets no answer.
-        if let Ok(place) = serving.refusals.clone().try_acquire_owned() {
-            tokio::spawn(async move {
-                let answering = async {
-                    match accepted {
-                        Accepted::Tcp(stream, Peer { is_tls: false, .. }) => refuse(stream).await,
-                        Accepted::Unix(stream, _) => refuse(stream).await,
-                        Accepted::Tcp(..) => Ok(()),
-                    }
-                };
-                drop(tokio::time::timeout(REFUSAL_MAX, answering).await);
-                drop(place);
-            });
-        }
+    if let Ok(place) = serving.places.clone().try_acquire_owned() {
+        tokio::spawn(begin(accepted, serving.clone(), place));
         return;
-    };
+    }
+    // A connection that comes while many look for a place, or are refused, gets no answer.
+    let Ok(turn) = serving.refusals.clone().try_acquire_owned() else { return };
     let serving = serving.clone();
     tokio::spawn(async move {
-        match (accepted, &serving.tls) {
-            (Accepted::Tcp(stream, peer), Some(tls)) => {
-                let stream = Noticing::new(stream, peer.end.clone());
-                if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_MAX, tls.accept(stream)).await {
-                    serve(stream, peer, &serving, place).await;
-                }
+        let is_expected = serving.strangers.make_room();
+        let place = tokio::time::timeout(REFUSAL_MAX, serving.places.clone().acquire_owned());
+        if is_expected && let Ok(Ok(place)) = place.await {
+            drop(turn);
+            return begin(accepted, serving, place).await;
+        }
+        let answering = async {
+            match accepted {
+                Accepted::Tcp(stream, Peer { is_tls: false, .. }) => refuse(stream).await,
+                Accepted::Unix(stream, _) => refuse(stream).await,
+                Accepted::Tcp(..) => Ok(()),
             }
-            (Accepted::Tcp(stream, peer), None) => {
-                serve(Noticing::new(stream, peer.end.clone()), peer, &serving, place).await;
-            }
-            (Accepted::Unix(stream, peer), _) => {
-                serve(Noticing::new(stream, peer.end.clone()), peer, &serving, place).await;
+        };
+        drop(tokio::time::timeout(REFUSAL_MAX, answering).await);
+        drop(turn);
+    });
+}
+
+/// Serves a connection until it ends, or has to make room for another one.
+async fn begin(accepted: Accepted, serving: Serving, place: OwnedSemaphorePermit) {
+    let stranger = serving.strangers.enter(accepted.peer().trust.clone());
+    tokio::select! {
+        () = serve_accepted(accepted, &serving) => {}
+        () = stranger.leaves() => tracing::debug!("a connection without the token made room for another one"),
+    }
+    drop(place);
+}
+
+async fn serve_accepted(accepted: Accepted, serving: &Serving) {
+    match (accepted, &serving.tls) {
+        (Accepted::Tcp(stream, peer), Some(tls)) => {
+            let stream = Noticing::new(stream, peer.end.clone());
+            if let Ok(Ok(stream)) = tokio::time::timeout(HEAD_MAX, tls.accept(stream)).await {
+                serve(stream, peer, serving).await;
             }
         }
-    });
+        (Accepted::Tcp(stream, peer), None) => {
+            serve(Noticing::new(stream, peer.end.clone()), peer, serving).await;
+        }
+        (Accepted::Unix(stream, peer), _) => {
+            serve(Noticing::new(stream, peer.end.clone()), peer, serving).await;
+        }
+    }
 }
 
 /// Answers that there are too many connections, without reading the request.
@@ -99,7 +119,7 @@ async fn refuse(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<(
     Ok(())
 }
 
-async fn serve<S>(stream: S, peer: Peer, serving: &Serving, place: OwnedSemaphorePermit)
+async fn serve<S>(stream: S, peer: Peer, serving: &Serving)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -131,12 +151,11 @@ where
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection ended early");
     }
-    drop(place);
 }
 
 /// The time that a client has for the head of a request, and for the handshake of TLS.
 const HEAD_MAX: Duration = Duration::from_secs(20);
-/// The time in which a connection is answered that there are too many.
+/// The time in which a connection gets a place, and the one in which it is answered that there are too many.
 const REFUSAL_MAX: Duration = Duration::from_secs(2);
 /// The memory for what is read and not yet understood, and for what is written and not yet sent.
 const BUFFER_MAX: usize = 16 * 1024;

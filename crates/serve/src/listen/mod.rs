@@ -6,6 +6,7 @@
 mod connection;
 mod noticing;
 mod sockets;
+mod strangers;
 mod tls;
 
 use std::fmt;
@@ -27,9 +28,11 @@ use crate::guard::protect;
 use crate::holds::Holds;
 use crate::state::State;
 use crate::token::Token;
+use crate::watchers::Watchers;
 use crate::{api, console, lately, probes};
 use connection::Serving;
 use sockets::Socket;
+use strangers::Strangers;
 
 /// The reason why a server cannot start. The text says what to do.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -75,6 +78,7 @@ impl Server {
             monitor: Arc::new(Monitor::start(client.clone(), Options::default())),
             lately: lately::of_this_process(),
             holds: Holds::new(client.clone(), config.limits.clone()),
+            watchers: Watchers::new(config.limits.watchers),
             client,
             token,
             config,
@@ -123,12 +127,14 @@ impl Server {
     ) -> usize {
         let (closing, watched) = watch::channel(false);
         let places = Arc::new(Semaphore::new(self.state.config.limits.connections));
+        let strangers = Arc::new(Strangers::default());
         let mut accepting = JoinSet::new();
         for socket in self.sockets {
             let tls = self.tls.clone().filter(|_| socket.is_tcp());
             let refusals = Arc::new(Semaphore::new(REFUSALS));
             let serving = Serving {
                 refusals,
+                strangers: strangers.clone(),
                 routes: self.routes.clone(),
                 tls,
                 places: places.clone(),

@@ -1,13 +1,14 @@
 //! Sockets of both kinds, as one.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::config::Listen;
-use crate::guard::Peer;
+use crate::guard::{Peer, Trust};
 use crate::holds::PeerEnd;
 
 /// A socket that listens.
@@ -23,6 +24,18 @@ pub(super) enum Socket {
 pub(super) enum Accepted {
     Tcp(TcpStream, Peer),
     Unix(UnixStream, Peer),
+}
+
+impl Accepted {
+    pub(super) fn peer(&self) -> &Peer {
+        match self {
+            Accepted::Tcp(_, peer) | Accepted::Unix(_, peer) => peer,
+        }
+    }
+}
+
+fn peer(ip: Option<IpAddr>, is_local: bool, is_tls: bool) -> Peer {
+    Peer { ip, is_local, is_tls, end: PeerEnd::default(), trust: Trust::default() }
 }
 
 impl Socket {
@@ -72,14 +85,11 @@ impl Socket {
                 stream.set_nodelay(true)?;
                 watch_for_silence(&stream)?;
                 let ip = from.ip().to_canonical();
-                Ok(Accepted::Tcp(stream, Peer { ip: Some(ip), is_local, is_tls, end: PeerEnd::default() }))
+                Ok(Accepted::Tcp(stream, peer(Some(ip), is_local, is_tls)))
             }
             Socket::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Accepted::Unix(
-                    stream,
-                    Peer { ip: None, is_local, is_tls: false, end: PeerEnd::default() },
-                ))
+                Ok(Accepted::Unix(stream, peer(None, is_local, false)))
             }
         }
     }

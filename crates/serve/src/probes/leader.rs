@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State as Shared};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -21,9 +22,13 @@ pub(super) struct LeaderQuery {
 /// the value of the leader.
 pub(super) async fn leader(
     Shared(state): Shared<Arc<State>>,
-    Path(name): Path<String>,
-    Query(LeaderQuery { value }): Query<LeaderQuery>,
+    name: Result<Path<String>, PathRejection>,
+    query: Result<Query<LeaderQuery>, QueryRejection>,
 ) -> Result<Response, Problem> {
+    let refused = |_| Problem::invalid("the path is not percent-encoded UTF-8: write / in a name as %2F");
+    let Path(name) = name.map_err(refused)?;
+    let refused = |error| Problem::invalid(format!("the query is not valid: {error}"));
+    let Query(LeaderQuery { value }) = query.map_err(refused)?;
     let leader = state.client.election(&name).leader().await?.map(|leader| leader.value);
     let leads = match (&leader, &value) {
         (Some(leader), Some(value)) => leader == value,

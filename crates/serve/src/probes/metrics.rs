@@ -53,7 +53,8 @@ fn handle() -> Option<&'static PrometheusHandle> {
 /// `GET /metrics`.
 pub(super) async fn render(Shared(state): Shared<Arc<State>>) -> impl IntoResponse {
     let (held, waiting) = state.holds.counts();
-    for (name, count) in [(HOLDS, held), (WAITERS, waiting), (STREAMS, state.holds.streams())] {
+    let (streams, watchers) = (state.holds.streams(), state.watchers.open());
+    for (name, count) in [(HOLDS, held), (WAITERS, waiting), (STREAMS, streams), (WATCHERS, watchers)] {
         gauge!(name).set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
     }
     let text = handle().map(PrometheusHandle::render).unwrap_or_default();
@@ -75,6 +76,7 @@ pub(crate) fn tidy_up() {
 const HOLDS: &str = "leasehold_serve_holds";
 const WAITERS: &str = "leasehold_serve_waiters";
 const STREAMS: &str = "leasehold_serve_streams";
+const WATCHERS: &str = "leasehold_serve_watchers";
 const REQUESTS: &str = "leasehold_serve_requests_total";
 /// From a grant in memory to a wait of ten minutes.
 const SECONDS: &[f64] = &[0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0];

@@ -51,13 +51,16 @@ async fn socket_of_a_server_that_lives_is_not_taken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn client_that_sends_its_head_slowly_is_cut_off() {
+async fn client_that_sends_its_head_slowly_or_nothing_is_cut_off() {
     let served = Served::start().await;
+    let mut silent = served.plain("GET", "/").connect().await;
     let mut slow = served.plain("GET", "/").connect().await;
     slow.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx-slow: ").await.unwrap();
     let mut answer = Vec::new();
     let read = tokio::time::timeout(Duration::from_secs(60), slow.read_to_end(&mut answer));
     let _ = read.await.expect("the server ends the connection");
+    let read = tokio::time::timeout(Duration::from_secs(60), silent.read_to_end(&mut answer));
+    let _ = read.await.expect("the server ends the connection that sends nothing");
 }
 
 #[tokio::test(flavor = "multi_thread")]

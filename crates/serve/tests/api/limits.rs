@@ -1,6 +1,7 @@
 //! Limits: each has a clear error, and nothing grows without one.
 
 use serde_json::json;
+use tokio::io::AsyncWriteExt;
 
 use crate::support::{Served, id, until};
 
@@ -47,20 +48,47 @@ async fn number_of_locks_and_waits_is_limited() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn number_of_streams_is_limited() {
-    let served = Served::with(|config| config.limits.streams = 2).await;
-    let one = served.plain("GET", "/v1/locks/a/watch").open().await;
-    let two = served.stream(&id(), "0", json!({ "name": "a" })).await;
+    let served = Served::with(|config| (config.limits.streams, config.limits.watchers) = (1, 2)).await;
+    let stream = served.stream(&id(), "0", json!({ "name": "a" })).await;
+    assert_eq!(stream.status, 200);
+    let refused = served.stream(&id(), "0", json!({ "name": "b" })).await;
+    assert_eq!(refused.status, 503);
+    let (one, two) = (served.plain("GET", "/v1/locks/a/watch"), served.plain("GET", "/events"));
+    let (one, two) = (one.open().await, two.open().await);
     assert_eq!((one.status, two.status), (200, 200));
-    served.plain("GET", "/v1/locks/a/watch").send().await.is_problem(503, "too_many_streams");
-    served.plain("GET", "/v1/elections/a/watch").send().await.is_problem(503, "too_many_streams");
+    for path in ["/v1/locks/a/watch", "/v1/elections/a/watch", "/events", "/events?name=a"] {
+        served.plain("GET", path).send().await.is_problem(503, "too_many_watchers");
+    }
     drop(one);
     until("a place", async || served.plain("GET", "/v1/locks/a/watch").open().await.status == 200).await;
+}
+
+/// Watchers need no token on this machine. They cannot keep a holder from its stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn watchers_leave_the_streams_of_holders_their_places() {
+    let served = Served::with(|config| (config.limits.streams, config.limits.watchers) = (4, 4)).await;
+    let mut watches = Vec::new();
+    for path in ["/v1/locks/a/watch", "/v1/elections/a/watch", "/events", "/events?name=a"].repeat(2) {
+        watches.push(served.plain("GET", path).open().await);
+    }
+    assert_eq!(watches.iter().filter(|watch| watch.status == 200).count(), 4);
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        let one = id();
+        let mut stream = served.stream(&one, "0", json!({ "name": one, "on_disconnect": "release" })).await;
+        assert_eq!(stream.status, 200);
+        stream.until("granted").await;
+        streams.push(stream);
+    }
+    let numbers = served.plain("GET", "/metrics").send().await.body;
+    assert!(numbers.contains("leasehold_serve_watchers "), "{numbers}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn number_of_connections_is_limited() {
     let served = Served::with(|config| config.limits.connections = 2).await;
-    let (one, two) = (served.plain("GET", "/").connect().await, served.plain("GET", "/").connect().await);
+    let stream = async || served.stream(&id(), "0", json!({ "name": id() })).await;
+    let (one, two) = (stream().await, stream().await);
     until("the refusal", async || {
         let reply = served.plain("GET", "/healthz").send().await;
         reply.status == 503 && reply.body.contains("too_many_connections")
@@ -68,6 +96,27 @@ async fn number_of_connections_is_limited() {
     .await;
     drop((one, two));
     until("a place", async || served.plain("GET", "/healthz").send().await.status == 200).await;
+}
+
+/// Connections without the token cannot keep others out: the oldest makes room.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_of_strangers_make_room_for_holders() {
+    let served = Served::with(|config| config.limits.connections = 3).await;
+    let one = id();
+    let mut stream = served.stream(&one, "0", json!({ "name": "a", "ttl": "30s" })).await;
+    stream.until("granted").await;
+    let mut strangers = Vec::new();
+    for _ in 0..3 {
+        let mut silent = served.plain("GET", "/").connect().await;
+        silent.write_all(b"GET /healthz HTTP/1.1\r\n").await.unwrap();
+        strangers.push(silent);
+        strangers.push(served.plain("GET", "/events").begin().await);
+        served.renew(&one).await.ok();
+    }
+    let refused = served.renew(&id()).await;
+    refused.is_problem(404, "unknown_hold");
+    served.release(&one).await.ok();
+    stream.until("released").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,7 +74,7 @@ async fn console_without_actions_offers_none() {
     let guard = held(&site).await;
     let page = site.ask("GET", "/lock?name=stuck%2Flock", "", "").await.body;
     assert!(!page.contains("/lock/break") && page.contains("leasehold break stuck/lock"), "{page}");
-    let cookie = cookie(&site).await;
+    let cookie = site.cookie().await;
     let origin = format!("origin: {}\r\ncookie: {cookie}\r\naccept: text/html\r\n", site.origin);
     let headers = format!("{origin}content-type: application/x-www-form-urlencoded\r\n");
     let tag = guard.tag();
@@ -90,24 +90,11 @@ async fn console_without_actions_offers_none() {
     assert!(guard.check().is_ok());
 }
 
-/// Signs in without a browser.
-async fn cookie(site: &Site) -> String {
-    let headers = format!("origin: {}\r\ncontent-type: application/x-www-form-urlencoded\r\n", site.origin);
-    let answer = site.ask("POST", "/login", &headers, &format!("token={}&back=%2F", site.token())).await;
-    assert_eq!(answer.status, 303, "{answer:?}");
-    let line = answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
-    for part in ["httponly", "samesite=strict", "path=/"] {
-        assert!(line.contains(part), "{line}");
-    }
-    assert!(!line.contains(&site.token()), "the token itself stays here");
-    line.split(';').next().unwrap().to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn change_without_token_or_from_another_site_is_refused() {
     let site = Site::start_with_actions().await;
     let guard = held(&site).await;
-    let cookie = cookie(&site).await;
+    let cookie = site.cookie().await;
     let form = "content-type: application/x-www-form-urlencoded\r\naccept: text/html\r\n";
     let (own, tag) = (&site.origin, guard.tag());
     for (headers, status) in [

@@ -70,6 +70,29 @@ async fn reading_takes_no_lock() {
     assert!(client.list("", None, 10).await.unwrap().is_empty());
 }
 
+/// An examination takes a lock, so it is a change: it needs the token, and no look at the page begins one.
+#[tokio::test(flavor = "multi_thread")]
+async fn store_is_examined_for_readers_with_the_token_only() {
+    let site = Site::start().await;
+    let client = site.client("host=looks").await;
+    let probe = client.mutex("leasehold-doctor").lock().await.unwrap();
+    let waiting = async || client.inspect("leasehold-doctor").await.unwrap().waiting.len();
+    let cookie = format!("cookie: {}\r\norigin: {}\r\n", site.cookie().await, site.origin);
+    for headers in ["", &cookie] {
+        let page = site.ask("GET", "/doctor", &format!("accept: text/html\r\n{headers}"), "").await;
+        assert!(page.status == 200 && page.body.contains("Not examined yet"), "{page:?}");
+    }
+    assert_eq!(site.ask("POST", "/doctor", &format!("origin: {}\r\n", site.origin), "").await.status, 401);
+    // An examination would wait now.
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    assert_eq!(waiting().await, 0);
+    assert_eq!(site.ask("POST", "/doctor", &cookie, "").await.status, 303);
+    while waiting().await == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    probe.release().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn thousand_idle_streams_cost_little_and_all_are_notified() {
     let site = Site::start().await;

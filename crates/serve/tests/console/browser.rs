@@ -60,7 +60,7 @@ impl Browser {
                 format!("--window-size={},{}", DESKTOP.width, DESKTOP.height),
             ],
         });
-        let wanted = json!({ "browserName": "chrome", "goog:chromeOptions": options,
+        let wanted = json!({ "browserName": "chrome", "acceptInsecureCerts": true, "goog:chromeOptions": options,
             "goog:loggingPrefs": { "browser": "ALL" } });
         let begun =
             browser.call("POST", "/session", json!({ "capabilities": { "alwaysMatch": wanted } })).await;
@@ -161,6 +161,12 @@ impl Browser {
     /// Lets pages run script, or not.
     pub(crate) async fn script(&self, is_disabled: bool) {
         self.devtools("Emulation.setScriptExecutionDisabled", json!({ "value": is_disabled })).await;
+    }
+
+    /// Returns the cookies of the page, also those that no script can read.
+    pub(crate) async fn cookies(&self) -> Vec<Value> {
+        let found = self.devtools("Network.getCookies", json!({})).await;
+        found["cookies"].as_array().cloned().unwrap_or_default()
     }
 
     /// Returns what the browser complained about.

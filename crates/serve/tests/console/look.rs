@@ -33,6 +33,7 @@ async fn no_page_scrolls_sideways_on_a_phone() {
     let long = format!("{}/{}", "long-name-without-a-break".repeat(8), "x".repeat(120));
     let client = sample.client(&site.store, &"note-without-a-break".repeat(40)).await;
     sample.hold(&client, &long).await;
+    site.examine().await;
     browser.size(PHONE).await;
     for path in [
         "/",
@@ -136,6 +137,7 @@ async fn pages_are_labelled_and_have_contrast() {
     let Some(browser) = Browser::start_or_skip().await else { return };
     let site = Site::start_with_actions().await;
     let _sample = sample::fill(&site.store, Duration::from_secs(300)).await;
+    site.examine().await;
     for scheme in ["light", "dark"] {
         browser.prefer(scheme).await;
         for path in [

@@ -14,6 +14,7 @@ mod hostile;
 mod live;
 mod look;
 mod pages;
+mod public;
 mod sample;
 mod screenshots;
 mod site;

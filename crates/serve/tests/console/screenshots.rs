@@ -17,6 +17,7 @@ async fn screenshots() {
     let Some(browser) = Browser::start_or_skip().await else { return };
     let site = Site::start_with_actions().await;
     let _sample = sample::fill(&site.store, Duration::from_secs(120)).await;
+    site.examine().await;
     browser.open(&site.url("/lock?name=deploy%2Fproduction")).await;
     // So long that waits count as long, and leases as not renewed.
     browser.until_text("ci-4").await;

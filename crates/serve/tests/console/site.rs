@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use leasehold::Client;
-use leasehold_serve::{Config, Listen, Server};
+use leasehold_serve::{Config, Listen, Server, TlsFiles};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
@@ -39,6 +39,16 @@ impl Site {
         Site::with(|config| config.allow_actions = true).await
     }
 
+    /// Serves with actions at an address that other machines can reach, over TLS if there is a certificate.
+    pub(crate) async fn start_off_loopback(tls: Option<TlsFiles>) -> Site {
+        Site::with(|config| {
+            config.listen = vec!["0.0.0.0:0".parse().expect("an address")];
+            config.allow_actions = true;
+            config.tls = tls;
+        })
+        .await
+    }
+
     async fn with(change: impl FnOnce(&mut Config)) -> Site {
         let folder = tempfile::tempdir().expect("a folder");
         let name = folder.path().file_name().expect("a name").to_string_lossy().replace('.', "");
@@ -66,11 +76,22 @@ impl Site {
             Server::bind(client, config).await.expect("it listens")
         });
         let server = begun.await.expect("it has not panicked");
-        let Some(Listen::Tcp(address)) = server.addresses().into_iter().next() else { panic!("no address") };
+        let Some(Listen::Tcp(mut address)) = server.addresses().into_iter().next() else {
+            panic!("no address")
+        };
+        let scheme = server.urls()[0].split(':').next().expect("a scheme").to_owned();
+        // Each address of this machine leads to it; the tests use loopback alone.
+        address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
         runtime.spawn(async move {
             server.run(|| Box::pin(std::future::pending())).await;
         });
-        Site { origin: format!("http://{address}"), store, token, runtime: Some(runtime), _folder: folder }
+        Site {
+            origin: format!("{scheme}://{address}"),
+            store,
+            token,
+            runtime: Some(runtime),
+            _folder: folder,
+        }
     }
 
     /// Opens the store as another program.
@@ -96,6 +117,30 @@ impl Site {
         }
     }
 
+    /// Signs in without a browser, and returns the cookie.
+    pub(crate) async fn cookie(&self) -> String {
+        let headers = format!("origin: {}\r\ncontent-type: {FORM}\r\n", self.origin);
+        let answer = self.ask("POST", "/login", &headers, &format!("token={}&back=%2F", self.token())).await;
+        assert_eq!(answer.status, 303, "{answer:?}");
+        let line = answer.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).expect("a cookie");
+        for part in ["httponly", "samesite=strict", "path=/"] {
+            assert!(line.contains(part), "{line}");
+        }
+        assert!(!line.contains(&self.token()), "the token itself stays here");
+        line.split(';').next().expect("a pair").to_owned()
+    }
+
+    /// Lets the store be examined, and waits for the findings.
+    pub(crate) async fn examine(&self) {
+        let headers =
+            format!("origin: {}\r\ncontent-type: {FORM}\r\ncookie: {}\r\n", self.origin, self.cookie().await);
+        let asked = self.ask("POST", "/doctor", &headers, "").await;
+        assert_eq!(asked.status, 303, "{asked:?}");
+        while !self.ask("GET", "/doctor", "", "").await.body.contains("round-trip") {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
     /// Sends a request without a browser, with these headers.
     pub(crate) async fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
         let host = self.origin.trim_start_matches("http://");
@@ -114,6 +159,8 @@ impl Site {
         Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 }
+
+const FORM: &str = "application/x-www-form-urlencoded";
 
 impl Drop for Site {
     fn drop(&mut self) {

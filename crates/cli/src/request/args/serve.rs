@@ -55,9 +55,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = Config::default().limits.waiters)]
     pub(crate) max_waiters: usize,
 
-    /// The most streams that are open at a time
+    /// The most streams that keep a lock at a time
     #[arg(long, value_name = "N", default_value_t = Config::default().limits.streams)]
     pub(crate) max_streams: usize,
+
+    /// The most watches and pages of the console that are open at a time
+    #[arg(long, value_name = "N", default_value_t = Config::default().limits.watchers)]
+    pub(crate) max_watchers: usize,
 
     /// The most connections that are open at a time
     #[arg(long, value_name = "N", default_value_t = Config::default().limits.connections)]
@@ -92,6 +96,7 @@ impl ServeArgs {
         config.limits.holds = self.max_holds;
         config.limits.waiters = self.max_waiters;
         config.limits.streams = self.max_streams;
+        config.limits.watchers = self.max_watchers;
         config.limits.connections = self.max_connections;
         config.limits.rate = self.max_rate;
         config.limits.wait = self.max_wait;
@@ -113,4 +118,7 @@ Examples:
 
 On TERM and INT it takes no new locks, reports that to its streams, and waits
 until the locks are released, for --grace at most. Locks that are still held
-then end with their leases. A second signal ends it at once.";
+then end with their leases. A second signal ends it at once.
+
+Under a service manager that sets NOTIFY_SOCKET it reports when it listens and
+when it ends, and shows signs of life if WATCHDOG_USEC asks for them.";

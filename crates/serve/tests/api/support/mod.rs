@@ -26,7 +26,7 @@ pub(crate) struct Served {
     /// Another client of the same store.
     pub(crate) store: Client,
     /// The folder of the token, which goes with this.
-    _dir: TempDir,
+    pub(crate) folder: TempDir,
     pub(crate) stop: watch::Sender<u32>,
     pub(crate) ended: tokio::task::JoinHandle<usize>,
 }
@@ -69,7 +69,7 @@ impl Served {
             })
         }));
         let store = Client::open(url).await.unwrap();
-        Served { address: tcp.unwrap_or(([127, 0, 0, 1], 1).into()), token, store, _dir: dir, stop, ended }
+        Served { address: tcp.unwrap_or(([127, 0, 0, 1], 1).into()), token, store, folder: dir, stop, ended }
     }
 
     /// Returns a request with the token.

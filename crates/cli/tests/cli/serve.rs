@@ -1,0 +1,199 @@
+//! `leasehold serve` as a service: its reports to the service manager, and its log.
+
+#![cfg(feature = "serve")]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::support::{LIMIT, Sandbox, Started};
+
+/// A service manager that reads.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn at(path: &Path) -> Manager {
+        let socket = UnixDatagram::bind(path).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        Manager(socket)
+    }
+
+    fn next(&self) -> String {
+        let mut bytes = [0; 4096];
+        let count = self.0.recv(&mut bytes).expect("a message in time");
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    }
+
+    /// Returns the next message other than a sign of life.
+    fn next_change(&self) -> String {
+        loop {
+            match self.next() {
+                text if text == "WATCHDOG=1" => {}
+                text => return text,
+            }
+        }
+    }
+}
+
+const SERVE: [&str; 5] = ["serve", "--listen", "127.0.0.1:0", "--token-file", "token"];
+
+/// Starts a server, and returns its address.
+fn start(sandbox: &Sandbox, args: &[&str]) -> (Started, String) {
+    let server = Started::new(sandbox.leasehold(args));
+    let line = server.complaint_with("listening at ");
+    let address = line.split("://").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    (server, address.to_owned())
+}
+
+fn ask(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn healthz(address: &str) -> String {
+    ask(address, "GET /healthz HTTP/1.0\r\nhost: localhost\r\n\r\n")
+}
+
+#[test]
+fn service_manager_hears_of_start_life_and_end() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("notify");
+    let manager = Manager::at(&path);
+    let sandbox = sandbox.with("NOTIFY_SOCKET", path.to_str().unwrap()).with("WATCHDOG_USEC", "200000");
+    let (server, address) = start(&sandbox, &SERVE);
+    let ready = manager.next_change();
+    assert!(ready.starts_with("READY=1\nSTATUS=serves the locks in file:"), "{ready}");
+    assert!(healthz(&address).starts_with("HTTP/1.0 200"));
+    for _ in 0..3 {
+        assert_eq!(manager.next(), "WATCHDOG=1");
+    }
+    server.signal(Signal::TERM);
+    let stopping = manager.next_change();
+    assert!(stopping.starts_with("STOPPING=1\n"), "{stopping}");
+    server.end().expect(0);
+}
+
+/// A process that is stopped shows no life, so that the service manager can start another one.
+#[test]
+fn server_that_hangs_shows_no_life() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("notify");
+    let manager = Manager::at(&path);
+    let sandbox = sandbox.with("NOTIFY_SOCKET", path.to_str().unwrap()).with("WATCHDOG_USEC", "100000");
+    let (server, _) = start(&sandbox, &SERVE);
+    manager.next_change();
+    assert_eq!(manager.next(), "WATCHDOG=1");
+    server.signal(Signal::STOP);
+    manager.0.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut bytes = [0; 64];
+    // What was sent before that is still read.
+    while manager.0.recv(&mut bytes).is_ok() {}
+    server.signal(Signal::CONT);
+    manager.0.set_read_timeout(Some(LIMIT)).unwrap();
+    assert_eq!(manager.next(), "WATCHDOG=1");
+    server.signal(Signal::TERM);
+    server.end().expect(0);
+}
+
+#[test]
+fn signs_of_life_are_for_the_process_that_is_meant() {
+    for (pid, time) in [("1", "100000"), ("x", "100000"), ("", "100000"), ("", "0"), ("", "soon")] {
+        let sandbox = Sandbox::new();
+        let path = sandbox.path("notify");
+        let manager = Manager::at(&path);
+        let mut sandbox = sandbox.with("NOTIFY_SOCKET", path.to_str().unwrap()).with("WATCHDOG_USEC", time);
+        if !pid.is_empty() {
+            sandbox = sandbox.with("WATCHDOG_PID", pid);
+        }
+        let (server, _) = start(&sandbox, &SERVE);
+        assert!(manager.next().starts_with("READY=1"));
+        let is_meant = pid.is_empty() && time == "100000";
+        manager.0.set_read_timeout(Some(if is_meant { LIMIT } else { Duration::from_millis(400) })).unwrap();
+        assert_eq!(manager.0.recv(&mut [0; 64]).is_ok(), is_meant, "{pid:?} {time:?}");
+        server.signal(Signal::TERM);
+        server.end().expect(0);
+    }
+}
+
+#[test]
+fn server_without_a_service_manager_or_with_a_deaf_one_serves() {
+    let sandbox = Sandbox::new();
+    let path = sandbox.path("notify");
+    let sandbox = sandbox.with("NOTIFY_SOCKET", path.to_str().unwrap()).with("WATCHDOG_USEC", "1000");
+    let deaf = UnixDatagram::bind(sandbox.path("deaf")).unwrap();
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.connect(sandbox.path("deaf")).unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.send(&[0; 1024]).is_ok() {}
+    for name in ["notify", "deaf"] {
+        if name == "deaf" {
+            std::fs::rename(sandbox.path("deaf"), &path).unwrap();
+        }
+        let (server, address) = start(&sandbox, &SERVE);
+        assert!(healthz(&address).starts_with("HTTP/1.0 200"), "{name}");
+        server.signal(Signal::TERM);
+        server.end().expect(0);
+    }
+    drop(deaf);
+}
+
+/// However much is logged, the token is not, nor is a cookie.
+#[test]
+fn token_is_in_no_log() {
+    let sandbox = Sandbox::new();
+    let args = ["-vvv", "serve", "--listen", "127.0.0.1:0", "--token-file", "token", "--allow-actions"];
+    let (server, address) = start(&sandbox, &args);
+    let token = std::fs::read_to_string(sandbox.path("token")).unwrap().trim().to_owned();
+    let put = format!(
+        "PUT /v1/holds/0123456789abcdef HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
+         content-length: 14\r\n\r\n{{\"name\":\"job\"}}"
+    );
+    assert!(ask(&address, &put).starts_with("HTTP/1.0 200"));
+    let form = format!("token={token}&back=%2F");
+    let login = format!(
+        "POST /login HTTP/1.0\r\nhost: {address}\r\norigin: http://{address}\r\ncontent-length: {}\r\n\
+         content-type: application/x-www-form-urlencoded\r\n\r\n{form}",
+        form.len()
+    );
+    let answer = ask(&address, &login);
+    let cookie = answer.split("leasehold-token=").nth(1).and_then(|rest| rest.split(';').next());
+    let cookie = cookie.unwrap_or_else(|| panic!("{answer}")).to_owned();
+    let asked = "reason=maintenance";
+    let revoke = format!(
+        "POST /lock/revoke?name=job HTTP/1.0\r\nhost: {address}\r\norigin: http://{address}\r\n\
+         cookie: leasehold-token={cookie}\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+         content-length: {}\r\n\r\n{asked}",
+        asked.len()
+    );
+    assert!(ask(&address, &revoke).starts_with("HTTP/1.0 200"));
+    let wrong = "GET /v1/locks HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer nearly-the-token\r\n\r\n";
+    assert!(ask(&address, wrong).starts_with("HTTP/1.0 401"));
+    ask(&address, &put.replacen("PUT", "DELETE", 1));
+    server.signal(Signal::TERM);
+    let ended = server.end().expect(0);
+    assert!(ended.err.contains("an operator asked for a release"), "{ended:?}");
+    for secret in [&*token, &*cookie, "nearly-the-token"] {
+        assert!(!ended.err.contains(secret) && !ended.out.contains(secret), "{ended:?}");
+    }
+}
+
+#[test]
+fn public_address_without_tls_is_served_with_a_warning() {
+    let sandbox = Sandbox::new();
+    let (server, address) = start(&sandbox, &["serve", "--listen", "0.0.0.0:0", "--token-file", "token"]);
+    server.complaint_with("warning: other machines can connect without TLS");
+    let port = address.rsplit(':').next().unwrap();
+    let local = format!("127.0.0.1:{port}");
+    let answer = ask(&local, "GET /v1/locks HTTP/1.0\r\nhost: localhost\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.0 401"), "{answer}");
+    server.signal(Signal::TERM);
+    server.end().expect(0);
+}
