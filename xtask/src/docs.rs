@@ -8,6 +8,7 @@ mod book;
 mod generated;
 mod links;
 mod markdown;
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

