@@ -8,6 +8,8 @@ mod api;
 mod bench;
 mod deb;
 mod docs;
+mod fuzz;
+mod lua_mutants;
 mod matrix;
 mod semver;
 mod servers;
@@ -50,6 +52,11 @@ Chores:
   matrix [options]      the tests of each store on each version of its server, fetched as needed; writes
                         docs/versions.json. --only A,B runs these versions (or all of a server, such as redis),
                         --quick the laws of safety alone, and writes nothing
+  fuzz [TARGET ...]     searches for inputs that parsers do not survive, one target after the other: all, or those
+                        whose names contain one of these words. --minutes M for each, 1 without it; --list
+                        shows them. `test` tries a fixed number for each
+  lua-mutants [options] whether tests see small changes of the scripts of the Redis backend; --list shows the
+                        changes, --file NAME those of one script, --limit N tries so many of them, --quick a few
   help                  this text
 
 Environment:
@@ -66,7 +73,9 @@ enum Chore {
     Bench(Vec<String>),
     Deb(deb::Options),
     Docs(docs::Mode),
+    Fuzz(fuzz::Request),
     Help,
+    LuaMutants(lua_mutants::Request),
     Matrix(matrix::Request),
     Servers(versions::Request),
     Test(Vec<&'static test::Step>),
@@ -93,6 +102,8 @@ fn main() -> ExitCode {
             print!("{USAGE}");
             Ok(())
         }
+        Chore::Fuzz(request) => fuzz::run(&root(), &request),
+        Chore::LuaMutants(request) => lua_mutants::run(&root(), &request),
         Chore::Matrix(request) => matrix::run(&root(), &request),
         Chore::Servers(request) => versions::run(&target(&root()), &request),
         Chore::Test(steps) => test::run(&root(), &steps),
@@ -123,6 +134,8 @@ fn parse(arguments: &[String]) -> Result<Chore, String> {
         ["deb", options @ ..] => deb::Options::parse(options).map(Chore::Deb),
         ["docs"] => Ok(Chore::Docs(docs::Mode::Write)),
         ["docs", "--check"] => Ok(Chore::Docs(docs::Mode::Check)),
+        ["fuzz", words @ ..] => fuzz::Request::parse(words).map(Chore::Fuzz),
+        ["lua-mutants", options @ ..] => lua_mutants::Request::parse(options).map(Chore::LuaMutants),
         ["matrix", options @ ..] => matrix::Request::parse(options).map(Chore::Matrix),
         ["servers", words @ ..] => versions::Request::parse(words).map(Chore::Servers),
         ["tidy"] => Ok(Chore::Tidy),

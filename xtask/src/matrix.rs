@@ -88,11 +88,14 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
     let target = crate::target(root);
     let mut results = Results::read(root)?;
     let mut failed = Vec::new();
+    // Of all servers, so that cargo selects the same features whichever are asked for.
+    let packages: Vec<String> = SERVERS.iter().map(|server| server.package.to_owned()).collect();
+    let programs = suites::programs(root, &packages)?;
     for subject in &request.subjects {
         let name = subject.name();
         println!("\n==> {name}");
         let begin = Instant::now();
-        match subject.outcome(root, &target, request.extent) {
+        match subject.outcome(&programs, &target, request.extent) {
             Ok(outcome) => {
                 println!("==> {name}: {} after {:.0} s", outcome.words(), begin.elapsed().as_secs_f64());
                 if !outcome.failed.is_empty() {
@@ -124,7 +127,7 @@ impl Subject {
         self.version.map_or_else(|| format!("{}-installed", self.server.name), |it| it.name.to_owned())
     }
 
-    fn outcome(&self, root: &Path, target: &Path, extent: Extent) -> Result<Outcome, String> {
+    fn outcome(&self, programs: &[Program], target: &Path, extent: Extent) -> Result<Outcome, String> {
         let place = match self.version {
             None => None,
             Some(version) => {
@@ -133,9 +136,9 @@ impl Subject {
                 Some(place.canonicalize().map_err(|error| format!("{}: {error}", place.display()))?)
             }
         };
-        let programs = suites::programs(root, self.server.package)?;
         let mut outcome = Outcome { says: self.says(place.as_deref()), ..Outcome::new() };
-        for program in &programs {
+        let own = programs.iter().filter(|program| program.folder.ends_with(self.server.folder));
+        for program in own {
             let Some(arguments) = extent.arguments(program) else { continue };
             let text = self.test(program, &arguments, place.as_deref())?;
             outcome.add(&text);

@@ -19,8 +19,9 @@ pub(crate) struct Server {
     pub(crate) title: &'static str,
     /// The variable of the test kit.
     pub(crate) variable: &'static str,
-    /// The package with its tests.
+    /// The package with its tests, and its folder from the root.
     pub(crate) package: &'static str,
+    pub(crate) folder: &'static str,
     /// The program that says its version, and how it is asked.
     pub(crate) ask: (&'static str, &'static str),
 }
@@ -73,6 +74,7 @@ pub(crate) const REDIS: Server = Server {
     title: "Redis and Valkey",
     variable: "LEASEHOLD_REDIS_SERVER",
     package: "leasehold-redis",
+    folder: "backends/redis",
     ask: ("redis-server", "--version"),
 };
 const ETCD: Server = Server {
@@ -80,6 +82,7 @@ const ETCD: Server = Server {
     title: "etcd",
     variable: "LEASEHOLD_ETCD_SERVER",
     package: "leasehold-etcd",
+    folder: "backends/etcd",
     ask: ("etcd", "--version"),
 };
 const ZOOKEEPER: Server = Server {
@@ -87,6 +90,7 @@ const ZOOKEEPER: Server = Server {
     title: "ZooKeeper",
     variable: "LEASEHOLD_ZOOKEEPER_SERVER",
     package: "leasehold-zookeeper",
+    folder: "backends/zookeeper",
     ask: ("zookeeper.jar", ""),
 };
 const POSTGRES: Server = Server {
@@ -94,6 +98,7 @@ const POSTGRES: Server = Server {
     title: "PostgreSQL",
     variable: "LEASEHOLD_POSTGRES_SERVER",
     package: "leasehold-postgres",
+    folder: "backends/postgres",
     ask: ("postgres", "--version"),
 };
 const MARIADB: Server = Server {
@@ -101,6 +106,7 @@ const MARIADB: Server = Server {
     title: "MariaDB and MySQL",
     variable: "LEASEHOLD_MARIADB_SERVER",
     package: "leasehold-mysql",
+    folder: "backends/mysql",
     ask: ("mariadbd", "--version"),
 };
 const MEMCACHED: Server = Server {
@@ -108,6 +114,7 @@ const MEMCACHED: Server = Server {
     title: "memcached",
     variable: "LEASEHOLD_MEMCACHED_SERVER",
     package: "leasehold-memcached",
+    folder: "backends/memcached",
     ask: ("memcached", "--version"),
 };
 

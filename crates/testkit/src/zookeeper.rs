@@ -334,13 +334,14 @@ fn secure_config(certificates: &Certificates, keys: &Path, port: u16) -> String 
 /// Returns arguments for few threads, a small heap and only the jars that are needed: a server starts in
 /// half a second.
 ///
-/// Jars that the folder of a chosen version does not have are the installed ones.
+/// Jars that the folder of a chosen version does not have are the installed ones. Its own jar comes last: Debian's
+/// names the installed ones, which would take the places of those behind it.
 fn java_args(chosen: &Path) -> Vec<String> {
     let path = |jar: &&str| {
         let own = chosen.join(jar);
         if own.is_file() { own } else { Path::new(JARS).join(jar) }.display().to_string()
     };
-    let jars: Vec<String> = [JAR].iter().chain(MORE_JARS).map(path).collect();
+    let jars: Vec<String> = MORE_JARS.iter().chain(&[JAR]).map(path).collect();
     let mut args: Vec<String> = [
         "-Xmx128m",
         "-XX:+UseSerialGC",
