@@ -11,7 +11,7 @@ use crate::suites::{self, Program};
 /// What the command line asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    minutes: f64,
+    seconds: u64,
     words: Vec<String>,
     list: bool,
 }
@@ -19,14 +19,16 @@ pub(crate) struct Request {
 impl Request {
     /// Parses the words after `fuzz`.
     pub(crate) fn parse(words: &[&str]) -> Result<Request, String> {
-        let mut request = Request { minutes: 1.0, words: Vec::new(), list: false };
+        let mut request = Request { seconds: 60, words: Vec::new(), list: false };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
                 "--list" => request.list = true,
                 "--minutes" => {
-                    let minutes = words.next().and_then(|text| text.parse().ok()).filter(|it| *it > 0.0);
-                    request.minutes = minutes.ok_or("--minutes wants a number.")?;
+                    let minutes = words.next().and_then(|text| text.parse::<f64>().ok());
+                    let minutes = minutes.filter(|it| *it > 0.0).ok_or("--minutes wants a number.")?;
+                    // Of a part of a second, the next whole one.
+                    request.seconds = (minutes * 60.0).ceil() as u64;
                 }
                 option if option.starts_with('-') => {
                     return Err(format!("`{option}` is not an option of this chore."));
@@ -55,7 +57,7 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
             }
             count += 1;
             println!("{target}");
-            if !request.list && !search(program, &test, request.minutes)? {
+            if !request.list && !search(program, &test, request.seconds)? {
                 failed.push(target);
             }
         }
@@ -75,10 +77,10 @@ fn tests_of(program: &Program) -> Result<Vec<String>, String> {
     Ok(tests.filter(|test| test.starts_with("fuzz::")).map(str::to_owned).collect())
 }
 
-fn search(program: &Program, test: &str, minutes: f64) -> Result<bool, String> {
+fn search(program: &Program, test: &str, seconds: u64) -> Result<bool, String> {
     let mut command = Command::new(&program.path);
     command.args(["--exact", test, "--nocapture"]).current_dir(&program.folder);
-    command.env("LEASEHOLD_FUZZ_SECONDS", format!("{:.0}", (minutes * 60.0).max(1.0)));
+    command.env("LEASEHOLD_FUZZ_SECONDS", seconds.to_string());
     let status = command.stdin(Stdio::null()).status();
     Ok(status.map_err(|error| format!("{}: {error}", program.path.display()))?.success())
 }
