@@ -8,7 +8,6 @@ mod book;
 mod generated;
 mod links;
 mod markdown;
-mod versions;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

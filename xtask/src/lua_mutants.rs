@@ -131,7 +131,8 @@ fn spread(all: &[Mutant], count: usize) -> Vec<&Mutant> {
 
 /// Builds the test programs with the feature, and returns those that judge, the quickest first.
 fn programs(root: &Path) -> Result<Vec<(Program, &'static [&'static str])>, String> {
-    let mut built = suites::programs_with(root, &["leasehold-redis".to_owned()], &["--features=lua-mutants"])?;
+    let mut built =
+        suites::programs_with(root, &["leasehold-redis".to_owned()], &["--features=lua-mutants"])?;
     let mut chosen = Vec::new();
     for (name, arguments) in JUDGES {
         let at = built.iter().position(|program| program.name == *name);
@@ -162,7 +163,8 @@ fn first_failure(
 
 /// Returns the mutants that the committed list explains: a line for each, its reason in the lines before it.
 fn explained(root: &Path) -> Result<Vec<String>, String> {
-    let text = std::fs::read_to_string(root.join(EXPLAINED)).map_err(|error| format!("{EXPLAINED}: {error}"))?;
+    let text =
+        std::fs::read_to_string(root.join(EXPLAINED)).map_err(|error| format!("{EXPLAINED}: {error}"))?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(str::to_owned).collect())
 }

@@ -202,7 +202,11 @@ fn found_with(
 ) -> Result<Vec<Suite>, String> {
     let selected = selection(packages);
     let mut command = cargo();
-    command.arg("test").args(&selected).args(options).args(["--no-run", "--message-format=json-render-diagnostics"]);
+    command
+        .arg("test")
+        .args(&selected)
+        .args(options)
+        .args(["--no-run", "--message-format=json-render-diagnostics"]);
     command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::inherit());
     prepare(&mut command);
     let output = command.output().map_err(|error| format!("cargo could not be started: {error}"))?;

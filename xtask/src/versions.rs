@@ -285,11 +285,12 @@ fn listing(target: &Path) -> Result<String, String> {
     let packages = packages()?;
     let mut text = String::new();
     for version in VERSIONS {
-        let own: Vec<&Package> = packages.iter().filter(|package| package.belongs_to == version.name).collect();
+        let own: Vec<&Package> =
+            packages.iter().filter(|package| package.belongs_to == version.name).collect();
         let state = if home(target, version).join(MARK).is_file() { "here" } else { "-" };
-        let first = own.first().map_or_else(String::new, |it| {
-            format!("{} {} {}", it.client.words(), it.name, it.version)
-        });
+        let first = own
+            .first()
+            .map_or_else(String::new, |it| format!("{} {} {}", it.client.words(), it.name, it.version));
         let more = if own.len() > 1 { format!(", and {} more", own.len() - 1) } else { String::new() };
         text += &format!("{:<18} {:<5} {first}{more}\n", version.name, state);
     }

@@ -56,17 +56,19 @@ fn keys() {
         format!("lh/job\n{ID} 10000 x"),
         format!("lh/a%21b!{ID}.2.5\n10000 \n lh/job!{ID}.1.4294967295\n1 "),
     ];
-    Target::new("keys", HERE).seeds(seeds).words(&["lh/", "job!", "/", ".1.1", ID, "%21", " 10000 "]).run(|input| {
-        let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').take(40).collect();
-        let pair = |pair: &[&[u8]]| {
-            let mut kv = kv("", "");
-            kv.key = pair[0].to_vec();
-            kv.value = pair.get(1).copied().unwrap_or_default().to_vec();
-            kv
-        };
-        let kvs: Vec<KeyValue> = lines.chunks(2).map(pair).collect();
-        understand(&kvs)
-    });
+    Target::new("keys", HERE).seeds(seeds).words(&["lh/", "job!", "/", ".1.1", ID, "%21", " 10000 "]).run(
+        |input| {
+            let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').take(40).collect();
+            let pair = |pair: &[&[u8]]| {
+                let mut kv = kv("", "");
+                kv.key = pair[0].to_vec();
+                kv.value = pair.get(1).copied().unwrap_or_default().to_vec();
+                kv
+            };
+            let kvs: Vec<KeyValue> = lines.chunks(2).map(pair).collect();
+            understand(&kvs)
+        },
+    );
 }
 
 #[test]
@@ -74,39 +76,44 @@ fn answer() {
     let kvs = vec![kv(&format!("lh/job!{ID}.1.1"), "10000 note"), kv("lh/job/1f", "")];
     let range = RangeResponse { kvs, count: 2, ..RangeResponse::default() };
     let id = ClaimId::from_bytes([1; 16]);
-    Target::new("answer", HERE).seeds([range.encode_to_vec(), TxnResponse::default().encode_to_vec()]).run(|input| {
-        let mut kinds = String::new();
-        if let Ok(range) = RangeResponse::decode(input) {
-            kinds += &understand(&range.kvs);
-        }
-        if let Ok(txn) = TxnResponse::decode(input) {
-            kinds.push('t');
-            for range in txn.responses.into_iter().filter_map(into_range) {
+    Target::new("answer", HERE).seeds([range.encode_to_vec(), TxnResponse::default().encode_to_vec()]).run(
+        |input| {
+            let mut kinds = String::new();
+            if let Ok(range) = RangeResponse::decode(input) {
                 kinds += &understand(&range.kvs);
             }
-        }
-        if WatchResponse::decode(input).is_ok() {
-            kinds.push('w');
-        }
-        drop(Layout::new("lh/", Dialect::Native).read_value(id, input));
-        kinds.truncate(12);
-        kinds
-    });
+            if let Ok(txn) = TxnResponse::decode(input) {
+                kinds.push('t');
+                for range in txn.responses.into_iter().filter_map(into_range) {
+                    kinds += &understand(&range.kvs);
+                }
+            }
+            if WatchResponse::decode(input).is_ok() {
+                kinds.push('w');
+            }
+            drop(Layout::new("lh/", Dialect::Native).read_value(id, input));
+            kinds.truncate(12);
+            kinds
+        },
+    );
 }
 
 #[test]
 fn url() {
     let seeds = ["etcd://u:s3cretword@a,b:2,[::1]:3?prefix=x/&timeout=3s", "etcds://a?ca=/a&cert=/b&key=/c"];
-    Target::new("url", HERE).seeds(seeds).words(&["&dialect=etcd3", "waiter-ttl=", "@", "%2f", ","]).run(|input| {
-        let Ok(text) = std::str::from_utf8(input) else { return "not text".to_owned() };
-        match EtcdConfig::parse(text) {
-            Ok(_) => "valid".to_owned(),
-            Err(error) => {
-                let is_password = text.contains(":s3cretword@") && text.matches("s3cretword").count() == 1;
-                let kept = is_password && error.to_string().contains("s3cretword");
-                assert!(!kept, "an error repeats a password: {error}");
-                format!("{:?}", error.kind)
+    Target::new("url", HERE).seeds(seeds).words(&["&dialect=etcd3", "waiter-ttl=", "@", "%2f", ","]).run(
+        |input| {
+            let Ok(text) = std::str::from_utf8(input) else { return "not text".to_owned() };
+            match EtcdConfig::parse(text) {
+                Ok(_) => "valid".to_owned(),
+                Err(error) => {
+                    let is_password =
+                        text.contains(":s3cretword@") && text.matches("s3cretword").count() == 1;
+                    let kept = is_password && error.to_string().contains("s3cretword");
+                    assert!(!kept, "an error repeats a password: {error}");
+                    format!("{:?}", error.kind)
+                }
             }
-        }
-    });
+        },
+    );
 }

@@ -6,8 +6,12 @@ use crate::PostgresConfig;
 
 #[test]
 fn url() {
-    let seeds = ["postgres://u:s3cretword@a:1/db?table=x&timeout=3s", "postgres:///db?host=/run&port=7&sslmode=verify-full"];
-    let words = ["&method=", "advisory", "for-update", "dialect=shedlock", "?password-file=", "@", "%2", "table="];
+    let seeds = [
+        "postgres://u:s3cretword@a:1/db?table=x&timeout=3s",
+        "postgres:///db?host=/run&port=7&sslmode=verify-full",
+    ];
+    let words =
+        ["&method=", "advisory", "for-update", "dialect=shedlock", "?password-file=", "@", "%2", "table="];
     Target::new("url", env!("CARGO_MANIFEST_DIR")).seeds(seeds).words(&words).run(|input| {
         let Ok(text) = std::str::from_utf8(input) else { return "not text".to_owned() };
         match PostgresConfig::parse(text) {

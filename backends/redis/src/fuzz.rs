@@ -87,7 +87,8 @@ fn cluster_nodes() {
     let seed = "07c37df 127.0.0.1:30004@31004,host.example slave e7d1eec 0 1426238317239 4 connected\n\
                 e7d1eec 127.0.0.1:30001@31001 myself,master - 0 0 1 connected 0-5460 [5461->-292f8b3]\n\
                 292f8b3 [::1]:30003@31003 master,fail? - 0 1426238318243 3 connected 5461 10923-16383\n";
-    let words = ["myself,", "master", "slave", "fail", "noaddr", "handshake", "0-16383", "16384", "connected"];
+    let words =
+        ["myself,", "master", "slave", "fail", "noaddr", "handshake", "0-16383", "16384", "connected"];
     Target::new("nodes", HERE).seed(seed).words(&words).cases(5_000).run(|input| {
         let Ok(mut view) = View::read(&String::from_utf8_lossy(input)) else { return "refused".to_owned() };
         view.fill_own_host("10.0.0.9");

@@ -7,7 +7,8 @@ use crate::SqliteConfig;
 #[test]
 fn url() {
     let seeds = ["sqlite:/a/b.db?table=x", "sqlite:///a/b?timeout=3s"];
-    let words = ["&method=", "advisory", "for-update", "dialect=shedlock", "?password-file=", "@", "%2", "table="];
+    let words =
+        ["&method=", "advisory", "for-update", "dialect=shedlock", "?password-file=", "@", "%2", "table="];
     Target::new("url", env!("CARGO_MANIFEST_DIR")).seeds(seeds).words(&words).run(|input| {
         let Ok(text) = std::str::from_utf8(input) else { return "not text".to_owned() };
         match SqliteConfig::parse(text) {

@@ -42,7 +42,8 @@ fn queue() {
             assert!(entries.iter().all(|entry| names.contains(&entry.name)));
             assert!(entries.is_empty() || queue.admits(0) || !entries[0].share.is_exclusive());
             // Two exclusive claims never hold together.
-            let both = (0..entries.len()).filter(|at| queue.admits(*at) && entries[*at].share == Share::MUTEX);
+            let both =
+                (0..entries.len()).filter(|at| queue.admits(*at) && entries[*at].share == Share::MUTEX);
             assert!(both.count() <= 1, "two mutexes are admitted: {names:?}");
             for at in 0..entries.len() {
                 drop(queue.blockers(at));
@@ -82,16 +83,19 @@ fn report() {
 #[test]
 fn url() {
     let seeds = ["zookeeper://a,b:2,[::1]:3/locks/x?timeout=3s", "zookeeper+tls://a?ca=/a&cert=/b&key=/c"];
-    Target::new("url", HERE).seeds(seeds).words(&["&dialect=curator", "mutex=", "@", "%2f", "//"]).run(|input| {
-        let Ok(text) = std::str::from_utf8(input) else { return "not text".to_owned() };
-        match ZooKeeperConfig::parse(text) {
-            Ok(_) => "valid".to_owned(),
-            Err(error) => {
-                let is_password = text.contains(":s3cretword@") && text.matches("s3cretword").count() == 1;
-                let kept = is_password && error.to_string().contains("s3cretword");
-                assert!(!kept, "an error repeats a password: {error}");
-                format!("{:?}", error.kind)
+    Target::new("url", HERE).seeds(seeds).words(&["&dialect=curator", "mutex=", "@", "%2f", "//"]).run(
+        |input| {
+            let Ok(text) = std::str::from_utf8(input) else { return "not text".to_owned() };
+            match ZooKeeperConfig::parse(text) {
+                Ok(_) => "valid".to_owned(),
+                Err(error) => {
+                    let is_password =
+                        text.contains(":s3cretword@") && text.matches("s3cretword").count() == 1;
+                    let kept = is_password && error.to_string().contains("s3cretword");
+                    assert!(!kept, "an error repeats a password: {error}");
+                    format!("{:?}", error.kind)
+                }
             }
-        }
-    });
+        },
+    );
 }

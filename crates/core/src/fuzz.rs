@@ -60,9 +60,10 @@ fn check(text: &str) -> String {
 #[test]
 fn ledger_text() {
     let whole = [ledger().to_text("a head"), ledger().to_span_text(""), Ledger::default().to_text("x")];
-    Target::new("ledger", HERE).seeds(whole).words(&["never", "leasehold-ledger 2", "%0A"]).run(|input| {
-        check(&String::from_utf8_lossy(input))
-    });
+    Target::new("ledger", HERE)
+        .seeds(whole)
+        .words(&["never", "leasehold-ledger 2", "%0A"])
+        .run(|input| check(&String::from_utf8_lossy(input)));
 }
 
 #[test]
@@ -80,14 +81,16 @@ fn ledger_body() {
 #[test]
 fn fence() {
     let seeds = [Fence::new(0, 7, 0), Fence::new(1, 2, 3), Fence::new(u64::MAX, u64::MAX, u32::MAX)];
-    Target::new("fence", HERE).seeds(seeds.map(|fence| fence.to_string())).words(&["e", ".", "+"]).run(|input| {
-        let Ok(text) = std::str::from_utf8(input) else { return "not text" };
-        let Ok(fence) = text.parse::<Fence>() else { return "refused" };
-        // Programs compare the text, so it is written in one way only.
-        assert_eq!(fence.to_string(), text);
-        assert_eq!(Fence::from_bytes(fence.to_bytes()), fence);
-        "a fence"
-    });
+    Target::new("fence", HERE).seeds(seeds.map(|fence| fence.to_string())).words(&["e", ".", "+"]).run(
+        |input| {
+            let Ok(text) = std::str::from_utf8(input) else { return "not text" };
+            let Ok(fence) = text.parse::<Fence>() else { return "refused" };
+            // Programs compare the text, so it is written in one way only.
+            assert_eq!(fence.to_string(), text);
+            assert_eq!(Fence::from_bytes(fence.to_bytes()), fence);
+            "a fence"
+        },
+    );
 }
 
 #[test]

@@ -134,7 +134,11 @@ impl Target {
         let used = peak.saturating_sub(self.peak.replace(peak));
         if used > MEMORY {
             let place = self.corpus.keep(input);
-            panic!("{}: an input of {} bytes takes {used} bytes of memory, and {place}", self.name, input.len());
+            panic!(
+                "{}: an input of {} bytes takes {used} bytes of memory, and {place}",
+                self.name,
+                input.len()
+            );
         }
         kind
     }

@@ -49,7 +49,7 @@ fn pages(root: &Path, program: &Path) -> Result<Vec<(&'static str, String)>, Str
     let reference = output(Command::new(program).args(["man", "--markdown"]))?;
     let urls = output(Command::new(program).args(["man", "--urls"]))?;
     let mut pages = sections(&urls)?;
-    pages.extend(super::versions::pages(root)?);
+    pages.extend(crate::matrix::pages::pages(root)?);
     pages.extend([(REFERENCE, reference), (OPTIONS, format!("{OPTIONS_HEAD}{urls}"))]);
     Ok(pages)
 }

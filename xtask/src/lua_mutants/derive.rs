@@ -24,7 +24,14 @@ impl Mutant {
     /// Returns no change at all.
     pub(crate) fn unchanged() -> Mutant {
         let empty = String::new;
-        Mutant { file: empty(), line: empty(), becomes: empty(), occurrence: 1, text: empty(), changed: empty() }
+        Mutant {
+            file: empty(),
+            line: empty(),
+            becomes: empty(),
+            occurrence: 1,
+            text: empty(),
+            changed: empty(),
+        }
     }
 
     /// Returns a name that stays the same while the line does.
@@ -129,7 +136,8 @@ fn code_of(line: &str) -> Vec<bool> {
 /// Returns `true` for a line that is nothing but one call, so that it can be left out.
 fn is_call(trimmed: &str) -> bool {
     let name = trimmed.split('(').next().unwrap_or_default();
-    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.".contains(&byte));
+    let is_name =
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.".contains(&byte));
     let opened = trimmed.bytes().filter(|byte| *byte == b'(').count();
     let closed = trimmed.bytes().filter(|byte| *byte == b')').count();
     is_name && trimmed.ends_with(')') && opened == closed
@@ -169,7 +177,10 @@ mod tests {
     fn comparisons_conditions_and_calls_are_changed() {
         assert_eq!(of("  if a <= b then"), ["  if a < b then", "  if true then", "  if false then"]);
         assert_eq!(of("redis.call('DEL', KEYS[1])"), ["redis.call('DEL', KEYS[2])", "do end"]);
-        assert_eq!(of("if not x then return 0 end"), ["if x then return 0 end", "if not x then return 1 end"]);
+        assert_eq!(
+            of("if not x then return 0 end"),
+            ["if x then return 0 end", "if not x then return 1 end"]
+        );
         assert_eq!(of("local a = b"), Vec::<String>::new());
     }
 

@@ -91,7 +91,9 @@ impl Role {
             (Self::Fuzz, _) => Some("fuzz depends on no crate of ours"),
             (_, Self::Fuzz) if dependency.stage == Stage::Dev => None,
             (_, Self::Fuzz) => Some("fuzz is for tests"),
-            (Self::Core, _) => Some("core depends on no crate of ours, not even in its tests, but for the driver of fuzz targets"),
+            (Self::Core, _) => Some(
+                "core depends on no crate of ours, not even in its tests, but for the driver of fuzz targets",
+            ),
             _ if dependency.stage == Stage::Dev => None,
             (Self::Machine, _) => Some("machine depends on no crate of ours"),
             (Self::Client | Self::Backend | Self::Support | Self::Cli, Self::Machine) => None,

@@ -117,7 +117,9 @@ fn archive() -> Result<String, String> {
     let output = command.output().map_err(|error| format!("apt-get cannot be started: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut found = text.lines().filter(|line| !line.contains("security")).map(str::to_owned);
-    found.next().ok_or_else(|| "this machine installs nothing from Debian; run apt-get update once".to_owned())
+    found
+        .next()
+        .ok_or_else(|| "this machine installs nothing from Debian; run apt-get update once".to_owned())
 }
 
 fn run(mut command: Command, name: &str) -> Result<(), String> {

@@ -180,7 +180,8 @@ mod tests {
         fs::write(tools.join("check"), b"\x7fELF").unwrap();
         fs::set_permissions(tools.join("check"), fs::Permissions::from_mode(0o755)).unwrap();
         link(home.path(), &[("server", "usr/bin/check")], Libraries::Whole).unwrap();
-        let output = Command::new(home.path().join(PROGRAMS).join("server")).arg("--version").output().unwrap();
+        let output =
+            Command::new(home.path().join(PROGRAMS).join("server")).arg("--version").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].ends_with("root/usr/bin/server"), "{text}");

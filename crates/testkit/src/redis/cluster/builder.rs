@@ -9,9 +9,9 @@ use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::port::{Port, on_free_ports};
-use crate::redis::{RedisBuilder, RedisServer};
 use crate::redis::builder::quoted;
 use crate::redis::version::{BUS_PORT, version};
+use crate::redis::{RedisBuilder, RedisServer};
 use crate::require;
 
 /// Options for a [`RedisCluster`]; without any, three primaries with a replica each.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::matrix::results::Results;
+use super::results::Results;
 
 /// The page.
 const PAGE: &str = "docs/book/src/versions.md";
@@ -13,10 +13,18 @@ const BEGIN: &str = "<!-- Printed by `cargo xtask docs` from docs/versions.json:
 const END: &str = "<!-- End. -->\n";
 
 /// Returns both files with their new contents.
-pub(super) fn pages(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
+pub(crate) fn pages(root: &Path) -> Result<Vec<(&'static str, String)>, String> {
     let results = Results::read(root)?;
     let readme = fs::read_to_string(root.join(README)).map_err(|error| format!("{README}: {error}"))?;
     Ok(vec![(PAGE, results.page()), (README, renewed(&readme, &results.requirements())?)])
+}
+
+/// Writes both.
+pub(super) fn write(root: &Path) -> Result<(), String> {
+    for (path, new) in pages(root)? {
+        fs::write(root.join(path), new).map_err(|error| format!("{path}: cannot be written: {error}"))?;
+    }
+    Ok(())
 }
 
 /// Puts new lines between the marks.
