@@ -223,6 +223,8 @@ struct Programs {
     mariadbd: PathBuf,
     mariadb: PathBuf,
     install: Install,
+    /// `true` if it is not the installed version.
+    is_chosen: bool,
     /// The user of the server, if the tests run as root.
     user: Option<(u32, u32)>,
 }
@@ -231,6 +233,7 @@ impl Programs {
     fn find() -> Result<Self, Error> {
         use std::os::unix::fs::MetadataExt;
         let place = chosen::place(chosen::MARIADB)?;
+        let is_chosen = place.is_some();
         let is_mysql = place.is_some_and(|place| place.join("mysqld").is_file());
         let program = |name| chosen::program(chosen::MARIADB, name, "mariadb-server");
         let helper = |name| chosen::helper(chosen::MARIADB, name, "mariadb-server");
@@ -247,7 +250,7 @@ impl Programs {
             let home = std::fs::metadata(HOME).map_err(cannot("look at", HOME))?;
             user = Some((home.uid(), home.gid()));
         }
-        Ok(Self { mariadbd, mariadb, install, user })
+        Ok(Self { mariadbd, mariadb, install, is_chosen, user })
     }
 
     /// Puts fresh data into a directory: a copy of what was made once, since making it takes seconds.
@@ -292,6 +295,12 @@ impl Programs {
                 let mut install = Command::new(program);
                 install.args(["--no-defaults", "--auth-root-authentication-method=normal"]);
                 install.args(["--skip-test-db", "--skip-name-resolve", LOG_SIZE]);
+                // Else it takes the programs of the installed version.
+                let real = program.canonicalize().map_err(cannot("look at", program.display()))?;
+                let base = real.parent().and_then(Path::parent);
+                if let Some(base) = base.filter(|_| self.is_chosen) {
+                    install.arg(format!("--basedir={}", base.display()));
+                }
                 (install, "--extra-file")
             }
             Install::Mysql => {

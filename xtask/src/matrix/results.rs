@@ -170,8 +170,10 @@ impl Results {
         let mut text = String::new();
         for name in names {
             let it = &self.by_version[name];
-            for (test, why) in &it.known {
-                text += &format!("- `{name}`, `{test}`: {why}.\n");
+            let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+            it.known.values().for_each(|why| *reasons.entry(why).or_default() += 1);
+            for (why, count) in reasons {
+                text += &format!("- `{name}`, {count} tests: {why}.\n");
             }
             for test in &it.failed {
                 text += &format!("- `{name}`, `{test}`: failed.\n");
