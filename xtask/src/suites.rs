@@ -52,6 +52,42 @@ pub(crate) fn run(
     end
 }
 
+/// A test program of one package, for chores that run it in their own way.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// Its name, empty for the tests inside the library.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) folder: PathBuf,
+    pub(crate) repeat: String,
+    /// How many of its tests run at a time, where that is not one a core.
+    pub(crate) width: Option<usize>,
+}
+
+/// Builds the test programs of some packages, all at once, and returns them.
+pub(crate) fn programs(root: &Path, packages: &[String]) -> Result<Vec<Program>, String> {
+    programs_with(root, packages, &[])
+}
+
+/// Builds the test programs of some packages with more options of cargo.
+pub(crate) fn programs_with(
+    root: &Path,
+    packages: &[String],
+    options: &[&str],
+) -> Result<Vec<Program>, String> {
+    let suites = found_with(root, packages, options, &|_| {})?.into_iter();
+    // Those in the documentation are run by cargo, which is not a test program.
+    let suites = suites.filter(|suite| !suite.repeat.contains(" --doc"));
+    let program = |suite: Suite| Program {
+        name: suite.repeat.split_once(" --test ").map_or_else(String::new, |(_, name)| name.to_owned()),
+        width: suite.width(),
+        path: suite.program,
+        folder: suite.folder,
+        repeat: suite.repeat,
+    };
+    Ok(suites.map(program).collect())
+}
+
 /// Leaves out the tests against other libraries, which build those first, and names the commands that run them:
 /// the tests of single crates are for the pauses between two changes. A run of everything has them.
 fn leave_out_foreign(suites: &mut Vec<Suite>) {
@@ -154,9 +190,23 @@ const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Builds the test programs, and lists them: those that wait most and take longest first, then all
 /// others with servers.
 fn found(root: &Path, packages: &[String], prepare: &impl Fn(&mut Command)) -> Result<Vec<Suite>, String> {
+    found_with(root, packages, &[], prepare)
+}
+
+/// Finds them as [`found`] does, built with more options of cargo.
+fn found_with(
+    root: &Path,
+    packages: &[String],
+    options: &[&str],
+    prepare: &impl Fn(&mut Command),
+) -> Result<Vec<Suite>, String> {
     let selected = selection(packages);
     let mut command = cargo();
-    command.arg("test").args(&selected).args(["--no-run", "--message-format=json-render-diagnostics"]);
+    command
+        .arg("test")
+        .args(&selected)
+        .args(options)
+        .args(["--no-run", "--message-format=json-render-diagnostics"]);
     command.current_dir(root).stdout(Stdio::piped()).stderr(Stdio::inherit());
     prepare(&mut command);
     let output = command.output().map_err(|error| format!("cargo could not be started: {error}"))?;

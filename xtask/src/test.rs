@@ -83,6 +83,7 @@ const PACKAGE: &[&str] = &[
     "--workspace",
     "--exclude=leasehold-bench",
     "--exclude=leasehold-engine-sim",
+    "--exclude=leasehold-fuzz",
     "--exclude=leasehold-sim",
     "--exclude=leasehold-tests",
     "--exclude=xtask",

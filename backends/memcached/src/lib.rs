@@ -7,6 +7,8 @@
 mod backend;
 mod compat;
 mod config;
+#[cfg(test)]
+mod fuzz;
 mod net;
 mod protocol;
 

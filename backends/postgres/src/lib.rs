@@ -9,6 +9,8 @@ mod backend;
 mod compat;
 mod config;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod net;
 mod sql;
 mod wait;

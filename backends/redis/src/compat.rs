@@ -5,7 +5,7 @@
 //! once, in `script_backend.rs`. A key that exists under a name and is not a lock of the dialect is reported
 //! and left as it is.
 
-mod reading;
+pub(crate) mod reading;
 mod redisson;
 mod script_backend;
 mod scripts;

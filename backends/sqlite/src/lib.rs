@@ -6,6 +6,8 @@
 mod backend;
 mod config;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod net;
 mod sql;
 

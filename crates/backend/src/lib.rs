@@ -21,6 +21,8 @@ pub mod cell;
 pub mod changes;
 pub mod connecting;
 pub mod diagnose;
+#[cfg(test)]
+mod fuzz;
 pub mod pollers;
 pub mod random;
 #[cfg(feature = "session")]

@@ -99,15 +99,20 @@ impl FromStr for Fence {
             None => (0, text),
             Some(rest) => {
                 let (epoch, rest) = rest.split_once('.').ok_or(ParseFenceError)?;
-                (parse_part::<u64>(epoch, 20)?, rest)
+                (written(parse_part::<u64>(epoch, 20)?)?, rest)
             }
         };
         let (seq, sub) = match rest.split_once('.') {
             None => (rest, 0),
-            Some((seq, sub)) => (seq, parse_part::<u32>(sub, 10)?),
+            Some((seq, sub)) => (seq, written(parse_part::<u32>(sub, 10)?)?),
         };
         Ok(Fence { epoch, seq: parse_part(seq, 20)?, sub })
     }
+}
+
+/// Refuses a part that is zero: it would not have been written, and fences are compared as text.
+fn written<N: Default + PartialEq>(part: N) -> Result<N, ParseFenceError> {
+    if part == N::default() { Err(ParseFenceError) } else { Ok(part) }
 }
 
 fn parse_part<N: FromStr>(digits: &str, width: usize) -> Result<N, ParseFenceError> {

@@ -14,6 +14,9 @@ use crate::{ClaimId, Fence, Moment, Note, Share};
 
 mod text;
 
+#[cfg(test)]
+pub(crate) use text::checksum;
+
 pub use text::DamagedLedger;
 
 /// The time for which the queue waits for a claim whose turn has come and that does not take it, before it

@@ -40,6 +40,8 @@ mod fence;
 mod finding;
 #[cfg(feature = "serde")]
 mod forms;
+#[cfg(test)]
+mod fuzz;
 mod grant;
 mod ledger;
 mod note;

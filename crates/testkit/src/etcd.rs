@@ -19,7 +19,7 @@ use crate::directory::Directory;
 use crate::error::{Error, cannot};
 use crate::port::{Port, on_free_ports};
 use crate::process::Process;
-use crate::{peers, require};
+use crate::{chosen, peers, require};
 
 /// An etcd cluster of this test alone, on free ports of 127.0.0.1.
 ///
@@ -295,10 +295,9 @@ impl EtcdBuilder {
     }
 
     async fn start_once(&self) -> Result<EtcdCluster, Error> {
-        let program = match (&self.program, std::env::var_os(PROGRAM)) {
-            (Some(program), _) => program.clone(),
-            (None, Some(program)) => program.into(),
-            (None, None) => require::program("etcd", "etcd-server")?,
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => chosen::program(chosen::ETCD, "etcd", "etcd-server")?,
         };
         let directory = Directory::create("etcd")?;
         let certificates = if self.tls { Some(Certificates::create(&directory)?) } else { None };
@@ -358,8 +357,6 @@ impl EtcdBuilder {
     }
 }
 
-/// Names another `etcd` for all tests that do not ask for a certain one.
-const PROGRAM: &str = "LEASEHOLD_ETCD";
 /// The time that a cluster may take to start, on a machine that is busy with other tests.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 const READY_PAUSE: Duration = Duration::from_millis(20);

@@ -69,6 +69,14 @@
 //! line `LEASEHOLD-SKIPPED <test> <reason>` on stderr and in the file named by `LEASEHOLD_SKIP_LOG`. With
 //! `LEASEHOLD_REQUIRE=all`, or a list such as `redis,etcd`, it fails instead. See [`require`].
 //!
+//! # Other versions
+//!
+//! Each server is the installed one, unless a variable chooses another: `LEASEHOLD_REDIS_SERVER`,
+//! `LEASEHOLD_ETCD_SERVER`, `LEASEHOLD_ZOOKEEPER_SERVER`, `LEASEHOLD_POSTGRES_SERVER`,
+//! `LEASEHOLD_MARIADB_SERVER` or `LEASEHOLD_MEMCACHED_SERVER`. Its value is a folder that has the programs by
+//! their usual names (for ZooKeeper its jars), one program, or the name of a version below
+//! `target/servers`, such as `valkey-9.1`. What was chosen and is not there fails the test.
+//!
 //! # Other libraries
 //!
 //! [`peers`] brings and drives programs of other libraries, for tests of what both write on the same server.
@@ -89,6 +97,7 @@
 //! For Unix with `/bin/sh`. Two processes (the server and the shell that guards it) per server.
 
 mod certificates;
+mod chosen;
 mod directory;
 mod error;
 mod etcd;

@@ -19,13 +19,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::certificates::Certificates;
+use crate::chosen;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
 use crate::peers;
 use crate::port::Port;
 use crate::process::{Process, output, output_here};
 use crate::redis::Data;
-use crate::require;
 
 /// A MariaDB server of this test alone, on a free port of 127.0.0.1, with a database `locks`. Everybody may
 /// log in as `root`, unless that has a password.
@@ -141,6 +141,9 @@ impl MariaDbServer {
     /// # Errors
     /// If it does not come up or does not follow.
     pub async fn replica(&self) -> Result<MariaDbServer, Error> {
+        if self.programs.is_mysql() {
+            return Err(Error::absent("the kit starts replicas of MariaDB only"));
+        }
         let replica = Self::builder().setting("server-id", "2").setting("read-only", "on").start().await?;
         let port = self.port.number();
         let follow = format!(
@@ -205,12 +208,23 @@ impl MariaDbServer {
     }
 }
 
+/// The maker of fresh data, and so the kind of the server.
+#[derive(Debug, Clone)]
+enum Install {
+    /// A program beside the server.
+    MariaDb(PathBuf),
+    /// The server itself.
+    Mysql,
+}
+
 /// The programs, and the user that the server runs as.
 #[derive(Debug, Clone)]
 struct Programs {
     mariadbd: PathBuf,
     mariadb: PathBuf,
-    install: PathBuf,
+    install: Install,
+    /// `true` if it is not the installed version.
+    is_chosen: bool,
     /// The user of the server, if the tests run as root.
     user: Option<(u32, u32)>,
 }
@@ -218,16 +232,25 @@ struct Programs {
 impl Programs {
     fn find() -> Result<Self, Error> {
         use std::os::unix::fs::MetadataExt;
-        let program = |name| require::program(name, "mariadb-server");
-        let (mariadbd, mariadb, install) =
-            (program("mariadbd")?, program("mariadb")?, program("mariadb-install-db")?);
+        let place = chosen::place(chosen::MARIADB)?;
+        let is_chosen = place.is_some();
+        let is_mysql = place.is_some_and(|place| place.join("mysqld").is_file());
+        let program = |name| chosen::program(chosen::MARIADB, name, "mariadb-server");
+        let helper = |name| chosen::helper(chosen::MARIADB, name, "mariadb-server");
+        let (mariadbd, mariadb, install) = match is_mysql {
+            true => (program("mysqld")?, helper("mysql")?, Install::Mysql),
+            false => {
+                let install = Install::MariaDb(program("mariadb-install-db")?);
+                (program("mariadbd")?, helper("mariadb")?, install)
+            }
+        };
         let mut user = None;
         if rustix::process::geteuid().is_root() {
             // The package gives this folder to its user.
             let home = std::fs::metadata(HOME).map_err(cannot("look at", HOME))?;
             user = Some((home.uid(), home.gid()));
         }
-        Ok(Self { mariadbd, mariadb, install, user })
+        Ok(Self { mariadbd, mariadb, install, is_chosen, user })
     }
 
     /// Puts fresh data into a directory: a copy of what was made once, since making it takes seconds.
@@ -248,26 +271,56 @@ impl Programs {
         let version = version.map_err(cannot("start", "mariadbd"))?.stdout;
         let version = String::from_utf8_lossy(&version);
         let version = version.split_whitespace().skip_while(|field| *field != "Ver").nth(1);
-        let name = format!("mariadb-{}", version.unwrap_or("unknown"));
+        let kind = if self.is_mysql() { "mysql" } else { "mariadb" };
+        let name = format!("{kind}-{}", version.unwrap_or("unknown"));
         peers::folder(&name, |folder| {
             // Made in a temporary directory, because the server's user may not reach the folder beside the
             // tests.
             let directory = Directory::create("mariadb")?;
             self.own(directory.path())?;
             let data = directory.path().join(DATA);
-            let mut install = Command::new(&self.install);
-            install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
-            install.args(["--skip-name-resolve", LOG_SIZE]).args(self.user_option());
-            install.arg(format!("--datadir={}", data.display())).current_dir(directory.path());
-            // With the data, so that a server that lost its own never answers without it.
-            let database = directory.write("database.sql", &format!("CREATE DATABASE {DATABASE};\n"))?;
-            self.own(&database)?;
-            install.arg(format!("--extra-file={}", database.display()));
-            output_here("mariadb-install-db", install)?;
+            output_here("the maker of fresh data", self.install_command(&directory, &data)?)?;
             let mut copy = Command::new("cp");
             copy.args(["-R", "--"]).arg(&data).arg(folder.join(DATA));
             output_here("cp", copy).map(drop)
         })
+    }
+
+    /// Returns the command that makes fresh data with the database, so that a server that lost its own never
+    /// answers without it.
+    fn install_command(&self, directory: &Directory, data: &Path) -> Result<Command, Error> {
+        let mut statements = format!("CREATE DATABASE {DATABASE};\n");
+        let (mut install, file) = match &self.install {
+            Install::MariaDb(program) => {
+                let mut install = Command::new(program);
+                install.args(["--no-defaults", "--auth-root-authentication-method=normal"]);
+                install.args(["--skip-test-db", "--skip-name-resolve", LOG_SIZE]);
+                // Else it takes the programs of the installed version.
+                let real = program.canonicalize().map_err(cannot("look at", program.display()))?;
+                let base = real.parent().and_then(Path::parent);
+                if let Some(base) = base.filter(|_| self.is_chosen) {
+                    install.arg(format!("--basedir={}", base.display()));
+                }
+                (install, "--extra-file")
+            }
+            Install::Mysql => {
+                // MariaDB has this user by itself.
+                statements += "CREATE USER root@'127.0.0.1'; \
+                               GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION;\n";
+                let mut install = Command::new(&self.mariadbd);
+                install.args(["--no-defaults", "--initialize-insecure"]).args(MYSQL_OPTIONS);
+                (install, "--init-file")
+            }
+        };
+        let database = directory.write("database.sql", &statements)?;
+        self.own(&database)?;
+        install.args(self.user_option()).current_dir(directory.path());
+        install.arg(format!("--datadir={}", data.display())).arg(format!("{file}={}", database.display()));
+        Ok(install)
+    }
+
+    fn is_mysql(&self) -> bool {
+        matches!(self.install, Install::Mysql)
     }
 
     fn user_option(&self) -> Option<OsString> {
@@ -301,6 +354,9 @@ const DATABASE: &str = "locks";
 const SOCKET: &str = "socket";
 /// The log of changes, which is written whole at the start.
 const LOG_SIZE: &str = "--innodb-log-file-size=4M";
+/// The same for MySQL, which has no option for the size of single files, and what it does not need here.
+const MYSQL_OPTIONS: &[&str] =
+    &["--innodb-redo-log-capacity=8M", "--mysqlx=OFF", "--secure-file-priv=NULL", "--disable-log-bin"];
 /// Reached by what hangs only: one that ends is noticed at once. A server that joins others copies all that
 /// they have first.
 const START_LIMIT: Duration = Duration::from_secs(120);

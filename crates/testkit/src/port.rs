@@ -32,19 +32,37 @@ pub struct Port {
 impl Port {
     /// Takes a port that nothing listens on now.
     pub fn take() -> Result<Self, Error> {
-        let locks = lock_directory()?;
         let span = u64::from(LAST - FIRST) + 1;
         let start = RandomState::new().hash_one(std::process::id()) % span;
         for step in 0..span {
             let number = FIRST + ((start + step) % span) as u16;
-            let path = locks.join(number.to_string());
-            let lock = File::options().write(true).create(true).truncate(false).open(&path);
-            let lock = lock.map_err(cannot("open", path.display()))?;
-            if lock.try_lock().is_ok() && is_free(number) {
-                return Ok(Self { number, lock });
+            if let Some(port) = Self::take_this(number)? {
+                return Ok(port);
             }
         }
         Err(Error::failed(format!("no free port from {FIRST} to {LAST} on 127.0.0.1; end some servers")))
+    }
+
+    /// Takes a port, and the one that lies [`BUS_DISTANCE`] above it: servers that cannot be told where their
+    /// second port is.
+    pub(crate) fn take_with_bus() -> Result<(Self, Self), Error> {
+        for _ in 0..PAIR_ATTEMPTS {
+            let port = Self::take()?;
+            let bus = port.number.checked_add(BUS_DISTANCE).filter(|bus| *bus <= LAST);
+            if let Some(bus) = bus.map(Self::take_this).transpose()?.flatten() {
+                return Ok((port, bus));
+            }
+        }
+        Err(Error::failed(format!("no two free ports {BUS_DISTANCE} apart on 127.0.0.1; end some servers")))
+    }
+
+    /// Takes this port, unless it is taken.
+    fn take_this(number: u16) -> Result<Option<Self>, Error> {
+        let path = lock_directory()?.join(number.to_string());
+        let lock = File::options().write(true).create(true).truncate(false).open(&path);
+        let lock = lock.map_err(cannot("open", path.display()))?;
+        let taken = lock.try_lock().is_ok() && is_free(number);
+        Ok(taken.then_some(Self { number, lock }))
     }
 
     /// Returns the number.
@@ -84,6 +102,10 @@ impl Drop for Port {
     }
 }
 
+/// The distance of the second port of a server that does not let it be chosen.
+pub(crate) const BUS_DISTANCE: u16 = 10_000;
+/// Of the ports, a fifth have one that far above them.
+const PAIR_ATTEMPTS: usize = 200;
 const START_ATTEMPTS: usize = 5;
 const FIRST: u16 = 20_000;
 const LAST: u16 = 32_767;

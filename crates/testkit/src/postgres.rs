@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::certificates::Certificates;
+use crate::chosen;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
 use crate::port::Port;
@@ -265,7 +266,18 @@ struct Programs {
 
 impl Programs {
     fn find() -> Result<Self, Error> {
-        let psql = require::program("psql", "postgresql")?;
+        let psql = chosen::helper(chosen::POSTGRES, "psql", "postgresql")?;
+        if let Some(folder) = chosen::place(chosen::POSTGRES)? {
+            // Asked for, so that its absence is an error that names the choice.
+            chosen::program(chosen::POSTGRES, "postgres", "postgresql")?;
+            return Ok(Self { folder, psql, runner: runner()?, language: None });
+        }
+        let folder = Self::installed()?;
+        Ok(Self { folder, psql, runner: runner()?, language: None })
+    }
+
+    /// Returns the folder of the newest installed version.
+    fn installed() -> Result<PathBuf, Error> {
         let missing = || Error::missing("postgres", "postgresql");
         let versions = std::fs::read_dir("/usr/lib/postgresql").map_err(|_| missing())?;
         let mut folders: Vec<PathBuf> = versions
@@ -273,8 +285,16 @@ impl Programs {
             .filter(|folder| folder.join("postgres").is_file())
             .collect();
         folders.sort();
-        let folder = folders.pop().ok_or_else(missing)?;
-        Ok(Self { folder, psql, runner: runner()?, language: None })
+        folders.pop().ok_or_else(missing)
+    }
+
+    /// Returns one of the programs. The installed one stands in where a chosen version does not bring it.
+    fn path(&self, name: &str) -> PathBuf {
+        let own = self.folder.join(name);
+        match own.exists() {
+            true => own,
+            false => Self::installed().map_or(own, |folder| folder.join(name)),
+        }
     }
 
     /// Returns the program, and the arguments that come before its own.
@@ -291,7 +311,7 @@ impl Programs {
             ]);
             command_line.push("--clear-groups".into());
         }
-        command_line.push(self.folder.join(name).into_os_string());
+        command_line.push(self.path(name).into_os_string());
         (PathBuf::from(command_line.remove(0)), command_line)
     }
 

@@ -12,6 +12,7 @@ mod quorum;
 mod resp;
 mod sentinel;
 mod until;
+mod version;
 
 pub use builder::{Appendonly, RedisBuilder, Tls};
 pub use cluster::{RedisCluster, RedisClusterBuilder, SlotMove};

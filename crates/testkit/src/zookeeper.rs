@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::certificates::Certificates;
+use crate::chosen;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
 use crate::port::{Port, on_free_ports};
@@ -103,8 +104,14 @@ impl ZooKeeperEnsemble {
 
     async fn start_once(servers: usize, speech: Speech, settings: &str) -> Result<Self, Error> {
         let java = require::program("java", "default-jre-headless")?;
-        if !Path::new(JARS).join(JAR).is_file() {
-            return Err(Error::missing(JAR, "zookeeper"));
+        let chosen = chosen::place(chosen::ZOOKEEPER)?;
+        let is_chosen = chosen.is_some();
+        let jars = chosen.unwrap_or_else(|| JARS.into());
+        if !jars.join(JAR).is_file() {
+            return Err(match is_chosen {
+                true => Error::failed(format!("{} has no {JAR}", jars.display())),
+                false => Error::missing(JAR, "zookeeper"),
+            });
         }
         let ports: Result<Vec<NodePorts>, Error> = (0..servers).map(|_| NodePorts::take()).collect();
         let ports = ports?;
@@ -131,7 +138,7 @@ impl ZooKeeperEnsemble {
             std::fs::create_dir(&data).map_err(cannot("create", data.display()))?;
             directory.write(&format!("{DATA}/myid"), &format!("{}\n", number + 1))?;
             directory.write(CONFIG, &config)?;
-            let process = Process::spawn(&java, java_args(), directory)?;
+            let process = Process::spawn(&java, java_args(&jars), directory)?;
             nodes.push(Node { process, ports });
         }
         let ensemble = Self { nodes, tls };
@@ -326,8 +333,15 @@ fn secure_config(certificates: &Certificates, keys: &Path, port: u16) -> String 
 
 /// Returns arguments for few threads, a small heap and only the jars that are needed: a server starts in
 /// half a second.
-fn java_args() -> Vec<String> {
-    let jars: Vec<String> = [JAR].iter().chain(MORE_JARS).map(|jar| format!("{JARS}/{jar}")).collect();
+///
+/// Jars that the folder of a chosen version does not have are the installed ones. Its own jar comes last: Debian's
+/// names the installed ones, which would take the places of those behind it.
+fn java_args(chosen: &Path) -> Vec<String> {
+    let path = |jar: &&str| {
+        let own = chosen.join(jar);
+        if own.is_file() { own } else { Path::new(JARS).join(jar) }.display().to_string()
+    };
+    let jars: Vec<String> = MORE_JARS.iter().chain(&[JAR]).map(path).collect();
     let mut args: Vec<String> = [
         "-Xmx128m",
         "-XX:+UseSerialGC",

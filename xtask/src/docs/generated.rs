@@ -27,7 +27,7 @@ const METRICS: (&str, &str) = ("docs/book/src/observability.md", "crates/leaseho
 /// Returns a line for each page that differs from the code.
 pub(super) fn check(root: &Path, program: &Path) -> Result<Vec<String>, String> {
     let mut findings = Vec::new();
-    for (path, new) in pages(program)? {
+    for (path, new) in pages(root, program)? {
         let kept = fs::read_to_string(root.join(path)).unwrap_or_default();
         findings.extend(stale(path, &kept, &new));
     }
@@ -38,17 +38,18 @@ pub(super) fn check(root: &Path, program: &Path) -> Result<Vec<String>, String> 
 
 /// Writes the pages anew.
 pub(super) fn write(root: &Path, program: &Path) -> Result<(), String> {
-    for (path, new) in pages(program)? {
+    for (path, new) in pages(root, program)? {
         fs::write(root.join(path), new).map_err(|error| format!("{path}: cannot be written: {error}"))?;
     }
     Ok(())
 }
 
 /// Returns the generated pages, with their paths.
-fn pages(program: &Path) -> Result<Vec<(&'static str, String)>, String> {
+fn pages(root: &Path, program: &Path) -> Result<Vec<(&'static str, String)>, String> {
     let reference = output(Command::new(program).args(["man", "--markdown"]))?;
     let urls = output(Command::new(program).args(["man", "--urls"]))?;
     let mut pages = sections(&urls)?;
+    pages.extend(crate::matrix::pages::pages(root)?);
     pages.extend([(REFERENCE, reference), (OPTIONS, format!("{OPTIONS_HEAD}{urls}"))]);
     Ok(pages)
 }

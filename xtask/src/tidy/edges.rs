@@ -49,6 +49,8 @@ enum Role {
     Client,
     Conformance,
     Testkit,
+    /// The driver of fuzz targets, for tests alone.
+    Fuzz,
     Cli,
     /// A picture of a store, without a user interface.
     Monitor,
@@ -70,6 +72,7 @@ impl Role {
             ["crates", "leasehold"] => Some(Self::Client),
             ["crates", "conformance"] => Some(Self::Conformance),
             ["crates", "testkit"] => Some(Self::Testkit),
+            ["crates", "fuzz"] => Some(Self::Fuzz),
             ["crates", "cli"] => Some(Self::Cli),
             ["crates", "monitor"] => Some(Self::Monitor),
             ["crates", "top" | "serve"] => Some(Self::View),
@@ -85,7 +88,12 @@ impl Role {
     fn refuses(self, to: Self, dependency: &Dependency) -> Option<&'static str> {
         match (self, to) {
             (Self::Free, _) => None,
-            (Self::Core, _) => Some("core depends on no crate of ours, not even in its tests"),
+            (Self::Fuzz, _) => Some("fuzz depends on no crate of ours"),
+            (_, Self::Fuzz) if dependency.stage == Stage::Dev => None,
+            (_, Self::Fuzz) => Some("fuzz is for tests"),
+            (Self::Core, _) => Some(
+                "core depends on no crate of ours, not even in its tests, but for the driver of fuzz targets",
+            ),
             _ if dependency.stage == Stage::Dev => None,
             (Self::Machine, _) => Some("machine depends on no crate of ours"),
             (Self::Client | Self::Backend | Self::Support | Self::Cli, Self::Machine) => None,

@@ -16,6 +16,8 @@ pub(crate) struct Script {
 impl Script {
     /// Creates a script of this text.
     pub(crate) fn new(source: &'static str, stamp: Stamp) -> Script {
+        #[cfg(feature = "lua-mutants")]
+        let source = mutated(source);
         Script { source, sha: redis::Script::new(source).get_hash().to_owned(), stamp }
     }
 }
@@ -29,6 +31,16 @@ pub(crate) enum Stamp {
     Epoch,
     /// The same, but not the epoch 0, unless the right to publish has to be checked over this connection.
     Rights,
+}
+
+/// Returns a script with the change that `cargo xtask lua-mutants` asks for: a file with the text of one of the
+/// files that scripts are made of, a line of dashes, and the text that takes its place.
+#[cfg(feature = "lua-mutants")]
+fn mutated(source: &'static str) -> &'static str {
+    let Some(path) = std::env::var_os("LEASEHOLD_LUA_MUTANT") else { return source };
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let Some((from, to)) = text.split_once("\n----\n") else { return source };
+    Box::leak(source.replace(from, to).into_boxed_str())
 }
 
 macro_rules! script {

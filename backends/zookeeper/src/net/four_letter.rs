@@ -67,12 +67,12 @@ pub(crate) async fn tick(addresses: &[String], limit: Duration) -> Option<Durati
     }
 }
 
-fn read_tick(answer: &str) -> Option<Duration> {
+pub(crate) fn read_tick(answer: &str) -> Option<Duration> {
     let tick = answer.lines().find_map(|line| line.strip_prefix("tickTime="))?;
     tick.trim().parse().ok().map(Duration::from_millis)
 }
 
-fn read(answer: &str) -> ServerReport {
+pub(crate) fn read(answer: &str) -> ServerReport {
     let value = |name: &str| {
         answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     };

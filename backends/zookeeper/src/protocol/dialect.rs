@@ -172,7 +172,13 @@ fn kind(rest: &str, id: ClaimId, kinds: &[(&str, Share)]) -> Option<Named> {
     })
 }
 
+/// Reads the number that the server appends to a name: ten characters, or eleven of a number far below zero. A client
+/// may create any other name, and that is not a claim.
 fn sequence(text: &str) -> Option<i32> {
+    let is_appended = matches!((text.len(), text.starts_with('-')), (10, _) | (11, true));
+    if !is_appended {
+        return None;
+    }
     number(text.strip_prefix('-').unwrap_or(text))?;
     text.parse().ok()
 }
@@ -237,6 +243,7 @@ mod tests {
         }
         assert_eq!(Dialect::Curator.read("_c_ababababab-ab-abab-abab-abababababab-lock-0000000001"), None);
         assert_eq!(Dialect::Kazoo.read(&format!("{hex}__lock__+000000001")), None);
+        assert_eq!(Dialect::Kazoo.read(&format!("{hex}__lock__2")), None, "no server appends one digit");
     }
 
     #[test]

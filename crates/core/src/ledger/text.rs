@@ -10,6 +10,7 @@
 //! Neither form can be read as the other, nor by a release that knows only one of them.
 
 use std::fmt::Write;
+use std::str::FromStr;
 
 use super::{Entry, Ledger};
 use crate::{ClaimId, Fence, Moment, Note, Share};
@@ -117,7 +118,7 @@ fn read_entry(line: &str, form: Form) -> Option<Entry> {
     };
     let mut fields = line.splitn(count, ' ');
     let id = ClaimId::from_hex(fields.next()?)?;
-    let share = Share::permits(fields.next()?.parse().ok()?, fields.next()?.parse().ok()?).ok()?;
+    let share = Share::permits(digits(fields.next()?)?, digits(fields.next()?)?).ok()?;
     let granted = match fields.next()? {
         "-" => None,
         fence => Some(fence.parse().ok()?),
@@ -126,14 +127,23 @@ fn read_entry(line: &str, form: Form) -> Option<Entry> {
     let since = read_moment(fields.next()?)?;
     let beats = match form {
         Form::Moments => 0,
-        Form::Spans => fields.next()?.parse().ok()?,
+        Form::Spans => digits(fields.next()?)?,
     };
     let note = Note::new(&unescape(fields.next()?)?).ok()?;
     Some(Entry { id, share, granted, until, since, beats, note })
 }
 
 fn read_moment(field: &str) -> Option<Moment> {
-    if field == "never" { Some(Moment::NEVER) } else { field.parse().ok().map(Moment::from_nanos) }
+    if field == "never" {
+        return Some(Moment::NEVER);
+    }
+    digits(field).map(Moment::from_nanos).filter(|moment| *moment != Moment::NEVER)
+}
+
+/// Reads a number as it was written: digits, without a sign and without zeros in front.
+fn digits<N: FromStr>(field: &str) -> Option<N> {
+    let plain = field.bytes().all(|byte| byte.is_ascii_digit()) && (field == "0" || !field.starts_with('0'));
+    plain.then(|| field.parse().ok()).flatten()
 }
 
 /// Writes control characters and `%` as `%XX`, so that a line ends where it ends.
@@ -148,12 +158,18 @@ fn escape(text: &str, out: &mut String) {
 }
 
 fn unescape(text: &str) -> Option<String> {
+    if text.contains(|c: char| c.is_ascii_control()) {
+        return None;
+    }
     let mut parts = text.split('%');
     let mut plain = parts.next()?.to_owned();
     for part in parts {
         let (digits, rest) = part.split_at_checked(2)?;
-        let byte = u8::from_str_radix(digits, 16).ok().filter(u8::is_ascii)?;
-        plain.push(char::from(byte));
+        // Only what is escaped, and only as it is: a text is written in one way.
+        let is_written = digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'A'..=b'F'));
+        let byte = u8::from_str_radix(digits, 16).ok().filter(|_| is_written)?;
+        let plain_char = Some(char::from(byte)).filter(|c| *c == '%' || c.is_ascii_control())?;
+        plain.push(plain_char);
         plain.push_str(rest);
     }
     Some(plain)
@@ -161,7 +177,7 @@ fn unescape(text: &str) -> Option<String> {
 
 /// Returns the first 64 bits of BLAKE3: enough against damage, but not a protection against writers with
 /// intent.
-fn checksum(body: &[u8]) -> String {
+pub(crate) fn checksum(body: &[u8]) -> String {
     blake3::hash(body).to_hex()[..16].to_owned()
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::{DATA, LOG_SIZE, MariaDbServer, Programs, SOCKET};
+use super::{DATA, LOG_SIZE, MYSQL_OPTIONS, MariaDbServer, Programs, SOCKET};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::Error;
@@ -86,6 +86,10 @@ impl MariaDbBuilder {
         let path = |name: &str, path: &Path| OsString::from(format!("--{name}={}", path.display()));
         let mut args: Vec<OsString> = vec!["--no-defaults".into()];
         args.extend(DEFAULTS.iter().map(OsString::from));
+        match programs.is_mysql() {
+            true => args.extend(MYSQL_OPTIONS.iter().map(OsString::from)),
+            false => args.push(LOG_SIZE.into()),
+        }
         args.extend(programs.user_option());
         args.push(format!("--port={}", port.number()).into());
         args.push(path("datadir", &directory.path().join(DATA)));
@@ -112,7 +116,6 @@ impl MariaDbBuilder {
 const DEFAULTS: &[&str] = &[
     "--bind-address=127.0.0.1",
     "--skip-name-resolve",
-    LOG_SIZE,
     "--innodb-buffer-pool-size=16M",
     "--innodb-buffer-pool-load-at-startup=off",
     "--innodb-buffer-pool-dump-at-shutdown=off",

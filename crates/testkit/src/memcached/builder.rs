@@ -2,6 +2,7 @@
 
 use super::MemcachedServer;
 use crate::certificates::Certificates;
+use crate::chosen;
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::port::{Port, on_free_ports};
@@ -70,7 +71,7 @@ impl MemcachedBuilder {
     }
 
     async fn start_once(&self) -> Result<MemcachedServer, Error> {
-        let program = require::program("memcached", "memcached")?;
+        let program = chosen::program(chosen::MEMCACHED, "memcached", "memcached")?;
         let directory = Directory::create("memcached")?;
         let port = Port::take()?;
         // Started by root it wants to know as which user to continue; started by others it ignores this.

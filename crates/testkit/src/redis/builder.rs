@@ -4,9 +4,11 @@
 //! processes and a failed test keeps them beside the log.
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
 
 use super::{ADMIN, Admin, DATA, RedisServer, SNAPSHOT, SOCKET};
 use crate::certificates::Certificates;
+use crate::chosen;
 use crate::directory::Directory;
 use crate::error::{Error, cannot};
 use crate::port::{Port, on_free_ports};
@@ -51,7 +53,7 @@ pub enum Tls {
 impl RedisBuilder {
     pub(super) fn new() -> Self {
         Self {
-            program: "redis-server".to_owned(),
+            program: PROGRAM.to_owned(),
             args: Vec::new(),
             appendonly: Appendonly::None,
             password: None,
@@ -145,7 +147,7 @@ impl RedisBuilder {
 
     /// Starts as [`RedisBuilder::start`] does, on this port or not at all.
     pub(super) async fn start_at(&self, port: Port) -> Result<RedisServer, Error> {
-        let program = require::program(&self.program, &self.program)?;
+        let program = self.find()?;
         let directory = Directory::create("redis")?;
         let data = directory.path().join(DATA);
         std::fs::create_dir(&data).map_err(cannot("create", data.display()))?;
@@ -169,8 +171,16 @@ impl RedisBuilder {
             appendonly: self.appendonly,
             admin: Admin::new(admin),
         };
-        server.ready().await?;
+        server.ready().await.map_err(|error| without_tls(error, self.tls))?;
         Ok(server)
+    }
+
+    /// Returns the program: the one that was asked for by name, else the chosen or the installed one.
+    pub(super) fn find(&self) -> Result<PathBuf, Error> {
+        match self.program.as_str() {
+            PROGRAM => chosen::program(chosen::REDIS, PROGRAM, PROGRAM),
+            other => require::program(other, other),
+        }
     }
 
     fn config(
@@ -218,6 +228,16 @@ impl RedisBuilder {
         Ok(lines.join("\n") + "\n")
     }
 }
+
+/// Turns the refusal of a program that was built without TLS into a server that is missing.
+fn without_tls(error: Error, tls: Option<Tls>) -> Error {
+    let text = error.to_string();
+    let refused = text.contains("Bad directive") && text.contains("tls-port");
+    if tls.is_some() && refused { Error::absent("this redis-server was built without TLS") } else { error }
+}
+
+/// The program of a test that does not ask for another one.
+pub(super) const PROGRAM: &str = "redis-server";
 /// The shortest limit among the systems that the kit runs on, in bytes.
 const MAX_SOCKET_PATH: usize = 103;
 

@@ -2,7 +2,8 @@
 //!
 //! The kit forms the cluster and moves its slots by the servers' own commands, so that it needs no program
 //! but the server, and asks each member for its own view over its unix socket. A member's bus port is a
-//! port of its own: the usual one, ten thousand above, would lie where outgoing connections take theirs.
+//! port of its own: the usual one, ten thousand above, would lie where outgoing connections take theirs. Servers
+//! before 7.0 have no such choice: there both ports are chosen below that range.
 
 mod builder;
 
@@ -362,8 +363,10 @@ impl RedisCluster {
             if member < self.primaries {
                 let first = member * SLOTS / self.primaries;
                 let last = (member + 1) * SLOTS / self.primaries - 1;
-                let range = [first.to_string(), last.to_string()];
-                server.command(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await?;
+                // One by one, since servers before 7.0 take no ranges.
+                let slots = (first..=last).map(|slot| slot.to_string());
+                let args = ["CLUSTER", "ADDSLOTS"].map(str::to_owned).into_iter().chain(slots);
+                server.command(&args.collect::<Vec<_>>()).await?;
             }
             // An epoch for each, also for those that will be replicas: of two primaries with one epoch, one
             // draws another when they meet, which may be that of a third.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::builder::quoted;
 use super::until::{Asking, until};
+use super::version::{BUS_PORT, version};
 use super::{Data, RedisBuilder, RedisServer, Reply};
 use crate::error::Error;
 use crate::port::Port;
@@ -31,6 +32,8 @@ pub struct RedisSentinel {
     servers: Vec<Node>,
     sentinels: Vec<Node>,
     password: Option<String>,
+    /// `true` if the Sentinels cannot be told their periods.
+    is_old: bool,
 }
 
 /// Options for a [`RedisSentinel`]; without any, one primary, two replicas and three Sentinels.
@@ -291,8 +294,12 @@ impl RedisSentinel {
         until(what, || self.sentinel(0).process.directory().log_tail(), ask).await
     }
 
-    /// Shortens the periods of a Sentinel that no file can set.
+    /// Shortens the periods of a Sentinel that no file can set. Sentinels before 7.0 keep theirs, and a failover
+    /// takes them ten seconds and more.
     async fn hurry(&self, number: usize) -> Result<(), Error> {
+        if self.is_old {
+            return Ok(());
+        }
         let args =
             ["SENTINEL", "DEBUG"].into_iter().chain(PERIODS.iter().flat_map(|(name, ms)| [*name, *ms]));
         self.sentinel(number).command(&args.collect::<Vec<_>>()).await.map(drop)
@@ -336,6 +343,7 @@ impl RedisSentinelBuilder {
     /// # Errors
     /// [`Error::is_missing`] when the program is not installed. Otherwise the end of a log is in the text.
     pub async fn start(self) -> Result<RedisSentinel, Error> {
+        let is_old = version(&self.server.find()?)? < BUS_PORT;
         let password = self.server.login().0.map(str::to_owned);
         let mut servers: Vec<Node> = Vec::new();
         for _ in 0..=self.replicas {
@@ -365,7 +373,7 @@ impl RedisSentinelBuilder {
             }
             sentinels.push(Node::start(sentinel, self.proxies, "sentinel announce-").await?);
         }
-        let started = RedisSentinel { servers, sentinels, password };
+        let started = RedisSentinel { servers, sentinels, password, is_old };
         for number in 0..self.sentinels {
             started.hurry(number).await?;
         }

@@ -88,7 +88,7 @@ impl Sessions for GetLock {
         let lock_name = utf8(&self.base.lock_name(resource));
         let query = format!(
             "SELECT o.user, h.session, h.claim, h.note, h.seq, h.since, {is_alive}, \
-             IS_USED_LOCK(CONCAT('{UNSHOWN}', o.user)) = o.user \
+             IS_USED_LOCK(IFNULL(CONCAT('{UNSHOWN}', o.user), '{NO_LOCK}')) = o.user \
              FROM (SELECT IS_USED_LOCK({lock_name}) AS user) AS o LEFT JOIN {held} AS h ON h.lock_name = {lock_name}",
             is_alive = is_alive("h"),
             held = self.base.holders_table
@@ -363,11 +363,16 @@ fn lock_of_claim(id: ClaimId) -> String {
     format!("{OF_CLAIM}{}", id.to_hex())
 }
 
+/// The name of a lock that nobody takes, where there is no name: MySQL refuses to look for a lock without one, which
+/// MariaDB answers with nothing.
+const NO_LOCK: &str = "-";
+
 /// Returns the condition that a row of the table of holders counts.
 fn is_alive(row: &str) -> String {
     format!(
-        "(IS_USED_LOCK(CONVERT({row}.lock_name USING utf8mb4)) = {row}.session \
-         AND IS_USED_LOCK(CONVERT(CONCAT('{OF_CLAIM}', {row}.claim) USING utf8mb4)) = {row}.session)"
+        "(IS_USED_LOCK(IFNULL(CONVERT({row}.lock_name USING utf8mb4), '{NO_LOCK}')) = {row}.session \
+         AND IS_USED_LOCK(IFNULL(CONVERT(CONCAT('{OF_CLAIM}', {row}.claim) USING utf8mb4), '{NO_LOCK}')) = \
+         {row}.session)"
     )
 }
 

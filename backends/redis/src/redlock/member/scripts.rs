@@ -8,7 +8,7 @@ macro_rules! script {
     ($name:ident, $file:literal) => {
         pub(super) static $name: LazyLock<Script> = LazyLock::new(|| {
             let source = concat!(include_str!("../scripts/node/node.lua"), include_str!($file));
-            Script { source, sha: redis::Script::new(source).get_hash().to_owned(), stamp: Stamp::None }
+            Script::new(source, Stamp::None)
         });
     };
 }

@@ -8,9 +8,10 @@ use super::{Member, RedisCluster};
 use crate::certificates::Certificates;
 use crate::directory::Directory;
 use crate::error::Error;
-use crate::port::Port;
-use crate::redis::RedisBuilder;
+use crate::port::{Port, on_free_ports};
 use crate::redis::builder::quoted;
+use crate::redis::version::{BUS_PORT, version};
+use crate::redis::{RedisBuilder, RedisServer};
 use crate::require;
 
 /// Options for a [`RedisCluster`]; without any, three primaries with a replica each.
@@ -84,10 +85,13 @@ impl RedisClusterBuilder {
                 .line(format!("tls-client-cert-file {}", path(&client.certificate)))
                 .line(format!("tls-client-key-file {}", path(&client.key)));
         }
+        let is_old = version(&self.server.find()?)? < BUS_PORT;
+        if is_old && certificates.is_some() {
+            return Err(Error::absent("the kit starts no cluster with TLS of a Redis before 7.0"));
+        }
         let mut members = Vec::new();
         for _ in 0..self.primaries * (1 + self.replicas) {
-            let bus = Port::take()?;
-            let server = common.clone().line(format!("cluster-port {}", bus.number())).start().await?;
+            let (server, bus) = on_free_ports(|| start_member(&common, is_old)).await?;
             members.push(Member { server, bus, awake: AtomicBool::new(true) });
         }
         let cluster =
@@ -103,4 +107,15 @@ impl RedisClusterBuilder {
     pub async fn start_or_skip(self) -> Option<RedisCluster> {
         require::or_skip("redis", self.start().await)
     }
+}
+
+/// Starts one member. The port of its bus is a free one, or lies where an old server has it.
+async fn start_member(common: &RedisBuilder, is_old: bool) -> Result<(RedisServer, Port), Error> {
+    if is_old {
+        let (port, bus) = Port::take_with_bus()?;
+        return Ok((common.clone().start_at(port).await?, bus));
+    }
+    let bus = Port::take()?;
+    let server = common.clone().line(format!("cluster-port {}", bus.number())).start().await?;
+    Ok((server, bus))
 }

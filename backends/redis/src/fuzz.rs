@@ -1,0 +1,139 @@
+//! Fuzz targets: what servers answer, what other clients write, and URLs.
+
+use leasehold_core::Resource;
+use leasehold_fuzz::Target;
+use redis::Value;
+
+use crate::RedisConfig;
+use crate::RedlockConfig;
+use crate::compat::reading;
+use crate::net::replies::read;
+use crate::protocol::error;
+use crate::protocol::reply;
+use crate::protocol::slots::{View, slot_of};
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+const REPLIES: [&str; 10] = [
+    "+OK\r\n",
+    ":-17\r\n",
+    "$4\r\na\r\nb\r\n",
+    "$-1\r\n",
+    "-MOVED 866 127.0.0.1:7001\r\n",
+    "-STALE_EPOCH 3\r\n",
+    "$2\r\n17\r\n",
+    "*5\r\n:0\r\n:2\r\n:900\r\n:0\r\n:1\r\n",
+    "*4\r\n:1\r\n:18\r\n:2\r\n:1\r\n",
+    "*6\r\n$13\r\n1700000000000\r\n$1\r\n0\r\n$1\r\n7\r\n$3\r\n7/1\r\n\
+     *3\r\n$36\r\n0123456789abcdef0123456789abcdef:1:1\r\n$13\r\n1700000009000\r\n$18\r\n7:1700000:::a note\r\n*0\r\n",
+];
+
+/// Reads an answer as every script's, none of which may misread another's.
+fn understand(value: &Value) -> String {
+    let resource = Resource::new("r").unwrap();
+    let kinds = [
+        reply::contend_reply(value.clone()).is_ok(),
+        reply::snapshot(&resource, value.clone()).is_ok(),
+        reply::existed(value.clone()).is_ok(),
+        reply::numbers(value.clone(), 2).is_ok(),
+        reading::contend_reply(value.clone()).is_ok(),
+        reading::snapshot(&resource, value.clone()).is_ok(),
+        reply::is_grant(value),
+        reply::was_held(value),
+    ];
+    if reply::contend_reply(value.clone()).is_ok_and(|it| matches!(it, reply::ContendReply::Granted(_))) {
+        assert!(reply::is_grant(value), "a grant is seen as one");
+    }
+    if let Value::ServerError(refusal) = value {
+        let error = redis::RedisError::from(refusal.clone());
+        let _ = (error::redirect_of(&error), error::of_request(&error, "127.0.0.1:1"));
+    }
+    format!("{kinds:?}")
+}
+
+#[test]
+fn reply() {
+    let words = ["\r\n", "$", "*", ":", "-ERR ", "-ASK 1 ", "*-1\r\n", "$-1\r\n", "*1\r\n"];
+    Target::new("reply", HERE).seeds(REPLIES).words(&words).run(|input| {
+        let Ok(found) = read(input) else { return "refused".to_owned() };
+        let Some((value, used)) = found else { return "more".to_owned() };
+        assert!(used <= input.len());
+        // What follows an answer changes nothing, and a part of it is never another answer.
+        assert_eq!(read(&input[..used]), Ok(Some((value.clone(), used))));
+        for part in [0, used / 2, used - 1] {
+            assert_eq!(read(&input[..part]), Ok(None), "a part of {part} bytes");
+        }
+        understand(&value)
+    });
+}
+
+/// What both understand, the client library reads the same way.
+#[test]
+fn reply_as_the_library_reads_it() {
+    Target::new("library", HERE).seeds(REPLIES).words(&["\r\n", "$", "*", ":"]).run(|input| {
+        let Ok(Some((value, used))) = read(input) else { return "other" };
+        match redis::parse_redis_value(&input[..used]) {
+            Ok(theirs) => {
+                assert_eq!(value, theirs);
+                "both"
+            }
+            Err(_) => "ours",
+        }
+    });
+}
+
+#[test]
+fn cluster_nodes() {
+    let seed = "07c37df 127.0.0.1:30004@31004,host.example slave e7d1eec 0 1426238317239 4 connected\n\
+                e7d1eec 127.0.0.1:30001@31001 myself,master - 0 0 1 connected 0-5460 [5461->-292f8b3]\n\
+                292f8b3 [::1]:30003@31003 master,fail? - 0 1426238318243 3 connected 5461 10923-16383\n";
+    let words =
+        ["myself,", "master", "slave", "fail", "noaddr", "handshake", "0-16383", "16384", "connected"];
+    Target::new("nodes", HERE).seed(seed).words(&words).cases(5_000).run(|input| {
+        let Ok(mut view) = View::read(&String::from_utf8_lossy(input)) else { return "refused".to_owned() };
+        view.fill_own_host("10.0.0.9");
+        for slot in [0, 5_460, 5_461, 16_383, 16_384, u16::MAX] {
+            if let Some(owner) = view.owner(slot) {
+                assert!(slot < 16_384 && view.node(&owner.id).is_some(), "an owner is one of the nodes");
+            }
+        }
+        let owned = (0..16_384).filter(|slot| view.owner(*slot).is_some()).count();
+        format!("{} {}", view.primaries().count().min(3), owned == 0)
+    });
+}
+
+#[test]
+fn slot() {
+    Target::new("slot", HERE).seeds(["a{b}c", "{}", "a{b", "{a}{b}"]).run(|input| {
+        let Ok(text) = std::str::from_utf8(input) else { return "not text" };
+        assert!(slot_of(text) < 16_384);
+        "text"
+    });
+}
+
+#[test]
+fn url() {
+    let seeds = [
+        "redis://u:s3cretword@10.0.0.1:7000/2?prefix=a&wait=poll&timeout=3s",
+        "rediss://[::1]?ca=/a&cert=/b&key=/c",
+        "redis+cluster://a,b:2,c?order=unordered",
+        "redis+sentinel://a,b/main/3?sentinel-user=x",
+        "redis+unix:///run/redis.sock?dialect=redisson&key-prefix=x",
+        "redlock://a,b,c?timeout=200ms",
+    ];
+    let words = ["&dialect=", "plain", "dual:", "@", "%2", "redis:", "?password-file=", "+sentinel"];
+    Target::new("url", HERE).seeds(seeds).words(&words).run(|input| {
+        let Ok(text) = std::str::from_utf8(input) else { return "not text".to_owned() };
+        let one = match RedisConfig::parse(text) {
+            Ok(_) => "valid".into(),
+            Err(error) => {
+                let is_password = text.contains(":s3cretword@") && text.matches("s3cretword").count() == 1;
+                let kept = is_password && error.to_string().contains("s3cretword");
+                assert!(!kept, "an error repeats a password: {error}");
+                format!("{:?}", error.kind)
+            }
+        };
+        let many = RedlockConfig::parse(text).is_ok();
+        format!("{one} {many}")
+    });
+}

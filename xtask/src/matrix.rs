@@ -1,0 +1,286 @@
+//! `cargo xtask matrix`: the tests of each backend on several versions of its server.
+//!
+//! One version after the other is fetched, unless it is the installed one, and the test programs of its backend
+//! run on it: laws, faults and all else. What each run found goes into a committed file, from which the book's
+//! page and the README's requirements are printed. A failure is a failure of the chore, except where the table
+//! of known differences has it with its reason.
+
+pub(crate) mod pages;
+mod results;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::suites::{self, Program};
+use crate::versions::{self, SERVERS, Server, VERSIONS, Version};
+use results::{Outcome, Results};
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    subjects: Vec<Subject>,
+    extent: Extent,
+}
+
+/// One run: an installed or a fetched version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Subject {
+    server: &'static Server,
+    /// `None` for the installed one.
+    version: Option<&'static Version>,
+}
+
+/// The tests that are run on each version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// The laws of safety and of other processes.
+    Quick,
+    /// All tests of the backend, except those against other libraries.
+    Whole,
+}
+
+impl Request {
+    /// Parses the words after `matrix`.
+    pub(crate) fn parse(words: &[&str]) -> Result<Request, String> {
+        let mut request = Request { subjects: subjects(), extent: Extent::Whole };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let only = word.strip_prefix("--only=");
+            match *word {
+                "--quick" => request.extent = Extent::Quick,
+                "--only" => request.subjects = only_these(words.next().copied().unwrap_or_default())?,
+                _ if only.is_some() => request.subjects = only_these(only.unwrap_or_default())?,
+                other => return Err(format!("`{other}` is not an option of this chore.")),
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// Returns all there are: for each server the installed version, then the others.
+fn subjects() -> Vec<Subject> {
+    let of = |server: &&'static Server| {
+        let server = *server;
+        let fetched = VERSIONS.iter().filter(move |version| version.server == server);
+        let fetched = fetched.map(move |version| Subject { server, version: Some(version) });
+        std::iter::once(Subject { server, version: None }).chain(fetched)
+    };
+    SERVERS.iter().flat_map(of).collect()
+}
+
+fn only_these(list: &str) -> Result<Vec<Subject>, String> {
+    let names: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    let is_named = |subject: &Subject, name: &str| subject.name() == name || subject.server.name == name;
+    let all = subjects();
+    if let Some(unknown) = names.iter().find(|name| !all.iter().any(|subject| is_named(subject, name))) {
+        let known: Vec<String> = all.iter().map(Subject::name).collect();
+        return Err(format!("`{unknown}` is not a version; there are {}.", known.join(", ")));
+    }
+    if names.is_empty() {
+        return Err("--only wants names of versions or servers.".to_owned());
+    }
+    Ok(all.into_iter().filter(|subject| names.iter().any(|name| is_named(subject, name))).collect())
+}
+
+/// Runs the tests, prints a table, and writes down what a whole run found. The programs of one version that
+/// cannot be had do not stop the others.
+pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
+    let target = crate::target(root);
+    let mut results = Results::read(root)?;
+    let mut failed = Vec::new();
+    // Of all servers, so that cargo selects the same features whichever are asked for.
+    let packages: Vec<String> = SERVERS.iter().map(|server| server.package.to_owned()).collect();
+    let programs = suites::programs(root, &packages)?;
+    for subject in &request.subjects {
+        let name = subject.name();
+        println!("\n==> {name}");
+        let begin = Instant::now();
+        match subject.outcome(&programs, &target, request.extent) {
+            Ok(outcome) => {
+                println!("==> {name}: {} after {:.0} s", outcome.words(), begin.elapsed().as_secs_f64());
+                if !outcome.failed.is_empty() {
+                    failed.push(format!("{name}: {}", outcome.failed.join(", ")));
+                }
+                results.put(&name, outcome);
+                // At once, so that a run that is stopped keeps what it has.
+                results.write(root)?;
+            }
+            Err(why) => {
+                println!("==> {name}: {why}");
+                failed.push(format!("{name}: {why}"));
+            }
+        }
+    }
+    println!("\n{}", results.table(request.subjects.iter().map(Subject::name)));
+    pages::write(root)?;
+    println!("The results are in {}, and the pages are printed from it.", results::FILE);
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
+impl Subject {
+    fn name(&self) -> String {
+        self.version.map_or_else(|| format!("{}-installed", self.server.name), |it| it.name.to_owned())
+    }
+
+    fn outcome(&self, programs: &[Program], target: &Path, extent: Extent) -> Result<Outcome, String> {
+        let place = match self.version {
+            None => None,
+            Some(version) => {
+                versions::fetch(target, version)?;
+                let place = versions::programs(target, version);
+                Some(place.canonicalize().map_err(|error| format!("{}: {error}", place.display()))?)
+            }
+        };
+        let whole = extent == Extent::Whole;
+        let mut outcome = Outcome { says: self.says(place.as_deref()), whole, ..Outcome::new() };
+        let own = programs.iter().filter(|program| program.folder.ends_with(self.server.folder));
+        for program in own {
+            let Some(arguments) = extent.arguments(program) else { continue };
+            let text = self.test(program, &arguments, place.as_deref())?;
+            outcome.add(&text);
+        }
+        if outcome.passed == 0 {
+            return Err("no test passed".to_owned());
+        }
+        outcome.set_apart(|test| known(&self.name(), test));
+        Ok(outcome)
+    }
+
+    /// Runs one test program, and returns what it printed.
+    fn test(&self, program: &Program, arguments: &[&str], place: Option<&Path>) -> Result<String, String> {
+        println!("    {}", program.repeat);
+        let begin = Instant::now();
+        let mut command = Command::new("timeout");
+        command.arg(LIMIT.as_secs().to_string()).arg(&program.path).args(arguments);
+        command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
+        if let Some(place) = place {
+            command.env(self.server.variable, place);
+        }
+        if let Some(width) = program.width {
+            command.env("RUST_TEST_THREADS", width.to_string());
+        }
+        let output = command.stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("{}: {error}", program.path.display()))?;
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stderr));
+        let summary = text.lines().find(|line| line.starts_with("test result:"));
+        println!(
+            "      {:.0} s  {}",
+            begin.elapsed().as_secs_f64(),
+            summary.unwrap_or("ended without a result")
+        );
+        if summary.is_none() {
+            text.push_str(&format!("\ntest {} ... FAILED\n", program.name));
+        }
+        if !output.status.success() {
+            keep(&text, &self.name(), &program.name)?;
+        }
+        Ok(text)
+    }
+
+    /// Returns what the server's program says of itself.
+    fn says(&self, place: Option<&Path>) -> String {
+        let (program, argument) = self.server.ask;
+        let program = match (program, place) {
+            // The jar has its version in the name that its link leads to.
+            ("zookeeper.jar", _) => {
+                let jar = place.unwrap_or(Path::new("/usr/share/java")).join(program);
+                let jar = jar.canonicalize().unwrap_or_default();
+                let name = jar.file_stem().unwrap_or_default().to_string_lossy();
+                return name.replace('-', " ");
+            }
+            ("mariadbd", Some(place)) if place.join("mysqld").is_file() => place.join("mysqld"),
+            (_, Some(place)) => place.join(program),
+            ("postgres", None) => PathBuf::from("psql"),
+            (_, None) => PathBuf::from(program),
+        };
+        let output = Command::new(program).arg(argument).output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let text = text.unwrap_or_default();
+        let first = text.lines().next().unwrap_or_default();
+        // The rest of the line is how it was built, and where.
+        let words: Vec<&str> = first.split_whitespace().map(|word| word.trim_start_matches("v=")).collect();
+        let end = words.iter().position(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+        let words = &words[..end.map_or(words.len(), |end| end + 1)];
+        words.iter().map(|word| word.rsplit('/').next().unwrap_or(word)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Extent {
+    /// Returns the arguments of a test program, `None` where it is not run.
+    fn arguments(self, program: &Program) -> Option<Vec<&'static str>> {
+        let is_test = !program.name.is_empty() && !program.name.starts_with("interop");
+        match self {
+            // Costs are counted for one version; see `cost.rs` of each backend.
+            Extent::Whole => (is_test && program.name != "cost").then(Vec::new),
+            Extent::Quick => (program.name == "conformance").then(|| vec!["safety", "processes"]),
+        }
+    }
+}
+
+/// Writes the output of tests that failed where a person can read it.
+fn keep(text: &str, version: &str, program: &str) -> Result<(), String> {
+    let folder = std::env::temp_dir().join("leasehold-matrix");
+    let path = folder.join(format!("{version}-{program}.log"));
+    let written = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, text));
+    written.map_err(|error| format!("{}: {error}", path.display()))?;
+    println!("      the output is in {}", path.display());
+    Ok(())
+}
+
+/// A test that cannot pass on a version, for a reason that is no defect of ours.
+struct Known {
+    /// The beginning of the names of the versions.
+    version: &'static str,
+    /// The module of the test, the first part of its name.
+    module: &'static str,
+    why: &'static str,
+}
+
+/// Returns why a test is known to fail on a version.
+fn known(version: &str, test: &str) -> Option<&'static str> {
+    let is_known = |known: &&Known| version.starts_with(known.version) && test.split("::").next() == Some(known.module);
+    KNOWN.iter().find(is_known).map(|known| known.why)
+}
+
+const KNOWN: &[Known] = &[
+    Known { version: "postgres-12", module: "advisory", why: SESSIONS },
+    Known { version: "postgres-12", module: "for_update", why: SESSIONS },
+];
+
+const SESSIONS: &str = "`method=advisory` and `method=for-update` need PostgreSQL 14, and say so";
+
+/// The longest that one program may run: what takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_and_servers_are_chosen_by_name() {
+        let names = |list| only_these(list).unwrap().iter().map(Subject::name).collect::<Vec<_>>();
+        assert_eq!(names("memcached"), ["memcached-installed", "memcached-1.6.38", "memcached-1.6.45"]);
+        assert_eq!(names("valkey-9.1, redis-installed"), ["redis-installed", "valkey-9.1"]);
+        assert!(only_these("redis-1").unwrap_err().contains("redis-8.2"));
+        assert!(only_these(",").is_err());
+    }
+
+    #[test]
+    fn options_are_read_in_any_order() {
+        let request = Request::parse(&["--only", "redis-6.2", "--quick"]).unwrap();
+        assert_eq!((request.subjects.len(), request.extent), (1, Extent::Quick));
+        assert_eq!(Request::parse(&["--only=redis-6.2"]).unwrap().subjects.len(), 1);
+        assert_eq!(Request::parse(&[]).unwrap().subjects.len(), SERVERS.len() + VERSIONS.len());
+        assert!(Request::parse(&["--fast"]).unwrap_err().contains("--fast"));
+    }
+
+    #[test]
+    fn every_known_difference_names_a_version_and_a_reason() {
+        for known in KNOWN {
+            assert!(VERSIONS.iter().any(|it| it.name.starts_with(known.version)), "{}", known.version);
+            assert!(!known.module.is_empty() && known.why.len() > 10);
+        }
+    }
+}
