@@ -90,7 +90,7 @@ impl Checker {
         linear::check(&view, self.states, &mut report);
         let mut violations = report.violations;
         violations.sort_by_key(|violation| {
-            (violation.class, violation.invariant, violation.slice.first().map(|event| event.index))
+            (violation.explained.is_some(), violation.class, violation.invariant, violation.slice.first().map(|event| event.index))
         });
         Verdict {
             violations,

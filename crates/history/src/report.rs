@@ -28,7 +28,22 @@ impl<'v, 'h> Report<'v, 'h> {
         what: String,
         shown_by: impl IntoIterator<Item = &'e Event>,
     ) {
-        if self.violations.iter().filter(|violation| violation.invariant == invariant).count() >= self.limit {
+        self.violated_because(invariant, key, what, None, shown_by);
+    }
+
+    /// Adds a violation which the store explains.
+    pub(crate) fn violated_because<'e>(
+        &mut self,
+        invariant: Invariant,
+        key: Option<&str>,
+        what: String,
+        explained: Option<String>,
+        shown_by: impl IntoIterator<Item = &'e Event>,
+    ) {
+        let is_alike = |violation: &&Violation| {
+            violation.invariant == invariant && violation.explained.is_some() == explained.is_some()
+        };
+        if self.violations.iter().filter(is_alike).count() >= self.limit {
             return;
         }
         let mut slice: Vec<&Event> = shown_by.into_iter().collect();
@@ -45,6 +60,7 @@ impl<'v, 'h> Report<'v, 'h> {
             key: key.map(str::to_owned),
             what,
             slice: slice.into_iter().cloned().collect(),
+            explained,
         });
     }
 

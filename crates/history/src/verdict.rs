@@ -66,6 +66,8 @@ pub struct Violation {
     pub what: String,
     /// The events that show it, in order.
     pub slice: Vec<Event>,
+    /// Why the store, and not the client, is to blame, if the events show that.
+    pub explained: Option<String>,
 }
 
 /// The verdict over a history.

@@ -1,13 +1,34 @@
 //! Worker processes under a lock, faults on them, and a fenced register that judges.
+//!
+//! A [`Rig`] starts workers as processes of their own. Each takes the locks of a [`Plan`], increments a register under
+//! the fence of its grant, and tells what it sees over a pipe. The rig pauses and kills workers, and what comes of it
+//! is a [`History`](history::History) for the [`Checker`](history::Checker) of `leasehold-history`. [`torture`] does
+//! all of that for a while, with faults that a seed decides, and says what came of it.
+//!
+//! ```text
+//!  torture → nemesis → rig → worker → register, recorder, wire → plan, clock
+//! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+mod clock;
 mod error;
+mod nemesis;
 mod plan;
+mod recorder;
+mod register;
+mod report;
 mod rig;
+mod torture;
+mod wire;
 pub mod worker;
 
 pub use error::RigError;
 pub use leasehold_history as history;
+pub use nemesis::FaultKind;
 pub use plan::{LockKind, LockPlan, Plan, Program};
-pub use rig::{Edge, Progress, Rig};
+pub use recorder::Progress;
+pub use report::{Finding, Judgement, Report};
+pub use rig::{Edge, Rig};
+pub use torture::{Torture, torture};

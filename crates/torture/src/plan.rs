@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::RigError;
+
 /// The plan of a recording. [`Plan::new`] gives defaults; the fields can be changed before the start.
 ///
 /// The plan goes to each worker over its standard input, so the URL with its password is in no argument list.
@@ -128,9 +130,37 @@ impl Plan {
         (1..=count).map(|number| LockPlan::new(format!("mutex-{number}"), LockKind::Mutex)).collect()
     }
 
+    /// Checks that the plan can work.
+    pub(crate) fn check(&self) -> Result<(), RigError> {
+        let refuse = |text: &str| Err(RigError::Plan(text.to_owned()));
+        if self.url.starts_with("mem:") {
+            return refuse(
+                "mem: keeps locks in the memory of one process, so its workers would not exclude each other: name a \
+                 store that several processes use, such as file:",
+            );
+        }
+        if self.processes == 0 || self.processes > MOST_PROCESSES {
+            return refuse("a plan has 1 to 500 processes");
+        }
+        if self.tasks == 0 || self.tasks > MOST_TASKS {
+            return refuse("a worker has 1 to 100 tasks");
+        }
+        if self.locks.is_empty() || self.locks.len() > MOST_LOCKS {
+            return refuse("a plan has 1 to 10,000 locks");
+        }
+        if self.ttl.is_zero() || self.limit.is_zero() {
+            return refuse("the ttl and the longest wait are not zero");
+        }
+        Ok(())
+    }
+
     /// Returns the URL of a worker.
     pub fn url_of(&self, worker: usize) -> &str {
         let own = self.worker_urls.iter().find(|(of, _)| *of == worker);
         own.map_or(&self.url, |(_, url)| url)
     }
 }
+
+const MOST_PROCESSES: usize = 500;
+const MOST_TASKS: usize = 100;
+const MOST_LOCKS: usize = 10_000;

@@ -94,3 +94,8 @@ fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, repor
 fn is_expiry(lost: &Event) -> bool {
     lost.error.as_deref().is_none_or(|cause| cause.contains("ran out") || cause.contains("expired"))
 }
+
+/// Returns `true` if the store said that it does not know the grant.
+pub(super) fn is_gone(lost: &Event) -> bool {
+    lost.error.as_deref().is_some_and(|cause| cause.contains("gone") || cause.contains("no longer knows"))
+}

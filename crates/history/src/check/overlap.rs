@@ -4,6 +4,7 @@
 //! loss and the end of its validity. All of these are times at which the holder itself was sure.
 
 use crate::check::Checker;
+use crate::check::losses::is_gone;
 use crate::event::{Event, Mode};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
@@ -22,7 +23,7 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
             let others: Vec<&Grant> = held.iter().filter(shared).copied().collect();
             if let Some(excluded) = excluded(grant, &others) {
                 let (what, events) = told(key, grant, &excluded);
-                report.violated(Invariant::I4, Some(key), what, events);
+                report.violated_because(Invariant::I4, Some(key), what, explained(&excluded), events);
             }
             held.push(grant);
         }
@@ -56,6 +57,12 @@ fn excludes(one: Mode, other: Mode) -> bool {
         (Mode::Exclusive, _) | (_, Mode::Exclusive) => true,
         (Mode::Shared, Mode::Permits { .. }) | (Mode::Permits { .. }, Mode::Shared) => false,
     }
+}
+
+/// Returns why the store granted a lock that was held: it had forgotten the grant, and said so later.
+fn explained(others: &[&Grant<'_>]) -> Option<String> {
+    let forgotten = others.iter().find(|other| other.lost.is_some_and(is_gone))?;
+    Some(format!("the store no longer knew {}, as it said when that was renewed", forgotten.name()))
 }
 
 fn told<'h>(key: &str, grant: &Grant<'h>, others: &[&Grant<'h>]) -> (String, Vec<&'h Event>) {

@@ -58,12 +58,9 @@ impl RegisterCall {
 }
 
 impl Model {
-    /// Returns `true` if the register does not refuse the fence of this call.
+    /// Returns `true` if the register does not refuse the fence of this call. No fence is lower than any.
     pub(crate) fn admits(&self, call: &RegisterCall) -> bool {
-        match (call.fence, self.highest) {
-            (Some(fence), Some(highest)) => fence >= highest,
-            _ => true,
-        }
+        call.fence >= self.highest
     }
 
     /// Returns the register after the call; none if it would not answer so.
@@ -79,8 +76,7 @@ impl Model {
             (false, _) => None,
             (true, false) => Some(*self),
             (true, true) => {
-                let highest = call.fence.or(self.highest);
-                Some(Model { highest, value: call.written.unwrap_or(self.value) })
+                Some(Model { highest: call.fence, value: call.written.unwrap_or(self.value) })
             }
         }
     }
