@@ -6,7 +6,7 @@
 //! all of that for a while, with faults that a seed decides, and says what came of it.
 //!
 //! ```text
-//!  torture → nemesis → rig → worker → register, recorder, wire → plan, clock
+//!  run → report → torture, nemesis → rig → worker → register, recorder, wire → plan, clock
 //! ```
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -20,6 +20,7 @@ mod recorder;
 mod register;
 mod report;
 mod rig;
+mod run;
 mod torture;
 mod wire;
 pub mod worker;
@@ -29,6 +30,12 @@ pub use leasehold_history as history;
 pub use nemesis::FaultKind;
 pub use plan::{LockKind, LockPlan, Plan, Program};
 pub use recorder::Progress;
-pub use report::{Finding, Judgement, Report};
+pub use report::{Finding, HISTORY, Judgement, Report};
 pub use rig::{Edge, Rig};
-pub use torture::{Torture, torture};
+pub use run::torture;
+pub use torture::Torture;
+
+/// Returns a seed for a run that is not told one.
+pub fn random_seed() -> u64 {
+    fastrand::u64(..)
+}
