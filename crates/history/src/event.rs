@@ -291,13 +291,6 @@ impl fmt::Display for Fence {
     }
 }
 
-impl Mode {
-    /// Returns `true` if both shares may be held at one time, whatever else is held.
-    pub(crate) fn is_exclusive(self) -> bool {
-        self == Mode::Exclusive
-    }
-}
-
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,8 +1,11 @@
 //! I2: fences are unique, and greater than that of every grant that was completed before the acquisition began.
+//!
+//! Exclusive grants are in an order even if their requests overlap: a holder that is sure of its grant was granted the
+//! lock after all holders that were sure of theirs before. Their fences rise in that order, too.
 
 use std::collections::HashMap;
 
-use crate::event::Fence;
+use crate::event::{Fence, Mode};
 use crate::report::Report;
 use crate::verdict::Invariant;
 use crate::view::{Grant, View};
@@ -15,6 +18,7 @@ pub(super) fn check(view: &View<'_>, report: &mut Report<'_, '_>) {
         has_fences |= !fenced.is_empty();
         unique(key, &fenced, report);
         rising(view, key, &fenced, report);
+        in_order(key, &fenced, report);
     }
     if !has_fences {
         report.unjudged(Invariant::I2, "no grant had a fence");
@@ -27,6 +31,30 @@ fn unique(key: &str, grants: &[(Fence, &Grant<'_>)], report: &mut Report<'_, '_>
         if let Some(first) = seen.insert(*fence, grant) {
             let what = format!("two grants have the fence {fence}: {} and {}", first.name(), grant.name());
             report.violated(Invariant::I2, Some(key), what, [first.asked, first.got, grant.asked, grant.got]);
+        }
+    }
+}
+
+/// Finds an exclusive grant with a lower fence than an exclusive grant that had ended when this one came.
+fn in_order(key: &str, grants: &[(Fence, &Grant<'_>)], report: &mut Report<'_, '_>) {
+    let sure = |grant: &Grant<'_>| grant.mode == Mode::Exclusive && grant.until > grant.from;
+    // The grants are in the order in which their holders learnt of them.
+    let mut highest: Option<(Fence, &Grant)> = None;
+    for (fence, grant) in grants.iter().filter(|(_, grant)| sure(grant)) {
+        if let Some((low, earlier)) = highest.filter(|(low, earlier)| fence < low && earlier.until <= grant.from) {
+            // The other rule has found it already if the request came later.
+            let is_new = earlier.got.index > grant.asked.index;
+            if is_new {
+                let what = format!(
+                    "the fence went back from {low} of {} to {fence} of {}, which held later",
+                    earlier.name(),
+                    grant.name()
+                );
+                report.violated(Invariant::I2, Some(key), what, [earlier.got, grant.asked, grant.got]);
+            }
+        }
+        if highest.is_none_or(|(highest, _)| highest < *fence) {
+            highest = Some((*fence, grant));
         }
     }
 }
