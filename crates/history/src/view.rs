@@ -160,7 +160,10 @@ impl<'h> View<'h> {
     /// Returns for how long a process was stopped between two times.
     pub(crate) fn paused(&self, process: u64, from: u64, until: u64) -> u64 {
         let pauses = self.pauses.get(&process).map_or(&[][..], Vec::as_slice);
-        pauses.iter().map(|(begin, end)| (*end).min(until).saturating_sub((*begin).max(from))).sum()
+        pauses
+            .iter()
+            .map(|(begin, end)| (*end).min(until).saturating_sub((*begin).max(from)))
+            .fold(0, u64::saturating_add)
     }
 
     /// Returns the faults that touch a span of time.

@@ -45,4 +45,6 @@ mod stress;
 mod terminal;
 mod top;
 mod top_pictures;
+#[cfg(feature = "torture")]
+mod torture;
 mod usage;

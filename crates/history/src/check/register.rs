@@ -74,7 +74,7 @@ impl<'h> Register<'h> {
             return;
         }
         let written = event.values.val.unwrap_or(0);
-        if written != self.value + 1 {
+        if self.value.checked_add(1) != Some(written) {
             let what = format!(
                 "the counter went from {} to {written}: {}",
                 self.value,
