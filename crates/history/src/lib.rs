@@ -41,3 +41,7 @@ pub use history::{History, ReadError};
 pub use timeline::Timeline;
 pub use verdict::{Class, Counts, Invariant, Unjudged, Verdict, Violation};
 pub use view::Stamps;
+
+#[doc = include_str!("../README.md")]
+#[cfg(doctest)]
+struct Readme;

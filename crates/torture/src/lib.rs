@@ -39,3 +39,7 @@ pub use torture::Torture;
 pub fn random_seed() -> u64 {
     fastrand::u64(..)
 }
+
+#[doc = include_str!("../README.md")]
+#[cfg(doctest)]
+struct Readme;
