@@ -27,16 +27,39 @@ pub(crate) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns when the validity of a guard ends, by the monotonic clock; `None` if a session keeps the lock alive.
-pub(crate) fn valid_until(guard: &Guard) -> Option<u64> {
-    let mut told = None;
+/// The validity of a guard, by the monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Validity {
+    /// A session keeps the lock alive.
+    Session,
+    /// It ends then.
+    Until(u64),
+    /// It has ended already, and the library no longer says when.
+    Over,
+}
+
+impl Validity {
+    /// Returns the time at which the validity ends, if there is one.
+    pub(crate) fn end(self) -> Option<u64> {
+        match self {
+            Validity::Until(end) => Some(end),
+            Validity::Session | Validity::Over => None,
+        }
+    }
+}
+
+/// Returns the validity of a guard.
+pub(crate) fn validity(guard: &Guard) -> Validity {
+    let mut told = Validity::Over;
     for _ in 0..TRIES {
         let before = now();
         let left = guard.remaining();
-        if left == Duration::MAX {
-            return None;
-        }
-        told = Some(before.saturating_add(nanos(left)));
+        told = match left {
+            Duration::MAX => return Validity::Session,
+            // The time of the question is not the end: that may be long ago.
+            Duration::ZERO => return Validity::Over,
+            left => Validity::Until(before.saturating_add(nanos(left))),
+        };
         // A process that was stopped in between would tell a time that is far too early.
         if now().saturating_sub(before) < nanos(CLOSE) {
             break;
@@ -83,10 +106,13 @@ mod tests {
         let ttl = Duration::from_secs(30);
         let before = now();
         let guard = locks.mutex("job").ttl(ttl).lock().await.unwrap();
-        let until = valid_until(&guard).unwrap();
+        let until = validity(&guard).end().unwrap();
         assert!(until <= now() + nanos(ttl), "a validity longer than the ttl");
         assert!(until > before + nanos(ttl) / 2, "more than half of the ttl is gone");
         guard.release().await.unwrap();
+        let short = locks.mutex("other").max_hold(Duration::from_millis(1)).lock().await.unwrap();
+        short.lost().await;
+        assert_eq!(validity(&short), Validity::Over, "the end is not the time of the question");
     }
 
     #[test]

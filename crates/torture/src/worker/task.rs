@@ -14,7 +14,7 @@ use leasehold::{Client, Error, ErrorKind, Guard, Mutex};
 use leasehold_history::{Event, Fence, Mode, Operation, Stage, Values};
 use tokio::sync::watch;
 
-use crate::clock::{nanos, valid_until};
+use crate::clock::{Validity, nanos, now, validity};
 use crate::plan::{LockKind, LockPlan, Plan};
 use crate::recorder::{BUSY, CANCELLED};
 use crate::register::{Answer, RegisterClient, Request};
@@ -246,7 +246,11 @@ impl<'t> Held<'t> {
         // A hand-off inside of the process continues the claim of the one before.
         let sub = fence.map_or(0, |fence| fence.sub);
         let owner = format!("{}.{sub}", guard.tag());
-        let until = valid_until(&guard);
+        let until = match validity(&guard) {
+            // Whatever is told of it later is after its end.
+            Validity::Over => Some(now()),
+            known => known.end(),
+        };
         Held { guard, key, owner, fence, until, process, lost: false, plan }
     }
 
@@ -284,7 +288,7 @@ impl<'t> Held<'t> {
         if self.lost {
             return Ok(());
         }
-        let until = valid_until(&self.guard);
+        let until = validity(&self.guard).end();
         let has_risen = until.zip(self.until).is_some_and(|(now, before)| now > before + RENEWED);
         if has_risen {
             self.until = until;
