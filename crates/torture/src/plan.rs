@@ -28,7 +28,8 @@ pub struct Plan {
     pub ttl: Duration,
     /// The longest wait for a lock.
     pub limit: Duration,
-    /// The longest time for which a task keeps a lock; the seed decides about each one.
+    /// The longest time for which a task usually keeps a lock; the seed decides about each one. Now and then it is up
+    /// to two leases.
     pub hold: Duration,
     /// The most acquisitions of all workers in a second; zero for no limit.
     pub rate: u32,

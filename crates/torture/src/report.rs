@@ -7,6 +7,7 @@ use std::time::Duration;
 use leasehold_history::{Event, Format, History, Invariant, Operation, Stage, Timeline, Verdict, Violation};
 use serde::Serialize;
 
+use crate::rig::process::HUNG;
 use crate::torture::Torture;
 
 /// The judgement of a run.
@@ -120,7 +121,7 @@ impl Report {
             .history
             .faults()
             .filter_map(|event| event.values.label.clone())
-            .filter(|label| label.starts_with("exit") || label.starts_with("suspend"))
+            .filter(|label| UNPLANNED.iter().any(|unplanned| label.starts_with(unplanned)))
             .collect();
         for label in unexpected {
             self.find(Judgement::Unjudged, format!("not a fault of the plan: {label}"));
@@ -321,5 +322,7 @@ const INVARIANTS: &[Invariant] = &[
     Invariant::I13,
 ];
 const SHOWN: usize = 5;
+/// How the labels of faults begin that no plan has.
+const UNPLANNED: &[&str] = &["exit", "suspend", HUNG];
 /// The history's file; a folder that has one is not written to again.
 pub const HISTORY: &str = "history.jsonl";

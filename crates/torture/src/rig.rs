@@ -16,7 +16,7 @@ use crate::rig::process::{Spawner, Start, Worker};
 use crate::wire::{Assignment, Facts};
 use crate::worker::facts;
 
-mod process;
+pub(crate) mod process;
 mod residue;
 
 /// Worker processes that take the locks of a plan, with the register that they write to.
@@ -232,7 +232,7 @@ impl Rig {
         for worker in &mut self.workers {
             worker.ask_to_end();
         }
-        let deadline = Instant::now() + self.plan.limit + self.plan.hold * 4 + self.facts.stays + TO_CLOSE;
+        let deadline = Instant::now() + self.plan.limit + (self.plan.hold + self.plan.ttl) * 4 + self.facts.stays + TO_CLOSE;
         for worker in &mut self.workers {
             while !worker.has_ended() && Instant::now() < deadline {
                 tokio::time::sleep(LOOK).await;

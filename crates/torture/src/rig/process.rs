@@ -247,7 +247,11 @@ impl Worker {
             Some(Ok(Some(status))) => !status.success(),
             None => false,
             _ => {
-                let _ = self.kill(recorder);
+                // Not a kill of the plan: what it had open should have ended, and counts as if it never did.
+                recorder.fault(&self.label(HUNG), Stage::Info, Some(self.spawn));
+                if let Some(mut process) = self.process.take() {
+                    let _ = process.kill().and_then(|()| process.wait());
+                }
                 false
             }
         };
@@ -270,4 +274,6 @@ impl Drop for Worker {
     }
 }
 
+/// The label of a worker that did not end when it was asked to.
+pub(crate) const HUNG: &str = "no end of";
 const LAST_WORDS: usize = 5;

@@ -1,6 +1,6 @@
 //! One task of a worker: it takes a lock, increments the register under its fence, and releases it, again and again.
 //!
-//! Ground rules: what is drawn depends on the seed, the worker, its start and the task, and on nothing else. Half of
+//! Ground rules: what is drawn depends on the seed, the start of the worker and the task, and on nothing else. Half of
 //! the holders look whether they still hold before they write; the other half are careless, because fences have to
 //! protect against those.
 
@@ -140,7 +140,9 @@ impl Task {
     async fn hold(&mut self, held: &mut Held<'_>, is_writer: bool) -> io::Result<()> {
         let rounds = if is_writer { self.rng.u8(1..=2) } else { 1 };
         for _ in 0..rounds {
-            let wait = held.plan.hold.mul_f64(self.rng.f64());
+            // A lock that is held for longer than its lease has to be renewed.
+            let longest = if self.rng.u8(..LONG_HOLDS) == 0 { held.plan.ttl * 2 } else { held.plan.hold };
+            let wait = longest.mul_f64(self.rng.f64());
             if !is_writer {
                 held.watch(wait).await?;
                 continue;
@@ -333,4 +335,6 @@ const SALT: u64 = 0x6c65_6173_6568_6f6c;
 const CANCELS: u8 = 32;
 /// A validity that rose by less than a millisecond was only read again.
 const RENEWED: u64 = 1_000_000;
+/// One of so many holds is longer.
+const LONG_HOLDS: u8 = 64;
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
