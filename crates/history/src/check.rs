@@ -90,7 +90,12 @@ impl Checker {
         linear::check(&view, self.states, &mut report);
         let mut violations = report.violations;
         violations.sort_by_key(|violation| {
-            (violation.explained.is_some(), violation.class, violation.invariant, violation.slice.first().map(|event| event.index))
+            (
+                violation.explained.is_some(),
+                violation.class,
+                violation.invariant,
+                violation.slice.first().map(|event| event.index),
+            )
         });
         Verdict {
             violations,

@@ -43,7 +43,9 @@ pub(crate) fn check(view: &View<'_>, states: usize, report: &mut Report<'_, '_>)
                 format!("the register of {key} has more than {states} explanations at one time"),
             ),
             Outcome::Stuck { at, around, states } => {
-                let what = format!("no order of the operations on {key} explains the answer to the last one: {states}");
+                let what = format!(
+                    "no order of the operations on {key} explains the answer to the last one: {states}"
+                );
                 let events: Vec<&Event> = around
                     .iter()
                     .chain([&at])
@@ -202,9 +204,8 @@ mod tests {
             for turn in 0..left.len() {
                 let place = left[turn];
                 // No operation that was answered before this one began may come after it.
-                let is_next = left
-                    .iter()
-                    .all(|other| ops[*other].until.is_none_or(|until| until >= ops[place].from));
+                let is_next =
+                    left.iter().all(|other| ops[*other].until.is_none_or(|until| until >= ops[place].from));
                 let Some(after) = model.after(&ops[place].what).filter(|_| is_next) else { continue };
                 left.remove(turn);
                 let found = search(ops, after, left);

@@ -142,7 +142,8 @@ impl Row<'_> {
                 last.text.clear();
             }
             _ => {
-                let fence = grant.got.values.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default();
+                let fence =
+                    grant.got.values.fence.map(|fence| format!(", fence {fence}")).unwrap_or_default();
                 let text = format!("{}{fence}, {}", grant.name(), shown(grant.until - grant.from));
                 self.bars.push(Bar { from, until, class, count: 1, text });
             }
@@ -152,10 +153,16 @@ impl Row<'_> {
     fn draw(&self, out: &mut String, y: u32) {
         if let Some(key) = self.key {
             let _ = writeln!(out, "<line class=\"rule\" x1=\"8\" x2=\"100%\" y1=\"{y}\" y2=\"{y}\"/>");
-            let _ = writeln!(out, "<text class=\"key\" x=\"8\" y=\"{}\">{}</text>", y + 13, escaped(shortened(key)));
+            let _ = writeln!(
+                out,
+                "<text class=\"key\" x=\"8\" y=\"{}\">{}</text>",
+                y + 13,
+                escaped(shortened(key))
+            );
         }
         let label = LEFT - 8;
-        let _ = writeln!(out, "<text class=\"process\" x=\"{label}\" y=\"{}\">{}</text>", y + 13, self.process);
+        let _ =
+            writeln!(out, "<text class=\"process\" x=\"{label}\" y=\"{}\">{}</text>", y + 13, self.process);
         for bar in &self.bars {
             let text = match bar.count {
                 1 => bar.text.clone(),
@@ -207,7 +214,8 @@ fn axis(out: &mut String, scale: &Scale, height: u32) {
     for tick in 0..=TICKS {
         let time = scale.span / TICKS * tick;
         let x = scale.x(scale.from + time);
-        let _ = writeln!(out, "<line class=\"tick\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{}\"/>", y + 4);
+        let _ =
+            writeln!(out, "<line class=\"tick\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{}\"/>", y + 4);
         let seconds = time as f64 / 1e9;
         let _ = writeln!(out, "<text class=\"time\" x=\"{x:.1}\" y=\"{}\">{seconds:.2} s</text>", y + 18);
     }
@@ -220,7 +228,12 @@ fn marks(out: &mut String, scale: &Scale, verdict: &Verdict, view: &View<'_>, he
         let times = || violation.slice.iter().map(|event| view.times.at(event));
         let at = match is_timing {
             // The last grant of the slice is the one that should not have been.
-            true => violation.slice.iter().filter(|event| event.values.fence.is_some()).map(|e| view.times.at(e)).max(),
+            true => violation
+                .slice
+                .iter()
+                .filter(|event| event.values.fence.is_some())
+                .map(|e| view.times.at(e))
+                .max(),
             false => times().max(),
         };
         let Some(at) = at.filter(|at| scale.shows(*at, *at)) else { continue };

@@ -301,7 +301,16 @@ impl<'h> Gathering<'h> {
         let place = self.grants.len();
         let (renewals, lost, release) = (Vec::new(), None, None);
         self.grants.push(Grant {
-            key, process, mode, asked, got, renewals, lost, release, from: 0, until: 0
+            key,
+            process,
+            mode,
+            asked,
+            got,
+            renewals,
+            lost,
+            release,
+            from: 0,
+            until: 0,
         });
         self.latest.insert((process, key), place);
         if let Some(owner) = owner {
@@ -334,7 +343,8 @@ fn faults<'h>(events: &'h [Event], times: &Times, end: u64) -> Vec<Fault<'h>> {
         let at = times.at(event);
         match event.stage {
             Stage::Ok | Stage::Fail => {
-                let is_its = |place: &usize| faults[*place].label == label && faults[*place].targets == targets;
+                let is_its =
+                    |place: &usize| faults[*place].label == label && faults[*place].targets == targets;
                 if let Some(found) = open.iter().position(|place| is_its(place)) {
                     let fault = &mut faults[open.swap_remove(found)];
                     fault.until = at.max(fault.from);

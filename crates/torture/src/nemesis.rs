@@ -1,8 +1,8 @@
 //! The nemesis: which worker is paused or killed next, when, and for how long. A seed decides.
 //!
-//! Ground rules: it acts on the rig's own workers and on nothing else, and on one at a time, so that the others show
-//! what the fault does to them. Pauses are shorter than a lease and longer than one in turn: the first must harm nobody,
-//! the second must cost the holder its lock.
+//! Ground rules: it acts on workers of the rig and on nothing else, and on one at a time, so that the others show
+//! what the fault does to them. Pauses are shorter than a lease and longer than one in turn: the first must harm
+//! nobody, the second must cost the holder its lock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,7 +39,9 @@ impl FromStr for FaultKind {
 
     fn from_str(text: &str) -> Result<FaultKind, String> {
         let found = FaultKind::ALL.iter().find(|kind| kind.to_string() == text);
-        found.copied().ok_or_else(|| format!("unknown fault {text:?}: write pause, kill or both with a comma"))
+        found
+            .copied()
+            .ok_or_else(|| format!("unknown fault {text:?}: write pause, kill or both with a comma"))
     }
 }
 

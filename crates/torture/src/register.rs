@@ -68,7 +68,11 @@ struct Register {
 
 impl RegisterServer {
     /// Serves registers at this path.
-    pub(crate) fn start(path: PathBuf, checks: Checks, recorder: Arc<Recorder>) -> io::Result<RegisterServer> {
+    pub(crate) fn start(
+        path: PathBuf,
+        checks: Checks,
+        recorder: Arc<Recorder>,
+    ) -> io::Result<RegisterServer> {
         let listener = UnixListener::bind(&path)?;
         let over = Arc::new(AtomicBool::new(false));
         let registers = Arc::new(Registers { checks, recorder, kept: Mutex::default() });

@@ -105,7 +105,10 @@ impl Report {
         let blame = last_error.map(|error| format!(": {error}")).unwrap_or_default();
         let broken = self.broken().count();
         if broken > 0 {
-            self.find(Judgement::Broken, format!("{} broken", many(broken as u64, "promise was", "promises were")));
+            self.find(
+                Judgement::Broken,
+                format!("{} broken", many(broken as u64, "promise was", "promises were")),
+            );
         }
         if counts.grants == 0 {
             self.find(Judgement::Unjudged, format!("nothing was acquired{blame}"));
@@ -114,7 +117,8 @@ impl Report {
             self.find(Judgement::Unjudged, text);
         }
         if self.grade == "none" {
-            let text = "the store has no fences, so nothing can protect what a lock guards from a late holder";
+            let text =
+                "the store has no fences, so nothing can protect what a lock guards from a late holder";
             self.find(Judgement::Unjudged, text.to_owned());
         }
         let unexpected: Vec<String> = self
@@ -174,14 +178,22 @@ impl Report {
         let _ = writeln!(out);
         let _ = writeln!(out, "  store     {}, fences: {}", self.store, self.grade);
         let _ = writeln!(out, "  names     {}", self.prefix);
-        let _ = writeln!(out, "  run       {ran:.1?}{stopped}, {} processes, {} locks", self.processes, self.locks);
+        let _ = writeln!(
+            out,
+            "  run       {ran:.1?}{stopped}, {} processes, {} locks",
+            self.processes, self.locks
+        );
         let _ = writeln!(out, "  faults    {faults}: {} in all, seed {}", counts.faults, self.seed);
         let _ = writeln!(
             out,
             "  locks     {} grants, {} renewals, {} losses, {} unknown outcomes",
             counts.grants, counts.renewals, counts.losses, counts.unknown
         );
-        let _ = writeln!(out, "  register  {} writes accepted, {} stale ones refused", counts.writes, counts.refusals);
+        let _ = writeln!(
+            out,
+            "  register  {} writes accepted, {} stale ones refused",
+            counts.writes, counts.refusals
+        );
         let _ = writeln!(out, "  left      {}", self.left());
         let _ = writeln!(out);
         for invariant in INVARIANTS {
@@ -202,9 +214,11 @@ impl Report {
                 many(counts.grants, "grant", "grants"),
                 many(counts.faults, "fault", "faults")
             ),
-            Judgement::StoreForgot => "kept, but the store forgot grants: what it protects is safe only behind \
+            Judgement::StoreForgot => {
+                "kept, but the store forgot grants: what it protects is safe only behind \
                                        fences"
-                .to_owned(),
+                    .to_owned()
+            }
             Judgement::Broken => "BROKEN: the history shows what must not happen".to_owned(),
             Judgement::Unjudged => "not judged: the run does not show enough".to_owned(),
         }

@@ -118,8 +118,7 @@ impl Rig {
         let spawn = self.spawns;
         self.recorder.expect(spawn, self.plan.tasks as u64);
         let (prefix, registers) = (self.prefix.clone(), self.register.path().to_owned());
-        let assignment =
-            Assignment { plan: self.plan.clone(), worker, spawn, prefix, registers, is_patient };
+        let assignment = Assignment { plan: self.plan.clone(), worker, spawn, prefix, registers, is_patient };
         (worker, Start { assignment })
     }
 
@@ -232,7 +231,11 @@ impl Rig {
         for worker in &mut self.workers {
             worker.ask_to_end();
         }
-        let deadline = Instant::now() + self.plan.limit + (self.plan.hold + self.plan.ttl) * 4 + self.facts.stays + TO_CLOSE;
+        let deadline = Instant::now()
+            + self.plan.limit
+            + (self.plan.hold + self.plan.ttl) * 4
+            + self.facts.stays
+            + TO_CLOSE;
         for worker in &mut self.workers {
             while !worker.has_ended() && Instant::now() < deadline {
                 tokio::time::sleep(LOOK).await;

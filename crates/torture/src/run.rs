@@ -31,12 +31,8 @@ pub async fn torture(
     let mut rig = Rig::start(torture.plan.clone()).await?;
     let checker = checker(&rig);
     let begun = Instant::now();
-    let mut nemesis = Nemesis::new(
-        torture.plan.seed,
-        torture.faults.clone(),
-        torture.plan.processes,
-        torture.plan.ttl,
-    );
+    let mut nemesis =
+        Nemesis::new(torture.plan.seed, torture.faults.clone(), torture.plan.processes, torture.plan.ttl);
     let mut next = nemesis.next().map(|strike| Step::Strike(begun + strike.after, strike));
     let mut stop = pin!(stop);
     let mut was_stopped = false;

@@ -29,14 +29,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands"]),
     (
         "crates/history/src",
-        &[
-            "event", "history", "verdict", "view", "report", "linear", "check", "export", "timeline",
-        ],
+        &["event", "history", "verdict", "view", "report", "linear", "check", "export", "timeline"],
     ),
     (
         "crates/torture/src",
         &[
-            "error", "clock", "plan", "recorder", "register", "wire", "worker", "rig", "nemesis", "torture", "report", "run",
+            "error", "clock", "plan", "recorder", "register", "wire", "worker", "rig", "nemesis", "torture",
+            "report", "run",
         ],
     ),
     (

@@ -46,7 +46,8 @@ pub(crate) async fn torture(args: TortureArgs) -> Result<Exit, Problem> {
     counter.end().await;
     let report = ran.map_err(|error| problem(error, &store))?;
     if let Some(folder) = &args.report {
-        let cannot = |error| Problem::new(Exit::Output, format!("cannot write {}: {error}", folder.display()));
+        let cannot =
+            |error| Problem::new(Exit::Output, format!("cannot write {}: {error}", folder.display()));
         report.write_to(folder).map_err(cannot)?;
     }
     let mut out = std::io::stdout().lock();
@@ -79,7 +80,9 @@ fn check_folder(folder: &Path) -> Result<(), Problem> {
 
 fn problem(error: RigError, store: &StoreUrl) -> Problem {
     let exit = match error {
-        RigError::Store(error) => return Problem::from(error).hint(format!("the store is {}", store.shown())),
+        RigError::Store(error) => {
+            return Problem::from(error).hint(format!("the store is {}", store.shown()));
+        }
         RigError::Plan(_) => Exit::Refused,
         RigError::Machine(_) => Exit::NotStarted,
         _ => Exit::Unavailable,

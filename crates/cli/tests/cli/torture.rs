@@ -9,10 +9,8 @@ use crate::support::{Ended, Sandbox, Started, eventually};
 
 /// A run that is short, and long enough for pauses and kills.
 fn torture(sandbox: &Sandbox, more: &[&str]) -> Ended {
-    let args = [
-        &["torture", "--duration", "8s", "--ttl", "1s", "--processes", "3", "--seed", "11", "--json"],
-        more,
-    ];
+    let args =
+        [&["torture", "--duration", "8s", "--ttl", "1s", "--processes", "3", "--seed", "11", "--json"], more];
     sandbox.end(&args.concat())
 }
 
@@ -105,9 +103,21 @@ async fn a_register_without_fences_is_found_guilty() {
         let seed = format!("{seed}");
         let ended = tokio::task::spawn_blocking(move || {
             let more = [
-                "--unfenced", "--faults", "pause", "--locks", "1", "--ttl", "400ms", "--processes", "4", "--seed",
+                "--unfenced",
+                "--faults",
+                "pause",
+                "--locks",
+                "1",
+                "--ttl",
+                "400ms",
+                "--processes",
+                "4",
+                "--seed",
             ];
-            sandbox.end(&[&["torture", "--duration", "15s", "--rate", "2000", "--json"], &more[..], &[&seed]].concat())
+            sandbox.end(
+                &[&["torture", "--duration", "15s", "--rate", "2000", "--json"], &more[..], &[&seed]]
+                    .concat(),
+            )
         });
         let ended = ended.await.unwrap();
         let told = report(&ended);

@@ -41,7 +41,9 @@ fn in_order(key: &str, grants: &[(Fence, &Grant<'_>)], report: &mut Report<'_, '
     // The grants are in the order in which their holders learnt of them.
     let mut highest: Option<(Fence, &Grant)> = None;
     for (fence, grant) in grants.iter().filter(|(_, grant)| sure(grant)) {
-        if let Some((low, earlier)) = highest.filter(|(low, earlier)| fence < low && earlier.until <= grant.from) {
+        if let Some((low, earlier)) =
+            highest.filter(|(low, earlier)| fence < low && earlier.until <= grant.from)
+        {
             // The other rule has found it already if the request came later.
             let is_new = earlier.got.index > grant.asked.index;
             if is_new {

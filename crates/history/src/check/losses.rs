@@ -66,10 +66,9 @@ fn reported_late(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: 
 /// I13: finds an expiry that was reported before the validity was over, or that a later renewal disproves.
 fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: &mut Report<'_, '_>) {
     let Some(lost) = grant.lost else { return };
-    let revived = grant
-        .renewals
-        .iter()
-        .find(|event| event.stage == Stage::Ok && event.index > lost.index && view.times.at(event) > view.times.at(lost));
+    let revived = grant.renewals.iter().find(|event| {
+        event.stage == Stage::Ok && event.index > lost.index && view.times.at(event) > view.times.at(lost)
+    });
     if let Some(event) = revived {
         let what = format!("{} was renewed after its loss was reported", grant.name());
         report.violated(Invariant::I13, Some(grant.key), what, [lost, *event]);

@@ -19,7 +19,8 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
         let mut held: Vec<&Grant> = Vec::new();
         for grant in grants {
             held.retain(|other| other.until > grant.from);
-            let shared = |other: &&&Grant| other.until.min(grant.until).saturating_sub(grant.from) > tolerance;
+            let shared =
+                |other: &&&Grant| other.until.min(grant.until).saturating_sub(grant.from) > tolerance;
             let others: Vec<&Grant> = held.iter().filter(shared).copied().collect();
             if let Some(excluded) = excluded(grant, &others) {
                 let (what, events) = told(key, grant, &excluded);
@@ -67,7 +68,8 @@ fn explained(others: &[&Grant<'_>]) -> Option<String> {
 
 fn told<'h>(key: &str, grant: &Grant<'h>, others: &[&Grant<'h>]) -> (String, Vec<&'h Event>) {
     let until = others.iter().map(|other| other.until.min(grant.until)).min().unwrap_or(grant.from);
-    let names: Vec<String> = others.iter().map(|other| format!("{} ({})", other.name(), other.mode)).collect();
+    let names: Vec<String> =
+        others.iter().map(|other| format!("{} ({})", other.name(), other.mode)).collect();
     let what = format!(
         "{} ({}) and {} were all valid on {key} for {}",
         grant.name(),

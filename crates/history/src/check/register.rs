@@ -96,7 +96,8 @@ impl<'h> Register<'h> {
         for done in acknowledged {
             let write = (done.values.val.unwrap_or(0), done.values.owner.as_deref());
             if !self.accepted.contains_key(&write) {
-                let what = format!("the write of {} was acknowledged, and the register has no such write", write.0);
+                let what =
+                    format!("the write of {} was acknowledged, and the register has no such write", write.0);
                 report.violated(Invariant::I3, Some(key), what, [*done]);
             }
         }

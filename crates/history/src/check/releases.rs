@@ -52,7 +52,12 @@ fn counted(view: &View<'_>, report: &mut Report<'_, '_>) {
                 "after a {} the count is {now}, and {expected} is what was acquired and not released",
                 event.operation.word()
             );
-            report.violated(Invariant::I8, Some(key), what, known.map(|(_, last)| last).into_iter().chain([event]));
+            report.violated(
+                Invariant::I8,
+                Some(key),
+                what,
+                known.map(|(_, last)| last).into_iter().chain([event]),
+            );
         }
         // Without counts, each release is the last.
         let left = now.unwrap_or(if event.operation == Operation::Acquire { 1 } else { 0 });
@@ -105,7 +110,10 @@ fn after_loss(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: &mu
         report.violated(Invariant::I11, Some(grant.key), what, &events);
     };
     if let Some(lost) = grant.lost.filter(|lost| view.times.at(lost) < at) {
-        violated(format!("a release of {} succeeded after its loss was reported", grant.name()), shown_by(Some(lost)));
+        violated(
+            format!("a release of {} succeeded after its loss was reported", grant.name()),
+            shown_by(Some(lost)),
+        );
         return;
     }
     let Some((event, until)) = grant.valid_until() else { return };

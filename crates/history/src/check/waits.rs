@@ -54,12 +54,7 @@ fn overstayed(view: &View<'_>, checker: &Checker, call: &Call<'_>, report: &mut 
         Some(_) => format!("a wait of at most {} returned after {}", shown(limit), shown(waited)),
         None => format!("a wait of at most {} had not returned after {}", shown(limit), shown(waited)),
     };
-    report.violated(
-        Invariant::I6,
-        call.invoke.key.as_deref(),
-        what,
-        [call.invoke].into_iter().chain(ended),
-    );
+    report.violated(Invariant::I6, call.invoke.key.as_deref(), what, [call.invoke].into_iter().chain(ended));
 }
 
 /// I5: finds the longest time for which a lock was wanted, not held, not granted, and no fault was at work.

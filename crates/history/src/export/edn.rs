@@ -28,9 +28,11 @@ fn value(event: &Event) -> String {
         parts.extend(value.map(|value| format!(":{name} {value}")));
     };
     let number = |value: Option<u64>| value.map(|value| value.to_string());
-    let fence = |fence: Option<Fence>| fence.map(|fence| format!("[{} {} {}]", fence.epoch, fence.seq, fence.sub));
-    let Values { owner, mode, highest, valid_until, count, val, limit, ttl, seed, grade, label, target, .. } =
-        values;
+    let fence =
+        |fence: Option<Fence>| fence.map(|fence| format!("[{} {} {}]", fence.epoch, fence.seq, fence.sub));
+    let Values {
+        owner, mode, highest, valid_until, count, val, limit, ttl, seed, grade, label, target, ..
+    } = values;
     part("key", event.key.as_deref().map(text));
     part("client", owner.as_deref().map(text));
     part("mode", mode.map(|mode| text(&mode.to_string())));

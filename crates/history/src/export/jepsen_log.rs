@@ -6,8 +6,11 @@ use crate::event::{Event, Operation, Stage};
 use crate::view::View;
 
 pub(super) fn one(view: &View<'_>, key: &str) -> String {
-    let mut events: Vec<&Event> =
-        view.events.iter().filter(|event| event.key.as_deref() == Some(key) && event.process.is_some()).collect();
+    let mut events: Vec<&Event> = view
+        .events
+        .iter()
+        .filter(|event| event.key.as_deref() == Some(key) && event.process.is_some())
+        .collect();
     // Porcupine takes the order of the lines as that of time, and processes stamp before and after.
     events.sort_by_key(|event| (view.times.at(event), event.stage != Stage::Invoke, event.index));
     let mut out = String::new();
@@ -23,7 +26,8 @@ pub(super) fn one(view: &View<'_>, key: &str) -> String {
             _ => continue,
         };
         let (process, stage) = (event.process.unwrap_or(0), event.stage.word());
-        let _ = writeln!(out, "INFO  jepsen.util - {process}\t:{stage}\t:{}\t{value}", event.operation.word());
+        let _ =
+            writeln!(out, "INFO  jepsen.util - {process}\t:{stage}\t:{}\t{value}", event.operation.word());
     }
     out
 }

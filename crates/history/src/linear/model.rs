@@ -75,9 +75,7 @@ impl Model {
         match (fits, is_admitted) {
             (false, _) => None,
             (true, false) => Some(*self),
-            (true, true) => {
-                Some(Model { highest: call.fence, value: call.written.unwrap_or(self.value) })
-            }
+            (true, true) => Some(Model { highest: call.fence, value: call.written.unwrap_or(self.value) }),
         }
     }
 }

@@ -10,9 +10,14 @@ const EXPIRED: &str = "the lease ran out before a renewal was confirmed";
 #[test]
 fn i1_a_register_that_accepts_a_stale_fence() {
     let story = |stage| {
-        Story::new()
-            .served(10, "b", 6, Operation::ServedRead, 0, Stage::Ok)
-            .served(20, "a", 5, Operation::ServedWrite, 1, stage)
+        Story::new().served(10, "b", 6, Operation::ServedRead, 0, Stage::Ok).served(
+            20,
+            "a",
+            5,
+            Operation::ServedWrite,
+            1,
+            stage,
+        )
     };
     story(Stage::Fail).is_clean();
     story(Stage::Ok).breaks(&[Invariant::I1]);
@@ -64,7 +69,14 @@ fn i3_an_acknowledged_increment_is_in_the_counter() {
 #[test]
 fn i3_without_a_log_of_the_register_two_equal_increments_are_found() {
     let write = |story: Story, at, process, owner, val| {
-        story.write(at, process, owner, 5 + process, val).wrote(at + 1, process, owner, 5 + process, val, Stage::Ok)
+        story.write(at, process, owner, 5 + process, val).wrote(
+            at + 1,
+            process,
+            owner,
+            5 + process,
+            val,
+            Stage::Ok,
+        )
     };
     write(write(Story::new(), 10, 1, "a", 1), 20, 2, "b", 2).is_clean();
     write(write(Story::new(), 10, 1, "a", 1), 20, 2, "b", 1).breaks(&[Invariant::I3]);
@@ -98,8 +110,13 @@ fn i4_a_renewal_extends_the_time_of_a_holder() {
     let story = |renewed: bool| {
         let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000);
         let story = if renewed { story.renewed(500, 1, "a", 2_000) } else { story };
-        let story = story.ask(5, 2).got(1_010, 2, "b", 6, 2_000).release(1_020, 2, "b").released(1_021, 2, "b");
-        if renewed { story.release(1_900, 1, "a").released(1_901, 1, "a") } else { story.lost(1_001, 1, "a", EXPIRED) }
+        let story =
+            story.ask(5, 2).got(1_010, 2, "b", 6, 2_000).release(1_020, 2, "b").released(1_021, 2, "b");
+        if renewed {
+            story.release(1_900, 1, "a").released(1_901, 1, "a")
+        } else {
+            story.lost(1_001, 1, "a", EXPIRED)
+        }
     };
     story(false).is_clean();
     story(true).breaks(&[Invariant::I4]);
@@ -191,8 +208,15 @@ fn i5_a_lock_can_be_acquired_again_after_a_fault() {
     story(40_000).breaks(&[Invariant::I5]);
     // While a fault is at work nobody has to be granted anything.
     let story = story(40_000);
-    story.clone().fault(3, "server down", Stage::Invoke, &[]).fault(39_000, "server down", Stage::Ok, &[]).is_clean();
-    story.fault(3, "server down", Stage::Invoke, &[]).fault(5_000, "server down", Stage::Ok, &[]).breaks(&[Invariant::I5]);
+    story
+        .clone()
+        .fault(3, "server down", Stage::Invoke, &[])
+        .fault(39_000, "server down", Stage::Ok, &[])
+        .is_clean();
+    story
+        .fault(3, "server down", Stage::Invoke, &[])
+        .fault(5_000, "server down", Stage::Ok, &[])
+        .breaks(&[Invariant::I5]);
 }
 
 #[test]
@@ -275,8 +299,16 @@ fn i9_a_process_touches_no_grant_but_its_own() {
 #[test]
 fn i11_a_release_after_a_loss_is_an_error() {
     let story = |succeeds: bool| {
-        let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).lost(1_001, 1, "a", EXPIRED).release(1_100, 1, "a");
-        if succeeds { story.released(1_101, 1, "a") } else { story.not_released(1_101, 1, "a", "the lock was lost") }
+        let story = Story::new()
+            .ask(0, 1)
+            .got(1, 1, "a", 5, 1_000)
+            .lost(1_001, 1, "a", EXPIRED)
+            .release(1_100, 1, "a");
+        if succeeds {
+            story.released(1_101, 1, "a")
+        } else {
+            story.not_released(1_101, 1, "a", "the lock was lost")
+        }
     };
     story(false).is_clean();
     story(true).breaks(&[Invariant::I11]);
@@ -284,7 +316,8 @@ fn i11_a_release_after_a_loss_is_an_error() {
 
 #[test]
 fn i11_a_release_that_succeeds_after_the_validity_is_an_error_even_if_no_loss_was_seen() {
-    let story = |at| Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).release(at, 1, "a").released(at + 1, 1, "a");
+    let story =
+        |at| Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).release(at, 1, "a").released(at + 1, 1, "a");
     story(1_010).is_clean();
     story(1_200).breaks(&[Invariant::I11, Invariant::I12]);
 }
@@ -292,11 +325,7 @@ fn i11_a_release_that_succeeds_after_the_validity_is_an_error_even_if_no_loss_wa
 #[test]
 fn i12_a_loss_is_reported_when_the_validity_ends() {
     let story = |at| {
-        Story::new()
-            .ask(0, 1)
-            .got(1, 1, "a", 5, 1_000)
-            .lost(at, 1, "a", EXPIRED)
-            .not_released_after(at + 1)
+        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).lost(at, 1, "a", EXPIRED).not_released_after(at + 1)
     };
     story(1_040).is_clean();
     story(1_500).breaks(&[Invariant::I12]);
@@ -317,7 +346,8 @@ fn i13_no_loss_is_reported_while_the_lease_is_renewed() {
     };
     story(1_300).is_clean();
     story(700).breaks(&[Invariant::I13]);
-    let gone = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).lost(300, 1, "a", GONE).not_released_after(301);
+    let gone =
+        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).lost(300, 1, "a", GONE).not_released_after(301);
     assert!(!gone.broken().contains(&Invariant::I13), "the store said so");
 }
 

@@ -26,15 +26,16 @@ fn paused_and_followed() -> Story {
 #[test]
 fn m01_a_release_deletes_without_looking_at_the_owner() {
     let third = |at| {
-        paused_and_followed()
-            .ask(1_511, 3)
-            .got(at, 3, "c", 7, 9_900)
-            .release(at + 10, 3, "c")
-            .released(at + 11, 3, "c")
+        paused_and_followed().ask(1_511, 3).got(at, 3, "c", 7, 9_900).release(at + 10, 3, "c").released(
+            at + 11,
+            3,
+            "c",
+        )
     };
     // Without the defect the third one waits for the second.
     third(2_010).release(2_000, 2, "b").released(2_001, 2, "b").is_clean();
-    let mutant = third(1_530).lost(2_000, 2, "b", GONE).release(2_010, 2, "b").not_released(2_011, 2, "b", "lost");
+    let mutant =
+        third(1_530).lost(2_000, 2, "b", GONE).release(2_010, 2, "b").not_released(2_011, 2, "b", "lost");
     mutant.breaks(&[Invariant::I4, Invariant::I9]);
     // If the store also forgets without any release, nobody can say that the release did it.
     let forgetful = mutant.about("other").ask(1, 4).got(2, 4, "d", 8, 900).lost(300, 4, "d", GONE);
@@ -134,9 +135,8 @@ fn m08_a_quorum_takes_the_greatest_fence_and_writes_nothing_back() {
 
 #[test]
 fn m09_a_member_of_a_quorum_that_forgot_is_counted() {
-    let story = |third| {
-        Story::new().held(10, 20, 1, "a", 7).held(30, 40, 2, "b", 8).held(50, 60, 3, "c", third)
-    };
+    let story =
+        |third| Story::new().held(10, 20, 1, "a", 7).held(30, 40, 2, "b", 8).held(50, 60, 3, "c", third);
     story(9).is_clean();
     story(2).breaks(&[Invariant::I2]);
 }
@@ -186,7 +186,12 @@ fn m11_a_release_ignores_the_count() {
 #[test]
 fn m12_a_notification_is_lost() {
     let story = |granted: bool| {
-        let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).ask(10, 2).release(20, 1, "a").released(21, 1, "a");
+        let story = Story::new()
+            .ask(0, 1)
+            .got(1, 1, "a", 5, 1_000)
+            .ask(10, 2)
+            .release(20, 1, "a")
+            .released(21, 1, "a");
         match granted {
             true => story.got(30, 2, "b", 6, 1_000).release(40, 2, "b").released(41, 2, "b").until(60_000),
             false => story.until(60_000),

@@ -51,8 +51,18 @@ fn events() -> impl Strategy<Value = Vec<String>> {
     let time = prop_oneof![0..40u64, Just(u64::MAX)];
     let stage = prop::sample::select(vec!["invoke", "ok", "fail", "info"]);
     let operation = prop::sample::select(vec![
-        "acquire", "renew", "release", "lost", "read", "write", "served-read", "served-write", "fault", "residue",
-        "plan", "drain",
+        "acquire",
+        "renew",
+        "release",
+        "lost",
+        "read",
+        "write",
+        "served-read",
+        "served-write",
+        "fault",
+        "residue",
+        "plan",
+        "drain",
     ]);
     let one = (time.clone(), prop::option::of(0..3u64), stage, operation, 0..3u8, time, any::<bool>()).prop_map(
         |(at, process, stage, operation, owner, until, names)| {

@@ -125,7 +125,13 @@ impl Story {
         self.released_counted(millis, process, owner, None)
     }
 
-    pub(crate) fn released_counted(self, millis: u64, process: u64, owner: &str, count: Option<u64>) -> Story {
+    pub(crate) fn released_counted(
+        self,
+        millis: u64,
+        process: u64,
+        owner: &str,
+        count: Option<u64>,
+    ) -> Story {
         let mut values = values(owner, 0);
         values.count = count;
         self.tell(millis, process, Stage::Ok, Operation::Release, values)

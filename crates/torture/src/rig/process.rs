@@ -119,12 +119,7 @@ fn command(assignment: &Assignment) -> Command {
 }
 
 /// Reads what a worker tells, until it has ended.
-fn read(
-    lines: impl BufRead,
-    spawn: Spawn,
-    recorder: &Recorder,
-    ready: oneshot::Sender<Result<(), String>>,
-) {
+fn read(lines: impl BufRead, spawn: Spawn, recorder: &Recorder, ready: oneshot::Sender<Result<(), String>>) {
     let mut ready = Some(ready);
     for line in lines.lines() {
         // A line that is cut off is the last one of a killed worker.
@@ -172,7 +167,8 @@ impl Worker {
     fn signal(&self, signal: Signal) -> Result<(), RigError> {
         let failed = |what: String| RigError::Worker { worker: self.number, what };
         let Some(process) = &self.process else { return Err(failed("is not running".to_owned())) };
-        kill_process(Pid::from_child(process), signal).map_err(|error| failed(format!("takes no signal: {error}")))
+        kill_process(Pid::from_child(process), signal)
+            .map_err(|error| failed(format!("takes no signal: {error}")))
     }
 
     pub(super) fn pause(&mut self, recorder: &Recorder) -> Result<(), RigError> {

@@ -91,7 +91,8 @@ impl Task {
             LockKind::Semaphore(of) => (Mode::Permits { taken: 1, of }, false),
         };
         let mut values = Values::default();
-        (values.mode, values.limit, values.ttl) = (Some(mode), Some(nanos(plan.limit)), Some(nanos(plan.ttl)));
+        (values.mode, values.limit, values.ttl) =
+            (Some(mode), Some(nanos(plan.limit)), Some(nanos(plan.ttl)));
         self.tell(Stage::Invoke, Operation::Acquire, &key, values.clone(), None)?;
         let asked = self.ask(plan, &key, lock.kind, mode).await;
         let guard = match asked {
