@@ -56,7 +56,7 @@ pub enum Stage {
     Info,
 }
 
-/// What an event is about. `Renew`, `Lost` and all after them may come without an invocation.
+/// The operation that an event is about. `Renew`, `Lost` and all after them may come without an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -79,7 +79,7 @@ pub enum Operation {
     ServedWrite,
     /// A fault begins (`Invoke`) or ends (`Ok`); `Info` is one without an end. `label`, `target`.
     Fault,
-    /// What was found after everything had been closed: `label`, and `count` of them. `Ok` if none are left.
+    /// The claims that were found after everything had been closed: `label`, and `count` of them. `Ok` if none are left.
     Residue,
     /// The first event of a recording: `seed`, `ttl`, `label` (the store), `grade`.
     Plan,

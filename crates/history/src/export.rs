@@ -16,7 +16,7 @@ pub enum Format {
     Edn,
     /// The acquisitions and releases of one lock with `:value nil`, for `knossos.model/mutex`.
     ///
-    /// That model knows no leases. A grant that was lost, or whose process was killed, gets a release of unknown
+    /// The model knows no leases. A grant that was lost, or whose process was killed, gets a release of unknown
     /// outcome at the end of its validity, so that the model may free the lock from then on.
     EdnMutex,
     /// Lines with tabs, as the test data of Porcupine: the register and the lock of one key. Its own reader of such

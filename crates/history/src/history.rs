@@ -28,7 +28,7 @@ pub struct History {
 pub struct ReadError {
     /// The line, from 1 on.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem with it.
     pub what: String,
 }
 

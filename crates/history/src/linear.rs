@@ -67,7 +67,7 @@ pub(crate) struct Op<'h> {
     events: [Option<&'h Event>; 2],
 }
 
-/// What the search found.
+/// The outcome of a search.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Linearizable,

@@ -1,4 +1,4 @@
-//! What the judges of a history have found, and the least that shows it.
+//! The findings of the judges of a history, each with the least that shows it.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::event::Event;
 use crate::verdict::{Invariant, Unjudged, Violation};
 use crate::view::View;
 
-/// What the judges have found so far.
+/// The findings so far.
 #[derive(Debug)]
 pub(crate) struct Report<'v, 'h> {
     view: &'v View<'h>,

@@ -200,12 +200,12 @@ fn faults(out: &mut String, view: &View<'_>, scale: &Scale, height: u32) {
             "<rect class=\"fault\" x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{}\"><title>{}</title></rect>",
             (until - from).max(1.5),
             height - TOP - BOTTOM,
-            escaped(&told(fault)),
+            escaped(&label_of(fault)),
         );
     }
 }
 
-fn told(fault: &Fault<'_>) -> String {
+fn label_of(fault: &Fault<'_>) -> String {
     format!("{}, {}", fault.label, shown(fault.until - fault.from))
 }
 

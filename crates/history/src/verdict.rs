@@ -38,7 +38,7 @@ pub enum Invariant {
     Linearizable,
 }
 
-/// What a violation breaks.
+/// The kind of promise that a violation breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[non_exhaustive]
 pub enum Class {
@@ -58,11 +58,11 @@ pub enum Class {
 pub struct Violation {
     /// The invariant.
     pub invariant: Invariant,
-    /// What it breaks.
+    /// The kind of promise that it breaks.
     pub class: Class,
     /// The lock, if it is about one.
     pub key: Option<String>,
-    /// What happened, as a sentence.
+    /// A sentence about it.
     pub what: String,
     /// The events that show it, in order.
     pub slice: Vec<Event>,
@@ -74,11 +74,11 @@ pub struct Violation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// What was violated, the worst first.
+    /// The violations, the worst first.
     pub violations: Vec<Violation>,
-    /// What could not be judged, and why.
+    /// The invariants that could not be judged, and why.
     pub unjudged: Vec<Unjudged>,
-    /// What was judged.
+    /// The numbers of what was judged.
     pub counts: Counts,
     /// The seed of the history.
     pub seed: Option<u64>,

@@ -1,4 +1,4 @@
-//! What the events of a history say together: calls with their ends, grants with their lives, faults with their spans.
+//! The events of a history put together: calls with their ends, grants with their lives, faults with their spans.
 //!
 //! Ground rules: nothing is judged here. Times are those of one clock, chosen by [`Stamps`].
 

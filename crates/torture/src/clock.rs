@@ -1,4 +1,4 @@
-//! The clock of a recording, and how the validity of a grant is told by it.
+//! The clock of a recording, and how the validity of a grant is stated by it.
 //!
 //! All stamps are `CLOCK_MONOTONIC`, which all processes of one machine share, in nanoseconds. The library counts a
 //! lease by `CLOCK_BOOTTIME`, which also counts suspend. Only a length of time crosses from the one to the other: the
@@ -51,22 +51,22 @@ impl Validity {
 
 /// Returns the validity of a guard.
 pub(crate) fn validity(guard: &Guard) -> Validity {
-    let mut told = Validity::Over;
+    let mut stated = Validity::Over;
     for _ in 0..TRIES {
         let before = now();
         let left = guard.remaining();
-        told = match left {
+        stated = match left {
             Duration::MAX => return Validity::Session,
             // The time of the question is not the end: that may be long ago.
             Duration::ZERO => return Validity::Over,
             left => Validity::Until(before.saturating_add(nanos(left))),
         };
-        // A process that was stopped in between would tell a time that is far too early.
+        // A process that was stopped in between would state a time that is far too early.
         if now().saturating_sub(before) < nanos(CLOSE) {
             break;
         }
     }
-    told
+    stated
 }
 
 /// The time by which the clock that counts suspend is ahead of the one that does not.

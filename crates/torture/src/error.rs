@@ -15,7 +15,7 @@ pub enum RigError {
     Worker {
         /// The number of the worker.
         worker: usize,
-        /// What happened.
+        /// The reason.
         what: String,
     },
     /// The machine refused something.

@@ -1,7 +1,7 @@
 //! Worker processes under a lock, faults on them, and a fenced register that judges.
 //!
 //! A [`Rig`] starts workers as processes of their own. Each takes the locks of a [`Plan`], increments a register under
-//! the fence of its grant, and tells what it sees over a pipe. The rig pauses and kills workers, and what comes of it
+//! the fence of its grant, and reports what it sees over a pipe. The rig pauses and kills workers, and what comes of it
 //! is a [`History`](history::History) for the [`Checker`](history::Checker) of `leasehold-history`. [`torture`] does
 //! all of that for a while, with faults that a seed decides, and says what came of it.
 //!
@@ -35,7 +35,7 @@ pub use rig::{Edge, Rig};
 pub use run::torture;
 pub use torture::Torture;
 
-/// Returns a seed for a run that is not told one.
+/// Returns a seed for a run that was given none.
 pub fn random_seed() -> u64 {
     fastrand::u64(..)
 }

@@ -52,7 +52,7 @@ pub(crate) struct Strike {
     pub(crate) after: Duration,
     pub(crate) kind: FaultKind,
     pub(crate) worker: usize,
-    /// How long the worker stays stopped or dead.
+    /// The time for which the worker stays stopped or dead.
     pub(crate) lasts: Duration,
 }
 

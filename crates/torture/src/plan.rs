@@ -35,9 +35,9 @@ pub struct Plan {
     pub rate: u32,
     /// The seed of everything that is drawn.
     pub seed: u64,
-    /// Whether the register checks fences. `false` is for tests that show that it matters.
+    /// `true` if the register checks fences. `false` is for tests that show that it matters.
     pub fenced: bool,
-    /// How a worker is started.
+    /// The program of a worker.
     #[serde(skip)]
     pub program: Program,
     /// The words before the program of single workers, such as `ip netns exec NAME`.
@@ -54,7 +54,7 @@ pub struct Plan {
 pub struct LockPlan {
     /// The name, without the prefix of the run.
     pub name: String,
-    /// What kind of lock it is.
+    /// The kind of lock.
     pub kind: LockKind,
 }
 

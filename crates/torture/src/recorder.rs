@@ -11,7 +11,7 @@ use leasehold_history::{Event, History, Operation, Stage, Values};
 
 use crate::clock::now;
 
-/// What has been seen so far.
+/// The numbers of what has been seen so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
@@ -45,7 +45,7 @@ struct Tape {
     numbers: HashMap<(Spawn, u64), u64>,
     /// The faults on workers, by their place among the events.
     on_workers: Vec<(usize, Spawn)>,
-    /// The last error that was told.
+    /// The last error that was reported.
     last_error: Option<String>,
 }
 
@@ -62,8 +62,8 @@ impl Recorder {
         }
     }
 
-    /// Records what a worker told.
-    pub(crate) fn told(&self, spawn: Spawn, mut event: Event) {
+    /// Records an event of a worker.
+    pub(crate) fn reported(&self, spawn: Spawn, mut event: Event) {
         let mut tape = self.tape();
         event.process = event.process.map(|process| tape.number(spawn, process));
         tape.add(event);
@@ -160,7 +160,7 @@ mod tests {
         recorder.expect(2, 1);
         recorder.fault("pause worker 1", Stage::Invoke, Some(1));
         recorder.fault("store down", Stage::Info, None);
-        recorder.told(1, Event::new(Stage::Invoke, Operation::Acquire).by(2).on("job"));
+        recorder.reported(1, Event::new(Stage::Invoke, Operation::Acquire).by(2).on("job"));
         let history = recorder.history();
         let targets: Vec<&[u64]> = history.faults().map(|event| event.values.target.as_slice()).collect();
         assert_eq!(targets, [&[0, 1, 3][..], &[]]);

@@ -38,7 +38,7 @@ pub(crate) struct Answer {
     pub(crate) highest: Option<Fence>,
 }
 
-/// Whether the registers check fences.
+/// The check that the registers make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checks {
     Fences,

@@ -1,4 +1,4 @@
-//! What came of a run: the judgement first, then what it rests on.
+//! The report of a run: the judgement first, then its reasons.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -29,19 +29,19 @@ pub enum Judgement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was found, as a sentence.
+    /// A sentence about it.
     pub what: String,
     /// The judgement that it leads to.
     pub leads_to: Judgement,
 }
 
-/// What came of a run.
+/// The report of a run.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// The judgement.
     pub judgement: Judgement,
-    /// What it rests on.
+    /// The reasons for it.
     pub findings: Vec<Finding>,
     /// The name of the store, and the grade of its fences.
     pub store: String,
@@ -51,9 +51,9 @@ pub struct Report {
     pub prefix: String,
     /// The seed.
     pub seed: u64,
-    /// How long the workers ran, in milliseconds.
+    /// The time for which the workers ran, in milliseconds.
     pub ran_ms: u128,
-    /// Whether the run was ended before its time.
+    /// `true` if the run was ended before its time.
     pub was_stopped: bool,
     /// The processes.
     pub processes: usize,
@@ -336,7 +336,7 @@ const INVARIANTS: &[Invariant] = &[
     Invariant::I13,
 ];
 const SHOWN: usize = 5;
-/// How the labels of faults begin that no plan has.
+/// The beginnings of labels of faults that no plan has.
 const UNPLANNED: &[&str] = &["exit", "suspend", HUNG];
 /// The history's file; a folder that has one is not written to again.
 pub const HISTORY: &str = "history.jsonl";

@@ -85,7 +85,7 @@ fn checker(rig: &Rig) -> Checker {
     checker
 }
 
-/// What the nemesis does next.
+/// The next act of the nemesis.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Strike(Instant, Strike),

@@ -1,17 +1,17 @@
-//! What is to be done to a store.
+//! The request to torture a store.
 
 use std::time::Duration;
 
 use crate::nemesis::FaultKind;
 use crate::plan::Plan;
 
-/// What is to be done to a store.
+/// The request to torture a store.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Torture {
-    /// What the workers do.
+    /// The plan of the workers.
     pub plan: Plan,
-    /// How long they do it.
+    /// The time for which they work.
     pub duration: Duration,
     /// The faults on the workers; none if it is empty.
     pub faults: Vec<FaultKind>,

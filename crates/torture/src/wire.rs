@@ -1,4 +1,4 @@
-//! What the rig and a worker tell each other, one JSON object a line.
+//! The messages between the rig and a worker, one JSON object a line.
 //!
 //! The rig writes one [`Assignment`] to the worker's standard input and closes it when the worker has to end, so a
 //! worker also ends if its rig is killed. The worker answers on its standard output.
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
 
-/// What one worker has to do.
+/// The orders of one worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     pub(crate) plan: Plan,
@@ -23,14 +23,14 @@ pub(crate) struct Assignment {
     pub(crate) prefix: String,
     /// The socket of the registers.
     pub(crate) registers: PathBuf,
-    /// Whether a store that cannot be opened is tried again until the worker has to end.
+    /// `true` if a store that cannot be opened is tried again until the worker has to end.
     pub(crate) is_patient: bool,
 }
 
-/// What a worker tells.
+/// A message of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Told {
+pub(crate) enum Message {
     /// The store is open.
     Ready(Facts),
     /// The store cannot be opened.
@@ -48,7 +48,7 @@ pub(crate) struct Facts {
     pub(crate) grade: String,
     /// The ttl that the locks really have; none if a session keeps them alive.
     pub(crate) ttl: Option<Duration>,
-    /// How long a claim of a dead process stays.
+    /// The time for which a claim of a dead process stays.
     pub(crate) stays: Duration,
     /// Kinds of locks of the plan that the store does not support.
     pub(crate) unsupported: Vec<String>,

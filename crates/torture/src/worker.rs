@@ -1,4 +1,4 @@
-//! A worker: the process that takes the locks, and tells over its standard output what it sees.
+//! A worker: the process that takes the locks, and reports over its standard output what it sees.
 //!
 //! Ground rules: the standard output belongs to the events. An invocation is on its way to the rig before anything of
 //! the operation can happen, so a killed worker has no effect that the history does not explain.
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::clock::now;
 use crate::plan::{LockKind, Plan};
-use crate::wire::{Assignment, Facts, Told};
+use crate::wire::{Assignment, Facts, Message};
 
 mod task;
 
@@ -58,7 +58,7 @@ fn work() -> io::Result<()> {
 
 async fn serve(assignment: Arc<Assignment>, until: watch::Receiver<bool>) -> io::Result<()> {
     let Some(client) = open(&assignment, until.clone()).await? else { return Ok(()) };
-    tell(&Told::Ready(facts(&client, &assignment.plan)))?;
+    send(&Message::Ready(facts(&client, &assignment.plan)))?;
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..assignment.plan.tasks {
         tasks.spawn(task::run(client.clone(), assignment.clone(), number as u64, until.clone()));
@@ -78,7 +78,7 @@ async fn open(assignment: &Assignment, mut until: watch::Receiver<bool>) -> io::
             Err(error) => error,
         };
         if !assignment.is_patient {
-            tell(&Told::Failed(error.to_string()))?;
+            send(&Message::Failed(error.to_string()))?;
             return Ok(None);
         }
         tokio::select! {
@@ -111,19 +111,19 @@ pub(crate) fn facts(client: &Client, plan: &Plan) -> Facts {
     }
 }
 
-/// Tells the rig something, and returns when it is in the pipe.
-pub(crate) fn tell(told: &Told) -> io::Result<()> {
-    let mut line = serde_json::to_vec(told)?;
+/// Sends a message to the rig, and returns when it is in the pipe.
+pub(crate) fn send(message: &Message) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     let mut out = io::stdout().lock();
     out.write_all(&line)?;
     out.flush()
 }
 
-/// Stamps an event and tells it.
-pub(crate) fn tell_event(mut event: Event) -> io::Result<()> {
+/// Stamps an event and sends it.
+pub(crate) fn send_event(mut event: Event) -> io::Result<()> {
     event.stamped = Some(now());
-    tell(&Told::Event(event))
+    send(&Message::Event(event))
 }
 
 const CLOSING: Duration = Duration::from_secs(5);

@@ -39,7 +39,7 @@ fn unconfirmed(grant: &Grant<'_>, report: &mut Report<'_, '_>) {
     }
 }
 
-/// I12: finds a validity that ended while the holder ran and was not told.
+/// I12: finds a validity that ended while the holder ran and did not see it.
 fn reported_late(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: &mut Report<'_, '_>) {
     let Some((event, until)) = grant.valid_until() else { return };
     let until = view.times.shift(event, until);

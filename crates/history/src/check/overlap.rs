@@ -23,7 +23,7 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
                 |other: &&&Grant| other.until.min(grant.until).saturating_sub(grant.from) > tolerance;
             let others: Vec<&Grant> = held.iter().filter(shared).copied().collect();
             if let Some(excluded) = excluded(grant, &others) {
-                let (what, events) = told(key, grant, &excluded);
+                let (what, events) = described(key, grant, &excluded);
                 report.violated_because(Invariant::I4, Some(key), what, explained(&excluded), events);
             }
             held.push(grant);
@@ -66,7 +66,7 @@ fn explained(others: &[&Grant<'_>]) -> Option<String> {
     Some(format!("the store no longer knew {}, as it said when that was renewed", forgotten.name()))
 }
 
-fn told<'h>(key: &str, grant: &Grant<'h>, others: &[&Grant<'h>]) -> (String, Vec<&'h Event>) {
+fn described<'h>(key: &str, grant: &Grant<'h>, others: &[&Grant<'h>]) -> (String, Vec<&'h Event>) {
     let until = others.iter().map(|other| other.until.min(grant.until)).min().unwrap_or(grant.from);
     let names: Vec<String> =
         others.iter().map(|other| format!("{} ({})", other.name(), other.mode)).collect();

@@ -42,7 +42,7 @@ pub(super) fn check(view: &View<'_>, report: &mut Report<'_, '_>) {
     }
 }
 
-/// What the log of one register says.
+/// The content of one register's log.
 #[derive(Default)]
 struct Register<'h> {
     highest: Option<(Fence, &'h Event)>,
@@ -91,7 +91,7 @@ impl<'h> Register<'h> {
         *self.accepted.entry((written, owner)).or_default() += 1;
     }
 
-    /// Compares what processes were told with what the register did.
+    /// Compares the answers that processes got with what the register did.
     fn compare(&self, key: &str, acknowledged: &[&'h Event], report: &mut Report<'_, '_>) {
         for done in acknowledged {
             let write = (done.values.val.unwrap_or(0), done.values.owner.as_deref());

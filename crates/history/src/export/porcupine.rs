@@ -44,7 +44,7 @@ pub(super) fn all(view: &View<'_>, key: Option<&str>) -> String {
     let lines: Vec<String> = calls
         .map(|call| {
             let end = call.done.map_or(view.end, |done| view.times.at(done));
-            let told = call.done.or(call.unknown);
+            let end_event = call.done.or(call.unknown);
             let line = Line {
                 client: call.invoke.process.unwrap_or(0),
                 input: Input {
@@ -54,9 +54,9 @@ pub(super) fn all(view: &View<'_>, key: Option<&str>) -> String {
                 },
                 call: view.times.at(call.invoke),
                 output: Output {
-                    stage: told.map_or(Stage::Info, |told| told.stage),
-                    values: told.map(|told| &told.values),
-                    err: told.and_then(|told| told.error.as_deref()),
+                    stage: end_event.map_or(Stage::Info, |end_event| end_event.stage),
+                    values: end_event.map(|end_event| &end_event.values),
+                    err: end_event.and_then(|end_event| end_event.error.as_deref()),
                 },
                 end,
             };

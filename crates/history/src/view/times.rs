@@ -24,7 +24,7 @@ pub enum Stamps {
 #[derive(Debug)]
 pub(crate) struct Times {
     pub(crate) stamps: Stamps,
-    /// How far the clock of each process is behind that of the recorder.
+    /// The time by which the clock of each process is behind that of the recorder.
     behind: HashMap<u64, i128>,
 }
 

@@ -27,13 +27,13 @@ impl Story {
         Story::default().add(0, Event::new(Stage::Info, Operation::Plan).with(values))
     }
 
-    /// What follows is about another lock.
+    /// Makes all that follows about another lock.
     pub(crate) fn about(mut self, key: &'static str) -> Story {
         self.key = Some(key);
         self
     }
 
-    /// What follows is acquired in this mode.
+    /// Makes all that follows acquired in this mode.
     pub(crate) fn as_a(mut self, mode: Mode) -> Story {
         self.mode = Some(mode);
         self
@@ -44,7 +44,7 @@ impl Story {
         self
     }
 
-    pub(crate) fn tell(
+    pub(crate) fn event(
         self,
         millis: u64,
         process: u64,
@@ -66,13 +66,13 @@ impl Story {
     pub(crate) fn ask(self, millis: u64, process: u64) -> Story {
         let mut values = Values::default();
         values.mode = self.mode;
-        self.tell(millis, process, Stage::Invoke, Operation::Acquire, values)
+        self.event(millis, process, Stage::Invoke, Operation::Acquire, values)
     }
 
     pub(crate) fn ask_for(self, millis: u64, process: u64, limit: u64) -> Story {
         let mut values = Values::default();
         (values.mode, values.limit) = (self.mode, Some(ms(limit)));
-        self.tell(millis, process, Stage::Invoke, Operation::Acquire, values)
+        self.event(millis, process, Stage::Invoke, Operation::Acquire, values)
     }
 
     /// Granted, valid until a time; `0` for a grant that a session keeps alive.
@@ -92,15 +92,15 @@ impl Story {
         let mut values = values(owner, fence);
         (values.mode, values.count) = (self.mode, count);
         values.valid_until = (until > 0).then(|| ms(until));
-        self.tell(millis, process, Stage::Ok, Operation::Acquire, values)
+        self.event(millis, process, Stage::Ok, Operation::Acquire, values)
     }
 
     pub(crate) fn busy(self, millis: u64, process: u64) -> Story {
-        self.tell(millis, process, Stage::Fail, Operation::Acquire, Values::default()).last_error("busy")
+        self.event(millis, process, Stage::Fail, Operation::Acquire, Values::default()).last_error("busy")
     }
 
     pub(crate) fn no_answer(self, millis: u64, process: u64) -> Story {
-        self.tell(millis, process, Stage::Info, Operation::Acquire, Values::default()).last_error("timed out")
+        self.event(millis, process, Stage::Info, Operation::Acquire, Values::default()).last_error("timed out")
     }
 
     pub(crate) fn renewed(self, millis: u64, process: u64, owner: &str, until: u64) -> Story {
@@ -110,15 +110,15 @@ impl Story {
     pub(crate) fn renewal(self, millis: u64, process: u64, owner: &str, until: u64, stage: Stage) -> Story {
         let mut values = values(owner, 0);
         values.valid_until = Some(ms(until));
-        self.tell(millis, process, stage, Operation::Renew, values)
+        self.event(millis, process, stage, Operation::Renew, values)
     }
 
     pub(crate) fn lost(self, millis: u64, process: u64, owner: &str, cause: &str) -> Story {
-        self.tell(millis, process, Stage::Ok, Operation::Lost, values(owner, 0)).last_error(cause)
+        self.event(millis, process, Stage::Ok, Operation::Lost, values(owner, 0)).last_error(cause)
     }
 
     pub(crate) fn release(self, millis: u64, process: u64, owner: &str) -> Story {
-        self.tell(millis, process, Stage::Invoke, Operation::Release, values(owner, 0))
+        self.event(millis, process, Stage::Invoke, Operation::Release, values(owner, 0))
     }
 
     pub(crate) fn released(self, millis: u64, process: u64, owner: &str) -> Story {
@@ -134,11 +134,11 @@ impl Story {
     ) -> Story {
         let mut values = values(owner, 0);
         values.count = count;
-        self.tell(millis, process, Stage::Ok, Operation::Release, values)
+        self.event(millis, process, Stage::Ok, Operation::Release, values)
     }
 
     pub(crate) fn not_released(self, millis: u64, process: u64, owner: &str, error: &str) -> Story {
-        self.tell(millis, process, Stage::Fail, Operation::Release, values(owner, 0)).last_error(error)
+        self.event(millis, process, Stage::Fail, Operation::Release, values(owner, 0)).last_error(error)
     }
 
     /// A grant and its release: `got` at the first time, `release` at the second one, which takes a millisecond.
@@ -150,13 +150,13 @@ impl Story {
     }
 
     pub(crate) fn read(self, millis: u64, process: u64, owner: &str, fence: u64) -> Story {
-        self.tell(millis, process, Stage::Invoke, Operation::Read, values(owner, fence))
+        self.event(millis, process, Stage::Invoke, Operation::Read, values(owner, fence))
     }
 
     pub(crate) fn was(self, millis: u64, process: u64, owner: &str, fence: u64, val: u64) -> Story {
         let mut values = values(owner, fence);
         values.val = Some(val);
-        self.tell(millis, process, Stage::Ok, Operation::Read, values)
+        self.event(millis, process, Stage::Ok, Operation::Read, values)
     }
 
     pub(crate) fn write(self, millis: u64, process: u64, owner: &str, fence: u64, val: u64) -> Story {
@@ -174,8 +174,8 @@ impl Story {
     ) -> Story {
         let mut values = values(owner, fence);
         values.val = Some(val);
-        let told = self.tell(millis, process, stage, Operation::Write, values);
-        if stage == Stage::Fail { told.last_error("refused: a higher fence was seen") } else { told }
+        let story = self.event(millis, process, stage, Operation::Write, values);
+        if stage == Stage::Fail { story.last_error("refused: a higher fence was seen") } else { story }
     }
 
     /// The register's own record.

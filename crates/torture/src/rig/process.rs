@@ -16,9 +16,9 @@ use tokio::sync::oneshot;
 
 use crate::error::RigError;
 use crate::recorder::{Recorder, Spawn};
-use crate::wire::{Assignment, Told};
+use crate::wire::{Assignment, Message};
 
-/// What starts a worker.
+/// The order to start a worker.
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) assignment: Assignment,
@@ -38,7 +38,7 @@ pub(super) struct Worker {
     words: Arc<Mutex<Vec<String>>>,
 }
 
-/// Whether a worker has opened the store.
+/// The answer of a worker that it has opened the store, or cannot.
 pub(super) type Ready = oneshot::Receiver<Result<(), String>>;
 
 /// The thread that starts workers. The kernel kills a worker when the thread that started it ends, so that thread
@@ -118,19 +118,19 @@ fn command(assignment: &Assignment) -> Command {
     command
 }
 
-/// Reads what a worker tells, until it has ended.
+/// Reads the messages of a worker, until it has ended.
 fn read(lines: impl BufRead, spawn: Spawn, recorder: &Recorder, ready: oneshot::Sender<Result<(), String>>) {
     let mut ready = Some(ready);
     for line in lines.lines() {
         // A line that is cut off is the last one of a killed worker.
-        let Ok(Ok(told)) = line.map(|line| serde_json::from_str::<Told>(&line)) else { return };
-        let answer = match told {
-            Told::Event(event) => {
-                recorder.told(spawn, event);
+        let Ok(Ok(message)) = line.map(|line| serde_json::from_str::<Message>(&line)) else { return };
+        let answer = match message {
+            Message::Event(event) => {
+                recorder.reported(spawn, event);
                 continue;
             }
-            Told::Ready(_) => Ok(()),
-            Told::Failed(error) => Err(error),
+            Message::Ready(_) => Ok(()),
+            Message::Failed(error) => Err(error),
         };
         if let Some(ready) = ready.take() {
             let _ = ready.send(answer);
@@ -237,7 +237,7 @@ impl Worker {
         }
     }
 
-    /// Ends the worker: kills it if it did not end when it was asked to. Waits until all it told was read.
+    /// Ends the worker: kills it if it did not end when it was asked to. Waits until all its messages were read.
     pub(super) fn end(&mut self, recorder: &Recorder) {
         let failed = match self.process.as_mut().map(Child::try_wait) {
             Some(Ok(Some(status))) => !status.success(),

@@ -1,4 +1,4 @@
-//! What is left in the store after all workers have ended, and its removal.
+//! The remains in the store after all workers have ended, and their removal.
 //!
 //! Locks of killed workers end with their lease, so the store has that long. What stays after that is a residue. Then
 //! the remains of the names, such as the rows that keep their fences, are removed where the store can do that.

@@ -19,7 +19,7 @@ use crate::plan::{LockKind, LockPlan, Plan};
 use crate::recorder::{BUSY, CANCELLED};
 use crate::register::{Answer, RegisterClient, Request};
 use crate::wire::Assignment;
-use crate::worker::tell_event;
+use crate::worker::send_event;
 
 /// Runs the task until the worker has to end.
 pub(super) async fn run(
@@ -67,7 +67,7 @@ struct Task {
     step: u64,
 }
 
-/// A grant, and what was told of it last.
+/// A grant, and what was reported of it last.
 struct Held<'t> {
     guard: Guard,
     key: String,
@@ -93,28 +93,28 @@ impl Task {
         let mut values = Values::default();
         (values.mode, values.limit, values.ttl) =
             (Some(mode), Some(nanos(plan.limit)), Some(nanos(plan.ttl)));
-        self.tell(Stage::Invoke, Operation::Acquire, &key, values.clone(), None)?;
+        self.send(Stage::Invoke, Operation::Acquire, &key, values.clone(), None)?;
         let asked = self.ask(plan, &key, lock.kind, mode).await;
         let guard = match asked {
             Asked::Granted(guard) => guard,
             Asked::Busy => {
-                self.tell(Stage::Fail, Operation::Acquire, &key, Values::default(), Some(BUSY.into()))?;
+                self.send(Stage::Fail, Operation::Acquire, &key, Values::default(), Some(BUSY.into()))?;
                 return Ok(true);
             }
             Asked::Cancelled => {
-                self.tell(Stage::Fail, Operation::Acquire, &key, Values::default(), Some(CANCELLED.into()))?;
+                self.send(Stage::Fail, Operation::Acquire, &key, Values::default(), Some(CANCELLED.into()))?;
                 return Ok(true);
             }
             Asked::Failed(error) => {
                 let stage = if error.may_have_happened() { Stage::Info } else { Stage::Fail };
-                self.tell(stage, Operation::Acquire, &key, Values::default(), Some(error.to_string()))?;
+                self.send(stage, Operation::Acquire, &key, Values::default(), Some(error.to_string()))?;
                 return Ok(false);
             }
         };
         let mut held = Held::of(guard, key, self.process, plan);
         values = held.values();
         (values.mode, values.valid_until) = (Some(mode), held.until);
-        self.tell(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
+        self.send(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
         self.hold(&mut held, is_writer).await?;
         self.release(held).await
     }
@@ -167,18 +167,18 @@ impl Task {
         let operation = if write.is_some() { Operation::Write } else { Operation::Read };
         let mut values = held.values();
         values.val = write;
-        self.tell(Stage::Invoke, operation, &held.key, values.clone(), None)?;
+        self.send(Stage::Invoke, operation, &held.key, values.clone(), None)?;
         let (key, owner, fence) = (held.key.clone(), held.owner.clone(), held.fence);
         let answer = self.registers.ask(&Request { key, owner, fence, write }).await?;
         match answer.value {
             Some(value) => {
                 values.val = Some(value);
-                self.tell(Stage::Ok, operation, &held.key, values, None)?;
+                self.send(Stage::Ok, operation, &held.key, values, None)?;
             }
             None => {
                 let highest = answer.highest.unwrap_or_default();
                 let error = format!("refused: the register has seen the fence {highest}");
-                self.tell(Stage::Fail, operation, &held.key, values, Some(error))?;
+                self.send(Stage::Fail, operation, &held.key, values, Some(error))?;
             }
         }
         Ok(answer)
@@ -187,19 +187,19 @@ impl Task {
     async fn release(&mut self, mut held: Held<'_>) -> io::Result<bool> {
         held.look()?;
         let values = held.values();
-        self.tell(Stage::Invoke, Operation::Release, &held.key, values.clone(), None)?;
+        self.send(Stage::Invoke, Operation::Release, &held.key, values.clone(), None)?;
         let Held { guard, key, .. } = held;
         let (stage, error) = match guard.release().await {
             Ok(()) => (Stage::Ok, None),
             Err(error) if error.may_have_happened() => (Stage::Info, Some(error.to_string())),
             Err(error) => (Stage::Fail, Some(error.to_string())),
         };
-        self.tell(stage, Operation::Release, &key, values, error)?;
+        self.send(stage, Operation::Release, &key, values, error)?;
         Ok(stage != Stage::Info)
     }
 
-    /// Tells an event. After an unknown outcome, the logical process is another one.
-    fn tell(
+    /// Sends an event. After an unknown outcome, the logical process is another one.
+    fn send(
         &mut self,
         stage: Stage,
         operation: Operation,
@@ -212,11 +212,11 @@ impl Task {
         if stage == Stage::Info {
             self.process += self.step;
         }
-        tell_event(event)
+        send_event(event)
     }
 }
 
-/// How a request for a lock ended.
+/// The outcome of a request for a lock.
 enum Asked {
     Granted(Guard),
     Busy,
@@ -250,7 +250,7 @@ impl<'t> Held<'t> {
         let sub = fence.map_or(0, |fence| fence.sub);
         let owner = format!("{}.{sub}", guard.tag());
         let until = match validity(&guard) {
-            // Whatever is told of it later is after its end.
+            // Everything that is reported of it later is after its end.
             Validity::Over => Some(now()),
             known => known.end(),
         };
@@ -263,7 +263,7 @@ impl<'t> Held<'t> {
         values
     }
 
-    /// Waits, and tells of renewals and of the loss when they come.
+    /// Waits, and reports renewals and the loss when they come.
     async fn watch(&mut self, wait: Duration) -> io::Result<()> {
         let end = tokio::time::Instant::now() + wait;
         let often = (self.plan.ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(100));
@@ -285,7 +285,7 @@ impl<'t> Held<'t> {
         }
     }
 
-    /// Tells what has changed since the last look.
+    /// Reports what has changed since the last look.
     fn look(&mut self) -> io::Result<()> {
         self.notice()?;
         if self.lost {
@@ -297,12 +297,12 @@ impl<'t> Held<'t> {
             self.until = until;
             let mut values = self.values();
             values.valid_until = until;
-            tell_event(self.event(Stage::Ok, Operation::Renew).with(values))?;
+            send_event(self.event(Stage::Ok, Operation::Renew).with(values))?;
         }
         Ok(())
     }
 
-    /// Tells the loss, once.
+    /// Reports the loss, once.
     fn notice(&mut self) -> io::Result<()> {
         let Err(error) = self.guard.check() else { return Ok(()) };
         if self.lost {
@@ -315,7 +315,7 @@ impl<'t> Held<'t> {
         };
         let mut values = self.values();
         values.valid_until = self.until;
-        tell_event(self.event(Stage::Ok, Operation::Lost).with(values).because(cause))
+        send_event(self.event(Stage::Ok, Operation::Lost).with(values).because(cause))
     }
 
     fn event(&self, stage: Stage, operation: Operation) -> Event {

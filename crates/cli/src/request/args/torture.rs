@@ -20,7 +20,7 @@ pub(crate) struct TortureArgs {
     #[command(flatten)]
     pub(crate) store: StoreArgs,
 
-    /// How long the workers run, up to a day
+    /// The time for which the workers run, up to a day
     #[arg(long, value_name = "DURATION", value_parser = run_time, default_value = "1m")]
     pub(crate) duration: Duration,
 
