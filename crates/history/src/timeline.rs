@@ -1,7 +1,7 @@
 //! The timeline of a history as a picture: who relied on which lock, when, and under which faults.
 //!
 //! Ground rules: the picture is one file without scripts, fonts and links, and readable on light and on dark ground.
-//! Its size is bounded, whatever the history: grants that are closer than a pixel are drawn as one.
+//! Its size is bounded for every history: grants that are closer than a pixel are drawn as one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -51,7 +51,7 @@ impl Timeline {
         let _ = writeln!(out, "<rect class=\"ground\" width=\"100%\" height=\"100%\"/>");
         let _ = writeln!(out, "<text class=\"title\" x=\"8\" y=\"18\">{}</text>", escaped(&self.title));
         legend(&mut out);
-        faults(&mut out, &view, &scale, height);
+        faults(&mut out, &view, &scale, &rows, height);
         axis(&mut out, &scale, height);
         for (place, row) in rows.iter().enumerate() {
             row.draw(&mut out, TOP + place as u32 * ROW);
@@ -184,24 +184,34 @@ impl Row<'_> {
     }
 }
 
-fn faults(out: &mut String, view: &View<'_>, scale: &Scale, height: u32) {
+/// Draws each fault behind the rows of the processes that it concerns, or behind all of them.
+fn faults(out: &mut String, view: &View<'_>, scale: &Scale, rows: &[Row<'_>], height: u32) {
     let mut drawn = 0;
     let mut last: Option<(f64, &str)> = None;
     for fault in view.faults.iter().filter(|fault| scale.shows(fault.from, fault.until)) {
         let (from, until) = (scale.x(fault.from), scale.x(fault.until));
         let is_same = last.is_some_and(|(x, label)| until - x < 1.0 && label == fault.label);
-        if drawn >= MOST_FAULTS || is_same {
+        if is_same {
             continue;
         }
-        drawn += 1;
         last = Some((until, fault.label));
-        let _ = writeln!(
-            out,
-            "<rect class=\"fault\" x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{}\"><title>{}</title></rect>",
-            (until - from).max(1.5),
-            height - TOP - BOTTOM,
-            escaped(&label_of(fault)),
-        );
+        let hit = (0..).zip(rows).filter(|(_, row)| fault.targets.contains(&row.process));
+        let mut places: Vec<(u32, u32)> = hit.map(|(place, _)| (TOP + place * ROW, ROW)).collect();
+        if fault.targets.is_empty() {
+            places.push((TOP, height - TOP - BOTTOM));
+        }
+        for (y, tall) in places {
+            drawn += 1;
+            if drawn > MOST_SPANS {
+                return;
+            }
+            let _ = writeln!(
+                out,
+                "<rect class=\"fault\" x=\"{from:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"{tall}\"><title>{}</title></rect>",
+                (until - from).max(2.0),
+                escaped(&label_of(fault)),
+            );
+        }
     }
 }
 
@@ -223,7 +233,7 @@ fn axis(out: &mut String, scale: &Scale, height: u32) {
 
 /// Marks the times at which two holders overlapped, and other violations.
 fn marks(out: &mut String, scale: &Scale, verdict: &Verdict, view: &View<'_>, height: u32) {
-    for violation in verdict.violations.iter().take(MOST_FAULTS) {
+    for violation in verdict.violations.iter().take(MOST_MARKS) {
         let is_timing = violation.invariant == Invariant::I4;
         let times = || violation.slice.iter().map(|event| view.times.at(event));
         let at = match is_timing {
@@ -278,8 +288,10 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// Returns the end of a name that is too long for its place.
+/// Returns the end of a name that is too long for its place: what follows its last slash, if that fits.
 fn shortened(key: &str) -> &str {
+    let name = key.rsplit('/').next().unwrap_or(key);
+    let key = if key.chars().count() > NAME_LENGTH { name } else { key };
     let over = key.chars().count().saturating_sub(NAME_LENGTH);
     key.char_indices().nth(over).map_or(key, |(from, _)| &key[from..])
 }
@@ -296,14 +308,17 @@ const ROW: u32 = 18;
 const TICKS: u64 = 6;
 const NAME_LENGTH: usize = 16;
 const MOST_ROWS: usize = 400;
-const MOST_FAULTS: usize = 400;
+const MOST_MARKS: usize = 400;
+const MOST_SPANS: usize = 4_000;
 
+/// Without variables, which some programs that draw SVG do not know. Those that know no dark ground draw a light one.
 const STYLE: &str = "\
-svg{font:12px system-ui,sans-serif;--ground:#fff;--text:#1d2330;--soft:#66708a;--rule:#dfe3ec;--held:#2f6fde;\
---shared:#2b9a74;--lost:#d98a1c;--fault:#b9bfce;--bad:#d02f3f}\
-@media(prefers-color-scheme:dark){svg{--ground:#14171f;--text:#e6e9f0;--soft:#98a1b5;--rule:#2b303c;--held:#6fa1ff;\
---shared:#58c79f;--lost:#f0b04f;--fault:#565e70;--bad:#ff6b78}}\
-.ground{fill:var(--ground)}text{fill:var(--text)}.title{font-weight:600}.legend,.time,.process{fill:var(--soft)}\
-.process{text-anchor:end}.time{text-anchor:middle}.key{font-weight:600}.rule,.tick{stroke:var(--rule)}\
-.held{fill:var(--held)}.shared{fill:var(--shared)}.lost{fill:var(--lost)}.fault{fill:var(--fault);opacity:.45}\
-.mark{fill:var(--bad)}.loss{stroke:var(--lost);stroke-width:2}.violation{stroke:var(--bad);stroke-width:1.5}";
+svg{font:12px system-ui,sans-serif}.title,.key{font-weight:600}.process{text-anchor:end}.time{text-anchor:middle}\
+.loss{stroke-width:2}.violation{stroke-width:1.5}.fault{opacity:.6}\
+.ground{fill:#fff}text{fill:#1d2330}.legend,.time,.process{fill:#66708a}.rule,.tick{stroke:#dfe3ec}\
+.held{fill:#2f6fde}.shared{fill:#2b9a74}.lost{fill:#d98a1c}.fault{fill:#b9bfce}.mark{fill:#d02f3f}\
+.loss{stroke:#d98a1c}.violation{stroke:#d02f3f}\
+@media(prefers-color-scheme:dark){\
+.ground{fill:#14171f}text{fill:#e6e9f0}.legend,.time,.process{fill:#98a1b5}.rule,.tick{stroke:#2b303c}\
+.held{fill:#6fa1ff}.shared{fill:#58c79f}.lost{fill:#f0b04f}.fault{fill:#565e70}.mark{fill:#ff6b78}\
+.loss{stroke:#f0b04f}.violation{stroke:#ff6b78}}";

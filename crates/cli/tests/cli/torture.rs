@@ -41,9 +41,9 @@ fn files_are_kept() {
     let sandbox = Sandbox::new();
     let folder = sandbox.path("report");
     let ended = torture(&sandbox, &["--report", folder.to_str().unwrap()]);
-    let told = report(&ended);
+    let shown = report(&ended);
     // Files have no leases: a paused holder keeps its lock.
-    assert_eq!((ended.code(), told["judgement"].as_str()), (0, Some("kept")), "{told:#}");
+    assert_eq!((ended.code(), shown["judgement"].as_str()), (0, Some("kept")), "{shown:#}");
     let names: Vec<String> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -86,11 +86,11 @@ async fn a_store_that_is_wiped_again_and_again_is_found_and_the_register_stays_r
         tokio::time::sleep(Duration::from_millis(7)).await;
     }
     let ended = running.await.unwrap();
-    let told = report(&ended);
+    let shown = report(&ended);
     // The library promises that losses are reported and that no stale write is accepted, and it keeps that.
-    assert_eq!((ended.code(), told["judgement"].as_str()), (1, Some("store-forgot")), "{told:#}");
-    assert_eq!(broken(&told), [""; 0], "{told:#}");
-    assert!(told["verdict"]["counts"]["losses"].as_u64() > Some(0), "{told:#}");
+    assert_eq!((ended.code(), shown["judgement"].as_str()), (1, Some("store-forgot")), "{shown:#}");
+    assert_eq!(broken(&shown), [""; 0], "{shown:#}");
+    assert!(shown["verdict"]["counts"]["losses"].as_u64() > Some(0), "{shown:#}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -120,14 +120,14 @@ async fn a_register_without_fences_is_found_guilty() {
             )
         });
         let ended = ended.await.unwrap();
-        let told = report(&ended);
+        let shown = report(&ended);
         if ended.code() == 70 {
-            let broken = broken(&told);
-            assert!(broken.contains(&"I1") && broken.contains(&"I3"), "{told:#}");
-            assert!(!broken.contains(&"I4"), "the lock itself is innocent: {told:#}");
+            let broken = broken(&shown);
+            assert!(broken.contains(&"I1") && broken.contains(&"I3"), "{shown:#}");
+            assert!(!broken.contains(&"I4"), "the lock itself is innocent: {shown:#}");
             return;
         }
-        assert!(Instant::now() < deadline, "no stale write came in time: {told:#}");
+        assert!(Instant::now() < deadline, "no stale write came in time: {shown:#}");
     }
 }
 
@@ -142,9 +142,9 @@ fn ctrl_c_ends_the_run_with_a_report() {
     });
     rustix::process::kill_process(run.pid(), rustix::process::Signal::INT).unwrap();
     let ended = run.end();
-    let told = report(&ended);
-    assert_eq!(told["was_stopped"], true, "{told:#}");
-    assert!(matches!(ended.code(), 0 | 77), "{told:#}");
+    let shown = report(&ended);
+    assert_eq!(shown["was_stopped"], true, "{shown:#}");
+    assert!(matches!(ended.code(), 0 | 77), "{shown:#}");
 }
 
 #[test]

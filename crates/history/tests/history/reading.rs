@@ -84,7 +84,7 @@ proptest! {
             .zip(&lines)
             .map(|(index, line)| serde_json::from_str(&format!(r#"{{"i":{index},{line}"#)).unwrap())
             .collect();
-        // It need not be well formed: whoever builds one by hand is not checked.
+        // It need not be well formed: a history that is built by hand is not checked.
         let history = History::new(events);
         let verdict = Checker::new().check(&history);
         for format in Format::ALL {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use leasehold::{Client, Error, ErrorKind, Guard, Mutex};
+use leasehold::{Client, Error, ErrorKind, Guard};
 use leasehold_history::{Event, Fence, Mode, Operation, Stage, Values};
 use tokio::sync::watch;
 
@@ -120,9 +120,9 @@ impl Task {
     }
 
     /// Asks for the lock; now and then the future is dropped on its way.
-    async fn ask(&mut self, plan: &Plan, key: &str, kind: LockKind, mode: Mode) -> Asked {
-        let cut = (self.rng.u8(..CANCELS) == 0).then(|| plan.limit.mul_f64(self.rng.f64() * 0.1));
-        let waiting = pin!(acquire(&self.client, plan, key, kind, mode));
+    async fn ask(&mut self, wanted: Wanted, key: &str) -> Asked {
+        let cut = (self.rng.u8(..CANCELS) == 0).then(|| wanted.limit.mul_f64(self.rng.f64() * 0.1));
+        let waiting = pin!(acquire(&self.client, wanted, key));
         let asked = match cut {
             Some(cut) => match tokio::time::timeout(cut, waiting).await {
                 Ok(asked) => asked,
@@ -224,19 +224,19 @@ enum Asked {
     Failed(Error),
 }
 
-async fn acquire(
-    client: &Client,
-    plan: &Plan,
-    key: &str,
+/// A request for a lock.
+#[derive(Clone, Copy)]
+struct Wanted {
+    ttl: Duration,
+    limit: Duration,
     kind: LockKind,
     mode: Mode,
-) -> leasehold::Result<Option<Guard>> {
-    let (ttl, limit) = (plan.ttl, plan.limit);
+}
+
+async fn acquire(client: &Client, wanted: Wanted, key: &str) -> leasehold::Result<Option<Guard>> {
+    let Wanted { ttl, limit, kind, mode } = wanted;
     match (kind, mode) {
-        (LockKind::Mutex, _) => {
-            let lock: Mutex = client.mutex(key).ttl(ttl);
-            lock.try_lock_for(limit).await
-        }
+        (LockKind::Mutex, _) => client.mutex(key).ttl(ttl).try_lock_for(limit).await,
         (LockKind::ReadWrite, Mode::Shared) => client.rwlock(key).ttl(ttl).try_read_for(limit).await,
         (LockKind::ReadWrite, _) => client.rwlock(key).ttl(ttl).try_write_for(limit).await,
         (LockKind::Semaphore(of), _) => client.semaphore(key, of).ttl(ttl).try_acquire_for(limit).await,
@@ -337,5 +337,6 @@ const CANCELS: u8 = 32;
 /// A validity that rose by less than a millisecond was only read again.
 const RENEWED: u64 = 1_000_000;
 /// One of so many holds is longer.
-const LONG_HOLDS: u8 = 64;
+const LONG_HOLDS: u8 = 128;
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
