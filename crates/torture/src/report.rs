@@ -158,7 +158,7 @@ impl Report {
     /// Returns how many valid grants the store had forgotten.
     fn forgotten(&self) -> u64 {
         let is_it = |event: &&Event| {
-            event.operation == Operation::Lost
+            matches!((event.operation, event.stage), (Operation::Lost, _) | (Operation::Release, Stage::Fail))
                 && event.error.as_deref().is_some_and(|cause| cause.contains("no longer knows"))
         };
         self.history.events().iter().filter(is_it).count() as u64

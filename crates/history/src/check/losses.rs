@@ -94,7 +94,11 @@ fn is_expiry(lost: &Event) -> bool {
     lost.error.as_deref().is_none_or(|cause| cause.contains("ran out") || cause.contains("expired"))
 }
 
-/// Returns `true` if the store said that it does not know the grant.
-pub(super) fn is_gone(lost: &Event) -> bool {
-    lost.error.as_deref().is_some_and(|cause| cause.contains("gone") || cause.contains("no longer knows"))
+/// Returns the event that shows that the store did not know the grant any more: its loss, or the answer to its release.
+pub(super) fn forgotten<'h>(grant: &Grant<'h>) -> Option<&'h Event> {
+    let refused = grant.release.and_then(|release| release.done).filter(|done| done.stage == Stage::Fail);
+    [grant.lost, refused].into_iter().flatten().find(|event| {
+        let cause = event.error.as_deref().unwrap_or_default();
+        cause.contains("gone") || cause.contains("no longer knows")
+    })
 }

@@ -4,7 +4,7 @@
 //! loss and the end of its validity. All of these are times at which the holder itself was sure.
 
 use crate::check::Checker;
-use crate::check::losses::is_gone;
+use crate::check::losses::forgotten;
 use crate::event::{Event, Mode};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
@@ -62,8 +62,8 @@ fn excludes(one: Mode, other: Mode) -> bool {
 
 /// Returns why the store granted a lock that was held: it had forgotten the grant, and said so later.
 fn explained(others: &[&Grant<'_>]) -> Option<String> {
-    let forgotten = others.iter().find(|other| other.lost.is_some_and(is_gone))?;
-    Some(format!("the store no longer knew {}, as it said when that was renewed", forgotten.name()))
+    let victim = others.iter().find(|other| forgotten(other).is_some())?;
+    Some(format!("the store no longer knew {}, as it said later", victim.name()))
 }
 
 fn described<'h>(key: &str, grant: &Grant<'h>, others: &[&Grant<'h>]) -> (String, Vec<&'h Event>) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::check::Checker;
-use crate::check::losses::is_gone;
+use crate::check::losses::forgotten;
 use crate::event::{Event, Operation, Stage};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
@@ -140,7 +140,7 @@ fn taken_away(view: &View<'_>, report: &mut Report<'_, '_>) {
             .filter(|(grant, release)| view.times.at(release.invoke) > grant.until || grant.lost.is_some())
             .collect();
         for victim in grants {
-            let Some(lost) = victim.lost.filter(|lost| is_gone(lost)) else { continue };
+            let Some(lost) = forgotten(victim) else { continue };
             let at = view.times.at(lost);
             let is_late = |(other, release): &&(&Grant, Call)| {
                 let begun = view.times.at(release.invoke);

@@ -183,6 +183,12 @@ fn i4_a_grant_that_the_store_forgot_is_the_stores() {
     };
     let explained = |cause| story(cause).verdict().violations[0].explained.is_some();
     assert!(explained(GONE));
+    // The holder may notice only when it releases.
+    let released =
+        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6).release(120, 1, "a");
+    let verdict = released.clone().not_released(121, 1, "a", GONE).verdict();
+    assert!(verdict.violations[0].explained.is_some());
+    assert!(released.released(121, 1, "a").verdict().violations[0].explained.is_none());
     assert!(!explained("the lock was held for as long as max_hold allows"));
 }
 

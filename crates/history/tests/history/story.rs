@@ -100,7 +100,8 @@ impl Story {
     }
 
     pub(crate) fn no_answer(self, millis: u64, process: u64) -> Story {
-        self.event(millis, process, Stage::Info, Operation::Acquire, Values::default()).last_error("timed out")
+        self.event(millis, process, Stage::Info, Operation::Acquire, Values::default())
+            .last_error("timed out")
     }
 
     pub(crate) fn renewed(self, millis: u64, process: u64, owner: &str, until: u64) -> Story {
