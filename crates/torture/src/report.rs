@@ -1,5 +1,6 @@
 //! The report of a run: the judgement first, then its reasons.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -155,13 +156,14 @@ impl Report {
         self.verdict.violations.iter().filter(|violation| violation.explained.is_none())
     }
 
-    /// Returns how many valid grants the store had forgotten.
+    /// Returns how many valid grants the store had forgotten, as it said at their renewal or release.
     fn forgotten(&self) -> u64 {
         let is_it = |event: &&Event| {
             matches!((event.operation, event.stage), (Operation::Lost, _) | (Operation::Release, Stage::Fail))
                 && event.error.as_deref().is_some_and(|cause| cause.contains("no longer knows"))
         };
-        self.history.events().iter().filter(is_it).count() as u64
+        let grants = self.history.events().iter().filter(is_it).map(|event| (&event.key, &event.values.owner));
+        grants.collect::<HashSet<_>>().len() as u64
     }
 
     /// Returns the report for people: the judgement comes first.
