@@ -162,7 +162,8 @@ impl Report {
             matches!((event.operation, event.stage), (Operation::Lost, _) | (Operation::Release, Stage::Fail))
                 && event.error.as_deref().is_some_and(|cause| cause.contains("no longer knows"))
         };
-        let grants = self.history.events().iter().filter(is_it).map(|event| (&event.key, &event.values.owner));
+        let grants =
+            self.history.events().iter().filter(is_it).map(|event| (&event.key, &event.values.owner));
         grants.collect::<HashSet<_>>().len() as u64
     }
 

@@ -90,11 +90,12 @@ impl Task {
             LockKind::ReadWrite => (Mode::Exclusive, true),
             LockKind::Semaphore(of) => (Mode::Permits { taken: 1, of }, false),
         };
+        // Some wait for long, and some hardly at all, so that not all tasks wait behind one long hold.
+        let limit = plan.limit.mul_f64(self.rng.f64().powi(3)).max(SHORTEST_WAIT);
         let mut values = Values::default();
-        (values.mode, values.limit, values.ttl) =
-            (Some(mode), Some(nanos(plan.limit)), Some(nanos(plan.ttl)));
+        (values.mode, values.limit, values.ttl) = (Some(mode), Some(nanos(limit)), Some(nanos(plan.ttl)));
         self.send(Stage::Invoke, Operation::Acquire, &key, values.clone(), None)?;
-        let asked = self.ask(plan, &key, lock.kind, mode).await;
+        let asked = self.ask(Wanted { ttl: plan.ttl, limit, kind: lock.kind, mode }, &key).await;
         let guard = match asked {
             Asked::Granted(guard) => guard,
             Asked::Busy => {
