@@ -100,10 +100,10 @@ pub struct Values {
     pub mode: Option<Mode>,
     /// The fence of the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fence: Option<Fence>,
+    pub fence: Option<FenceValue>,
     /// The highest fence that the register had seen before.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub highest: Option<Fence>,
+    pub highest: Option<FenceValue>,
     /// The end of the validity, in nanoseconds of the same clock as [`Event::stamped`]; absent if a session
     /// keeps the grant alive.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -138,7 +138,7 @@ pub struct Values {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, u32)", into = "(u64, u64, u32)")]
 #[allow(clippy::exhaustive_structs)]
-pub struct Fence {
+pub struct FenceValue {
     /// The generation of the store.
     pub epoch: u64,
     /// The counter within the generation.
@@ -266,26 +266,26 @@ impl Stage {
     }
 }
 
-impl Fence {
+impl FenceValue {
     /// Creates the fence from its parts.
-    pub const fn new(epoch: u64, seq: u64, sub: u32) -> Fence {
-        Fence { epoch, seq, sub }
+    pub const fn new(epoch: u64, seq: u64, sub: u32) -> FenceValue {
+        FenceValue { epoch, seq, sub }
     }
 }
 
-impl From<(u64, u64, u32)> for Fence {
-    fn from((epoch, seq, sub): (u64, u64, u32)) -> Fence {
-        Fence { epoch, seq, sub }
+impl From<(u64, u64, u32)> for FenceValue {
+    fn from((epoch, seq, sub): (u64, u64, u32)) -> FenceValue {
+        FenceValue { epoch, seq, sub }
     }
 }
 
-impl From<Fence> for (u64, u64, u32) {
-    fn from(fence: Fence) -> (u64, u64, u32) {
+impl From<FenceValue> for (u64, u64, u32) {
+    fn from(fence: FenceValue) -> (u64, u64, u32) {
         (fence.epoch, fence.seq, fence.sub)
     }
 }
 
-impl fmt::Display for Fence {
+impl fmt::Display for FenceValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.epoch, self.seq, self.sub)
     }

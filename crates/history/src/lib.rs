@@ -35,7 +35,7 @@ mod verdict;
 mod view;
 
 pub use check::Checker;
-pub use event::{Event, Fence, Mode, Operation, Stage, Values};
+pub use event::{Event, FenceValue, Mode, Operation, Stage, Values};
 pub use export::Format;
 pub use history::{History, ReadError};
 pub use timeline::Timeline;

@@ -192,7 +192,7 @@ const RECENT: usize = 4;
 mod tests {
     use super::model::Answer;
     use super::*;
-    use crate::event::Fence;
+    use crate::event::FenceValue;
     use proptest::prelude::*;
 
     /// Tries every order of every choice of the operations: those with an answer, and any of the others.
@@ -226,7 +226,7 @@ mod tests {
     fn calls() -> impl Strategy<Value = RegisterCall> {
         let fence = prop_oneof![
             1 => Just(None),
-            5 => (1..4u64).prop_map(|seq| Some(Fence::new(0, seq, 0)))
+            5 => (1..4u64).prop_map(|seq| Some(FenceValue::new(0, seq, 0)))
         ];
         (fence, any::<bool>(), 0..3u64, 0..8u8).prop_map(|(fence, writes, value, answer)| {
             let written = writes.then_some(value);
@@ -300,7 +300,7 @@ mod tests {
         // A thousand writes of unknown outcome, each under a fence that the next holder passes.
         let mut ops = Vec::new();
         for turn in 0..1_000u64 {
-            let fence = Some(Fence::new(0, turn, 0));
+            let fence = Some(FenceValue::new(0, turn, 0));
             let lost = RegisterCall { fence, written: Some(7), answer: Answer::Unknown };
             let read = RegisterCall { fence, written: None, answer: Answer::Value(0) };
             ops.push(op(read, turn * 10, Some(turn * 10 + 1)));

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use crate::event::Mode;
 use crate::history::History;
 use crate::verdict::{Invariant, Verdict};
-use crate::view::{Fault, Grant, Stamps, View};
+use crate::view::{Fault, GrantLife, Stamps, View};
 
 /// A picture of a history.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ struct Bar {
 fn rows<'h>(view: &View<'h>, scale: &Scale) -> Vec<Row<'h>> {
     let mut rows = Vec::new();
     for (key, grants) in view.grants_by_key() {
-        let mut processes: BTreeMap<u64, Vec<&Grant>> = BTreeMap::new();
+        let mut processes: BTreeMap<u64, Vec<&GrantLife>> = BTreeMap::new();
         for grant in grants.into_iter().filter(|grant| scale.shows(grant.from, grant.until)) {
             processes.entry(grant.process).or_default().push(grant);
         }
@@ -122,7 +122,7 @@ fn rows<'h>(view: &View<'h>, scale: &Scale) -> Vec<Row<'h>> {
 }
 
 impl Row<'_> {
-    fn add(&mut self, view: &View<'_>, scale: &Scale, grant: &Grant<'_>) {
+    fn add(&mut self, view: &View<'_>, scale: &Scale, grant: &GrantLife<'_>) {
         let (from, until) = (scale.x(grant.from), scale.x(grant.until));
         let class = match grant.mode {
             _ if grant.lost.is_some() => "lost",

@@ -20,7 +20,7 @@ pub(crate) struct View<'h> {
     /// The calls, in the order of their invocations.
     pub(crate) calls: Vec<Call<'h>>,
     /// The grants, in the order in which they were recorded.
-    pub(crate) grants: Vec<Grant<'h>>,
+    pub(crate) grants: Vec<GrantLife<'h>>,
     /// Renewals, losses and releases of grants that their process did not have.
     pub(crate) strays: Vec<&'h Event>,
     pub(crate) faults: Vec<Fault<'h>>,
@@ -43,7 +43,7 @@ pub(crate) struct Call<'h> {
 
 /// A grant, from its request to its end.
 #[derive(Debug)]
-pub(crate) struct Grant<'h> {
+pub(crate) struct GrantLife<'h> {
     pub(crate) key: &'h str,
     pub(crate) process: u64,
     pub(crate) mode: Mode,
@@ -123,7 +123,7 @@ impl<'h> View<'h> {
         }
     }
 
-    fn belief(&self, grant: &Grant<'h>, signs: &HashMap<Use<'h>, u64>) -> (u64, u64) {
+    fn belief(&self, grant: &GrantLife<'h>, signs: &HashMap<Use<'h>, u64>) -> (u64, u64) {
         let at = |event: &Event| self.times.at(event);
         let from = at(grant.got);
         let valid = match self.times.stamps {
@@ -172,8 +172,8 @@ impl<'h> View<'h> {
     }
 
     /// Returns the grants of each lock, in the order in which their holders learnt of them.
-    pub(crate) fn grants_by_key(&self) -> BTreeMap<&'h str, Vec<&Grant<'h>>> {
-        let mut keys: BTreeMap<&str, Vec<&Grant>> = BTreeMap::new();
+    pub(crate) fn grants_by_key(&self) -> BTreeMap<&'h str, Vec<&GrantLife<'h>>> {
+        let mut keys: BTreeMap<&str, Vec<&GrantLife>> = BTreeMap::new();
         for grant in &self.grants {
             keys.entry(grant.key).or_default().push(grant);
         }
@@ -184,7 +184,7 @@ impl<'h> View<'h> {
     }
 }
 
-impl<'h> Grant<'h> {
+impl<'h> GrantLife<'h> {
     /// Returns the last end of the validity that was confirmed, with the event that says it.
     pub(crate) fn valid_until(&self) -> Option<(&'h Event, u64)> {
         let confirmed = self.renewals.iter().copied().filter(|event| event.stage == Stage::Ok);
@@ -234,7 +234,7 @@ fn calls(events: &[Event]) -> Vec<Call<'_>> {
 
 /// Gathers grants while the events pass by.
 struct Gathering<'h> {
-    grants: Vec<Grant<'h>>,
+    grants: Vec<GrantLife<'h>>,
     strays: Vec<&'h Event>,
     /// The latest grant of a process on a lock.
     latest: HashMap<(u64, &'h str), usize>,
@@ -243,7 +243,7 @@ struct Gathering<'h> {
 }
 
 impl<'h> Gathering<'h> {
-    fn of(events: &'h [Event], calls: &[Call<'h>]) -> (Vec<Grant<'h>>, Vec<&'h Event>) {
+    fn of(events: &'h [Event], calls: &[Call<'h>]) -> (Vec<GrantLife<'h>>, Vec<&'h Event>) {
         let mut gathering = Gathering {
             grants: Vec::new(),
             strays: Vec::new(),
@@ -300,7 +300,7 @@ impl<'h> Gathering<'h> {
         let mode = got.values.mode.or(asked.values.mode).unwrap_or(Mode::Exclusive);
         let place = self.grants.len();
         let (renewals, lost, release) = (Vec::new(), None, None);
-        self.grants.push(Grant {
+        self.grants.push(GrantLife {
             key,
             process,
             mode,
@@ -319,7 +319,7 @@ impl<'h> Gathering<'h> {
     }
 
     /// Returns the grant that an event of a process is about; if it is not one of that process, it is a stray.
-    fn find(&mut self, process: u64, key: &'h str, event: &'h Event) -> Option<&mut Grant<'h>> {
+    fn find(&mut self, process: u64, key: &'h str, event: &'h Event) -> Option<&mut GrantLife<'h>> {
         let place = match event.values.owner.as_deref() {
             Some(owner) => self.owners.get(&(key, owner)),
             None => self.latest.get(&(process, key)),

@@ -30,7 +30,7 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 
 /// The validity of a guard, by the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Validity {
+pub(crate) enum ValidityEnd {
     /// A session keeps the lock alive.
     Session,
     /// It ends then.
@@ -39,27 +39,27 @@ pub(crate) enum Validity {
     Over,
 }
 
-impl Validity {
+impl ValidityEnd {
     /// Returns the time at which the validity ends, if there is one.
     pub(crate) fn end(self) -> Option<u64> {
         match self {
-            Validity::Until(end) => Some(end),
-            Validity::Session | Validity::Over => None,
+            ValidityEnd::Until(end) => Some(end),
+            ValidityEnd::Session | ValidityEnd::Over => None,
         }
     }
 }
 
 /// Returns the validity of a guard.
-pub(crate) fn validity(guard: &Guard) -> Validity {
-    let mut stated = Validity::Over;
+pub(crate) fn validity(guard: &Guard) -> ValidityEnd {
+    let mut stated = ValidityEnd::Over;
     for _ in 0..TRIES {
         let before = now();
         let left = guard.remaining();
         stated = match left {
-            Duration::MAX => return Validity::Session,
+            Duration::MAX => return ValidityEnd::Session,
             // The time of the question is not the end: that may be long ago.
-            Duration::ZERO => return Validity::Over,
-            left => Validity::Until(before.saturating_add(nanos(left))),
+            Duration::ZERO => return ValidityEnd::Over,
+            left => ValidityEnd::Until(before.saturating_add(nanos(left))),
         };
         // A process that was stopped in between would state a time that is far too early.
         if now().saturating_sub(before) < nanos(CLOSE) {
@@ -113,7 +113,7 @@ mod tests {
         guard.release().await.unwrap();
         let short = locks.mutex("other").max_hold(Duration::from_millis(1)).lock().await.unwrap();
         short.lost().await;
-        assert_eq!(validity(&short), Validity::Over, "the end is not the time of the question");
+        assert_eq!(validity(&short), ValidityEnd::Over, "the end is not the time of the question");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use leasehold_history::{Event, Fence, Operation, Stage, Values};
+use leasehold_history::{Event, FenceValue, Operation, Stage, Values};
 use serde::{Deserialize, Serialize};
 
 use crate::recorder::Recorder;
@@ -24,7 +24,7 @@ use crate::recorder::Recorder;
 pub(crate) struct Request {
     pub(crate) key: String,
     pub(crate) owner: String,
-    pub(crate) fence: Option<Fence>,
+    pub(crate) fence: Option<FenceValue>,
     /// The value to write; a read has none.
     pub(crate) write: Option<u64>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Answer {
     /// The value after the request; none if the fence was refused.
     pub(crate) value: Option<u64>,
     /// The highest fence that was seen.
-    pub(crate) highest: Option<Fence>,
+    pub(crate) highest: Option<FenceValue>,
 }
 
 /// The check that the registers make.
@@ -54,15 +54,15 @@ pub(crate) struct RegisterServer {
 }
 
 #[derive(Debug)]
-struct Registers {
+struct FencedRegisters {
     checks: Checks,
     recorder: Arc<Recorder>,
-    kept: Mutex<HashMap<String, Register>>,
+    kept: Mutex<HashMap<String, FencedRegister>>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Register {
-    highest: Option<Fence>,
+struct FencedRegister {
+    highest: Option<FenceValue>,
     value: u64,
 }
 
@@ -75,7 +75,7 @@ impl RegisterServer {
     ) -> io::Result<RegisterServer> {
         let listener = UnixListener::bind(&path)?;
         let over = Arc::new(AtomicBool::new(false));
-        let registers = Arc::new(Registers { checks, recorder, kept: Mutex::default() });
+        let registers = Arc::new(FencedRegisters { checks, recorder, kept: Mutex::default() });
         let is_over = over.clone();
         std::thread::Builder::new().name("registers".into()).spawn(move || {
             for stream in listener.incoming() {
@@ -106,7 +106,7 @@ impl Drop for RegisterServer {
     }
 }
 
-impl Registers {
+impl FencedRegisters {
     /// Serves one client until it leaves.
     fn serve(&self, mut stream: &UnixStream) {
         let Ok(reader) = stream.try_clone() else { return };
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn ask(fence: u64, write: Option<u64>) -> Request {
-        let (key, owner, fence) = ("job".to_owned(), "c1".to_owned(), Some(Fence::new(0, fence, 0)));
+        let (key, owner, fence) = ("job".to_owned(), "c1".to_owned(), Some(FenceValue::new(0, fence, 0)));
         Request { key, owner, fence, write }
     }
 
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(client.ask(&ask(5, Some(1))).await.unwrap().value, Some(1));
         assert_eq!(client.ask(&ask(6, None)).await.unwrap().value, Some(1));
         let refused = client.ask(&ask(5, Some(2))).await.unwrap();
-        assert_eq!(refused, Answer { value: None, highest: Some(Fence::new(0, 6, 0)) });
+        assert_eq!(refused, Answer { value: None, highest: Some(FenceValue::new(0, 6, 0)) });
         assert_eq!(client.ask(&ask(6, Some(2))).await.unwrap().value, Some(2));
         let progress = recorder.progress();
         assert_eq!((progress.writes, progress.refusals), (2, 1));

@@ -117,7 +117,10 @@ async fn a_worker_that_ends_by_itself_is_noticed() {
     store.plan.program = Program::new("/bin/sh", ["-c", "echo no such luck >&2; exit 3"]);
     let error = Rig::start(store.plan.clone()).await.unwrap_err();
     let text = error.to_string();
-    assert!(matches!(error, RigError::Worker { worker: 0, .. }) && text.contains("ended at its start"), "{text}");
+    assert!(
+        matches!(error, RigError::Worker { worker: 0, .. }) && text.contains("ended at its start"),
+        "{text}"
+    );
     store.plan.program = Program::new("/nowhere/at/all", [""; 0]);
     let text = Rig::start(store.plan.clone()).await.unwrap_err().to_string();
     assert!(text.contains("cannot be started (/nowhere/at/all)"), "{text}");

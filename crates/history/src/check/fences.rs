@@ -5,15 +5,15 @@
 
 use std::collections::HashMap;
 
-use crate::event::{Fence, Mode};
+use crate::event::{FenceValue, Mode};
 use crate::report::Report;
 use crate::verdict::Invariant;
-use crate::view::{Grant, View};
+use crate::view::{GrantLife, View};
 
 pub(super) fn check(view: &View<'_>, report: &mut Report<'_, '_>) {
     let mut has_fences = false;
     for (key, grants) in view.grants_by_key() {
-        let fenced: Vec<(Fence, &Grant)> =
+        let fenced: Vec<(FenceValue, &GrantLife)> =
             grants.into_iter().filter_map(|grant| Some((grant.got.values.fence?, grant))).collect();
         has_fences |= !fenced.is_empty();
         unique(key, &fenced, report);
@@ -25,8 +25,8 @@ pub(super) fn check(view: &View<'_>, report: &mut Report<'_, '_>) {
     }
 }
 
-fn unique(key: &str, grants: &[(Fence, &Grant<'_>)], report: &mut Report<'_, '_>) {
-    let mut seen: HashMap<Fence, &Grant> = HashMap::new();
+fn unique(key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Report<'_, '_>) {
+    let mut seen: HashMap<FenceValue, &GrantLife> = HashMap::new();
     for (fence, grant) in grants {
         if let Some(first) = seen.insert(*fence, grant) {
             let what = format!("two grants have the fence {fence}: {} and {}", first.name(), grant.name());
@@ -36,10 +36,10 @@ fn unique(key: &str, grants: &[(Fence, &Grant<'_>)], report: &mut Report<'_, '_>
 }
 
 /// Finds an exclusive grant with a lower fence than an exclusive grant that had ended when this one came.
-fn in_order(key: &str, grants: &[(Fence, &Grant<'_>)], report: &mut Report<'_, '_>) {
-    let sure = |grant: &Grant<'_>| grant.mode == Mode::Exclusive && grant.until > grant.from;
+fn in_order(key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Report<'_, '_>) {
+    let sure = |grant: &GrantLife<'_>| grant.mode == Mode::Exclusive && grant.until > grant.from;
     // The grants are in the order in which their holders learnt of them.
-    let mut highest: Option<(Fence, &Grant)> = None;
+    let mut highest: Option<(FenceValue, &GrantLife)> = None;
     for (fence, grant) in grants.iter().filter(|(_, grant)| sure(grant)) {
         if let Some((low, earlier)) =
             highest.filter(|(low, earlier)| fence < low && earlier.until <= grant.from)
@@ -62,7 +62,7 @@ fn in_order(key: &str, grants: &[(Fence, &Grant<'_>)], report: &mut Report<'_, '
 }
 
 /// Sweeps over invocations and completions in the order of time, with the highest fence so far.
-fn rising(view: &View<'_>, key: &str, grants: &[(Fence, &Grant<'_>)], report: &mut Report<'_, '_>) {
+fn rising(view: &View<'_>, key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Report<'_, '_>) {
     // At one time, invocations come first: such grants overlap.
     let mut steps: Vec<(u64, bool, usize)> = Vec::with_capacity(grants.len() * 2);
     for (place, (_, grant)) in grants.iter().enumerate() {

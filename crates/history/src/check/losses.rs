@@ -4,7 +4,7 @@ use crate::check::Checker;
 use crate::event::{Event, Stage};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
-use crate::view::{Grant, Stamps, View};
+use crate::view::{GrantLife, Stamps, View};
 
 pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, '_>) {
     let has_validity = view.grants.iter().any(|grant| grant.valid_until().is_some());
@@ -26,7 +26,7 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
 }
 
 /// I12: finds a validity that a failed renewal moved. Only an answer of the store may.
-fn unconfirmed(grant: &Grant<'_>, report: &mut Report<'_, '_>) {
+fn unconfirmed(grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
     let mut until = grant.got.values.valid_until;
     let mut last = grant.got;
     for event in grant.renewals.iter().copied() {
@@ -40,7 +40,7 @@ fn unconfirmed(grant: &Grant<'_>, report: &mut Report<'_, '_>) {
 }
 
 /// I12: finds a validity that ended while the holder ran and did not see it.
-fn reported_late(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: &mut Report<'_, '_>) {
+fn reported_late(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
     let Some((event, until)) = grant.valid_until() else { return };
     let until = view.times.shift(event, until);
     let release = grant.release.map(|release| release.invoke);
@@ -64,7 +64,7 @@ fn reported_late(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: 
 }
 
 /// I13: finds an expiry that was reported before the validity was over, or that a later renewal disproves.
-fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: &mut Report<'_, '_>) {
+fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
     let Some(lost) = grant.lost else { return };
     let revived = grant.renewals.iter().find(|event| {
         event.stage == Stage::Ok && event.index > lost.index && view.times.at(event) > view.times.at(lost)
@@ -95,7 +95,7 @@ fn is_expiry(lost: &Event) -> bool {
 }
 
 /// Returns the event that shows that the store did not know the grant any more: its loss, or the answer to its release.
-pub(super) fn forgotten<'h>(grant: &Grant<'h>) -> Option<&'h Event> {
+pub(super) fn forgotten<'h>(grant: &GrantLife<'h>) -> Option<&'h Event> {
     let refused = grant.release.and_then(|release| release.done).filter(|done| done.stage == Stage::Fail);
     [grant.lost, refused].into_iter().flatten().find(|event| {
         let cause = event.error.as_deref().unwrap_or_default();

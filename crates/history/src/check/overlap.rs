@@ -8,7 +8,7 @@ use crate::check::losses::forgotten;
 use crate::event::{Event, Mode};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
-use crate::view::{Grant, View};
+use crate::view::{GrantLife, View};
 
 pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, '_>) {
     if view.grants.is_empty() {
@@ -16,12 +16,12 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
     }
     let tolerance = nanos(checker.tolerance);
     for (key, grants) in view.grants_by_key() {
-        let mut held: Vec<&Grant> = Vec::new();
+        let mut held: Vec<&GrantLife> = Vec::new();
         for grant in grants {
             held.retain(|other| other.until > grant.from);
             let shared =
-                |other: &&&Grant| other.until.min(grant.until).saturating_sub(grant.from) > tolerance;
-            let others: Vec<&Grant> = held.iter().filter(shared).copied().collect();
+                |other: &&&GrantLife| other.until.min(grant.until).saturating_sub(grant.from) > tolerance;
+            let others: Vec<&GrantLife> = held.iter().filter(shared).copied().collect();
             if let Some(excluded) = excluded(grant, &others) {
                 let (what, events) = described(key, grant, &excluded);
                 report.violated_because(Invariant::I4, Some(key), what, explained(&excluded), events);
@@ -32,7 +32,7 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
 }
 
 /// Returns the grants that exclude this one; none if all of them fit together.
-fn excluded<'g, 'h>(grant: &Grant<'h>, others: &[&'g Grant<'h>]) -> Option<Vec<&'g Grant<'h>>> {
+fn excluded<'g, 'h>(grant: &GrantLife<'h>, others: &[&'g GrantLife<'h>]) -> Option<Vec<&'g GrantLife<'h>>> {
     if let Some(other) = others.iter().find(|other| excludes(grant.mode, other.mode)) {
         return Some(vec![other]);
     }
@@ -61,12 +61,12 @@ fn excludes(one: Mode, other: Mode) -> bool {
 }
 
 /// Returns why the store granted a lock that was held: it had forgotten the grant, and said so later.
-fn explained(others: &[&Grant<'_>]) -> Option<String> {
+fn explained(others: &[&GrantLife<'_>]) -> Option<String> {
     let victim = others.iter().find(|other| forgotten(other).is_some())?;
     Some(format!("the store no longer knew {}, as it said later", victim.name()))
 }
 
-fn described<'h>(key: &str, grant: &Grant<'h>, others: &[&Grant<'h>]) -> (String, Vec<&'h Event>) {
+fn described<'h>(key: &str, grant: &GrantLife<'h>, others: &[&GrantLife<'h>]) -> (String, Vec<&'h Event>) {
     let until = others.iter().map(|other| other.until.min(grant.until)).min().unwrap_or(grant.from);
     let names: Vec<String> =
         others.iter().map(|other| format!("{} ({})", other.name(), other.mode)).collect();

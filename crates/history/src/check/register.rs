@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::event::{Event, Fence, Operation, Stage};
+use crate::event::{Event, FenceValue, Operation, Stage};
 use crate::report::Report;
 use crate::verdict::Invariant;
 use crate::view::View;
 
 pub(super) fn check(view: &View<'_>, report: &mut Report<'_, '_>) {
-    let mut registers: BTreeMap<&str, Register> = BTreeMap::new();
+    let mut registers: BTreeMap<&str, RegisterLog> = BTreeMap::new();
     for event in view.events {
         let Some(key) = event.key.as_deref() else { continue };
         if matches!(event.operation, Operation::ServedRead | Operation::ServedWrite) {
@@ -44,8 +44,8 @@ pub(super) fn check(view: &View<'_>, report: &mut Report<'_, '_>) {
 
 /// The content of one register's log.
 #[derive(Default)]
-struct Register<'h> {
-    highest: Option<(Fence, &'h Event)>,
+struct RegisterLog<'h> {
+    highest: Option<(FenceValue, &'h Event)>,
     /// The last accepted write.
     last: Option<&'h Event>,
     value: u64,
@@ -54,7 +54,7 @@ struct Register<'h> {
     read: HashMap<Option<&'h str>, &'h Event>,
 }
 
-impl<'h> Register<'h> {
+impl<'h> RegisterLog<'h> {
     fn serve(&mut self, key: &str, event: &'h Event, report: &mut Report<'_, '_>) {
         if event.stage != Stage::Ok {
             return;

@@ -7,7 +7,7 @@ use crate::check::losses::forgotten;
 use crate::event::{Event, Operation, Stage};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
-use crate::view::{Call, Grant, View};
+use crate::view::{Call, GrantLife, View};
 
 pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, '_>) {
     counted(view, report);
@@ -100,7 +100,7 @@ fn strays(view: &View<'_>, report: &mut Report<'_, '_>) {
 }
 
 /// I11: finds a release that succeeded after its holder had lost the lock.
-fn after_loss(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: &mut Report<'_, '_>) {
+fn after_loss(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
     let Some(release) = grant.release.filter(Call::succeeded) else { return };
     let at = view.times.at(release.invoke);
     let shown_by = |cause: Option<&'_ Event>| {
@@ -134,7 +134,7 @@ fn after_loss(view: &View<'_>, checker: &Checker, grant: &Grant<'_>, report: &mu
 fn taken_away(view: &View<'_>, report: &mut Report<'_, '_>) {
     let mut found = Vec::new();
     for (key, grants) in view.grants_by_key() {
-        let late: Vec<(&Grant, Call)> = grants
+        let late: Vec<(&GrantLife, Call)> = grants
             .iter()
             .filter_map(|grant| Some((*grant, grant.release?)))
             .filter(|(grant, release)| view.times.at(release.invoke) > grant.until || grant.lost.is_some())
@@ -142,7 +142,7 @@ fn taken_away(view: &View<'_>, report: &mut Report<'_, '_>) {
         for victim in grants {
             let Some(lost) = forgotten(victim) else { continue };
             let at = view.times.at(lost);
-            let is_late = |(other, release): &&(&Grant, Call)| {
+            let is_late = |(other, release): &&(&GrantLife, Call)| {
                 let begun = view.times.at(release.invoke);
                 let done = release.done.map_or(view.end, |done| view.times.at(done));
                 other.process != victim.process && done >= victim.from && begun <= at

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::event::{Event, Fence, Values};
+use crate::event::{Event, FenceValue, Values};
 use crate::view::View;
 
 pub(super) fn all(view: &View<'_>, key: Option<&str>) -> String {
@@ -28,8 +28,9 @@ fn value(event: &Event) -> String {
         parts.extend(value.map(|value| format!(":{name} {value}")));
     };
     let number = |value: Option<u64>| value.map(|value| value.to_string());
-    let fence =
-        |fence: Option<Fence>| fence.map(|fence| format!("[{} {} {}]", fence.epoch, fence.seq, fence.sub));
+    let fence = |fence: Option<FenceValue>| {
+        fence.map(|fence| format!("[{} {} {}]", fence.epoch, fence.seq, fence.sub))
+    };
     let Values {
         owner, mode, highest, valid_until, count, val, limit, ttl, seed, grade, label, target, ..
     } = values;

@@ -2,19 +2,19 @@
 
 use std::fmt;
 
-use crate::event::{Event, Fence, Operation, Stage};
+use crate::event::{Event, FenceValue, Operation, Stage};
 
 /// A fenced register. Reading raises its fence, and a lower fence is refused from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Model {
-    highest: Option<Fence>,
+    highest: Option<FenceValue>,
     value: u64,
 }
 
 /// A call of the register, with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegisterCall {
-    pub(crate) fence: Option<Fence>,
+    pub(crate) fence: Option<FenceValue>,
     /// The value that is written; none for a read.
     pub(crate) written: Option<u64>,
     pub(crate) answer: Answer,

@@ -245,11 +245,11 @@ fn m15_a_semaphore_over_a_quorum() {
 
 #[test]
 fn m16_a_local_hand_off_keeps_the_fence() {
-    use leasehold_history::{Event, Fence, Values};
+    use leasehold_history::{Event, FenceValue, Values};
     let story = |sub| {
         let mut values = Values::default();
         values.owner = Some("a.1".to_owned());
-        values.fence = Some(Fence::new(0, 5, sub));
+        values.fence = Some(FenceValue::new(0, 5, sub));
         values.valid_until = Some(crate::story::ms(1_000));
         let got = Event::new(Stage::Ok, Operation::Acquire).by(2).on("job").with(values);
         let story = Story::new().held(10, 20, 1, "a.0", 5).ask(15, 2).add(22, got);

@@ -1,6 +1,8 @@
 //! A history in a few words. Times are in milliseconds, and all is about the lock `job` unless it says so.
 
-use leasehold_history::{Checker, Event, Fence, History, Invariant, Mode, Operation, Stage, Values, Verdict};
+use leasehold_history::{
+    Checker, Event, FenceValue, History, Invariant, Mode, Operation, Stage, Values, Verdict,
+};
 
 #[derive(Clone, Default)]
 pub(crate) struct Story {
@@ -12,7 +14,7 @@ pub(crate) struct Story {
 fn values(owner: &str, fence: u64) -> Values {
     let mut values = Values::default();
     values.owner = Some(owner.to_owned());
-    values.fence = (fence > 0).then(|| Fence::new(0, fence, 0));
+    values.fence = (fence > 0).then(|| FenceValue::new(0, fence, 0));
     values
 }
 

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use leasehold::{Client, Error, ErrorKind, Guard};
-use leasehold_history::{Event, Fence, Mode, Operation, Stage, Values};
+use leasehold_history::{Event, FenceValue, Mode, Operation, Stage, Values};
 use tokio::sync::watch;
 
-use crate::clock::{Validity, nanos, now, validity};
+use crate::clock::{ValidityEnd, nanos, now, validity};
 use crate::plan::{LockKind, LockPlan, Plan};
 use crate::recorder::{BUSY, CANCELLED};
 use crate::register::{Answer, RegisterClient, Request};
@@ -68,11 +68,11 @@ struct Task {
 }
 
 /// A grant, and what was reported of it last.
-struct Held<'t> {
+struct HeldLock<'t> {
     guard: Guard,
     key: String,
     owner: String,
-    fence: Option<Fence>,
+    fence: Option<FenceValue>,
     until: Option<u64>,
     /// The logical process that holds it.
     process: u64,
@@ -112,7 +112,7 @@ impl Task {
                 return Ok(false);
             }
         };
-        let mut held = Held::of(guard, key, self.process, plan);
+        let mut held = HeldLock::of(guard, key, self.process, plan);
         values = held.values();
         (values.mode, values.valid_until) = (Some(mode), held.until);
         self.send(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
@@ -139,7 +139,7 @@ impl Task {
     }
 
     /// Holds the lock for a while, and increments the register if it may write.
-    async fn hold(&mut self, held: &mut Held<'_>, is_writer: bool) -> io::Result<()> {
+    async fn hold(&mut self, held: &mut HeldLock<'_>, is_writer: bool) -> io::Result<()> {
         let rounds = if is_writer { self.rng.u8(1..=2) } else { 1 };
         for _ in 0..rounds {
             // A lock that is held for longer than its lease has to be renewed.
@@ -164,7 +164,7 @@ impl Task {
     }
 
     /// Reads or writes the register.
-    async fn request(&mut self, held: &Held<'_>, write: Option<u64>) -> io::Result<Answer> {
+    async fn request(&mut self, held: &HeldLock<'_>, write: Option<u64>) -> io::Result<Answer> {
         let operation = if write.is_some() { Operation::Write } else { Operation::Read };
         let mut values = held.values();
         values.val = write;
@@ -185,11 +185,11 @@ impl Task {
         Ok(answer)
     }
 
-    async fn release(&mut self, mut held: Held<'_>) -> io::Result<bool> {
+    async fn release(&mut self, mut held: HeldLock<'_>) -> io::Result<bool> {
         held.look()?;
         let values = held.values();
         self.send(Stage::Invoke, Operation::Release, &held.key, values.clone(), None)?;
-        let Held { guard, key, .. } = held;
+        let HeldLock { guard, key, .. } = held;
         let (stage, error) = match guard.release().await {
             Ok(()) => (Stage::Ok, None),
             Err(error) if error.may_have_happened() => (Stage::Info, Some(error.to_string())),
@@ -244,18 +244,18 @@ async fn acquire(client: &Client, wanted: Wanted, key: &str) -> leasehold::Resul
     }
 }
 
-impl<'t> Held<'t> {
-    fn of(guard: Guard, key: String, process: u64, plan: &'t Plan) -> Held<'t> {
-        let fence = guard.fence().map(|fence| Fence::new(fence.epoch, fence.seq, fence.sub));
+impl<'t> HeldLock<'t> {
+    fn of(guard: Guard, key: String, process: u64, plan: &'t Plan) -> HeldLock<'t> {
+        let fence = guard.fence().map(|fence| FenceValue::new(fence.epoch, fence.seq, fence.sub));
         // A hand-off inside of the process continues the claim of the one before.
         let sub = fence.map_or(0, |fence| fence.sub);
         let owner = format!("{}.{sub}", guard.tag());
         let until = match validity(&guard) {
             // Everything that is reported of it later is after its end.
-            Validity::Over => Some(now()),
+            ValidityEnd::Over => Some(now()),
             known => known.end(),
         };
-        Held { guard, key, owner, fence, until, process, lost: false, plan }
+        HeldLock { guard, key, owner, fence, until, process, lost: false, plan }
     }
 
     fn values(&self) -> Values {
