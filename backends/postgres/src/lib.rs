@@ -44,8 +44,21 @@ pub async fn sweep(
     clock: Arc<dyn Clock>,
     unused_for: Duration,
 ) -> Result<SweepReport, Failure> {
+    sweep_under(config, clock, "", unused_for).await
+}
+
+/// Does as [`sweep`], for names that begin with `prefix` only.
+///
+/// # Errors
+/// As [`sweep`].
+pub async fn sweep_under(
+    config: PostgresConfig,
+    clock: Arc<dyn Clock>,
+    prefix: &str,
+    unused_for: Duration,
+) -> Result<SweepReport, Failure> {
     config.check_sweep()?;
-    CellBackend::new(PostgresCells::connect(config).await?, clock).sweep(unused_for).await
+    CellBackend::new(PostgresCells::connect(config).await?, clock).sweep_under(prefix, unused_for).await
 }
 
 /// Leases in a table of PostgreSQL.

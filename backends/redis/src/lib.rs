@@ -16,7 +16,7 @@ mod topology;
 mod wait;
 
 pub use backend::RedisBackend;
-pub use backend::sweep::{SweepReport, sweep};
+pub use backend::sweep::{SweepReport, sweep, sweep_under};
 pub use compat::connect;
 pub use config::{RedisConfig, URLS};
 pub use redlock::member::RedisNode;

@@ -63,6 +63,24 @@ async fn what_is_unused_goes_and_what_is_in_use_stays() {
     assert_eq!(sweep(&server.url(), Duration::ZERO).await.removed, 0);
 }
 
+#[tokio::test]
+async fn a_sweep_of_a_prefix_leaves_other_names() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let backend = connect(&server.url()).await;
+    for name in ["a/1", "a/2", "a*/3", "ab", "b/a/1"] {
+        use_once(&backend, name).await;
+    }
+    let under = async |prefix| {
+        let config = RedisConfig::parse(&server.url()).unwrap();
+        leasehold_redis::sweep_under(config, prefix, Duration::ZERO).await.unwrap()
+    };
+    assert_eq!(under("a*/").await, SweepReport { seen: 1, removed: 1 });
+    assert_eq!(under("a/").await, SweepReport { seen: 2, removed: 2 });
+    let left = keys(&server).await;
+    let fences: Vec<_> = left.iter().filter(|key| key.ends_with(":fence")).collect();
+    assert_eq!(fences, ["{lh:ab}:fence", "{lh:b/a/1}:fence"]);
+}
+
 /// The clock is set back: what was granted before it was is ahead of all that it says now.
 #[tokio::test]
 async fn a_swept_name_never_falls_wherever_the_clock_goes() {

@@ -42,5 +42,18 @@ pub async fn sweep(
     clock: Arc<dyn Clock>,
     unused_for: Duration,
 ) -> Result<SweepReport, Failure> {
-    CellBackend::new(SqliteCells::open(config).await?, clock).sweep(unused_for).await
+    sweep_under(config, clock, "", unused_for).await
+}
+
+/// Does as [`sweep`], for names that begin with `prefix` only.
+///
+/// # Errors
+/// As [`sweep`].
+pub async fn sweep_under(
+    config: SqliteConfig,
+    clock: Arc<dyn Clock>,
+    prefix: &str,
+    unused_for: Duration,
+) -> Result<SweepReport, Failure> {
+    CellBackend::new(SqliteCells::open(config).await?, clock).sweep_under(prefix, unused_for).await
 }

@@ -20,4 +20,6 @@ pub(crate) mod show;
 pub(crate) mod sweep;
 #[cfg(feature = "top")]
 pub(crate) mod top;
+#[cfg(feature = "torture")]
+pub(crate) mod torture;
 pub(crate) mod watch;

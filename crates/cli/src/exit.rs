@@ -21,7 +21,7 @@ pub(crate) enum Exit {
     NothingBroken,
     /// `show --quiet` found the lock free.
     Free,
-    /// `doctor` found a risk.
+    /// `doctor` found a risk, or `torture` a store that forgets.
     RiskFound,
     /// `ls --deadlocks` found some.
     DeadlockFound,
@@ -31,12 +31,16 @@ pub(crate) enum Exit {
     Unavailable,
     /// The output cannot be written.
     Output,
+    /// `torture` saw a promise broken.
+    PromiseBroken,
     /// Busy, or not free in time.
     Busy,
     /// The same, with the code that the caller has chosen for it.
     Conflict(u8),
     /// The lock was lost.
     Lost,
+    /// `torture` saw too little to judge.
+    Unjudged,
     /// Refused as unsafe: the configuration of the store or of the lock.
     Refused,
     /// The command exists but cannot be started.
@@ -59,9 +63,11 @@ impl Exit {
             Exit::NothingBroken | Exit::Free | Exit::RiskFound | Exit::DeadlockFound => 1,
             Exit::Usage => 64,
             Exit::Unavailable => 69,
+            Exit::PromiseBroken => 70,
             Exit::Output => 74,
             Exit::Busy => 75,
             Exit::Lost => 76,
+            Exit::Unjudged => 77,
             Exit::Refused => 78,
             Exit::NotStarted => 126,
             Exit::NotFound => 127,
@@ -160,9 +166,11 @@ mod tests {
             (Exit::DeadlockFound, 1),
             (Exit::Usage, 64),
             (Exit::Unavailable, 69),
+            (Exit::PromiseBroken, 70),
             (Exit::Output, 74),
             (Exit::Busy, 75),
             (Exit::Lost, 76),
+            (Exit::Unjudged, 77),
             (Exit::Refused, 78),
             (Exit::NotStarted, 126),
             (Exit::NotFound, 127),

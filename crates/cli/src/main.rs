@@ -33,6 +33,10 @@ fn main() -> ExitCode {
     if system::warden::is_warden() {
         return system::warden::serve().into();
     }
+    #[cfg(feature = "torture")]
+    if commands::torture::is_worker() {
+        return leasehold_torture::worker::run();
+    }
     if commands::keep::is_keeper() {
         // What the script has opened is not kept open by the process that stays behind.
         system::descriptors::close_inherited();
@@ -81,6 +85,8 @@ fn obey(verb: Verb) -> Result<Exit, Problem> {
             Verb::Top(args) => commands::top::top(args).await,
             #[cfg(feature = "serve")]
             Verb::Serve(args) => commands::serve::serve(*args).await,
+            #[cfg(feature = "torture")]
+            Verb::Torture(args) => commands::torture::torture(*args).await,
             Verb::Watch(args) => commands::watch::watch(args).await,
             Verb::Revoke(args) => commands::revoke::revoke(args).await,
             Verb::Break(args) => commands::break_claim::break_lock(args).await,

@@ -136,8 +136,21 @@ impl serde::Serialize for SweepReport {
 /// nothing that can be swept, [`ErrorKind::Denied`] without the right to delete, and as
 /// [`Client::open`](crate::Client::open).
 pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<SweepReport> {
+    sweep_under(url, "", unused_for).await
+}
+
+/// Does as [`sweep`], for names that begin with `prefix` only.
+///
+/// A name of more than 160 bytes is not found by a prefix on Redis, whose keys have a hash of it.
+///
+/// # Cancel safety
+/// As [`sweep`].
+///
+/// # Errors
+/// As [`sweep`].
+pub async fn sweep_under(url: &str, prefix: &str, unused_for: std::time::Duration) -> Result<SweepReport> {
     let swept = match store_of(url) {
-        Ok(store) => store.sweep(url, unused_for).await.map_err(|failure| Error::failed("sweep", failure)),
+        Ok(store) => store.sweep(url, prefix, unused_for).await.map_err(|failure| Error::failed("sweep", failure)),
         Err(error) => Err(error),
     };
     swept.map_err(|error| discreet(url, error))

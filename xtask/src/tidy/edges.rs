@@ -1,7 +1,7 @@
 //! Rule `crate-edge`: which crate of the workspace may depend on which.
 //!
 //! The design's arrows: cli → top → monitor → leasehold → core, machine, backend; backends → core, machine,
-//! backend; conformance → core; and leasehold → backends only behind features. The test kit is separate, so that users of other libraries can take
+//! backend; torture → leasehold, history; conformance → core; and leasehold → backends only behind features. The test kit is separate, so that users of other libraries can take
 //! it without ours.
 
 use std::path::Path;
@@ -54,6 +54,10 @@ enum Role {
     Cli,
     /// A picture of a store, without a user interface.
     Monitor,
+    /// Recorded histories and their judge, which knows no lock library.
+    History,
+    /// Processes under faults, whose histories are judged.
+    Torture,
     /// A view of the monitor, which the command contains.
     View,
     Backend,
@@ -76,6 +80,8 @@ impl Role {
             ["crates", "cli"] => Some(Self::Cli),
             ["crates", "monitor"] => Some(Self::Monitor),
             ["crates", "top" | "serve"] => Some(Self::View),
+            ["crates", "history"] => Some(Self::History),
+            ["crates", "torture"] => Some(Self::Torture),
             ["crates", "backend"] => Some(Self::Support),
             ["crates", "machine"] => Some(Self::Machine),
             ["backends", _] => Some(Self::Backend),
@@ -104,10 +110,11 @@ impl Role {
             }
             // Cargo itself refuses a circle of them.
             (Self::Client | Self::Backend | Self::Support, Self::Support) => None,
-            (Self::Cli | Self::Monitor | Self::View, Self::Client) => None,
+            (Self::Cli | Self::Monitor | Self::View | Self::Torture, Self::Client) => None,
+            (Self::Torture, Self::History) => None,
             (Self::Cli | Self::View, Self::Monitor) => None,
-            (Self::Cli, Self::View) if dependency.optional => None,
-            (Self::Cli, Self::View) => Some("a view is an optional dependency, behind its feature"),
+            (Self::Cli, Self::View | Self::Torture) if dependency.optional => None,
+            (Self::Cli, Self::View | Self::Torture) => Some("a view is an optional dependency, behind its feature"),
             (Self::Client, _) => Some(
                 "leasehold depends on core, machine and what backends share, and on backends behind features, only",
             ),
@@ -121,7 +128,9 @@ impl Role {
                 Some("conformance depends on core only, so that foreign backends can run it")
             }
             (Self::Testkit, _) => Some("testkit depends on no crate of ours"),
-            (Self::Cli, _) => Some("cli depends on leasehold, core, machine, monitor and views only"),
+            (Self::Cli, _) => Some("cli depends on leasehold, core, machine, monitor, views and torture only"),
+            (Self::History, _) => Some("history depends on no crate of ours, so that it judges all alike"),
+            (Self::Torture, _) => Some("torture depends on leasehold and history only"),
             (Self::Monitor, _) => Some("monitor depends on leasehold only"),
             (Self::View, _) => Some("a view depends on leasehold and monitor only"),
         }
@@ -251,6 +260,8 @@ mod tests {
         ("leasehold-monitor", "crates/monitor"),
         ("leasehold-top", "crates/top"),
         ("leasehold-serve", "crates/serve"),
+        ("leasehold-history", "crates/history"),
+        ("leasehold-torture", "crates/torture"),
         ("leasehold-redis", "backends/redis"),
         ("leasehold-etcd", "backends/etcd"),
         ("leasehold-tests", "tests"),
@@ -281,6 +292,8 @@ mod tests {
             ("leasehold-top", "leasehold-monitor"),
             ("leasehold-serve", "leasehold"),
             ("leasehold-serve", "leasehold-monitor"),
+            ("leasehold-torture", "leasehold"),
+            ("leasehold-torture", "leasehold-history"),
             ("leasehold", "leasehold-machine"),
             ("leasehold-redis", "leasehold-machine"),
             ("leasehold-cli", "leasehold-machine"),

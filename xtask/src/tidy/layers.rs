@@ -28,6 +28,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("crates/backend/src/cell", &["wait", "diagnose", "list", "cells", "laws", "compat", "state", "backend"]),
     ("crates/cli/src", &["system", "exit", "output", "request", "process", "commands"]),
     (
+        "crates/history/src",
+        &["event", "history", "verdict", "view", "report", "linear", "check", "export", "timeline"],
+    ),
+    (
+        "crates/torture/src",
+        &[
+            "error", "clock", "plan", "recorder", "register", "wire", "worker", "rig", "nemesis", "torture",
+            "report", "run",
+        ],
+    ),
+    (
         "crates/monitor/src",
         &[
             "text", "cost", "actions", "shapes", "row", "view", "history", "graph", "overview", "options",

@@ -45,6 +45,19 @@ pub struct SweepReport {
 /// `Unsupported` for another dialect than leasehold's own; `Denied` without the rights; else a
 /// [`Failure`] of the server, after which the sweep can be begun anew.
 pub async fn sweep(config: RedisConfig, unused_for: Duration) -> Result<SweepReport, Failure> {
+    sweep_under(config, "", unused_for).await
+}
+
+/// Does as [`sweep`], for names that begin with `prefix` only. A name that is too long to be written out in a key is
+/// not found by a prefix.
+///
+/// # Errors
+/// As [`sweep`].
+pub async fn sweep_under(
+    config: RedisConfig,
+    prefix: &str,
+    unused_for: Duration,
+) -> Result<SweepReport, Failure> {
     if config.must_be_native().is_err() || config.dual().is_some() {
         let text = "a lock of another library keeps no fences of leasehold: there is nothing to sweep";
         return Err(Failure::new(FailureKind::Unsupported, Effect::None, text));
@@ -52,7 +65,7 @@ pub async fn sweep(config: RedisConfig, unused_for: Duration) -> Result<SweepRep
     let backend = RedisBackend::connect(config).await?;
     let mut swept = SweepReport::default();
     for conn in backend.servers.each().await? {
-        backend.sweep_at(&conn, unused_for, &mut swept).await?;
+        backend.sweep_at(&conn, prefix, unused_for, &mut swept).await?;
     }
     Ok(swept)
 }
@@ -62,10 +75,11 @@ impl RedisBackend {
     async fn sweep_at(
         &self,
         conn: &CommandConn,
+        prefix: &str,
         unused_for: Duration,
         swept: &mut SweepReport,
     ) -> Result<(), Failure> {
-        let pattern = format!("{}*}}:fence", glob_escaped(&format!("{{{}:", self.config.prefix)));
+        let pattern = format!("{}*}}:fence", glob_escaped(&Keys::beginning(&self.config.prefix, prefix)));
         let mut cursor = 0u64;
         for _ in 0..MAX_SCANS {
             let mut scan = cmd("SCAN");

@@ -44,6 +44,13 @@ impl Keys {
         is_name.then(|| Keys { tag: tag.to_owned(), prefix: prefix.len(), hashed_name: String::new() })
     }
 
+    /// Returns the beginning of all keys of the resources whose names begin with `names`, except of those that are
+    /// hashed.
+    pub(crate) fn beginning(prefix: &str, names: &str) -> String {
+        let names = Resource::new(names).map(|names| names.escaped(plain, MAX_NAME)).unwrap_or_default();
+        format!("{{{prefix}:{names}")
+    }
+
     /// Returns the key of what is held.
     pub(crate) fn held(&self) -> String {
         self.key("held")

@@ -19,10 +19,14 @@ use crate::request::help_text;
 pub(crate) mod hold;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
+#[cfg(feature = "torture")]
+pub(crate) mod torture;
 
 use hold::{AcquireArgs, ReleaseArgs, ReportArgs, RunArgs};
 #[cfg(feature = "serve")]
 use serve::ServeArgs;
+#[cfg(feature = "torture")]
+use torture::TortureArgs;
 
 /// Hold a lock while a command runs.
 ///
@@ -67,6 +71,8 @@ pub(crate) enum Verb {
     Fence(FenceVerb),
     Schema(SchemaArgs),
     Sweep(SweepArgs),
+    #[cfg(feature = "torture")]
+    Torture(Box<TortureArgs>),
     /// Maintain the servers of a redlock:// store
     #[command(subcommand)]
     Redlock(RedlockVerb),

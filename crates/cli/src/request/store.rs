@@ -113,6 +113,15 @@ impl StoreUrl {
         without_password(&self.url)
     }
 
+    /// Returns the URL with its password, for a library that passes it on to its own processes over a pipe.
+    #[cfg(feature = "torture")]
+    pub(crate) fn for_workers(&self) -> String {
+        match self.ttl {
+            Some(ttl) => with_session(self.url.clone(), ttl),
+            None => self.url.clone(),
+        }
+    }
+
     /// Opens it.
     ///
     /// # Errors

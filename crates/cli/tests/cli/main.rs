@@ -46,4 +46,6 @@ mod stress;
 mod terminal;
 mod top;
 mod top_pictures;
+#[cfg(feature = "torture")]
+mod torture;
 mod usage;

@@ -60,7 +60,7 @@ fn snapshots_of_help() {
     let sandbox = Sandbox::new();
     let commands = [
         "run", "show", "ls", "top", "watch", "revoke", "break", "elect", "doctor", "sweep", "schema",
-        "redlock",
+        "redlock", "torture",
     ];
     check("help", &all(&sandbox, &[&["--help"]]));
     for command in commands {

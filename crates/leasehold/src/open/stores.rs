@@ -31,8 +31,8 @@ pub(super) trait Store: Sync {
         )))
     }
 
-    /// Removes what is left of locks that were not used for this time.
-    async fn sweep(&self, url: &str, _unused_for: Duration) -> Result<SweepReport, Failure> {
+    /// Removes what is left of locks whose names begin with `prefix` and that were not used for this time.
+    async fn sweep(&self, url: &str, _prefix: &str, _unused_for: Duration) -> Result<SweepReport, Failure> {
         let scheme = scheme_of(url);
         Err(unsupported(format!(
             "stores of the scheme `{scheme}:` keep no rows of ended locks: there is nothing to sweep"
@@ -101,9 +101,9 @@ impl Store for Redis {
         Ok(Arc::new(Dual::of(old, new)?))
     }
 
-    async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(&self, url: &str, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let config = leasehold_redis::RedisConfig::parse(url)?;
-        let swept = leasehold_redis::sweep(config, unused_for).await?;
+        let swept = leasehold_redis::sweep_under(config, prefix, unused_for).await?;
         let leasehold_redis::SweepReport { seen, removed } = swept;
         Ok(SweepReport { seen, emptied: 0, removed })
     }
@@ -121,7 +121,7 @@ impl Store for Redlock {
         Ok(Arc::new(Quorum::over("redlock", config.members(), terms).await?))
     }
 
-    async fn sweep(&self, _: &str, _: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(&self, _: &str, _: &str, _: Duration) -> Result<SweepReport, Failure> {
         Err(unsupported(
             "each member of a redlock keeps its part of every fence for good: nothing can be swept",
         ))
@@ -179,9 +179,9 @@ impl Store for Sqlite {
         Ok(leasehold_sqlite::schema(&leasehold_sqlite::SqliteConfig::parse(url)?))
     }
 
-    async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(&self, url: &str, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let config = leasehold_sqlite::SqliteConfig::parse(url)?;
-        let swept = leasehold_sqlite::sweep(config, Arc::new(SystemClock), unused_for).await?;
+        let swept = leasehold_sqlite::sweep_under(config, Arc::new(SystemClock), prefix, unused_for).await?;
         let leasehold_sqlite::SweepReport { seen, emptied, removed } = swept;
         Ok(SweepReport { seen, emptied, removed })
     }
@@ -203,9 +203,9 @@ impl Store for Postgres {
         Ok(leasehold_postgres::schema(&config) + &leasehold_postgres::grants(&config))
     }
 
-    async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(&self, url: &str, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let config = leasehold_postgres::PostgresConfig::parse(url)?;
-        let swept = leasehold_postgres::sweep(config, Arc::new(SystemClock), unused_for).await?;
+        let swept = leasehold_postgres::sweep_under(config, Arc::new(SystemClock), prefix, unused_for).await?;
         let leasehold_postgres::SweepReport { seen, emptied, removed } = swept;
         Ok(SweepReport { seen, emptied, removed })
     }
@@ -227,9 +227,9 @@ impl Store for MySql {
         Ok(leasehold_mysql::schema(&config) + &leasehold_mysql::grants(&config))
     }
 
-    async fn sweep(&self, url: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(&self, url: &str, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let config = leasehold_mysql::MySqlConfig::parse(url)?;
-        let swept = leasehold_mysql::sweep(config, Arc::new(SystemClock), unused_for).await?;
+        let swept = leasehold_mysql::sweep_under(config, Arc::new(SystemClock), prefix, unused_for).await?;
         let leasehold_mysql::SweepReport { seen, emptied, removed } = swept;
         Ok(SweepReport { seen, emptied, removed })
     }

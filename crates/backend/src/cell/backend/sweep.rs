@@ -40,6 +40,14 @@ impl<C: CellStore> CellBackend<C> {
     /// `Unsupported` where the store forgets by itself; otherwise a [`Failure`] of the store, after which
     /// the sweep can be begun anew.
     pub async fn sweep(&self, unused_for: Duration) -> Result<SweepReport, Failure> {
+        self.sweep_under("", unused_for).await
+    }
+
+    /// Does as [`CellBackend::sweep`], for the cells whose names begin with `prefix` only.
+    ///
+    /// # Errors
+    /// As [`CellBackend::sweep`].
+    pub async fn sweep_under(&self, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
         let mut swept = SweepReport::default();
         let mut after: Option<Resource> = None;
         // The names rise from batch to batch, so this ends however the store changes meanwhile.
@@ -47,6 +55,8 @@ impl<C: CellStore> CellBackend<C> {
             let found = self.cells.all(after.as_ref(), BATCH_MAX).await?;
             let is_last = found.len() < BATCH_MAX;
             after = found.last().map(|found| found.at.clone());
+            let found: Vec<Found> =
+                found.into_iter().filter(|found| found.at.as_str().starts_with(prefix)).collect();
             self.sweep_some(&found, unused_for, &mut swept).await?;
             if is_last {
                 return Ok(swept);

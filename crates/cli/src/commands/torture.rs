@@ -1,0 +1,103 @@
+//! `torture`: workers under faults, and the judgement of what they saw.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold_torture::{HISTORY, Judgement, Program, Progress, Report, RigError, torture as run};
+
+use crate::exit::{Exit, Problem};
+use crate::output::counter::{Counter, Output};
+use crate::output::json;
+use crate::output::text::visible;
+use crate::request::args::torture::TortureArgs;
+use crate::request::store::StoreUrl;
+use crate::system::signals::Signals;
+
+/// Returns `true` if this process was started as a worker.
+pub(crate) fn is_worker() -> bool {
+    let mut words = std::env::args_os().skip(1);
+    words.next().is_some_and(|word| word == WORKER) && words.next().is_none()
+}
+
+/// Runs `leasehold torture`.
+///
+/// # Errors
+/// The store cannot be opened; the report cannot be written.
+pub(crate) async fn torture(args: TortureArgs) -> Result<Exit, Problem> {
+    let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start: {error}"));
+    let store = StoreUrl::named(args.store.url.as_deref())?.for_ttl(Some(args.ttl));
+    if let Some(folder) = &args.report {
+        check_folder(folder)?;
+    }
+    let mut signals = Signals::listen().map_err(cannot_start)?;
+    let program = std::env::current_exe().map_err(cannot_start)?;
+    let planned = args.torture(store.for_workers(), Program::new(program, [WORKER]));
+    let mut counter = Counter::start(Output::AtTheEnd);
+    let seen = |progress: &Progress, _: Duration| {
+        counter.show(|| {
+            format!("torturing {}: {} grants, {} losses", store.shown(), progress.grants, progress.losses)
+        });
+    };
+    let stop = async {
+        signals.sent().await;
+    };
+    let ran = run(planned, seen, stop).await;
+    counter.end().await;
+    let report = ran.map_err(|error| problem(error, &store))?;
+    if let Some(folder) = &args.report {
+        let cannot =
+            |error| Problem::new(Exit::Output, format!("cannot write {}: {error}", folder.display()));
+        report.write_to(folder).map_err(cannot)?;
+    }
+    let mut out = std::io::stdout().lock();
+    match args.json {
+        true => json::line(&mut out, &report)?,
+        false => print(&mut out, &report, args.report.as_deref())?,
+    }
+    Ok(exit(report.judgement))
+}
+
+fn print(out: &mut impl Write, report: &Report, folder: Option<&Path>) -> std::io::Result<()> {
+    for line in report.text().lines() {
+        writeln!(out, "{}", visible(line))?;
+    }
+    match folder {
+        Some(folder) => writeln!(out, "\nthe history and its timeline are in {}", folder.display()),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a folder that has the report of another run, before anything is done.
+fn check_folder(folder: &Path) -> Result<(), Problem> {
+    if folder.join(HISTORY).exists() {
+        let text = format!("{} has the report of another run: name another directory", folder.display());
+        return Err(Problem::new(Exit::Usage, text));
+    }
+    std::fs::create_dir_all(folder)
+        .map_err(|error| Problem::new(Exit::Output, format!("cannot create {}: {error}", folder.display())))
+}
+
+fn problem(error: RigError, store: &StoreUrl) -> Problem {
+    let exit = match error {
+        RigError::Store(error) => {
+            return Problem::from(error).hint(format!("the store is {}", store.shown()));
+        }
+        RigError::Plan(_) => Exit::Refused,
+        RigError::Machine(_) => Exit::NotStarted,
+        _ => Exit::Unavailable,
+    };
+    Problem::new(exit, error.to_string())
+}
+
+fn exit(judgement: Judgement) -> Exit {
+    match judgement {
+        Judgement::Kept => Exit::Done,
+        Judgement::StoreForgot => Exit::RiskFound,
+        Judgement::Broken => Exit::PromiseBroken,
+        _ => Exit::Unjudged,
+    }
+}
+
+/// The word that makes this program a worker.
+const WORKER: &str = "torture-worker";

@@ -1,0 +1,164 @@
+//! `torture`: stores that keep their promises, stores that are sabotaged, and a register that checks nothing.
+
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::{PostgresServer, RedisServer};
+use serde_json::Value;
+
+use crate::support::{Ended, Sandbox, Started, eventually};
+
+/// A run that is short, and long enough for pauses and kills.
+fn torture(sandbox: &Sandbox, more: &[&str]) -> Ended {
+    let args =
+        [&["torture", "--duration", "8s", "--ttl", "1s", "--processes", "3", "--seed", "11", "--json"], more];
+    sandbox.end(&args.concat())
+}
+
+fn report(ended: &Ended) -> Value {
+    serde_json::from_str(&ended.out).unwrap_or_else(|error| panic!("{error}: {ended:?}"))
+}
+
+/// The invariants that the store does not explain.
+fn broken(report: &Value) -> Vec<&str> {
+    let violations = report["verdict"]["violations"].as_array().unwrap();
+    let ours = violations.iter().filter(|violation| violation["explained"].is_null());
+    ours.map(|violation| violation["invariant"].as_str().unwrap()).collect()
+}
+
+#[track_caller]
+fn is_clean(ended: &Ended) {
+    let report = report(ended);
+    assert_eq!((ended.code(), report["judgement"].as_str()), (0, Some("kept")), "{report:#}");
+    let counts = &report["verdict"]["counts"];
+    assert!(counts["grants"].as_u64() > Some(50) && counts["writes"].as_u64() > Some(50), "{counts}");
+    assert!(counts["faults"].as_u64() > Some(2), "{counts}");
+    let unjudged = report["verdict"]["unjudged"].to_string();
+    assert!(!unjudged.contains("\"I7\""), "what was left was looked for: {unjudged}");
+}
+
+#[test]
+fn files_are_kept() {
+    let sandbox = Sandbox::new();
+    let folder = sandbox.path("report");
+    let ended = torture(&sandbox, &["--report", folder.to_str().unwrap()]);
+    let shown = report(&ended);
+    // Files have no leases: a paused holder keeps its lock.
+    assert_eq!((ended.code(), shown["judgement"].as_str()), (0, Some("kept")), "{shown:#}");
+    let names: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for expected in ["report.txt", "history.jsonl", "timeline.svg", "history.edn", "mutex-1.mutex.edn"] {
+        assert!(names.iter().any(|name| name == expected), "{expected}: {names:?}");
+    }
+    let text = std::fs::read_to_string(folder.join("report.txt")).unwrap();
+    assert!(text.starts_with("kept: "), "the judgement comes first: {text}");
+    // A second run does not write over the report of the first.
+    let again = torture(&sandbox, &["--report", folder.to_str().unwrap()]).expect(64);
+    assert!(again.err.contains("another directory"), "{}", again.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_is_kept_and_nothing_is_left() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let sandbox = Sandbox::on(&server.url());
+    let ended = tokio::task::spawn_blocking(move || torture(&sandbox, &[])).await.unwrap();
+    is_clean(&ended);
+    let keys = server.command(&["KEYS", "*torture*"]).await.unwrap();
+    assert_eq!(format!("{keys:?}"), format!("{:?}", leasehold_testkit::Reply::Many(Vec::new())));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_is_kept() {
+    let Some(server) = PostgresServer::start_or_skip().await else { return };
+    let sandbox = Sandbox::on(&server.url());
+    let ended = tokio::task::spawn_blocking(move || torture(&sandbox, &[])).await.unwrap();
+    is_clean(&ended);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_wiped_again_and_again_is_found_and_the_register_stays_right() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    let sandbox = Sandbox::on(&server.url());
+    let running = tokio::task::spawn_blocking(move || torture(&sandbox, &["--rate", "2000", "--locks", "1"]));
+    while !running.is_finished() {
+        let _ = server.command(&["FLUSHALL"]).await;
+        tokio::time::sleep(Duration::from_millis(7)).await;
+    }
+    let ended = running.await.unwrap();
+    let shown = report(&ended);
+    // The library promises that losses are reported and that no stale write is accepted, and it keeps that.
+    assert_eq!((ended.code(), shown["judgement"].as_str()), (1, Some("store-forgot")), "{shown:#}");
+    assert_eq!(broken(&shown), [""; 0], "{shown:#}");
+    assert!(shown["verdict"]["counts"]["losses"].as_u64() > Some(0), "{shown:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_register_without_fences_is_found_guilty() {
+    let Some(server) = RedisServer::start_or_skip().await else { return };
+    // A holder that is stopped between its read and its write is needed; the seed decides when.
+    let deadline = Instant::now() + Duration::from_secs(240);
+    for seed in 0.. {
+        let sandbox = Sandbox::on(&server.url());
+        let seed = format!("{seed}");
+        let ended = tokio::task::spawn_blocking(move || {
+            let more = [
+                "--unfenced",
+                "--faults",
+                "pause",
+                "--locks",
+                "1",
+                "--ttl",
+                "400ms",
+                "--processes",
+                "4",
+                "--seed",
+            ];
+            sandbox.end(
+                &[&["torture", "--duration", "15s", "--rate", "2000", "--json"], &more[..], &[&seed]]
+                    .concat(),
+            )
+        });
+        let ended = ended.await.unwrap();
+        let shown = report(&ended);
+        if ended.code() == 70 {
+            let broken = broken(&shown);
+            assert!(broken.contains(&"I1") && broken.contains(&"I3"), "{shown:#}");
+            assert!(!broken.contains(&"I4"), "the lock itself is innocent: {shown:#}");
+            return;
+        }
+        assert!(Instant::now() < deadline, "no stale write came in time: {shown:#}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_run_with_a_report() {
+    let sandbox = Sandbox::new();
+    let run = Started::new(sandbox.leasehold(&["torture", "--duration", "1h", "--json", "--faults", "none"]));
+    // A lock that is held shows that the workers are at work.
+    eventually(|| match sandbox.end(&["ls", "leasehold-torture/", "--json"]).out {
+        held if held.contains("mutex-") => Ok(()),
+        other => Err(other),
+    });
+    rustix::process::kill_process(run.pid(), rustix::process::Signal::INT).unwrap();
+    let ended = run.end();
+    let shown = report(&ended);
+    assert_eq!(shown["was_stopped"], true, "{shown:#}");
+    assert!(matches!(ended.code(), 0 | 77), "{shown:#}");
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_anything_is_started() {
+    let sandbox = Sandbox::new();
+    let ended = sandbox.end(&["torture", "--store", "mem:"]).expect(78);
+    assert!(ended.err.contains("cannot exclude other processes"), "{}", ended.err);
+    let ended = sandbox.end(&["torture", "--faults", "partition"]).expect(64);
+    assert!(ended.err.contains("write pause, kill or both"), "{}", ended.err);
+    let ended = sandbox.end(&["torture", "--duration", "0s"]).expect(64);
+    assert!(ended.err.contains("from 1s to 24h"), "{}", ended.err);
+    let ended = sandbox.end(&["torture", "--processes", "1"]).expect(64);
+    assert!(ended.err.contains("2..=100"), "{}", ended.err);
+    let secret = "redis://me:sesame@127.0.0.1:1/0";
+    let ended = sandbox.end(&["torture", "--store", secret]).expect(69);
+    assert!(!ended.err.contains("sesame"), "{}", ended.err);
+}

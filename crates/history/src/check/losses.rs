@@ -1,0 +1,104 @@
+//! I12 and I13: a loss is reported in time, and only if there is one.
+
+use crate::check::Checker;
+use crate::event::{Event, Stage};
+use crate::report::{Report, nanos, shown};
+use crate::verdict::Invariant;
+use crate::view::{GrantLife, Stamps, View};
+
+pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, '_>) {
+    let has_validity = view.grants.iter().any(|grant| grant.valid_until().is_some());
+    if view.times.stamps == Stamps::Recorder || !has_validity {
+        let why = match has_validity {
+            true => "the ends of validity are those of clocks that are not trusted",
+            false => "no grant says until when it is valid",
+        };
+        for invariant in [Invariant::I12, Invariant::I13] {
+            report.unjudged(invariant, why);
+        }
+        return;
+    }
+    for grant in &view.grants {
+        unconfirmed(grant, report);
+        reported_late(view, checker, grant, report);
+        reported_falsely(view, checker, grant, report);
+    }
+}
+
+/// I12: finds a validity that a failed renewal moved. Only an answer of the store may.
+fn unconfirmed(grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
+    let mut until = grant.got.values.valid_until;
+    let mut last = grant.got;
+    for event in grant.renewals.iter().copied() {
+        if event.stage != Stage::Ok && event.values.valid_until > until {
+            let what = format!("a renewal without an answer extended the validity of {}", grant.name());
+            report.violated(Invariant::I12, Some(grant.key), what, [last, event]);
+        }
+        until = event.values.valid_until.or(until);
+        last = event;
+    }
+}
+
+/// I12: finds a validity that ended while the holder ran and did not see it.
+fn reported_late(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
+    let Some((event, until)) = grant.valid_until() else { return };
+    let until = view.times.shift(event, until);
+    let release = grant.release.map(|release| release.invoke);
+    let noticed = [release, grant.lost].into_iter().flatten().map(|event| view.times.at(event)).min();
+    let dead = view.death_of(grant.process);
+    let seen = noticed.into_iter().chain(dead).min().unwrap_or(view.end);
+    let late = seen.saturating_sub(until).saturating_sub(view.paused(grant.process, until, seen));
+    if late <= nanos(checker.lateness) {
+        return;
+    }
+    let what = match noticed {
+        Some(_) => format!("{} saw its loss {} after the end of its validity", grant.name(), shown(late)),
+        None => format!("{} never saw its loss, {} after the end of its validity", grant.name(), shown(late)),
+    };
+    report.violated(
+        Invariant::I12,
+        Some(grant.key),
+        what,
+        [grant.got, event].into_iter().chain(release).chain(grant.lost),
+    );
+}
+
+/// I13: finds an expiry that was reported before the validity was over, or that a later renewal disproves.
+fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
+    let Some(lost) = grant.lost else { return };
+    let revived = grant.renewals.iter().find(|event| {
+        event.stage == Stage::Ok && event.index > lost.index && view.times.at(event) > view.times.at(lost)
+    });
+    if let Some(event) = revived {
+        let what = format!("{} was renewed after its loss was reported", grant.name());
+        report.violated(Invariant::I13, Some(grant.key), what, [lost, *event]);
+        return;
+    }
+    if !is_expiry(lost) {
+        return;
+    }
+    let Some((event, until)) = grant.valid_until() else { return };
+    let early = view.times.shift(event, until).saturating_sub(view.times.at(lost));
+    if early > nanos(checker.lateness) {
+        let what = format!(
+            "{} was reported as expired {} before the end of its validity",
+            grant.name(),
+            shown(early)
+        );
+        report.violated(Invariant::I13, Some(grant.key), what, [grant.got, event, lost]);
+    }
+}
+
+/// Returns `true` if the loss is one by the clock, and not one that the store or the user caused.
+fn is_expiry(lost: &Event) -> bool {
+    lost.error.as_deref().is_none_or(|cause| cause.contains("ran out") || cause.contains("expired"))
+}
+
+/// Returns the event that shows that the store did not know the grant any more: its loss, or the answer to its release.
+pub(super) fn forgotten<'h>(grant: &GrantLife<'h>) -> Option<&'h Event> {
+    let refused = grant.release.and_then(|release| release.done).filter(|done| done.stage == Stage::Fail);
+    [grant.lost, refused].into_iter().flatten().find(|event| {
+        let cause = event.error.as_deref().unwrap_or_default();
+        cause.contains("gone") || cause.contains("no longer knows")
+    })
+}

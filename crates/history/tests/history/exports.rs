@@ -1,0 +1,91 @@
+//! Reference forms of the exports and of the picture.
+
+use leasehold_history::{Format, Stage, Timeline};
+
+use crate::story::Story;
+
+/// One lock that is lost under a pause, one acquisition without an answer, and a refused write.
+fn story() -> Story {
+    Story::new()
+        .ask_for(10, 1, 500)
+        .got(20, 1, "a", 5, 1_000)
+        .increment(30, 1, "a", 5, 0)
+        .fault(50, "pause worker 0", Stage::Invoke, &[1])
+        .ask_for(60, 2, 500)
+        .no_answer(560, 2)
+        .ask_for(600, 3, 900)
+        .got(1_010, 3, "c", 6, 2_000)
+        .increment(1_020, 3, "c", 6, 1)
+        .fault(1_100, "pause worker 0", Stage::Ok, &[1])
+        .lost(1_101, 1, "a", "the lease ran out before a renewal was confirmed")
+        .write(1_110, 1, "a", 5, 2)
+        .wrote(1_111, 1, "a", 5, 2, Stage::Fail)
+        .release(1_120, 1, "a")
+        .not_released(1_121, 1, "a", "the lock was lost")
+        .release(1_130, 3, "c")
+        .released(1_131, 3, "c")
+}
+
+fn check(name: &str, text: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, text));
+}
+
+#[test]
+fn exports_have_the_form_of_other_checkers() {
+    story().is_clean();
+    let history = story().history();
+    for format in Format::ALL {
+        check(format.suffix(), &history.export(*format, Some("job")));
+    }
+}
+
+#[test]
+fn a_plain_mutex_explains_the_export_for_it() {
+    // A process is over after an unknown outcome, and the lock is free before it is granted again.
+    let text = story().history().export(Format::EdnMutex, None);
+    let mut holder: Option<&str> = None;
+    let mut free_again = false;
+    for line in text.lines() {
+        let field = |name: &str| line.split(name).nth(1).unwrap().split([',', '}']).next().unwrap().trim();
+        let process = field(":process");
+        match (field(":type"), field(":f")) {
+            (":ok", ":acquire") => {
+                assert!(holder.is_none() || free_again, "{line}\n{text}");
+                (holder, free_again) = (Some(process), false);
+            }
+            (":invoke", ":release") => free_again |= holder == Some(process),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn picture_of_a_history() {
+    let (history, verdict) = (story().history(), story().verdict());
+    let picture = Timeline::new("a <test> & more").svg(&history, &verdict);
+    check("timeline", &picture);
+    assert!(picture.contains("prefers-color-scheme:dark") && !picture.contains("<script"));
+    assert!(picture.contains("a &lt;test&gt; &amp; more"));
+}
+
+#[test]
+fn a_picture_stays_small() {
+    let mut story = Story::new();
+    for turn in 0..20_000 {
+        story = story.held(turn * 10 + 10, turn * 10 + 15, turn % 8, "a", turn + 1);
+    }
+    let history = story.history();
+    let picture = Timeline::new("long").svg(&history, &Default::default());
+    assert!(picture.len() < 1_000_000, "{} bytes for 20,000 grants", picture.len());
+}
+
+#[test]
+fn a_violation_is_marked() {
+    let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6);
+    let story = story.release(300, 1, "a").released(301, 1, "a");
+    let picture = Timeline::new("two").svg(&story.history(), &story.verdict());
+    assert!(picture.contains("class=\"violation\""), "{picture}");
+}

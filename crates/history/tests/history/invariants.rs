@@ -1,0 +1,420 @@
+//! Each invariant with a history that keeps it and one that breaks it, which differ in one thing.
+
+use leasehold_history::{Checker, Invariant, Mode, Operation, Stage, Stamps};
+
+use crate::story::{Story, ms};
+
+const GONE: &str = "the server no longer knows the claim";
+const EXPIRED: &str = "the lease ran out before a renewal was confirmed";
+
+#[test]
+fn i1_a_register_that_accepts_a_stale_fence() {
+    let story = |stage| {
+        Story::new().served(10, "b", 6, Operation::ServedRead, 0, Stage::Ok).served(
+            20,
+            "a",
+            5,
+            Operation::ServedWrite,
+            1,
+            stage,
+        )
+    };
+    story(Stage::Fail).is_clean();
+    story(Stage::Ok).breaks(&[Invariant::I1]);
+    let violation = &story(Stage::Ok).verdict().violations[0];
+    assert!(violation.what.contains("0.5.0 after 0.6.0"), "{}", violation.what);
+    assert_eq!(violation.slice.len(), 2);
+}
+
+#[test]
+fn i2_fences_rise_over_completed_grants() {
+    let story = |second| Story::new().held(10, 20, 1, "a", 5).held(40, 50, 2, "b", second);
+    story(6).is_clean();
+    story(4).breaks(&[Invariant::I2]);
+    story(5).breaks(&[Invariant::I2]);
+}
+
+#[test]
+fn i2_fences_rise_in_the_order_of_exclusive_grants() {
+    // Both ask at the same time; who holds later has the greater fence.
+    let story = |first, second| {
+        Story::new()
+            .ask(1, 1)
+            .ask(2, 2)
+            .got(10, 2, "b", first, 1_000)
+            .release(20, 2, "b")
+            .released(21, 2, "b")
+            .got(30, 1, "a", second, 1_000)
+            .release(40, 1, "a")
+            .released(41, 1, "a")
+    };
+    story(5, 6).is_clean();
+    story(6, 5).breaks(&[Invariant::I2]);
+}
+
+#[test]
+fn i3_an_acknowledged_increment_is_in_the_counter() {
+    let story = |second| Story::new().increment(10, 1, "a", 5, 0).increment(30, 2, "b", 6, second);
+    story(1).is_clean();
+    // The second one read an old value, and the register took its word for it.
+    story(0).breaks(&[Invariant::I3, Invariant::Linearizable]);
+    // An acknowledgement without a write behind it.
+    Story::new()
+        .increment(10, 1, "a", 5, 0)
+        .write(40, 2, "b", 6, 2)
+        .wrote(50, 2, "b", 6, 2, Stage::Ok)
+        .breaks(&[Invariant::I3]);
+}
+
+#[test]
+fn i3_without_a_log_of_the_register_two_equal_increments_are_found() {
+    let write = |story: Story, at, process, owner, val| {
+        story.write(at, process, owner, 5 + process, val).wrote(
+            at + 1,
+            process,
+            owner,
+            5 + process,
+            val,
+            Stage::Ok,
+        )
+    };
+    write(write(Story::new(), 10, 1, "a", 1), 20, 2, "b", 2).is_clean();
+    write(write(Story::new(), 10, 1, "a", 1), 20, 2, "b", 1).breaks(&[Invariant::I3]);
+}
+
+#[test]
+fn i4_two_holders_are_never_valid_at_one_time() {
+    // The first holder is stopped, and its lease ends at 1,000 ms; the second one comes at `second`.
+    let story = |second| {
+        Story::new()
+            .ask(0, 1)
+            .got(1, 1, "a", 5, 1_000)
+            .fault(2, "pause worker 0", Stage::Invoke, &[1])
+            .ask(5, 2)
+            .got(second, 2, "b", 6, second + 1_000)
+            .release(second + 10, 2, "b")
+            .released(second + 11, 2, "b")
+            .fault(3_000, "pause worker 0", Stage::Ok, &[1])
+            .lost(3_001, 1, "a", EXPIRED)
+    };
+    story(1_001).is_clean();
+    story(900).breaks(&[Invariant::I4]);
+    let violation = &story(900).verdict().violations[0];
+    assert!(violation.what.contains("for 10ms"), "{}", violation.what);
+    assert!(violation.slice.iter().any(|event| event.operation == Operation::Fault), "the fault is shown");
+    assert_eq!(story(900).verdict().seed, Some(7));
+}
+
+#[test]
+fn i4_a_renewal_extends_the_time_of_a_holder() {
+    let story = |renewed: bool| {
+        let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000);
+        let story = if renewed { story.renewed(500, 1, "a", 2_000) } else { story };
+        let story =
+            story.ask(5, 2).got(1_010, 2, "b", 6, 2_000).release(1_020, 2, "b").released(1_021, 2, "b");
+        if renewed {
+            story.release(1_900, 1, "a").released(1_901, 1, "a")
+        } else {
+            story.lost(1_001, 1, "a", EXPIRED)
+        }
+    };
+    story(false).is_clean();
+    story(true).breaks(&[Invariant::I4]);
+}
+
+#[test]
+fn i4_readers_exclude_a_writer_and_not_each_other() {
+    let story = |second| {
+        Story::new()
+            .as_a(Mode::Shared)
+            .ask(0, 1)
+            .got(1, 1, "a", 5, 1_000)
+            .as_a(second)
+            .ask(2, 2)
+            .got(10, 2, "b", 6, 1_000)
+            .release(20, 2, "b")
+            .released(21, 2, "b")
+            .release(30, 1, "a")
+            .released(31, 1, "a")
+    };
+    story(Mode::Shared).is_clean();
+    story(Mode::Exclusive).breaks(&[Invariant::I4]);
+}
+
+#[test]
+fn i4_permits_are_not_more_than_there_are() {
+    let story = |taken| {
+        let one = |story: Story, process: u64, owner: &str, taken| {
+            story.as_a(Mode::Permits { taken, of: 3 }).ask(process, process).got(
+                10 + process,
+                process,
+                owner,
+                4 + process,
+                1_000,
+            )
+        };
+        let story = one(one(Story::new(), 1, "a", 2), 2, "b", taken);
+        story.release(50, 1, "a").released(51, 1, "a").release(52, 2, "b").released(53, 2, "b")
+    };
+    story(1).is_clean();
+    story(2).breaks(&[Invariant::I4]);
+}
+
+#[test]
+fn i4_a_killed_holder_relies_on_nothing() {
+    let story = |kills: bool| {
+        let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 0);
+        let story = if kills { story.fault(5, "kill worker 0", Stage::Info, &[1]) } else { story };
+        story.held(10, 20, 2, "b", 6)
+    };
+    story(true).is_clean();
+    story(false).breaks(&[Invariant::I4]);
+}
+
+#[test]
+fn i4_a_grant_that_the_store_forgot_is_the_stores() {
+    let story = |cause| {
+        Story::new()
+            .ask(0, 1)
+            .got(1, 1, "a", 5, 1_000)
+            .held(100, 110, 2, "b", 6)
+            .lost(300, 1, "a", cause)
+            .not_released_after(301)
+    };
+    let explained = |cause| story(cause).verdict().violations[0].explained.is_some();
+    assert!(explained(GONE));
+    // The holder may notice only when it releases.
+    let released =
+        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6).release(120, 1, "a");
+    let verdict = released.clone().not_released(121, 1, "a", GONE).verdict();
+    assert!(verdict.violations[0].explained.is_some());
+    assert!(released.released(121, 1, "a").verdict().violations[0].explained.is_none());
+    assert!(!explained("the lock was held for as long as max_hold allows"));
+}
+
+impl Story {
+    fn not_released_after(self, millis: u64) -> Story {
+        self.release(millis, 1, "a").not_released(millis + 1, 1, "a", "the lock was lost")
+    }
+}
+
+#[test]
+fn i5_a_lock_can_be_acquired_again_after_a_fault() {
+    let story = |granted| {
+        Story::new()
+            .ask(0, 1)
+            .got(1, 1, "a", 5, 1_000)
+            .fault(2, "kill worker 0", Stage::Info, &[1])
+            .ask_for(10, 2, 600_000)
+            .got(granted, 2, "b", 6, granted + 1_000)
+            .release(granted + 1, 2, "b")
+            .released(granted + 2, 2, "b")
+    };
+    story(5_000).is_clean();
+    story(40_000).breaks(&[Invariant::I5]);
+    // While a fault is at work nobody has to be granted anything.
+    let story = story(40_000);
+    story
+        .clone()
+        .fault(3, "server down", Stage::Invoke, &[])
+        .fault(39_000, "server down", Stage::Ok, &[])
+        .is_clean();
+    story
+        .fault(3, "server down", Stage::Invoke, &[])
+        .fault(5_000, "server down", Stage::Ok, &[])
+        .breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn i5_tries_that_follow_each_other_want_the_lock_all_the_time() {
+    let mut story = Story::new().fault(0, "kill worker 9", Stage::Info, &[9]);
+    for turn in 0..10 {
+        story = story.ask_for(turn * 4_000 + 10, 2, 3_500).busy(turn * 4_000 + 3_500, 2);
+    }
+    story.breaks(&[Invariant::I5]);
+}
+
+#[test]
+fn i6_a_wait_with_a_limit_returns_by_it() {
+    let story = |end| Story::new().ask_for(0, 1, 1_000).busy(end, 1);
+    story(1_050).is_clean();
+    story(1_500).breaks(&[Invariant::I6]);
+    // Not if its process was stopped meanwhile.
+    story(1_500)
+        .fault(500, "pause worker 0", Stage::Invoke, &[1])
+        .fault(1_000, "pause worker 0", Stage::Ok, &[1])
+        .is_clean();
+    // A wait that never returns is found at the end of the recording.
+    Story::new().ask_for(0, 1, 1_000).until(1_050).is_clean();
+    Story::new().ask_for(0, 1, 1_000).until(9_000).breaks(&[Invariant::I6]);
+    Story::new().ask_for(0, 1, 1_000).fault(10, "kill worker 0", Stage::Info, &[1]).until(9_000).is_clean();
+}
+
+#[test]
+fn i7_nothing_is_left() {
+    let story = |left| Story::new().held(10, 20, 1, "a", 5).residue(100, left);
+    story(0).is_clean();
+    story(2).breaks(&[Invariant::I7]);
+    let verdict = Story::new().held(10, 20, 1, "a", 5).verdict();
+    assert!(verdict.unjudged.iter().any(|one| one.invariant == Invariant::I7), "nobody looked");
+}
+
+#[test]
+fn i8_counts_are_exact_and_a_release_too_many_is_an_error() {
+    let story = |second, left| {
+        Story::new()
+            .ask(0, 1)
+            .got_counted(1, 1, "a", 5, 1_000, Some(1))
+            .ask(2, 1)
+            .got_counted(3, 1, "a", 5, 1_000, Some(second))
+            .release(4, 1, "a")
+            .released_counted(5, 1, "a", Some(left))
+            .release(6, 1, "a")
+            .released_counted(7, 1, "a", Some(0))
+    };
+    story(2, 1).is_clean();
+    assert!(story(2, 0).broken().contains(&Invariant::I8));
+    let twice = |succeeds: bool| {
+        let story = Story::new().held(10, 20, 1, "a", 5).release(30, 1, "a");
+        if succeeds { story.released(31, 1, "a") } else { story.not_released(31, 1, "a", "not held") }
+    };
+    twice(false).is_clean();
+    twice(true).breaks(&[Invariant::I8]);
+}
+
+#[test]
+fn i9_a_process_touches_no_grant_but_its_own() {
+    let story = |owner| {
+        Story::new()
+            .ask(0, 1)
+            .got(1, 1, "a", 5, 1_000)
+            .renewed(100, 1, "a", 1_500)
+            .release(200, 1, "a")
+            .released(201, 1, owner)
+    };
+    story("a").is_clean();
+    assert!(story("b").broken().contains(&Invariant::I9));
+    let renews = |process| {
+        let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).renewed(100, process, "a", 1_500);
+        story.release(200, 1, "a").released(201, 1, "a")
+    };
+    renews(1).is_clean();
+    renews(2).breaks(&[Invariant::I9]);
+}
+
+#[test]
+fn i11_a_release_after_a_loss_is_an_error() {
+    let story = |succeeds: bool| {
+        let story = Story::new()
+            .ask(0, 1)
+            .got(1, 1, "a", 5, 1_000)
+            .lost(1_001, 1, "a", EXPIRED)
+            .release(1_100, 1, "a");
+        if succeeds {
+            story.released(1_101, 1, "a")
+        } else {
+            story.not_released(1_101, 1, "a", "the lock was lost")
+        }
+    };
+    story(false).is_clean();
+    story(true).breaks(&[Invariant::I11]);
+}
+
+#[test]
+fn i11_a_release_that_succeeds_after_the_validity_is_an_error_even_if_no_loss_was_seen() {
+    let story =
+        |at| Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).release(at, 1, "a").released(at + 1, 1, "a");
+    story(1_010).is_clean();
+    story(1_200).breaks(&[Invariant::I11, Invariant::I12]);
+}
+
+#[test]
+fn i12_a_loss_is_reported_when_the_validity_ends() {
+    let story = |at| {
+        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).lost(at, 1, "a", EXPIRED).not_released_after(at + 1)
+    };
+    story(1_040).is_clean();
+    story(1_500).breaks(&[Invariant::I12]);
+    // A process that is stopped cannot see it earlier.
+    story(1_500)
+        .fault(900, "pause worker 0", Stage::Invoke, &[1])
+        .fault(1_490, "pause worker 0", Stage::Ok, &[1])
+        .is_clean();
+    // Never is late, too.
+    Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).until(5_000).breaks(&[Invariant::I12]);
+}
+
+#[test]
+fn i13_no_loss_is_reported_while_the_lease_is_renewed() {
+    let story = |at| {
+        let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).renewed(300, 1, "a", 1_300);
+        story.lost(at, 1, "a", EXPIRED).not_released_after(at + 1)
+    };
+    story(1_300).is_clean();
+    story(700).breaks(&[Invariant::I13]);
+    let gone =
+        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).lost(300, 1, "a", GONE).not_released_after(301);
+    assert!(!gone.broken().contains(&Invariant::I13), "the store said so");
+}
+
+#[test]
+fn linearizability_of_the_register() {
+    let story = |second| {
+        Story::new()
+            .write(10, 1, "a", 5, 1)
+            .read(12, 2, "b", 6)
+            .wrote(20, 1, "a", 5, 1, Stage::Ok)
+            .was(21, 2, "b", 6, 1)
+            .read(30, 3, "c", 7)
+            .was(31, 3, "c", 7, second)
+    };
+    story(1).is_clean();
+    story(0).breaks(&[Invariant::Linearizable]);
+}
+
+#[test]
+fn a_write_of_unknown_outcome_may_appear_later_and_never_after_a_higher_fence() {
+    let story = |seen_by_c| {
+        Story::new()
+            .write(10, 1, "a", 5, 1)
+            .wrote(11, 1, "a", 5, 1, Stage::Info)
+            .read(100, 2, "b", 6)
+            .was(101, 2, "b", 6, 0)
+            .read(200, 3, "c", 7)
+            .was(201, 3, "c", 7, seen_by_c)
+    };
+    story(0).is_clean();
+    story(1).breaks(&[Invariant::Linearizable]);
+}
+
+#[test]
+fn clocks_that_differ_are_aligned() {
+    // The clock of process 2 is ten seconds ahead, as in a time namespace of its own.
+    let story = Story::new().held(10, 20, 1, "a", 5).held(40, 50, 2, "b", 6).held(60, 70, 1, "c", 7);
+    let mut events = story.history().events().to_vec();
+    for event in &mut events {
+        if event.process == Some(2) {
+            event.stamped = event.stamped.map(|at| at + ms(10_000));
+            event.values.valid_until = event.values.valid_until.map(|at| at + ms(10_000));
+        }
+    }
+    let history = leasehold_history::History::new(events);
+    let judged = |stamps| {
+        let mut checker = Checker::new();
+        checker.stamps = stamps;
+        checker.check(&history).is_clean()
+    };
+    assert!(!judged(Stamps::Own), "the fence of the third grant looks as if it went back");
+    assert!(judged(Stamps::Aligned) && judged(Stamps::Recorder));
+}
+
+#[test]
+fn overlaps_are_found_by_the_recorders_clock_as_well() {
+    let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6);
+    let story = story.release(300, 1, "a").released(301, 1, "a");
+    let mut checker = Checker::new();
+    checker.stamps = Stamps::Recorder;
+    let verdict = checker.check(&story.history());
+    assert_eq!(verdict.violations[0].invariant, Invariant::I4);
+    assert!(verdict.unjudged.iter().any(|one| one.invariant == Invariant::I12));
+}

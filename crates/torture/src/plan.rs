@@ -1,0 +1,167 @@
+//! The plan of a recording: what the workers do, how many there are, and with which seed.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::RigError;
+
+/// The plan of a recording. [`Plan::new`] gives defaults; the fields can be changed before the start.
+///
+/// The plan goes to each worker over its standard input, so the URL with its password is in no argument list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// The URL of the store.
+    pub url: String,
+    /// The URLs of single workers where they differ, such as that of a proxy.
+    pub worker_urls: Vec<(usize, String)>,
+    /// The locks, each with its own register.
+    pub locks: Vec<LockPlan>,
+    /// The worker processes.
+    pub processes: usize,
+    /// The tasks of each worker; each of them does one thing at a time.
+    pub tasks: usize,
+    /// The ttl of the leases.
+    pub ttl: Duration,
+    /// The longest wait for a lock.
+    pub limit: Duration,
+    /// The longest time for which a task usually keeps a lock; the seed decides about each one. Now and then it is up
+    /// to two leases.
+    pub hold: Duration,
+    /// The most acquisitions of all workers in a second; zero for no limit.
+    pub rate: u32,
+    /// The seed of everything that is drawn.
+    pub seed: u64,
+    /// `true` if the register checks fences. `false` is for tests that show that it matters.
+    pub fenced: bool,
+    /// The program of a worker.
+    #[serde(skip)]
+    pub program: Program,
+    /// The words before the program of single workers, such as `ip netns exec NAME`.
+    #[serde(skip)]
+    pub wrappers: Vec<(usize, Vec<OsString>)>,
+    /// Variables of single workers, such as `LD_PRELOAD`.
+    #[serde(skip)]
+    pub variables: Vec<(usize, OsString, OsString)>,
+}
+
+/// One lock of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LockPlan {
+    /// The name, without the prefix of the run.
+    pub name: String,
+    /// The kind of lock.
+    pub kind: LockKind,
+}
+
+/// The kind of a lock of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum LockKind {
+    /// One holder at a time, who increments the register under its fence.
+    Mutex,
+    /// Readers and writers. Writers increment the register, readers touch nothing.
+    ReadWrite,
+    /// So many permits. Holders touch nothing.
+    Semaphore(u32),
+}
+
+/// The program of a worker. It calls [`worker::run`](crate::worker::run).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Program {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl Default for Program {
+    /// Returns this program, with the hidden verb `torture-worker`.
+    fn default() -> Program {
+        let path = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("leasehold"));
+        Program { path, arguments: vec!["torture-worker".into()] }
+    }
+}
+
+impl Program {
+    /// Creates a program with these arguments.
+    pub fn new(
+        path: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Program {
+        Program { path: path.into(), arguments: arguments.into_iter().map(Into::into).collect() }
+    }
+}
+
+impl LockPlan {
+    /// Creates a lock.
+    pub fn new(name: impl Into<String>, kind: LockKind) -> LockPlan {
+        LockPlan { name: name.into(), kind }
+    }
+}
+
+impl Plan {
+    /// Creates a plan for this store: three mutexes, four workers of two tasks, leases of two seconds.
+    pub fn new(url: impl Into<String>) -> Plan {
+        Plan {
+            url: url.into(),
+            worker_urls: Vec::new(),
+            locks: Plan::mutexes(3),
+            processes: 4,
+            tasks: 2,
+            ttl: Duration::from_secs(2),
+            limit: Duration::from_secs(5),
+            hold: Duration::from_millis(20),
+            rate: 200,
+            seed: 0,
+            fenced: true,
+            program: Program::default(),
+            wrappers: Vec::new(),
+            variables: Vec::new(),
+        }
+    }
+
+    /// Returns so many mutexes.
+    pub fn mutexes(count: usize) -> Vec<LockPlan> {
+        (1..=count).map(|number| LockPlan::new(format!("mutex-{number}"), LockKind::Mutex)).collect()
+    }
+
+    /// Checks that the plan can work.
+    pub(crate) fn check(&self) -> Result<(), RigError> {
+        let refuse = |text: &str| Err(RigError::Plan(text.to_owned()));
+        if self.url.starts_with("mem:") {
+            return refuse(
+                "mem: keeps locks in the memory of one process, so its workers would not exclude each other: name a \
+                 store that several processes use, such as file:",
+            );
+        }
+        if self.processes == 0 || self.processes > MOST_PROCESSES {
+            return refuse("a plan has 1 to 500 processes");
+        }
+        if self.tasks == 0 || self.tasks > MOST_TASKS {
+            return refuse("a worker has 1 to 100 tasks");
+        }
+        if self.locks.is_empty() || self.locks.len() > MOST_LOCKS {
+            return refuse("a plan has 1 to 10,000 locks");
+        }
+        if self.ttl.is_zero() || self.limit.is_zero() {
+            return refuse("the ttl and the longest wait are not zero");
+        }
+        Ok(())
+    }
+
+    /// Returns the URL of a worker.
+    pub fn url_of(&self, worker: usize) -> &str {
+        let own = self.worker_urls.iter().find(|(of, _)| *of == worker);
+        own.map_or(&self.url, |(_, url)| url)
+    }
+}
+
+const MOST_PROCESSES: usize = 500;
+const MOST_TASKS: usize = 100;
+const MOST_LOCKS: usize = 10_000;

@@ -1,0 +1,130 @@
+//! A worker: the process that takes the locks, and reports over its standard output what it sees.
+//!
+//! Ground rules: the standard output belongs to the events. An invocation is on its way to the rig before anything of
+//! the operation can happen, so a killed worker has no effect that the history does not explain.
+
+use std::io::{self, BufRead, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Client;
+use leasehold_history::Event;
+use tokio::sync::watch;
+
+use crate::clock::now;
+use crate::plan::{LockKind, Plan};
+use crate::wire::{Assignment, Facts, Message};
+
+mod task;
+
+/// Runs a worker: reads its plan from the standard input, and ends when that is closed.
+///
+/// A program that starts a [`Rig`](crate::Rig) calls this if it is started with the arguments of
+/// [`Program`](crate::Program), before it has threads and a runtime of its own.
+pub fn run() -> ExitCode {
+    die_with_the_rig();
+    match work() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // The rig keeps the last lines of this stream.
+            let _ = writeln!(io::stderr(), "{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Asks the kernel to kill this process if its rig is killed while this one is stopped, and cannot see it.
+fn die_with_the_rig() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+}
+
+fn work() -> io::Result<()> {
+    let mut line = String::new();
+    io::stdin().lock().read_line(&mut line)?;
+    let assignment: Assignment = serde_json::from_str(&line)?;
+    let (over, until) = watch::channel(false);
+    std::thread::Builder::new().name("orders".into()).spawn(move || {
+        // Nothing else is said: the end of the stream is the order to end.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        let _ = over.send(true);
+    })?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let worked = runtime.block_on(serve(Arc::new(assignment), until));
+    runtime.shutdown_background();
+    worked
+}
+
+async fn serve(assignment: Arc<Assignment>, until: watch::Receiver<bool>) -> io::Result<()> {
+    let Some(client) = open(&assignment, until.clone()).await? else { return Ok(()) };
+    send(&Message::Ready(facts(&client, &assignment.plan)))?;
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..assignment.plan.tasks {
+        tasks.spawn(task::run(client.clone(), assignment.clone(), number as u64, until.clone()));
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(io::Error::other)??;
+    }
+    client.close(CLOSING).await;
+    Ok(())
+}
+
+/// Opens the store; `None` if the worker has to end before it could.
+async fn open(assignment: &Assignment, mut until: watch::Receiver<bool>) -> io::Result<Option<Client>> {
+    loop {
+        let error = match Client::open(assignment.plan.url_of(assignment.worker)).await {
+            Ok(client) => return Ok(Some(client)),
+            Err(error) => error,
+        };
+        if !assignment.is_patient {
+            send(&Message::Failed(error.to_string()))?;
+            return Ok(None);
+        }
+        tokio::select! {
+            _ = until.wait_for(|over| *over) => return Ok(None),
+            () = tokio::time::sleep(BETWEEN_TRIES) => {}
+        }
+    }
+}
+
+/// Returns what the rig has to know about the store.
+pub(crate) fn facts(client: &Client, plan: &Plan) -> Facts {
+    let profile = client.profile();
+    let ttl = client.mutex("ttl").ttl(plan.ttl).effective_ttl();
+    let stays = ttl.unwrap_or_default().max(profile.place_ttl) + profile.overrun;
+    let supports = |kind: LockKind| match kind {
+        LockKind::Mutex => profile.admits(leasehold::Share::MUTEX),
+        LockKind::ReadWrite => profile.admits(leasehold::Share::WRITER),
+        LockKind::Semaphore(of) => match leasehold::Share::permits(1, of) {
+            Ok(share) => profile.admits(share),
+            Err(_) => Ok(()),
+        },
+    };
+    let unsupported = plan.locks.iter().filter_map(|lock| supports(lock.kind).err());
+    Facts {
+        store: profile.name.to_owned(),
+        grade: profile.fencing.to_string(),
+        ttl,
+        stays,
+        unsupported: unsupported.map(|unmet| unmet.to_string()).collect(),
+    }
+}
+
+/// Sends a message to the rig, and returns when it is in the pipe.
+pub(crate) fn send(message: &Message) -> io::Result<()> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    let mut out = io::stdout().lock();
+    out.write_all(&line)?;
+    out.flush()
+}
+
+/// Stamps an event and sends it.
+pub(crate) fn send_event(mut event: Event) -> io::Result<()> {
+    event.stamped = Some(now());
+    send(&Message::Event(event))
+}
+
+const CLOSING: Duration = Duration::from_secs(5);
+const BETWEEN_TRIES: Duration = Duration::from_millis(500);

@@ -1,0 +1,343 @@
+//! One task of a worker: it takes a lock, increments the register under its fence, and releases it, again and again.
+//!
+//! Ground rules: what is drawn depends on the seed, the start of the worker and the task, and on nothing else. Half of
+//! the holders look whether they still hold before they write; the other half are careless, because fences have to
+//! protect against those.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use leasehold::{Client, Error, ErrorKind, Guard};
+use leasehold_history::{Event, FenceValue, Mode, Operation, Stage, Values};
+use tokio::sync::watch;
+
+use crate::clock::{ValidityEnd, nanos, now, validity};
+use crate::plan::{LockKind, LockPlan, Plan};
+use crate::recorder::{BUSY, CANCELLED};
+use crate::register::{Answer, RegisterClient, Request};
+use crate::wire::Assignment;
+use crate::worker::send_event;
+
+/// Runs the task until the worker has to end.
+pub(super) async fn run(
+    client: Client,
+    assignment: Arc<Assignment>,
+    number: u64,
+    mut until: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let plan = &assignment.plan;
+    let seed = [plan.seed, assignment.spawn, number].into_iter().fold(SALT, mixed);
+    let registers = RegisterClient::connect(&assignment.registers).await?;
+    let step = plan.tasks as u64;
+    let mut task = Task { client, registers, rng: Rng::with_seed(seed), process: number, step };
+    let pause = pause_of(plan);
+    while !*until.borrow() {
+        let begun = tokio::time::Instant::now();
+        let lock = task.rng.choice(&plan.locks).cloned();
+        let Some(lock) = lock else { return Ok(()) };
+        let is_well = task.turn(plan, &assignment.prefix, &lock).await?;
+        // With jitter, so that tasks do not walk in step.
+        let rest = pause.mul_f64(task.rng.f64() + 0.5).saturating_sub(begun.elapsed());
+        let rest = if is_well { rest } else { rest.max(AFTER_FAILURE) };
+        tokio::select! {
+            _ = until.wait_for(|over| *over) => {}
+            () = tokio::time::sleep(rest) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns how far apart the turns of one task are, so that all of them together keep to the rate.
+fn pause_of(plan: &Plan) -> Duration {
+    if plan.rate == 0 {
+        return Duration::ZERO;
+    }
+    Duration::from_secs_f64((plan.processes * plan.tasks) as f64 / f64::from(plan.rate))
+}
+
+struct Task {
+    client: Client,
+    registers: RegisterClient,
+    rng: Rng,
+    /// The number of the logical process, which is a new one after an unknown outcome.
+    process: u64,
+    step: u64,
+}
+
+/// A grant, and what was reported of it last.
+struct HeldLock<'t> {
+    guard: Guard,
+    key: String,
+    owner: String,
+    fence: Option<FenceValue>,
+    until: Option<u64>,
+    /// The logical process that holds it.
+    process: u64,
+    lost: bool,
+    plan: &'t Plan,
+}
+
+impl Task {
+    /// Takes a lock once. Returns `false` if the store failed.
+    async fn turn(&mut self, plan: &Plan, prefix: &str, lock: &LockPlan) -> io::Result<bool> {
+        let key = format!("{prefix}{}", lock.name);
+        let (mode, is_writer) = match lock.kind {
+            LockKind::Mutex => (Mode::Exclusive, true),
+            LockKind::ReadWrite if self.rng.u8(..4) > 0 => (Mode::Shared, false),
+            LockKind::ReadWrite => (Mode::Exclusive, true),
+            LockKind::Semaphore(of) => (Mode::Permits { taken: 1, of }, false),
+        };
+        // Some wait for long, and some hardly at all, so that not all tasks wait behind one long hold.
+        let limit = plan.limit.mul_f64(self.rng.f64().powi(3)).max(SHORTEST_WAIT);
+        let mut values = Values::default();
+        (values.mode, values.limit, values.ttl) = (Some(mode), Some(nanos(limit)), Some(nanos(plan.ttl)));
+        self.send(Stage::Invoke, Operation::Acquire, &key, values.clone(), None)?;
+        let asked = self.ask(Wanted { ttl: plan.ttl, limit, kind: lock.kind, mode }, &key).await;
+        let guard = match asked {
+            Asked::Granted(guard) => guard,
+            Asked::Busy => {
+                self.send(Stage::Fail, Operation::Acquire, &key, Values::default(), Some(BUSY.into()))?;
+                return Ok(true);
+            }
+            Asked::Cancelled => {
+                self.send(Stage::Fail, Operation::Acquire, &key, Values::default(), Some(CANCELLED.into()))?;
+                return Ok(true);
+            }
+            Asked::Failed(error) => {
+                let stage = if error.may_have_happened() { Stage::Info } else { Stage::Fail };
+                self.send(stage, Operation::Acquire, &key, Values::default(), Some(error.to_string()))?;
+                return Ok(false);
+            }
+        };
+        let mut held = HeldLock::of(guard, key, self.process, plan);
+        values = held.values();
+        (values.mode, values.valid_until) = (Some(mode), held.until);
+        self.send(Stage::Ok, Operation::Acquire, &held.key, values, None)?;
+        self.hold(&mut held, is_writer).await?;
+        self.release(held).await
+    }
+
+    /// Asks for the lock; now and then the future is dropped on its way.
+    async fn ask(&mut self, wanted: Wanted, key: &str) -> Asked {
+        let cut = (self.rng.u8(..CANCELS) == 0).then(|| wanted.limit.mul_f64(self.rng.f64() * 0.1));
+        let waiting = pin!(acquire(&self.client, wanted, key));
+        let asked = match cut {
+            Some(cut) => match tokio::time::timeout(cut, waiting).await {
+                Ok(asked) => asked,
+                Err(_) => return Asked::Cancelled,
+            },
+            None => waiting.await,
+        };
+        match asked {
+            Ok(Some(guard)) => Asked::Granted(guard),
+            Ok(None) => Asked::Busy,
+            Err(error) => Asked::Failed(error),
+        }
+    }
+
+    /// Holds the lock for a while, and increments the register if it may write.
+    async fn hold(&mut self, held: &mut HeldLock<'_>, is_writer: bool) -> io::Result<()> {
+        let rounds = if is_writer { self.rng.u8(1..=2) } else { 1 };
+        for _ in 0..rounds {
+            // A lock that is held for longer than its lease has to be renewed.
+            let longest = if self.rng.u8(..LONG_HOLDS) == 0 { held.plan.ttl * 2 } else { held.plan.hold };
+            let wait = longest.mul_f64(self.rng.f64());
+            if !is_writer {
+                held.watch(wait).await?;
+                continue;
+            }
+            let read = self.request(held, None).await?;
+            let Some(value) = read.value else { return Ok(()) };
+            held.watch(wait).await?;
+            let is_careful = self.rng.bool();
+            if is_careful && held.guard.check().is_err() {
+                return held.notice();
+            }
+            if self.request(held, Some(value + 1)).await?.value.is_none() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads or writes the register.
+    async fn request(&mut self, held: &HeldLock<'_>, write: Option<u64>) -> io::Result<Answer> {
+        let operation = if write.is_some() { Operation::Write } else { Operation::Read };
+        let mut values = held.values();
+        values.val = write;
+        self.send(Stage::Invoke, operation, &held.key, values.clone(), None)?;
+        let (key, owner, fence) = (held.key.clone(), held.owner.clone(), held.fence);
+        let answer = self.registers.ask(&Request { key, owner, fence, write }).await?;
+        match answer.value {
+            Some(value) => {
+                values.val = Some(value);
+                self.send(Stage::Ok, operation, &held.key, values, None)?;
+            }
+            None => {
+                let highest = answer.highest.unwrap_or_default();
+                let error = format!("refused: the register has seen the fence {highest}");
+                self.send(Stage::Fail, operation, &held.key, values, Some(error))?;
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn release(&mut self, mut held: HeldLock<'_>) -> io::Result<bool> {
+        held.look()?;
+        let values = held.values();
+        self.send(Stage::Invoke, Operation::Release, &held.key, values.clone(), None)?;
+        let HeldLock { guard, key, .. } = held;
+        let (stage, error) = match guard.release().await {
+            Ok(()) => (Stage::Ok, None),
+            Err(error) if error.may_have_happened() => (Stage::Info, Some(error.to_string())),
+            Err(error) => (Stage::Fail, Some(error.to_string())),
+        };
+        self.send(stage, Operation::Release, &key, values, error)?;
+        Ok(stage != Stage::Info)
+    }
+
+    /// Sends an event. After an unknown outcome, the logical process is another one.
+    fn send(
+        &mut self,
+        stage: Stage,
+        operation: Operation,
+        key: &str,
+        values: Values,
+        error: Option<String>,
+    ) -> io::Result<()> {
+        let mut event = Event::new(stage, operation).by(self.process).on(key).with(values);
+        event.error = error;
+        if stage == Stage::Info {
+            self.process += self.step;
+        }
+        send_event(event)
+    }
+}
+
+/// The outcome of a request for a lock.
+enum Asked {
+    Granted(Guard),
+    Busy,
+    Cancelled,
+    Failed(Error),
+}
+
+/// A request for a lock.
+#[derive(Clone, Copy)]
+struct Wanted {
+    ttl: Duration,
+    limit: Duration,
+    kind: LockKind,
+    mode: Mode,
+}
+
+async fn acquire(client: &Client, wanted: Wanted, key: &str) -> leasehold::Result<Option<Guard>> {
+    let Wanted { ttl, limit, kind, mode } = wanted;
+    match (kind, mode) {
+        (LockKind::Mutex, _) => client.mutex(key).ttl(ttl).try_lock_for(limit).await,
+        (LockKind::ReadWrite, Mode::Shared) => client.rwlock(key).ttl(ttl).try_read_for(limit).await,
+        (LockKind::ReadWrite, _) => client.rwlock(key).ttl(ttl).try_write_for(limit).await,
+        (LockKind::Semaphore(of), _) => client.semaphore(key, of).ttl(ttl).try_acquire_for(limit).await,
+    }
+}
+
+impl<'t> HeldLock<'t> {
+    fn of(guard: Guard, key: String, process: u64, plan: &'t Plan) -> HeldLock<'t> {
+        let fence = guard.fence().map(|fence| FenceValue::new(fence.epoch, fence.seq, fence.sub));
+        // A hand-off inside of the process continues the claim of the one before.
+        let sub = fence.map_or(0, |fence| fence.sub);
+        let owner = format!("{}.{sub}", guard.tag());
+        let until = match validity(&guard) {
+            // Everything that is reported of it later is after its end.
+            ValidityEnd::Over => Some(now()),
+            known => known.end(),
+        };
+        HeldLock { guard, key, owner, fence, until, process, lost: false, plan }
+    }
+
+    fn values(&self) -> Values {
+        let mut values = Values::default();
+        (values.owner, values.fence) = (Some(self.owner.clone()), self.fence);
+        values
+    }
+
+    /// Waits, and reports renewals and the loss when they come.
+    async fn watch(&mut self, wait: Duration) -> io::Result<()> {
+        let end = tokio::time::Instant::now() + wait;
+        let often = (self.plan.ttl / 20).clamp(Duration::from_millis(5), Duration::from_millis(100));
+        loop {
+            self.look()?;
+            let left = end.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if self.lost {
+                // It continues all the same: only the fence protects against such a holder.
+                tokio::time::sleep(left).await;
+                return Ok(());
+            }
+            tokio::select! {
+                _ = self.guard.lost() => {}
+                () = tokio::time::sleep(left.min(often)) => {}
+            }
+        }
+    }
+
+    /// Reports what has changed since the last look.
+    fn look(&mut self) -> io::Result<()> {
+        self.notice()?;
+        if self.lost {
+            return Ok(());
+        }
+        let until = validity(&self.guard).end();
+        let has_risen = until.zip(self.until).is_some_and(|(now, before)| now > before + RENEWED);
+        if has_risen {
+            self.until = until;
+            let mut values = self.values();
+            values.valid_until = until;
+            send_event(self.event(Stage::Ok, Operation::Renew).with(values))?;
+        }
+        Ok(())
+    }
+
+    /// Reports the loss, once.
+    fn notice(&mut self) -> io::Result<()> {
+        let Err(error) = self.guard.check() else { return Ok(()) };
+        if self.lost {
+            return Ok(());
+        }
+        self.lost = true;
+        let cause = match error.kind() {
+            ErrorKind::Lost(cause) => cause.to_string(),
+            _ => error.to_string(),
+        };
+        let mut values = self.values();
+        values.valid_until = self.until;
+        send_event(self.event(Stage::Ok, Operation::Lost).with(values).because(cause))
+    }
+
+    fn event(&self, stage: Stage, operation: Operation) -> Event {
+        Event::new(stage, operation).by(self.process).on(self.key.clone())
+    }
+}
+
+/// Mixes a number into a seed (SplitMix64, Steele, Lea and Flood 2014).
+fn mixed(seed: u64, more: u64) -> u64 {
+    let mut z = seed.wrapping_add(more).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+const SALT: u64 = 0x6c65_6173_6568_6f6c;
+/// One of so many acquisitions is dropped on its way.
+const CANCELS: u8 = 32;
+/// A validity that rose by less than a millisecond was only read again.
+const RENEWED: u64 = 1_000_000;
+/// One of so many holds is longer.
+const LONG_HOLDS: u8 = 128;
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+const AFTER_FAILURE: Duration = Duration::from_millis(250);

@@ -1,0 +1,139 @@
+//! The rig with real workers, on files.
+
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use leasehold_torture::history::{Checker, History, Operation, Stage};
+use leasehold_torture::{Edge, LockKind, LockPlan, Plan, Program, Rig, RigError, worker};
+
+fn main() -> ExitCode {
+    let word = std::env::args().nth(1).unwrap_or_default();
+    match word.as_str() {
+        "torture-worker" => return worker::run(),
+        // The tests cannot be listed or chosen.
+        "--list" => return ExitCode::SUCCESS,
+        _ => {}
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        faults_on_workers_are_recorded_and_nothing_is_left().await;
+        shared_locks_are_recorded_with_their_modes().await;
+        a_worker_that_ends_by_itself_is_noticed().await;
+        plans_that_cannot_work_start_nothing().await;
+    });
+    ExitCode::SUCCESS
+}
+
+struct Store {
+    _folder: tempfile::TempDir,
+    plan: Plan,
+}
+
+fn store() -> Store {
+    let folder = tempfile::tempdir().unwrap();
+    let mut plan = Plan::new(format!("file://{}/store", folder.path().display()));
+    plan.processes = 2;
+    plan.ttl = Duration::from_secs(1);
+    Store { _folder: folder, plan }
+}
+
+/// Waits until the rig has seen so many more grants.
+async fn grants(rig: &Rig, more: u64) {
+    let (begun, before) = (Instant::now(), rig.progress().grants);
+    while rig.progress().grants < before + more {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}, {:?}", rig.progress(), rig.last_error());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[track_caller]
+fn is_clean(history: &History) {
+    history.validate().unwrap();
+    assert_eq!(History::read(history.to_text().as_bytes()).unwrap(), *history);
+    let mut checker = Checker::new();
+    (checker.overstay, checker.lateness) = (Duration::from_secs(5), Duration::from_secs(5));
+    let verdict = checker.check(history);
+    assert!(verdict.is_clean(), "{:#?}", verdict.violations);
+}
+
+async fn faults_on_workers_are_recorded_and_nothing_is_left() {
+    let store = store();
+    let mut rig = Rig::start(store.plan.clone()).await.unwrap();
+    grants(&rig, 5).await;
+    rig.pause(0).unwrap();
+    assert!(rig.pause(0).is_err(), "it is paused already");
+    rig.note_fault("store slow", Edge::Start);
+    rig.resume(0).unwrap();
+    rig.note_fault("store slow", Edge::Stop);
+    let first = rig.process_id(1).unwrap();
+    rig.kill(1).unwrap();
+    assert_eq!(rig.process_id(1), None);
+    assert!(rig.kill(1).is_err() && rig.pause(7).is_err());
+    grants(&rig, 5).await;
+    rig.respawn(1).unwrap();
+    assert_ne!(rig.process_id(1).unwrap(), first);
+    grants(&rig, 5).await;
+    let prefix = rig.prefix().to_owned();
+    let history = rig.finish().await.unwrap();
+    is_clean(&history);
+    let faults: Vec<(&str, Stage, bool)> = history
+        .faults()
+        .map(|event| {
+            let label = event.values.label.as_deref().unwrap();
+            (label, event.stage, event.values.target.is_empty())
+        })
+        .collect();
+    let expected = [
+        ("pause worker 0", Stage::Invoke, false),
+        ("store slow", Stage::Invoke, true),
+        ("pause worker 0", Stage::Ok, false),
+        ("store slow", Stage::Ok, true),
+        ("kill worker 1", Stage::Info, false),
+    ];
+    assert_eq!(faults, expected);
+    assert!(history.keys().iter().all(|key| key.starts_with(&prefix)));
+    let residues = || history.events().iter().filter(|event| event.operation == Operation::Residue);
+    assert_eq!(residues().filter(|event| event.stage == Stage::Ok).count(), 3, "one for each lock");
+}
+
+async fn shared_locks_are_recorded_with_their_modes() {
+    let mut store = store();
+    store.plan.locks =
+        vec![LockPlan::new("rw", LockKind::ReadWrite), LockPlan::new("permits", LockKind::Semaphore(2))];
+    let rig = Rig::start(store.plan.clone()).await.unwrap();
+    grants(&rig, 60).await;
+    let history = rig.finish().await.unwrap();
+    is_clean(&history);
+    let text = history.to_text();
+    for mode in ["\"exclusive\"", "\"shared\"", "\"permits 1/2\""] {
+        assert!(text.contains(mode), "{mode}");
+    }
+}
+
+async fn a_worker_that_ends_by_itself_is_noticed() {
+    let mut store = store();
+    store.plan.program = Program::new("/bin/sh", ["-c", "echo no such luck >&2; exit 3"]);
+    let error = Rig::start(store.plan.clone()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, RigError::Worker { worker: 0, .. }) && text.contains("ended at its start"),
+        "{text}"
+    );
+    store.plan.program = Program::new("/nowhere/at/all", [""; 0]);
+    let text = Rig::start(store.plan.clone()).await.unwrap_err().to_string();
+    assert!(text.contains("cannot be started (/nowhere/at/all)"), "{text}");
+}
+
+async fn plans_that_cannot_work_start_nothing() {
+    let refused = async |plan: Plan| Rig::start(plan).await.unwrap_err();
+    assert!(matches!(refused(Plan::new("mem:")).await, RigError::Plan(text) if text.contains("file:")));
+    assert!(matches!(refused(Plan::new("nothing:")).await, RigError::Store(_)));
+    let mut plan = store().plan;
+    plan.processes = 0;
+    assert!(matches!(refused(plan).await, RigError::Plan(_)));
+    let mut plan = store().plan;
+    plan.locks.clear();
+    assert!(matches!(refused(plan).await, RigError::Plan(_)));
+}
