@@ -39,8 +39,23 @@ pub async fn sweep(
     clock: Arc<dyn Clock>,
     unused_for: Duration,
 ) -> Result<SweepReport, Failure> {
+    sweep_with_progress(config, clock, unused_for, |_| ()).await
+}
+
+/// Does the same as [`sweep`], and calls `progress` with what is done after each batch of rows.
+///
+/// # Errors
+/// As [`sweep`].
+pub async fn sweep_with_progress(
+    config: MySqlConfig,
+    clock: Arc<dyn Clock>,
+    unused_for: Duration,
+    progress: impl Fn(SweepReport) + Send + Sync,
+) -> Result<SweepReport, Failure> {
     config.check_sweep()?;
-    CellBackend::new(MySqlCells::connect(config, clock.clone()).await?, clock).sweep(unused_for).await
+    CellBackend::new(MySqlCells::connect(config, clock.clone()).await?, clock)
+        .sweep_with_progress(unused_for, progress)
+        .await
 }
 
 /// Leases in a table of MySQL or MariaDB.

@@ -14,7 +14,7 @@ mod topology;
 mod wait;
 
 pub use backend::RedisBackend;
-pub use backend::sweep::{SweepReport, sweep};
+pub use backend::sweep::{SweepReport, sweep, sweep_with_progress};
 pub use compat::connect;
 pub use config::{RedisConfig, URLS};
 pub use redlock::member::RedisNode;

@@ -40,5 +40,18 @@ pub async fn sweep(
     clock: Arc<dyn Clock>,
     unused_for: Duration,
 ) -> Result<SweepReport, Failure> {
-    CellBackend::new(SqliteCells::open(config).await?, clock).sweep(unused_for).await
+    sweep_with_progress(config, clock, unused_for, |_| ()).await
+}
+
+/// Does the same as [`sweep`], and calls `progress` with what is done after each batch of rows.
+///
+/// # Errors
+/// As [`sweep`].
+pub async fn sweep_with_progress(
+    config: SqliteConfig,
+    clock: Arc<dyn Clock>,
+    unused_for: Duration,
+    progress: impl Fn(SweepReport) + Send + Sync,
+) -> Result<SweepReport, Failure> {
+    CellBackend::new(SqliteCells::open(config).await?, clock).sweep_with_progress(unused_for, progress).await
 }

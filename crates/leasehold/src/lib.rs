@@ -99,7 +99,7 @@ pub use open::ZooKeeperProof;
 pub use open::mysql;
 #[cfg(feature = "postgres")]
 pub use open::postgres;
-pub use open::{SweepReport, schema, sweep, url_options};
+pub use open::{SweepReport, schema, sweep, sweep_with_progress, url_options};
 
 pub use leasehold_core::deadlock::{Deadlock, DeadlockedWait};
 pub use leasehold_core::{

@@ -8,6 +8,7 @@ mod stores;
 mod urls;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_backend::url::{UNREADABLE, is_ambiguous};
 use leasehold_core::Backend;
@@ -135,9 +136,24 @@ impl serde::Serialize for SweepReport {
 /// [`ErrorKind::Invalid`] if the URL cannot be parsed, [`ErrorKind::Unsupported`] if the store keeps
 /// nothing that can be swept, [`ErrorKind::Denied`] without the right to delete, and as
 /// [`Client::open`](crate::Client::open).
-pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<SweepReport> {
+pub async fn sweep(url: &str, unused_for: Duration) -> Result<SweepReport> {
+    sweep_with_progress(url, unused_for, |_| ()).await
+}
+
+/// Does the same as [`sweep`], and calls `progress` with what is done after each step, for people who wait for it.
+///
+/// # Errors
+/// As [`sweep`].
+pub async fn sweep_with_progress(
+    url: &str,
+    unused_for: Duration,
+    progress: impl Fn(SweepReport) + Send + Sync,
+) -> Result<SweepReport> {
     let swept = match store_of(url) {
-        Ok(store) => store.sweep(url, unused_for).await.map_err(|failure| Error::failed("sweep", failure)),
+        Ok(store) => {
+            let swept = store.sweep(url, unused_for, &progress).await;
+            swept.map_err(|failure| Error::failed("sweep", failure))
+        }
         Err(error) => Err(error),
     };
     swept.map_err(|error| discreet(url, error))

@@ -45,6 +45,18 @@ pub struct SweepReport {
 /// `Unsupported` for another dialect than leasehold's own; `Denied` without the rights; else a
 /// [`Failure`] of the server, after which the sweep can be begun anew.
 pub async fn sweep(config: RedisConfig, unused_for: Duration) -> Result<SweepReport, Failure> {
+    sweep_with_progress(config, unused_for, |_| ()).await
+}
+
+/// Does the same as [`sweep`], and calls `progress` with what is done after each step.
+///
+/// # Errors
+/// As [`sweep`].
+pub async fn sweep_with_progress(
+    config: RedisConfig,
+    unused_for: Duration,
+    progress: impl Fn(SweepReport) + Send + Sync,
+) -> Result<SweepReport, Failure> {
     if config.must_be_native().is_err() || config.dual().is_some() {
         let text = "a lock of another library keeps no fences of leasehold: there is nothing to sweep";
         return Err(Failure::new(FailureKind::Unsupported, Effect::None, text));
@@ -52,7 +64,7 @@ pub async fn sweep(config: RedisConfig, unused_for: Duration) -> Result<SweepRep
     let backend = RedisBackend::connect(config).await?;
     let mut swept = SweepReport::default();
     for conn in backend.servers.each().await? {
-        backend.sweep_at(&conn, unused_for, &mut swept).await?;
+        backend.sweep_at(&conn, unused_for, &mut swept, &progress).await?;
     }
     Ok(swept)
 }
@@ -64,6 +76,7 @@ impl RedisBackend {
         conn: &CommandConn,
         unused_for: Duration,
         swept: &mut SweepReport,
+        progress: &(impl Fn(SweepReport) + Send + Sync),
     ) -> Result<(), Failure> {
         let pattern = format!("{}*}}:fence", glob_escaped(&format!("{{{}:", self.config.prefix)));
         let mut cursor = 0u64;
@@ -76,6 +89,7 @@ impl RedisBackend {
             let keys: Vec<Keys> = fences.filter_map(|key| Keys::of_fence(&self.config.prefix, key)).collect();
             swept.seen += u64::try_from(keys.len()).unwrap_or(u64::MAX);
             swept.removed += self.sweep_batch(&keys, unused_for).await?;
+            progress(*swept);
             cursor = next;
             if cursor == 0 {
                 return Ok(());

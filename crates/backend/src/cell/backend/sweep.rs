@@ -40,6 +40,18 @@ impl<C: CellStore> CellBackend<C> {
     /// `Unsupported` where the store forgets by itself; otherwise a [`Failure`] of the store, after which
     /// the sweep can be begun anew.
     pub async fn sweep(&self, unused_for: Duration) -> Result<SweepReport, Failure> {
+        self.sweep_with_progress(unused_for, |_| ()).await
+    }
+
+    /// Does the same as [`sweep`](CellBackend::sweep), and calls `progress` with what is done after each batch.
+    ///
+    /// # Errors
+    /// As [`sweep`](CellBackend::sweep).
+    pub async fn sweep_with_progress(
+        &self,
+        unused_for: Duration,
+        progress: impl Fn(SweepReport) + Send + Sync,
+    ) -> Result<SweepReport, Failure> {
         let mut swept = SweepReport::default();
         let mut after: Option<Resource> = None;
         // The names rise from batch to batch, so this ends however the store changes meanwhile.
@@ -48,6 +60,7 @@ impl<C: CellStore> CellBackend<C> {
             let is_last = found.len() < BATCH_MAX;
             after = found.last().map(|found| found.at.clone());
             self.sweep_some(&found, unused_for, &mut swept).await?;
+            progress(swept);
             if is_last {
                 return Ok(swept);
             }
