@@ -5,6 +5,8 @@ pub(crate) mod descriptors;
 pub(crate) mod orphans;
 pub(crate) mod processes;
 pub(crate) mod rendezvous;
+pub(crate) mod script_fd;
 pub(crate) mod signals;
 pub(crate) mod terminal;
+pub(crate) mod token;
 pub(crate) mod warden;
