@@ -120,7 +120,7 @@ fn units_start_the_job_of_their_name() {
 }
 
 #[test]
-fn unit_distinguishes_a_lock_that_is_taken_from_a_job_that_fails() {
+fn unit_distinguishes_a_taken_lock_from_a_job_that_fails() {
     use std::os::unix::fs::PermissionsExt;
     let unit = fs::read_to_string(packaging().join("systemd/leasehold-run@.service")).unwrap();
     let successes = unit.lines().find_map(|line| line.strip_prefix("SuccessExitStatus=")).unwrap();

@@ -33,7 +33,7 @@ pub(crate) struct Dialog {
     pub(crate) sight: Sight,
 }
 
-/// How far a question has come to the person.
+/// The way of a question to the person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sight {
     Hidden,

@@ -119,7 +119,7 @@ struct Section<'a> {
     status: &'a Status,
 }
 
-/// What a keeper needs from the moment on in which the shell knows of it.
+/// The connections of a keeper to the outside, from the moment on in which the shell knows of it.
 struct Announced {
     listener: UnixListener,
     warden: Option<Warden>,

@@ -59,7 +59,10 @@ impl Followers {
             // They say nothing after their request, so what can be read is the end.
             let ended = self.streams.iter().position(|stream| stream.poll_read_ready(cx).is_ready());
             match ended {
-                Some(ended) => Poll::Ready(drop(self.streams.swap_remove(ended))),
+                Some(ended) => {
+                    drop(self.streams.swap_remove(ended));
+                    Poll::Ready(())
+                }
                 None => Poll::Pending,
             }
         })

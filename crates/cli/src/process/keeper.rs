@@ -1,9 +1,9 @@
 //! The keeper: the process that holds a lock for a section of a script.
 //!
 //! Ground rules: it follows the caller: it releases the lock when it is asked to, and when the caller has ended, but
-//! not before all nested runs have ended that rely on it. Signals to it mean nothing, because a signal to a whole group or service is meant
-//! for the script, whose cleaning up may need the lock. If it is killed itself, its warden sends the caller the
-//! signal of a loss.
+//! not before the nested runs have ended that rely on it. Signals to it mean nothing, because a signal to a whole
+//! group or service is meant for the script, whose cleaning up may need the lock. If it is killed itself, its warden
+//! sends the caller the signal of a loss.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -265,10 +265,10 @@ async fn divided(request: &Request, locks: &Client, tags: &Tags) -> Result<Divis
             continue;
         };
         match section::follow(&keepers, name, &outer.tag).await? {
-            Kept::ByRun => {}
-            Kept::BySection(section) => division.sections.push(section),
+            Kept::Run => {}
+            Kept::Section(section) => division.sections.push(section),
             // It is acquired like any other, and is free when the claim that nobody keeps has ended.
-            Kept::ByNobody => {
+            Kept::Nobody => {
                 division.free.push(name.clone());
                 continue;
             }

@@ -121,20 +121,20 @@ pub(crate) async fn ask_to_release(socket: &str) -> io::Result<Answer> {
 pub(crate) struct Followed {
     lock: Resource,
     reports: watch::Receiver<Report>,
-    /// What keeps a lock in files alive if the keeper is killed.
+    /// The descriptor that keeps a lock in files alive if the keeper is killed.
     life: Option<OwnedFd>,
     connection: OwnedFd,
     reader: AbortHandle,
 }
 
-/// What is known of the claim of an outer run or section.
+/// The keeper of the claim of an outer run or section.
 #[derive(Debug)]
 pub(crate) enum Kept {
     /// No keeper: an outer run holds it, and ends this process on a loss.
-    ByRun,
-    BySection(Followed),
+    Run,
+    Section(Followed),
     /// The keeper is gone, or gives the lock up. The claim protects nothing, although the store may still have it.
-    ByNobody,
+    Nobody,
 }
 
 /// Follows the section that keeps the claim with this tag.
@@ -142,10 +142,10 @@ pub(crate) enum Kept {
 /// # Errors
 /// Unavailable, if its keeper does not answer.
 pub(crate) async fn follow(keepers: &Keepers, lock: &Resource, tag: &str) -> Result<Kept, Problem> {
-    let Some(keeper) = keepers.keeping(tag) else { return Ok(Kept::ByRun) };
+    let Some(keeper) = keepers.keeping(tag) else { return Ok(Kept::Run) };
     match timeout(ANSWER_LIMIT, begin(keeper, lock, tag)).await {
-        Ok(Ok(followed)) => Ok(followed.map_or(Kept::ByNobody, Kept::BySection)),
-        Ok(Err(error)) if is_gone(&error) => Ok(Kept::ByNobody),
+        Ok(Ok(followed)) => Ok(followed.map_or(Kept::Nobody, Kept::Section)),
+        Ok(Err(error)) if is_gone(&error) => Ok(Kept::Nobody),
         Ok(Err(error)) => {
             let text = format!("cannot ask the keeper of {}: {error}", visible(lock.as_str()));
             Err(Problem::new(Exit::Unavailable, text))
@@ -193,7 +193,7 @@ async fn read(mut stream: UnixStream, mut text: Vec<u8>, sender: watch::Sender<R
     drop(stream);
 }
 
-/// Takes the complete lines out, and returns the last report; a loss is the last whatever follows.
+/// Takes the complete lines out, and returns the last report; after a loss nothing else counts.
 fn last_report(text: &mut Vec<u8>) -> Option<Report> {
     let mut newest = None;
     while let Some(end) = text.iter().position(|byte| *byte == b'\n') {

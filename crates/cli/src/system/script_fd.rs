@@ -37,7 +37,7 @@ impl ScriptFd {
         while self.other_end.is_some() {
             match self.reader.read(&mut [0; 64]).await {
                 Ok(1..) => self.other_end = None,
-                // While this process has the other end open, there is no end to read.
+                // While this process has the other end open, this never happens.
                 Ok(0) | Err(_) => std::future::pending().await,
             }
         }

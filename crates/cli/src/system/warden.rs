@@ -50,11 +50,11 @@ pub(crate) struct Warden {
     pid: Pid,
     pipe: Option<PipeWriter>,
     last_sent: Option<Message>,
-    /// That of a warden that sends a signal.
+    /// The token of a warden that sends a signal.
     token: Option<Token>,
 }
 
-/// What the warden of a keeper is started with.
+/// The task of the warden of a keeper.
 struct Notice<'a> {
     caller: &'a Caller,
     signal: Signal,

@@ -256,8 +256,8 @@ fn children_from_before_survive_a_loss_and_get_no_signal() {
         assert!(is_alive(before), "a process of the caller");
         kill_process(Pid::from_raw(before).unwrap(), Signal::KILL).unwrap();
     }
-    let script = "sleep 100 >/dev/null 2>&1 & echo before $!; \
-                  exec leasehold run --wait-group job -- sh -c '(setsid sh -c \"sleep 0.2; echo daemon; exec sleep 1000\" &); exit 7'";
+    let script = "sleep 100 >/dev/null 2>&1 & echo before $!; exec leasehold run --wait-group job -- \
+                  sh -c '(setsid sh -c \"sleep 0.2; echo daemon; exec sleep 1000\" &); exit 7'";
     let running = Started::new(sandbox.sh(script));
     let before = number(&running.line_with("before"));
     running.line_with("daemon");

@@ -1,4 +1,4 @@
-//! What runs inside the section of a script, and the script's copies of itself.
+//! Runs inside the section of a script, and the script's copies of itself.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -73,7 +73,7 @@ fn inner_section_and_its_nested_run_follow_the_outer_one() {
 }
 
 #[test]
-fn killed_keeper_ends_a_nested_run_and_on_files_before_the_lock_is_free() {
+fn killed_keeper_ends_a_nested_run_before_the_lock_is_free() {
     let (_redis, sandboxes) = sandboxes();
     for sandbox in sandboxes {
         // The shell ends at once, and the command of the nested run takes its time.
@@ -93,7 +93,7 @@ fn killed_keeper_ends_a_nested_run_and_on_files_before_the_lock_is_free() {
 }
 
 #[test]
-fn stopped_keeper_on_a_server_ends_a_nested_run_before_the_lease() {
+fn stopped_keeper_ends_a_nested_run_before_the_lease_is_over() {
     let Some(redis) = Redis::start_or_skip() else { return };
     let sandbox = Sandbox::on(&redis.server.url());
     let running = script(&sandbox, &format!("trap : TERM; {BEGIN}; {NESTED}; echo code $?"));
@@ -274,7 +274,7 @@ fn pid_of_the_substitution_itself_is_refused_with_what_to_do() {
 }
 
 #[test]
-fn shell_that_is_killed_while_a_copy_of_it_waits_leaves_no_claim() {
+fn killed_shell_whose_copy_waits_leaves_no_claim() {
     let sandbox = Sandbox::new();
     let holder = sandbox.hold(&["job"]);
     std::fs::write(sandbox.path("script"), "lock=$(true; leasehold acquire job; true); echo never").unwrap();
@@ -427,7 +427,7 @@ fn descriptor_that_is_never_opened_is_no_lock_after_the_shell() {
 }
 
 #[test]
-fn section_of_a_descriptor_is_released_lost_and_followed_like_another() {
+fn section_of_a_descriptor_is_released_and_lost_like_another() {
     let sandbox = Sandbox::new();
     let script_of =
         format!("{BEGIN_FD}; leasehold run --no-wait job -- echo nested; leasehold release; echo code $?");
