@@ -43,6 +43,13 @@ fn job_that_runs_is_reported_with_its_code() {
 }
 
 #[test]
+fn job_that_fails_with_the_code_of_a_taken_lock_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = once(folder.path(), "echo failed; exit 75");
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(75), "failed\n".to_owned()), "{output:?}");
+}
+
+#[test]
 fn job_that_another_machine_does_is_silent() {
     let folder = tempfile::tempdir().unwrap();
     let mut other = Command::new(leasehold());

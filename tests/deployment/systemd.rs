@@ -85,7 +85,8 @@ fn timer_is_exact_and_does_not_repeat_a_missed_job() {
     assert!(!timer.contains("RandomizedDelaySec"), "{timer}");
     let service = read("leasehold-run@.service");
     assert!(
-        service.contains("--no-wait --min-hold 50s") && service.contains("SuccessExitStatus=75"),
+        service.contains("--no-wait --conflict-exit-code 197 --min-hold 50s")
+            && service.contains("\nSuccessExitStatus=197 143\n"),
         "{service}"
     );
 }
@@ -116,6 +117,31 @@ fn units_start_the_job_of_their_name() {
         let printed = crate::succeed(&mut start(file, folder.path(), &url));
         assert!(printed.starts_with("nightly, fence 0"), "{file}: {printed}");
     }
+}
+
+#[test]
+fn unit_distinguishes_a_taken_lock_from_a_job_that_fails() {
+    use std::os::unix::fs::PermissionsExt;
+    let unit = fs::read_to_string(packaging().join("systemd/leasehold-run@.service")).unwrap();
+    let successes = unit.lines().find_map(|line| line.strip_prefix("SuccessExitStatus=")).unwrap();
+    let is_success = |code: i32| successes.split(' ').any(|success| success == code.to_string());
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}/store", folder.path().display());
+    let job = folder.path().join("jobs/nightly");
+    fs::create_dir(job.parent().unwrap()).unwrap();
+    // The first start fails with the code that leasehold has for a lock that is taken; inside it the second one
+    // finds the lock taken.
+    let command = start("leasehold-run@.service", folder.path(), &url);
+    let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
+    let second = format!("LEASEHOLD_OWNER= {} {}", leasehold().display(), words.join(" "));
+    fs::write(&job, format!("#!/bin/sh\n{second}\necho second $?\nexit 75\n")).unwrap();
+    fs::set_permissions(&job, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = start("leasehold-run@.service", folder.path(), &url).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let second: i32 = printed.trim().strip_prefix("second ").unwrap().parse().unwrap();
+    assert!(is_success(second), "{second} of {successes}");
+    assert!(!is_success(output.status.code().unwrap()), "{output:?}");
+    assert_eq!(output.status.code(), Some(75));
 }
 
 #[test]

@@ -240,7 +240,8 @@ struct Known {
 
 /// Returns why a test is known to fail on a version.
 fn known(version: &str, test: &str) -> Option<&'static str> {
-    let is_known = |known: &&Known| version.starts_with(known.version) && test.split("::").next() == Some(known.module);
+    let is_known =
+        |known: &&Known| version.starts_with(known.version) && test.split("::").next() == Some(known.module);
     KNOWN.iter().find(is_known).map(|known| known.why)
 }
 

@@ -44,10 +44,11 @@ pub async fn sweep(
     clock: Arc<dyn Clock>,
     unused_for: Duration,
 ) -> Result<SweepReport, Failure> {
-    sweep_under(config, clock, "", unused_for).await
+    sweep_under(config, clock, "", unused_for, |_| ()).await
 }
 
-/// Does as [`sweep`], for names that begin with `prefix` only.
+/// Does as [`sweep`] for names that begin with `prefix` only, and calls `progress` with what is done after each batch
+/// of rows.
 ///
 /// # Errors
 /// As [`sweep`].
@@ -56,9 +57,12 @@ pub async fn sweep_under(
     clock: Arc<dyn Clock>,
     prefix: &str,
     unused_for: Duration,
+    progress: impl Fn(SweepReport) + Send + Sync,
 ) -> Result<SweepReport, Failure> {
     config.check_sweep()?;
-    CellBackend::new(PostgresCells::connect(config).await?, clock).sweep_under(prefix, unused_for).await
+    CellBackend::new(PostgresCells::connect(config).await?, clock)
+        .sweep_under(prefix, unused_for, progress)
+        .await
 }
 
 /// Leases in a table of PostgreSQL.

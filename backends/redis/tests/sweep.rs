@@ -72,7 +72,7 @@ async fn a_sweep_of_a_prefix_leaves_other_names() {
     }
     let under = async |prefix| {
         let config = RedisConfig::parse(&server.url()).unwrap();
-        leasehold_redis::sweep_under(config, prefix, Duration::ZERO).await.unwrap()
+        leasehold_redis::sweep_under(config, prefix, Duration::ZERO, |_| ()).await.unwrap()
     };
     assert_eq!(under("a*/").await, SweepReport { seen: 1, removed: 1 });
     assert_eq!(under("a/").await, SweepReport { seen: 2, removed: 2 });

@@ -42,10 +42,11 @@ pub async fn sweep(
     clock: Arc<dyn Clock>,
     unused_for: Duration,
 ) -> Result<SweepReport, Failure> {
-    sweep_under(config, clock, "", unused_for).await
+    sweep_under(config, clock, "", unused_for, |_| ()).await
 }
 
-/// Does as [`sweep`], for names that begin with `prefix` only.
+/// Does as [`sweep`] for names that begin with `prefix` only, and calls `progress` with what is done after each batch
+/// of rows.
 ///
 /// # Errors
 /// As [`sweep`].
@@ -54,6 +55,7 @@ pub async fn sweep_under(
     clock: Arc<dyn Clock>,
     prefix: &str,
     unused_for: Duration,
+    progress: impl Fn(SweepReport) + Send + Sync,
 ) -> Result<SweepReport, Failure> {
-    CellBackend::new(SqliteCells::open(config).await?, clock).sweep_under(prefix, unused_for).await
+    CellBackend::new(SqliteCells::open(config).await?, clock).sweep_under(prefix, unused_for, progress).await
 }

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
     if commands::keep::is_keeper() {
         // What the script has opened is not kept open by the process that stays behind.
         system::descriptors::close_inherited();
+        commands::keep::take_name();
     }
     let exit = match Args::try_parse() {
         Ok(args) => output::log::start(args.verbose).and_then(|()| obey(args.verb)),

@@ -2,8 +2,12 @@
 
 pub(crate) mod child;
 pub(crate) mod environment;
+pub(crate) mod followers;
 pub(crate) mod hook;
 pub(crate) mod job;
 pub(crate) mod keeper;
 pub(crate) mod lease_watch;
 pub(crate) mod lock_hold;
+pub(crate) mod offspring;
+pub(crate) mod reception;
+pub(crate) mod section;

@@ -8,6 +8,7 @@ mod stores;
 mod urls;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold_backend::url::{UNREADABLE, is_ambiguous};
 use leasehold_core::Backend;
@@ -135,11 +136,12 @@ impl serde::Serialize for SweepReport {
 /// [`ErrorKind::Invalid`] if the URL cannot be parsed, [`ErrorKind::Unsupported`] if the store keeps
 /// nothing that can be swept, [`ErrorKind::Denied`] without the right to delete, and as
 /// [`Client::open`](crate::Client::open).
-pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<SweepReport> {
-    sweep_under(url, "", unused_for).await
+pub async fn sweep(url: &str, unused_for: Duration) -> Result<SweepReport> {
+    sweep_under(url, "", unused_for, |_| ()).await
 }
 
-/// Does as [`sweep`], for names that begin with `prefix` only.
+/// Does as [`sweep`] for names that begin with `prefix` only, and calls `progress` with what is done after each step,
+/// for people who wait for it.
 ///
 /// A name of more than 160 bytes is not found by a prefix on Redis, whose keys have a hash of it.
 ///
@@ -148,9 +150,17 @@ pub async fn sweep(url: &str, unused_for: std::time::Duration) -> Result<SweepRe
 ///
 /// # Errors
 /// As [`sweep`].
-pub async fn sweep_under(url: &str, prefix: &str, unused_for: std::time::Duration) -> Result<SweepReport> {
+pub async fn sweep_under(
+    url: &str,
+    prefix: &str,
+    unused_for: Duration,
+    progress: impl Fn(SweepReport) + Send + Sync,
+) -> Result<SweepReport> {
     let swept = match store_of(url) {
-        Ok(store) => store.sweep(url, prefix, unused_for).await.map_err(|failure| Error::failed("sweep", failure)),
+        Ok(store) => {
+            let swept = store.sweep(url, prefix, unused_for, &progress).await;
+            swept.map_err(|failure| Error::failed("sweep", failure))
+        }
         Err(error) => Err(error),
     };
     swept.map_err(|error| discreet(url, error))

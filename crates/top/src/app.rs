@@ -14,7 +14,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::cells::{claimant, counted};
 use crate::detail::Detail;
-use crate::dialog::{Action, Dialog};
+use crate::dialog::{Action, Dialog, Sight};
 use crate::frame::Move;
 use crate::graph::GraphView;
 use crate::list::List;
@@ -169,7 +169,25 @@ impl App {
             return self.say(text, true, now);
         }
         let (reason, consequences) = (self.facts.reason.clone(), self.facts.consequences);
-        self.dialog = Some(Dialog { action, name, claims, waits, reason, consequences });
+        let sight = Sight::Hidden;
+        self.dialog = Some(Dialog { action, name, claims, waits, reason, consequences, sight });
+    }
+
+    /// Returns `true` if a question is part of the next frame, and of none before.
+    pub(crate) fn hides_question(&self) -> bool {
+        self.dialog.as_ref().is_some_and(|dialog| dialog.sight == Sight::Hidden)
+    }
+
+    /// Returns `true` if a question is part of the last frame, and does not count as seen yet.
+    pub(crate) fn draws_question(&self) -> bool {
+        self.dialog.as_ref().is_some_and(|dialog| dialog.sight == Sight::Drawn)
+    }
+
+    /// Counts the question of the last frame as seen: the frame is on the screen.
+    pub(crate) fn question_is_shown(&mut self) {
+        if let Some(dialog) = self.dialog.as_mut().filter(|dialog| dialog.sight == Sight::Drawn) {
+            dialog.sight = Sight::Shown;
+        }
     }
 
     pub(crate) fn say(&mut self, text: String, is_bad: bool, now: u64) {
@@ -193,8 +211,11 @@ impl App {
             KeyCode::Char('l') if is_control => return vec![Effect::Redraw],
             _ => {}
         }
-        if self.dialog.is_some() {
-            return self.answer(key.code, is_control);
+        match &self.dialog {
+            Some(dialog) if dialog.sight == Sight::Shown => return self.answer(key.code, is_control),
+            // The key was meant for what the person saw: it ends the question, as it would have before its arrival.
+            Some(_) => self.dialog = None,
+            None => {}
         }
         if self.is_typing {
             self.type_filter(key.code, is_control);

@@ -30,6 +30,17 @@ pub(crate) struct Dialog {
     pub(crate) reason: String,
     /// The consequences of a break on this store.
     pub(crate) consequences: &'static str,
+    pub(crate) sight: Sight,
+}
+
+/// The way of a question to the person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    Hidden,
+    /// It is part of a frame, which may not be on the screen yet.
+    Drawn,
+    /// It is on the screen, so a key answers it.
+    Shown,
 }
 
 impl Dialog {

@@ -1,7 +1,8 @@
 //! The loop: keys, pictures, outcomes and signals come in, and frames go out.
 //!
 //! Ground rules: a frame is drawn after something has changed, at most ten times a second, or thirty times
-//! while a person types; and only if the terminal has taken the last one.
+//! while a person types; and only if the terminal has taken the last one. A question counts as seen once its frame is
+//! written and every key from before is obeyed.
 
 use std::io;
 use std::sync::Arc;
@@ -110,7 +111,9 @@ enum Input {
     Outcome(Outcome),
     Signal(i32),
     Continued,
-    /// Time has passed, or the last frame was written.
+    /// The last frame was written, which has a question.
+    Question,
+    /// Time has passed.
     Tick,
 }
 
@@ -126,21 +129,30 @@ impl Running {
             if self.session.is_broken() {
                 return Ok(None);
             }
-            if due.is_some_and(|due| due <= Instant::now()) && self.session.is_idle() {
+            // Keys from before must not meet the question of the next frame.
+            let early = if self.app.hides_question() { self.session.event_now() } else { None };
+            let is_due = early.is_none() && due.is_some_and(|due| due <= Instant::now());
+            if is_due && self.session.is_idle() {
                 self.draw()?;
                 (due, drawn) = (None, Instant::now());
             }
-            let idle = self.session.idle();
+            let (idle, written) = (self.session.idle(), self.session.idle());
             let input = tokio::select! {
                 biased;
                 signal = signals.next() => signal,
+                event = std::future::ready(early.clone()), if early.is_some() => Input::Terminal(event),
                 event = self.session.event() => Input::Terminal(event),
+                () = written, if self.app.draws_question() => Input::Question,
                 outcome = self.outcomes.recv() => outcome.map_or(Input::Tick, Input::Outcome),
                 picture = next_picture(&mut self.overview) => Input::Picture(picture),
                 lock = next_lock(&mut self.followed) => Input::Lock(lock),
                 _ = seconds.tick() => Input::Tick,
                 () = due_and_idle(due, idle) => continue,
             };
+            if matches!(input, Input::Question) {
+                self.app.question_is_shown();
+                continue;
+            }
             let pause = if matches!(input, Input::Terminal(_)) { TYPED } else { SHOWN };
             let earliest = drawn + pause;
             due = Some(due.map_or(earliest, |due| due.min(earliest)));
@@ -181,13 +193,17 @@ impl Running {
             }
             Input::Continued => self.session.resume()?,
             Input::Terminal(Some(Event::Key(key))) if key.kind != KeyEventKind::Release => {
+                // A terminal that takes the frame at once has shown it, although its thread may not have said so yet.
+                if self.app.draws_question() && timeout(WRITING, self.session.idle()).await.is_ok() {
+                    self.app.question_is_shown();
+                }
                 for effect in self.app.press(key, unix_ms_now()) {
                     if self.obey(effect).await? {
                         return Ok(true);
                     }
                 }
             }
-            Input::Terminal(_) | Input::Signal(_) | Input::Tick => {}
+            Input::Terminal(_) | Input::Signal(_) | Input::Question | Input::Tick => {}
         }
         Ok(false)
     }
@@ -330,5 +346,7 @@ impl Signals {
 const TYPED: Duration = Duration::from_millis(33);
 /// The pause between two frames otherwise.
 const SHOWN: Duration = Duration::from_millis(100);
+/// The time in which a terminal takes a frame, unless it is blocked.
+const WRITING: Duration = Duration::from_millis(20);
 /// The time for which the end waits for what is under way.
 const LAST_OUTCOMES: Duration = Duration::from_secs(5);

@@ -4,10 +4,12 @@ use leasehold::ErrorKind;
 use leasehold_monitor::text::{duration, visible};
 use leasehold_monitor::{Outage, Overview};
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::app::{App, View};
 use crate::cells::{clock, columns, counted, grouped, since, wrap};
+use crate::dialog::Sight;
 use crate::frame::Canvas;
 use crate::help;
 use crate::theme::Theme;
@@ -18,9 +20,16 @@ pub(crate) const SMALLEST: (u16, u16) = (80, 24);
 /// Draws everything. `now` is the present, in milliseconds of the Unix epoch.
 pub(crate) fn draw(app: &mut App, buffer: &mut Buffer, theme: Theme, now: u64) {
     let area = buffer.area;
+    if let Some(dialog) = &mut app.dialog {
+        dialog.sight = match dialog.sight {
+            _ if is_too_small(area) => Sight::Hidden,
+            Sight::Hidden => Sight::Drawn,
+            sight => sight,
+        };
+    }
     let now = app.paused_unix_ms.unwrap_or(now);
     let mut canvas = Canvas { buffer, area, theme, now };
-    if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
+    if is_too_small(area) {
         return draw_too_small(&mut canvas);
     }
     let height = canvas.height();
@@ -41,6 +50,10 @@ pub(crate) fn draw(app: &mut App, buffer: &mut Buffer, theme: Theme, now: u64) {
         below.clear();
         dialog.draw(&mut below);
     }
+}
+
+fn is_too_small(area: Rect) -> bool {
+    area.width < SMALLEST.0 || area.height < SMALLEST.1
 }
 
 fn draw_too_small(canvas: &mut Canvas<'_>) {

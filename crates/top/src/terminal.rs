@@ -168,6 +168,11 @@ impl OpenTerminal {
         self.events.recv().await
     }
 
+    /// Returns what was typed already.
+    pub(crate) fn event_now(&mut self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+
     fn send(&self) {
         let frame = std::mem::take(&mut *self.bytes.0.lock().unwrap_or_else(PoisonError::into_inner));
         if !frame.is_empty() {

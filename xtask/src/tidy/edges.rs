@@ -114,7 +114,9 @@ impl Role {
             (Self::Torture, Self::History) => None,
             (Self::Cli | Self::View, Self::Monitor) => None,
             (Self::Cli, Self::View | Self::Torture) if dependency.optional => None,
-            (Self::Cli, Self::View | Self::Torture) => Some("a view is an optional dependency, behind its feature"),
+            (Self::Cli, Self::View | Self::Torture) => {
+                Some("a view is an optional dependency, behind its feature")
+            }
             (Self::Client, _) => Some(
                 "leasehold depends on core, machine and what backends share, and on backends behind features, only",
             ),
@@ -128,7 +130,9 @@ impl Role {
                 Some("conformance depends on core only, so that foreign backends can run it")
             }
             (Self::Testkit, _) => Some("testkit depends on no crate of ours"),
-            (Self::Cli, _) => Some("cli depends on leasehold, core, machine, monitor, views and torture only"),
+            (Self::Cli, _) => {
+                Some("cli depends on leasehold, core, machine, monitor, views and torture only")
+            }
             (Self::History, _) => Some("history depends on no crate of ours, so that it judges all alike"),
             (Self::Torture, _) => Some("torture depends on leasehold and history only"),
             (Self::Monitor, _) => Some("monitor depends on leasehold only"),

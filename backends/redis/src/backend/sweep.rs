@@ -45,11 +45,11 @@ pub struct SweepReport {
 /// `Unsupported` for another dialect than leasehold's own; `Denied` without the rights; else a
 /// [`Failure`] of the server, after which the sweep can be begun anew.
 pub async fn sweep(config: RedisConfig, unused_for: Duration) -> Result<SweepReport, Failure> {
-    sweep_under(config, "", unused_for).await
+    sweep_under(config, "", unused_for, |_| ()).await
 }
 
-/// Does as [`sweep`], for names that begin with `prefix` only. A name that is too long to be written out in a key is
-/// not found by a prefix.
+/// Does as [`sweep`] for names that begin with `prefix` only, and calls `progress` with what is done after each step.
+/// A name that is too long to be written out in a key is not found by a prefix.
 ///
 /// # Errors
 /// As [`sweep`].
@@ -57,6 +57,7 @@ pub async fn sweep_under(
     config: RedisConfig,
     prefix: &str,
     unused_for: Duration,
+    progress: impl Fn(SweepReport) + Send + Sync,
 ) -> Result<SweepReport, Failure> {
     if config.must_be_native().is_err() || config.dual().is_some() {
         let text = "a lock of another library keeps no fences of leasehold: there is nothing to sweep";
@@ -65,7 +66,7 @@ pub async fn sweep_under(
     let backend = RedisBackend::connect(config).await?;
     let mut swept = SweepReport::default();
     for conn in backend.servers.each().await? {
-        backend.sweep_at(&conn, prefix, unused_for, &mut swept).await?;
+        backend.sweep_at(&conn, prefix, unused_for, &mut swept, &progress).await?;
     }
     Ok(swept)
 }
@@ -78,6 +79,7 @@ impl RedisBackend {
         prefix: &str,
         unused_for: Duration,
         swept: &mut SweepReport,
+        progress: &(impl Fn(SweepReport) + Send + Sync),
     ) -> Result<(), Failure> {
         let pattern = format!("{}*}}:fence", glob_escaped(&Keys::beginning(&self.config.prefix, prefix)));
         let mut cursor = 0u64;
@@ -90,6 +92,7 @@ impl RedisBackend {
             let keys: Vec<Keys> = fences.filter_map(|key| Keys::of_fence(&self.config.prefix, key)).collect();
             swept.seen += u64::try_from(keys.len()).unwrap_or(u64::MAX);
             swept.removed += self.sweep_batch(&keys, unused_for).await?;
+            progress(*swept);
             cursor = next;
             if cursor == 0 {
                 return Ok(());

@@ -217,7 +217,7 @@ async fn sweep_removes_ended_claims_and_nothing_else() {
 
     let swept = backend.sweep(LONG).await.unwrap();
     assert_eq!((swept.seen, swept.emptied), (3, 0), "it was used a moment ago");
-    let others = backend.sweep_under("other/", Duration::ZERO).await.unwrap();
+    let others = backend.sweep_under("other/", Duration::ZERO, |_| ()).await.unwrap();
     assert_eq!((others.seen, others.emptied), (0, 0), "no name begins with that");
     let swept = backend.sweep(Duration::ZERO).await.unwrap();
     assert_eq!((swept.seen, swept.emptied, swept.removed), (3, 1, 0));

@@ -19,10 +19,12 @@ use tokio::net::unix::pipe;
 use crate::exit::{Exit, Problem};
 use crate::output::json;
 use crate::output::status::LockState;
-use crate::process::keeper::ask_to_release;
+use crate::process::section::ask_to_release;
 use crate::request::args::hold::AcquireArgs;
 use crate::request::keepers::{KEEPER_VARIABLE, KeeperAddress, Keepers};
+use crate::request::reentry::{OWNER_VARIABLE, Tags};
 use crate::system::caller::{self, NoCaller};
+use crate::system::descriptors;
 use crate::system::rendezvous;
 use crate::system::signals::Signals;
 use crate::system::warden::own_program;
@@ -33,8 +35,14 @@ pub(crate) struct Granted {
     /// The variables to set, and with `None` to unset.
     pub(crate) variables: Vec<(String, Option<String>)>,
     pub(crate) locks: Vec<LockState>,
+    /// The ids of the processes for which it holds them.
+    pub(crate) callers: Vec<i32>,
+    /// The tags of the claims that it keeps.
+    pub(crate) tags: Vec<String>,
     /// The name of its socket.
     pub(crate) socket: String,
+    /// The path by which the shell opens the descriptor that the lock follows, if it follows one.
+    pub(crate) descriptor: Option<String>,
 }
 
 /// Runs `leasehold acquire`.
@@ -55,7 +63,7 @@ pub(crate) async fn acquire(args: AcquireArgs) -> Result<Exit, Problem> {
 async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start a keeper: {error}"));
     let opened = caller::open(args.pid.and_then(Pid::from_raw));
-    let (caller, handle) = opened.map_err(|problem| no_caller(&args, problem))?;
+    let handle = opened.map_err(|problem| no_caller(&args, problem))?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
     let (reader, writer) = io::pipe().map_err(cannot_start)?;
     let mut command = Command::new(own_program().map_err(cannot_start)?);
@@ -71,8 +79,13 @@ async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
         tokio::select! {
             biased;
             signal = signals.sent(), if asked.is_none() => {
-                asked = Some(signal);
+                asked = Some(Ok(Exit::by(signal)));
                 // It is not reaped yet, so the id is its own.
+                let _ = kill_process(Pid::from_child(&keeper), Signal::TERM);
+            }
+            () = descriptors::unread_stdout(), if asked.is_none() => {
+                // The script has ended, and only the copy of it lives that waits for this command.
+                asked = Some(Err(Problem::new(Exit::Output, UNREAD)));
                 let _ = kill_process(Pid::from_child(&keeper), Signal::TERM);
             }
             read = reader.read_buf(&mut report) => if read.map_err(cannot_start)? == 0 { break },
@@ -83,14 +96,14 @@ async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
     }
     let granted: Option<Granted> = serde_json::from_slice(&report).ok();
     match (granted, asked) {
-        (Some(granted), None) => finish(&args, caller, granted).await,
-        (Some(granted), Some(signal)) => {
+        (Some(granted), None) => finish(&args, granted).await,
+        (Some(granted), Some(ended)) => {
             drop(ask_to_release(&granted.socket).await);
-            Ok(Exit::by(signal))
+            ended
         }
-        (None, Some(signal)) => {
+        (None, Some(ended)) => {
             let _ = keeper.wait();
-            Ok(Exit::by(signal))
+            ended
         }
         // It has printed the reason.
         (None, None) => {
@@ -105,20 +118,37 @@ async fn begin(args: AcquireArgs) -> Result<Exit, Problem> {
 }
 
 /// Prints what the shell needs, or releases the lock.
-async fn finish(args: &AcquireArgs, caller: Pid, granted: Granted) -> Result<Exit, Problem> {
+async fn finish(args: &AcquireArgs, mut granted: Granted) -> Result<Exit, Problem> {
     let keeper = KeeperAddress {
         socket: granted.socket.clone(),
-        caller: caller.as_raw_pid(),
+        callers: std::mem::take(&mut granted.callers),
+        tags: std::mem::take(&mut granted.tags),
         lock: args.name.clone(),
     };
-    let is_alive = |keeper: &KeeperAddress| rendezvous::connect(&keeper.socket).is_ok();
-    let keepers = Keepers::inherited().with(keeper, is_alive).to_string();
+    let (mut living, mut over) = (Vec::new(), Vec::new());
+    for keeper in Keepers::inherited().all() {
+        match rendezvous::is_listening(&keeper.socket).await {
+            true => living.push(keeper.clone()),
+            false => over.extend(keeper.tags.iter().cloned()),
+        }
+    }
+    // A claim that nobody keeps lets nobody in, even while the store still has it.
+    for (name, value) in &mut granted.variables {
+        if let (OWNER_VARIABLE, Some(tags)) = (name.as_str(), value) {
+            *tags = Tags::without(tags, &over);
+        }
+    }
+    let keepers = Keepers::with(living, keeper).to_string();
     let mut out = io::stdout().lock();
     let printed = match args.json {
         true => {
             json::line(&mut out, &AcquiredShape { name: &args.name, locks: &granted.locks, keeper: &keepers })
         }
-        false => out.write_all(script(&granted.variables, &keepers).as_bytes()).and_then(|()| out.flush()),
+        false => {
+            let opening = args.fd.zip(granted.descriptor.as_deref());
+            let script = script(&granted.variables, &keepers, opening);
+            out.write_all(script.as_bytes()).and_then(|()| out.flush())
+        }
     };
     if let Err(error) = printed {
         drop(ask_to_release(&granted.socket).await);
@@ -140,8 +170,8 @@ struct AcquiredShape<'a> {
     keeper: &'a str,
 }
 
-/// Returns lines that every POSIX shell understands.
-fn script(variables: &[(String, Option<String>)], keepers: &str) -> String {
+/// Returns lines that every POSIX shell understands. The last one opens a descriptor, and fails with it.
+fn script(variables: &[(String, Option<String>)], keepers: &str, opening: Option<(u8, &str)>) -> String {
     let mut script = String::new();
     for (name, value) in variables {
         match value {
@@ -149,7 +179,11 @@ fn script(variables: &[(String, Option<String>)], keepers: &str) -> String {
             None => script.push_str(&format!("unset {name}\n")),
         }
     }
-    script + &format!("{KEEPER_VARIABLE}={}; export {KEEPER_VARIABLE}\n", quoted(keepers))
+    script.push_str(&format!("{KEEPER_VARIABLE}={}; export {KEEPER_VARIABLE}\n", quoted(keepers)));
+    if let Some((fd, path)) = opening {
+        script.push_str(&format!("exec {fd}>{} && echo >&{fd}\n", quoted(path)));
+    }
+    script
 }
 
 fn quoted(text: &str) -> String {
@@ -158,6 +192,11 @@ fn quoted(text: &str) -> String {
 
 fn no_caller(args: &AcquireArgs, problem: NoCaller) -> Problem {
     match (problem, args.pid) {
+        (NoCaller::Itself, _) => {
+            let text = "the process of --pid is this command: inside $(...), $BASHPID is that of the substitution; \
+                        write me=$BASHPID before it, and --pid $me";
+            Problem::new(Exit::Usage, text)
+        }
         (NoCaller::NotAnAncestor, Some(pid)) => {
             let text = format!(
                 "process {pid} has not started this command: give the id of the script, as in --pid $$"
@@ -176,6 +215,7 @@ fn no_caller(args: &AcquireArgs, problem: NoCaller) -> Problem {
     }
 }
 
+const UNREAD: &str = "nobody reads the output, so nobody would know of the lock: it is not taken";
 /// The name under which the keeper is started.
 pub(crate) const NAME: &str = "lh-keeper";
 
@@ -188,6 +228,8 @@ mod tests {
         let variables = [("A".to_owned(), Some("it's $HOME `x`\n\"".to_owned())), ("B".to_owned(), None)];
         let expected =
             "A='it'\\''s $HOME `x`\n\"'; export A\nunset B\nLEASEHOLD_KEEPER='k'; export LEASEHOLD_KEEPER\n";
-        assert_eq!(script(&variables, "k"), expected);
+        assert_eq!(script(&variables, "k", None), expected);
+        let opening = script(&variables, "k", Some((9, "/proc/7/fd/8")));
+        assert_eq!(opening, format!("{expected}exec 9>'/proc/7/fd/8' && echo >&9\n"));
     }
 }

@@ -25,12 +25,19 @@ use crate::request::args::hold::AcquireArgs;
 use crate::request::store::{SECRET_VARIABLES, URL_VARIABLE};
 use crate::system::caller::Caller;
 use crate::system::rendezvous;
+use crate::system::script_fd::ScriptFd;
 use crate::system::signals::Signals;
 use crate::system::warden::Warden;
 
 /// Returns `true` if this process was started as a keeper.
 pub(crate) fn is_keeper() -> bool {
     std::env::args_os().next().is_some_and(|name| name == NAME)
+}
+
+/// Takes a name in the process table, where there would be that of the file.
+pub(crate) fn take_name() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(NAME_OF_THREAD);
 }
 
 /// Runs the keeper's whole life.
@@ -40,10 +47,14 @@ pub(crate) fn is_keeper() -> bool {
 pub(crate) async fn keep(args: AcquireArgs) -> Result<Exit, Problem> {
     let cannot_start = |error| Problem::new(Exit::NotStarted, format!("cannot start a keeper: {error}"));
     let handle = io::stdin().as_fd().try_clone_to_owned().map_err(cannot_start)?;
-    let caller = Caller::new(handle).map_err(cannot_start)?;
+    let mut caller = Caller::new(handle).map_err(cannot_start)?;
+    let front = Caller::parent();
+    if let (Some(front), None) = (&front, args.pid) {
+        caller = caller.with_copies_before(front);
+    }
     let stderr = Stderr::start().map_err(cannot_start)?;
     let mut signals = Signals::listen().map_err(cannot_start)?;
-    let kept = section(args, &caller, &mut signals, &stderr).await;
+    let kept = section(args, &caller, front, &mut signals, &stderr).await;
     if let Err(problem) = &kept {
         stderr.print_line(&problem.to_string());
     }
@@ -54,14 +65,14 @@ pub(crate) async fn keep(args: AcquireArgs) -> Result<Exit, Problem> {
 async fn section(
     args: AcquireArgs,
     caller: &Caller,
+    front: Option<Caller>,
     signals: &mut Signals,
     stderr: &Stderr,
 ) -> Result<Exit, Problem> {
-    let on_lost = args.on_lost.signal();
+    let (on_lost, follows_fd) = (args.on_lost.signal(), args.fd.is_some());
     let (pid, name) = caller.identity();
     let request = Request::of_section(args, pid, &name)?;
     let status = Status::start(&request.name, Sinks::default())?;
-    let front = Caller::parent();
     let mut gone = pin!(async {
         tokio::select! {
             () = caller.ended() => {}
@@ -82,7 +93,7 @@ async fn section(
     };
     let kept = match taken {
         Some(Ok(Taken::Held(hold))) => {
-            let section = Section { request: &request, caller, on_lost, stderr, status: &status };
+            let section = Section { request: &request, caller, follows_fd, on_lost, stderr, status: &status };
             section.keep(hold, signals).await
         }
         Some(Ok(Taken::Interrupted(signal))) => Ok(Exit::by(signal)),
@@ -101,17 +112,26 @@ async fn section(
 struct Section<'a> {
     request: &'a Request,
     caller: &'a Caller,
+    /// `true` if the lock ends with a descriptor of the shell.
+    follows_fd: bool,
     on_lost: Option<Signal>,
     stderr: &'a Stderr,
     status: &'a Status,
 }
 
+/// The connections of a keeper to the outside, from the moment on in which the shell knows of it.
+struct Announced {
+    listener: UnixListener,
+    warden: Option<Warden>,
+    script_fd: Option<ScriptFd>,
+}
+
 impl Section<'_> {
     async fn keep(self, hold: LockHold, signals: &mut Signals) -> Result<Exit, Problem> {
         match self.announce(&hold).await {
-            Ok((listener, warden)) => {
-                let Section { request, caller, on_lost, stderr, status } = self;
-                let keeper = Keeper { request, caller, on_lost, listener, warden, stderr, status };
+            Ok(Announced { listener, warden, script_fd }) => {
+                let Section { request, caller, on_lost, stderr, status, .. } = self;
+                let keeper = Keeper { request, caller, script_fd, on_lost, listener, warden, stderr, status };
                 Ok(keeper.keep(hold, signals).await)
             }
             Err(error) => {
@@ -122,13 +142,14 @@ impl Section<'_> {
     }
 
     /// Makes this process a keeper, and reports that to the process that has started it.
-    async fn announce(&self, hold: &LockHold) -> io::Result<(UnixListener, Option<Warden>)> {
+    async fn announce(&self, hold: &LockHold) -> io::Result<Announced> {
         let socket = rendezvous::draw();
         let listener = rendezvous::listen(&socket)?;
         let warden = match self.on_lost {
-            Some(signal) => Some(Warden::of_caller(hold.lives(), self.caller.copy()?, signal)?),
+            Some(signal) => Some(Warden::of_caller(hold.lives(), self.caller, signal)?),
             None => None,
         };
+        let script_fd = self.follows_fd.then(ScriptFd::new).transpose()?;
         // Nothing that is typed at the terminal of the script is meant for this process any more.
         let _ = setsid();
         let variables = hold.variables(self.request).into_iter();
@@ -138,7 +159,10 @@ impl Section<'_> {
         let granted = Granted {
             variables: variables.map(|(name, value)| (name.to_owned(), value)).collect(),
             locks: hold.states(self.request),
+            callers: self.caller.processes().iter().map(|pid| pid.as_raw_pid()).collect(),
+            tags: hold.own_tags(),
             socket,
+            descriptor: script_fd.as_ref().map(ScriptFd::path),
         };
         let report = serde_json::to_vec(&granted)?;
         // A message of the wait comes before the script continues.
@@ -152,7 +176,7 @@ impl Section<'_> {
             // A reader of it would wait for the end of this process, as `$(leasehold acquire … 2>&1)` does.
             let _ = rustix::stdio::dup2_stderr(&nowhere);
         }
-        Ok((listener, warden))
+        Ok(Announced { listener, warden, script_fd })
     }
 
     /// Returns `true` if the stderr of this process leads to the same place as that of the script.
@@ -173,4 +197,6 @@ async fn ended(process: Option<&Caller>) {
     }
 }
 
+#[cfg(target_os = "linux")]
+const NAME_OF_THREAD: &std::ffi::CStr = c"lh-keeper";
 const CLOSE_LIMIT: Duration = Duration::from_secs(3);

@@ -166,7 +166,7 @@ impl HeldRun<'_> {
         let warden = Warden::start(self.hold.lives()).map_err(|error| {
             Problem::new(Exit::NotStarted, format!("cannot start a second process: {error}"))
         })?;
-        let job = Job::new(request, self.hold.guards(), warden, self.stderr, self.status);
+        let job = Job::new(request, &self.hold, warden, self.stderr, self.status);
         let variables = self.hold.variables(request);
         let child = Child::start(&request.program, file, variables, job.group(), Stdio::inherit()).await;
         match child {
@@ -194,9 +194,8 @@ impl HeldRun<'_> {
             hold.release_lock(request, false, stderr, status).await;
             return Ok(Exit::by(signal));
         }
-        let lives = hold.lives();
         // Without the descriptor of each lock the command would run, and the lock would be free.
-        let error = match (lives.len() == hold.guards().len()).then(|| inheritable(lives)) {
+        let error = match hold.is_kept_by_lives().then(|| inheritable(hold.lives())) {
             Some(Ok(_lives)) => command.exec(),
             Some(Err(error)) => error,
             None => std::io::Error::other("the lock has ended before the command began"),
@@ -222,7 +221,7 @@ impl HeldRun<'_> {
     }
 
     /// Holds the lock until it is lost, or a signal comes, which is returned. If an outer `run` holds it, its
-    /// loss ends the whole group.
+    /// loss ends the whole group; that of a section is noticed here.
     async fn stay(&mut self) -> Option<Signal> {
         tokio::select! {
             biased;

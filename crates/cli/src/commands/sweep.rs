@@ -3,6 +3,9 @@
 use std::io::Write;
 use std::pin::pin;
 
+use leasehold::SweepReport;
+use tokio::sync::watch;
+
 use crate::exit::{Exit, Problem};
 use crate::output::counter::{Counter, Output};
 use crate::output::json;
@@ -16,12 +19,15 @@ use crate::request::store::StoreUrl;
 pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
     let store = StoreUrl::named(args.store.url.as_deref())?;
     let mut counter = Counter::start(Output::AtTheEnd);
-    let mut sweep = pin!(store.sweep(args.unused_for));
+    let (sender, progress) = watch::channel(SweepReport::default());
+    let mut sweep = pin!(store.sweep(args.unused_for, |swept| {
+        let _before = sender.send_replace(swept);
+    }));
     let swept = loop {
         tokio::select! {
             biased;
             swept = &mut sweep => break swept,
-            () = counter.pause() => counter.show(|| format!("sweeping {}", store.shown())),
+            () = counter.pause() => counter.show(|| line(&store, *progress.borrow())),
         }
     };
     counter.end().await;
@@ -36,4 +42,10 @@ pub(crate) async fn sweep(args: SweepArgs) -> Result<Exit, Problem> {
         )?,
     }
     Ok(Exit::Done)
+}
+
+/// Returns the line that a person sees meanwhile. How many names there are is not known before the end.
+fn line(store: &StoreUrl, swept: SweepReport) -> String {
+    let done = swept.removed + swept.emptied;
+    format!("sweeping {}: {} names seen, {done} swept", store.shown(), swept.seen)
 }

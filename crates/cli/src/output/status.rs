@@ -7,16 +7,19 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use leasehold::{Fence, FenceGrade, Resource};
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::exit::{Exit, Problem};
 use crate::output::text::{now, visible};
+use crate::system::rendezvous::draw;
 use crate::system::service_manager::ServiceManager;
 
 /// A change of the state of a hold.
@@ -187,7 +190,6 @@ impl Writer {
 #[derive(Debug)]
 struct StatusFile {
     path: PathBuf,
-    fresh: PathBuf,
 }
 
 impl StatusFile {
@@ -196,28 +198,34 @@ impl StatusFile {
         let failed = |error: io::Error| {
             Problem::new(Exit::Output, format!("cannot write the status file {shown}: {error}"))
         };
-        // A link keeps its place, and what it leads to is replaced.
-        let path = path.canonicalize().or_else(|_| std::path::absolute(path)).map_err(failed)?;
-        if path.metadata().is_ok_and(|found| !found.is_file()) {
+        let path = target(path).map_err(failed)?;
+        if std::fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file()) {
             let text = format!(
                 "{shown} is not an ordinary file, and would be replaced by one; use --status-fd for it"
             );
             return Err(Problem::new(Exit::Usage, text));
         }
-        let mut fresh = path.clone().into_os_string();
-        fresh.push(format!(".{}.new", std::process::id()));
-        let file = StatusFile { path, fresh: fresh.into() };
+        let file = StatusFile { path };
         // What cannot be written is refused before the lock is asked for.
-        File::create(&file.fresh).and_then(|_| std::fs::remove_file(&file.fresh)).map_err(failed)?;
+        file.begin().and_then(|(_, fresh)| std::fs::remove_file(fresh)).map_err(failed)?;
         Ok(file)
     }
 
+    /// Makes a file beside the one that it is going to replace. In a folder of all users another one may have put
+    /// anything there, a link for example, so the name is drawn, and the file has to be new.
+    fn begin(&self) -> io::Result<(File, PathBuf)> {
+        let mut fresh = self.path.clone().into_os_string();
+        fresh.push(format!(".{}.new", draw()));
+        let file = File::options().write(true).create_new(true).open(&fresh)?;
+        Ok((file, fresh.into()))
+    }
+
     fn replace(&self, line: &[u8]) -> io::Result<()> {
+        let (mut file, fresh) = self.begin()?;
         // No sync: after a crash of the machine the state means nothing.
-        let written =
-            std::fs::write(&self.fresh, line).and_then(|()| std::fs::rename(&self.fresh, &self.path));
+        let written = file.write_all(line).and_then(|()| std::fs::rename(&fresh, &self.path));
         if written.is_err() {
-            drop(std::fs::remove_file(&self.fresh));
+            drop(std::fs::remove_file(&fresh));
         }
         written
     }
@@ -246,7 +254,34 @@ fn report_to(manager: &ServiceManager, name: &Resource, event: &Event) {
     manager.send(&text);
 }
 
+/// Returns the file that is replaced: a link keeps its place, and what it leads to is replaced. A link of another user
+/// is not followed, because it could lead to any file of this one.
+fn target(path: &Path) -> io::Result<PathBuf> {
+    let mut path = std::path::absolute(path)?;
+    for _ in 0..MOST_LINKS {
+        let found = match std::fs::symlink_metadata(&path) {
+            Ok(found) if found.is_symlink() => found,
+            Ok(_) => return Ok(path),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(path),
+            Err(error) => return Err(error),
+        };
+        if found.uid() != geteuid().as_raw() && found.uid() != 0 {
+            let text = format!(
+                "{} is a link of the user {}, which could lead anywhere; remove it, or name another file",
+                visible(&path.to_string_lossy()),
+                found.uid()
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        let to = std::fs::read_link(&path)?;
+        path = path.parent().unwrap_or(Path::new("/")).join(to);
+    }
+    Err(io::Error::other("too many links lead from one to the next"))
+}
+
 const BACKLOG: usize = 512;
+/// The number of links that the kernel follows.
+const MOST_LINKS: u32 = 40;
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

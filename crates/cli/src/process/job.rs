@@ -8,20 +8,20 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::backend::{Clock, LossCause, Moment};
+use leasehold::backend::{Clock, Moment};
 use leasehold::{Guard, Resource, Revocation, SystemClock};
-use rustix::process::{Pid, Signal, getpid, kill_current_process_group, kill_process};
+use rustix::process::{Pid, Signal, kill_current_process_group, kill_process};
 
 use crate::exit::Exit;
 use crate::output::status::{Event as Report, Status};
 use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible};
 use crate::process::child::{Change, Child, Ending};
-use crate::process::lease_watch::LeaseWatch;
-use crate::process::lock_hold::first;
+use crate::process::lease_watch::{LeaseWatch, LockLoss};
+use crate::process::lock_hold::{LockHold, first};
+use crate::process::offspring::Offspring;
 use crate::request::{Launch, Leftovers, Loss, Request};
 use crate::system::orphans;
-use crate::system::processes::{self, descendants};
 use crate::system::signals::{SignalEvent, Signals};
 use crate::system::terminal::{Terminal, is_interactive, is_shared};
 use crate::system::warden::{Message, Warden};
@@ -34,6 +34,8 @@ pub(crate) struct Job<'a> {
     warden: Warden,
     /// The command, until its end was seen.
     command: Option<Pid>,
+    /// All that it has started, if that can be found.
+    offspring: Option<Offspring>,
     /// `None` if the command stays in the group of the caller, which has the terminal or not.
     terminal: Option<Terminal>,
     stderr: &'a Stderr,
@@ -86,7 +88,7 @@ impl<'a> Job<'a> {
     /// command never finds itself in the background.
     pub(crate) fn new(
         request: &'a Request,
-        guards: &'a [Guard],
+        hold: &'a LockHold,
         warden: Warden,
         stderr: &'a Stderr,
         status: &'a Status,
@@ -95,15 +97,17 @@ impl<'a> Job<'a> {
         if !has_own_group || request.leftovers() == Leftovers::Await {
             orphans::adopt();
         }
+        let offspring = orphans::are_adopted().then(|| Offspring::from_now_on(warden.group()));
         let mut terminal = if has_own_group { Terminal::controlling() } else { None };
         if let Some(terminal) = terminal.as_mut().filter(|_| is_interactive() && !is_shared()) {
             terminal.lend(warden.group());
         }
         let mut job = Job {
             request,
-            leases: LeaseWatch::new(guards, stderr, status),
+            leases: LeaseWatch::new(hold, stderr, status),
             warden,
             command: None,
+            offspring,
             terminal,
             stderr,
             status,
@@ -125,10 +129,10 @@ impl<'a> Job<'a> {
 
     /// Sends a signal to the command and to what it has started: all of its group, or, in the group of the
     /// caller, the command alone. Once the command has ended, it goes to all that is waited for.
-    fn signal(&self, signal: Signal) {
+    fn signal(&mut self, signal: Signal) {
         match (self.group(), self.command) {
             (_, None) if self.request.leftovers() == Leftovers::Await => {
-                self.signal_descendants(signal);
+                self.signal_offspring(signal);
             }
             (Some(_), _) => self.warden.signal(signal),
             // It is a child whose end was not seen, so the id is its own.
@@ -137,11 +141,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Sends a signal to each descendant, and returns `true` if there was one.
-    fn signal_descendants(&self, signal: Signal) -> bool {
-        let mut all = descendants(&processes::all(), getpid());
-        all.retain(|process| *process != self.warden.group());
-        all.iter().filter(|process| kill_process(**process, signal).is_ok()).count() > 0
+    /// Sends a signal to all that the command has started, and returns `true` if there was something.
+    fn signal_offspring(&mut self, signal: Signal) -> bool {
+        self.offspring.as_mut().is_some_and(|offspring| offspring.signal(signal))
     }
 
     /// Returns `true` if a loss was acted on, and nothing may continue any more.
@@ -150,11 +152,11 @@ impl<'a> Job<'a> {
     }
 
     /// Ends the command and everything that it has started and that can still be found.
-    fn kill_all(&self) {
+    fn kill_all(&mut self) {
         self.signal(Signal::KILL);
-        let mut passes = if orphans::are_adopted() { KILL_PASSES } else { 0 };
+        let mut passes = KILL_PASSES;
         // A process may start another one after the list was read.
-        while passes > 0 && self.signal_descendants(Signal::KILL) {
+        while passes > 0 && self.signal_offspring(Signal::KILL) {
             passes -= 1;
         }
     }
@@ -187,7 +189,7 @@ impl<'a> Job<'a> {
         self.command = None;
         let had_terminal = self.take_terminal_back();
         if self.request.leftovers() == Leftovers::Await {
-            while self.has_descendants() && !self.is_to_end() {
+            while self.has_offspring() && !self.is_to_end() {
                 self.attend(signals, &mut listening).await;
             }
         }
@@ -222,14 +224,10 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Returns `true` if a process lives that the command has started. All of them are descendants of this
-    /// process, and those without a living parent are its children.
-    fn has_descendants(&self) -> bool {
+    /// Returns `true` if a process lives that the command has started.
+    fn has_offspring(&mut self) -> bool {
         orphans::reap(&[self.warden.group()]);
-        let is_child = |process: &processes::Process| {
-            process.parent == Some(getpid()) && process.pid != self.warden.group() && !process.is_over
-        };
-        processes::all().iter().any(is_child)
+        self.offspring.as_mut().is_some_and(|offspring| !offspring.living().is_empty())
     }
 
     /// Returns `true` if the signal was probably typed at the terminal of the caller's group, and has reached
@@ -248,7 +246,7 @@ impl<'a> Job<'a> {
         guards.iter().map(listen).collect()
     }
 
-    fn revoked(&self, (lock, received): Received<'_>) {
+    fn revoked(&mut self, (lock, received): Received<'_>) {
         let name = visible(lock.as_str());
         match (received, self.request.on_revoke) {
             (Ok(revocation), Some(signal)) => {
@@ -281,8 +279,8 @@ impl<'a> Job<'a> {
 
     /// Checks the clock, and acts on the state of the leases.
     fn check_lease(&mut self) {
-        if let Some((lock, cause)) = self.leases.check() {
-            self.lose(lock, cause);
+        if let Some(loss) = self.leases.check() {
+            self.lose(&loss);
         }
         if self.kill_at.is_some_and(|at| self.clock.now() >= at) {
             self.kill_at = None;
@@ -291,7 +289,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn lose(&mut self, lock: &Resource, cause: LossCause) {
+    fn lose(&mut self, LockLoss { lock, cause }: &LockLoss<'_>) {
         let what = match self.request.on_lost {
             Loss::Term(grace) => {
                 self.signal(Signal::TERM);
@@ -374,7 +372,7 @@ impl<'a> Job<'a> {
         self.signal(Signal::CONT);
     }
 
-    async fn finish(self, ending: Ending, had_terminal: bool) -> Outcome {
+    async fn finish(mut self, ending: Ending, had_terminal: bool) -> Outcome {
         if self.leases.is_lost() && self.request.on_lost != Loss::Ignore {
             // The processes that the command has left behind may not continue without the lock either.
             self.kill_all();

@@ -1,30 +1,32 @@
 //! The keeper: the process that holds a lock for a section of a script.
 //!
-//! Ground rules: it follows one process, the caller, and nothing else: it releases the lock when it is asked to,
-//! and when the caller has ended. Signals to it mean nothing, because a signal to a whole group or service is meant
-//! for the script, whose cleaning up may need the lock. If it is killed itself, its warden sends the caller the
-//! signal of a loss.
+//! Ground rules: it follows the caller: it releases the lock when it is asked to, and when the caller has ended, but
+//! not before the nested runs have ended that rely on it. Signals to it mean nothing, because a signal to a whole
+//! group or service is meant for the script, whose cleaning up may need the lock. If it is killed itself, its warden
+//! sends the caller the signal of a loss.
 
-use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use leasehold::backend::{Clock, LossCause};
-use leasehold::{Resource, SystemClock};
-use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use leasehold::SystemClock;
+use leasehold::backend::Clock;
+use rustix::process::{Pid, Signal};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::exit::Exit;
 use crate::output::status::{Event, Status};
 use crate::output::stderr::Stderr;
 use crate::output::text::visible;
-use crate::process::lease_watch::LeaseWatch;
+use crate::process::followers::{Followers, hold_on};
+use crate::process::lease_watch::{LeaseWatch, LockLoss};
 use crate::process::lock_hold::{LockHold, Returned, first};
+use crate::process::reception::Reception;
+use crate::process::section::{Answer, Report, Request as Asked};
 use crate::request::Request;
 use crate::system::caller::Caller;
-use crate::system::rendezvous;
+use crate::system::processes::{self, ancestors};
+use crate::system::script_fd::ScriptFd;
 use crate::system::signals::Signals;
 use crate::system::warden::{Message, Warden};
 
@@ -32,6 +34,8 @@ use crate::system::warden::{Message, Warden};
 pub(crate) struct Keeper<'a> {
     pub(crate) request: &'a Request,
     pub(crate) caller: &'a Caller,
+    /// The descriptor with which the section ends, instead of the caller.
+    pub(crate) script_fd: Option<ScriptFd>,
     /// The signal that the caller is sent if the lock is lost.
     pub(crate) on_lost: Option<Signal>,
     pub(crate) listener: UnixListener,
@@ -41,67 +45,77 @@ pub(crate) struct Keeper<'a> {
     pub(crate) status: &'a Status,
 }
 
-/// The answer to the request to release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Answer {
-    Released,
-    Lost,
-}
-
-/// The end of a section.
-enum End {
-    /// The caller has ended.
-    CallerEnded,
-    /// It was asked for, over this connection.
-    Asked(UnixStream),
+/// The state of a section until its lock is released.
+struct WatchedSection<'a> {
+    request: &'a Request,
+    caller: &'a Caller,
+    on_lost: Option<Signal>,
+    warden: Option<Warden>,
+    stderr: &'a Stderr,
+    status: &'a Status,
+    hold: &'a LockHold,
+    leases: LeaseWatch<'a>,
+    /// The nested runs, under the lock of this section.
+    followers: Followers,
+    /// Those that wait for the release.
+    askers: Vec<UnixStream>,
+    /// `true` once the release was asked for, or the caller has ended.
+    is_over: bool,
 }
 
 impl Keeper<'_> {
-    /// Keeps the locks to the end of the section, and releases them.
-    pub(crate) async fn keep(mut self, hold: LockHold, signals: &mut Signals) -> Exit {
-        let mut warden = self.warden.take();
-        let (end, was_lost) = self.watch(&hold, &mut warden, signals).await;
-        if let (Some(warden), End::Asked(_), false) = (&mut warden, &end, was_lost) {
-            // The script has left its section, and is not to be ended while the store is slow to confirm that.
-            warden.send(Message::Wait);
-        }
-        let returned = hold.release_lock(self.request, was_lost, self.stderr, self.status).await;
+    /// Keeps the locks to the end of the section, and of what runs inside it, and releases them.
+    pub(crate) async fn keep(self, hold: LockHold, signals: &mut Signals) -> Exit {
+        let Keeper { request, caller, script_fd, on_lost, listener, warden, stderr, status } = self;
+        let mut section = WatchedSection {
+            request,
+            caller,
+            on_lost,
+            warden,
+            stderr,
+            status,
+            hold: &hold,
+            leases: LeaseWatch::new(&hold, stderr, status),
+            followers: Followers::default(),
+            askers: Vec::new(),
+            is_over: false,
+        };
+        section.watch(Reception::open(listener), script_fd, signals).await;
+        let was_lost = section.leases.is_lost();
+        let WatchedSection { warden, askers, followers, .. } = section;
+        let returned = hold.release_lock(request, was_lost, stderr, status).await;
         let is_lost = was_lost || returned == Returned::Lost;
-        if let End::Asked(stream) = end {
-            answer(stream, if is_lost { Answer::Lost } else { Answer::Released }).await;
+        for asker in askers {
+            answer(asker, if is_lost { Answer::Lost } else { Answer::Released }).await;
         }
+        drop(followers);
         if let Some(warden) = warden {
             warden.end().await;
         }
         if is_lost { Exit::Lost } else { Exit::Done }
     }
+}
 
-    async fn watch(
-        &self,
-        hold: &LockHold,
-        warden: &mut Option<Warden>,
-        signals: &mut Signals,
-    ) -> (End, bool) {
-        // It lasts from event to event: a request that has arrived in part is not dropped.
-        let mut asked = pin!(asked(&self.listener));
-        let mut leases = LeaseWatch::new(hold.guards(), self.stderr, self.status);
+impl WatchedSection<'_> {
+    /// Watches over the section until its lock may be released.
+    async fn watch(&mut self, mut reception: Reception, script_fd: Option<ScriptFd>, signals: &mut Signals) {
         let listen =
             |guard| Box::pin(async move { (leasehold::Guard::resource(guard), guard.revoked().await) });
         let listens = self.request.on_revoke.is_some();
-        let mut revocations: Vec<_> = hold.guards().iter().filter(|_| listens).map(listen).collect();
+        let mut revocations: Vec<_> = self.hold.guards().iter().filter(|_| listens).map(listen).collect();
+        let mut ended = pin!(ended(self.caller, script_fd));
         loop {
-            if let Some((lock, cause)) = leases.check() {
-                self.lose(lock, cause);
+            self.check();
+            if self.is_over && (self.followers.is_empty() || self.leases.is_lost()) {
+                return;
             }
-            if let Some(warden) = warden {
-                warden.send(message(&leases));
-            }
+            let pause = self.pause();
             tokio::select! {
                 biased;
-                () = leases.lost() => {}
-                () = self.caller.ended() => return (End::CallerEnded, leases.is_lost()),
-                stream = &mut asked => return (End::Asked(stream), leases.is_lost()),
+                () = self.leases.lost() => {}
+                () = &mut ended, if !self.is_over => self.is_over = true,
+                (asked, stream) = reception.next() => self.obey(asked, stream).await,
+                () = self.followers.changed() => {}
                 (lock, received) = first(&mut revocations) => {
                     if let (Ok(revocation), Some(signal)) = (received, self.request.on_revoke) {
                         revocations.clear();
@@ -112,42 +126,86 @@ impl Keeper<'_> {
                     }
                 }
                 _ = signals.next() => {}
-                () = tokio::time::sleep(leases.pause().min(LONGEST_PAUSE)) => {}
+                () = tokio::time::sleep(pause) => hold_on(&self.askers),
             }
         }
     }
 
-    fn lose(&self, lock: &Resource, cause: LossCause) {
+    /// Looks at the clock, acts on a loss, and reports to all that depend on the lock.
+    fn check(&mut self) {
+        if let Some(loss) = self.leases.check() {
+            self.lose(&loss);
+        }
+        if let Some(warden) = &mut self.warden {
+            // A script that has left its section is not to be ended while the release takes its time.
+            let is_left = self.is_over && !self.leases.is_lost();
+            warden.send(if is_left { Message::Wait } else { message(&self.leases) });
+        }
+        if !self.leases.is_lost() {
+            self.followers.report(&report(&self.leases));
+        }
+    }
+
+    async fn obey(&mut self, asked: Asked, stream: UnixStream) {
+        match asked {
+            Asked::Release => match self.is_inside(&stream) {
+                true => answer(stream, Answer::Inside).await,
+                false => {
+                    self.is_over = true;
+                    self.askers.push(stream);
+                }
+            },
+            // A section that is over takes nobody in, and one that has lost its lock neither.
+            Asked::Follow(tag) => {
+                let is_own = self.hold.own_tags().contains(&tag);
+                if is_own && !self.is_over && !self.leases.is_lost() {
+                    self.followers.add(stream, &report(&self.leases), self.hold.life_of(&tag));
+                }
+            }
+        }
+    }
+
+    /// Returns `true` if the other side of the connection descends from a nested run, which would have to end before
+    /// the release that it waits for.
+    fn is_inside(&self, stream: &UnixStream) -> bool {
+        if self.followers.is_empty() {
+            return false;
+        }
+        let asker = stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(Pid::from_raw);
+        let around = asker.map(|asker| ancestors(&processes::all(), asker)).unwrap_or_default();
+        self.followers.processes().any(|follower| around.contains(&follower))
+    }
+
+    fn lose(&mut self, loss: &LockLoss<'_>) {
         let what = match self.on_lost {
+            _ if self.is_over => "its section was over, and what ran inside it is ended",
             Some(signal) => {
-                self.caller.signal(signal);
+                if self.warden.as_ref().is_none_or(Warden::takes_signal) {
+                    self.caller.signal(signal);
+                }
                 "the shell was sent a signal"
             }
             None => "the script continues WITHOUT the lock, because of --on-lost=ignore",
         };
-        self.stderr.print_line(&format!("{} was lost: {cause}; {what}", visible(lock.as_str())));
+        self.followers.lose(&loss.cause);
+        self.stderr.print_line(&format!("{} was lost: {}; {what}", visible(loss.lock.as_str()), loss.cause));
+    }
+
+    /// Returns the time until the next look at the clock.
+    fn pause(&self) -> Duration {
+        let longest = if self.askers.is_empty() { LONGEST_PAUSE } else { HOLD_ON };
+        self.leases.pause().min(longest)
     }
 }
 
-/// Waits for a connection that asks for the release.
-async fn asked(listener: &UnixListener) -> UnixStream {
-    loop {
-        let accepted = match listener.accept().await {
-            Ok((stream, _)) => rendezvous::trusted(stream),
-            Err(error) => Err(error),
-        };
-        match accepted {
-            Ok(mut stream) => {
-                let mut word = [0; WORD.len()];
-                let read = tokio::time::timeout(REQUEST_LIMIT, stream.read_exact(&mut word)).await;
-                // A connection that says nothing only looks whether this keeper is alive.
-                if matches!(read, Ok(Ok(_))) && word == *WORD {
-                    return stream;
-                }
-            }
-            // No descriptor is left, or it is one of another user.
-            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-        }
+/// Waits until the caller has ended; if the section follows a descriptor, until that is closed.
+async fn ended(caller: &Caller, script_fd: Option<ScriptFd>) {
+    let Some(mut script_fd) = script_fd else { return caller.ended().await };
+    tokio::select! {
+        biased;
+        () = script_fd.opened() => script_fd.closed().await,
+        // A caller that ends before it has the descriptor never has it.
+        () = caller.ended() => {}
     }
 }
 
@@ -163,27 +221,21 @@ fn message(leases: &LeaseWatch<'_>) -> Message {
     }
 }
 
+/// Returns what those that follow this section may rely on.
+fn report(leases: &LeaseWatch<'_>) -> Report {
+    match leases.remaining() {
+        Some(remaining) if remaining != Duration::MAX => Report::Until(SystemClock.now().after(remaining)),
+        _ => Report::Held,
+    }
+}
+
 async fn answer(mut stream: UnixStream, answer: Answer) {
-    let text = serde_json::to_vec(&answer).unwrap_or_default();
-    let _ = tokio::time::timeout(REQUEST_LIMIT, stream.write_all(&text)).await;
+    let _ = tokio::time::timeout(ANSWER_LIMIT, stream.write_all(answer.line().as_bytes())).await;
 }
 
-/// Asks the keeper with this socket to release the lock.
-///
-/// # Errors
-/// The keeper does not exist, or it ended without an answer.
-pub(crate) async fn ask_to_release(socket: &str) -> io::Result<Answer> {
-    let mut stream = rendezvous::connect(socket)?;
-    stream.write_all(WORD).await?;
-    let mut text = Vec::new();
-    stream.read_to_end(&mut text).await?;
-    Ok(serde_json::from_slice(&text)?)
-}
-
-/// The request to release.
-const WORD: &[u8; 8] = b"release\n";
-/// The time in which a connection has to say what it is for.
-const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The time in which an answer has to be taken.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// The pause between two signs that the release is still waited for.
+const HOLD_ON: Duration = Duration::from_secs(3);
 /// The longest time between two looks at the clock, which also counts suspended time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

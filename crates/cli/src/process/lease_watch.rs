@@ -1,22 +1,21 @@
 //! The state of the leases of a hold: valid, suspect or lost, by the clock.
 //!
-//! Ground rules: the loss of one lock counts as the loss of all, and is returned once.
+//! Ground rules: the loss of one lock counts as the loss of all, and is returned once. The lock of a section around
+//! this process counts like its own.
 
 use std::time::Duration;
 
-use leasehold::backend::LossCause;
 use leasehold::{Guard, Resource, State};
 
 use crate::output::status::{Event, Status};
 use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible};
-use crate::process::lock_hold;
+use crate::process::lock_hold::LockHold;
 
 /// The locks whose leases are watched, and where changes are reported.
 #[derive(Debug)]
 pub(crate) struct LeaseWatch<'a> {
-    /// None if outer runs hold all locks: they handle a loss.
-    guards: &'a [Guard],
+    hold: &'a LockHold,
     stderr: &'a Stderr,
     status: &'a Status,
     is_lost: bool,
@@ -24,14 +23,21 @@ pub(crate) struct LeaseWatch<'a> {
     is_suspect: bool,
 }
 
+/// The loss of a lock.
+#[derive(Clone, Debug)]
+pub(crate) struct LockLoss<'a> {
+    pub(crate) lock: &'a Resource,
+    pub(crate) cause: String,
+}
+
 impl<'a> LeaseWatch<'a> {
-    pub(crate) fn new(guards: &'a [Guard], stderr: &'a Stderr, status: &'a Status) -> Self {
-        LeaseWatch { guards, stderr, status, is_lost: false, is_suspect: false }
+    pub(crate) fn new(hold: &'a LockHold, stderr: &'a Stderr, status: &'a Status) -> Self {
+        LeaseWatch { hold, stderr, status, is_lost: false, is_suspect: false }
     }
 
-    /// Returns all the locks, also after a loss.
+    /// Returns the locks of this process, also after a loss.
     pub(crate) fn guards(&self) -> &'a [Guard] {
-        self.guards
+        self.hold.guards()
     }
 
     /// Returns `true` if one was lost.
@@ -40,33 +46,45 @@ impl<'a> LeaseWatch<'a> {
     }
 
     /// Looks at the clock. Returns the loss if this is the first look that sees it.
-    pub(crate) fn check(&mut self) -> Option<(&'a Resource, LossCause)> {
+    pub(crate) fn check(&mut self) -> Option<LockLoss<'a>> {
+        if self.is_lost {
+            return None;
+        }
         let mut suspect = None;
-        for guard in self.held() {
+        for guard in self.guards() {
             match guard.state() {
-                State::Lost(cause) => {
-                    self.is_lost = true;
-                    self.status.report(&Event::Lost { cause: cause.to_string() });
-                    return Some((guard.resource(), cause));
-                }
+                State::Lost(cause) => return Some(self.lose(guard.resource(), cause.to_string())),
                 State::Suspect => suspect = suspect.or(Some(guard)),
                 _ => {}
             }
         }
-        if !self.is_lost {
-            self.report_suspect(suspect);
+        for section in self.hold.sections() {
+            if let Some(cause) = section.loss() {
+                return Some(self.lose(section.lock(), cause));
+            }
         }
+        self.report_suspect(suspect);
         None
+    }
+
+    fn lose(&mut self, lock: &'a Resource, cause: String) -> LockLoss<'a> {
+        self.is_lost = true;
+        self.status.report(&Event::Lost { cause: cause.clone() });
+        LockLoss { lock, cause }
     }
 
     /// Waits until one is lost; for ever if that was seen, or without a lock.
     pub(crate) async fn lost(&self) {
-        lock_hold::lost(self.held()).await;
+        match self.is_lost {
+            true => std::future::pending().await,
+            false => self.hold.lost().await,
+        }
     }
 
-    /// Returns the time for which all are held without another renewal; `None` after a loss, or without a lock.
+    /// Returns the time for which all are held without another renewal; `None` after a loss, or without a lock
+    /// that could be lost here.
     pub(crate) fn remaining(&self) -> Option<Duration> {
-        self.held().iter().map(Guard::remaining).min()
+        if self.is_lost { None } else { self.hold.remaining() }
     }
 
     /// Returns the time after which a renewal may have changed what remains.
@@ -77,16 +95,12 @@ impl<'a> LeaseWatch<'a> {
         }
     }
 
-    fn held(&self) -> &'a [Guard] {
-        if self.is_lost { &[] } else { self.guards }
-    }
-
     /// Reports when renewals begin to fail, and when they succeed again.
     fn report_suspect(&mut self, suspect: Option<&Guard>) {
         if suspect.is_some() == std::mem::replace(&mut self.is_suspect, suspect.is_some()) {
             return;
         }
-        match (suspect, self.guards.first()) {
+        match (suspect, self.guards().first()) {
             (Some(guard), _) => {
                 let (name, remaining) = (visible(guard.resource().as_str()), guard.remaining());
                 let lost_in_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);

@@ -23,6 +23,8 @@ use crate::output::status::{Event, LockState, Status, grade};
 use crate::output::stderr::Stderr;
 use crate::output::text::{duration, visible};
 use crate::process::environment::{Variables, variables};
+use crate::process::section::{self, Followed, Kept};
+use crate::request::keepers::Keepers;
 use crate::request::reentry::{Outer, Tags};
 use crate::request::{Kind, Request, WaitLimit};
 use crate::system::signals::Signals;
@@ -30,11 +32,22 @@ use crate::system::signals::Signals;
 /// The locks that are held.
 #[derive(Debug)]
 pub(crate) struct LockHold {
-    /// `None` if outer runs hold all of them.
+    /// `None` if outer runs and sections hold all of them.
     own: Option<Held>,
-    /// The locks that outer runs hold.
+    /// The locks that outer runs and sections hold.
     outer: Vec<(Resource, Outer)>,
+    /// Those of them that sections hold. An outer `run` acts on a loss itself.
+    sections: Vec<Followed>,
     tags: Tags,
+}
+
+/// The locks of a request, by those who hold them.
+#[derive(Debug, Default)]
+struct Division {
+    outer: Vec<(Resource, Outer)>,
+    sections: Vec<Followed>,
+    /// Those that nobody around this process holds.
+    free: Vec<Resource>,
 }
 
 /// The locks of this process.
@@ -75,9 +88,9 @@ impl LockHold {
             signal = signals.sent() => return Ok(Taken::Interrupted(signal)),
             found = divided(request, locks, &tags) => found?,
         };
-        let (outer, names) = found;
+        let Division { outer, sections, free: names } = found;
         if names.is_empty() {
-            let hold = LockHold { own: None, outer, tags };
+            let hold = LockHold { own: None, outer, sections, tags };
             hold.report(request, locks, status);
             return Ok(Taken::Held(hold));
         }
@@ -93,7 +106,7 @@ impl LockHold {
         }
         match taken {
             Ok(Some(own)) => {
-                let hold = LockHold { own: Some(own), outer, tags };
+                let hold = LockHold { own: Some(own), outer, sections, tags };
                 hold.report(request, locks, status);
                 Ok(Taken::Held(hold))
             }
@@ -120,7 +133,7 @@ impl LockHold {
         request.names().map(state).collect()
     }
 
-    /// Returns the locks of this process; none if outer runs hold all.
+    /// Returns the locks of this process; none if outer runs and sections hold all.
     pub(crate) fn guards(&self) -> &[Guard] {
         match &self.own {
             Some(Held::One(guard)) => std::slice::from_ref(guard),
@@ -141,15 +154,53 @@ impl LockHold {
         variables(request, &fences, self.tags.with(self.guards().iter().map(Guard::tag)))
     }
 
-    /// Returns copies of the descriptors that keep locks alive. Only locks in files have some.
-    pub(crate) fn lives(&self) -> Vec<OwnedFd> {
-        let copy = |guard: &Guard| guard.proof().get::<LivenessHandle>().and_then(LivenessHandle::copy);
-        self.guards().iter().filter_map(copy).collect()
+    /// Returns the locks that sections around this process hold.
+    pub(crate) fn sections(&self) -> &[Followed] {
+        &self.sections
     }
 
-    /// Waits until one of the locks is lost; for ever if this process has none.
+    /// Returns the tags of the claims of this process.
+    pub(crate) fn own_tags(&self) -> Vec<String> {
+        self.guards().iter().map(Guard::tag).collect()
+    }
+
+    /// Returns copies of the descriptors that keep locks alive, of this process and of sections: locks in files have
+    /// some. The keeper of a section waits until the last process has closed those of its lock.
+    pub(crate) fn lives(&self) -> Vec<OwnedFd> {
+        let of_sections =
+            self.sections.iter().flat_map(|section| [section.life(), section.connection().ok()]);
+        self.guards().iter().filter_map(life).chain(of_sections.flatten()).collect()
+    }
+
+    /// Returns `true` if each lock of this process has a descriptor that keeps it alive.
+    pub(crate) fn is_kept_by_lives(&self) -> bool {
+        self.guards().iter().all(|guard| life(guard).is_some())
+    }
+
+    /// Returns the descriptor that keeps the claim with this tag alive.
+    pub(crate) fn life_of(&self, tag: &str) -> Option<OwnedFd> {
+        self.guards().iter().find(|guard| guard.tag() == tag).and_then(life)
+    }
+
+    /// Returns the time for which all are held without another renewal; `None` without a lock that could be lost
+    /// here.
+    pub(crate) fn remaining(&self) -> Option<Duration> {
+        let own = self.guards().iter().map(Guard::remaining);
+        own.chain(self.sections.iter().map(Followed::remaining)).min()
+    }
+
+    /// Waits until one of the locks is lost; for ever if outer runs hold all.
     pub(crate) async fn lost(&self) {
-        lost(self.guards()).await;
+        let mut losses: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+        for guard in self.guards() {
+            losses.push(Box::pin(async move {
+                let _cause = guard.lost().await;
+            }));
+        }
+        for section in &self.sections {
+            losses.push(Box::pin(section.lost()));
+        }
+        first(&mut losses).await;
     }
 
     /// Gives them back and waits for the answer, up to a limit.
@@ -186,10 +237,9 @@ impl LockHold {
     }
 }
 
-/// Waits until one of these locks is lost; for ever without one.
-pub(crate) async fn lost(guards: &[Guard]) {
-    let mut losses: Vec<_> = guards.iter().map(|guard| Box::pin(guard.lost())).collect();
-    first(&mut losses).await;
+/// Returns a copy of the descriptor that keeps a lock alive. Only locks in files have one.
+fn life(guard: &Guard) -> Option<OwnedFd> {
+    guard.proof().get::<LivenessHandle>().and_then(LivenessHandle::copy)
 }
 
 /// Waits for the first of several futures, which is removed; for ever without one.
@@ -206,20 +256,26 @@ pub(crate) async fn first<F: Future + ?Sized>(futures: &mut Vec<Pin<Box<F>>>) ->
     .await
 }
 
-/// Divides the names into those that outer runs hold, and those that have to be acquired.
-async fn divided(
-    request: &Request,
-    locks: &Client,
-    tags: &Tags,
-) -> Result<(Vec<(Resource, Outer)>, Vec<Resource>), Problem> {
-    let (mut outer, mut names) = (Vec::new(), Vec::new());
+/// Divides the names into those that are held around this process, and those that have to be acquired.
+async fn divided(request: &Request, locks: &Client, tags: &Tags) -> Result<Division, Problem> {
+    let (mut division, keepers) = (Division::default(), Keepers::inherited());
     for name in request.names() {
-        match tags.find(locks, name, request.share()?).await? {
-            Some(held) => outer.push((name.clone(), held)),
-            None => names.push(name.clone()),
+        let Some(outer) = tags.find(locks, name, request.share()?).await? else {
+            division.free.push(name.clone());
+            continue;
+        };
+        match section::follow(&keepers, name, &outer.tag).await? {
+            Kept::Run => {}
+            Kept::Section(section) => division.sections.push(section),
+            // It is acquired like any other, and is free when the claim that nobody keeps has ended.
+            Kept::Nobody => {
+                division.free.push(name.clone());
+                continue;
+            }
         }
+        division.outer.push((name.clone(), outer));
     }
-    Ok((outer, names))
+    Ok(division)
 }
 
 /// Acquires the locks; `None` where one is busy. A long wait under claims of outer runs is announced, so that

@@ -5,7 +5,8 @@
 //! written is refused, because it decides where locks are.
 
 use std::collections::BTreeMap;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -115,8 +116,8 @@ fn encoded(path: &str) -> String {
 
 fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {
     let shown = shown(&place.path);
-    let text = match std::fs::read_to_string(&place.path) {
-        Ok(text) => text,
+    let mut file = match File::open(&place.path) {
+        Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && !place.is_required => return Ok(None),
         Err(error) => {
             let named =
@@ -124,11 +125,14 @@ fn read(place: &Place) -> Result<Option<ConfigFile>, Problem> {
             return Err(Problem::new(Exit::Usage, format!("cannot read {shown}{named}: {error}")));
         }
     };
-    let found = place.path.metadata();
-    let found = found.map_err(|error| Problem::new(Exit::Usage, format!("cannot read {shown}: {error}")))?;
+    // What is judged is the file that is read: the path may lead to another one a moment later.
+    let unreadable = |error| Problem::new(Exit::Usage, format!("cannot read {shown}: {error}"));
+    let found = file.metadata().map_err(unreadable)?;
     if let Some(complaint) = distrust(&found) {
         return Err(Problem::new(Exit::Refused, format!("{shown} is not used: {complaint}")));
     }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(unreadable)?;
     let file: ConfigFile = toml::from_str(&text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
         let text = format!("{shown}, line {line}: {}", visible(&without_values(error.message())));

@@ -12,9 +12,10 @@ use crate::exit::{Exit, Problem};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tags(Vec<String>);
 
-/// The claim of an outer `run` on the same lock.
-#[derive(Clone, Copy, Debug)]
+/// The claim of an outer `run`, or of a section, on the same lock.
+#[derive(Clone, Debug)]
 pub(crate) struct Outer {
+    pub(crate) tag: String,
     pub(crate) fence: Option<Fence>,
 }
 
@@ -26,11 +27,18 @@ impl Tags {
 
     fn read(text: &str) -> Tags {
         // Anything other than a tag was not written by leasehold, and is not passed on.
-        let is_tag = |text: &&str| text.len() == TAG && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let mut tags: Vec<_> = text.split(',').map(str::trim).filter(is_tag).map(str::to_owned).collect();
+        let tags = text.split(',').map(str::trim).filter(|text| is_tag(text));
+        let mut tags: Vec<_> = tags.map(str::to_owned).collect();
         let surplus = tags.len().saturating_sub(MOST);
         drop(tags.drain(..surplus));
         Tags(tags)
+    }
+
+    /// Returns the tags of a variable's text, without some of them.
+    pub(crate) fn without(text: &str, over: &[String]) -> String {
+        let mut tags = Tags::read(text);
+        tags.0.retain(|tag| !over.contains(tag));
+        tags.with(None)
     }
 
     /// Returns these tags and more, as the variable holds them.
@@ -63,7 +71,7 @@ impl Tags {
         let ours: Vec<_> =
             snapshot.holders.iter().filter(|holder| self.0.contains(&holder.id.tag())).collect();
         if let Some(holder) = ours.iter().find(|holder| holder.share.covers(wanted)) {
-            return Ok(Some(Outer { fence: holder.fence }));
+            return Ok(Some(Outer { tag: holder.id.tag(), fence: holder.fence }));
         }
         match ours.first() {
             None => Ok(None),
@@ -77,6 +85,11 @@ impl Tags {
             )),
         }
     }
+}
+
+/// Returns `true` if the text may be the tag of a claim.
+pub(crate) fn is_tag(text: &str) -> bool {
+    text.len() == TAG && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// The variable that holds the tags.
@@ -96,6 +109,7 @@ mod tests {
         let tags = Tags::read(&format!("{a}, {b},,x,{}", "g".repeat(32)));
         assert_eq!(tags, Tags(vec![a.clone(), b.to_owned()]));
         assert_eq!(tags.with(Some("c".to_owned())), format!("{a},{b},c"));
+        assert_eq!(Tags::without(&format!("{a},{b}"), std::slice::from_ref(&a)), b);
         assert_eq!(Tags::read("").with(Some("c".to_owned())), "c");
         let many = vec![b; 100].join(",");
         assert_eq!(Tags::read(&many).0.len(), MOST);

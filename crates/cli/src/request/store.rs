@@ -162,12 +162,16 @@ impl StoreUrl {
         })
     }
 
-    /// Removes the remains of locks that were not used for so long.
+    /// Removes the remains of locks that were not used for so long, and reports how far it is.
     ///
     /// # Errors
     /// As the library's `sweep`.
-    pub(crate) async fn sweep(&self, unused_for: Duration) -> Result<SweepReport, Problem> {
-        leasehold::sweep(&self.url, unused_for).await.map_err(|error| {
+    pub(crate) async fn sweep(
+        &self,
+        unused_for: Duration,
+        progress: impl Fn(SweepReport) + Send + Sync,
+    ) -> Result<SweepReport, Problem> {
+        leasehold::sweep_under(&self.url, "", unused_for, progress).await.map_err(|error| {
             Problem::from(error).hint(format!("the store is {}, {}", self.shown(), self.origin()))
         })
     }

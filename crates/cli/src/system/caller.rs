@@ -1,7 +1,7 @@
-//! The process for which a lock is held: the shell of a script.
+//! The process for which a lock is held: the shell of a script, with the copies that it makes of itself.
 //!
-//! Ground rules: it is known by a handle of the kernel and not by its id, which may be that of another process
-//! once the shell has ended. The handle is opened while the shell is certainly alive.
+//! Ground rules: a process is known by a handle of the kernel and not by its id, which may be that of another
+//! process once the shell has ended. The handle is opened while the shell is certainly alive.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,12 +10,13 @@ use rustix::process::{Pid, Signal, getpid, getppid};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::system::processes::{self, ancestors};
+use crate::system::processes::{self, Identity, ancestors};
 
-/// A process that is waited for.
+/// The processes that are waited for: one that is known from the beginning, and copies of it.
 #[derive(Debug)]
 pub(crate) struct Caller {
     handle: AsyncFd<OwnedFd>,
+    copies: Vec<(Identity, AsyncFd<OwnedFd>)>,
 }
 
 /// The reason why no process can be watched.
@@ -23,6 +24,8 @@ pub(crate) struct Caller {
 pub(crate) enum NoCaller {
     /// This process does not descend from it, or it has ended.
     NotAnAncestor,
+    /// It is this process.
+    Itself,
     Failed(io::Error),
 }
 
@@ -30,19 +33,29 @@ pub(crate) enum NoCaller {
 ///
 /// # Errors
 /// The process is not an ancestor; the operating system has no such handles.
-pub(crate) fn open(pid: Option<Pid>) -> Result<(Pid, OwnedFd), NoCaller> {
-    let wanted = pid.or_else(script).ok_or(NoCaller::NotAnAncestor)?;
+pub(crate) fn open(pid: Option<Pid>) -> Result<OwnedFd, NoCaller> {
+    if pid == Some(getpid()) {
+        return Err(NoCaller::Itself);
+    }
+    let wanted = pid.or_else(|| scripts().last().copied()).ok_or(NoCaller::NotAnAncestor)?;
     let handle = handle_of(wanted).map_err(NoCaller::Failed)?;
     // An ancestor that is alive now was alive when its id was used: so the handle is that of the same process.
     let is_ancestor = ancestors(&processes::all(), getpid()).contains(&wanted);
-    if is_ancestor { Ok((wanted, handle)) } else { Err(NoCaller::NotAnAncestor) }
+    if is_ancestor { Ok(handle) } else { Err(NoCaller::NotAnAncestor) }
 }
 
-/// Returns the script that has started this process. A shell forks for `$(…)` and for the members of a pipeline,
-/// and such a copy ends soon; it can be recognised by its command line, which is that of its parent.
-pub(crate) fn script() -> Option<Pid> {
-    let (all, mut script) = (processes::all(), getppid()?);
-    for parent in ancestors(&all, script) {
+/// Returns the script that has started this process, as the last one, and before it the copies that the shell has
+/// made of itself in between.
+pub(crate) fn scripts() -> Vec<Pid> {
+    getppid().map(|parent| with_copies(&processes::all(), parent)).unwrap_or_default()
+}
+
+/// Returns this process and the ancestors of which it is a copy. A shell forks for `$(…)`, for the members of a
+/// pipeline and for subshells; such a copy can be recognised by its command line, which is that of its parent.
+fn with_copies(all: &[processes::Process], pid: Pid) -> Vec<Pid> {
+    let mut copies = vec![pid];
+    let mut script = pid;
+    for parent in ancestors(all, script) {
         let at = |pid: Pid, what: &str| format!("/proc/{}/{what}", pid.as_raw_pid());
         let command = |pid| std::fs::read(at(pid, "cmdline")).ok().filter(|text| !text.is_empty());
         let program = |pid| std::fs::read_link(at(pid, "exe")).ok();
@@ -52,9 +65,10 @@ pub(crate) fn script() -> Option<Pid> {
         if !has_same_command || differs((program(script), program(parent))) {
             break;
         }
+        copies.push(parent);
         script = parent;
     }
-    Some(script)
+    copies
 }
 
 impl Caller {
@@ -63,7 +77,7 @@ impl Caller {
     /// # Errors
     /// It is not a handle of a process.
     pub(crate) fn new(handle: OwnedFd) -> io::Result<Caller> {
-        Ok(Caller { handle: register(handle)? })
+        Ok(Caller { handle: register(handle)?, copies: Vec::new() })
     }
 
     /// Watches the parent of this process; `None` if that is not possible.
@@ -71,6 +85,28 @@ impl Caller {
         let parent = getppid()?;
         let handle = handle_of(parent).ok().filter(|_| getppid() == Some(parent))?;
         Caller::new(handle).ok()
+    }
+
+    /// Watches the copies of it that have started this process by way of `front`, its parent: a subshell in the
+    /// background may outlive its script.
+    pub(crate) fn with_copies_before(mut self, front: &Caller) -> Caller {
+        let (own, (front, _)) = (self.identity().0, front.identity());
+        let all = processes::all();
+        let parent = all.iter().find(|process| process.pid == front).and_then(|process| process.parent);
+        let copies = parent.map(|parent| with_copies(&all, parent)).unwrap_or_default();
+        let opened: Vec<_> = copies
+            .into_iter()
+            .filter(|pid| *pid != own)
+            .filter_map(|pid| Some((Identity::of(pid)?, handle_of(pid).ok()?)))
+            .collect();
+        // As in `open`. A copy that has ended meanwhile needs no watch.
+        let living = ancestors(&processes::all(), getpid());
+        self.copies = opened
+            .into_iter()
+            .filter(|(copy, _)| living.contains(&copy.pid))
+            .filter_map(|(copy, handle)| Some((copy, register(handle).ok()?)))
+            .collect();
+        self
     }
 
     /// Returns its id and its name, for people; those of this process if they cannot be found out.
@@ -84,25 +120,43 @@ impl Caller {
         (pid, name.trim_end().to_owned())
     }
 
-    /// Waits until it has ended.
+    /// Waits until it has ended, and all its copies.
     pub(crate) async fn ended(&self) {
-        if self.handle.readable().await.is_err() {
-            std::future::pending().await
+        for handle in self.handles() {
+            if handle.readable().await.is_err() {
+                std::future::pending().await
+            }
         }
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to it and to each copy that lives.
     pub(crate) fn signal(&self, signal: Signal) {
-        // After its end there is nobody to notify.
-        let _ = send(self.handle.get_ref(), signal);
+        for handle in self.handles() {
+            // After its end there is nobody to notify.
+            let _ = send(handle.get_ref(), signal);
+        }
     }
 
-    /// Returns a copy of the handle.
+    /// Returns a copy of the handle of the process itself.
     ///
     /// # Errors
     /// No descriptor is left.
     pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
         self.handle.get_ref().as_fd().try_clone_to_owned()
+    }
+
+    /// Returns the ids of all of them, for those that guess which lock is meant.
+    pub(crate) fn processes(&self) -> Vec<Pid> {
+        self.copies.iter().map(|(copy, _)| copy.pid).chain([self.identity().0]).collect()
+    }
+
+    /// Returns its copies.
+    pub(crate) fn copies(&self) -> Vec<Identity> {
+        self.copies.iter().map(|(copy, _)| *copy).collect()
+    }
+
+    fn handles(&self) -> impl Iterator<Item = &AsyncFd<OwnedFd>> {
+        std::iter::once(&self.handle).chain(self.copies.iter().map(|(_, handle)| handle))
     }
 }
 
@@ -111,6 +165,13 @@ impl Caller {
 #[allow(deprecated)]
 fn register(handle: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(handle, Interest::READABLE)
+}
+
+/// Opens a handle of a process by its identity; `None` if it has ended.
+pub(crate) fn handle_by(identity: Identity) -> Option<OwnedFd> {
+    let handle = handle_of(identity.pid).ok()?;
+    // If it has the identity now, the handle was opened while it lived.
+    (Identity::of(identity.pid) == Some(identity)).then_some(handle)
 }
 
 #[cfg(target_os = "linux")]

@@ -43,6 +43,25 @@ impl FromStr for InheritedFd {
     }
 }
 
+/// Waits until nobody reads what this process writes to stdout; for ever if that is not a pipe.
+pub(crate) async fn unread_stdout() {
+    #[cfg(target_os = "linux")]
+    if let Ok(stdout) = io::stdout().as_fd().try_clone_to_owned()
+        && let Ok(stdout) = watched(stdout)
+        && stdout.ready(tokio::io::Interest::ERROR).await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
+}
+
+// As in `caller.rs`: the type owns its descriptor.
+#[cfg(target_os = "linux")]
+#[allow(deprecated)]
+fn watched(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    tokio::io::unix::AsyncFd::with_interest(fd, tokio::io::Interest::ERROR)
+}
+
 /// Closes all descriptors that this process has inherited, except the three streams. It is called before this
 /// process opens anything.
 pub(crate) fn close_inherited() {

@@ -3,6 +3,9 @@
 //! Ground rules: a list is outdated when it is read, so the caller checks again before it acts on it.
 //! Without `/proc`, the list is empty.
 
+use std::fmt;
+use std::str::FromStr;
+
 use rustix::process::Pid;
 
 /// One process.
@@ -15,10 +18,19 @@ pub(crate) struct Process {
     /// `true` if the process has ended; it may still have to be reaped.
     pub(crate) is_over: bool,
     name: String,
+    /// The time of its start, in ticks of the kernel since the boot.
+    began: u64,
+}
+
+/// A process, which is not mistaken for a later one that has the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) pid: Pid,
+    began: u64,
 }
 
 impl Process {
-    fn read(stat: &str) -> Option<Process> {
+    pub(crate) fn read(stat: &str) -> Option<Process> {
         // The name may hold anything, parentheses and spaces included.
         let (pid, rest) = stat.split_once(" (")?;
         let (name, rest) = rest.rsplit_once(") ")?;
@@ -28,13 +40,43 @@ impl Process {
         // process may not see.
         let id = |text: &str| text.parse().ok().filter(|id| *id > 0).and_then(Pid::from_raw);
         let (parent, group) = (fields.next().and_then(id), fields.next().and_then(id));
-        let pid = id(pid)?;
-        Some(Process { pid, parent, group, is_over, name: name.to_owned() })
+        let began = fields.nth(BETWEEN_GROUP_AND_START).and_then(|ticks| ticks.parse().ok());
+        let (pid, began) = (id(pid)?, began.unwrap_or_default());
+        Some(Process { pid, parent, group, is_over, name: name.to_owned(), began })
+    }
+
+    /// Returns what distinguishes it from every other process since the boot.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity { pid: self.pid, began: self.began }
     }
 
     /// Returns `true` if it has this name.
     pub(crate) fn is_named(&self, name: &str) -> bool {
         self.name == name
+    }
+}
+
+impl Identity {
+    /// Returns that of the process that has this id now; `None` if there is none.
+    pub(crate) fn of(pid: Pid) -> Option<Identity> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+        Process::read(&stat).filter(|process| !process.is_over).map(|process| process.identity())
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.pid.as_raw_pid(), self.began)
+    }
+}
+
+impl FromStr for Identity {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Identity, ()> {
+        let (pid, began) = text.split_once('.').ok_or(())?;
+        let pid = pid.parse().ok().filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or(())?;
+        Ok(Identity { pid, began: began.parse().map_err(drop)? })
     }
 }
 
@@ -78,6 +120,9 @@ pub(crate) fn descendants(all: &[Process], pid: Pid) -> Vec<Pid> {
     found.split_off(1)
 }
 
+/// The number of fields between the group and the time of the start.
+const BETWEEN_GROUP_AND_START: usize = 16;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +143,18 @@ mod tests {
         let reaped = Process::read("12 (a) X 0 -1 -1 0 -1").unwrap();
         assert_eq!((reaped.parent, reaped.group), (None, None));
         assert_eq!(Process::read("-1 (a) X 0 -1 -1 0 -1"), None);
+    }
+
+    #[test]
+    fn start_is_part_of_the_identity() {
+        let stat = |pid, began| format!("{pid} (a b) S 7 9 9 0 -1 4 1 2 3 4 5 6 7 8 20 0 1 0 {began} 99 1");
+        let of = |began| Process::read(&stat(12, began)).unwrap().identity();
+        assert_eq!(of(345).to_string(), "12.345");
+        assert_eq!("12.345".parse(), Ok(of(345)));
+        assert_ne!(of(345), of(346));
+        for nonsense in ["", "12", "12.", ".3", "0.3", "-1.3", "x.3"] {
+            assert!(nonsense.parse::<Identity>().is_err(), "{nonsense}");
+        }
     }
 
     #[test]

@@ -14,11 +14,14 @@
 //! group are meant for the command. It holds no descriptor of the user's, no environment, no directory.
 //! Its name differs from ours, so that a kill of leasehold by name does not end the warden with it.
 //!
+//! The warden of a keeper ends nothing: it sends a script the signal of a loss. The keeper sends that signal too, so
+//! the two share a [`Token`], and only the one that gets it sends.
+//!
 //! The warden cannot end a process that has left the group (a daemon, or an interactive shell's jobs), and
 //! cannot act after it was killed itself.
 
 use std::io::{self, PipeWriter};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -36,9 +39,10 @@ use rustix::process::{
 use rustix::time::Timespec;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::system::caller::send;
+use crate::system::caller::{Caller, handle_by, send};
 use crate::system::descriptors::inheritable;
-use crate::system::processes::{self, descendants};
+use crate::system::processes::{self, Identity, descendants};
+use crate::system::token::{Token, take_from};
 
 /// Leasehold's end of the pipe to the warden.
 #[derive(Debug)]
@@ -46,6 +50,15 @@ pub(crate) struct Warden {
     pid: Pid,
     pipe: Option<PipeWriter>,
     last_sent: Option<Message>,
+    /// The token of a warden that sends a signal.
+    token: Option<Token>,
+}
+
+/// The task of the warden of a keeper.
+struct Notice<'a> {
+    caller: &'a Caller,
+    signal: Signal,
+    token: &'a Token,
 }
 
 /// The messages to the warden. The newest one counts.
@@ -62,12 +75,14 @@ pub(crate) enum Message {
 }
 
 impl Warden {
-    /// Starts a warden that sends the process of this handle a signal, instead of ending a group.
+    /// Starts a warden that sends this caller a signal, instead of ending a group.
     ///
     /// # Errors
     /// No process can be started.
-    pub(crate) fn of_caller(lives: Vec<OwnedFd>, caller: OwnedFd, signal: Signal) -> io::Result<Warden> {
-        Warden::spawn(lives, Some((caller, signal)))
+    pub(crate) fn of_caller(lives: Vec<OwnedFd>, caller: &Caller, signal: Signal) -> io::Result<Warden> {
+        let token = Token::new()?;
+        let warden = Warden::spawn(lives, Some(Notice { caller, signal, token: &token }))?;
+        Ok(Warden { token: Some(token), ..warden })
     }
 
     /// Starts a warden, and with it the group. The warden keeps `lives` open to its own end, so that a lock
@@ -79,28 +94,31 @@ impl Warden {
         Warden::spawn(lives, None)
     }
 
-    fn spawn(lives: Vec<OwnedFd>, caller: Option<(OwnedFd, Signal)>) -> io::Result<Warden> {
+    fn spawn(lives: Vec<OwnedFd>, notice: Option<Notice<'_>>) -> io::Result<Warden> {
         let (reader, pipe) = io::pipe()?;
         // A message that does not fit into the pipe is dropped: leasehold must never wait for the warden,
         // which could be stopped.
         rustix::io::ioctl_fionbio(&pipe, true)?;
         let mut command = Command::new(own_program()?);
         command.arg0(NAME).arg(getpid().to_string()).env_clear().current_dir("/").process_group(0);
-        let mut lives = lives.into_iter();
-        command
-            .stdin(reader)
-            .stdout(lives.next().map_or_else(Stdio::null, Stdio::from))
-            .stderr(Stdio::null());
+        command.stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         // This process starts no other one meanwhile, which would inherit them too.
-        let _more = inheritable(lives.collect())?;
-        if let Some((caller, signal)) = caller {
-            command.arg(signal.as_raw().to_string()).stderr(caller);
+        let _lives = inheritable(lives)?;
+        if let Some(Notice { caller, signal, token }) = notice {
+            command.arg(signal.as_raw().to_string());
+            command.args(caller.copies().iter().map(Identity::to_string));
+            command.stdout(token.copy()?).stderr(caller.copy()?);
         }
         // A child inherits the mask. So at no moment can a signal to the group end the warden.
         let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
         let child = command.spawn();
         before.thread_set_mask()?;
-        Ok(Warden { pid: Pid::from_child(&child?), pipe: Some(pipe), last_sent: None })
+        Ok(Warden { pid: Pid::from_child(&child?), pipe: Some(pipe), last_sent: None, token: None })
+    }
+
+    /// Returns `true` if the signal of the loss is this process's to send: the warden has not sent it, and will not.
+    pub(crate) fn takes_signal(&self) -> bool {
+        self.token.as_ref().is_some_and(Token::take)
     }
 
     /// Returns the process group for the command. It exists as long as the warden was not reaped.
@@ -210,7 +228,7 @@ enum Target {
     Group,
     /// A process, with its descendants.
     Tree(Pid, Option<OwnedFd>),
-    /// Nothing is ended: the process whose handle is stderr is sent a signal.
+    /// Nothing is ended: the process whose handle is stderr is sent a signal, if the token at stdout is there.
     Caller(Signal),
 }
 
@@ -317,12 +335,25 @@ impl Target {
     }
 }
 
-/// Sends the caller the signal of a loss. The lock in files is not free before the caller has ended, if it ends soon.
+/// Sends the caller and its copies the signal of a loss, unless the keeper has done so. The lock in files is not
+/// free before they have ended, if they end soon.
 fn notify_caller(signal: Signal) {
     let caller = rustix::stdio::stderr();
-    let _ = send(caller, signal);
-    let limit = Timespec::try_from(CALLER_LIMIT).ok();
-    let _ = poll(&mut [PollFd::new(&caller, PollFlags::IN)], limit.as_ref());
+    let copies: Vec<OwnedFd> = std::env::args()
+        .skip(FIRST_COPY)
+        .filter_map(|copy| handle_by(copy.parse::<Identity>().ok()?))
+        .collect();
+    let handles: Vec<_> = std::iter::once(caller.as_fd()).chain(copies.iter().map(AsFd::as_fd)).collect();
+    if take_from(rustix::stdio::stdout()) {
+        for handle in &handles {
+            let _ = send(handle, signal);
+        }
+    }
+    let end = SystemClock.now().after(CALLER_LIMIT);
+    for handle in &handles {
+        let limit = Timespec::try_from(SystemClock.now().until(end)).ok();
+        let _ = poll(&mut [PollFd::new(handle, PollFlags::IN)], limit.as_ref());
+    }
 }
 
 /// Returns what says whether the process with this id is still the same; `None` where the system has nothing.
@@ -412,6 +443,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The time that a caller has to end after its signal, before the lock may be free.
 const CALLER_LIMIT: Duration = Duration::from_secs(5);
 const MAX_MESSAGE: usize = 256;
+/// The argument that names the first copy of the caller, after the name, the id of leasehold and the signal.
+const FIRST_COPY: usize = 3;
 /// The longest pause between two checks for killed processes that still exist.
 const KILL_PAUSE: Duration = Duration::from_millis(100);
 const END_LIMIT: Duration = Duration::from_millis(200);

@@ -7,15 +7,15 @@ use crate::support::pty::Pty;
 use crate::support::{Redis, Sandbox, Started, eventually, is_alive, wait_until_gone};
 
 /// Begins a section, or ends the script with the code of the failure.
-const BEGIN: &str = "lock=$(leasehold acquire --ttl 2s job) || exit; eval \"$lock\"";
+pub(crate) const BEGIN: &str = "lock=$(leasehold acquire --ttl 2s job) || exit; eval \"$lock\"";
 
-fn sandboxes() -> (Option<Redis>, Vec<Sandbox>) {
+pub(crate) fn sandboxes() -> (Option<Redis>, Vec<Sandbox>) {
     let redis = Redis::start_or_skip();
     let on_redis = redis.as_ref().map(|redis| Sandbox::on(&redis.server.url()));
     (redis, [Some(Sandbox::new()), on_redis].into_iter().flatten().collect())
 }
 
-fn script(sandbox: &Sandbox, script: &str) -> Started {
+pub(crate) fn script(sandbox: &Sandbox, script: &str) -> Started {
     let mut command = sandbox.sh(script);
     command.stdin(std::process::Stdio::piped());
     Started::new(command)
@@ -34,7 +34,7 @@ fn processes(names: &[&str]) -> Vec<i32> {
 }
 
 /// The keeper of this sandbox, which has the store in its environment.
-fn keeper_of(sandbox: &Sandbox) -> i32 {
+pub(crate) fn keeper_of(sandbox: &Sandbox) -> i32 {
     let store = format!("LEASEHOLD_URL={}", sandbox.url);
     eventually(|| {
         let ours: Vec<_> = processes(&["lh-keeper"])

@@ -119,3 +119,27 @@ fn a_url_reads_no_configuration() {
     sandbox.run(&["job"], "true").expect(0);
     sandbox.run(&["--store", "file:", "job"], "true").expect(0);
 }
+
+#[test]
+fn file_that_is_judged_is_the_one_that_is_read() {
+    use std::io::Write;
+    let sandbox = Sandbox::new();
+    // A pipe that everybody may write to, which a file without fault replaces while it is read.
+    let path = sandbox.path("config.toml");
+    Started::new(sandbox.sh("mkfifo config.toml && chmod 666 config.toml")).end().expect(0);
+    let good = write(&sandbox, "good.toml", "[stores.prod]\nurl = \"file:\"\n");
+    std::fs::set_permissions(&good, PermissionsExt::from_mode(0o644)).unwrap();
+    let writer = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            // It waits for the reader.
+            let mut pipe = std::fs::File::options().write(true).open(&path).unwrap();
+            let _ = pipe.write_all(b"[stores.prod]\nurl = \"redis://127.0.0.1:1\"\n");
+            std::fs::rename(good, path).unwrap();
+        }
+    });
+    let mut command = sandbox.leasehold(&["ls", "--store", "prod"]);
+    command.env("LEASEHOLD_CONFIG", &path);
+    Started::new(command).end().expect(78).says("other users may write to it");
+    writer.join().unwrap();
+}

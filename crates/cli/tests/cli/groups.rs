@@ -218,3 +218,51 @@ fn signal_while_a_daemon_is_waited_for_reaches_the_daemon_too() {
     running.line_with("asked");
     running.end().expect(7);
 }
+
+#[test]
+fn children_from_before_are_not_waited_for() {
+    let sandbox = Sandbox::new();
+    for group in ["", "--same-group"] {
+        // The shell becomes leasehold, which then has a child that it has not started.
+        let script = format!(
+            "sleep 100 >/dev/null 2>&1 & echo before $!; \
+             exec leasehold run {group} --wait-group job -- sh -c '(setsid sleep 0.3 &); exit 7'"
+        );
+        let running = Started::new(sandbox.sh(&script));
+        let before = number(&running.line_with("before"));
+        running.end().expect(7);
+        assert!(is_alive(before), "a process of the caller");
+        kill_process(Pid::from_raw(before).unwrap(), Signal::KILL).unwrap();
+    }
+}
+
+#[test]
+fn children_from_before_survive_a_loss_and_get_no_signal() {
+    let sandbox = Sandbox::new();
+    for (group, inner) in [
+        ("--same-group", "echo ready; while :; do sleep 0.1; done"),
+        ("--wait-group", "(setsid sh -c 'echo ready; while :; do sleep 0.1; done' &); exit 0"),
+    ] {
+        std::fs::write(sandbox.path("inner"), inner).unwrap();
+        let script = format!(
+            "sleep 100 >/dev/null 2>&1 & echo before $!; \
+             exec leasehold run {group} --grace 300ms job -- sh inner"
+        );
+        let running = Started::new(sandbox.sh(&script));
+        let before = number(&running.line_with("before"));
+        running.line_with("ready");
+        sandbox.end(&["break", "--yes", "job"]).expect(0);
+        running.end().expect(76);
+        assert!(is_alive(before), "a process of the caller");
+        kill_process(Pid::from_raw(before).unwrap(), Signal::KILL).unwrap();
+    }
+    let script = "sleep 100 >/dev/null 2>&1 & echo before $!; exec leasehold run --wait-group job -- \
+                  sh -c '(setsid sh -c \"sleep 0.2; echo daemon; exec sleep 1000\" &); exit 7'";
+    let running = Started::new(sandbox.sh(script));
+    let before = number(&running.line_with("before"));
+    running.line_with("daemon");
+    running.signal(Signal::TERM);
+    running.end().expect(7);
+    assert!(is_alive(before), "a process of the caller");
+    kill_process(Pid::from_raw(before).unwrap(), Signal::KILL).unwrap();
+}

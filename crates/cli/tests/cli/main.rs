@@ -36,6 +36,7 @@ mod redlock;
 mod revoke;
 mod schema;
 mod secrets;
+mod sections;
 mod serve;
 mod several;
 mod signals;
@@ -46,6 +47,7 @@ mod stress;
 mod terminal;
 mod top;
 mod top_pictures;
+mod top_stores;
 #[cfg(feature = "torture")]
 mod torture;
 mod usage;

@@ -11,7 +11,7 @@ use leasehold_testkit::PostgresServer;
 use crate::support::{Ended, Redis, Sandbox};
 
 /// Parts that are never the same twice, and their names.
-const MASKS: [(&str, &str); 17] = [
+const MASKS: [(&str, &str); 18] = [
     (r"(?:/private)?/tmp/\.tmp\w+", "[DIR]"),
     (r"127\.0\.0\.1:\d{4,5}", "127.0.0.1:[PORT]"),
     (r"\b[0-9a-f]{32}\b", "[TAG]"),
@@ -19,6 +19,8 @@ const MASKS: [(&str, &str); 17] = [
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", "[TIME]"),
     (r#""(since_unix_ms|remaining_ms)":\d+"#, r#""$1":[NUMBER]"#),
     (r"\([^()]* ago\) *", "([AGE] ago)  "),
+    // A column is as wide as its widest time: `1m` or `59s`.
+    (r"\d+[ms]( \d+s)? left {2,}", "[TIME] left  "),
     (r"\d+s left", "[TIME] left"),
     (r"host=\S+ user=\S+ pid=\d+", "host=[HOST] user=[USER] pid=[PID]"),
     (r"took \S+ to \S+,", "took [TIME] to [TIME],"),

@@ -217,3 +217,37 @@ fn candidate_reports_each_term() {
     assert_eq!(words(&events), ["waiting", "granted", "lost", "waiting", "granted"], "{text}");
     candidate.signal(Signal::TERM);
 }
+
+#[test]
+fn link_of_another_user_is_not_followed_and_ones_own_is() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("mine"), "mine").unwrap();
+    std::os::unix::fs::symlink("mine", sandbox.path("own")).unwrap();
+    sandbox.run(&["--status-file", "own", "job"], "true").expect(0);
+    assert!(std::fs::read_to_string(sandbox.path("mine")).unwrap().contains("\"exit\""));
+    assert!(std::fs::symlink_metadata(sandbox.path("own")).unwrap().is_symlink());
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can make a link of another user");
+    }
+    std::fs::write(sandbox.path("mine"), "mine").unwrap();
+    // By way of a link of one's own, too.
+    std::os::unix::fs::symlink("mine", sandbox.path("foreign")).unwrap();
+    std::os::unix::fs::lchown(sandbox.path("foreign"), Some(65_534), Some(65_534)).unwrap();
+    std::os::unix::fs::symlink("foreign", sandbox.path("to-foreign")).unwrap();
+    for link in ["foreign", "to-foreign"] {
+        let ended = sandbox.run(&["--status-file", link, "job"], "echo never").expect(74);
+        assert_eq!(ended.says("is a link of the user 65534").out, "");
+    }
+    assert_eq!(std::fs::read_to_string(sandbox.path("mine")).unwrap(), "mine");
+}
+
+#[test]
+fn prepared_link_beside_the_file_is_not_written_through() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("victim"), "precious").unwrap();
+    // The shell becomes leasehold, so its id is known before.
+    let script = "ln -s victim status.$$.new; exec leasehold run --status-file status job -- true";
+    Started::new(sandbox.sh(script)).end().expect(0);
+    assert_eq!(std::fs::read_to_string(sandbox.path("victim")).unwrap(), "precious");
+    assert!(std::fs::read_to_string(sandbox.path("status")).unwrap().contains("\"exit\""));
+}

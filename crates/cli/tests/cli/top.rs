@@ -385,3 +385,26 @@ fn a_terminal_that_takes_no_output_does_not_delay_the_end() {
     kill_process(pty.pid(), Signal::TERM).unwrap();
     assert_eq!(pty.end().0.code(), Some(143));
 }
+
+#[test]
+fn key_answers_no_question_that_the_terminal_has_not_taken() {
+    let sandbox = Sandbox::new();
+    let holder = sandbox.hold(&["--note", "ann", "job"]);
+    let mut pty = Pty::start_unread(&sandbox, "leasehold", &["top"]);
+    eventually(|| if pty.is_raw() { Ok(()) } else { Err("it reads lines".to_owned()) });
+    for _ in 0..200 {
+        pty.press("\x0c");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for _ in 0..3 {
+        pty.press("b");
+        // The question has arrived by then, and is on no screen.
+        std::thread::sleep(Duration::from_secs(1));
+        pty.press("y");
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(sandbox.show("job")["state"], "held");
+    kill_process(pty.pid(), Signal::TERM).unwrap();
+    assert_eq!(pty.end().0.code(), Some(143));
+    holder.end().expect(0);
+}

@@ -32,13 +32,22 @@ pub(super) trait Store: Sync {
     }
 
     /// Removes what is left of locks whose names begin with `prefix` and that were not used for this time.
-    async fn sweep(&self, url: &str, _prefix: &str, _unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(
+        &self,
+        url: &str,
+        _prefix: &str,
+        _unused_for: Duration,
+        _progress: Progress<'_>,
+    ) -> Result<SweepReport, Failure> {
         let scheme = scheme_of(url);
         Err(unsupported(format!(
             "stores of the scheme `{scheme}:` keep no rows of ended locks: there is nothing to sweep"
         )))
     }
 }
+
+/// A function that is called with what a sweep has done so far.
+pub(super) type Progress<'a> = &'a (dyn Fn(SweepReport) + Send + Sync);
 
 /// Returns the part of a URL before its colon.
 pub(super) fn scheme_of(url: &str) -> &str {
@@ -101,11 +110,20 @@ impl Store for Redis {
         Ok(Arc::new(Dual::of(old, new)?))
     }
 
-    async fn sweep(&self, url: &str, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(
+        &self,
+        url: &str,
+        prefix: &str,
+        unused_for: Duration,
+        progress: Progress<'_>,
+    ) -> Result<SweepReport, Failure> {
         let config = leasehold_redis::RedisConfig::parse(url)?;
-        let swept = leasehold_redis::sweep_under(config, prefix, unused_for).await?;
-        let leasehold_redis::SweepReport { seen, removed } = swept;
-        Ok(SweepReport { seen, emptied: 0, removed })
+        let report = |swept| {
+            let leasehold_redis::SweepReport { seen, removed } = swept;
+            SweepReport { seen, emptied: 0, removed }
+        };
+        let step = |swept| progress(report(swept));
+        Ok(report(leasehold_redis::sweep_under(config, prefix, unused_for, step).await?))
     }
 }
 
@@ -121,7 +139,7 @@ impl Store for Redlock {
         Ok(Arc::new(Quorum::over("redlock", config.members(), terms).await?))
     }
 
-    async fn sweep(&self, _: &str, _: &str, _: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(&self, _: &str, _: &str, _: Duration, _: Progress<'_>) -> Result<SweepReport, Failure> {
         Err(unsupported(
             "each member of a redlock keeps its part of every fence for good: nothing can be swept",
         ))
@@ -179,11 +197,20 @@ impl Store for Sqlite {
         Ok(leasehold_sqlite::schema(&leasehold_sqlite::SqliteConfig::parse(url)?))
     }
 
-    async fn sweep(&self, url: &str, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(
+        &self,
+        url: &str,
+        prefix: &str,
+        unused_for: Duration,
+        progress: Progress<'_>,
+    ) -> Result<SweepReport, Failure> {
         let config = leasehold_sqlite::SqliteConfig::parse(url)?;
-        let swept = leasehold_sqlite::sweep_under(config, Arc::new(SystemClock), prefix, unused_for).await?;
-        let leasehold_sqlite::SweepReport { seen, emptied, removed } = swept;
-        Ok(SweepReport { seen, emptied, removed })
+        let report = |swept| {
+            let leasehold_sqlite::SweepReport { seen, emptied, removed } = swept;
+            SweepReport { seen, emptied, removed }
+        };
+        let (clock, step) = (Arc::new(SystemClock), |swept| progress(report(swept)));
+        Ok(report(leasehold_sqlite::sweep_under(config, clock, prefix, unused_for, step).await?))
     }
 }
 
@@ -203,11 +230,20 @@ impl Store for Postgres {
         Ok(leasehold_postgres::schema(&config) + &leasehold_postgres::grants(&config))
     }
 
-    async fn sweep(&self, url: &str, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(
+        &self,
+        url: &str,
+        prefix: &str,
+        unused_for: Duration,
+        progress: Progress<'_>,
+    ) -> Result<SweepReport, Failure> {
         let config = leasehold_postgres::PostgresConfig::parse(url)?;
-        let swept = leasehold_postgres::sweep_under(config, Arc::new(SystemClock), prefix, unused_for).await?;
-        let leasehold_postgres::SweepReport { seen, emptied, removed } = swept;
-        Ok(SweepReport { seen, emptied, removed })
+        let report = |swept| {
+            let leasehold_postgres::SweepReport { seen, emptied, removed } = swept;
+            SweepReport { seen, emptied, removed }
+        };
+        let (clock, step) = (Arc::new(SystemClock), |swept| progress(report(swept)));
+        Ok(report(leasehold_postgres::sweep_under(config, clock, prefix, unused_for, step).await?))
     }
 }
 
@@ -227,10 +263,19 @@ impl Store for MySql {
         Ok(leasehold_mysql::schema(&config) + &leasehold_mysql::grants(&config))
     }
 
-    async fn sweep(&self, url: &str, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    async fn sweep(
+        &self,
+        url: &str,
+        prefix: &str,
+        unused_for: Duration,
+        progress: Progress<'_>,
+    ) -> Result<SweepReport, Failure> {
         let config = leasehold_mysql::MySqlConfig::parse(url)?;
-        let swept = leasehold_mysql::sweep_under(config, Arc::new(SystemClock), prefix, unused_for).await?;
-        let leasehold_mysql::SweepReport { seen, emptied, removed } = swept;
-        Ok(SweepReport { seen, emptied, removed })
+        let report = |swept| {
+            let leasehold_mysql::SweepReport { seen, emptied, removed } = swept;
+            SweepReport { seen, emptied, removed }
+        };
+        let (clock, step) = (Arc::new(SystemClock), |swept| progress(report(swept)));
+        Ok(report(leasehold_mysql::sweep_under(config, clock, prefix, unused_for, step).await?))
     }
 }

@@ -50,6 +50,7 @@ async fn showing(locks: &Client) -> App {
 fn drawn(app: &mut App, width: u16, height: u16) -> Buffer {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     draw(app, &mut buffer, Theme { is_coloured: true }, unix_ms_now());
+    app.question_is_shown();
     buffer
 }
 
@@ -80,8 +81,14 @@ fn selected(app: &mut App) -> String {
     line.trim_start_matches(['>', ' ', '!']).split(' ').next().unwrap().to_owned()
 }
 
-/// Carries out a look, as the loop does.
+/// Carries out a look, as the loop does, and shows what comes of it.
 async fn look(app: &mut App, locks: &Client, effects: Vec<Effect>) {
+    arrive(app, locks, effects).await;
+    drawn(app, 80, 24);
+}
+
+/// Carries out a look, of which nothing is on the screen yet.
+async fn arrive(app: &mut App, locks: &Client, effects: Vec<Effect>) {
     let [Effect::Look(target)] = effects.as_slice() else { panic!("no look: {effects:?}") };
     let snapshot = locks.inspect(&target.name).await;
     app.finish(Outcome::Looked(target.clone(), snapshot), unix_ms_now());
@@ -212,6 +219,38 @@ async fn question_does_not_appear_under_a_later_key() {
     assert!(app.dialog.is_none());
     type_in(&mut app, "y");
     assert!(text(&mut app).contains("y"));
+}
+
+/// A key that was on its way when the question came was meant for the screen from before.
+#[tokio::test(start_paused = true)]
+async fn key_before_the_frame_of_a_question_does_not_answer_it() {
+    let locks = store();
+    let _guard = held(&locks, "job", "ann").await;
+    let mut app = showing(&locks).await;
+    for (ask, answer) in [('b', KeyCode::Char('y')), ('r', KeyCode::Enter)] {
+        for is_drawn in [false, true] {
+            let effects = press(&mut app, KeyCode::Char(ask));
+            arrive(&mut app, &locks, effects).await;
+            if is_drawn {
+                // The frame is made, and the terminal has not taken it.
+                let mut buffer = Buffer::empty(Rect::new(0, 0, 80, 24));
+                draw(&mut app, &mut buffer, Theme { is_coloured: true }, unix_ms_now());
+                assert!(app.draws_question());
+            }
+            let effects = press(&mut app, answer);
+            assert!(!matches!(effects.as_slice(), [Effect::Do(_)]), "{effects:?}");
+            assert!(app.dialog.is_none());
+            press(&mut app, KeyCode::Esc);
+        }
+        let effects = press(&mut app, KeyCode::Char(ask));
+        look(&mut app, &locks, effects).await;
+        assert!(matches!(press(&mut app, answer).as_slice(), [Effect::Do(_)]));
+    }
+    // A terminal that has become too small shows no question.
+    let effects = press(&mut app, KeyCode::Char('b'));
+    look(&mut app, &locks, effects).await;
+    drawn(&mut app, 79, 24);
+    assert!(press(&mut app, KeyCode::Char('y')).is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,7 +16,7 @@ pub(super) async fn look(plan: &Plan, prefix: &str, stays: Duration, recorder: &
     if let Err(error) = claims(plan, prefix, stays, recorder).await {
         recorder.served(found(Stage::Info, CLAIMS).because(error.to_string()));
     }
-    match leasehold::sweep_under(&plan.url, prefix, Duration::ZERO).await {
+    match leasehold::sweep_under(&plan.url, prefix, Duration::ZERO, |_| ()).await {
         Ok(swept) => recorder.served(counted(Stage::Ok, SWEPT, swept.removed)),
         Err(error) if error.kind() == ErrorKind::Unsupported => {}
         Err(error) => recorder.served(found(Stage::Info, SWEPT).because(error.to_string())),

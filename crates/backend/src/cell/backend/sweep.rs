@@ -40,14 +40,20 @@ impl<C: CellStore> CellBackend<C> {
     /// `Unsupported` where the store forgets by itself; otherwise a [`Failure`] of the store, after which
     /// the sweep can be begun anew.
     pub async fn sweep(&self, unused_for: Duration) -> Result<SweepReport, Failure> {
-        self.sweep_under("", unused_for).await
+        self.sweep_under("", unused_for, |_| ()).await
     }
 
-    /// Does as [`CellBackend::sweep`], for the cells whose names begin with `prefix` only.
+    /// Does as [`CellBackend::sweep`] for the cells whose names begin with `prefix` only, and calls `progress` with what
+    /// is done after each batch.
     ///
     /// # Errors
     /// As [`CellBackend::sweep`].
-    pub async fn sweep_under(&self, prefix: &str, unused_for: Duration) -> Result<SweepReport, Failure> {
+    pub async fn sweep_under(
+        &self,
+        prefix: &str,
+        unused_for: Duration,
+        progress: impl Fn(SweepReport) + Send + Sync,
+    ) -> Result<SweepReport, Failure> {
         let mut swept = SweepReport::default();
         let mut after: Option<Resource> = None;
         // The names rise from batch to batch, so this ends however the store changes meanwhile.
@@ -58,6 +64,7 @@ impl<C: CellStore> CellBackend<C> {
             let found: Vec<Found> =
                 found.into_iter().filter(|found| found.at.as_str().starts_with(prefix)).collect();
             self.sweep_some(&found, unused_for, &mut swept).await?;
+            progress(swept);
             if is_last {
                 return Ok(swept);
             }

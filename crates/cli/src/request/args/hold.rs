@@ -50,7 +50,8 @@ pub(crate) struct RunArgs {
     /// Hold the lock until all processes have ended that the command has started
     ///
     /// Without it, the lock is released when the command itself ends, and what it left in the background
-    /// continues without the lock. The exit code is still that of the command.
+    /// continues without the lock. The exit code is still that of the command. Processes that were children of
+    /// leasehold before the command started do not count.
     #[arg(long)]
     pub(crate) wait_group: bool,
 
@@ -104,10 +105,17 @@ pub(crate) struct AcquireArgs {
 
     /// The process for which the lock is held [default: the script that has started this command]
     ///
-    /// It is an ancestor of this command. Subshells count as their script, as for $$. If another program is in
-    /// between, give $$.
+    /// It is an ancestor of this command. Subshells count as their script, as for $$; one in the background keeps
+    /// the lock even if it outlives the script. If another program is in between, give $$.
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pub(crate) pid: Option<i32>,
+
+    /// Hold the lock until this descriptor is closed, from 3 to 9, as flock does
+    ///
+    /// The output opens it in the shell. The lock is held until the shell and all that have inherited the
+    /// descriptor have closed it or have ended. A signal of --on-lost still goes to the shell alone.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(3..=9), conflicts_with = "json")]
+    pub(crate) fd: Option<u8>,
 
     /// Print JSON instead
     #[arg(long)]
@@ -200,7 +208,7 @@ pub(crate) struct ReportArgs {
     /// Keep the state of the lock in this file, as one JSON object
     ///
     /// The file is replaced as a whole with each change, so a reader never sees half of one. It stays
-    /// when leasehold ends, and then has the exit code.
+    /// when leasehold ends, and then has the exit code. A link of another user is refused.
     #[arg(long, value_name = "PATH")]
     pub(crate) status_file: Option<PathBuf>,
 

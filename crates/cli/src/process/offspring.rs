@@ -1,0 +1,70 @@
+//! The processes that the command has started: everything that this process has inherited or started since.
+//!
+//! Ground rules: a shell may have started others before it became this process (`exec leasehold run …`). They belong
+//! to the caller, with all that they start: they are neither waited for nor ended.
+
+use rustix::process::{Pid, Signal, getpid, kill_process};
+
+use crate::system::processes::{self, Identity, Process, descendants};
+
+/// The living descendants of this process, from a moment on.
+#[derive(Debug)]
+pub(crate) struct Offspring {
+    /// Those that began before, and what descends from them.
+    others: Vec<Identity>,
+    warden: Pid,
+}
+
+impl Offspring {
+    /// Counts those that begin from now on, and not the warden.
+    pub(crate) fn from_now_on(warden: Pid) -> Offspring {
+        let all = processes::all();
+        let before = descendants(&all, getpid());
+        let others = all.iter().filter(|process| before.contains(&process.pid)).map(Process::identity);
+        Offspring { others: others.collect(), warden }
+    }
+
+    /// Lists them.
+    pub(crate) fn living(&mut self) -> Vec<Pid> {
+        self.among(&processes::all(), getpid())
+    }
+
+    fn among(&mut self, all: &[Process], own: Pid) -> Vec<Pid> {
+        self.others.retain(|other| all.iter().any(|process| process.identity() == *other));
+        // An orphan among these is adopted like one of the command's, so they are noted while the parent lives.
+        let mut others: Vec<Pid> = self.others.iter().map(|other| other.pid).collect();
+        others.extend(others.clone().into_iter().flat_map(|other| descendants(all, other)));
+        let is_other = |process: &&Process| others.contains(&process.pid);
+        self.others = all.iter().filter(is_other).map(Process::identity).collect();
+        let mut living = descendants(all, own);
+        living.retain(|pid| *pid != self.warden && !others.contains(pid));
+        living
+    }
+
+    /// Sends a signal to each of them, and returns `true` if there was one.
+    pub(crate) fn signal(&mut self, signal: Signal) -> bool {
+        self.living().iter().filter(|process| kill_process(**process, signal).is_ok()).count() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: i32, parent: i32, began: u64) -> Process {
+        let stat = format!("{pid} (x) S {parent} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 {began} 0");
+        Process::read(&stat).unwrap()
+    }
+
+    #[test]
+    fn earlier_children_and_what_they_start_are_others() {
+        let pid = |pid| Pid::from_raw(pid).unwrap();
+        let before = process(20, 10, 5);
+        let mut offspring = Offspring { others: vec![before.identity()], warden: pid(11) };
+        let all = [before, process(11, 10, 6), process(30, 10, 7), process(31, 30, 8), process(21, 20, 9)];
+        assert_eq!(offspring.among(&all, pid(10)), [pid(30), pid(31)]);
+        // Both orphans are children now, and the id of the other's parent is used again.
+        let later = [process(21, 10, 9), process(31, 10, 8), process(20, 10, 11)];
+        assert_eq!(offspring.among(&later, pid(10)), [pid(31), pid(20)]);
+    }
+}

@@ -1,0 +1,85 @@
+//! The connections to a keeper: each is read by itself, and only so many at a time.
+//!
+//! Ground rules: a process of another user is turned away before anything is read, and takes no place. A connection
+//! that says nothing has its place for a few seconds, and delays nobody but the ones behind all the places.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::AbortHandle;
+
+use crate::process::section::Request;
+use crate::system::rendezvous;
+
+/// The requests as they come.
+#[derive(Debug)]
+pub(crate) struct Reception {
+    requests: mpsc::Receiver<(Request, UnixStream)>,
+    accepting: AbortHandle,
+}
+
+impl Reception {
+    /// Begins to accept connections.
+    pub(crate) fn open(listener: UnixListener) -> Reception {
+        let (sender, requests) = mpsc::channel(1);
+        let accepting = tokio::spawn(accept(listener, sender)).abort_handle();
+        Reception { requests, accepting }
+    }
+
+    /// Waits for the next request.
+    pub(crate) async fn next(&mut self) -> (Request, UnixStream) {
+        match self.requests.recv().await {
+            Some(request) => request,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Reception {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn accept(listener: UnixListener, sender: mpsc::Sender<(Request, UnixStream)>) {
+    let places = Arc::new(Semaphore::new(PLACES));
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No descriptor is left.
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Ok(stream) = rendezvous::trusted(stream) else { continue };
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            // A connection that says nothing only looks whether this keeper is alive.
+            if let Ok(Some(request)) = tokio::time::timeout(REQUEST_LIMIT, read(stream)).await {
+                let _ = sender.send(request).await;
+            }
+        });
+    }
+}
+
+async fn read(mut stream: UnixStream) -> Option<(Request, UnixStream)> {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\n") {
+        let count = stream.read_buf(&mut line).await.ok()?;
+        if count == 0 || line.len() > MAX_REQUEST {
+            return None;
+        }
+    }
+    let request = Request::read(std::str::from_utf8(&line).ok()?.trim_end())?;
+    Some((request, stream))
+}
+
+/// The number of connections that are read at a time.
+const PLACES: usize = 64;
+/// The time in which a connection has to say what it is for.
+const REQUEST_LIMIT: Duration = Duration::from_secs(5);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const MAX_REQUEST: usize = 256;
