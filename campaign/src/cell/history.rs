@@ -129,8 +129,9 @@ async fn one(
 fn checker(cell: &Cell) -> Checker {
     let mut checker = Checker::new();
     checker.recovery = cell.store.recovery();
-    // The machine is shared with the servers of the cell: a task may wait for a core.
-    checker.overstay = Duration::from_secs(2);
+    // The engine waits for two seconds for the last answer of a store that hangs. Besides, the machine is shared with
+    // the servers of the cell: a task may wait for a core.
+    checker.overstay = Duration::from_secs(3);
     checker.lateness = Duration::from_millis(500);
     checker
 }
