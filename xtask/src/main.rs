@@ -6,6 +6,7 @@
 
 mod api;
 mod bench;
+mod campaign;
 mod deb;
 mod docs;
 mod fuzz;
@@ -43,6 +44,7 @@ Chores:
   bench [options]       ratios against the server's own limit, flock and others, in release; `bench --help`
   bench --rivals        leasehold beside other libraries, which are fetched and built first; writes the page
                         docs/book/src/benchmarks.md and its plots; `bench --rivals --help`
+  campaign [options]    thirty faults on every store, and endurance runs; `campaign --help`
   deb [options]         a Debian package of the command, with man pages, completions and services, in
                         target/debian. --program FILE packs this program instead of building it in release,
                         --out FOLDER is another folder for the package
@@ -71,6 +73,7 @@ Exit code: 0 when all is well, 1 when a step failed or a rule is broken, 2 when 
 enum Chore {
     Api(api::Mode),
     Bench(Vec<String>),
+    Campaign(Vec<String>),
     Deb(deb::Options),
     Docs(docs::Mode),
     Fuzz(fuzz::Request),
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
     let outcome = match chore {
         Chore::Api(mode) => api::run(&root(), mode),
         Chore::Bench(arguments) => bench::run(&root(), &arguments),
+        Chore::Campaign(arguments) => campaign::run(&root(), &arguments),
         Chore::Deb(options) => deb::run(&root(), &options),
         Chore::Docs(mode) => docs::run(&root(), mode),
         Chore::Help => {
@@ -125,6 +129,11 @@ fn parse(arguments: &[String]) -> Result<Chore, String> {
     {
         // Its options are its own, and so is its help.
         return Ok(Chore::Bench(options.to_vec()));
+    }
+    if let [chore, options @ ..] = arguments
+        && chore == "campaign"
+    {
+        return Ok(Chore::Campaign(options.to_vec()));
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments.as_slice() {
@@ -216,6 +225,14 @@ mod tests {
         match parsed("bench --quick --help") {
             Ok(Chore::Bench(options)) => assert_eq!(options, ["--quick", "--help"]),
             other => panic!("expected the chore `bench`, got {other:?}"),
+        }
+    }
+
+    #[test]
+    fn campaign_passes_its_options_on() {
+        match parsed("campaign run --store redis --help") {
+            Ok(Chore::Campaign(options)) => assert_eq!(options, ["run", "--store", "redis", "--help"]),
+            other => panic!("expected the chore `campaign`, got {other:?}"),
         }
     }
 

@@ -4,6 +4,7 @@
 //! the operation can happen, so a killed worker has no effect that the history does not explain.
 
 use std::io::{self, BufRead, Write};
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,17 @@ mod task;
 /// A program that starts a [`Rig`](crate::Rig) calls this if it is started with the arguments of
 /// [`Program`](crate::Program), before it has threads and a runtime of its own.
 pub fn run() -> ExitCode {
+    run_with(|url| Box::pin(Client::open(url)))
+}
+
+/// What opens the store of a worker by its URL.
+pub type Opener = for<'a> fn(&'a str) -> Pin<Box<dyn Future<Output = leasehold::Result<Client>> + Send + 'a>>;
+
+/// Runs a worker as [`run`] does, over clients that `opener` makes: a test of the checker opens such that are
+/// broken on purpose.
+pub fn run_with(opener: Opener) -> ExitCode {
     die_with_the_rig();
-    match work() {
+    match work(opener) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The rig keeps the last lines of this stream.
@@ -40,7 +50,7 @@ fn die_with_the_rig() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
 }
 
-fn work() -> io::Result<()> {
+fn work(opener: Opener) -> io::Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     let assignment: Assignment = serde_json::from_str(&line)?;
@@ -51,13 +61,17 @@ fn work() -> io::Result<()> {
         let _ = over.send(true);
     })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let worked = runtime.block_on(serve(Arc::new(assignment), until));
+    let worked = runtime.block_on(serve(Arc::new(assignment), until, opener));
     runtime.shutdown_background();
     worked
 }
 
-async fn serve(assignment: Arc<Assignment>, until: watch::Receiver<bool>) -> io::Result<()> {
-    let Some(client) = open(&assignment, until.clone()).await? else { return Ok(()) };
+async fn serve(
+    assignment: Arc<Assignment>,
+    until: watch::Receiver<bool>,
+    opener: Opener,
+) -> io::Result<()> {
+    let Some(client) = open(&assignment, until.clone(), opener).await? else { return Ok(()) };
     send(&Message::Ready(facts(&client, &assignment.plan)))?;
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..assignment.plan.tasks {
@@ -71,9 +85,13 @@ async fn serve(assignment: Arc<Assignment>, until: watch::Receiver<bool>) -> io:
 }
 
 /// Opens the store; `None` if the worker has to end before it could.
-async fn open(assignment: &Assignment, mut until: watch::Receiver<bool>) -> io::Result<Option<Client>> {
+async fn open(
+    assignment: &Assignment,
+    mut until: watch::Receiver<bool>,
+    opener: Opener,
+) -> io::Result<Option<Client>> {
     loop {
-        let error = match Client::open(assignment.plan.url_of(assignment.worker)).await {
+        let error = match opener(assignment.plan.url_of(assignment.worker)).await {
             Ok(client) => return Ok(Some(client)),
             Err(error) => error,
         };

@@ -85,7 +85,7 @@ impl Role {
             ["crates", "backend"] => Some(Self::Support),
             ["crates", "machine"] => Some(Self::Machine),
             ["backends", _] => Some(Self::Backend),
-            ["tests" | "sim" | "fuzz" | "xtask"] | ["bench" | "sim", _] => Some(Self::Free),
+            ["campaign" | "tests" | "sim" | "fuzz" | "xtask"] | ["bench" | "sim", _] => Some(Self::Free),
             _ => None,
         }
     }

@@ -88,6 +88,27 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "campaign/src",
+        &[
+            "store",
+            "fault",
+            "chance",
+            "expected",
+            "machine",
+            "plot",
+            "seen",
+            "results",
+            "judge",
+            "world",
+            "inject",
+            "cell",
+            "page",
+            "endure",
+            "broken",
+            "arguments",
+        ],
+    ),
+    (
         "crates/leasehold/src/engine",
         &[
             "retry",

@@ -1,0 +1,210 @@
+//! Clients that are broken on purpose, each in one way, for tests of the judgement: it has to find each of them guilty.
+//!
+//! Ground rules: nothing but tests starts them. Each defect is one that a real client could have.
+
+use std::fmt;
+use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold::Client;
+use leasehold::backend::{
+    AtOnce, Backend, BreakOutcome, Claim, Failure, Fence, Finding, Grant, Hint, Patience, Profile, Registers,
+    Release, Renew, Renewal, Resource, ResourceSummary, Share, Snapshot, SnapshotVersion, Step,
+};
+use leasehold_torture::worker;
+
+/// A defect of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// Nothing: the control of the controls.
+    None,
+    /// A renewal that was never answered counts as one that was granted. None is even sent.
+    ExtendsWithoutAnswer,
+    /// The store says that the claim is lost, and the client does not believe it.
+    IgnoresLoss,
+    /// Each grant has a lower fence than the one before it.
+    FencesFall,
+    /// All grants have one fence.
+    FencesRepeat,
+    /// A waiter sleeps for an hour, no matter what happens.
+    DropsWakeUps,
+    /// A client that finds a lock taken releases it for its holder.
+    ReleasesOthers,
+    /// The validity is counted from long after the request.
+    CountsFromLater,
+    /// A release is answered without being sent.
+    ForgetsReleases,
+}
+
+impl Defect {
+    /// Every defect, but none.
+    pub const ALL: [Defect; 8] = [
+        Defect::ExtendsWithoutAnswer,
+        Defect::IgnoresLoss,
+        Defect::FencesFall,
+        Defect::FencesRepeat,
+        Defect::DropsWakeUps,
+        Defect::ReleasesOthers,
+        Defect::CountsFromLater,
+        Defect::ForgetsReleases,
+    ];
+
+    /// Returns the defect of this name.
+    pub fn named(name: &str) -> Option<Defect> {
+        Defect::ALL.into_iter().chain([Defect::None]).find(|defect| defect.to_string() == name)
+    }
+}
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+static DEFECT: OnceLock<Defect> = OnceLock::new();
+
+/// Runs a worker whose client has a defect.
+pub fn work(name: &str) -> ExitCode {
+    let Some(defect) = Defect::named(name) else {
+        eprintln!("unknown defect {name:?}");
+        return ExitCode::from(2);
+    };
+    let _ = DEFECT.set(defect);
+    worker::run_with(|url| {
+        Box::pin(async move {
+            let client = Client::open(url).await?;
+            let defect = DEFECT.get().copied().unwrap_or(Defect::None);
+            Client::builder().over(Arc::new(Broken {
+                inner: client.backend().clone(),
+                defect,
+                _client: client,
+            }))
+        })
+    })
+}
+
+/// A backend around a backend, with a defect.
+#[derive(Debug)]
+struct Broken {
+    inner: Arc<dyn Backend>,
+    defect: Defect,
+    /// Its engine does nothing, and lives as long.
+    _client: Client,
+}
+
+impl Broken {
+    fn falsified(&self, mut grant: Grant) -> Grant {
+        let Some(fence) = grant.fence else { return grant };
+        grant.fence = match self.defect {
+            Defect::FencesFall => Some(Fence { epoch: fence.epoch, seq: u64::MAX - fence.seq, sub: 0 }),
+            Defect::FencesRepeat => Some(Fence { epoch: 1, seq: 1, sub: 0 }),
+            _ => Some(fence),
+        };
+        if self.defect == Defect::CountsFromLater {
+            grant.asked_at = grant.asked_at.after(Duration::from_secs(60));
+        }
+        grant
+    }
+
+    /// Ends the claims of the holders of what this claim waits for.
+    async fn end_others(&self, claim: &Claim, patience: &Patience) {
+        let Ok(seen) = self.inner.inspect(&claim.resource, None, patience).await else { return };
+        for holder in seen.holders {
+            let other = claim.clone().id(holder.id);
+            let _ = self.inner.release(&[&other]).await;
+        }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl Backend for Broken {
+    fn profile(&self) -> &Profile {
+        self.inner.profile()
+    }
+
+    fn unsupported_reason(&self, share: Share) -> Option<&'static str> {
+        self.inner.unsupported_reason(share)
+    }
+
+    fn at_once(&self) -> Option<&dyn AtOnce> {
+        None
+    }
+
+    fn registers(&self) -> Option<&dyn Registers> {
+        self.inner.registers()
+    }
+
+    fn supports_transfer(&self) -> bool {
+        self.inner.supports_transfer()
+    }
+
+    fn detach(&self, claim: &Claim) {
+        self.inner.detach(claim);
+    }
+
+    async fn contend(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
+        match self.inner.contend(claim, patience).await? {
+            Step::Granted(grant) => Ok(Step::Granted(self.falsified(grant))),
+            Step::Busy(hint) => {
+                if self.defect == Defect::ReleasesOthers {
+                    self.end_others(claim, patience).await;
+                }
+                let hour = Some(Duration::from_secs(3_600));
+                let deaf = Hint { ask_again_in: hour, ..hint };
+                Ok(Step::Busy(if self.defect == Defect::DropsWakeUps { deaf } else { hint }))
+            }
+        }
+    }
+
+    fn part(&self, claim: &Claim) -> u64 {
+        self.inner.part(claim)
+    }
+
+    async fn renew(&self, batch: &[Renew<'_>]) -> Vec<Renewal> {
+        match self.defect {
+            Defect::ExtendsWithoutAnswer => batch.iter().map(|_| Renewal::Renewed).collect(),
+            Defect::IgnoresLoss => {
+                let answers = self.inner.renew(batch).await;
+                let deaf = |answer| if matches!(answer, Renewal::Lost) { Renewal::Renewed } else { answer };
+                answers.into_iter().map(deaf).collect()
+            }
+            _ => self.inner.renew(batch).await,
+        }
+    }
+
+    async fn release(&self, batch: &[&Claim]) -> Vec<Release> {
+        match self.defect {
+            Defect::ForgetsReleases => batch.iter().map(|_| Release::Freed).collect(),
+            _ => self.inner.release(batch).await,
+        }
+    }
+
+    async fn break_claim(&self, claim: &Claim) -> Result<BreakOutcome, Failure> {
+        self.inner.break_claim(claim).await
+    }
+
+    async fn inspect(
+        &self,
+        resource: &Resource,
+        seen: Option<&SnapshotVersion>,
+        patience: &Patience,
+    ) -> Result<Snapshot, Failure> {
+        self.inner.inspect(resource, seen, patience).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&Resource>,
+        limit: usize,
+    ) -> Result<Vec<ResourceSummary>, Failure> {
+        self.inner.list(prefix, after, limit).await
+    }
+
+    async fn diagnose(&self, ttl: Duration) -> Vec<Finding> {
+        self.inner.diagnose(ttl).await
+    }
+}

@@ -1,0 +1,190 @@
+//! One cell: a store under a fault, for some histories, each recorded, judged and written.
+
+mod elsewhere;
+mod history;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::judge::judge;
+use crate::results::{Outcome as Found, Record};
+use crate::seen::Seen;
+use crate::{Expected, Fault, Machine, Store, existing, expected};
+
+/// A store under a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// The store.
+    pub store: Store,
+    /// The fault.
+    pub fault: Fault,
+}
+
+/// The way in which a cell is run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The seed of the first history; the next ones follow it.
+    pub seed: u64,
+    /// The histories.
+    pub histories: u64,
+    /// The time for which faults happen in one history.
+    pub length: Duration,
+    /// The folder for histories; none are kept without it.
+    pub folder: Option<PathBuf>,
+    /// The program of the workers, where it is not this program itself.
+    pub program: Option<leasehold_torture::Program>,
+}
+
+impl Run {
+    /// Creates a run of one history of this length.
+    pub fn of(seed: u64, length: Duration) -> Run {
+        Run { seed, histories: 1, length, folder: None, program: None }
+    }
+}
+
+/// The outcome of one history.
+struct Told {
+    outcome: Found,
+    expected: bool,
+    seen: Seen,
+    faults: u64,
+    version: String,
+    note: String,
+}
+
+impl Told {
+    fn not_run(why: impl Into<String>) -> Told {
+        Told::without_history(Found::NotRun, true, why)
+    }
+
+    fn without_history(outcome: Found, expected: bool, note: impl Into<String>) -> Told {
+        Told {
+            outcome,
+            expected,
+            seen: Seen::default(),
+            faults: 0,
+            version: String::new(),
+            note: note.into(),
+        }
+    }
+}
+
+impl Cell {
+    /// Creates a cell.
+    pub fn new(store: Store, fault: Fault) -> Cell {
+        Cell { store, fault }
+    }
+
+    /// Returns all cells of these stores and faults, in the order of the grid.
+    pub fn all(stores: &[Store], faults: &[Fault]) -> Vec<Cell> {
+        let of = |fault: &Fault| stores.iter().map(|store| Cell::new(*store, *fault)).collect::<Vec<_>>();
+        faults.iter().flat_map(of).collect()
+    }
+
+    /// Returns what is expected of it.
+    pub fn expected(&self) -> Expected {
+        expected(self.store, self.fault)
+    }
+
+    /// Runs it, and never for ever.
+    pub async fn run(&self, run: &Run) -> Record {
+        let mut record = self.record(run);
+        if let Some(why) = self.expected().reason().filter(|_| !self.expected().is_run()) {
+            record.fold(Told::not_run(why));
+            return record;
+        }
+        if let Some(existing) = existing(self.store, self.fault) {
+            record.seconds = 0;
+            record.fold(elsewhere::run(existing).await);
+            return record;
+        }
+        for number in 0..run.histories {
+            let told = history::tell(self, run, run.seed + number).await;
+            let goes_on = !matches!(told.outcome, Found::NotRun | Found::Failed | Found::Refused);
+            record.fold(told);
+            if !goes_on {
+                break;
+            }
+        }
+        record
+    }
+
+    fn record(&self, run: &Run) -> Record {
+        let machine = Machine::here();
+        Record {
+            store: self.store.word().to_owned(),
+            fault: self.fault.to_string(),
+            outcome: Found::Held,
+            expected: true,
+            seed: run.seed,
+            histories: 0,
+            seconds: run.length.as_secs(),
+            faults: 0,
+            seen: Seen::default(),
+            version: String::new(),
+            machine: machine.name,
+            date: machine.date,
+            note: String::new(),
+        }
+    }
+}
+
+impl Record {
+    /// Adds one history; the record says the worst of all.
+    fn fold(&mut self, told: Told) {
+        let is_first = self.histories == 0;
+        if !matches!(told.outcome, Found::NotRun | Found::Refused | Found::Failed) {
+            self.histories += 1;
+        }
+        self.outcome = if is_first { told.outcome } else { self.outcome.worse(told.outcome) };
+        if self.note.is_empty() || self.expected && !told.expected {
+            self.note = told.note;
+        }
+        self.expected &= told.expected;
+        self.faults += told.faults;
+        self.seen.add(&told.seen);
+        if !told.version.is_empty() {
+            self.version = told.version;
+        }
+    }
+}
+
+/// Judges what was seen of a history.
+fn told(expected: Expected, seen: Seen, faults: u64, version: String, first: String) -> Told {
+    let (outcome, is_expected) = judge(expected, &seen);
+    Told {
+        outcome,
+        expected: is_expected,
+        seen,
+        faults,
+        version,
+        note: if is_expected { String::new() } else { first },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_history_is_the_outcome_and_keeps_its_note() {
+        let cell = Cell::new(Store::Redis, Fault::number(1));
+        let mut record = cell.record(&Run::of(5, Duration::from_secs(15)));
+        let seen = Seen { grants: 10, ..Seen::default() };
+        record.fold(told(Expected::Holds, seen, 2, "Redis 7".to_owned(), String::new()));
+        let broken = Seen { timing: 1, ..seen };
+        record.fold(told(Expected::Holds, broken, 3, "Redis 7".to_owned(), "two at once".to_owned()));
+        record.fold(told(Expected::Holds, seen, 2, String::new(), String::new()));
+        assert_eq!((record.outcome, record.expected, record.histories), (Found::Timing, false, 3));
+        assert_eq!((record.faults, record.seen.grants), (7, 30));
+        assert_eq!((record.note.as_str(), record.version.as_str()), ("two at once", "Redis 7"));
+    }
+
+    #[tokio::test]
+    async fn a_cell_that_cannot_happen_is_not_run_and_says_why() {
+        let cell = Cell::new(Store::File, Fault::number(6));
+        let record = cell.run(&Run::of(1, Duration::from_secs(1))).await;
+        assert_eq!((record.outcome, record.histories, record.expected), (Found::NotRun, 0, true));
+        assert!(record.note.contains("no server"), "{record:?}");
+    }
+}

@@ -1,0 +1,164 @@
+//! The processes of an endurance run.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+
+use super::Endurance;
+use super::sample::{Sample, Usage};
+use super::worker::{Done, Orders};
+use crate::world::{Network, World};
+use crate::{Outcome, Store};
+
+/// The processes. Dropping it kills them.
+pub(super) struct Crowd {
+    processes: Vec<Process>,
+    endurance: Endurance,
+    /// The counts of processes that were killed.
+    before: Done,
+    replaced: u64,
+}
+
+struct Process {
+    child: Child,
+    /// Its end is the order to stop.
+    input: Option<ChildStdin>,
+    done: Arc<Mutex<Done>>,
+}
+
+/// The acquisitions of all processes in a second, about: a load that two cores carry, with their servers.
+const RATE: u32 = 400;
+
+impl Crowd {
+    pub(super) async fn start(endurance: &Endurance, world: &World) -> Outcome<Crowd> {
+        let mut crowd = Crowd {
+            processes: Vec::new(),
+            endurance: endurance.clone(),
+            before: Done::default(),
+            replaced: 0,
+        };
+        for number in 0..endurance.processes as usize {
+            let process = crowd.begin(number, world).await?;
+            crowd.processes.push(process);
+        }
+        Ok(crowd)
+    }
+
+    async fn begin(&self, number: usize, world: &World) -> Outcome<Process> {
+        let mut command = match &self.endurance.program {
+            Some((path, arguments)) => {
+                let mut command = Command::new(path);
+                command.args(arguments);
+                command
+            }
+            None => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.arg("endure-worker");
+                command
+            }
+        };
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let mut input = child.stdin.take().ok_or("the process has no input")?;
+        let output = child.stdout.take().ok_or("the process has no output")?;
+        let orders = Orders {
+            url: world.url(Network::of(number)),
+            names: self.endurance.names,
+            ttl: self.ttl(),
+            seed: self.endurance.seed ^ ((number as u64) << 20) ^ self.replaced,
+            pause: Duration::from_secs(1) * self.endurance.processes * 4 / RATE,
+        };
+        input.write_all(format!("{}\n", serde_json::to_string(&orders)?).as_bytes()).await?;
+        let done = Arc::new(Mutex::new(Done::default()));
+        tokio::spawn({
+            let done = done.clone();
+            async move {
+                let mut lines = BufReader::new(output).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    if let Ok(now) = serde_json::from_str(&line) {
+                        *done.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                    }
+                }
+            }
+        });
+        Ok(Process { child, input: Some(input), done })
+    }
+
+    fn ttl(&self) -> Duration {
+        match self.endurance.store {
+            // Many processes on few cores: a lease has to outlast their turns.
+            Store::Memcached => Duration::from_secs(6),
+            store => store.ttl() * 2,
+        }
+    }
+
+    /// Samples what the processes use.
+    pub(super) fn sample(&self, now: Duration) -> Sample {
+        let mut sample = Sample {
+            seconds: now.as_secs_f64(),
+            acquired: self.before.acquired,
+            failed: self.before.failed,
+            ..Sample::default()
+        };
+        for process in &self.processes {
+            let done = *process.done.lock().unwrap_or_else(PoisonError::into_inner);
+            sample.acquired += done.acquired;
+            sample.failed += done.failed;
+            let Some(usage) = process.child.id().and_then(Usage::of) else { continue };
+            sample.processes += 1;
+            sample.memory_kib += usage.memory_kib as f64;
+            sample.descriptors += usage.descriptors as f64;
+            sample.threads += usage.threads as f64;
+            sample.tasks += done.tasks as f64;
+        }
+        let count = f64::from(sample.processes.max(1));
+        for value in [&mut sample.memory_kib, &mut sample.descriptors, &mut sample.threads, &mut sample.tasks]
+        {
+            *value /= count;
+        }
+        sample
+    }
+
+    /// Stops one process for a while.
+    pub(super) async fn pause_one(&mut self, pick: u64, time: Duration) -> Outcome {
+        let number = (pick % self.processes.len() as u64) as usize;
+        if let Some(id) =
+            self.processes[number].child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+        {
+            // It is not waited for before the end of this, so the id is still its own.
+            kill_process(id, Signal::STOP)?;
+            tokio::time::sleep(time).await;
+            kill_process(id, Signal::CONT)?;
+        }
+        Ok(())
+    }
+
+    /// Kills one process, and starts another in its place.
+    pub(super) async fn replace_one(&mut self, pick: u64, world: &World) -> Outcome {
+        let number = (pick % self.processes.len() as u64) as usize;
+        let old = &mut self.processes[number];
+        old.child.kill().await?;
+        let done = *old.done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.before.acquired += done.acquired;
+        self.before.failed += done.failed;
+        self.replaced += 1;
+        self.processes[number] = self.begin(number, world).await?;
+        Ok(())
+    }
+
+    /// Asks all processes to end, and kills those that do not.
+    pub(super) async fn end(mut self) {
+        for process in &mut self.processes {
+            process.input = None;
+        }
+        for process in &mut self.processes {
+            if tokio::time::timeout(Duration::from_secs(30), process.child.wait()).await.is_err() {
+                let _ = process.child.kill().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The verdict over the use of processes and store: it stays flat, or it grows.
+//!
+//! The rule: after the first fifth of the time, the median of the slopes between all pairs of samples (Theil and
+//! Sen), times the rest of the time, is at most a tenth of the median value, or at most what is written here for
+//! the quantity. The median of slopes does not follow single outliers, such as a process that was just replaced.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Endurance, Sample};
+use crate::Store;
+use crate::plot::Panel;
+
+/// The verdict over the samples of one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    store: Store,
+    length: Duration,
+    processes: u32,
+    names: u32,
+    acquired: u64,
+    failed: u64,
+    judgements: Vec<Judgement>,
+}
+
+/// The judgement of one quantity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// Its name.
+    pub quantity: &'static str,
+    /// Its median after the warm-up.
+    pub median: f64,
+    /// By how much it grows in the time after the warm-up.
+    pub growth: f64,
+    /// By how much it may.
+    pub allowed: f64,
+}
+
+impl Judgement {
+    /// Returns `true` if it stays flat.
+    pub fn is_flat(&self) -> bool {
+        self.growth <= self.allowed
+    }
+}
+
+/// The part of the time that is not judged.
+const WARM_UP: f64 = 0.2;
+/// The part of the median by which a quantity may grow.
+const TENTH: f64 = 0.1;
+/// The fewest samples that say something.
+const FEWEST: usize = 5;
+
+/// A quantity: its name, the way to read it, and a growth that counts as none.
+struct Quantity {
+    name: &'static str,
+    read: fn(&Sample) -> Option<f64>,
+    floor: f64,
+}
+
+const QUANTITIES: [Quantity; 5] = [
+    Quantity { name: "memory of a process, KiB", read: |sample| Some(sample.memory_kib), floor: 1_024.0 },
+    Quantity { name: "descriptors of a process", read: |sample| Some(sample.descriptors), floor: 1.0 },
+    Quantity { name: "threads of a process", read: |sample| Some(sample.threads), floor: 0.5 },
+    Quantity { name: "tasks of a process", read: |sample| Some(sample.tasks), floor: 2.0 },
+    Quantity {
+        name: "keys, rows, nodes or files of the store",
+        read: |sample| sample.residents.map(|count| count as f64),
+        floor: 16.0,
+    },
+];
+
+impl Verdict {
+    /// Judges samples.
+    pub fn of(endurance: &Endurance, samples: &[Sample]) -> Verdict {
+        let last = samples.last().copied().unwrap_or_default();
+        let warm = endurance.length.as_secs_f64() * WARM_UP;
+        let judge = |quantity: &Quantity| {
+            let points: Vec<(f64, f64)> = samples
+                .iter()
+                .filter(|sample| sample.seconds >= warm)
+                .filter_map(|sample| Some((sample.seconds, (quantity.read)(sample)?)))
+                .collect();
+            judgement(quantity, &points)
+        };
+        Verdict {
+            store: endurance.store,
+            length: endurance.length,
+            processes: endurance.processes,
+            names: endurance.names,
+            acquired: last.acquired,
+            failed: last.failed,
+            judgements: QUANTITIES.iter().map(judge).collect(),
+        }
+    }
+
+    /// Returns `true` if every quantity stays flat, and the processes did something.
+    pub fn is_flat(&self) -> bool {
+        self.acquired > 0 && self.judgements.iter().all(Judgement::is_flat)
+    }
+
+    /// Returns the acquisitions.
+    pub fn acquired(&self) -> u64 {
+        self.acquired
+    }
+
+    /// Returns the judgement of each quantity.
+    pub fn judgements(&self) -> &[Judgement] {
+        &self.judgements
+    }
+
+    /// Returns the time that is not judged.
+    pub fn warm(&self) -> Duration {
+        self.length.mul_f64(WARM_UP)
+    }
+
+    /// Returns a panel for each quantity.
+    pub(super) fn panels(&self, samples: &[Sample]) -> Vec<Panel> {
+        let panel = |quantity: &Quantity| Panel {
+            title: quantity.name.to_owned(),
+            points: samples
+                .iter()
+                .filter_map(|sample| Some((sample.seconds, (quantity.read)(sample)?)))
+                .collect(),
+        };
+        QUANTITIES.iter().map(panel).collect()
+    }
+}
+
+fn judgement(quantity: &Quantity, points: &[(f64, f64)]) -> Judgement {
+    let median = median(points.iter().map(|(_, value)| *value).collect());
+    let time = points.last().map_or(0.0, |last| last.0) - points.first().map_or(0.0, |first| first.0);
+    // Too few samples are not flat: nothing was shown.
+    let growth = if points.len() < FEWEST { f64::INFINITY } else { slope(points) * time };
+    Judgement { quantity: quantity.name, median, growth, allowed: (median * TENTH).max(quantity.floor) }
+}
+
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let mut slopes = Vec::with_capacity(points.len() * points.len() / 2);
+    for (place, first) in points.iter().enumerate() {
+        for second in &points[place + 1..] {
+            if second.0 > first.0 {
+                slopes.push((second.1 - first.1) / (second.0 - first.0));
+            }
+        }
+    }
+    median(slopes)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{}: {} processes, {} names, {:.2} hours, {} acquisitions, {} failed attempts: {}\n",
+            self.store,
+            self.processes,
+            self.names,
+            self.length.as_secs_f64() / 3_600.0,
+            self.acquired,
+            self.failed,
+            if self.is_flat() { "flat" } else { "NOT FLAT" }
+        )?;
+        writeln!(
+            f,
+            "| quantity | median | growth after the warm-up | allowed | |\n|---|---:|---:|---:|---|"
+        )?;
+        for one in &self.judgements {
+            let word = if one.is_flat() { "flat" } else { "**grows**" };
+            writeln!(
+                f,
+                "| {} | {:.1} | {:.1} | {:.1} | {word} |",
+                one.quantity, one.median, one.growth, one.allowed
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endurance() -> Endurance {
+        Endurance {
+            store: Store::Redis,
+            length: Duration::from_secs(100),
+            processes: 2,
+            names: 10,
+            seed: 1,
+            folder: "unused".into(),
+            program: None,
+        }
+    }
+
+    fn samples(memory: impl Fn(f64) -> f64) -> Vec<Sample> {
+        let one = |n: u32| {
+            let seconds = f64::from(n);
+            let (descriptors, threads, tasks) = (12.0, 2.0, 9.0);
+            let memory_kib = memory(seconds);
+            let residents = Some(20);
+            Sample {
+                seconds,
+                processes: 2,
+                acquired: 5,
+                failed: 0,
+                memory_kib,
+                descriptors,
+                threads,
+                tasks,
+                residents,
+            }
+        };
+        (0..100).map(one).collect()
+    }
+
+    #[test]
+    fn noise_and_warm_up_are_flat_and_growth_is_not() {
+        let noisy = samples(|time| 20_000.0 + 500.0 * (time * 1.7).sin());
+        assert!(Verdict::of(&endurance(), &noisy).is_flat());
+        let warming = samples(|time| if time < 15.0 { 1_000.0 * time } else { 15_000.0 });
+        assert!(Verdict::of(&endurance(), &warming).is_flat());
+        let leaking = Verdict::of(&endurance(), &samples(|time| 20_000.0 + 60.0 * time));
+        assert!(!leaking.is_flat(), "{leaking}");
+        assert!(leaking.to_string().contains("memory of a process, KiB | 2"), "{leaking}");
+    }
+
+    #[test]
+    fn outliers_do_not_count_and_missing_samples_do() {
+        let outlier = samples(|time| if time == 70.0 { 900_000.0 } else { 20_000.0 });
+        assert!(Verdict::of(&endurance(), &outlier).is_flat());
+        assert!(!Verdict::of(&endurance(), &outlier[..10]).is_flat(), "nothing was shown");
+    }
+}

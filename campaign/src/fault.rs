@@ -1,0 +1,163 @@
+//! The thirty faults of the grid: its rows.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A fault, by its number in the catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fault(u8);
+
+impl Fault {
+    /// Returns every fault, in the order of the catalogue.
+    pub fn all() -> impl Iterator<Item = Fault> {
+        (1..=30).map(Fault)
+    }
+
+    /// Returns the fault of this number.
+    ///
+    /// # Panics
+    /// If there is none.
+    #[track_caller]
+    pub fn number(number: u8) -> Fault {
+        assert!((1..=30).contains(&number), "faults are numbered from 1 to 30, and not {number}");
+        Fault(number)
+    }
+
+    /// Returns its number in the catalogue.
+    pub fn get(self) -> u8 {
+        self.0
+    }
+
+    /// Returns what happens, as the head of its row.
+    pub fn title(self) -> &'static str {
+        TITLES[usize::from(self.0) - 1].0
+    }
+
+    /// Returns how the campaign makes it happen.
+    pub fn how(self) -> &'static str {
+        TITLES[usize::from(self.0) - 1].1
+    }
+}
+
+/// The name of each fault, and the way in which it is made to happen.
+const TITLES: [(&str, &str); 30] = [
+    (
+        "a client is paused past its lease",
+        "a worker is stopped (SIGSTOP) for 1 to 2.5 times the ttl, and continues in the middle of what it did",
+    ),
+    (
+        "an answer comes after the lease",
+        "the proxy keeps everything that the servers send to half of the clients for 1 to 1.5 times the ttl, and then delivers it",
+    ),
+    (
+        "a server hangs past the lease",
+        "the server, or the leader of several, is stopped (SIGSTOP) for 1 to 1.5 times the ttl",
+    ),
+    (
+        "a client is killed",
+        "a worker is killed (SIGKILL) while it holds or waits, and another takes its place",
+    ),
+    (
+        "a server is killed and comes back",
+        "SIGKILL, then a restart, with its data or without them where the store has no copy of them",
+    ),
+    (
+        "a failover that loses the last writes",
+        "the replicas are cut off, the primary grants, and is killed; a replica is promoted",
+    ),
+    (
+        "the old primary stays alive",
+        "a replica is promoted for half of the clients; the others still reach the old primary",
+    ),
+    (
+        "a client is partitioned from the servers",
+        "the proxy drops what half of the clients send, receive, or both, for 0.4 to 2 times the ttl",
+    ),
+    (
+        "servers are partitioned from each other",
+        "one server of several is cut off or stopped, then another one",
+    ),
+    (
+        "the answer to a request is lost",
+        "the proxy loses the answer to one of the next requests and closes the connection, again and again",
+    ),
+    (
+        "connections are reset, slow or half open",
+        "the proxy resets all connections, delays every byte, or lets one direction die",
+    ),
+    (
+        "renewals time out until just before the end",
+        "the proxy drops both directions for 0.5 to 0.6 times the ttl",
+    ),
+    ("a notification is lost", "subscriptions and watches are ended by force, or their revisions compacted"),
+    (
+        "the server's wall clock steps",
+        "a library before the server moves the real-time clock by 120 s forward and back",
+    ),
+    (
+        "the client's clock runs apart or jumps",
+        "virtual clocks of the simulation, and a suspended machine in the tests of the engine",
+    ),
+    (
+        "memory or disk is full",
+        "the server has no room: items are evicted, or writes are refused, and later accepted again",
+    ),
+    ("an operator deletes the lock", "`FLUSHALL`, `flush_all`, rows, keys, nodes or files removed by hand"),
+    ("the server ends the session", "`pg_terminate_backend`, `KILL`, `CLIENT KILL`, or a revoked lease"),
+    ("a pooler shares the sessions", "PgBouncer in transaction mode between clients and server"),
+    (
+        "an acquisition is dropped at any moment",
+        "futures are dropped at random points and at each poll; nothing may be left",
+    ),
+    (
+        "a release fails halfway",
+        "the proxy drops the answers to half of the clients past the lease, so that releases are repeated after a new grant",
+    ),
+    ("a lock is released twice, or deeper than taken", "owners, reentrant depths and unbalanced ends"),
+    ("a thousand waiters for one lock", "all tasks want one lock, hold it shortly, and wake in their order"),
+    (
+        "all servers restart, one after the other",
+        "each server ends and comes back with its data; slots of a cluster move",
+    ),
+    ("an older state is restored", "the server comes back on an older snapshot"),
+    (
+        "a minority of the servers fails at random",
+        "any two of five are killed, stopped, cut off or restarted empty",
+    ),
+    ("a process forks, or leaves descriptors open", "forks in the middle of holds"),
+    ("an unusual file system", "the store lies in memory (tmpfs); network file systems are refused"),
+    ("the server answers nonsense", "malformed, truncated and foreign answers to each parser"),
+    ("the login is revoked", "the user is locked and its connections are ended, and it is unlocked later"),
+];
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "F{}", self.0)
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fault, String> {
+        let number = text.trim_start_matches(['F', 'f']).parse::<u8>().ok();
+        let found = number.filter(|number| (1..=30).contains(number)).map(Fault);
+        found.ok_or_else(|| format!("unknown fault {text:?}: write one of F1 to F30"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_names_its_fault() {
+        for fault in Fault::all() {
+            assert_eq!(fault.to_string().parse(), Ok(fault));
+            assert!(!fault.title().is_empty() && !fault.how().is_empty());
+        }
+        for wrong in ["F0", "F31", "x", "300"] {
+            assert!(wrong.parse::<Fault>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Faults of client processes: F1, F4, F23.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_torture::{LockKind, LockPlan, Plan};
+
+use super::{Injection, Round, Scene};
+use crate::{Outcome, Store};
+
+/// F1: a worker is stopped past its lease.
+#[derive(Default)]
+pub(super) struct Pause {
+    paused: Option<usize>,
+}
+
+#[async_trait]
+impl Injection for Pause {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 5 / 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+        let worker = round.below(scene.rig.workers(), 0);
+        scene.rig.pause(worker)?;
+        self.paused = Some(worker);
+        Ok(format!("worker {worker} is stopped"))
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        if let Some(worker) = self.paused.take() {
+            scene.rig.resume(worker)?;
+        }
+        Ok(())
+    }
+}
+
+/// F4: a worker is killed, holding or waiting.
+#[derive(Default)]
+pub(super) struct Kill {
+    killed: Option<usize>,
+}
+
+#[async_trait]
+impl Injection for Kill {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 10, ttl)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+        let worker = round.below(scene.rig.workers(), 0);
+        scene.rig.kill(worker)?;
+        self.killed = Some(worker);
+        Ok(format!("worker {worker} is killed"))
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        if let Some(worker) = self.killed.take() {
+            scene.rig.respawn(worker)?;
+        }
+        Ok(())
+    }
+}
+
+/// F23: a thousand tasks want one lock. Nothing else happens.
+pub(super) struct Crowd;
+
+/// The tasks of each of ten workers.
+const TASKS: usize = 100;
+/// The same, where each waiter has a connection of the server.
+const TASKS_WITH_CONNECTIONS: usize = 25;
+
+#[async_trait]
+impl Injection for Crowd {
+    fn shape(&self, plan: &mut Plan) {
+        plan.locks = vec![LockPlan::new("crowd", LockKind::Mutex)];
+        plan.processes = 10;
+        plan.tasks = if plan.url.contains("method=for-update") { TASKS_WITH_CONNECTIONS } else { TASKS };
+        plan.hold = Duration::from_millis(1);
+        plan.limit = Duration::from_secs(60);
+    }
+
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl)
+    }
+
+    fn most_rounds(&self, _: Store) -> usize {
+        1
+    }
+
+    async fn inject(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+        Ok("a crowd waits for one lock".to_owned())
+    }
+
+    async fn heal(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome {
+        Ok(())
+    }
+}

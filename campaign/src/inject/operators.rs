@@ -1,0 +1,188 @@
+//! Operators and servers that act on locks and sessions: F13, F17, F18, F25, F30.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_testkit::Data;
+
+use super::{Injection, Round, Scene};
+use crate::world::{Needs, Network, Servers};
+use crate::{Outcome, Store};
+
+/// F13: waiters lose what would have woken them.
+pub(super) struct LostNotification;
+
+#[async_trait]
+impl Injection for LostNotification {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 20, ttl / 5)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+        let world = &mut *scene.world;
+        match &world.servers {
+            Servers::Etcd(_) => {
+                let network = Network::pick(round.pick);
+                world.reset(network)?;
+                world.compact()?;
+                Ok("watches are ended, and their revisions compacted".to_owned())
+            }
+            Servers::ZooKeeper(_) => {
+                let server = round.below(world.nodes(), 0);
+                world.restart(server, Data::Keep).await?;
+                Ok(format!("server {server} forgets its watches"))
+            }
+            Servers::Postgres { .. } => {
+                let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                           WHERE query ILIKE '%LISTEN%' AND pid <> pg_backend_pid()";
+                Ok(format!("{} listening sessions are ended", world.sql(end).await?.trim()))
+            }
+            _ => {
+                world.tell_redis(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+                Ok("subscriptions are ended".to_owned())
+            }
+        }
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        scene.world.heal_networks()
+    }
+}
+
+/// F17: an operator deletes what the store has.
+pub(super) struct DeletedByHand;
+
+#[async_trait]
+impl Injection for DeletedByHand {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 2, ttl)
+    }
+
+    fn rests(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+        scene.world.delete_locks(scene.rig.prefix(), round.pick).await
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        scene.world.settle().await
+    }
+}
+
+/// F18: the server ends sessions, connections or leases.
+pub(super) struct EndedSession;
+
+#[async_trait]
+impl Injection for EndedSession {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 10, ttl / 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+        let world = &mut *scene.world;
+        match &world.servers {
+            Servers::Etcd(_) => Ok(format!("{} leases are revoked", world.revoke_leases()?)),
+            Servers::Postgres { .. } | Servers::MariaDb { .. } => {
+                Ok(format!("{} sessions are ended", world.end_sessions().await?))
+            }
+            _ => {
+                world.tell_redis(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+                Ok("all connections are ended".to_owned())
+            }
+        }
+    }
+
+    async fn heal(&mut self, _: &mut Scene<'_>, _: &Round) -> Outcome {
+        Ok(())
+    }
+}
+
+/// F25: the store comes back as it was a while ago.
+pub(super) struct OlderState;
+
+#[async_trait]
+impl Injection for OlderState {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 2)
+    }
+
+    fn rests(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+        match scene.world.store {
+            Store::Redis => drop(scene.world.tell_redis(&["SAVE"]).await),
+            _ => {
+                let copy = "DROP TABLE IF EXISTS older; CREATE TABLE older AS SELECT * FROM leasehold";
+                scene.world.sql(copy).await?;
+            }
+        }
+        Ok("a backup is made, to which the store returns later".to_owned())
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        match scene.world.store {
+            Store::Redis => {
+                scene.world.kill(0)?;
+                scene.world.restart(0, Data::Keep).await
+            }
+            _ => {
+                let restore = "BEGIN; DELETE FROM leasehold; INSERT INTO leasehold SELECT * FROM older; COMMIT; \
+                               DROP TABLE older";
+                scene.world.sql(restore).await.map(drop)
+            }
+        }
+    }
+}
+
+/// F30: the clients' user is locked, its sessions are ended, and it is unlocked later.
+pub(super) struct RevokedLogin;
+
+#[async_trait]
+impl Injection for RevokedLogin {
+    fn needs(&self, _: Store) -> Needs {
+        Needs { user: true, ..Needs::default() }
+    }
+
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 2, ttl * 2)
+    }
+
+    fn rests(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+        let world = &mut *scene.world;
+        match &world.servers {
+            Servers::Postgres { .. } => {
+                world.sql("ALTER ROLE jobs NOLOGIN").await?;
+                world.end_sessions().await?;
+            }
+            Servers::MariaDb { .. } => {
+                world.sql("ALTER USER jobs@'127.0.0.1' ACCOUNT LOCK").await?;
+                world.end_sessions().await?;
+            }
+            _ => {
+                world.tell_redis(&["ACL", "SETUSER", "default", "off"]).await;
+                world.tell_redis(&["CLIENT", "KILL", "USER", "default"]).await;
+            }
+        }
+        Ok("the user of all clients is locked".to_owned())
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        let world = &mut *scene.world;
+        match &world.servers {
+            Servers::Postgres { .. } => drop(world.sql("ALTER ROLE jobs LOGIN").await?),
+            Servers::MariaDb { .. } => {
+                drop(world.sql("ALTER USER jobs@'127.0.0.1' ACCOUNT UNLOCK").await?);
+            }
+            _ => drop(world.tell_redis(&["ACL", "SETUSER", "default", "on"]).await),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! Faults of servers: F3, F5, F9, F24, F26.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_testkit::{Data, Way};
+
+use super::{Injection, Round, Scene};
+use crate::world::{Network, Servers, World};
+use crate::{Outcome, Store};
+
+/// F3: the server that decides is stopped past a lease.
+#[derive(Default)]
+pub(super) struct Hang {
+    stopped: Option<usize>,
+}
+
+#[async_trait]
+impl Injection for Hang {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 3 / 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+        let server = scene.world.leader(round.pick).await?;
+        scene.world.stop(server)?;
+        self.stopped = Some(server);
+        Ok(format!("server {server} is stopped"))
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        if let Some(server) = self.stopped.take() {
+            scene.world.resume(server)?;
+            scene.world.settle().await?;
+        }
+        Ok(())
+    }
+}
+
+/// F5: a server is killed, and comes back with its data or without.
+#[derive(Default)]
+pub(super) struct Crash {
+    killed: Option<(usize, Data)>,
+}
+
+impl Crash {
+    /// Returns whether the data survive: a store that promises to confirm with a majority loses none, and of
+    /// Redlock's servers one at a time may.
+    fn data(store: Store, round: &Round) -> Data {
+        match store {
+            Store::Etcd | Store::ZooKeeper => Data::Keep,
+            // A primary that comes back empty before it is replaced would empty its replicas.
+            Store::Redlock | Store::Sentinel | Store::Cluster => Data::Lose,
+            _ => round.one_of(&[Data::Keep, Data::Lose]),
+        }
+    }
+}
+
+#[async_trait]
+impl Injection for Crash {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 10, ttl)
+    }
+
+    fn rests(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+        let server = match scene.world.store {
+            // The one that leads, or another.
+            Store::Etcd | Store::ZooKeeper if round.pick.is_multiple_of(3) => round.below(scene.world.nodes(), 0),
+            _ => scene.world.leader(round.pick).await?,
+        };
+        let data = Crash::data(scene.world.store, round);
+        if scene.world.store == Store::Redis && data == Data::Keep {
+            // Without a file of changes only an orderly end keeps the data.
+            scene.world.restart(server, Data::Keep).await?;
+            return Ok(format!("server {server} restarts with its data"));
+        }
+        scene.world.kill(server)?;
+        self.killed = Some((server, data));
+        Ok(format!("server {server} is killed, and comes back: {data:?} data"))
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        if let Some((server, data)) = self.killed.take() {
+            if matches!(scene.world.store, Store::Sentinel | Store::Cluster) {
+                scene.world.promoted(server).await?;
+            }
+            scene.world.restart(server, data).await?;
+            scene.world.settle().await?;
+        }
+        Ok(())
+    }
+}
+
+/// F9: servers do not reach each other.
+#[derive(Default)]
+pub(super) struct Parted {
+    stopped: Vec<usize>,
+}
+
+#[async_trait]
+impl Injection for Parted {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 2)
+    }
+
+    fn rests(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+        let world = &mut *scene.world;
+        let nodes = world.nodes();
+        let first = round.below(nodes, 0);
+        if let Servers::Sentinel(servers) = &world.servers {
+            let number = round.below(3, 0);
+            servers.sentinel_proxy(number)?.blackhole(Way::Both);
+            return Ok(format!("Sentinel {number} is cut off"));
+        }
+        if world.store == Store::Redlock {
+            // Each half of the clients misses two other servers.
+            for (network, begin) in [(Network::Even, first), (Network::Odd, first + 2)] {
+                for server in [begin, begin + 1] {
+                    world.cut_off(network, server % nodes);
+                }
+            }
+            return Ok(format!("each half of the clients misses two servers, from {first} on"));
+        }
+        self.stopped = vec![first];
+        // A majority of the servers sometimes, so that nothing is decided.
+        if round.pick.is_multiple_of(3) && world.store != Store::Cluster {
+            self.stopped.push((first + 1) % nodes);
+        }
+        for server in &self.stopped {
+            world.stop(*server)?;
+        }
+        Ok(format!("servers {:?} are cut off from everybody", self.stopped))
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome {
+        if let Servers::Sentinel(servers) = &scene.world.servers {
+            servers.sentinel_proxy(round.below(3, 0))?.heal()?;
+        }
+        scene.world.heal_networks()?;
+        for server in std::mem::take(&mut self.stopped) {
+            scene.world.resume(server)?;
+        }
+        scene.world.settle().await
+    }
+}
+
+/// F24: each server restarts in its turn; on a cluster its slot moves, and its primary changes in order.
+pub(super) struct RollingRestart;
+
+#[async_trait]
+impl Injection for RollingRestart {
+    fn lasts(&self, _: Duration) -> (Duration, Duration) {
+        (Duration::ZERO, Duration::ZERO)
+    }
+
+    fn rests(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl, ttl * 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome<String> {
+        scene.world.roll().await?;
+        Ok("all servers restarted in turn".to_owned())
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        scene.world.settle().await
+    }
+}
+
+/// F26: any two of five servers fail, each in its own way.
+#[derive(Default)]
+pub(super) struct Minority {
+    failed: Vec<(usize, Failure)>,
+}
+
+/// The ways in which one of five servers fails.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    Kill,
+    Stop,
+    Cut,
+    Forget,
+}
+
+impl Failure {
+    const ALL: [Failure; 4] = [Failure::Kill, Failure::Stop, Failure::Cut, Failure::Forget];
+
+    async fn inject(self, world: &mut World, server: usize) -> Outcome {
+        match self {
+            Failure::Kill => world.kill(server),
+            Failure::Stop => world.stop(server),
+            Failure::Cut => {
+                world.cut_off(Network::Even, server);
+                world.cut_off(Network::Odd, server);
+                Ok(())
+            }
+            Failure::Forget => world.restart(server, Data::Lose).await,
+        }
+    }
+
+    async fn heal(self, world: &mut World, server: usize) -> Outcome {
+        match self {
+            Failure::Kill => world.restart(server, Data::Lose).await,
+            Failure::Stop => world.resume(server),
+            Failure::Cut => world.heal_networks(),
+            Failure::Forget => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl Injection for Minority {
+    fn lasts(&self, ttl: Duration) -> (Duration, Duration) {
+        (ttl / 2, ttl * 3 / 2)
+    }
+
+    async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
+        let nodes = scene.world.nodes();
+        let first = round.below(nodes, 0);
+        let second = (first + 1 + round.below(nodes - 1, 1)) % nodes;
+        let ways = [Failure::ALL[round.below(4, 2)], Failure::ALL[round.below(4, 3)]];
+        for (server, way) in [first, second].into_iter().zip(ways) {
+            self.failed.push((server, way));
+            way.inject(scene.world, server).await?;
+        }
+        Ok(format!("two of {nodes} servers fail: {:?}", self.failed))
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>, _: &Round) -> Outcome {
+        for (server, way) in std::mem::take(&mut self.failed) {
+            way.heal(scene.world, server).await?;
+        }
+        scene.world.settle().await
+    }
+}

@@ -1,0 +1,212 @@
+//! The results of cells: one line of JSON for each run of a cell, in one file of the repository.
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::seen::Seen;
+use crate::{Fault, Outcome as Attempt, Store};
+
+/// The outcome of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// Nothing was violated.
+    Held,
+    /// Two holders were valid at one time.
+    Timing,
+    /// A fence was not above those before it, and the register refused what it had to.
+    Fences,
+    /// The protected register accepted what it must not.
+    Unsafe,
+    /// A wait, a loss or a release was not as promised.
+    Late,
+    /// The store refused to lock in these surroundings.
+    Refused,
+    /// The test program that is this cell passed.
+    Passed,
+    /// It could not be run here, for the reason of the note.
+    NotRun,
+    /// The campaign itself failed, or the cell was not over in time.
+    Failed,
+}
+
+impl Outcome {
+    /// Returns the word of the grid.
+    pub fn word(self) -> &'static str {
+        match self {
+            Outcome::Held => "held",
+            Outcome::Timing => "timing broken",
+            Outcome::Fences => "fences fell",
+            Outcome::Unsafe => "UNSAFE",
+            Outcome::Late => "LATE",
+            Outcome::Refused => "refused",
+            Outcome::Passed => "passed",
+            Outcome::NotRun => "not run",
+            Outcome::Failed => "FAILED",
+        }
+    }
+
+    /// Returns the worse of two outcomes.
+    #[must_use]
+    pub fn worse(self, other: Outcome) -> Outcome {
+        if other.rank() > self.rank() { other } else { self }
+    }
+
+    fn rank(self) -> u8 {
+        match self {
+            Outcome::NotRun => 0,
+            Outcome::Held | Outcome::Passed | Outcome::Refused => 1,
+            Outcome::Timing => 2,
+            Outcome::Fences => 3,
+            Outcome::Late => 4,
+            Outcome::Failed => 5,
+            Outcome::Unsafe => 6,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// One run of a cell: some histories with seeds that follow each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The word of the store.
+    pub store: String,
+    /// The fault, as `F1`.
+    pub fault: String,
+    /// The worst outcome of the histories.
+    pub outcome: Outcome,
+    /// `true` if every history had the expected outcome.
+    pub expected: bool,
+    /// The first seed.
+    pub seed: u64,
+    /// The histories.
+    pub histories: u64,
+    /// The time of one history in seconds.
+    pub seconds: u64,
+    /// The number of times that the fault happened in all of them.
+    pub faults: u64,
+    /// The numbers of all of them.
+    pub seen: Seen,
+    /// The version of the server.
+    pub version: String,
+    /// The machine.
+    pub machine: String,
+    /// The day.
+    pub date: String,
+    /// The reason, or the first thing that was not expected.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+}
+
+impl Record {
+    /// Returns `true` if the record is of this cell.
+    pub fn is_of(&self, store: Store, fault: Fault) -> bool {
+        self.store == store.word() && self.fault == fault.to_string()
+    }
+}
+
+/// The results of all runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Results(Vec<Record>);
+
+impl Results {
+    /// The file in the repository.
+    pub const FILE: &str = "docs/campaign/results.jsonl";
+
+    /// Reads a file of results; none if it does not exist.
+    ///
+    /// # Errors
+    /// If a line is not a result, with its number.
+    pub fn read(file: &Path) -> Attempt<Results> {
+        let text = match std::fs::read_to_string(file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(format!("{} cannot be read: {error}", file.display()).into()),
+        };
+        Results::parse(&text)
+    }
+
+    /// Reads results from JSON Lines.
+    ///
+    /// # Errors
+    /// If a line is not a result, with its number.
+    pub fn parse(text: &str) -> Attempt<Results> {
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let record = |(number, line): (usize, &str)| {
+            serde_json::from_str(line).map_err(|error| format!("line {} of the results: {error}", number + 1))
+        };
+        Ok(Results(lines.map(record).collect::<Result<_, _>>()?))
+    }
+
+    /// Adds one result to a file.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn append(file: &Path, record: &Record) -> Attempt {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut output = std::fs::File::options().create(true).append(true).open(file)?;
+        // One write, so that lines of two campaigns do not mix.
+        output.write_all(format!("{}\n", serde_json::to_string(record)?).as_bytes())?;
+        Ok(())
+    }
+
+    /// Returns all results.
+    pub fn all(&self) -> &[Record] {
+        &self.0
+    }
+
+    /// Returns the results of one cell.
+    pub fn of(&self, store: Store, fault: Fault) -> impl Iterator<Item = &Record> {
+        self.0.iter().filter(move |record| record.is_of(store, fault))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn record(store: Store, fault: u8, outcome: Outcome, expected: bool) -> Record {
+        Record {
+            store: store.word().to_owned(),
+            fault: Fault::number(fault).to_string(),
+            outcome,
+            expected,
+            seed: 1,
+            histories: 2,
+            seconds: 15,
+            faults: 10,
+            seen: Seen { grants: 1_000, losses: 3, ..Seen::default() },
+            version: "Redis 7.0.15".to_owned(),
+            machine: "2 cores, Debian".to_owned(),
+            date: "2026-01-31".to_owned(),
+            note: String::new(),
+        }
+    }
+
+    #[test]
+    fn results_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("new").join("results.jsonl");
+        assert_eq!(Results::read(&file).unwrap(), Results::default());
+        let records =
+            [record(Store::Redis, 1, Outcome::Held, true), record(Store::Etcd, 3, Outcome::Timing, true)];
+        for record in &records {
+            Results::append(&file, record).unwrap();
+        }
+        let read = Results::read(&file).unwrap();
+        assert_eq!(read.all(), records);
+        assert_eq!(read.of(Store::Etcd, Fault::number(3)).count(), 1);
+        assert!(Results::parse("{}").unwrap_err().to_string().contains("line 1"));
+    }
+}

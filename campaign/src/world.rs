@@ -1,0 +1,236 @@
+//! A store that runs for one history: its servers, the networks before them, and what can be done to them.
+//!
+//! Ground rules: every server is one of the test kit, which ends it no matter how the campaign ends. Half of the
+//! workers use one network, half another, so that a fault can hit one half alone.
+
+mod clock;
+mod nodes;
+mod operations;
+mod redis;
+mod servers;
+mod sql;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use leasehold::Client;
+use leasehold_testkit::{Directory, Proxy, Way};
+
+use crate::{Outcome, Store};
+
+pub use clock::ClockShim;
+pub use servers::Servers;
+
+/// The preparations before the servers start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// A standby or a replica that can be promoted.
+    pub standby: bool,
+    /// A pooler between the clients and the server.
+    pub pooler: bool,
+    /// Little memory or disk.
+    pub small: bool,
+    /// A wall clock that can be moved.
+    pub clock: bool,
+    /// A place in memory for what is in files.
+    pub in_memory: bool,
+    /// A user of the clients' own, who can be locked out.
+    pub user: bool,
+}
+
+/// A running store.
+pub struct World {
+    /// Its kind.
+    pub store: Store,
+    /// The preparations.
+    pub needs: Needs,
+    // Dropped in this order: nothing is passed on to a server that has ended.
+    networks: [Vec<Proxy>; 2],
+    pub(crate) servers: Servers,
+    pub(crate) clock: Option<ClockShim>,
+    _directory: Option<Directory>,
+}
+
+/// One of the two networks before the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// The one of workers with an even number.
+    Even,
+    /// The one of the others.
+    Odd,
+}
+
+impl Network {
+    /// Returns the network of a worker.
+    pub fn of(worker: usize) -> Network {
+        if worker.is_multiple_of(2) { Network::Even } else { Network::Odd }
+    }
+
+    /// Picks a network by a number.
+    pub fn pick(number: u64) -> Network {
+        if number.is_multiple_of(2) { Network::Even } else { Network::Odd }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Network::Even => 0,
+            Network::Odd => 1,
+        }
+    }
+}
+
+impl World {
+    /// Starts the servers of a store.
+    ///
+    /// # Errors
+    /// [`leasehold_testkit::Error`], which says if a program is missing.
+    pub async fn start(store: Store, needs: Needs) -> Outcome<World> {
+        let directory = match store {
+            Store::File | Store::Sqlite if needs.in_memory => Some(Directory::create_in_memory("campaign")?),
+            Store::Sqlite => Some(Directory::create_in_memory("campaign")?),
+            Store::File => Some(Directory::create("campaign")?),
+            _ => None,
+        };
+        let clock = if needs.clock { Some(ClockShim::build()?) } else { None };
+        let path = directory.as_ref().map(Directory::path);
+        let servers = Servers::start(store, needs, path, clock.as_ref()).await?;
+        let mut networks = [Vec::new(), Vec::new()];
+        for network in &mut networks {
+            for addr in servers.entrances() {
+                network.push(Proxy::start(addr).await?);
+            }
+        }
+        let world = World { store, needs, networks, servers, clock, _directory: directory };
+        if store == Store::Redlock {
+            world.arm().await?;
+        }
+        if store == Store::Memcached {
+            world.await_use().await?;
+        }
+        Ok(world)
+    }
+
+    /// Returns the URL by which the workers of a network reach the store.
+    pub fn url(&self, network: Network) -> String {
+        let addrs: Vec<SocketAddr> = self.networks[network.index()].iter().map(Proxy::addr).collect();
+        self.with_options(&self.of_user(self.servers.url_at(&addrs)))
+    }
+
+    /// Puts the user of the clients' own into a URL, where there is one.
+    fn of_user(&self, url: String) -> String {
+        match self.needs.user {
+            true => url.replacen("://postgres@", "://jobs@", 1).replacen("://root@", "://jobs@", 1),
+            false => url,
+        }
+    }
+
+    /// Returns the URL that no fault of a network reaches.
+    pub fn direct_url(&self) -> String {
+        self.with_options(&self.of_user(self.servers.url_at(&self.servers.entrances())))
+    }
+
+    /// Adds the options that let a fault outlast a timeout often.
+    fn with_options(&self, url: &str) -> String {
+        let silence = format!("silence={}ms", self.store.ttl().as_millis());
+        let options = match self.store {
+            Store::File | Store::Sqlite => String::new(),
+            Store::Redis | Store::Memcached => "timeout=500ms".to_owned(),
+            Store::Sentinel | Store::Cluster => "timeout=1s".to_owned(),
+            Store::Redlock => "timeout=300ms&max-ttl=3s".to_owned(),
+            Store::Etcd => "timeout=2s".to_owned(),
+            Store::ZooKeeper => format!("session={}ms", self.store.ttl().as_millis()),
+            Store::Postgres | Store::MariaDb => "timeout=700ms".to_owned(),
+            Store::PostgresAdvisory => format!("method=advisory&{silence}&timeout=700ms"),
+            Store::PostgresForUpdate | Store::MariaDbForUpdate => {
+                format!("method=for-update&{silence}&timeout=700ms&transactions=200")
+            }
+            Store::MariaDbGetLock => format!("method=get-lock&{silence}&timeout=700ms"),
+        };
+        match (options.is_empty(), url.contains('?')) {
+            (true, _) => url.to_owned(),
+            (false, true) => format!("{url}&{options}"),
+            (false, false) => format!("{url}?{options}"),
+        }
+    }
+
+    /// Waits until a server that has just been started is used.
+    async fn await_use(&self) -> Outcome {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            match self.client().await {
+                Ok(locks) => {
+                    locks.close(Duration::from_secs(5)).await;
+                    return Ok(());
+                }
+                Err(error) if Instant::now() > end => return Err(error),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// Opens a client that no fault of a network reaches.
+    ///
+    /// # Errors
+    /// Those of [`Client::open`].
+    pub async fn client(&self) -> Outcome<Client> {
+        Ok(Client::open(&self.direct_url()).await?)
+    }
+
+    /// Drops what passes that way, on one network.
+    pub fn blackhole(&self, network: Network, way: Way) {
+        self.networks[network.index()].iter().for_each(|proxy| proxy.blackhole(way));
+    }
+
+    /// Keeps what the servers send on one network, for later.
+    pub fn hold_answers(&self, network: Network) {
+        self.networks[network.index()].iter().for_each(|proxy| proxy.hold(Way::ToClient));
+    }
+
+    /// Delays what passes on one network.
+    pub fn delay(&self, network: Network, delay: Duration) {
+        self.networks[network.index()].iter().for_each(|proxy| proxy.delay(Way::Both, delay));
+    }
+
+    /// Loses the answer to one of the next requests on each connection of one network.
+    pub fn lose_an_answer(&self, network: Network, after: u64) {
+        let proxies = self.proxies(network);
+        proxies.iter().for_each(|proxy| proxy.cut_after_request(after.max(1)));
+    }
+
+    /// Closes all connections of one network, and refuses new ones.
+    ///
+    /// # Errors
+    /// If a proxy has ended.
+    pub fn reset(&self, network: Network) -> Outcome {
+        for proxy in self.proxies(network) {
+            proxy.cut()?;
+        }
+        Ok(())
+    }
+
+    /// Ends all faults of both networks, and of what the servers have before them.
+    ///
+    /// # Errors
+    /// If a port was taken meanwhile.
+    pub fn heal_networks(&self) -> Outcome {
+        for proxy in self.proxies(Network::Even).into_iter().chain(self.proxies(Network::Odd)) {
+            proxy.heal()?;
+        }
+        Ok(())
+    }
+
+    /// Leads new connections of one network to other servers.
+    pub fn lead_to(&self, network: Network, addrs: &[SocketAddr]) {
+        for (proxy, addr) in self.networks[network.index()].iter().zip(addrs) {
+            proxy.set_upstream(*addr);
+        }
+    }
+
+    /// Returns the proxies of a network. Sentinel has one network, which its servers share.
+    fn proxies(&self, network: Network) -> Vec<&Proxy> {
+        match self.servers.own_proxies() {
+            own if own.is_empty() => self.networks[network.index()].iter().collect(),
+            own => own,
+        }
+    }
+}

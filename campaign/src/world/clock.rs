@@ -1,0 +1,104 @@
+//! A library before a server that moves its wall clock at run time, and nothing else.
+//!
+//! It is built by the machine's C compiler when it is needed; without one, the cells of clocks are not run.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use leasehold_testkit::{Directory, require};
+
+use crate::Outcome;
+
+/// The library, and the file whose number of seconds it adds to the clock.
+#[derive(Debug)]
+pub struct ClockShim {
+    directory: Directory,
+}
+
+const SOURCE: &str = include_str!("clock/shim.c");
+
+impl ClockShim {
+    /// Builds the library in a directory of its own.
+    ///
+    /// # Errors
+    /// [`leasehold_testkit::Error::is_missing`] without a compiler; else what the compiler says.
+    pub fn build() -> Outcome<ClockShim> {
+        let compiler = require::program("cc", "gcc")?;
+        let shim = ClockShim { directory: Directory::create("clock")? };
+        let source = shim.path("shim.c");
+        std::fs::write(&source, SOURCE)?;
+        let mut command = Command::new(compiler);
+        command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(shim.path("shim.so")).arg(&source);
+        let output = command.output()?;
+        if !output.status.success() {
+            return Err(
+                format!("the clock cannot be built: {}", String::from_utf8_lossy(&output.stderr)).into()
+            );
+        }
+        shim.set(0)?;
+        Ok(shim)
+    }
+
+    /// Writes a program that starts a server behind the library, and returns its path.
+    ///
+    /// # Errors
+    /// If the server is not installed, or the file cannot be written.
+    pub fn wrapper(&self, server: &str) -> Outcome<PathBuf> {
+        let program = require::program(server, server)?;
+        let path = self.path(server);
+        let script = format!(
+            "#!/bin/sh\nLEASEHOLD_CLOCK={} LD_PRELOAD={} exec {} \"$@\"\n",
+            quoted(&self.path("offset")),
+            quoted(&self.path("shim.so")),
+            quoted(&program)
+        );
+        std::fs::write(&path, script)?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755))?;
+        Ok(path)
+    }
+
+    /// Sets how far the clock of the servers is ahead, in seconds, from now on.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn set(&self, seconds: i64) -> Outcome {
+        // The library maps the file, so it must stay the same file.
+        let file =
+            std::fs::File::options().create(true).truncate(false).write(true).open(self.path("offset"))?;
+        std::os::unix::fs::FileExt::write_all_at(&file, &seconds.to_ne_bytes(), 0)?;
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+fn quoted(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(wrapper: &Path) -> i64 {
+        let output = Command::new(wrapper).arg("+%s").output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+    }
+
+    #[test]
+    fn clock_of_a_program_is_moved_and_moved_back() {
+        let shim = match ClockShim::build() {
+            Ok(shim) => shim,
+            Err(cause) => return require::skip("cc", &cause.to_string()),
+        };
+        let date = shim.wrapper("date").unwrap();
+        let before = shown(&date);
+        shim.set(5_000).unwrap();
+        assert!(shown(&date) >= before + 5_000);
+        shim.set(0).unwrap();
+        assert!(shown(&date) < before + 5_000);
+    }
+}

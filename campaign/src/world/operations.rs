@@ -1,0 +1,221 @@
+//! Operators that act on stores, and machines that are full.
+
+use std::time::{Duration, Instant};
+
+use leasehold_testkit::{Data, Way};
+
+use super::nodes::SLOT;
+use super::{Network, Servers, World};
+use crate::{Outcome, Store};
+
+impl World {
+    /// Cuts one server off from the clients of one network.
+    pub(crate) fn cut_off(&self, network: Network, server: usize) {
+        if let Some(proxy) = self.networks[network.index()].get(server) {
+            proxy.blackhole(Way::Both);
+        }
+    }
+
+    /// Deletes the locks by hand, and returns how.
+    pub(crate) async fn delete_locks(&self, prefix: &str, pick: u64) -> Outcome<String> {
+        match &self.servers {
+            Servers::Embedded(url) => {
+                let path = url.split_once(':').map_or("", |(_, path)| path);
+                // A file that is made meanwhile stays.
+                let removed = std::fs::remove_dir_all(path);
+                Ok(format!("the store's files are removed{}", if removed.is_ok() { "" } else { " in part" }))
+            }
+            Servers::Memcached(server) => {
+                server.flush_all().await?;
+                Ok("flush_all".to_owned())
+            }
+            Servers::Redlock(servers) => {
+                let number = usize::try_from(pick % servers.count() as u64)?;
+                servers.server(number).flushall().await?;
+                Ok(format!("FLUSHALL of server {number}"))
+            }
+            Servers::Etcd(cluster) => {
+                let answer = cluster.etcdctl(&["del", "--prefix", "leasehold/"])?;
+                Ok(format!("{} keys are deleted", answer.trim()))
+            }
+            Servers::ZooKeeper(_) => {
+                Ok(format!("{} nodes of holders are deleted", self.break_all(prefix).await?))
+            }
+            Servers::Postgres { .. } | Servers::MariaDb { .. } => {
+                self.sql("DELETE FROM leasehold").await?;
+                Ok("all rows are deleted".to_owned())
+            }
+            // Those of replicas answer with an error.
+            _ => Ok(format!("FLUSHALL of {} servers", self.tell_redis(&["FLUSHALL"]).await)),
+        }
+    }
+
+    /// Ends the claim of each holder by force.
+    async fn break_all(&self, prefix: &str) -> Outcome<usize> {
+        let locks = self.client().await?;
+        let mut broken = 0;
+        for found in locks.list(prefix, None, 100).await? {
+            let name = found.resource.as_str();
+            for holder in locks.inspect(name).await?.holders {
+                // One that has released meanwhile is gone.
+                broken += usize::from(locks.break_claim(name, &holder).await.is_ok());
+            }
+        }
+        locks.close(Duration::from_secs(5)).await;
+        Ok(broken)
+    }
+
+    /// Revokes every lease of etcd, and returns how many there were.
+    pub(crate) fn revoke_leases(&self) -> Outcome<usize> {
+        let Servers::Etcd(cluster) = &self.servers else {
+            return Err("only etcd has leases of its own".into());
+        };
+        let list = cluster.etcdctl(&["lease", "list"])?;
+        let mut revoked = 0;
+        for lease in list.lines().map(str::trim).filter(|line| line.len() == 16 && !line.contains(' ')) {
+            revoked += usize::from(cluster.etcdctl(&["lease", "revoke", lease]).is_ok());
+        }
+        Ok(revoked)
+    }
+
+    /// Compacts all revisions of etcd but the newest.
+    pub(crate) fn compact(&self) -> Outcome {
+        let Servers::Etcd(cluster) = &self.servers else { return Err("only etcd compacts".into()) };
+        let answer = cluster.etcdctl(&["get", "leasehold-campaign", "-w", "json"])?;
+        let revision = answer.split("\"revision\":").nth(1).ok_or("etcd names no revision")?;
+        let digits: String = revision.chars().take_while(char::is_ascii_digit).collect();
+        cluster.etcdctl(&["compact", &digits])?;
+        Ok(())
+    }
+
+    /// Fills what the server has for its data.
+    pub(crate) async fn fill(&self) -> Outcome<String> {
+        match &self.servers {
+            Servers::Memcached(server) => {
+                server.fill(20_000, 1_000).await?;
+                Ok("the memory is filled with other items".to_owned())
+            }
+            Servers::Etcd(cluster) => {
+                let value = "x".repeat(100_000);
+                for n in 0..400 {
+                    if cluster.etcdctl(&["put", &format!("full/{n}"), &value]).is_err() {
+                        break;
+                    }
+                }
+                Ok("the database has reached its quota".to_owned())
+            }
+            _ => {
+                let full = self.tell_redis(&["CONFIG", "SET", "maxmemory", "1"]).await;
+                Ok(format!("{full} servers refuse to store more"))
+            }
+        }
+    }
+
+    /// Makes room again.
+    pub(crate) async fn empty(&self) -> Outcome {
+        match &self.servers {
+            Servers::Memcached(_) => {}
+            Servers::Etcd(cluster) => {
+                cluster.etcdctl(&["del", "--prefix", "full/"])?;
+                self.compact()?;
+                cluster.etcdctl(&["defrag"])?;
+                cluster.etcdctl(&["alarm", "disarm"])?;
+            }
+            _ => drop(self.tell_redis(&["CONFIG", "SET", "maxmemory", "0"]).await),
+        }
+        Ok(())
+    }
+
+    /// Restarts each server in its turn, with its data. On a cluster a slot moves and its primary changes instead.
+    pub(crate) async fn roll(&self) -> Outcome {
+        match &self.servers {
+            Servers::Cluster(cluster) => {
+                let from = cluster.primary_of(SLOT).await?;
+                let to = (0..3).map(|third| third * 16_384 / 3 + 1);
+                for slot in to {
+                    let owner = cluster.primary_of(u16::try_from(slot)?).await?;
+                    if owner != from {
+                        cluster.move_slot(SLOT, owner).await?;
+                        break;
+                    }
+                }
+                cluster.fail_over(cluster.primary_of(SLOT).await?).await?;
+                cluster.settle().await?;
+            }
+            Servers::Sentinel(servers) => {
+                servers.failover().await?;
+                servers.settle().await?;
+            }
+            _ => {
+                for server in 0..self.nodes() {
+                    self.restart(server, Data::Keep).await?;
+                    self.settle().await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until each server of Redlock has its vote again, which takes a longest lease and a client that asks.
+    pub(super) async fn await_votes(&self) -> Outcome {
+        let end = Instant::now() + Duration::from_secs(60);
+        for server in self.redis_servers() {
+            loop {
+                let mark = server.command(&["GET", "{lh:}:mark"]).await?.into_text().unwrap_or_default();
+                let run = server.info_field("run_id").await?.unwrap_or_default();
+                if mark.ends_with(&run) {
+                    break;
+                }
+                if Instant::now() > end {
+                    return Err("not all servers have their vote again within a minute".into());
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what the store keeps: keys, items, rows, nodes or files.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub async fn residents(&self) -> Outcome<u64> {
+        match &self.servers {
+            Servers::Embedded(url) if self.store == Store::File => {
+                Ok(count_files(std::path::Path::new(url.trim_start_matches("file:"))))
+            }
+            Servers::Embedded(url) => {
+                let path = url.trim_start_matches("sqlite:");
+                Ok(std::fs::metadata(path)?.len() / 4_096)
+            }
+            Servers::Memcached(server) => Ok(server.stat("curr_items").await?),
+            Servers::Etcd(cluster) => {
+                let keys = cluster.metric(0, "etcd_debugging_mvcc_keys_total").await?;
+                Ok(keys.unwrap_or_default() as u64)
+            }
+            Servers::ZooKeeper(ensemble) => Ok(ensemble.metric(0, "zk_znode_count").await? as u64),
+            Servers::Postgres { .. } | Servers::MariaDb { .. } => {
+                Ok(self.sql("SELECT count(*) FROM leasehold").await?.trim().parse()?)
+            }
+            _ => {
+                let mut keys = 0;
+                for server in self.redis_servers() {
+                    let size = server.command(&["DBSIZE"]).await?.into_text()?;
+                    keys += size.trim().parse::<u64>()?;
+                }
+                Ok(keys)
+            }
+        }
+    }
+}
+
+fn count_files(folder: &std::path::Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    entries
+        .flatten()
+        .map(|entry| match entry.file_type() {
+            Ok(kind) if kind.is_dir() => count_files(&entry.path()),
+            _ => 1,
+        })
+        .sum()
+}

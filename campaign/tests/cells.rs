@@ -1,0 +1,96 @@
+//! A handful of cells in each run of the tests: a worker that is paused or killed, a network that is parted, and
+//! answers that are lost.
+
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
+
+use std::time::Duration;
+
+use leasehold_campaign::{Cell, CellOutcome, Fault, Record, Run, Store};
+use leasehold_testkit::require;
+use leasehold_torture::Program;
+
+/// Long enough for some rounds of each fault.
+const LENGTH: Duration = Duration::from_secs(5);
+
+async fn run(store: Store, fault: u8) -> Option<Record> {
+    let mut run = Run::of(1, LENGTH);
+    run.program = Some(Program::new(env!("CARGO_BIN_EXE_campaign"), ["torture-worker"]));
+    let record = Cell::new(store, Fault::number(fault)).run(&run).await;
+    if record.outcome == CellOutcome::NotRun {
+        require::skip(store.word(), &record.note);
+        return None;
+    }
+    Some(record)
+}
+
+/// Runs cells of one store, each of which has to be as expected, with grants and faults.
+async fn hold(store: Store, faults: &[u8]) {
+    for fault in faults {
+        let Some(record) = run(store, *fault).await else { return };
+        println!("{record:?}");
+        assert!(record.expected, "{record:#?}");
+        assert!(record.seen.grants > 0 && record.faults > 0, "{record:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_hold_while_clients_are_paused_and_killed() {
+    hold(Store::File, &[1, 4]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_holds_while_clients_and_network_fail() {
+    hold(Store::Redis, &[1, 4, 8, 10]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_holds_while_clients_and_network_fail() {
+    hold(Store::Postgres, &[1, 4, 8, 10]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn advisory_locks_through_a_pooler_are_refused() {
+    let Some(record) = run(Store::PostgresAdvisory, 19).await else { return };
+    assert!(record.expected && record.outcome == CellOutcome::Refused, "{record:#?}");
+}
+
+/// Returns the processes that a process has started, and those that these have.
+fn descendants(process: u32) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    let children =
+        threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|line| line.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    children.iter().copied().chain(children.iter().flat_map(|child| descendants(*child))).collect()
+}
+
+fn lives(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(std::time::Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_campaign_that_is_killed_leaves_no_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_campaign"));
+    command.args(["run", "--store", "sqlite", "--fault", "F4", "--seconds", "600", "--results"]);
+    command.arg(folder.path().join("results.jsonl")).arg("--folder").arg(folder.path());
+    let mut campaign = command.spawn().unwrap();
+    let mut begun = Vec::new();
+    wait_until("the campaign never begins", || {
+        begun = descendants(campaign.id());
+        begun.len() >= 4
+    });
+    campaign.kill().unwrap();
+    campaign.wait().unwrap();
+    wait_until("processes are left", || begun.iter().all(|process| !lives(*process)));
+}

@@ -1,0 +1,53 @@
+//! Endurance in short: some processes on files and on Redis for seconds, with samples, plots and a verdict.
+
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
+
+use std::time::Duration;
+
+use leasehold_campaign::Store;
+use leasehold_campaign::endure::{self, Endurance, Sample};
+use leasehold_testkit::require;
+
+async fn short(store: Store) {
+    let folder = tempfile::tempdir().unwrap();
+    let endurance = Endurance {
+        store,
+        length: Duration::from_secs(12),
+        processes: 3,
+        names: 5,
+        seed: 1,
+        folder: folder.path().to_owned(),
+        program: Some((env!("CARGO_BIN_EXE_campaign").into(), vec!["endure-worker".to_owned()])),
+    };
+    let verdict = match endure::run(&endurance).await {
+        Ok(verdict) => verdict,
+        Err(error) => match error.downcast_ref::<leasehold_testkit::Error>() {
+            Some(missing) if missing.is_missing() => {
+                return require::skip(store.word(), &missing.to_string());
+            }
+            _ => panic!("{error}"),
+        },
+    };
+    println!("{verdict}");
+    // Seconds say nothing about memory that warms up for longer; what must not leak does not in them either.
+    assert!(verdict.acquired() > 0, "{verdict}");
+    let leaks =
+        verdict.judgements().iter().filter(|one| !one.quantity.starts_with("memory") && !one.is_flat());
+    assert_eq!(leaks.count(), 0, "{verdict}");
+    let samples = std::fs::read_to_string(folder.path().join(format!("{store}.jsonl"))).unwrap();
+    let samples: Vec<Sample> = samples.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(samples.len() > 10 && samples.iter().any(|sample| sample.residents.is_some()));
+    assert!(
+        std::fs::read_to_string(folder.path().join(format!("{store}.svg"))).unwrap().contains("<polyline")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_on_files_stay_flat() {
+    short(Store::File).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_on_redis_stay_flat() {
+    short(Store::Redis).await;
+}

@@ -1,0 +1,144 @@
+//! Clients that are broken on purpose are found guilty, each of what it does, and an honest one of nothing.
+//!
+//! The store is SQLite, which needs no server and has leases. Workers hold locks beyond a lease now and then, so that
+//! defects of renewals matter.
+
+#![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold::Client;
+use leasehold_campaign::broken::Defect;
+use leasehold_history::{Checker, Invariant, Verdict};
+use leasehold_torture::{Plan, Program, Rig};
+
+const TTL: Duration = Duration::from_millis(600);
+
+/// The trouble that an operator or the machine makes meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    Nothing,
+    /// Workers are stopped past their lease.
+    Pauses,
+    /// Claims are ended by hand.
+    Breaks,
+}
+
+async fn verdict(defect: Defect, trouble: Trouble, change: impl FnOnce(&mut Plan)) -> Verdict {
+    let folder = leasehold_testkit::Directory::create_in_memory("mutants").unwrap();
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let mut plan = Plan::new(&url);
+    plan.locks = Plan::mutexes(1);
+    (plan.processes, plan.tasks, plan.rate) = (3, 1, 0);
+    (plan.ttl, plan.limit) = (TTL, TTL * 5);
+    plan.program =
+        Program::new(env!("CARGO_BIN_EXE_campaign"), ["broken-worker".to_owned(), defect.to_string()]);
+    change(&mut plan);
+    let mut rig = Rig::start(plan).await.unwrap();
+    let locks = Client::open(&url).await.unwrap();
+    for round in 0..8 {
+        let worker = round % 3;
+        if trouble == Trouble::Pauses {
+            rig.pause(worker).unwrap();
+        }
+        tokio::time::sleep(TTL * 3 / 2).await;
+        match trouble {
+            Trouble::Nothing => {}
+            Trouble::Pauses => rig.resume(worker).unwrap(),
+            Trouble::Breaks => break_all(&locks, rig.prefix()).await,
+        }
+    }
+    locks.close(TTL).await;
+    let history = rig.finish().await.unwrap();
+    let mut checker = Checker::new();
+    // An honest client of this store polls twice a second, and a busy machine delays it.
+    (checker.recovery, checker.overstay, checker.lateness) =
+        (TTL * 3, Duration::from_secs(5), Duration::from_secs(1));
+    let verdict = checker.check(&history);
+    println!("{defect} under {trouble:?}: {:?} of {:?}", broken(&verdict), verdict.counts);
+    verdict
+}
+
+async fn break_all(locks: &Client, prefix: &str) {
+    for found in locks.list(prefix, None, 10).await.unwrap() {
+        let name = found.resource.as_str();
+        for holder in locks.inspect(name).await.unwrap().holders {
+            // One that has released meanwhile is gone.
+            let _ = locks.break_claim(name, &holder).await;
+        }
+    }
+}
+
+fn broken(verdict: &Verdict) -> BTreeSet<String> {
+    verdict.violations.iter().map(|violation| violation.invariant.to_string()).collect()
+}
+
+fn guilty(verdict: &Verdict, invariant: Invariant) {
+    assert!(broken(verdict).contains(&invariant.to_string()), "{:?}", verdict.counts);
+}
+
+/// Workers that hold a lock for longer than its lease.
+fn long_holds(plan: &mut Plan) {
+    plan.hold = TTL * 3;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_honest_client_is_not_guilty() {
+    for trouble in [Trouble::Nothing, Trouble::Pauses] {
+        let verdict = verdict(Defect::None, trouble, |_| {}).await;
+        assert!(verdict.is_clean() && verdict.counts.grants > 10, "{:#?}", verdict.violations);
+    }
+    let verdict = verdict(Defect::None, Trouble::Nothing, long_holds).await;
+    assert!(verdict.is_clean(), "{:#?}", verdict.violations);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn validity_that_grows_without_an_answer_is_found() {
+    guilty(&verdict(Defect::ExtendsWithoutAnswer, Trouble::Nothing, long_holds).await, Invariant::I4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loss_that_is_ignored_is_found() {
+    guilty(&verdict(Defect::IgnoresLoss, Trouble::Breaks, long_holds).await, Invariant::I4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fences_that_fall_or_repeat_are_found() {
+    for defect in [Defect::FencesFall, Defect::FencesRepeat] {
+        guilty(&verdict(defect, Trouble::Nothing, |_| {}).await, Invariant::I2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wake_up_that_is_dropped_is_found() {
+    guilty(&verdict(Defect::DropsWakeUps, Trouble::Nothing, |_| {}).await, Invariant::I5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_another_client_releases_is_found() {
+    guilty(&verdict(Defect::ReleasesOthers, Trouble::Nothing, long_holds).await, Invariant::I4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn validity_that_is_counted_from_later_is_found() {
+    guilty(&verdict(Defect::CountsFromLater, Trouble::Pauses, long_holds).await, Invariant::I4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_is_not_sent_is_found() {
+    let verdict = verdict(Defect::ForgetsReleases, Trouble::Nothing, |plan| plan.ttl = TTL * 8).await;
+    assert!(!verdict.is_clean(), "{:?}", verdict.counts);
+}
+
+/// The resource's own control: without its check of fences, paused holders overwrite what others wrote.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_resource_that_checks_no_fence_is_found() {
+    let verdict = verdict(Defect::None, Trouble::Pauses, |plan| {
+        plan.fenced = false;
+        plan.hold = TTL;
+    })
+    .await;
+    let safety = verdict.of(leasehold_history::Class::Safety).count();
+    assert!(safety > 0, "{:?}", verdict.counts);
+}

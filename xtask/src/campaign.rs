@@ -1,0 +1,18 @@
+//! `cargo xtask campaign`: builds the campaign and starts it.
+//!
+//! The program itself describes its options: `campaign/src/arguments.rs`.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Builds the campaign, and passes the options on.
+pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(root)
+        .args(["run", "--quiet", "--package", "leasehold-campaign", "--"])
+        .args(arguments);
+    let status = command.status().map_err(|error| format!("cargo could not be started: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("the campaign ended with {status}")) }
+}
