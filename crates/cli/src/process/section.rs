@@ -182,8 +182,12 @@ async fn read(mut stream: UnixStream, mut text: Vec<u8>, sender: watch::Sender<R
     let mut is_over = false;
     while !is_over {
         let count = stream.read_buf(&mut text).await.unwrap_or(0);
-        let newest = last_report(&mut text).or((count == 0).then(|| Report::Lost(GONE.to_owned())));
-        is_over = count == 0 || text.len() > MAX_LINE || matches!(newest, Some(Report::Lost(_)));
+        let newest = match last_report(&mut text) {
+            Some(Report::Lost(cause)) => Some(Report::Lost(cause)),
+            _ if count == 0 || text.len() > MAX_LINE => Some(Report::Lost(GONE.to_owned())),
+            newest => newest,
+        };
+        is_over = matches!(newest, Some(Report::Lost(_)));
         if let Some(newest) = newest {
             sender.send_replace(newest);
         }

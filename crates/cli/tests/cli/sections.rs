@@ -80,7 +80,7 @@ fn killed_keeper_ends_a_nested_run_before_the_lock_is_free() {
         let inner = "trap \"\" TERM; echo inside; while :; do echo mark; done >>marks";
         let running = script(
             &sandbox,
-            &format!("{BEGIN}; leasehold run --grace 1s job -- sh -c '{inner}' & wait; echo over"),
+            &format!("{BEGIN}; leasehold run --grace 200ms job -- sh -c '{inner}' & wait; echo over"),
         );
         running.line_with("inside");
         let test = "before=$(wc -c <marks); sleep 0.05; after=$(wc -c <marks); [ $before = $after ]";
