@@ -9,3 +9,4 @@ mod isolation;
 #[cfg(feature = "laws")]
 mod laws;
 mod store;
+mod subscribing;

@@ -56,11 +56,14 @@ impl<C: CellStore> CellBackend<C> {
 
     /// Waits in the queue until the claim is granted or patience ends.
     async fn wait(&self, claim: &Claim, patience: &Patience) -> Result<Step, Failure> {
-        let subscription = self.notifier().subscribe(&claim.resource, Some(address(claim.id)));
+        let notifier = self.notifier();
+        let subscribe = || notifier.subscribe(&claim.resource, Some(address(claim.id)));
+        // A subscription makes the client listen to the store, which a free lock does not need.
+        let mut subscription = notifier.is_connected().then(subscribe);
         let mut first = FirstRequest::Seize;
         let mut last_ahead = None;
         for round in 0.. {
-            subscription.forget_calls();
+            subscription.iter().for_each(Subscription::forget_calls);
             let (ahead, before, first_end) =
                 match self.contend_once(claim, patience, self.place(), first).await? {
                     Outcome::Granted(grant) => return Ok(Step::Granted(grant)),
@@ -71,8 +74,14 @@ impl<C: CellStore> CellBackend<C> {
             if patience.is_ended() {
                 break;
             }
+            let is_new = subscription.is_none();
+            let subscription = subscription.get_or_insert_with(subscribe);
+            if is_new && subscription.is_connected() {
+                // Another waiter made the client listen meanwhile, so a call may have come before the subscription.
+                continue;
+            }
             tokio::select! {
-                () = until_next_check(claim, &subscription, before, first_end, round) => {}
+                () = until_next_check(claim, subscription, before, first_end, round) => {}
                 () = patience_ended(patience) => break,
             }
         }

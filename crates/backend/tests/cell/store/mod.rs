@@ -67,6 +67,8 @@ pub(crate) struct Store {
     requests: AtomicU64,
     retakes: AtomicU64,
     next_commits: Mutex<VecDeque<Fate>>,
+    /// Opened when the answer to the next write of a place in the queue may arrive.
+    next_answer: Mutex<Option<Arc<Semaphore>>>,
     /// The cells that a transaction of another client keeps locked.
     locked: Mutex<BTreeSet<String>>,
     /// The number of writes to each cell that arrive too late from now on: another client changes it before.
@@ -137,6 +139,18 @@ impl Store {
         gate
     }
 
+    /// Stalls the answer to the next write to a cell that its client has read: it arrives when a permit is added.
+    pub(crate) fn stall_an_answer(&self) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        *self.next_answer.lock().unwrap() = Some(gate.clone());
+        gate
+    }
+
+    /// Returns `true` until that write was made.
+    pub(crate) fn has_answer_to_stall(&self) -> bool {
+        self.next_answer.lock().unwrap().is_some()
+    }
+
     /// Returns how many of the commits whose fate was set have not arrived.
     pub(crate) fn commits_to_come(&self) -> usize {
         self.next_commits.lock().unwrap().len()
@@ -183,12 +197,24 @@ impl Store {
 
     /// Opens one more client.
     pub(crate) fn open(self: &Arc<Self>, kind: Kind, faults: Faults) -> CellBackend<MemoryCells> {
-        let notifier = (kind.waiting == WaitMode::Notifies).then(|| {
-            let notifier = Notifier::new();
-            notifier.mark_connected();
-            self.notifiers.lock().unwrap().push(notifier.clone());
-            notifier
-        });
+        let notifier = (kind.waiting == WaitMode::Notifies).then(Notifier::new);
+        notifier.iter().for_each(Notifier::mark_connected);
+        self.open_with(kind, faults, notifier)
+    }
+
+    /// Opens one more client, which is notified of nothing until its notifier is marked as connected.
+    pub(crate) fn open_unconnected(self: &Arc<Self>) -> (CellBackend<MemoryCells>, Notifier) {
+        let notifier = Notifier::new();
+        (self.open_with(TABLE, Faults::default(), Some(notifier.clone())), notifier)
+    }
+
+    fn open_with(
+        self: &Arc<Self>,
+        kind: Kind,
+        faults: Faults,
+        notifier: Option<Notifier>,
+    ) -> CellBackend<MemoryCells> {
+        self.notifiers.lock().unwrap().extend(notifier.clone());
         let profile = Profile::new("cells", Liveness::Lease { min: MIN_TTL, max: MAX_TTL })
             .admission(LockSupport::Counted)
             .order(kind.order)
@@ -402,6 +428,11 @@ impl CellStore for MemoryCells {
                 false => self.try_write(write),
             };
         let outcomes: Vec<WriteOutcome> = writes.iter().map(write).collect();
+        let is_place = matches!(writes, [Write { when: WriteCondition::Seen { .. }, .. }]);
+        let gate = if is_place { self.store.next_answer.lock().unwrap().take() } else { None };
+        if let Some(gate) = gate {
+            drop(gate.acquire().await.unwrap());
+        }
         outcomes.into_iter().map(|outcome| self.answer(outcome)).collect()
     }
 

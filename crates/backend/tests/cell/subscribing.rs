@@ -1,0 +1,45 @@
+//! A waiter of a client that does not listen to the store yet.
+
+use std::time::Duration;
+
+use crate::store::{Faults, LONG, Store, TABLE, claim, clock, try_take};
+use leasehold_core::{Backend, Patience, Step};
+use tokio::time::Instant;
+
+#[tokio::test(start_paused = true)]
+async fn a_free_lock_needs_no_subscription() {
+    let (client, notifier) = Store::new().open_unconnected();
+    let subscribed = tokio::spawn({
+        let notifier = notifier.clone();
+        async move { notifier.until_subscribed().await }
+    });
+    let patience = Patience::unlimited(clock());
+    let step = client.contend(&claim("job", LONG), &patience).await.unwrap();
+    assert!(matches!(step, Step::Granted(_)));
+    tokio::task::yield_now().await;
+    assert!(!subscribed.is_finished());
+}
+
+/// The release comes while the answer to the first try is on its way: nobody is notified of it.
+#[tokio::test(start_paused = true)]
+async fn a_release_before_the_subscription_is_seen_at_once() {
+    let store = Store::new();
+    let holder = store.open(TABLE, Faults::default());
+    let held = claim("job", LONG);
+    try_take(&holder, &held).await.unwrap();
+    let (waiter, notifier) = store.open_unconnected();
+    let answer = store.stall_an_answer();
+    let wanted = claim("job", LONG);
+    let patience = Patience::unlimited(clock());
+    let waiting = tokio::spawn(async move { waiter.contend(&wanted, &patience).await });
+    while store.has_answer_to_stall() {
+        tokio::task::yield_now().await;
+    }
+    holder.release(&[&held]).await;
+    // Another waiter of the same client has made it listen.
+    notifier.mark_connected();
+    let began = Instant::now();
+    answer.add_permits(1);
+    assert!(matches!(waiting.await.unwrap(), Ok(Step::Granted(_))));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
