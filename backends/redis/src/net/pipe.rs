@@ -1,7 +1,8 @@
 //! One connection that many requests share: written in the order in which they come, answered in that order.
 //!
 //! A request is written into a buffer where it is made, and one task writes the buffer, reads the replies, and
-//! hands them out. So requests that come at the same time are one write, and their replies one read.
+//! hands them out. Before it writes, it lets the tasks run that are ready, which may have requests of their own. So
+//! requests that come at the same time are one write, and their replies one read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -52,6 +53,8 @@ impl Pipe {
             written: 0,
             writing: Vec::new(),
             must_flush: false,
+            replies: 0,
+            has_yielded: false,
             received: Vec::new(),
             tried: 0,
         };
@@ -116,6 +119,10 @@ pub(crate) struct Driver {
     writing: Vec<u8>,
     written: usize,
     must_flush: bool,
+    /// The number of replies that the last read has brought.
+    replies: usize,
+    /// `true` if other tasks had a turn since there is something to write.
+    has_yielded: bool,
     /// The bytes that were received and are not a whole reply yet.
     received: Vec<u8>,
     /// The number of those in which the end of a reply was looked for.
@@ -128,10 +135,18 @@ impl Future for Driver {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let driver = &mut *self;
         loop {
+            let reads = driver.read(cx);
+            if matches!(reads, Poll::Ready(Err(_))) {
+                return Poll::Ready(());
+            }
+            if driver.must_yield() {
+                // Woken while it runs, a task has its next turn after all that are ready.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             // It may be woken for either, and a write that is not done yet must not keep replies from being read.
             let writes = driver.write(cx);
-            let reads = driver.read(cx);
-            if matches!(writes, Poll::Ready(Err(_))) || matches!(reads, Poll::Ready(Err(_))) {
+            if matches!(writes, Poll::Ready(Err(_))) {
                 return Poll::Ready(());
             }
             if reads.is_ready() {
@@ -147,6 +162,18 @@ impl Future for Driver {
 }
 
 impl Driver {
+    /// Returns `true` if the tasks that are ready are to run before the next requests are written. They do so once,
+    /// and only if there are several: a turn costs a single task more than a write.
+    fn must_yield(&mut self) -> bool {
+        let is_first = {
+            let shared = lock(&self.shared);
+            let are_several = shared.pending.len() > 1 || self.replies > 1;
+            are_several && self.writing.is_empty() && !shared.unwritten.is_empty()
+        };
+        self.has_yielded = is_first && !self.has_yielded;
+        self.has_yielded
+    }
+
     /// Writes what there is to write.
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
@@ -189,7 +216,7 @@ impl Driver {
     fn accept(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.received.is_empty() {
             // Mostly the bytes are whole replies, which need not be kept.
-            let taken = hand_out(&self.shared, bytes)?;
+            let taken = hand_out(&self.shared, bytes, &mut self.replies)?;
             self.received.extend_from_slice(&bytes[taken..]);
             self.tried = self.received.len();
             return Ok(());
@@ -199,7 +226,7 @@ impl Driver {
         // there, unless it has doubled.
         let more_may_follow = bytes.len() == READ_SIZE && self.received.len() < 2 * self.tried;
         if self.received.len() > self.tried && !more_may_follow {
-            let taken = hand_out(&self.shared, &self.received)?;
+            let taken = hand_out(&self.shared, &self.received, &mut self.replies)?;
             self.received.drain(..taken);
             self.tried = self.received.len();
         }
@@ -207,8 +234,12 @@ impl Driver {
     }
 }
 
-/// Hands out the complete replies at the beginning of `bytes`, and returns how long they are.
-fn hand_out(shared: &Mutex<Shared>, bytes: &[u8]) -> io::Result<usize> {
+/// Hands out the complete replies at the beginning of `bytes`, and returns how long they are. Where bytes came, counts
+/// the replies.
+fn hand_out(shared: &Mutex<Shared>, bytes: &[u8], count: &mut usize) -> io::Result<usize> {
+    if !bytes.is_empty() {
+        *count = 0;
+    }
     let mut taken = 0;
     while taken < bytes.len() {
         let read = replies::read(&bytes[taken..]);
@@ -216,6 +247,7 @@ fn hand_out(shared: &Mutex<Shared>, bytes: &[u8]) -> io::Result<usize> {
             break;
         };
         taken += length;
+        *count += 1;
         let reply = {
             let mut shared = lock(shared);
             match shared.pending.front_mut() {
@@ -307,6 +339,63 @@ mod tests {
             assert_eq!(long.unwrap(), Value::Array(vec![Value::Int(1); count]));
             assert_eq!(next.unwrap(), Value::Int(7));
         }
+    }
+
+    /// A stream that counts its writes.
+    #[derive(Debug)]
+    struct Counting(DuplexStream, Arc<std::sync::atomic::AtomicUsize>);
+
+    impl tokio::io::AsyncRead for Counting {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buffer: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, buffer)
+        }
+    }
+
+    impl tokio::io::AsyncWrite for Counting {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
+    }
+
+    /// With one thread, which runs the task that was woken last before those that wait for their turn.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn requests_of_tasks_that_are_ready_are_one_write() {
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let writes = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let (pipe, driver) = Pipe::new(Box::new(Counting(near, writes.clone())));
+        leasehold_machine::spawn(driver);
+        let tasks = tokio::spawn(async move {
+            let tasks: Vec<_> = (0..50)
+                .map(|_| {
+                    let pipe = pipe.clone();
+                    tokio::spawn(async move { send(&pipe, 0, "ask ").await })
+                })
+                .collect();
+            futures_util::future::join_all(tasks).await
+        });
+        received(&mut far, 200).await;
+        far.write_all(":1\r\n".repeat(50).as_bytes()).await.unwrap();
+        assert_eq!(tasks.await.unwrap().len(), 50);
+        // The first alone, and then all others.
+        let writes = writes.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(writes <= 5, "{writes} writes");
     }
 
     #[tokio::test]
