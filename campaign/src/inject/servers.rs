@@ -69,7 +69,9 @@ impl Injection for Crash {
     async fn inject(&mut self, scene: &mut Scene<'_>, round: &Round) -> Outcome<String> {
         let server = match scene.world.store {
             // The one that leads, or another.
-            Store::Etcd | Store::ZooKeeper if round.pick.is_multiple_of(3) => round.below(scene.world.nodes(), 0),
+            Store::Etcd | Store::ZooKeeper if round.pick.is_multiple_of(3) => {
+                round.below(scene.world.nodes(), 0)
+            }
             _ => scene.world.leader(round.pick).await?,
         };
         let data = Crash::data(scene.world.store, round);

@@ -66,11 +66,7 @@ fn work(opener: Opener) -> io::Result<()> {
     worked
 }
 
-async fn serve(
-    assignment: Arc<Assignment>,
-    until: watch::Receiver<bool>,
-    opener: Opener,
-) -> io::Result<()> {
+async fn serve(assignment: Arc<Assignment>, until: watch::Receiver<bool>, opener: Opener) -> io::Result<()> {
     let Some(client) = open(&assignment, until.clone(), opener).await? else { return Ok(()) };
     send(&Message::Ready(facts(&client, &assignment.plan)))?;
     let mut tasks = tokio::task::JoinSet::new();
