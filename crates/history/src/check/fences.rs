@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use crate::check::losses::ForgottenGrants;
 use crate::event::{FenceValue, Mode};
 use crate::report::Report;
 use crate::verdict::Invariant;
@@ -12,13 +13,14 @@ use crate::view::{GrantLife, View};
 
 pub(super) fn check(view: &View<'_>, report: &mut Report<'_, '_>) {
     let mut has_fences = false;
+    let forgotten = ForgottenGrants::of(view);
     for (key, grants) in view.grants_by_key() {
         let fenced: Vec<(FenceValue, &GrantLife)> =
             grants.into_iter().filter_map(|grant| Some((grant.got.values.fence?, grant))).collect();
         has_fences |= !fenced.is_empty();
         unique(key, &fenced, report);
-        rising(view, key, &fenced, report);
-        in_order(key, &fenced, report);
+        rising(view, key, &fenced, &forgotten, report);
+        in_order(key, &fenced, &forgotten, report);
     }
     if !has_fences {
         report.unjudged(Invariant::I2, "no grant had a fence");
@@ -36,7 +38,12 @@ fn unique(key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Repor
 }
 
 /// Finds an exclusive grant with a lower fence than an exclusive grant that had ended when this one came.
-fn in_order(key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Report<'_, '_>) {
+fn in_order<'h>(
+    key: &str,
+    grants: &[(FenceValue, &GrantLife<'h>)],
+    forgotten: &ForgottenGrants<'h>,
+    report: &mut Report<'_, '_>,
+) {
     let sure = |grant: &GrantLife<'_>| grant.mode == Mode::Exclusive && grant.until > grant.from;
     // The grants are in the order in which their holders learnt of them.
     let mut highest: Option<(FenceValue, &GrantLife)> = None;
@@ -52,7 +59,9 @@ fn in_order(key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Rep
                     earlier.name(),
                     grant.name()
                 );
-                report.violated(Invariant::I2, Some(key), what, [earlier.got, grant.asked, grant.got]);
+                let explained = forgotten.explains(grant);
+                let events = [earlier.got, grant.asked, grant.got];
+                report.violated_because(Invariant::I2, Some(key), what, explained, events);
             }
         }
         if highest.is_none_or(|(highest, _)| highest < *fence) {
@@ -62,7 +71,13 @@ fn in_order(key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Rep
 }
 
 /// Sweeps over invocations and completions in the order of time, with the highest fence so far.
-fn rising(view: &View<'_>, key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Report<'_, '_>) {
+fn rising<'h>(
+    view: &View<'h>,
+    key: &str,
+    grants: &[(FenceValue, &GrantLife<'h>)],
+    forgotten: &ForgottenGrants<'h>,
+    report: &mut Report<'_, '_>,
+) {
     // At one time, invocations come first: such grants overlap.
     let mut steps: Vec<(u64, bool, usize)> = Vec::with_capacity(grants.len() * 2);
     for (place, (_, grant)) in grants.iter().enumerate() {
@@ -87,7 +102,9 @@ fn rising(view: &View<'_>, key: &str, grants: &[(FenceValue, &GrantLife<'_>)], r
                     earlier.name(),
                     grant.name()
                 );
-                report.violated(Invariant::I2, Some(key), what, [earlier.got, grant.asked, grant.got]);
+                let explained = forgotten.explains(grant);
+                let events = [earlier.got, grant.asked, grant.got];
+                report.violated_because(Invariant::I2, Some(key), what, explained, events);
             }
         }
         if highest.is_none_or(|highest| grants[highest].0 < fence) {

@@ -1,5 +1,7 @@
 //! I12 and I13: a loss is reported in time, and only if there is one.
 
+use std::collections::HashSet;
+
 use crate::check::Checker;
 use crate::event::{Event, Stage};
 use crate::report::{Report, nanos, shown};
@@ -92,6 +94,34 @@ fn reported_falsely(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, r
 /// Returns `true` if the loss is one by the clock, and not one that the store or the user caused.
 fn is_expiry(lost: &Event) -> bool {
     lost.error.as_deref().is_none_or(|cause| cause.contains("ran out") || cause.contains("expired"))
+}
+
+/// The grants that the store had forgotten while they were valid.
+///
+/// A grant that is handed on inside of a process is the same one for the store: its fences differ in `sub` only. That
+/// it was forgotten shows when the last of its holders renews or releases it.
+pub(super) struct ForgottenGrants<'h>(HashSet<(&'h str, u64, u64)>);
+
+impl<'h> ForgottenGrants<'h> {
+    pub(super) fn of(view: &View<'h>) -> ForgottenGrants<'h> {
+        let shown = view.grants.iter().filter(|grant| forgotten(grant).is_some());
+        ForgottenGrants(shown.filter_map(counted_by_store).collect())
+    }
+
+    pub(super) fn has(&self, grant: &GrantLife<'h>) -> bool {
+        forgotten(grant).is_some() || counted_by_store(grant).is_some_and(|grant| self.0.contains(&grant))
+    }
+
+    /// Returns why the store is to blame, if it had forgotten this grant.
+    pub(super) fn explains(&self, grant: &GrantLife<'h>) -> Option<String> {
+        self.has(grant).then(|| format!("the store no longer knew {}, as it said later", grant.name()))
+    }
+}
+
+/// Returns the lock, and the part of the fence that the store counts.
+fn counted_by_store<'h>(grant: &GrantLife<'h>) -> Option<(&'h str, u64, u64)> {
+    let fence = grant.got.values.fence?;
+    Some((grant.key, fence.epoch, fence.seq))
 }
 
 /// Returns the event that shows that the store did not know the grant any more: its loss, or the answer to its release.

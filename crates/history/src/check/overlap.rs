@@ -4,7 +4,7 @@
 //! loss and the end of its validity. All of these are times at which the holder itself was sure.
 
 use crate::check::Checker;
-use crate::check::losses::forgotten;
+use crate::check::losses::ForgottenGrants;
 use crate::event::{Event, Mode};
 use crate::report::{Report, nanos, shown};
 use crate::verdict::Invariant;
@@ -15,6 +15,7 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
         report.unjudged(Invariant::I4, "nothing was granted");
     }
     let tolerance = nanos(checker.tolerance);
+    let forgotten = ForgottenGrants::of(view);
     for (key, grants) in view.grants_by_key() {
         let mut held: Vec<&GrantLife> = Vec::new();
         for grant in grants {
@@ -24,7 +25,10 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
             let others: Vec<&GrantLife> = held.iter().filter(shared).copied().collect();
             if let Some(excluded) = excluded(grant, &others) {
                 let (what, events) = described(key, grant, &excluded);
-                report.violated_because(Invariant::I4, Some(key), what, explained(&excluded), events);
+                // A grant that was handed on after the store forgot it may be the later one of the two.
+                let explained =
+                    excluded.iter().copied().chain([grant]).find_map(|one| forgotten.explains(one));
+                report.violated_because(Invariant::I4, Some(key), what, explained, events);
             }
             held.push(grant);
         }
@@ -58,12 +62,6 @@ fn excludes(one: Mode, other: Mode) -> bool {
         (Mode::Exclusive, _) | (_, Mode::Exclusive) => true,
         (Mode::Shared, Mode::Permits { .. }) | (Mode::Permits { .. }, Mode::Shared) => false,
     }
-}
-
-/// Returns why the store granted a lock that was held: it had forgotten the grant, and said so later.
-fn explained(others: &[&GrantLife<'_>]) -> Option<String> {
-    let victim = others.iter().find(|other| forgotten(other).is_some())?;
-    Some(format!("the store no longer knew {}, as it said later", victim.name()))
 }
 
 fn described<'h>(key: &str, grant: &GrantLife<'h>, others: &[&GrantLife<'h>]) -> (String, Vec<&'h Event>) {

@@ -192,6 +192,30 @@ fn i4_a_grant_that_the_store_forgot_is_the_stores() {
     assert!(!explained("the lock was held for as long as max_hold allows"));
 }
 
+#[test]
+fn a_grant_that_is_handed_on_after_the_store_forgot_it_is_the_stores() {
+    use leasehold_history::{Event, FenceValue, Values};
+    // Process 1 hands its grant to process 3, while process 2 is granted the lock; process 3 hears of it at the end.
+    let story = |answer: &str| {
+        let mut values = Values::default();
+        (values.owner, values.valid_until) = (Some("a.1".to_owned()), Some(ms(1_000)));
+        values.fence = Some(FenceValue::new(0, 5, 1));
+        let handed_on = Event::new(Stage::Ok, Operation::Acquire).by(3).on("job").with(values);
+        let story = Story::new().ask(0, 1).got(1, 1, "a.0", 5, 1_000).held(100, 200, 2, "b", 6);
+        let story = story.release(150, 1, "a.0").released(151, 1, "a.0").ask(152, 3).add(160, handed_on);
+        let story = story.release(300, 3, "a.1");
+        match answer {
+            "" => story.released(301, 3, "a.1"),
+            error => story.not_released(301, 3, "a.1", error),
+        }
+    };
+    let verdict = story(GONE).verdict();
+    assert!(verdict.violations.len() >= 2, "{:#?}", verdict.violations);
+    assert!(verdict.violations.iter().all(|one| one.explained.is_some()), "{:#?}", verdict.violations);
+    let verdict = story("").verdict();
+    assert!(verdict.violations.iter().all(|one| one.explained.is_none()), "{:#?}", verdict.violations);
+}
+
 impl Story {
     fn not_released_after(self, millis: u64) -> Story {
         self.release(millis, 1, "a").not_released(millis + 1, 1, "a", "the lock was lost")
