@@ -5,7 +5,7 @@ use leasehold_top::{Settings, check_terminal, run};
 
 use crate::exit::{Exit, Problem};
 use crate::output::paint::Paint;
-use crate::output::stderr::complain;
+use crate::output::stderr::{Stderr, complain};
 use crate::request::args::TopArgs;
 use crate::request::store::StoreUrl;
 
@@ -25,7 +25,15 @@ pub(crate) async fn top(args: TopArgs) -> Result<Exit, Problem> {
         is_coloured: Paint::of_stdout() == Paint::Coloured,
         reason: reason(),
     };
-    let ended = run(locks, settings).await?;
+    // A warning of the store, written over the view, would spoil it until the next full frame.
+    let stderr =
+        Stderr::start().map_err(|error| Problem::new(Exit::NotStarted, format!("cannot start: {error}")))?;
+    stderr.keep();
+    stderr.flush().await;
+    let ended = run(locks, settings).await;
+    stderr.resume();
+    stderr.flush().await;
+    let ended = ended?;
     ended.messages.iter().for_each(|text| complain(text));
     Ok(ended.signal.map_or(Exit::Done, Exit::Signal))
 }

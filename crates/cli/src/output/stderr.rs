@@ -30,6 +30,10 @@ enum Message {
     Status(String),
     /// Everything before this was written.
     Flush(oneshot::Sender<()>),
+    /// Lines are kept from now on, because a view has the terminal.
+    Keep,
+    /// The lines that were kept are written, and those after them at once.
+    Resume,
 }
 
 impl Stderr {
@@ -68,6 +72,18 @@ impl Stderr {
         self.show(String::new());
     }
 
+    /// Keeps the lines from now on, if they would go to a terminal, on which a view is about to be drawn.
+    pub(crate) fn keep(&self) {
+        if std::io::stderr().is_terminal() {
+            drop(self.sender.try_send(Message::Keep));
+        }
+    }
+
+    /// Prints the lines that were kept, and later ones at once.
+    pub(crate) fn resume(&self) {
+        drop(self.sender.try_send(Message::Resume));
+    }
+
     /// Waits until everything is written, up to a limit: a terminal that takes no output must not block
     /// this process without end.
     pub(crate) async fn flush(&self) {
@@ -86,9 +102,24 @@ pub(crate) fn complain(text: &str) {
 fn write_messages(receiver: &Receiver<Message>) {
     let mut stderr = std::io::stderr();
     let mut is_shown = false;
+    let mut kept: Option<Vec<String>> = None;
     while let Ok(message) = receiver.recv() {
         let clear = if is_shown { CLEAR_LINE } else { "" };
         let written = match message {
+            Message::Line(text) if kept.is_some() => {
+                if let Some(lines) = kept.as_mut().filter(|lines| lines.len() < MOST_KEPT) {
+                    lines.push(text);
+                }
+                Ok(())
+            }
+            Message::Keep => {
+                kept = Some(Vec::new());
+                Ok(())
+            }
+            Message::Resume => {
+                let lines = kept.take().unwrap_or_default();
+                lines.iter().try_for_each(|text| writeln!(stderr, "{}", prefixed(text)))
+            }
             Message::Line(text) => {
                 is_shown = false;
                 writeln!(stderr, "{clear}{}", prefixed(&text))
@@ -125,4 +156,6 @@ fn width() -> usize {
 static SHARED: OnceLock<Stderr> = OnceLock::new();
 const CLEAR_LINE: &str = "\r\x1b[K";
 const BACKLOG: usize = 512;
+/// The number of lines that are kept while a view has the terminal.
+const MOST_KEPT: usize = 100;
 const FLUSH_LIMIT: Duration = Duration::from_secs(1);

@@ -171,8 +171,9 @@ fn killed_keeper_is_a_loss_and_on_files_the_shell_ends_first() {
         );
         running.line_with("held");
         kill_process(Pid::from_raw(keeper_of(&sandbox)).unwrap(), Signal::KILL).unwrap();
-        running.type_in("\n");
+        // The script ends its section only after that.
         running.line_with("got");
+        running.type_in("\n");
         running.line_with("code 76");
         running.end().says("keeper is gone");
     }
