@@ -173,7 +173,8 @@ impl World {
             }
             Servers::Memcached(server) => {
                 let answer = server.ask("version\r\n", "\r\n").await?;
-                format!("memcached {}", answer.trim().trim_start_matches("VERSION "))
+                let line = answer.lines().next().unwrap_or_default();
+                format!("memcached {}", line.trim_start_matches("VERSION "))
             }
             Servers::Redis(server) => redis(server.info_field("redis_version").await?)?,
             Servers::Sentinel(servers) => redis(servers.server(0).info_field("redis_version").await?)?,
