@@ -53,7 +53,8 @@ Chores:
                         a variable of the test kit, such as LEASEHOLD_REDIS_SERVER=redis-8.2
   matrix [options]      the tests of each store on each version of its server, fetched as needed; writes
                         docs/versions.json. --only A,B runs these versions (or all of a server, such as redis),
-                        --quick the laws of safety alone
+                        --quick the laws of safety alone; --pages prints the
+                        pages from that file alone
   fuzz [TARGET ...]     searches for inputs that parsers do not survive, one target after the other: all, or those
                         whose names contain one of these words. --minutes M for each, 1 without it; --list
                         shows them. `test` tries a fixed number for each

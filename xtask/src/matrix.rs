@@ -49,6 +49,7 @@ impl Request {
             let only = word.strip_prefix("--only=");
             match *word {
                 "--quick" => request.extent = Extent::Quick,
+                "--pages" => request.subjects.clear(),
                 "--only" => request.subjects = only_these(words.next().copied().unwrap_or_default())?,
                 _ if only.is_some() => request.subjects = only_these(only.unwrap_or_default())?,
                 other => return Err(format!("`{other}` is not an option of this chore.")),
@@ -91,7 +92,10 @@ pub(crate) fn run(root: &Path, request: &Request) -> Result<(), String> {
     let mut failed = Vec::new();
     // Of all servers, so that cargo selects the same features whichever are asked for.
     let packages: Vec<String> = SERVERS.iter().map(|server| server.package.to_owned()).collect();
-    let programs = suites::programs(root, &packages)?;
+    let programs = match request.subjects.is_empty() {
+        true => Vec::new(),
+        false => suites::programs(root, &packages)?,
+    };
     for subject in &request.subjects {
         let name = subject.name();
         println!("\n==> {name}");
