@@ -345,7 +345,7 @@ fn faults<'h>(events: &'h [Event], times: &Times, end: u64) -> Vec<Fault<'h>> {
             Stage::Ok | Stage::Fail => {
                 let is_its =
                     |place: &usize| faults[*place].label == label && faults[*place].targets == targets;
-                if let Some(found) = open.iter().position(|place| is_its(place)) {
+                if let Some(found) = open.iter().position(is_its) {
                     let fault = &mut faults[open.swap_remove(found)];
                     fault.until = at.max(fault.from);
                 }
