@@ -23,12 +23,12 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
     }
 }
 
-/// A lock and its owner, or the process where owners are not named.
-type Place<'a> = (&'a str, Result<&'a str, u64>);
+/// A lock, and the owner of a grant or the process that has it.
+type Counted<'h> = (&'h str, Result<&'h str, u64>);
 
 /// I8: follows the counts of each owner, or of each process where owners are not named.
 fn counted(view: &View<'_>, report: &mut Report<'_, '_>) {
-    let mut counts: HashMap<Place<'_>, (u64, &Event)> = HashMap::new();
+    let mut counts: HashMap<Counted, (u64, &Event)> = HashMap::new();
     let mut is_counted = false;
     for event in view.events.iter().filter(|event| event.stage == Stage::Ok) {
         let (Some(key), Some(process)) = (event.key.as_deref(), event.process) else { continue };
