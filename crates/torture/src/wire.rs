@@ -36,7 +36,7 @@ pub(crate) enum Message {
     /// The store cannot be opened.
     Failed(String),
     /// Something happened. The event has no index and no time of receipt yet.
-    Event(Event),
+    Event(Box<Event>),
 }
 
 /// Facts about the store, as a worker sees it.

@@ -137,7 +137,7 @@ pub(crate) fn send(message: &Message) -> io::Result<()> {
 /// Stamps an event and sends it.
 pub(crate) fn send_event(mut event: Event) -> io::Result<()> {
     event.stamped = Some(now());
-    send(&Message::Event(event))
+    send(&Message::Event(Box::new(event)))
 }
 
 const CLOSING: Duration = Duration::from_secs(5);

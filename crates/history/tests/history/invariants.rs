@@ -126,10 +126,10 @@ fn i4_a_renewal_extends_the_time_of_a_holder() {
 fn i4_readers_exclude_a_writer_and_not_each_other() {
     let story = |second| {
         Story::new()
-            .as_a(Mode::Shared)
+            .in_mode(Mode::Shared)
             .ask(0, 1)
             .got(1, 1, "a", 5, 1_000)
-            .as_a(second)
+            .in_mode(second)
             .ask(2, 2)
             .got(10, 2, "b", 6, 1_000)
             .release(20, 2, "b")
@@ -145,7 +145,7 @@ fn i4_readers_exclude_a_writer_and_not_each_other() {
 fn i4_permits_are_not_more_than_there_are() {
     let story = |taken| {
         let one = |story: Story, process: u64, owner: &str, taken| {
-            story.as_a(Mode::Permits { taken, of: 3 }).ask(process, process).got(
+            story.in_mode(Mode::Permits { taken, of: 3 }).ask(process, process).got(
                 10 + process,
                 process,
                 owner,

@@ -234,7 +234,7 @@ fn m15_a_semaphore_over_a_quorum() {
         let one = |story: Story, at, process, owner, fence| {
             story.ask(at - 1, process).got(at, process, owner, fence, 2_000)
         };
-        let story = Story::new().as_a(Mode::Permits { taken: 1, of: 2 });
+        let story = Story::new().in_mode(Mode::Permits { taken: 1, of: 2 });
         let story = one(one(one(story, 10, 1, "a", 5), 20, 2, "b", 6), third, 3, "c", 7);
         let story = story.release(100, 1, "a").released(101, 1, "a");
         story.release(300, 2, "b").released(301, 2, "b").release(310, 3, "c").released(311, 3, "c")

@@ -36,7 +36,7 @@ impl Story {
     }
 
     /// Makes all that follows acquired in this mode.
-    pub(crate) fn as_a(mut self, mode: Mode) -> Story {
+    pub(crate) fn in_mode(mut self, mode: Mode) -> Story {
         self.mode = Some(mode);
         self
     }

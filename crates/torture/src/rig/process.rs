@@ -41,16 +41,19 @@ pub(super) struct Worker {
 /// The answer of a worker that it has opened the store, or cannot.
 pub(super) type Ready = oneshot::Receiver<Result<(), String>>;
 
+/// A command to start, and where to send the process.
+type StartOrder = (Command, Sender<std::io::Result<Child>>);
+
 /// The thread that starts workers. The kernel kills a worker when the thread that started it ends, so that thread
 /// lives as long as the rig.
 #[derive(Debug)]
 pub(super) struct Spawner {
-    orders: Sender<(Command, Sender<std::io::Result<Child>>)>,
+    orders: Sender<StartOrder>,
 }
 
 impl Spawner {
     pub(super) fn start() -> std::io::Result<Spawner> {
-        let (orders, received): (_, Receiver<(Command, Sender<std::io::Result<Child>>)>) = channel();
+        let (orders, received): (_, Receiver<StartOrder>) = channel();
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (mut command, answer) in received {
                 let _ = answer.send(command.spawn());
@@ -127,7 +130,7 @@ fn read(lines: impl BufRead, spawn: Spawn, recorder: &Recorder, ready: oneshot::
         let Ok(Ok(message)) = line.map(|line| serde_json::from_str::<Message>(&line)) else { return };
         let answer = match message {
             Message::Event(event) => {
-                recorder.reported(spawn, event);
+                recorder.reported(spawn, *event);
                 continue;
             }
             Message::Ready(_) => Ok(()),
