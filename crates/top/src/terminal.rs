@@ -243,6 +243,7 @@ fn restore_after_panic() {
 
 /// The time that a terminal has to take the last frame.
 const LAST_FRAME: Duration = Duration::from_secs(1);
-/// Longer than the kernel takes to stop a process.
-const STOPPING: Duration = Duration::from_millis(50);
+/// Longer than the kernel takes to stop a process whose threads all wait for a busy machine. The time of the stop
+/// counts, so nobody waits for it after that.
+const STOPPING: Duration = Duration::from_millis(500);
 const KEYS: usize = 64;

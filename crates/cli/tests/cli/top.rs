@@ -144,7 +144,9 @@ fn filter_pause_help_and_prefix() {
     top.press("p");
     top.see("4 locks");
     top.press("?");
-    top.see("WHAT THIS COSTS THE STORE");
+    top.wait("the whole page", |screen| {
+        screen.contains("WHAT THIS COSTS THE STORE") && screen.contains("Esc back")
+    });
     check("top-help", &top);
     top.press("\x1b");
     top.see("> a/1");
