@@ -89,6 +89,8 @@ async fn dump(servers: &Servers, node: &Node) -> Result<Vec<String>, Failure> {
                     }
                 }
                 None if text == "END" => return Ok(found),
+                // Newer servers announce the list.
+                None if text == "OK" => {}
                 // Only one list can be made at a time.
                 None if text.starts_with("BUSY") => break,
                 None => return Err(node.unexpected(&Reply::Refused(text.to_owned()))),
