@@ -60,7 +60,8 @@ struct Quantity {
 const QUANTITIES: [Quantity; 5] = [
     Quantity { name: "memory of a process, KiB", read: |sample| Some(sample.memory_kib), floor: 1_024.0 },
     Quantity { name: "descriptors of a process", read: |sample| Some(sample.descriptors), floor: 1.0 },
-    Quantity { name: "threads of a process", read: |sample| Some(sample.threads), floor: 0.5 },
+    // Blocking calls have threads of their own, which end ten seconds after the last one.
+    Quantity { name: "threads of a process", read: |sample| Some(sample.threads), floor: 2.0 },
     Quantity { name: "tasks of a process", read: |sample| Some(sample.tasks), floor: 2.0 },
     Quantity {
         name: "keys, rows, nodes or files of the store",
