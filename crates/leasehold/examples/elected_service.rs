@@ -21,20 +21,18 @@ async fn main() -> leasehold::Result<()> {
         let locks = Client::open(&url).await?;
         return instance(locks, address, u32::MAX).await;
     }
-    // One store, three clients of it, as three machines would have them.
+    // One store, and a client of it for each machine. The load balancer is there first.
+    let watched = Client::open("mem:example").await?.election("queue");
+    let balancer = tokio::spawn(async move { watch(&watched).await });
     let mut instances = Vec::new();
     for number in 1..=3 {
         let locks = Client::open("mem:example").await?;
         instances.push(tokio::spawn(instance(locks, format!("10.0.0.{number}:80"), 2)));
     }
-    let watched = Client::open("mem:example").await?.election("queue");
-    tokio::select! {
-        seen = watch(&watched) => seen?,
-        () = tokio::time::sleep(Duration::from_millis(200)) => {}
-    }
     for instance in instances {
         instance.await.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
     }
+    balancer.abort();
     println!("all have led and resigned");
     Ok(())
 }
@@ -58,7 +56,7 @@ async fn instance(locks: Client, address: String, terms: u32) -> leasehold::Resu
 async fn lead(address: &str, pieces: u32) {
     for piece in 0..pieces {
         println!("{address} leads, and does piece {piece}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 

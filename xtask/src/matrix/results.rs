@@ -200,13 +200,10 @@ impl Results {
                     version.iter().map(ToString::to_string).collect::<Vec<_>>().join(".")
                 };
                 let list = found.iter().map(dotted).collect::<Vec<_>>().join(", ");
-                parts.push(format!("  {kind} {list}"));
+                parts.push(format!("{kind} {list}"));
             }
         }
-        format!(
-            "- **Servers**: tested on these versions; [the book](docs/book/src/versions.md) says what ran on each:\n{}.\n",
-            parts.join(";\n")
-        )
+        format!("- **Servers**: [tested](docs/book/src/versions.md) on {}.\n", parts.join("; "))
     }
 
     /// Returns the versions of a server that have an outcome, the oldest first.
@@ -313,7 +310,7 @@ mod tests {
         assert!(page.contains("| Redis server 7.0.15 | `redis-installed` |"), "{page}");
         assert!(page.contains("- `redis-6.2`, `laws::one`: failed."), "{page}");
         let lines = results.requirements();
-        assert!(lines.contains("  Redis 7.0.15;\n  Valkey 9.1.2.\n"), "{lines}");
+        assert!(lines.contains("on Redis 7.0.15; Valkey 9.1.2.\n"), "{lines}");
     }
 
     #[test]
