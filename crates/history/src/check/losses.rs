@@ -144,6 +144,10 @@ impl<'h> ForgottenGrants<'h> {
     ) -> Option<Excuse> {
         let shared = counted_by_store(grant).and_then(|grant| self.0.get(&grant).copied());
         let begun = shared.or_else(|| forgotten(grant).map(|_| grant.from))?;
+        // Before it began it cannot have been forgotten.
+        if begun > other.from {
+            return None;
+        }
         let fault = view.faults_in(begun, other.from).find(|fault| fault.is_of_store());
         let mut excuse = Excuse::default();
         match fault {
