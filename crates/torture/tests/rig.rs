@@ -150,13 +150,10 @@ async fn a_worker_that_is_killed_from_outside_ends_when_it_ended() {
 
 async fn a_run_ends_when_it_has_recorded_enough() {
     let store = store();
-    let run = async |most_events| {
-        let mut torture = Torture::new(store.plan.clone());
-        (torture.duration, torture.faults) = (Duration::from_secs(600), Vec::new());
-        torture.most_events = most_events;
-        leasehold_torture::torture(torture, |_, _| (), std::future::pending()).await.unwrap()
-    };
-    let report = run(300).await;
+    let mut torture = Torture::new(store.plan.clone());
+    (torture.duration, torture.faults) = (Duration::from_secs(600), Vec::new());
+    torture.most_events = 300;
+    let report = leasehold_torture::torture(torture, |_, _| (), std::future::pending()).await.unwrap();
     assert!(report.was_stopped && report.history.events().len() >= 300, "{}", report.text());
     assert!(report.text().contains("300 events were recorded"), "{}", report.text());
     assert!(report.broken().next().is_none(), "{}", report.text());
