@@ -74,7 +74,7 @@ impl History {
     ///
     /// # Errors
     /// If a line is not an event, if an index does not rise, if a process begins an operation while another one of it
-    /// is open or unknown, or if it goes on after a fault that killed it: with the number of the line.
+    /// is open or unknown, or if it has events after a fault that killed it: with the number of the line.
     pub fn read(input: impl BufRead) -> Result<History, ReadError> {
         let mut history = History::default();
         let mut rules = Rules::default();

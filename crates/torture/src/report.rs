@@ -74,7 +74,7 @@ pub struct Report {
     is_judged: bool,
 }
 
-/// What a run recorded, and what the checker says about it.
+/// The recording of a run, and what the checker says about it.
 pub(crate) struct Recording {
     pub(crate) prefix: String,
     pub(crate) ran: Duration,
@@ -231,7 +231,7 @@ impl Report {
     /// Creates the folder of a report, for its owner alone. One that is there already has to be empty.
     ///
     /// # Errors
-    /// `AlreadyExists` if it has something in it, or is no directory; else those of the operating system.
+    /// `AlreadyExists` if it has something in it, or is not a directory; else those of the operating system.
     pub fn create_folder(folder: &Path) -> std::io::Result<()> {
         folder::create(folder)
     }

@@ -32,8 +32,8 @@ pub async fn torture(
     torture_until(torture, seen, stop, std::future::pending()).await
 }
 
-/// Does as [`torture`], until `given_up` is ready: then all workers are killed, whatever they and the run do at that
-/// time, and one attempt is made to remove what they left.
+/// Does as [`torture`], until `given_up` is ready: then all workers are killed, also while the run starts or
+/// ends, and one attempt is made to remove what they left.
 ///
 /// # Errors
 /// As [`torture`], and [`RigError::GivenUp`].

@@ -17,7 +17,7 @@ fn wiped(story: Story, at: u64) -> Story {
 }
 
 #[test]
-fn an_overlap_is_explained_by_a_fault_of_the_store_and_by_nothing_else() {
+fn only_a_fault_of_the_store_explains_an_overlap() {
     // The library says so itself, and it may be wrong.
     gone(GONE).breaks(&[Invariant::I4]);
     assert!(gone(GONE).verdict().violations[0].doubt.is_some());

@@ -66,7 +66,7 @@ fn i2_fences_rise_in_the_order_of_exclusive_grants() {
 }
 
 #[test]
-fn i2_a_fence_that_falls_is_found_however_the_requests_were_received() {
+fn i2_the_order_of_receipt_hides_no_fence_that_falls() {
     use leasehold_history::History;
     // The second one asks at `asked` by its own clock, and the recorder hears of it after the first one's grant.
     let broken = |asked, fence| {

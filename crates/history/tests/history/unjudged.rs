@@ -1,4 +1,4 @@
-//! What a history does not try is unjudged, and never counts as kept.
+//! Promises that a history does not try: they are unjudged, and never count as kept.
 
 use leasehold_history::{Invariant, Stage};
 
@@ -28,7 +28,7 @@ fn i5_faults_of_others_do_not_excuse_a_lock_that_nobody_gets() {
 }
 
 #[test]
-fn i5_a_holder_that_is_hit_excuses_and_one_of_another_lock_does_not() {
+fn i5_a_fault_excuses_only_the_locks_of_its_process() {
     let story = |key| {
         let story = Story::new().about(key).ask(0, 1).got(1, 1, "a", 5, 1_000).about("job");
         let story = story.ask_for(10, 2, 100_000).fault(900, "pause worker 0", Stage::Invoke, &[1]);
@@ -41,7 +41,7 @@ fn i5_a_holder_that_is_hit_excuses_and_one_of_another_lock_does_not() {
 }
 
 #[test]
-fn i5_is_judged_only_if_a_lock_was_in_use_for_longer_than_it_has_to_recover() {
+fn i5_needs_a_lock_that_is_in_use_for_long() {
     let story = |turns| {
         let held = |story: Story, turn: u64| story.held(turn * 500 + 10, turn * 500 + 400, 1, "a", turn + 1);
         (0..turns).fold(Story::new(), held)

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_disturbs_a_run_from_outside_excuses_all_but_the_register() {
+    fn disturbances_excuse_all_but_the_register() {
         for label in ["exit of worker 3", "suspend of the machine for 9s"] {
             let disturbed = report(50, "the lock was revoked", &[fault(500, label)]);
             assert_eq!(disturbed.judgement, Judgement::Unjudged, "{}", disturbed.text());
