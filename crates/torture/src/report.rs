@@ -90,7 +90,8 @@ pub(crate) struct Recording {
 
 impl Report {
     pub(crate) fn of(torture: Torture, recording: Recording) -> Report {
-        let Recording { prefix, ran, was_stopped, was_full, failures, last_error, history, verdict } = recording;
+        let Recording { prefix, ran, was_stopped, was_full, failures, last_error, history, verdict } =
+            recording;
         let plan = history.plan().map(|event| event.values.clone()).unwrap_or_default();
         let (verdict, problem) = match verdict {
             Ok(verdict) => (verdict, None),

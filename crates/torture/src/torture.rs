@@ -23,7 +23,12 @@ pub struct Torture {
 impl Torture {
     /// Returns a run of one minute with all faults.
     pub fn new(plan: Plan) -> Torture {
-        Torture { plan, duration: Duration::from_secs(60), faults: FaultKind::ALL.to_vec(), most_events: MOST_EVENTS }
+        Torture {
+            plan,
+            duration: Duration::from_secs(60),
+            faults: FaultKind::ALL.to_vec(),
+            most_events: MOST_EVENTS,
+        }
     }
 }
 

@@ -51,12 +51,12 @@ fn rising<'h>(
         Some(((view.times.at(grant.asked), false), (view.times.at(grant.got), true)))
     });
     // At one time, ends come before beginnings: such grants follow each other.
-    let by_hold = highest_before(grants, |grant| {
-        is_sure(grant).then_some(((grant.from, true), (grant.until, false)))
-    });
+    let by_hold =
+        highest_before(grants, |grant| is_sure(grant).then_some(((grant.from, true), (grant.until, false))));
     for (place, (fence, grant)) in grants.iter().enumerate() {
         // Equal ones have been found already.
-        let is_higher = |before: Option<usize>| before.map(|before| grants[before]).filter(|(low, _)| fence < low);
+        let is_higher =
+            |before: Option<usize>| before.map(|before| grants[before]).filter(|(low, _)| fence < low);
         let (found, how) = match (is_higher(by_request[place]), is_higher(by_hold[place])) {
             (Some(earlier), _) => (earlier, "was asked for later"),
             (None, Some(earlier)) => (earlier, "held later"),

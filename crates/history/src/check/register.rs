@@ -104,7 +104,10 @@ impl<'h> RegisterLog<'h> {
             let accepted = self.accepted.get(&write).copied().unwrap_or(0);
             if *acknowledged > accepted {
                 let what = match accepted {
-                    0 => format!("the write of {} was acknowledged, and the register has no such write", write.0),
+                    0 => format!(
+                        "the write of {} was acknowledged, and the register has no such write",
+                        write.0
+                    ),
                     _ => format!(
                         "the write of {} was acknowledged {acknowledged} times, and the register accepted {accepted}",
                         write.0

@@ -83,7 +83,8 @@ impl<'v, 'h> LockUse<'v, 'h> {
         for call in calls {
             let process = call.invoke.process.unwrap_or(0);
             let ended = call.done.or(call.unknown).map(|end| view.times.at(end));
-            let (from, until) = (view.times.at(call.invoke), ended.or(view.death_of(process)).unwrap_or(view.end));
+            let (from, until) =
+                (view.times.at(call.invoke), ended.or(view.death_of(process)).unwrap_or(view.end));
             wanted.push((from, until, call.invoke));
             concerned.add(process, from, until);
         }

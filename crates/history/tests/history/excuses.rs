@@ -39,7 +39,8 @@ fn only_a_fault_of_the_store_explains_an_overlap() {
 
 #[test]
 fn a_holder_may_notice_only_at_its_release() {
-    let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6).release(120, 1, "a");
+    let story =
+        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6).release(120, 1, "a");
     let story = wiped(story, 50);
     let verdict = story.clone().not_released(121, 1, "a", GONE).verdict();
     assert!(verdict.violations[0].explained.is_some());

@@ -90,7 +90,11 @@ fn i2_a_grant_that_has_ended_keeps_the_highest_fence() {
     let story = |second| {
         let story = Story::new().ask(1, 1).ask(2, 2).ask(3, 3).got(10, 1, "a", 5, 1_000);
         let story = story.release(20, 1, "a").released(21, 1, "a").got(30, 2, "b", 9, 35);
-        story.lost(35, 2, "b", EXPIRED).got(34, 3, "c", second, 1_000).release(50, 3, "c").released(51, 3, "c")
+        story
+            .lost(35, 2, "b", EXPIRED)
+            .got(34, 3, "c", second, 1_000)
+            .release(50, 3, "c")
+            .released(51, 3, "c")
     };
     story(6).breaks(&[Invariant::I4]);
     story(4).breaks(&[Invariant::I2, Invariant::I4]);
@@ -227,7 +231,10 @@ fn i4_another_process_does_not_count_on_a_grant() {
     let story = |process, left| {
         let story = Story::new().ask(0, 1).got_counted(1, 1, "a", 5, 1_000, Some(1)).ask(2, process);
         let story = story.got_counted(3, process, "a", 5, 1_000, Some(2)).release(9, process, "a");
-        story.released_counted(10, process, "a", Some(1)).release(11, 1, "a").released_counted(12, 1, "a", left)
+        story
+            .released_counted(10, process, "a", Some(1))
+            .release(11, 1, "a")
+            .released_counted(12, 1, "a", left)
     };
     story(1, Some(0)).is_clean();
     assert!(story(2, Some(0)).broken().contains(&Invariant::I4));

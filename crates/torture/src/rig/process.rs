@@ -7,11 +7,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_history::Stage;
 use rustix::process::{Pid, Signal, kill_process};
@@ -38,9 +36,9 @@ pub(super) struct Worker {
     orders: Option<ChildStdin>,
     is_paused: bool,
     was_asked: bool,
-    reader: Option<JoinHandle<()>>,
-    /// The time at which the pipe of its events ended; zero before.
-    ended_at: Arc<AtomicU64>,
+    /// The time at which the pipe of its events ended, when it has.
+    over: Receiver<u64>,
+    ended_at: Option<u64>,
     words: Arc<Mutex<Vec<String>>>,
 }
 
@@ -95,22 +93,16 @@ impl Spawner {
                 .spawn(move || keep_last(BufReader::new(stderr), &words))?;
         }
         let (ready, is_ready) = oneshot::channel();
-        let ended_at = Arc::new(AtomicU64::new(0));
-        let ended = ended_at.clone();
-        let reader = match child.stdout.take() {
-            Some(stdout) => Some(
-                std::thread::Builder::new()
-                    .name("events".into())
-                    .spawn(move || {
-                        read(BufReader::new(stdout), spawn, &recorder, ready);
-                        ended.store(now(), Ordering::SeqCst);
-                    })?,
-            ),
-            None => None,
-        };
+        let (ended, over) = channel();
+        if let Some(stdout) = child.stdout.take() {
+            std::thread::Builder::new().name("events".into()).spawn(move || {
+                read(BufReader::new(stdout), spawn, &recorder, ready);
+                let _ = ended.send(now());
+            })?;
+        }
         let process = Some(child);
-        let (is_paused, was_asked) = (false, false);
-        let worker = Worker { number, spawn, process, orders, is_paused, was_asked, reader, ended_at, words };
+        let (is_paused, was_asked, ended_at) = (false, false, None);
+        let worker = Worker { number, spawn, process, orders, is_paused, was_asked, over, ended_at, words };
         Ok((worker, is_ready))
     }
 }
@@ -241,21 +233,15 @@ impl Worker {
             self.read_to_the_end();
             let label = format!("{}{}", self.label("exit of"), self.last_words());
             // It may have ended long before somebody looks.
-            let at = Some(self.ended_at.load(Ordering::SeqCst)).filter(|at| *at > 0);
-            recorder.fault_at(&label, Stage::Info, Some(self.spawn), at);
+            recorder.fault_at(&label, Stage::Info, Some(self.spawn), self.ended_at);
         }
     }
 
-    /// Waits until all messages of a process that has ended were read.
+    /// Waits until all messages of a process that has ended were read. A process that it has started itself, such as
+    /// one of a wrapper, may keep the pipe open, but not for ever.
     fn read_to_the_end(&mut self) {
-        let Some(reader) = self.reader.take() else { return };
-        // A process that it has started itself, such as one of a wrapper, may keep the pipe open.
-        let deadline = Instant::now() + TO_READ;
-        while !reader.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
-        }
-        if reader.is_finished() {
-            let _ = reader.join();
+        if self.ended_at.is_none() {
+            self.ended_at = self.over.recv_timeout(TO_READ).ok();
         }
     }
 
@@ -307,4 +293,3 @@ impl Drop for Worker {
 pub(crate) const HUNG: &str = "no end of";
 const LAST_WORDS: usize = 5;
 const TO_READ: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(1);
