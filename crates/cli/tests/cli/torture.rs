@@ -181,7 +181,7 @@ fn children(pid: rustix::process::Pid) -> Vec<rustix::process::Pid> {
     let mut children = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
         let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        children.extend(text.split_whitespace().filter_map(|pid| pid.parse().ok()));
+        children.extend(text.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
     }
     children.into_iter().filter_map(rustix::process::Pid::from_raw).collect()
 }
