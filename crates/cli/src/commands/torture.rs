@@ -60,10 +60,12 @@ pub(crate) async fn torture(args: TortureArgs) -> Result<Exit, Problem> {
             let _ = given_up.await;
         },
     );
-    let (mut heard, mut running) = (pin!(heard), pin!(running));
-    let (ran, again) = tokio::select! {
-        ran = &mut running => (ran, None),
-        again = &mut heard => (running.await, Some(again)),
+    let (ran, again) = {
+        let (mut heard, mut running) = (pin!(heard), pin!(running));
+        tokio::select! {
+            ran = &mut running => (ran, None),
+            again = &mut heard => (running.await, Some(again)),
+        }
     };
     counter.end().await;
     let report = ran.map_err(|error| match (error, again) {
