@@ -92,6 +92,7 @@ impl Checker {
         violations.sort_by_key(|violation| {
             (
                 violation.explained.is_some(),
+                violation.doubt.is_some(),
                 violation.class,
                 violation.invariant,
                 violation.slice.first().map(|event| event.index),

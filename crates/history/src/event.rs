@@ -221,6 +221,12 @@ impl Event {
         self.stamped.unwrap_or(self.received)
     }
 
+    /// Returns `true` if the event is a fault that ends processes.
+    pub(crate) fn is_death(&self) -> bool {
+        let label = self.values.label.as_deref().unwrap_or_default();
+        self.operation == Operation::Fault && (label.starts_with("kill") || label.starts_with("exit"))
+    }
+
     /// Returns `true` if the event begins an operation that another event of its process completes.
     pub fn is_invocation(&self) -> bool {
         self.stage == Stage::Invoke && self.operation != Operation::Fault

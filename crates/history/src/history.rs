@@ -1,6 +1,6 @@
 //! A history: the events of one recording, in the order of their index, and its file.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, Write};
 
 use crate::event::{Event, Operation, Stage};
@@ -73,8 +73,8 @@ impl History {
     /// Reads a history from JSON Lines. Empty lines are passed over.
     ///
     /// # Errors
-    /// If a line is not an event, if an index does not rise, or if a process begins an operation while
-    /// another one of it is open or unknown: with the number of the line.
+    /// If a line is not an event, if an index does not rise, if a process begins an operation while another one of it
+    /// is open or unknown, or if it has events after a fault that killed it: with the number of the line.
     pub fn read(input: impl BufRead) -> Result<History, ReadError> {
         let mut history = History::default();
         let mut rules = Rules::default();
@@ -130,6 +130,8 @@ struct Rules {
     last: Option<u64>,
     /// The open operation of each process; `None` after an unknown outcome.
     open: HashMap<u64, Option<Operation>>,
+    /// The processes that were killed.
+    dead: HashSet<u64>,
 }
 
 impl Rules {
@@ -138,8 +140,16 @@ impl Rules {
             return Err(format!("index {} does not rise; sort the events by \"i\"", event.index));
         }
         self.last = Some(event.index);
+        if event.is_death() {
+            self.dead.extend(&event.values.target);
+        }
         let Some(process) = event.process else { return Ok(()) };
         let word = event.operation.word();
+        if self.dead.contains(&process) {
+            return Err(format!(
+                "process {process} has the event {word} after it was killed; give what runs then a new number"
+            ));
+        }
         match (event.stage, self.open.get(&process)) {
             (Stage::Invoke, Some(None)) => Err(format!(
                 "process {process} begins {word} after an outcome that is unknown; give it a new number"

@@ -12,7 +12,7 @@
 //! | `i` | the place of the event, which rises from line to line |
 //! | `t` | the recorder's monotonic clock when it received the event, in nanoseconds |
 //! | `w` | the monotonic clock of the process, before an invocation and after a completion; optional |
-//! | `p` | the logical process, which does one thing at a time; absent for the recorder and the register |
+//! | `p` | the logical process, which does one thing at a time, and nothing once a fault killed it; absent for the recorder and the register |
 //! | `type` | `invoke`, `ok`, `fail` (certainly not done) or `info` (unknown: open for ever, and its process ends) |
 //! | `f` | the [operation](Operation) |
 //! | `key` | the name of the lock, which is also that of its register |

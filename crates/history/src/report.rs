@@ -15,6 +15,15 @@ pub(crate) struct Report<'v, 'h> {
     pub(crate) unjudged: Vec<Unjudged>,
 }
 
+/// The part of the store in a violation.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Excuse {
+    /// A recorded fault of the store explains it.
+    pub(crate) explained: Option<String>,
+    /// The client says later that the store did not know a grant; no fault of the store shows that.
+    pub(crate) doubt: Option<String>,
+}
+
 impl<'v, 'h> Report<'v, 'h> {
     pub(crate) fn new(view: &'v View<'h>, limit: usize) -> Report<'v, 'h> {
         Report { view, limit, violations: Vec::new(), unjudged: Vec::new() }
@@ -28,20 +37,22 @@ impl<'v, 'h> Report<'v, 'h> {
         what: String,
         shown_by: impl IntoIterator<Item = &'e Event>,
     ) {
-        self.violated_because(invariant, key, what, None, shown_by);
+        self.violated_because(invariant, key, what, Excuse::default(), shown_by);
     }
 
-    /// Adds a violation which the store explains.
+    /// Adds a violation for which the store may be to blame.
     pub(crate) fn violated_because<'e>(
         &mut self,
         invariant: Invariant,
         key: Option<&str>,
         what: String,
-        explained: Option<String>,
+        excuse: Excuse,
         shown_by: impl IntoIterator<Item = &'e Event>,
     ) {
         let is_alike = |violation: &&Violation| {
-            violation.invariant == invariant && violation.explained.is_some() == explained.is_some()
+            violation.invariant == invariant
+                && violation.explained.is_some() == excuse.explained.is_some()
+                && violation.doubt.is_some() == excuse.doubt.is_some()
         };
         if self.violations.iter().filter(is_alike).count() >= self.limit {
             return;
@@ -60,8 +71,21 @@ impl<'v, 'h> Report<'v, 'h> {
             key: key.map(str::to_owned),
             what,
             slice: slice.into_iter().cloned().collect(),
-            explained,
+            explained: excuse.explained,
+            doubt: excuse.doubt,
         });
+    }
+
+    /// Returns `true` if a violation of this invariant was found.
+    pub(crate) fn has(&self, invariant: Invariant) -> bool {
+        self.violations.iter().any(|violation| violation.invariant == invariant)
+    }
+
+    /// Says that an invariant was not tried by what happened, unless it was violated all the same.
+    pub(crate) fn untried(&mut self, invariant: Invariant, why: &str) {
+        if !self.has(invariant) {
+            self.unjudged(invariant, why);
+        }
     }
 
     /// Says that an invariant could not be judged.

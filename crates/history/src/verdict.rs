@@ -66,8 +66,10 @@ pub struct Violation {
     pub what: String,
     /// The events that show it, in order.
     pub slice: Vec<Event>,
-    /// Why the store, and not the client, is to blame, if the events show that.
+    /// Why the store, and not the client, is to blame, if the events show that: a fault of the store was recorded.
     pub explained: Option<String>,
+    /// Why the store may be to blame, if the client says so and the events show no fault of the store.
+    pub doubt: Option<String>,
 }
 
 /// The verdict over a history.

@@ -77,7 +77,12 @@ impl Fault<'_> {
 
     /// Returns `true` if it ends the processes.
     pub(crate) fn is_death(&self) -> bool {
-        self.label.starts_with("kill") || self.label.starts_with("exit")
+        self.begun.is_death()
+    }
+
+    /// Returns `true` if it is one of the store, and not one of processes or of the whole machine.
+    pub(crate) fn is_of_store(&self) -> bool {
+        self.targets.is_empty() && !self.is_pause() && !self.is_death() && !self.label.starts_with("suspend")
     }
 }
 
@@ -290,6 +295,7 @@ impl<'h> Gathering<'h> {
     fn granted(&mut self, process: u64, key: &'h str, asked: &'h Event, got: &'h Event) {
         let owner = got.values.owner.as_deref();
         if let Some(place) = owner.and_then(|owner| self.owners.get(&(key, owner)).copied())
+            && self.grants[place].process == process
             && self.grants[place].release.is_none()
             && got.values.count.is_some_and(|count| count > 1)
         {

@@ -18,6 +18,9 @@ pub enum RigError {
         /// The reason.
         what: String,
     },
+    /// The run was given up: its workers were killed, and one attempt was made to remove what they left.
+    #[error("the run was given up; its locks end with their leases, and {0}")]
+    GivenUp(String),
     /// The machine refused something.
     #[error("the rig cannot run: {0}")]
     Machine(#[from] std::io::Error),

@@ -32,7 +32,7 @@ pub use plan::{LockKind, LockPlan, Plan, Program};
 pub use recorder::Progress;
 pub use report::{Finding, HISTORY, Judgement, Report};
 pub use rig::{Edge, Rig};
-pub use run::torture;
+pub use run::{torture, torture_until};
 pub use torture::Torture;
 
 /// Returns a seed for a run that was given none.

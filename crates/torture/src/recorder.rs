@@ -76,12 +76,20 @@ impl Recorder {
 
     /// Records a fault, on a worker or on something else.
     pub(crate) fn fault(&self, label: &str, stage: Stage, on: Option<Spawn>) {
+        self.fault_at(label, stage, on, None);
+    }
+
+    /// Records a fault that happened at a time, by this machine's monotonic clock. It comes after everything that was
+    /// recorded until now.
+    pub(crate) fn fault_at(&self, label: &str, stage: Stage, on: Option<Spawn>, at: Option<u64>) {
         let mut values = Values::default();
         values.label = Some(label.to_owned());
         let mut tape = self.tape();
         let place = tape.events.len();
         tape.on_workers.extend(on.map(|spawn| (place, spawn)));
-        tape.add(Event::new(stage, Operation::Fault).with(values));
+        let mut event = Event::new(stage, Operation::Fault).with(values);
+        event.stamped = at;
+        tape.add(event);
     }
 
     /// Returns what has been seen so far.

@@ -1,15 +1,17 @@
 //! The report of a run: the judgement first, then its reasons.
 
-use std::collections::HashSet;
 use std::fmt::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use leasehold_history::{Event, Format, History, Invariant, Operation, Stage, Timeline, Verdict, Violation};
 use serde::Serialize;
 
-use crate::rig::process::HUNG;
 use crate::torture::Torture;
+
+mod folder;
+mod judge;
 
 /// The judgement of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -67,21 +69,34 @@ pub struct Report {
     /// The history.
     #[serde(skip)]
     pub history: History,
+    /// `false` if the history could not be judged at all.
+    #[serde(skip)]
+    is_judged: bool,
+}
+
+/// The recording of a run, and what the checker says about it.
+pub(crate) struct Recording {
+    pub(crate) prefix: String,
+    pub(crate) ran: Duration,
+    pub(crate) was_stopped: bool,
+    /// `true` if the run ended because there were enough events.
+    pub(crate) was_full: bool,
+    pub(crate) failures: u64,
+    pub(crate) last_error: Option<String>,
+    pub(crate) history: History,
+    /// The error says why the history could not be judged.
+    pub(crate) verdict: Result<Verdict, String>,
 }
 
 impl Report {
-    #[allow(clippy::too_many_arguments)]
-    pub(crate) fn of(
-        torture: Torture,
-        ran: Duration,
-        was_stopped: bool,
-        prefix: String,
-        failures: u64,
-        last_error: Option<String>,
-        history: History,
-        verdict: Verdict,
-    ) -> Report {
+    pub(crate) fn of(torture: Torture, recording: Recording) -> Report {
+        let Recording { prefix, ran, was_stopped, was_full, failures, last_error, history, verdict } =
+            recording;
         let plan = history.plan().map(|event| event.values.clone()).unwrap_or_default();
+        let (verdict, problem) = match verdict {
+            Ok(verdict) => (verdict, None),
+            Err(problem) => (Verdict::default(), Some(problem)),
+        };
         let mut report = Report {
             judgement: Judgement::Kept,
             findings: Vec::new(),
@@ -90,81 +105,27 @@ impl Report {
             prefix,
             seed: torture.plan.seed,
             ran_ms: ran.as_millis(),
-            was_stopped,
+            was_stopped: was_stopped || was_full,
             processes: torture.plan.processes,
             locks: torture.plan.locks.len(),
             faults: torture.faults.iter().map(ToString::to_string).collect(),
             verdict,
             history,
+            is_judged: problem.is_none(),
         };
-        report.judge(failures, last_error);
-        report
-    }
-
-    fn judge(&mut self, failures: u64, last_error: Option<String>) {
-        let counts = self.verdict.counts;
-        let blame = last_error.map(|error| format!(": {error}")).unwrap_or_default();
-        let broken = self.broken().count();
-        if broken > 0 {
-            self.find(
-                Judgement::Broken,
-                format!("{} broken", many(broken as u64, "promise was", "promises were")),
-            );
-        }
-        if counts.grants == 0 {
-            self.find(Judgement::Unjudged, format!("nothing was acquired{blame}"));
-        } else if failures > counts.grants {
-            let text = format!("more acquisitions failed ({failures}) than succeeded{blame}");
-            self.find(Judgement::Unjudged, text);
-        }
-        if self.grade == "none" {
-            let text =
-                "the store has no fences, so nothing can protect what a lock guards from a late holder";
-            self.find(Judgement::Unjudged, text.to_owned());
-        }
-        let unexpected: Vec<String> = self
-            .history
-            .faults()
-            .filter_map(|event| event.values.label.clone())
-            .filter(|label| UNPLANNED.iter().any(|unplanned| label.starts_with(unplanned)))
-            .collect();
-        for label in unexpected {
-            self.find(Judgement::Unjudged, format!("not a fault of the plan: {label}"));
-        }
-        let gone = self.forgotten();
-        if gone > 0 {
+        if was_full {
             let text = format!(
-                "the store forgot {} while valid: each holder noticed at its next renewal, and until then the store \
-                 may have granted the lock again",
-                many(gone, "grant", "grants")
+                "the run was ended early, because {} events were recorded: a history is judged in memory",
+                torture.most_events
             );
-            self.find(Judgement::StoreForgot, text);
+            report.find(Judgement::Kept, text);
         }
-        let worst = |report: &Report, judgement| report.findings.iter().any(|one| one.leads_to == judgement);
-        self.judgement = [Judgement::Broken, Judgement::Unjudged, Judgement::StoreForgot]
-            .into_iter()
-            .find(|judgement| worst(self, *judgement))
-            .unwrap_or(Judgement::Kept);
-    }
-
-    fn find(&mut self, leads_to: Judgement, what: String) {
-        self.findings.push(Finding { what, leads_to });
-    }
-
-    /// Returns the violations that the store does not explain.
-    pub fn broken(&self) -> impl Iterator<Item = &Violation> {
-        self.verdict.violations.iter().filter(|violation| violation.explained.is_none())
-    }
-
-    /// Returns how many valid grants the store had forgotten, as it said at their renewal or release.
-    fn forgotten(&self) -> u64 {
-        let is_it = |event: &&Event| {
-            matches!((event.operation, event.stage), (Operation::Lost, _) | (Operation::Release, Stage::Fail))
-                && event.error.as_deref().is_some_and(|cause| cause.contains("no longer knows"))
-        };
-        let grants =
-            self.history.events().iter().filter(is_it).map(|event| (&event.key, &event.values.owner));
-        grants.collect::<HashSet<_>>().len() as u64
+        match problem {
+            Some(problem) => report.find(Judgement::Unjudged, problem),
+            None => report.judge(failures, last_error),
+        }
+        report.conclude();
+        report
     }
 
     /// Returns the report for people: the judgement comes first.
@@ -200,7 +161,12 @@ impl Report {
         let _ = writeln!(out, "  left      {}", self.left());
         let _ = writeln!(out);
         for invariant in INVARIANTS {
-            let _ = writeln!(out, "  {:<10}{}", self.state_of(*invariant), invariant.promise());
+            let state = self.state_of(*invariant);
+            let _ = writeln!(out, "  {state:<10}{}", invariant.promise());
+            let reasons = self.verdict.unjudged.iter().filter(|one| one.invariant == *invariant);
+            for reason in reasons.filter(|_| state == UNJUDGED) {
+                let _ = writeln!(out, "            {}", reason.why);
+            }
         }
         for violation in self.verdict.violations.iter().take(SHOWN) {
             shown(&mut out, violation);
@@ -218,9 +184,12 @@ impl Report {
                 many(counts.faults, "fault", "faults")
             ),
             Judgement::StoreForgot => {
-                "kept, but the store forgot grants: what it protects is safe only behind \
-                                       fences"
+                "kept, but the store forgot grants, or something removed them: what it protects is safe only behind \
+                 fences"
                     .to_owned()
+            }
+            Judgement::Broken if self.is_doubtful() => {
+                "BROKEN, or the store forgot grants: the history shows what must not happen".to_owned()
             }
             Judgement::Broken => "BROKEN: the history shows what must not happen".to_owned(),
             Judgement::Unjudged => "not judged: the run does not show enough".to_owned(),
@@ -229,13 +198,15 @@ impl Report {
 
     /// Returns the state of one promise as a word.
     fn state_of(&self, invariant: Invariant) -> &'static str {
-        let of_it = || self.verdict.violations.iter().filter(|violation| violation.invariant == invariant);
-        if of_it().any(|violation| violation.explained.is_none()) {
+        let violations = &self.verdict.violations;
+        let mut of_it = violations.iter().filter(|violation| violation.invariant == invariant).peekable();
+        let is_unjudged = self.verdict.unjudged.iter().any(|one| one.invariant == invariant);
+        if self.broken().any(|violation| violation.invariant == invariant) {
             "BROKEN"
-        } else if of_it().next().is_some() {
+        } else if of_it.peek().is_some() && of_it.all(|violation| violation.explained.is_some()) {
             "by store"
-        } else if self.verdict.unjudged.iter().any(|one| one.invariant == invariant) {
-            "unjudged"
+        } else if !self.is_judged || is_unjudged || violations.iter().any(|one| one.invariant == invariant) {
+            UNJUDGED
         } else {
             "kept"
         }
@@ -258,21 +229,29 @@ impl Report {
         }
     }
 
-    /// Writes the report, the history, its picture and its exports into a folder, which is created if missing.
+    /// Creates the folder of a report, for its owner alone. One that is there already has to be empty.
     ///
     /// # Errors
-    /// If the folder cannot be written.
+    /// `AlreadyExists` if it has something in it, or is not a directory; else those of the operating system.
+    pub fn create_folder(folder: &Path) -> std::io::Result<()> {
+        folder::create(folder)
+    }
+
+    /// Writes the report, the history, its picture and its exports into a new or empty folder. Nothing is written over,
+    /// and no link is followed.
+    ///
+    /// # Errors
+    /// As [`Report::create_folder`], and if a file cannot be created.
     pub fn write_to(&self, folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-        std::fs::create_dir_all(folder)?;
+        folder::create(folder)?;
         let mut written = Vec::new();
         let mut put = |name: String, text: String| {
             let path = folder.join(name);
-            std::fs::write(&path, text)?;
+            folder::create_file(&path)?.write_all(text.as_bytes())?;
             written.push(path);
             std::io::Result::Ok(())
         };
         put("report.txt".to_owned(), self.text())?;
-        put(HISTORY.to_owned(), self.history.to_text())?;
         put("verdict.json".to_owned(), serde_json::to_string_pretty(self)? + "\n")?;
         let title = format!("{}, seed {}: {}", self.store, self.seed, self.headline());
         let mut timeline = Timeline::new(title);
@@ -291,6 +270,9 @@ impl Report {
                 put(format!("{name}.{}", format.suffix()), self.history.export(*format, Some(key)))?;
             }
         }
+        let path = folder.join(HISTORY);
+        self.history.write(std::io::BufWriter::new(folder::create_file(&path)?))?;
+        written.push(path);
         Ok(written)
     }
 }
@@ -307,6 +289,9 @@ fn shown(out: &mut String, violation: &Violation) {
     let _ = writeln!(out, "\n{} ({}): {}", violation.invariant, violation.class, violation.what);
     if let Some(why) = &violation.explained {
         let _ = writeln!(out, "  not of the library: {why}");
+    }
+    if let Some(why) = &violation.doubt {
+        let _ = writeln!(out, "  of the store or of the library: {why}");
     }
     let first = violation.slice.first().map_or(0, |event| event.moment());
     for event in &violation.slice {
@@ -339,7 +324,6 @@ const INVARIANTS: &[Invariant] = &[
     Invariant::I13,
 ];
 const SHOWN: usize = 5;
-/// The beginnings of labels of faults that no plan has.
-const UNPLANNED: &[&str] = &["exit", "suspend", HUNG];
-/// The history's file; a folder that has one is not written to again.
+const UNJUDGED: &str = "unjudged";
+/// The history's file.
 pub const HISTORY: &str = "history.jsonl";

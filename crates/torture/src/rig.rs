@@ -76,6 +76,11 @@ impl Rig {
     /// # Errors
     /// If the plan cannot work, or if a worker cannot open the store. Nothing is left then.
     pub async fn start(plan: Plan) -> Result<Rig, RigError> {
+        Rig::start_under(plan, prefix()).await
+    }
+
+    /// Does as [`Rig::start`], with names that begin with this prefix.
+    pub(crate) async fn start_under(plan: Plan, prefix: String) -> Result<Rig, RigError> {
         plan.check()?;
         let client = Client::open(&plan.url).await?;
         let facts = facts(&client, &plan);
@@ -87,7 +92,6 @@ impl Rig {
         let recorder = Arc::new(Recorder::default());
         let checks = if plan.fenced { Checks::Fences } else { Checks::Nothing };
         let register = RegisterServer::start(folder.path().join("registers"), checks, recorder.clone())?;
-        let prefix = prefix();
         let offset = Offset::now();
         recorder.served(described(&plan, &facts));
         let (workers, spawner) = (Vec::new(), Spawner::start()?);
@@ -263,7 +267,7 @@ fn described(plan: &Plan, facts: &Facts) -> Event {
 
 /// Returns the beginning of the names of one run, which no other run has. It does not depend on the seed, so that
 /// two runs with one seed do not meet.
-fn prefix() -> String {
+pub(crate) fn prefix() -> String {
     let mut rng = fastrand::Rng::new();
     let name: String = (0..12).map(|_| rng.alphanumeric().to_ascii_lowercase()).collect();
     format!("{PREFIX}{name}/")

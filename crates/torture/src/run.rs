@@ -2,15 +2,16 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_history::{Checker, History};
+use leasehold_history::{Checker, History, Verdict};
 
 use crate::error::RigError;
 use crate::nemesis::{FaultKind, Nemesis, Strike};
 use crate::recorder::Progress;
-use crate::report::Report;
-use crate::rig::Rig;
+use crate::report::{Recording, Report};
+use crate::rig::{Rig, prefix};
 use crate::torture::Torture;
 
 /// Tortures a store: starts workers, pauses and kills them for a while, and judges what they saw.
@@ -25,22 +26,61 @@ use crate::torture::Torture;
 /// As [`Rig::start`]. What happens later is part of the report.
 pub async fn torture(
     torture: Torture,
+    seen: impl FnMut(&Progress, Duration),
+    stop: impl Future<Output = ()>,
+) -> Result<Report, RigError> {
+    torture_until(torture, seen, stop, std::future::pending()).await
+}
+
+/// Does as [`torture`], until `given_up` is ready: then all workers are killed, also while the run starts or
+/// ends, and one attempt is made to remove what they left.
+///
+/// # Errors
+/// As [`torture`], and [`RigError::GivenUp`].
+pub async fn torture_until(
+    torture: Torture,
+    seen: impl FnMut(&Progress, Duration),
+    stop: impl Future<Output = ()>,
+    given_up: impl Future<Output = ()>,
+) -> Result<Report, RigError> {
+    let (prefix, url) = (prefix(), torture.plan.url.clone());
+    {
+        // Dropping the run kills its workers.
+        let run = pin!(run(torture, prefix.clone(), seen, stop));
+        tokio::select! {
+            biased;
+            () = given_up => {}
+            ended = run => return ended,
+        }
+    }
+    let sweep = leasehold::sweep_under(&url, &prefix, Duration::ZERO, |_| ());
+    Err(RigError::GivenUp(match tokio::time::timeout(TO_SWEEP, sweep).await {
+        Ok(Ok(swept)) => format!("{} names of it were removed", swept.removed),
+        Ok(Err(error)) => format!("its names, {prefix}, were not removed: {error}"),
+        Err(_) => format!("its names, {prefix}, were not removed within {TO_SWEEP:?}"),
+    }))
+}
+
+async fn run(
+    torture: Torture,
+    prefix: String,
     mut seen: impl FnMut(&Progress, Duration),
     stop: impl Future<Output = ()>,
 ) -> Result<Report, RigError> {
-    let mut rig = Rig::start(torture.plan.clone()).await?;
+    let mut rig = Rig::start_under(torture.plan.clone(), prefix.clone()).await?;
     let checker = checker(&rig);
     let begun = Instant::now();
     let mut nemesis =
         Nemesis::new(torture.plan.seed, torture.faults.clone(), torture.plan.processes, torture.plan.ttl);
     let mut next = nemesis.next().map(|strike| Step::Strike(begun + strike.after, strike));
     let mut stop = pin!(stop);
-    let mut was_stopped = false;
+    let (mut was_stopped, mut was_full) = (false, false);
     let mut last_shown = begun;
     loop {
         let now = Instant::now();
         let left = torture.duration.saturating_sub(now - begun);
-        if left.is_zero() || was_stopped {
+        was_full = was_full || rig.progress().events >= torture.most_events;
+        if left.is_zero() || was_stopped || was_full {
             break;
         }
         if let Some(step) = next.filter(|step| step.at() <= now) {
@@ -62,18 +102,27 @@ pub async fn torture(
     if let Some(Step::Undo(_, strike)) = next {
         Step::undo(&mut rig, strike)?;
     }
-    let prefix = rig.prefix().to_owned();
     let (progress, last_error) = (rig.progress(), rig.last_error());
-    let history = rig.finish().await?;
-    let verdict = checked(&checker, &history).await;
-    Ok(Report::of(torture, ran, was_stopped, prefix, progress.failures, last_error, history, verdict))
+    let (history, verdict) = checked(&checker, rig.finish().await?).await;
+    let failures = progress.failures;
+    let recording = Recording { prefix, ran, was_stopped, was_full, failures, last_error, history, verdict };
+    Ok(Report::of(torture, recording))
 }
 
-/// Judges on another thread, so that the caller's timers and signals are served meanwhile.
-async fn checked(checker: &Checker, history: &History) -> leasehold_history::Verdict {
-    let (checker, history) = (checker.clone(), history.clone());
-    let judged = tokio::task::spawn_blocking(move || checker.check(&history)).await;
-    judged.unwrap_or_default()
+/// Judges on another thread, so that the caller's timers and signals are served meanwhile. A history that is not well
+/// formed is not judged, and neither is one over which the checker fails.
+async fn checked(checker: &Checker, history: History) -> (History, Result<Verdict, String>) {
+    if let Err(error) = history.validate() {
+        return (history, Err(format!("the recording is not well formed: {error}")));
+    }
+    let history = Arc::new(history);
+    let judging = {
+        let (checker, history) = (checker.clone(), history.clone());
+        tokio::task::spawn_blocking(move || checker.check(&history))
+    };
+    let verdict = judging.await.map_err(|error| format!("the checker failed: {error}"));
+    // The other thread has dropped its own by now.
+    (Arc::try_unwrap(history).unwrap_or_else(|shared| shared.as_ref().clone()), verdict)
 }
 
 /// Returns the checker with bounds for a machine that may be busy.
@@ -129,9 +178,43 @@ impl Step {
     }
 }
 
+/// The store is asked once for the removal of a run that was given up.
+const TO_SWEEP: Duration = Duration::from_secs(10);
 const SHOWN_EACH: Duration = Duration::from_secs(1);
 /// The store is asked a last time at the limit of a wait, and has two seconds to answer.
 const OVERSTAY: Duration = Duration::from_secs(4);
 /// A busy machine runs the worker late. The promise itself is 50 ms of running time.
 const LATENESS: Duration = Duration::from_millis(500);
 const RECOVERY: Duration = Duration::from_secs(15);
+
+#[cfg(test)]
+mod tests {
+    use leasehold_history::{Event, Operation, Stage, Values};
+
+    use super::*;
+
+    /// A process acquires, and then it is killed; another event of it comes before or after that.
+    fn history(is_after: bool) -> History {
+        let mut killed = Values::default();
+        (killed.label, killed.target) = (Some("kill worker 0".to_owned()), vec![1]);
+        let mut events = vec![
+            Event::new(Stage::Invoke, Operation::Acquire).by(1).on("job").at(1),
+            Event::new(Stage::Ok, Operation::Acquire).by(1).on("job").at(2),
+            Event::new(Stage::Info, Operation::Fault).with(killed).at(3),
+        ];
+        if is_after {
+            events.swap(1, 2);
+        }
+        History::new(events)
+    }
+
+    #[tokio::test]
+    async fn a_recording_that_is_not_well_formed_is_not_judged() {
+        let (kept, verdict) = checked(&Checker::new(), history(false)).await;
+        assert_eq!((verdict.unwrap().counts.grants, kept), (1, history(false)));
+        let (kept, verdict) = checked(&Checker::new(), history(true)).await;
+        let error = verdict.unwrap_err();
+        assert!(error.contains("after it was killed"), "{error}");
+        assert_eq!(kept.events().len(), 3);
+    }
+}

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use leasehold_torture::history::{Checker, History, Operation, Stage};
-use leasehold_torture::{Edge, LockKind, LockPlan, Plan, Program, Rig, RigError, worker};
+use leasehold_torture::{Edge, LockKind, LockPlan, Plan, Program, Rig, RigError, Torture, worker};
 
 fn main() -> ExitCode {
     let word = std::env::args().nth(1).unwrap_or_default();
@@ -21,6 +21,8 @@ fn main() -> ExitCode {
         faults_on_workers_are_recorded_and_nothing_is_left().await;
         shared_locks_are_recorded_with_their_modes().await;
         a_worker_that_ends_by_itself_is_noticed().await;
+        a_worker_that_is_killed_from_outside_ends_when_it_ended().await;
+        a_run_ends_when_it_has_recorded_enough().await;
         plans_that_cannot_work_start_nothing().await;
     });
     ExitCode::SUCCESS
@@ -124,6 +126,37 @@ async fn a_worker_that_ends_by_itself_is_noticed() {
     store.plan.program = Program::new("/nowhere/at/all", [""; 0]);
     let text = Rig::start(store.plan.clone()).await.unwrap_err().to_string();
     assert!(text.contains("cannot be started (/nowhere/at/all)"), "{text}");
+}
+
+async fn a_worker_that_is_killed_from_outside_ends_when_it_ended() {
+    let mut rig = Rig::start(store().plan).await.unwrap();
+    grants(&rig, 5).await;
+    let process = rustix::process::Pid::from_raw(i32::try_from(rig.process_id(0).unwrap()).unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
+    grants(&rig, 30).await;
+    rig.note_fault("later", Edge::Once);
+    assert!(rig.pause(0).is_err(), "it is noticed now");
+    grants(&rig, 5).await;
+    let history = rig.finish().await.unwrap();
+    history.validate().unwrap();
+    let at = |label: &str| {
+        let is_it = |one: &str| one.starts_with(label);
+        let found = history.faults().find(|event| event.values.label.as_deref().is_some_and(is_it));
+        found.map(|event| (event.moment(), event.index)).unwrap()
+    };
+    assert!(at("exit of worker 0").0 < at("later").0, "it is dated by the end of its pipe");
+    assert!(at("exit of worker 0").1 > at("later").1, "it was noticed later");
+}
+
+async fn a_run_ends_when_it_has_recorded_enough() {
+    let store = store();
+    let mut torture = Torture::new(store.plan.clone());
+    (torture.duration, torture.faults) = (Duration::from_secs(600), Vec::new());
+    torture.most_events = 300;
+    let report = leasehold_torture::torture(torture, |_, _| (), std::future::pending()).await.unwrap();
+    assert!(report.was_stopped && report.history.events().len() >= 300, "{}", report.text());
+    assert!(report.text().contains("300 events were recorded"), "{}", report.text());
+    assert!(report.broken().next().is_none(), "{}", report.text());
 }
 
 async fn plans_that_cannot_work_start_nothing() {

@@ -1,10 +1,12 @@
 //! `torture`: workers under faults, and the judgement of what they saw.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
-use leasehold_torture::{HISTORY, Judgement, Program, Progress, Report, RigError, torture as run};
+use leasehold_torture::{Judgement, Program, Progress, Report, RigError, torture_until as run};
+use tokio::sync::oneshot;
 
 use crate::exit::{Exit, Problem};
 use crate::output::counter::{Counter, Output};
@@ -39,12 +41,39 @@ pub(crate) async fn torture(args: TortureArgs) -> Result<Exit, Problem> {
             format!("torturing {}: {} grants, {} losses", store.shown(), progress.grants, progress.losses)
         });
     };
-    let stop = async {
+    // The first signal ends the run in order, and the second one at once.
+    let ((first, stop), (second, given_up)) = (oneshot::channel(), oneshot::channel());
+    let heard = async {
         signals.sent().await;
+        let _ = first.send(());
+        let again = signals.sent().await;
+        let _ = second.send(());
+        again
     };
-    let ran = run(planned, seen, stop).await;
+    let running = run(
+        planned,
+        seen,
+        async {
+            let _ = stop.await;
+        },
+        async {
+            let _ = given_up.await;
+        },
+    );
+    let (ran, again) = {
+        let (mut heard, mut running) = (pin!(heard), pin!(running));
+        tokio::select! {
+            ran = &mut running => (ran, None),
+            again = &mut heard => (running.await, Some(again)),
+        }
+    };
     counter.end().await;
-    let report = ran.map_err(|error| problem(error, &store))?;
+    let report = ran.map_err(|error| match (error, again) {
+        (error @ RigError::GivenUp(_), Some(signal)) => {
+            Problem::new(Exit::Signal(signal.as_raw()), error.to_string())
+        }
+        (error, _) => problem(error, &store),
+    })?;
     if let Some(folder) = &args.report {
         let cannot =
             |error| Problem::new(Exit::Output, format!("cannot write {}: {error}", folder.display()));
@@ -68,14 +97,15 @@ fn print(out: &mut impl Write, report: &Report, folder: Option<&Path>) -> std::i
     }
 }
 
-/// Refuses a folder that has the report of another run, before anything is done.
+/// Creates the folder of the report before anything else is done. One that has something in it is refused.
 fn check_folder(folder: &Path) -> Result<(), Problem> {
-    if folder.join(HISTORY).exists() {
-        let text = format!("{} has the report of another run: name another directory", folder.display());
-        return Err(Problem::new(Exit::Usage, text));
-    }
-    std::fs::create_dir_all(folder)
-        .map_err(|error| Problem::new(Exit::Output, format!("cannot create {}: {error}", folder.display())))
+    Report::create_folder(folder).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            let text = format!("{} {error}: name another directory, new or empty", folder.display());
+            Problem::new(Exit::Usage, text)
+        }
+        _ => Problem::new(Exit::Output, format!("cannot create {}: {error}", folder.display())),
+    })
 }
 
 fn problem(error: RigError, store: &StoreUrl) -> Problem {

@@ -56,6 +56,27 @@ fn files_are_kept() {
     // A second run does not write over the report of the first.
     let again = torture(&sandbox, &["--report", folder.to_str().unwrap()]).expect(64);
     assert!(again.err.contains("another directory"), "{}", again.err);
+    // Eight seconds are less than a lock has to recover, and nothing was lost on files.
+    let states = text.lines().filter(|line| line.starts_with("  unjudged")).collect::<Vec<_>>().join("\n");
+    assert!(states.contains("every lock can be acquired again"), "{text}");
+    assert!(text.contains("to recover"), "the bound is said: {text}");
+}
+
+#[test]
+fn a_report_is_written_over_nothing_and_through_no_link() {
+    let sandbox = Sandbox::new();
+    let (folder, elsewhere) = (sandbox.path("full"), sandbox.path("elsewhere"));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::write(folder.join("report.txt"), "mine").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, sandbox.path("link")).unwrap();
+    for refused in ["full", "link", "full/report.txt"] {
+        let refused = sandbox.path(refused);
+        let ended = sandbox.end(&["torture", "--report", refused.to_str().unwrap()]).expect(64);
+        assert!(ended.err.contains("another directory"), "{}", ended.err);
+    }
+    assert_eq!(std::fs::read_to_string(folder.join("report.txt")).unwrap(), "mine");
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,9 +110,14 @@ async fn a_store_that_is_wiped_again_and_again_is_found_and_the_register_stays_r
     }
     let ended = running.await.unwrap();
     let shown = report(&ended);
-    // The library promises that losses are reported and that no stale write is accepted, and it keeps that.
-    assert_eq!((ended.code(), shown["judgement"].as_str()), (1, Some("store-forgot")), "{shown:#}");
-    assert_eq!(broken(&shown), [""; 0], "{shown:#}");
+    // The run does not know that the store is wiped. If two holders overlapped, it may be the store or the library.
+    let violations = shown["verdict"]["violations"].as_array().unwrap();
+    let expected = if violations.is_empty() { (1, Some("store-forgot")) } else { (70, Some("broken")) };
+    assert_eq!((ended.code(), shown["judgement"].as_str()), expected, "{shown:#}");
+    for violation in violations {
+        let is_of_grants = ["I2", "I4"].iter().any(|invariant| violation["invariant"] == *invariant);
+        assert!(is_of_grants && !violation["doubt"].is_null(), "{shown:#}");
+    }
     assert!(shown["verdict"]["counts"]["losses"].as_u64() > Some(0), "{shown:#}");
 }
 
@@ -147,6 +173,48 @@ fn ctrl_c_ends_the_run_with_a_report() {
     let shown = report(&ended);
     assert_eq!(shown["was_stopped"], true, "{shown:#}");
     assert!(matches!(ended.code(), 0 | 77), "{shown:#}");
+}
+
+/// Returns the children of a process.
+fn children(pid: rustix::process::Pid) -> Vec<rustix::process::Pid> {
+    let pid = pid.as_raw_nonzero();
+    let mut children = Vec::new();
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        children.extend(text.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    }
+    children.into_iter().filter_map(rustix::process::Pid::from_raw).collect()
+}
+
+#[test]
+fn a_second_ctrl_c_kills_the_workers_and_ends_the_command() {
+    let sandbox = Sandbox::new();
+    let run = Started::new(sandbox.leasehold(&["torture", "--duration", "1h", "--json", "--faults", "none"]));
+    let workers = eventually(|| match children(run.pid()) {
+        workers if workers.len() == 4 => Ok(workers),
+        workers => Err(format!("{} workers", workers.len())),
+    });
+    eventually(|| match sandbox.end(&["ls", "leasehold-torture/", "--json"]).out {
+        held if held.contains("mutex-") => Ok(()),
+        other => Err(other),
+    });
+    // A worker that is stopped cannot end in order, so the first signal is not enough for long.
+    rustix::process::kill_process(workers[0], rustix::process::Signal::STOP).unwrap();
+    let mut run = run;
+    eventually(|| {
+        if !run.is_running() {
+            return Ok(());
+        }
+        let _ = rustix::process::kill_process(run.pid(), rustix::process::Signal::INT);
+        std::thread::sleep(Duration::from_millis(300));
+        Err("it still runs".to_owned())
+    });
+    let ended = run.end();
+    assert_eq!(ended.code(), 130, "{ended:?}");
+    assert!(ended.err.contains("the run was given up"), "{ended:?}");
+    for worker in workers {
+        crate::support::wait_until_gone(worker.as_raw_nonzero().get());
+    }
 }
 
 #[test]

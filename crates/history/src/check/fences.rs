@@ -20,7 +20,6 @@ pub(super) fn check(view: &View<'_>, report: &mut Report<'_, '_>) {
         has_fences |= !fenced.is_empty();
         unique(key, &fenced, report);
         rising(view, key, &fenced, &forgotten, report);
-        in_order(key, &fenced, &forgotten, report);
     }
     if !has_fences {
         report.unjudged(Invariant::I2, "no grant had a fence");
@@ -37,40 +36,8 @@ fn unique(key: &str, grants: &[(FenceValue, &GrantLife<'_>)], report: &mut Repor
     }
 }
 
-/// Finds an exclusive grant with a lower fence than an exclusive grant that had ended when this one came.
-fn in_order<'h>(
-    key: &str,
-    grants: &[(FenceValue, &GrantLife<'h>)],
-    forgotten: &ForgottenGrants<'h>,
-    report: &mut Report<'_, '_>,
-) {
-    let sure = |grant: &GrantLife<'_>| grant.mode == Mode::Exclusive && grant.until > grant.from;
-    // The grants are in the order in which their holders learnt of them.
-    let mut highest: Option<(FenceValue, &GrantLife)> = None;
-    for (fence, grant) in grants.iter().filter(|(_, grant)| sure(grant)) {
-        if let Some((low, earlier)) =
-            highest.filter(|(low, earlier)| fence < low && earlier.until <= grant.from)
-        {
-            // The other rule has found it already if the request came later.
-            let is_new = earlier.got.index > grant.asked.index;
-            if is_new {
-                let what = format!(
-                    "the fence went back from {low} of {} to {fence} of {}, which held later",
-                    earlier.name(),
-                    grant.name()
-                );
-                let explained = forgotten.explains(grant);
-                let events = [earlier.got, grant.asked, grant.got];
-                report.violated_because(Invariant::I2, Some(key), what, explained, events);
-            }
-        }
-        if highest.is_none_or(|(highest, _)| highest < *fence) {
-            highest = Some((*fence, grant));
-        }
-    }
-}
-
-/// Sweeps over invocations and completions in the order of time, with the highest fence so far.
+/// Finds a grant with a lower fence than one that comes before it: one that was completed before the request, or an
+/// exclusive one that had ended when this one, exclusive too, began.
 fn rising<'h>(
     view: &View<'h>,
     key: &str,
@@ -78,37 +45,60 @@ fn rising<'h>(
     forgotten: &ForgottenGrants<'h>,
     report: &mut Report<'_, '_>,
 ) {
-    // At one time, invocations come first: such grants overlap.
-    let mut steps: Vec<(u64, bool, usize)> = Vec::with_capacity(grants.len() * 2);
+    let is_sure = |grant: &GrantLife<'_>| grant.mode == Mode::Exclusive && grant.until > grant.from;
+    // At one time, requests come before completions: such grants overlap.
+    let by_request = highest_before(grants, |grant| {
+        Some(((view.times.at(grant.asked), false), (view.times.at(grant.got), true)))
+    });
+    // At one time, ends come before beginnings: such grants follow each other.
+    let by_hold =
+        highest_before(grants, |grant| is_sure(grant).then_some(((grant.from, true), (grant.until, false))));
+    for (place, (fence, grant)) in grants.iter().enumerate() {
+        // Equal ones have been found already.
+        let is_higher =
+            |before: Option<usize>| before.map(|before| grants[before]).filter(|(low, _)| fence < low);
+        let (found, how) = match (is_higher(by_request[place]), is_higher(by_hold[place])) {
+            (Some(earlier), _) => (earlier, "was asked for later"),
+            (None, Some(earlier)) => (earlier, "held later"),
+            (None, None) => continue,
+        };
+        let (low, earlier) = found;
+        let what = format!(
+            "the fence went back from {low} of {} to {fence} of {}, which {how}",
+            earlier.name(),
+            grant.name()
+        );
+        // A store that forgets must not give lower fences. Only a grant that was handed on has its fence from before.
+        let excuse = (fence.sub > 0).then(|| forgotten.excuse(view, grant, earlier)).flatten();
+        let events = [earlier.got, grant.asked, grant.got];
+        report.violated_because(Invariant::I2, Some(key), what, excuse.unwrap_or_default(), events);
+    }
+}
+
+/// A time, and the order at that time.
+type Instant = (u64, bool);
+
+/// Returns for each grant the one with the highest fence among those that are over before it begins. `span` gives the
+/// beginning and the end that count; grants without them are left out.
+fn highest_before<'h>(
+    grants: &[(FenceValue, &GrantLife<'h>)],
+    span: impl Fn(&GrantLife<'h>) -> Option<(Instant, Instant)>,
+) -> Vec<Option<usize>> {
+    let mut steps: Vec<(Instant, bool, usize)> = Vec::with_capacity(grants.len() * 2);
     for (place, (_, grant)) in grants.iter().enumerate() {
-        steps.push((view.times.at(grant.asked), false, place));
-        steps.push((view.times.at(grant.got), true, place));
+        if let Some((begin, end)) = span(grant) {
+            steps.extend([(begin, false, place), (end, true, place)]);
+        }
     }
     steps.sort_unstable();
     let mut highest: Option<usize> = None;
-    let mut floor: Vec<Option<usize>> = vec![None; grants.len()];
-    for (_, is_completion, place) in steps {
-        if !is_completion {
-            floor[place] = highest;
-            continue;
-        }
-        let (fence, grant) = grants[place];
-        if let Some(before) = floor[place] {
-            let (low, earlier) = grants[before];
-            // Equal ones have been found already.
-            if fence < low {
-                let what = format!(
-                    "the fence went back from {low} of {} to {fence} of {}, which was asked for later",
-                    earlier.name(),
-                    grant.name()
-                );
-                let explained = forgotten.explains(grant);
-                let events = [earlier.got, grant.asked, grant.got];
-                report.violated_because(Invariant::I2, Some(key), what, explained, events);
-            }
-        }
-        if highest.is_none_or(|highest| grants[highest].0 < fence) {
+    let mut before = vec![None; grants.len()];
+    for (_, is_end, place) in steps {
+        if !is_end {
+            before[place] = highest;
+        } else if highest.is_none_or(|highest| grants[highest].0 < grants[place].0) {
             highest = Some(place);
         }
     }
+    before
 }

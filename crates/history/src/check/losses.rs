@@ -1,10 +1,10 @@
 //! I12 and I13: a loss is reported in time, and only if there is one.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use crate::check::Checker;
 use crate::event::{Event, Stage};
-use crate::report::{Report, nanos, shown};
+use crate::report::{Excuse, Report, nanos, shown};
 use crate::verdict::Invariant;
 use crate::view::{GrantLife, Stamps, View};
 
@@ -25,6 +25,27 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
         reported_late(view, checker, grant, report);
         reported_falsely(view, checker, grant, report);
     }
+    if !view.grants.iter().any(|grant| has_ended_by_itself(view, grant)) {
+        report.untried(Invariant::I12, "no grant was lost, and none expired before its release");
+    }
+    let is_renewed = |grant: &GrantLife<'_>| grant.renewals.iter().any(|event| event.stage == Stage::Ok);
+    if !view.grants.iter().any(is_renewed) {
+        report.untried(Invariant::I13, "no grant was renewed");
+    }
+}
+
+/// Returns `true` if the grant was lost, or if its validity ended under its holder.
+fn has_ended_by_itself(view: &View<'_>, grant: &GrantLife<'_>) -> bool {
+    let until = grant.valid_until().map(|(event, until)| view.times.shift(event, until));
+    grant.lost.is_some() || until.is_some_and(|until| until < seen(view, grant).1)
+}
+
+/// Returns when the holder noticed that its grant was over, or released it; and when it could last have done so.
+fn seen(view: &View<'_>, grant: &GrantLife<'_>) -> (Option<u64>, u64) {
+    let release = grant.release.map(|release| release.invoke);
+    let noticed = [release, grant.lost].into_iter().flatten().map(|event| view.times.at(event)).min();
+    let dead = view.death_of(grant.process);
+    (noticed, noticed.into_iter().chain(dead).min().unwrap_or(view.end))
 }
 
 /// I12: finds a validity that a failed renewal moved. Only an answer of the store may.
@@ -45,10 +66,7 @@ fn unconfirmed(grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
 fn reported_late(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, report: &mut Report<'_, '_>) {
     let Some((event, until)) = grant.valid_until() else { return };
     let until = view.times.shift(event, until);
-    let release = grant.release.map(|release| release.invoke);
-    let noticed = [release, grant.lost].into_iter().flatten().map(|event| view.times.at(event)).min();
-    let dead = view.death_of(grant.process);
-    let seen = noticed.into_iter().chain(dead).min().unwrap_or(view.end);
+    let (noticed, seen) = seen(view, grant);
     let late = seen.saturating_sub(until).saturating_sub(view.paused(grant.process, until, seen));
     if late <= nanos(checker.lateness) {
         return;
@@ -61,7 +79,7 @@ fn reported_late(view: &View<'_>, checker: &Checker, grant: &GrantLife<'_>, repo
         Invariant::I12,
         Some(grant.key),
         what,
-        [grant.got, event].into_iter().chain(release).chain(grant.lost),
+        [grant.got, event].into_iter().chain(grant.release.map(|release| release.invoke)).chain(grant.lost),
     );
 }
 
@@ -96,25 +114,60 @@ fn is_expiry(lost: &Event) -> bool {
     lost.error.as_deref().is_none_or(|cause| cause.contains("ran out") || cause.contains("expired"))
 }
 
-/// The grants that the store had forgotten while they were valid.
+/// The grants that the store had forgotten while they were valid, as their holders said, with their beginnings.
 ///
 /// A grant that is handed on inside of a process is the same one for the store: its fences differ in `sub` only. That
 /// it was forgotten shows when the last of its holders renews or releases it.
-pub(super) struct ForgottenGrants<'h>(HashSet<(&'h str, u64, u64)>);
+pub(super) struct ForgottenGrants<'h>(HashMap<(&'h str, u64, u64), u64>);
 
 impl<'h> ForgottenGrants<'h> {
     pub(super) fn of(view: &View<'h>) -> ForgottenGrants<'h> {
         let shown = view.grants.iter().filter(|grant| forgotten(grant).is_some());
-        ForgottenGrants(shown.filter_map(counted_by_store).collect())
+        let mut begun: HashMap<_, u64> =
+            shown.filter_map(|grant| Some((counted_by_store(grant)?, grant.from))).collect();
+        for grant in &view.grants {
+            if let Some(first) = counted_by_store(grant).and_then(|counted| begun.get_mut(&counted)) {
+                *first = grant.from.min(*first);
+            }
+        }
+        ForgottenGrants(begun)
     }
 
-    pub(super) fn has(&self, grant: &GrantLife<'h>) -> bool {
-        forgotten(grant).is_some() || counted_by_store(grant).is_some_and(|grant| self.0.contains(&grant))
-    }
-
-    /// Returns why the store is to blame, if it had forgotten this grant.
-    pub(super) fn explains(&self, grant: &GrantLife<'h>) -> Option<String> {
-        self.has(grant).then(|| format!("the store no longer knew {}, as it said later", grant.name()))
+    /// Returns the part of the store in another grant beside this one, if this one's holder says that the store had
+    /// forgotten it. Its word alone proves nothing: the library may have removed the grant, or made up the answer.
+    /// Only a fault of the store does, from the beginning of this grant to that of the other.
+    pub(super) fn excuse(
+        &self,
+        view: &View<'h>,
+        grant: &GrantLife<'h>,
+        other: &GrantLife<'h>,
+    ) -> Option<Excuse> {
+        let shared = counted_by_store(grant).and_then(|grant| self.0.get(&grant).copied());
+        let begun = shared.or_else(|| forgotten(grant).map(|_| grant.from))?;
+        // Before it began it cannot have been forgotten.
+        if begun > other.from {
+            return None;
+        }
+        let fault = view.faults_in(begun, other.from).find(|fault| fault.is_of_store());
+        let mut excuse = Excuse::default();
+        match fault {
+            Some(fault) => {
+                let text = format!(
+                    "the store no longer knew {}, as it said later, and the fault {:?} was at work before",
+                    grant.name(),
+                    fault.label
+                );
+                excuse.explained = Some(text);
+            }
+            None => {
+                let text = format!(
+                    "the store no longer knew {}, as its holder said later, and no fault of the store was recorded",
+                    grant.name()
+                );
+                excuse.doubt = Some(text);
+            }
+        }
+        Some(excuse)
     }
 }
 

@@ -26,9 +26,9 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
             if let Some(excluded) = excluded(grant, &others) {
                 let (what, events) = described(key, grant, &excluded);
                 // A grant that was handed on after the store forgot it may be the later one of the two.
-                let explained =
-                    excluded.iter().copied().chain([grant]).find_map(|one| forgotten.explains(one));
-                report.violated_because(Invariant::I4, Some(key), what, explained, events);
+                let mut pairs = excluded.iter().flat_map(|other| [(*other, grant), (grant, *other)]);
+                let excuse = pairs.find_map(|(victim, other)| forgotten.excuse(view, victim, other));
+                report.violated_because(Invariant::I4, Some(key), what, excuse.unwrap_or_default(), events);
             }
             held.push(grant);
         }
@@ -40,28 +40,29 @@ fn excluded<'g, 'h>(grant: &GrantLife<'h>, others: &[&'g GrantLife<'h>]) -> Opti
     if let Some(other) = others.iter().find(|other| excludes(grant.mode, other.mode)) {
         return Some(vec![other]);
     }
-    // All are permits, or all are shared. They are held together at the moment of this grant.
-    let (mut taken, mut least) = match grant.mode {
-        Mode::Permits { taken, of } => (u64::from(taken), of),
-        _ => return None,
-    };
+    // They are held together at the moment of this grant.
+    let (mut taken, mut least) = permits(grant.mode);
     for other in others {
-        if let Mode::Permits { taken: more, of } = other.mode {
-            taken += u64::from(more);
-            least = least.min(of);
-        }
+        let (more, of) = permits(other.mode);
+        taken += more;
+        least = least.min(of);
     }
-    (taken > u64::from(least)).then(|| others.to_vec())
+    (taken > least).then(|| others.to_vec())
 }
 
-/// Returns `true` if no two such shares may be held at one time.
-fn excludes(one: Mode, other: Mode) -> bool {
-    match (one, other) {
-        (Mode::Shared, Mode::Shared) | (Mode::Permits { .. }, Mode::Permits { .. }) => false,
-        // A reader takes one of very many permits, and a semaphore may have none left for it.
-        (Mode::Exclusive, _) | (_, Mode::Exclusive) => true,
-        (Mode::Shared, Mode::Permits { .. }) | (Mode::Permits { .. }, Mode::Shared) => false,
+/// Returns how many permits a share takes, and of how many. A reader takes one of very many, and a semaphore may have
+/// none left for it.
+fn permits(mode: Mode) -> (u64, u64) {
+    match mode {
+        Mode::Exclusive => (1, 1),
+        Mode::Shared => (1, u64::MAX),
+        Mode::Permits { taken, of } => (u64::from(taken), u64::from(of)),
     }
+}
+
+/// Returns `true` if no two such shares may be held at one time, however many permits there are.
+fn excludes(one: Mode, other: Mode) -> bool {
+    one == Mode::Exclusive || other == Mode::Exclusive
 }
 
 fn described<'h>(key: &str, grant: &GrantLife<'h>, others: &[&GrantLife<'h>]) -> (String, Vec<&'h Event>) {

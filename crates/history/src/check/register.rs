@@ -67,6 +67,9 @@ impl<'h> RegisterLog<'h> {
                 }
                 _ => self.highest = Some((fence, event)),
             }
+        } else if let Some((highest, by)) = self.highest {
+            let what = format!("the register accepted a request without a fence after {highest}");
+            report.violated(Invariant::I1, Some(key), what, [by, event]);
         }
         let owner = event.values.owner.as_deref();
         if event.operation == Operation::ServedRead {
@@ -93,11 +96,23 @@ impl<'h> RegisterLog<'h> {
 
     /// Compares the answers that processes got with what the register did.
     fn compare(&self, key: &str, acknowledged: &[&'h Event], report: &mut Report<'_, '_>) {
+        let mut seen: HashMap<(u64, Option<&str>), u64> = HashMap::new();
         for done in acknowledged {
             let write = (done.values.val.unwrap_or(0), done.values.owner.as_deref());
-            if !self.accepted.contains_key(&write) {
-                let what =
-                    format!("the write of {} was acknowledged, and the register has no such write", write.0);
+            let acknowledged = seen.entry(write).or_default();
+            *acknowledged += 1;
+            let accepted = self.accepted.get(&write).copied().unwrap_or(0);
+            if *acknowledged > accepted {
+                let what = match accepted {
+                    0 => format!(
+                        "the write of {} was acknowledged, and the register has no such write",
+                        write.0
+                    ),
+                    _ => format!(
+                        "the write of {} was acknowledged {acknowledged} times, and the register accepted {accepted}",
+                        write.0
+                    ),
+                };
                 report.violated(Invariant::I3, Some(key), what, [*done]);
             }
         }

@@ -16,6 +16,9 @@ pub(super) fn check(view: &View<'_>, checker: &Checker, report: &mut Report<'_, 
         after_loss(view, checker, grant, report);
     }
     taken_away(view, report);
+    if !view.grants.iter().any(|grant| is_released_late(view, grant)) {
+        report.untried(Invariant::I11, "no release came after a loss or after the end of a validity");
+    }
     if view.grants.is_empty() {
         for invariant in [Invariant::I9, Invariant::I11] {
             report.unjudged(invariant, "nothing was granted");
@@ -100,6 +103,15 @@ fn strays(view: &View<'_>, report: &mut Report<'_, '_>) {
             report.violated(Invariant::I9, call.invoke.key.as_deref(), what, [call.invoke, done]);
         }
     }
+}
+
+/// Returns `true` if the holder tried to release the grant after it was over.
+fn is_released_late(view: &View<'_>, grant: &GrantLife<'_>) -> bool {
+    let Some(release) = grant.release else { return false };
+    let at = view.times.at(release.invoke);
+    let over = grant.valid_until().map(|(event, until)| view.times.shift(event, until));
+    let lost = grant.lost.map(|lost| view.times.at(lost));
+    over.into_iter().chain(lost).any(|over| over < at)
 }
 
 /// I11: finds a release that succeeded after its holder had lost the lock.

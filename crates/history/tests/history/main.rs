@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on an unexpected error")]
 
+mod excuses;
 mod exports;
 mod invariants;
 mod mutants;
 mod reading;
 mod story;
+mod unjudged;

@@ -36,6 +36,13 @@ fn an_error_has_the_line_and_what_is_wrong() {
 {"i":2,"t":5,"p":1,"type":"invoke","f":"acquire"}"#;
     let error = error_of(&format!("{good}\n{unknown}\n"));
     assert!(error.contains("line 3") && error.contains("give it a new number"), "{error}");
+    let killed = r#"{"i":1,"t":6,"type":"info","f":"fault","v":{"label":"kill worker 0","target":[1]}}"#;
+    for again in [r#""type":"ok","f":"acquire","key":"job""#, r#""type":"ok","f":"lost","key":"job""#] {
+        let error = error_of(&format!("{good}\n{killed}\n{{\"i\":2,\"t\":9,\"p\":1,{again}}}"));
+        assert!(error.contains("line 3") && error.contains("after it was killed"), "{error}");
+        let other = format!("{good}\n{}\n{{\"i\":2,\"t\":9,\"p\":1,{again}}}", killed.replace("[1]", "[2]"));
+        assert!(History::read(other.as_bytes()).is_ok());
+    }
     let bytes = [good.as_bytes(), b"\n\xff\xfe\n"].concat();
     assert_eq!(History::read(bytes.as_slice()).unwrap_err().line, 2);
 }

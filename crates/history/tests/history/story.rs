@@ -144,6 +144,11 @@ impl Story {
         self.event(millis, process, Stage::Fail, Operation::Release, values(owner, 0)).last_error(error)
     }
 
+    /// A release of the grant `a` of process 1, which finds that it was lost.
+    pub(crate) fn not_released_after(self, millis: u64) -> Story {
+        self.release(millis, 1, "a").not_released(millis + 1, 1, "a", "the lock was lost")
+    }
+
     /// A grant and its release: `got` at the first time, `release` at the second one, which takes a millisecond.
     pub(crate) fn held(self, from: u64, until: u64, process: u64, owner: &str, fence: u64) -> Story {
         self.ask(from - 1, process)
@@ -251,9 +256,15 @@ impl Story {
         assert!(verdict.is_clean(), "{:#?}", verdict.violations);
     }
 
-    /// Exactly these are violated.
+    /// Exactly these are violated, and the store does not explain any of it.
     #[track_caller]
     pub(crate) fn breaks(&self, expected: &[Invariant]) {
-        assert_eq!(self.broken(), expected, "{:#?}", self.verdict().violations);
+        let violations = self.verdict().violations;
+        assert_eq!(self.broken(), expected, "{violations:#?}");
+        assert!(violations.iter().all(|one| one.explained.is_none()), "{violations:#?}");
+    }
+
+    pub(crate) fn is_unjudged(&self, invariant: Invariant) -> bool {
+        self.verdict().unjudged.iter().any(|one| one.invariant == invariant)
     }
 }

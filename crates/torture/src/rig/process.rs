@@ -1,6 +1,7 @@
 //! One worker as the rig sees it: a process, the thread that reads its pipe, and the signals to it.
 //!
-//! Ground rules: a fault is recorded before it begins and after it has ended, so that its span is never too short.
+//! Ground rules: a fault is recorded before it begins and after it has ended, so that its span is never too short. A
+//! death is recorded after everything that the process has said, with its own time.
 //! Signals go to the process that this file has started and not yet waited for, and to no other.
 
 use std::io::{BufRead, BufReader, Write};
@@ -8,12 +9,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
 
 use leasehold_history::Stage;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::oneshot;
 
+use crate::clock::now;
 use crate::error::RigError;
 use crate::recorder::{Recorder, Spawn};
 use crate::wire::{Assignment, Message};
@@ -34,7 +36,9 @@ pub(super) struct Worker {
     orders: Option<ChildStdin>,
     is_paused: bool,
     was_asked: bool,
-    reader: Option<JoinHandle<()>>,
+    /// The time at which the pipe of its events ended, when it has.
+    over: Receiver<u64>,
+    ended_at: Option<u64>,
     words: Arc<Mutex<Vec<String>>>,
 }
 
@@ -89,17 +93,17 @@ impl Spawner {
                 .spawn(move || keep_last(BufReader::new(stderr), &words))?;
         }
         let (ready, is_ready) = oneshot::channel();
-        let reader = match child.stdout.take() {
-            Some(stdout) => Some(
-                std::thread::Builder::new()
-                    .name("events".into())
-                    .spawn(move || read(BufReader::new(stdout), spawn, &recorder, ready))?,
-            ),
-            None => None,
-        };
+        let (ended, over) = channel();
+        if let Some(stdout) = child.stdout.take() {
+            std::thread::Builder::new().name("events".into()).spawn(move || {
+                read(BufReader::new(stdout), spawn, &recorder, ready);
+                let _ = ended.send(now());
+            })?;
+        }
         let process = Some(child);
-        let (is_paused, was_asked) = (false, false);
-        Ok((Worker { number, spawn, process, orders, is_paused, was_asked, reader, words }, is_ready))
+        let (is_paused, was_asked, ended_at) = (false, false, None);
+        let worker = Worker { number, spawn, process, orders, is_paused, was_asked, over, ended_at, words };
+        Ok((worker, is_ready))
     }
 }
 
@@ -210,21 +214,34 @@ impl Worker {
         let Some(mut process) = self.process.take() else {
             return Err(RigError::Worker { worker: self.number, what: "is not running".to_owned() });
         };
-        recorder.fault(&self.label("kill"), Stage::Info, Some(self.spawn));
+        // Just before it could notice.
+        let at = now();
+        let killed = process.kill().and_then(|()| process.wait());
+        self.orders = None;
+        self.read_to_the_end();
+        recorder.fault_at(&self.label("kill"), Stage::Info, Some(self.spawn), Some(at));
         if self.is_paused {
             self.is_paused = false;
             recorder.fault(&self.label("pause"), Stage::Ok, Some(self.spawn));
         }
-        let killed = process.kill().and_then(|()| process.wait());
-        self.orders = None;
         killed.map(drop).map_err(RigError::from)
     }
 
     /// Records that the worker has ended by itself, if it has.
     fn notice_end(&mut self, recorder: &Recorder) {
         if self.has_ended() && self.process.take().is_some() && !self.was_asked {
+            self.read_to_the_end();
             let label = format!("{}{}", self.label("exit of"), self.last_words());
-            recorder.fault(&label, Stage::Info, Some(self.spawn));
+            // It may have ended long before somebody looks.
+            recorder.fault_at(&label, Stage::Info, Some(self.spawn), self.ended_at);
+        }
+    }
+
+    /// Waits until all messages of a process that has ended were read. A process that it has started itself, such as
+    /// one of a wrapper, may keep the pipe open, but not for ever.
+    fn read_to_the_end(&mut self) {
+        if self.ended_at.is_none() {
+            self.ended_at = self.over.recv_timeout(TO_READ).ok();
         }
     }
 
@@ -259,9 +276,7 @@ impl Worker {
             self.was_asked = false;
         }
         self.notice_end(recorder);
-        if let Some(reader) = self.reader.take() {
-            let _ = reader.join();
-        }
+        self.read_to_the_end();
     }
 }
 
@@ -277,3 +292,4 @@ impl Drop for Worker {
 /// The label of a worker that did not end when it was asked to.
 pub(crate) const HUNG: &str = "no end of";
 const LAST_WORDS: usize = 5;
+const TO_READ: Duration = Duration::from_secs(10);

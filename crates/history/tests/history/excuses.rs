@@ -1,0 +1,81 @@
+//! The store as an excuse: what a client says about it later is none, and a recorded fault of it is one.
+
+use leasehold_history::{Event, FenceValue, Invariant, Operation, Stage, Values};
+
+use crate::story::{Story, ms};
+
+const GONE: &str = "the server no longer knows the claim";
+
+/// Two holders at one time, of whom the first says later that the store did not know its grant.
+fn gone(cause: &str) -> Story {
+    let story = Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6);
+    story.lost(300, 1, "a", cause).not_released_after(301)
+}
+
+fn wiped(story: Story, at: u64) -> Story {
+    story.fault(at, "the server is wiped", Stage::Info, &[])
+}
+
+#[test]
+fn only_a_fault_of_the_store_explains_an_overlap() {
+    // The library says so itself, and it may be wrong.
+    gone(GONE).breaks(&[Invariant::I4]);
+    assert!(gone(GONE).verdict().violations[0].doubt.is_some());
+    let explained = |story: Story| {
+        let violations = story.verdict().violations;
+        assert_eq!(violations.len(), 1, "{violations:#?}");
+        violations[0].explained.is_some() && violations[0].doubt.is_none()
+    };
+    assert!(explained(wiped(gone(GONE), 50)));
+    // After the other was granted the lock is too late.
+    assert!(!explained(wiped(gone(GONE), 200)));
+    // A fault of a process does not make the store forget.
+    assert!(!explained(gone(GONE).fault(50, "pause worker 7", Stage::Info, &[7])));
+    assert!(!explained(gone(GONE).fault(50, "suspend of the machine", Stage::Info, &[])));
+    // Nor is a loss of another kind one of the store.
+    let held = wiped(gone("the lock was held for as long as max_hold allows"), 50).verdict().violations;
+    assert!(held[0].explained.is_none() && held[0].doubt.is_none(), "{held:#?}");
+}
+
+#[test]
+fn a_holder_may_notice_only_at_its_release() {
+    let story =
+        Story::new().ask(0, 1).got(1, 1, "a", 5, 1_000).held(100, 110, 2, "b", 6).release(120, 1, "a");
+    let story = wiped(story, 50);
+    let verdict = story.clone().not_released(121, 1, "a", GONE).verdict();
+    assert!(verdict.violations[0].explained.is_some());
+    story.released(121, 1, "a").breaks(&[Invariant::I4]);
+}
+
+#[test]
+fn a_fence_that_falls_is_never_explained() {
+    let story = Story::new().held(10, 20, 1, "a", 9).ask(90, 2).got(100, 2, "b", 3, 1_000);
+    let story = wiped(story, 50).lost(200, 2, "b", GONE).release(210, 2, "b").not_released(211, 2, "b", GONE);
+    story.breaks(&[Invariant::I2]);
+    assert!(story.verdict().violations[0].doubt.is_none());
+}
+
+#[test]
+fn a_grant_that_is_handed_on_after_the_store_forgot_it_is_the_stores() {
+    // Process 1 hands its grant to process 3, while process 2 is granted the lock; process 3 hears of it at the end.
+    let story = |answer: &str| {
+        let mut values = Values::default();
+        (values.owner, values.valid_until) = (Some("a.1".to_owned()), Some(ms(1_000)));
+        values.fence = Some(FenceValue::new(0, 5, 1));
+        let handed_on = Event::new(Stage::Ok, Operation::Acquire).by(3).on("job").with(values);
+        let story = Story::new().ask(0, 1).got(1, 1, "a.0", 5, 1_000).held(100, 200, 2, "b", 6);
+        let story = story.release(150, 1, "a.0").released(151, 1, "a.0").ask(152, 3).add(160, handed_on);
+        let story = story.release(300, 3, "a.1");
+        match answer {
+            "" => story.released(301, 3, "a.1"),
+            error => story.not_released(301, 3, "a.1", error),
+        }
+    };
+    let verdict = wiped(story(GONE), 50).verdict();
+    assert!(verdict.violations.len() >= 2, "{:#?}", verdict.violations);
+    assert!(verdict.violations.iter().all(|one| one.explained.is_some()), "{:#?}", verdict.violations);
+    for story in [story(GONE), wiped(story(""), 50)] {
+        let verdict = story.verdict();
+        assert!(verdict.violations.iter().all(|one| one.explained.is_none()), "{:#?}", verdict.violations);
+    }
+}
