@@ -152,7 +152,7 @@ impl Record {
         self.faults += told.faults;
         self.without_effect += told.without_effect;
         if let Some(did) = told.did {
-            self.did.get_or_insert_with(|| Did { first: did.first, things: 0 }).things += did.things;
+            self.did.get_or_insert(Did { first: did.first, things: 0 }).things += did.things;
         }
         self.seen.add(&told.seen);
         if !told.version.is_empty() {

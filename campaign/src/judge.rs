@@ -1,5 +1,7 @@
 //! The comparison of what a history shows with what was expected.
 
+pub(crate) mod bounds;
+
 use leasehold_history::{Invariant, Verdict};
 
 use crate::Expected;

@@ -7,7 +7,6 @@
 //! in time; all processes are ended through the handles that started them.
 #![forbid(unsafe_code)]
 
-mod bounds;
 pub mod broken;
 mod cell;
 mod chance;

@@ -10,8 +10,8 @@ use leasehold_torture::{Edge, Plan, Rig};
 
 use super::targets::with_targets;
 use super::{Cell, Run, Told, told};
-use crate::bounds::checker;
 use crate::inject::{Injection, Round, Scene, injection, schedule};
+use crate::judge::bounds::checker;
 use crate::judge::gaps;
 use crate::results::{Did, Outcome as Found};
 use crate::seen::Seen;
@@ -116,7 +116,7 @@ impl Happened {
             return;
         }
         self.faults += 1;
-        let did = self.did.get_or_insert_with(|| Did { first: effect.what, things: 0 });
+        let did = self.did.get_or_insert(Did { first: effect.what, things: 0 });
         did.things += effect.count;
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::cells::Summary;
 use super::explained::explained;
 use super::thousands;
-use crate::bounds::{ASKED_LATENESS, ASKED_OVERSTAY, ASKED_RECOVERY, LATENESS, OVERSTAY};
+use crate::judge::bounds::{ASKED_LATENESS, ASKED_OVERSTAY, ASKED_RECOVERY, LATENESS, OVERSTAY};
 use crate::{Fault, Record, Store, existing, expected};
 
 /// Returns the grid of these stores.
@@ -37,7 +37,7 @@ pub(super) fn unexpected(summaries: &[Summary]) -> String {
         let note = summary.runs.iter().find(|run| !run.expected).map_or("", |run| run.note.as_str());
         let _ = writeln!(text, "- **{} {}**: `{note}`", summary.store, summary.fault);
         if let Some(why) = explained(summary.store, summary.fault) {
-            let _ = writeln!(text, "  {why}");
+            let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
         }
     }
     text
@@ -68,7 +68,7 @@ pub(super) fn superseded(summaries: &[Summary]) -> String {
                 summary.word()
             );
             if let Some(why) = explained(summary.store, summary.fault) {
-                let _ = writeln!(text, "  {why}");
+                let _ = writeln!(text, "  {}", why.replace('\n', "\n  "));
             }
         }
     }
